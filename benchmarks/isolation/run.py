@@ -28,6 +28,7 @@ from cli.stream_client import Endpoint
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 LAYERS = 2
+# Timed probes of the stranger.
 PROBES = 10_000
 # The friend's share of the probes: it needs fewer.
 FRIENDS_SHARE = 0.2
@@ -122,12 +123,10 @@ def _within(figure: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = parser_of("isolation.run", __doc__)
-    parser.add_argument("--probes", type=int, default=PROBES, help="timed probes of the stranger")
-    options = parser.parse_args()
+    parser_of("isolation.run", __doc__).parse_args()
     keys = {name: secrets.token_hex(24) for name in ("victim", "friend", "stranger")}
     with running_as(with_small_model(FLEET, LAYERS), keys) as fleet:
-        probes = asyncio.run(attack(fleet.gateway.url, keys, options.probes))
+        probes = asyncio.run(attack(fleet.gateway.url, keys, PROBES))
     found = aucs(probes)
     # the sign that is furthest from chance, in either direction
     best = {

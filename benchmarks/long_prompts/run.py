@@ -25,7 +25,7 @@ from deployments.gateway.intake.long_prompts import LONG_PROMPTS
 from deployments.models.model import embedded_model
 from deployments.prompt import PromptTokens
 
-WATCHED_ROUNDS = 20
+ROUNDS, WATCHED_ROUNDS = 100, 20
 LONG, MIDDLE = LENGTHS[-1], LENGTHS[-2]
 
 
@@ -69,24 +69,20 @@ def goals_of(found: Figures, late_s: Sequence[float]) -> dict[str, Any]:
     }
 
 
-async def measure(url: str, rounds: int, prompts: PromptTokens) -> tuple[Figures, list[float]]:
+async def measure(url: str, prompts: PromptTokens) -> tuple[Figures, list[float]]:
     chats = Chats(prompts)
     async with AsyncExitStack() as stack:
         placer = Placer(url, prompts, stack)
-        found = await placer.measure(chats, rounds)
+        found = await placer.measure(chats, ROUNDS)
         return found, await placer.hold_up(chats, WATCHED_ROUNDS)
 
 
 def main() -> None:
-    parser = parser_of("long_prompts.run", __doc__)
-    parser.add_argument("--rounds", type=int, default=100, help="of each case, at least 10")
-    options = parser.parse_args()
-    if options.rounds < 10:
-        parser.error("--rounds must be at least 10")
+    parser_of("long_prompts.run", __doc__).parse_args()
     facts, began = facts_of(embedded_model(lambda fraction, step: None)), time.thread_time()
     prompts, built_s = PromptTokens(facts, LONG_PROMPTS.elsewhere), time.thread_time() - began
     with own_redis.unbounded() as url:
-        found, late_s = uvloop.run(measure(url, options.rounds, prompts))
+        found, late_s = uvloop.run(measure(url, prompts))
     figures, goals = figures_of(found, late_s, built_s), goals_of(found, late_s)
     report.finish("long-prompts", figures, goals, seeds=[1])
 

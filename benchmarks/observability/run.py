@@ -9,14 +9,13 @@ real.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import random
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -54,7 +53,7 @@ TENANTS = ("tenant", "operator")
 PROMPT_TOKENS, TOKENS, CLIENTS = 500, 64, 32
 # About as fast as a gateway passes tokens on.
 STEP_S = 0.001
-SCRAPES = 20
+SCRAPES, ROUND_S, WARM_UP_S = 20, 1.25, 4.0
 
 
 @dataclass(frozen=True)
@@ -65,23 +64,21 @@ class ObservabilityBench:
     gateways: list[Endpoint]
     metrics_url: str
 
-    async def measure(
-        self, variants: Sequence[frozenset[str]], turns: int, seconds: float, warm_up: float
-    ) -> ObservabilityResult:
+    async def measure(self, turns: int) -> ObservabilityResult:
         requests = bodies(MODEL, PROMPT_TOKENS, TOKENS)
         pairs: list[Pair] = []
         async with stream_client.session() as http:
 
             async def measured(parts: frozenset[str]) -> MeasuredRound:
                 before = await self._leave(parts)
-                served = await play(http, self.gateways, requests, CLIENTS, seconds)
+                served = await play(http, self.gateways, requests, CLIENTS, ROUND_S)
                 used = await self._leave(parts) - before
                 tokens = served.requests * TOKENS
                 return MeasuredRound(served.requests, tokens, served.seconds, used)
 
-            await play(http, self.gateways, requests, CLIENTS, warm_up)
+            await play(http, self.gateways, requests, CLIENTS, WARM_UP_S)
             for turn in range(turns):
-                for parts in random.sample(variants, len(variants)):
+                for parts in random.sample(VARIANTS, len(VARIANTS)):
                     rounds = random.sample([(False, NOTHING), (True, parts)], 2)
                     found = {is_there: await measured(these) for is_there, these in rounds}
                     pairs.append(Pair(parts, found[False], found[True]))
@@ -162,24 +159,16 @@ def _fleet(port: int, metrics_port: int) -> Mapping[str, Any]:
 
 @stopped_in_the_end()
 def main() -> None:
-    options = _options()
+    parser = parser_of("observability.run", __doc__)
+    parser.add_argument("--turns", type=int, default=60, help="pairs of rounds")
+    options = parser.parse_args()
+    if options.turns < 1:
+        parser.error("--turns must be at least 1")
     with tempfile.TemporaryDirectory(prefix="afx-bench-") as name:
         folder = Path(name)
         with own_redis.running(folder) as redis, _bench(folder, redis.url) as bench:
-            measuring = bench.measure(VARIANTS, options.turns, options.seconds, options.warm_up)
-            found = uvloop.run(measuring)
+            found = uvloop.run(bench.measure(options.turns))
     report.finish("observability", figures(found), goals(found), seeds=[1])
-
-
-def _options() -> argparse.Namespace:
-    parser = parser_of("observability.run", __doc__)
-    parser.add_argument("--turns", type=int, default=60, help="pairs of rounds")
-    parser.add_argument("--seconds", type=float, default=1.25, help="of a round")
-    parser.add_argument("--warm-up", type=float, default=4.0, help="seconds before the first")
-    options = parser.parse_args()
-    if options.turns < 1 or options.seconds <= 0 or options.warm_up < 0:
-        parser.error("--turns must be at least 1 and --seconds above 0")
-    return options
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def client(runs: Runs) -> Blocks:
 def cold_starts(runs: Runs) -> Blocks:
     figures, ratio = runs[-1]["figures"], runs[-1]["goals"]["prestarted_over_ordinary"]
     back = {pool: figures[f"{pool}_back_after_s"] for pool in ("ordinary", "prestarted")}
-    ordinary, prestarted = map(statistics.median, back.values())
+    ordinary, prestarted = (statistics.median(seconds) for seconds in back.values())
     yield (
         f"With `prestart`, an engine that was killed serves again after {prestarted:.1f} s, and"
         f" without it after {ordinary:.1f} s. These are medians; their ratio is"

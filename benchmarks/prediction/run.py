@@ -22,9 +22,11 @@ from cli import stream_client
 from common.percentiles import percentile
 
 MEAN_GOAL, P90_GOAL = 0.15, 0.30
+# Of arrivals in a run.
+SECONDS = 16.0
 
 
-async def measure(fleet: BenchFleet, seeds: int, seconds: float) -> dict[str, list[Answer]]:
+async def measure(fleet: BenchFleet, seeds: int) -> dict[str, list[Answer]]:
     """The answers of each workload, of all together, and of those that were alone."""
     answers: dict[str, list[Answer]] = {workload: [] for workload in WORKLOADS}
     alone: list[Answer] = []
@@ -33,7 +35,7 @@ async def measure(fleet: BenchFleet, seeds: int, seconds: float) -> dict[str, li
         await bench.prepare()
         for seed in range(1, seeds + 1):
             for workload, found in answers.items():
-                run = await bench.run(workload, "prefix", seed, seconds)
+                run = await bench.run(workload, "prefix", seed, SECONDS)
                 found.extend(run.answers)
                 alone.extend(alone_of(run.answers))
                 print(f"seed {seed} {workload:13} {_in_words(run.answers)}", flush=True)
@@ -89,10 +91,9 @@ def _in_words(answers: Sequence[Answer]) -> str:
 def main() -> None:
     parser = parser_of("prediction.run", __doc__)
     parser.add_argument("--seeds", type=int, default=2, help="how often each run is repeated")
-    parser.add_argument("--seconds", type=float, default=16.0, help="of arrivals in a run")
     options = parser.parse_args()
     with running_as(with_small_model(FLEET)) as fleet:
-        answers = asyncio.run(measure(fleet, options.seeds, options.seconds))
+        answers = asyncio.run(measure(fleet, options.seeds))
     figures = {name: figures_of(found) for name, found in answers.items() if errors(found)}
     of_all = figures["all"]
     goals = {
