@@ -43,9 +43,3 @@ def append(result: Result, folder: Path = FOLDER) -> None:
 def last(history: History) -> dict[str, Result]:
     """The last run of each benchmark."""
     return {name: runs[-1] for name, runs in history.items()}
-
-
-def span(runs: Sequence[Result], goal: str) -> tuple[int, float, float]:
-    """Of one goal's figure: in how many runs it was judged, its least and its most."""
-    figures = [run["goals"][goal]["figure"] for run in runs if goal in run["goals"]]
-    return len(figures), min(figures), max(figures)

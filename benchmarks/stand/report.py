@@ -1,4 +1,4 @@
-"""How every benchmark ends: what ran where, its goals as a table, and one line of JSON."""
+"""How every benchmark ends: where it ran, its goals, and one line of JSON."""
 
 from __future__ import annotations
 
@@ -13,39 +13,43 @@ from typing import Any
 from benchmarks.stand import revision
 from common.machine import machine
 
-# Of the code that runs: a commit that is made during a run is not what was measured.
+# Before the run: a later commit is not measured.
 STARTED = revision.here()
 BEGAN = time.monotonic()
 # Where pages are written.
 PAGES = revision.ROOT / "docs" / "benchmarks"
 
 
-def machine_in_words(result: Mapping[str, Any] | None = None) -> str:
-    """Where and when a result was measured, for a page; without one, that of this process."""
-    of = {**machine(), **vars(STARTED)} if result is None else result
+def machine_in_words() -> str:
+    """Where and when this process measures, for a page."""
+    return in_words({**machine(), "commit": STARTED.commit, "dirty": STARTED.dirty})
+
+
+def in_words(of: Mapping[str, Any]) -> str:
+    """Where and when a result was measured, and of which commit. Older results have less."""
     versions = ", ".join(f"{name} {version}" for name, version in of["versions"].items())
     autogroups = ", with autogroups" if of.get("autogroups") else ""
     build = ""
-    if "python_build" in of:  # results did not name it at first
-        options = " and ".join(name.upper() for name, has in of["python_build"].items() if has)
-        build = f" (built {f'with {options}' if options else 'without PGO and LTO'})"
+    if "python_build" in of:
+        has = " and ".join(name.upper() for name, has in of["python_build"].items() if has)
+        build = f" (built {f'with {has}' if has else 'without PGO and LTO'})"
     commit = ""
-    if of["commit"]:
+    if of.get("commit"):
         recorded = "Recorded by commit" if "commit_from" in of else "Commit"
         commit = f" {recorded} {of['commit'][:7]}{', with changes' if of['dirty'] else ''}."
     return (
-        f"{of['date']}, on {of['cores']} cores of {of['cpu']}{autogroups}; Python {of['python']}"
-        f"{build}; {versions}.{commit}"
+        f"{of['date']}, on {of['cores']} cores of {of['cpu']}{autogroups};"
+        f" Python {of['python']}{build}; {versions}.{commit}"
     )
 
 
 def measured(result: Mapping[str, Any]) -> str:
     """For a page: the command of a result, how long it took, where and when."""
-    return f"`{result['command']}`: {result['minutes']:.0f} minutes, {machine_in_words(result)}"
+    return f"`{result['command']}`: {result['minutes']:.0f} minutes, {in_words(result)}"
 
 
 def padded(rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, the first row its head, that reads in a terminal too."""
+    """A table in Markdown, padded for terminals; the first row is its head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
     return "\n".join([lines[0], "|" + " -- |" * len(widths), *lines[1:]])
@@ -67,7 +71,7 @@ def filled(module: str, /, **values: Any) -> str:
 
 
 def goal(figure: float, *, at_most: float | None = None, at_least: float | None = None) -> Any:
-    """A figure beside its goal, and whether it was met."""
+    """A figure with its goal, and whether it is met."""
     if at_most is not None:
         return {"figure": round(figure, 4), "at_most": at_most, "met": figure <= at_most}
     assert at_least is not None
@@ -97,12 +101,12 @@ def goal_table(goals: Mapping[str, Any], figure: str = ".3f", bound: str = "g") 
 OF_OTHER_NAMES = frozenset({"drills", "drill-hangs", "soak"})
 
 
-# Options with a file of the machine's. They change nothing that is measured.
-FILE_OPTIONS = ("--keep", "--record")
+# An option with a file of the machine's, which changes nothing that is measured.
+FILE_OPTION = "--keep"
 
 
 def command(benchmark: str, given: Sequence[str] | None = None) -> str:
-    """The command that repeats this run, without FILE_OPTIONS. `given`: its arguments; None for
+    """The command that repeats this run, without FILE_OPTION. `given`: its arguments, by default
     those of this process."""
     name = benchmark if benchmark in OF_OTHER_NAMES else f"bench-{benchmark}"
     arguments = shlex.join(_without_files(sys.argv[1:] if given is None else given))
@@ -113,9 +117,9 @@ def _without_files(given: Sequence[str]) -> Iterator[str]:
     is_file = False
     for argument in given:
         name, equals, _ = argument.partition("=")
-        if not is_file and name not in FILE_OPTIONS:
+        if not is_file and name != FILE_OPTION:
             yield argument
-        is_file = name in FILE_OPTIONS and not equals and not is_file
+        is_file = name == FILE_OPTION and not equals and not is_file
 
 
 def result(
@@ -123,8 +127,7 @@ def result(
 ) -> dict[str, Any]:
     """All that is kept of a run, and what pages are written from. `minutes` since it began.
 
-    `seeds`: what all that is drawn by chance was drawn from; none where nothing is, or where it is
-    drawn anew each time."""
+    `seeds`: of all random choices; none where these differ each time."""
     return {
         "benchmark": benchmark,
         "command": command(benchmark),

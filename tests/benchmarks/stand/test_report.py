@@ -17,7 +17,7 @@ from benchmarks.stand import goal_groups, report
         (["--keep", "/home/me/kept"], "make bench-overload"),
         (["--keep=/home/me/kept", "--write"], 'make bench-overload ARGS="--write"'),
         (
-            ["--seeds", "1", "--record", "r.jsonl", "--keep", "k", "--write"],
+            ["--seeds", "1", "--keep", "k", "--write"],
             'make bench-overload ARGS="--seeds 1 --write"',
         ),
         (["--keep", "--keep", "--write"], 'make bench-overload ARGS="--write"'),
