@@ -84,19 +84,6 @@ def wanted(goal: Mapping[str, Any], form: str = "g") -> str:
     return f"{kind.replace('_', ' ')} {goal[kind]:{form}}"
 
 
-def met(goal: Mapping[str, Any]) -> str:
-    return "yes" if goal["met"] else "**no**"
-
-
-def goal_table(goals: Mapping[str, Any], figure: str = ".3f", bound: str = "g") -> str:
-    """In Markdown. `figure` and `bound`: how these are formatted."""
-    lines = ["| Goal | Figure | Wanted | Met |", "| -- | -- | -- | -- |"]
-    for name, goal in goals.items():
-        cells = name.replace("_", " "), f"{goal['figure']:{figure}}", wanted(goal, bound), met(goal)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 # Measurements whose command is not `make bench-NAME`.
 OF_OTHER_NAMES = frozenset({"drills", "drill-hangs", "soak"})
 
