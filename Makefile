@@ -24,7 +24,7 @@ IN_IMAGE = python -m tests.in_gpu_image.check
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-BENCHES = bench-overhead bench-index bench-routing bench-gateways bench-backtest \
+BENCHES = bench-overhead bench-index bench-routing bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
 	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup bench-cold-starts \
 	bench-grammars bench-resume bench-long-prompts bench-client bench-scale bench-peers \
@@ -187,9 +187,6 @@ bench-fairness: ## Measure what one tenant's flood costs another, on real engine
 
 bench-routing: ## Measure the routing policies on real engines
 	@$(BIN)/python -m benchmarks.routing.run $(ARGS)
-
-bench-gateways: ## Measure one index shared by 1, 2, 4 and 8 gateways
-	@$(BIN)/python -m benchmarks.gateways.run $(ARGS)
 
 bench-scale: ## Play 8 to 1,000 simulated replicas over a real Redis (ARGS="--sizes 8 1000")
 	@$(BIN)/python -m benchmarks.scale.run $(ARGS)

@@ -3,6 +3,7 @@
 Lines are only ever appended, so a run that missed its goals stays beside a later one that met them.
 A result is what `benchmarks.stand.report.finish` prints. `commit` is the one that was measured; in
 lines from before results had one it is that which recorded the result, and `commit_from` says so.
+`from_page` names figures that a line lacked at first and that the page of the same run had.
 """
 
 from __future__ import annotations
@@ -42,9 +43,3 @@ def append(result: Result, folder: Path = FOLDER) -> None:
 def last(history: History) -> dict[str, Result]:
     """The last run of each benchmark."""
     return {name: runs[-1] for name, runs in history.items()}
-
-
-def span(runs: Sequence[Result], goal: str) -> tuple[int, float, float]:
-    """Of one goal's figure: in how many runs it was judged, its least and its most."""
-    figures = [run["goals"][goal]["figure"] for run in runs if goal in run["goals"]]
-    return len(figures), min(figures), max(figures)

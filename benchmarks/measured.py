@@ -21,7 +21,7 @@ DRILLED = (f"{STAND}/drilled_fleet.py", STATE)
 PLAYED = (f"{STAND}/played_engine.py", f"{STAND}/closed_loop.py")
 OFFERED = (f"{STAND}/offered_load.py", f"{STAND}/offered_load.yaml", f"{STAND}/knee.py")
 ROUTED = (f"{STAND}/routed_runs.py", f"{STAND}/routed_runs.yaml", f"{STAND}/oracle.py")
-SHARED = (f"{STAND}/arrivals.py", f"{STAND}/own_placements.py", f"{STAND}/variation.py")
+CHATS = (f"{STAND}/arrivals.py", f"{STAND}/own_placements.py", f"{STAND}/variation.py")
 LAUNCHED = f"{STAND}/launched.py"
 INDEX_POOL, LONE = f"{STAND}/index_pool.py", f"{STAND}/lone_gateway.py"
 
@@ -33,7 +33,6 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "drill-hangs": (*ENGINE, "router", "tests/hang_drill.py"),
     "drills": (*SERVING, *DRILLED, "benchmarks/drills"),
     "fairness": (*SERVING, *OFFERED, "benchmarks/fairness"),
-    "gateways": (*GATEWAY, *PLACEMENT, *SHARED, "benchmarks/gateways"),
     "grammars": (*SERVING, STATE, "benchmarks/grammars"),
     "index": ("router", INDEX_POOL, "benchmarks/index"),
     "isolation": (*GATEWAY, *PLACEMENT, "benchmarks/isolation"),
@@ -45,7 +44,7 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "prediction": (*SERVING, *ROUTED, "benchmarks/prediction"),
     "resume": (*SERVING, *DRILLED, "benchmarks/resume"),
     "routing": (*SERVING, *ROUTED, "benchmarks/routing"),
-    "scale": (*PLACEMENT, "simulator", *SHARED, INDEX_POOL, "benchmarks/scale"),
+    "scale": (*PLACEMENT, "simulator", *CHATS, INDEX_POOL, "benchmarks/scale"),
     "simulator": (*PLACEMENT, "simulator", "benchmarks/validation"),
     "soak": (*SERVING, STATE, "benchmarks/soak"),
     "spike": (*SERVING, "benchmarks/spike"),

@@ -1,10 +1,9 @@
-"""What was measured, on one page: make bench-summary ARGS="FILE ..."
+"""Keep results and write pages from them: make bench-summary ARGS="FILE ..."
 
-Each FILE is what a benchmark printed, which ends with its result. It is appended to the results
-that are kept in docs/benchmarks/results. docs/benchmarks/README.md and the figures on some other
-pages are written from them: the last run, with how many there are and their range. A result is
-marked as stale where git says that what it measured has changed since. Without a FILE only these
-are written.
+Each FILE is what a benchmark printed, which ends with its result. The result is appended to
+docs/benchmarks/results. docs/benchmarks/README.md, the pages of WRITTEN and the figures on other
+pages are written from the last kept runs. A result is marked as stale where git has a later commit
+that changed the measured code. Without a FILE only the pages are written.
 """
 
 from __future__ import annotations
@@ -14,25 +13,36 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import kept_results, measured
-from benchmarks.headlines import INTRODUCTIONS, LINES, PLACES, SENTENCES, TABLES
+from benchmarks.backtest import page as backtest
+from benchmarks.headlines import LINES, PAGES, PLACES, SENTENCES
 from benchmarks.kept_results import History, Result
 from benchmarks.measured import Stale
+from benchmarks.pages.parts import code, span
+from benchmarks.routing import page as routing
+from benchmarks.scale import page as scale
 from benchmarks.stand import report, revision
 from benchmarks.stand.options import parser_of
 from common.errors import Problem
 
 PAGE = report.PAGES / "README.md"
-# Whose page is not NAME.md.
+# Of benchmarks whose page is not docs/benchmarks/NAME.md.
 OWN_PAGES = {
     "index": "prefix-index.md",
     "resume": "../resuming.md",
     "budgets": "../budgets.md",
     "drill-hangs": "../drills.md",
+}
+# Of each benchmark whose page has no figures but those of its last result.
+WRITTEN: Mapping[str, Callable[[Result], str]] = {
+    "backtest": backtest.page,
+    "routing": routing.page,
+    "scale": scale.page,
 }
 BEGINS, ENDS = "<!-- Written by `make bench-summary`: {}. -->\n", "<!-- Until here. -->\n"
 # The benchmarks that a template takes figures of.
@@ -56,97 +66,87 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def page(history: History, stale: Stale, lines: Sequence[str] = LINES) -> str:
-    """The whole document."""
+    """The whole of docs/benchmarks/README.md."""
     without_page = {name: of for name, of in history.items() if not _page_of(name)}
     return f"""\
-# What was measured
+# Benchmarks
 
 <!-- Written by `make bench-summary` from results/. -->
 
 {_lines(lines, history, stale)}
 
-## Results that are kept
+## Kept results
 
-The folder `results` has every run that was kept, a line of JSON each. No line is ever replaced, so
-a run that missed a goal stays there. Figures here are of the last run. *Stale* results are of code
-that a later commit changed; the first such commit is named.
+The folder `results` has every kept run as a line of JSON. No line is ever replaced, so a run that
+missed a goal stays. Figures are those of the last run. *Stale since* is the first later commit that
+changed the measured code. Pages name the command and the machine.
 
-| Benchmark | Command | Goals met | Runs kept | Measured | Code since |
+| Benchmark | Goals met | Runs | Measured | Commit | Stale since |
 | -- | -- | -- | -- | -- | -- |
 {_rows(_benchmarks(history, stale))}
 
-A commit that is marked `(recorded)` is the one that recorded the result: results named none before.
-Each result of peers includes the kept runs of those before it.
-Pages in this folder without a row here are older than the results that are kept. Each begins with
-its command, machine and date.
+Older results do not name the measured commit: *recorded* marks the one that added the result. Pages
+without a row are older than the kept results.
+{_notes(history)}
+## Missed goals
 
-## Goals that were missed
-
-| Benchmark | Goal | Figure | Wanted | All runs |
-| -- | -- | -- | -- | -- |
+| Goal | Figure | Wanted | All runs |
+| -- | -- | -- | -- |
 {_rows(_goals(history, met=False))}
 
-## Goals that were met, of benchmarks without a page
+## Met goals of benchmarks without a page
 
-| Benchmark | Goal | Figure | Wanted | All runs |
-| -- | -- | -- | -- | -- |
+| Goal | Figure | Wanted | All runs |
+| -- | -- | -- | -- |
 {_rows(_goals(without_page, met=True))}
 """
 
 
+def places() -> list[str]:
+    """The other pages with figures, from the repository's root."""
+    return sorted({*PLACES.values(), *map(_place_of, PAGES)})
+
+
 def with_figures(place: str, text: str, history: History, stale: Stale) -> str:
-    """The `text` of the page at `place` with its benchmarks' last kept figures, marked where they
-    are stale."""
-    for name in (name for name, of in PLACES.items() if of == place):
-        before, begin, rest = text.partition(BEGINS.format(name))
-        _, end, after = rest.partition(ENDS)
-        told = _table(name, history, stale) if name in TABLES else _sentence(name, history, stale)
-        text = f"{before}{begin}\n{told}\n\n{end}{after}"
+    """The page at `place`, now `text`, with the last kept figures of its benchmarks."""
+    for name, write in _written_at(place).items():
+        if name in history:
+            before, begin, rest = text.partition(BEGINS.format(name))
+            _, end, after = rest.partition(ENDS)
+            text = f"{before}{begin}\n{write(history[name], _mark(name, stale))}\n\n{end}{after}"
     return text
 
 
-def _table(name: str, history: History, stale: Stale) -> str:
-    runs = history[name]
+def _written_at(place: str) -> dict[str, Callable[[Sequence[Result], str], str]]:
+    """By benchmark, what writes its figures from its runs and the mark of a stale result."""
+    sentences = {name: partial(_sentence, name) for name, of in PLACES.items() if of == place}
+    pages = {name: partial(_blocks, name) for name in PAGES if _place_of(name) == place}
+    return {**sentences, **pages}
+
+
+def _place_of(name: str) -> str:
+    return f"docs/benchmarks/{OWN_PAGES.get(name, f'{name}.md')}"
+
+
+def _blocks(name: str, runs: Sequence[Result], mark: str) -> str:
     of = runs[-1]
-    rows = [("", "Measured", "All runs", "Goal")]
-    for goal_name, what in TABLES[name].items():
-        if (goal := of["goals"].get(goal_name)) is None:
-            continue
-        met = "met" if goal["met"] else "**not met**"
-        judged = f"{report.wanted(goal)}: {met}"
-        rows.append((what, f"{goal['figure']:.3g}", _span(runs, goal_name), judged))
-    versions = ", ".join(f"{package} {version}" for package, version in of["versions"].items())
-    machine = f"{of['date']}, on {of['cores']} cores of {of['cpu']}; Python {of['python']}"
-    introduction = _introduction(name, of)
-    text = f"{introduction}{report.padded(rows)}\n\n`{of['command']}`: {machine}, {versions}."
-    return f"{text}{_mark([name], stale)}"
+    blocks = [block if block[0] == "|" else _filled(block) for block in PAGES[name](runs)]
+    if note := of["figures"].get("note"):
+        blocks.append(_filled(f"**Note**: {note}."))
+    blocks.append(_filled(f"{code(_command(of))}: {report.in_words(of)}{mark}"))
+    return "\n\n".join(blocks)
 
 
-def _introduction(name: str, of: Result) -> str:
-    for template in INTRODUCTIONS.get(name, ()):
-        with contextlib.suppress(KeyError):
-            figures = {name: _listed(figure) for name, figure in of["figures"].items()}
-            return f"{_filled(template.format(**figures))}\n\n"
-    return ""
+def _command(of: Result) -> str:
+    """Without `--write`, which some benchmarks no longer have."""
+    return re.sub(r" ?--write", "", str(of["command"])).replace(' ARGS=""', "")
 
 
-def _listed(figure: Any) -> Any:
-    """Figures of several seeds, as a text shows them."""
-    if not isinstance(figure, list) or not all(isinstance(one, int | float) for one in figure):
-        return figure
-    return ", ".join(f"{one:.3g}" for one in figure)
-
-
-def _sentence(name: str, history: History, stale: Stale) -> str:
+def _sentence(name: str, runs: Sequence[Result], mark: str) -> str:
     # in a format a dot begins an attribute
-    goals = {what.replace(".", ""): goal for what, goal in history[name][-1]["goals"].items()}
+    goals = {what.replace(".", ""): goal for what, goal in runs[-1]["goals"].items()}
     met = sum(goal["met"] for goal in goals.values())
-    for template in SENTENCES[name]:
-        with contextlib.suppress(KeyError):
-            return _filled(
-                template.format(**goals, met=met, judged=len(goals)) + _mark([name], stale)
-            )
-    raise LookupError(f"no sentence has only figures that {name} has")
+    return _filled(SENTENCES[name].format(**goals, met=met, judged=len(goals)) + mark)
 
 
 def _filled(text: str) -> str:
@@ -154,46 +154,43 @@ def _filled(text: str) -> str:
 
 
 def _lines(templates: Sequence[str], history: History, stale: Stale) -> str:
-    told, results = [], kept_results.last(history)
+    written, results = [], kept_results.last(history)
     for template in templates:
         with contextlib.suppress(KeyError):
-            mark = _mark(NAMED.findall(template), stale)
-            told.append(f"- {template.format(**results)}{mark}")
-    return "\n".join(told)
+            mark = " **Stale**." if any(map(stale.get, NAMED.findall(template))) else ""
+            written.append(f"- {template.format(**results)}{mark}")
+    return "\n".join(written)
 
 
-def _mark(names: Sequence[str], stale: Stale) -> str:
-    """What a reader has to know of figures of these benchmarks; empty where they are of the code
-    as it is."""
-    changed = [name for name in dict.fromkeys(names) if stale.get(name)]
-    if not changed:
+def _mark(name: str, stale: Stale) -> str:
+    """A sentence, where the result is stale."""
+    if not stale.get(name):
         return ""
-    since = ", ".join(f"`{name}` since {stale[name]}" for name in changed)
-    return f" **Stale**: the code has changed ({since})."
+    return f" **Stale**: the code has changed (`{name}` since {stale[name]})."
 
 
 def _benchmarks(history: History, stale: Stale) -> Iterator[Sequence[object]]:
     for name, runs in sorted(history.items()):
         result, of_page = runs[-1], _page_of(name)
-        link = f"[{name}]({of_page})" if of_page else name
+        link = f"[{code(name)}]({of_page})" if of_page else code(name)
         met = [goal["met"] for goal in result["goals"].values()]
-        where = f"{result['date']}, {result['cores']} cores of {result['cpu']}{_commit(result)}"
-        if note := result["figures"].get("note"):
-            where += f" ({note})"
-        since = {None: "not known", "": "as measured"}
-        code = since.get(stale.get(name), f"**stale**: {stale.get(name)}")
+        since = stale.get(name, "not known") or "as measured"
         yield (
-            *(link, f"`{result['command']}`", f"{sum(met)} of {len(met)}", len(runs)),
-            *(where, code),
+            *(link, f"{sum(met)}/{len(met)}", len(runs), result["date"]),
+            *(_commit(result), f"**{since}**" if stale.get(name) else since),
         )
 
 
 def _commit(result: Result) -> str:
     if not (commit := result.get("commit")):
         return ""
-    recorded = " (recorded)" if "commit_from" in result else ""
-    dirty = " with uncommitted changes" if result.get("dirty") else ""
-    return f", at {commit[:7]}{recorded}{dirty}"
+    recorded = ", recorded" if "commit_from" in result else ""
+    return f"{commit[:7]}{recorded}{', with changes' if result.get('dirty') else ''}"
+
+
+def _notes(history: History) -> str:
+    notes = {name: runs[-1]["figures"].get("note") for name, runs in sorted(history.items())}
+    return "".join(f"\n- {code(name)}: {note}.\n" for name, note in notes.items() if note)
 
 
 def _page_of(name: str) -> str | None:
@@ -205,16 +202,16 @@ def _goals(history: History, met: bool) -> Iterator[Sequence[object]]:
     for name, runs in sorted(history.items()):
         for what, goal in runs[-1]["goals"].items():
             if goal["met"] is met:
-                words = what.replace("_", " ")
-                yield name, words, f"{goal['figure']:g}", report.wanted(goal), _span(runs, what)
+                yield code(f"{name}/{what}"), f"{goal['figure']:g}", _bound(goal), span(runs, what)
 
 
-def _span(runs: Sequence[Result], goal: str) -> str:
-    count, least, most = kept_results.span(runs, goal)
-    return f"{least:.4g} to {most:.4g} in {count}" if count > 1 else "one"
+def _bound(goal: Mapping[str, Any]) -> str:
+    sign = {"at least": "≥", "at most": "≤", "below": "<"}
+    words, _, bound = report.wanted(goal).rpartition(" ")
+    return f"{sign[words]}{bound}"
 
 
-def _rows(rows: Iterator[Sequence[object]]) -> str:
+def _rows(rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
@@ -230,7 +227,9 @@ def main() -> None:
     stale = measured.stale(kept_results.last(history))
     measured.FILE.write_text(json.dumps(stale, indent=1) + "\n")
     PAGE.write_text(page(history, stale))
-    for place in sorted(set(PLACES.values())):
+    for name, written in WRITTEN.items():
+        (PAGE.parent / f"{name}.md").write_text(written(history[name][-1]))
+    for place in places():
         file = revision.ROOT / place
         file.write_text(with_figures(place, file.read_text(), history, stale))
 

@@ -1,7 +1,8 @@
 """A hook of MkDocs: links from pages to files of the repository lead to the repository.
 
-MkDocs knows the files below docs/ only. A link to a file that exists elsewhere in the repository
-becomes one below `repo_url`; every other link is left for MkDocs, which reports it when it is dead.
+MkDocs knows the files below docs/ only, and copies no results of benchmarks. A link to a file that
+exists elsewhere in the repository, or to results, becomes one below `repo_url`; every other link is
+left for MkDocs, which reports it when it is dead.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
 
     def led_out(link: re.Match[str]) -> str:
         target = (folder / link[2]).resolve()
-        if target.is_relative_to(ROOT / "docs") or not target.exists():
+        on_site = target.is_relative_to(ROOT / "docs") and target.suffix != ".jsonl"
+        if on_site or not target.exists():
             return link[0]
         return f"{link[1]}{config.repo_url}/blob/main/{target.relative_to(ROOT)}{link[3]}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from statistics import fmean
@@ -171,14 +171,6 @@ def _row(policy: str, s: SimulationSummary) -> tuple[str, ...]:
         f"{s.changes:.0f}",
         f"{s.flaps:.0f}",
     )
-
-
-def best_within(
-    hours: float, found: Iterable[tuple[str, SimulationSummary]]
-) -> tuple[str, SimulationSummary] | None:
-    """Of these policies the one that attains most with no more replica-hours."""
-    affordable = [(policy, s) for policy, s in found if s.replica_hours <= hours]
-    return max(affordable, key=lambda one: one[1].attainment, default=None)
 
 
 def as_json(found: Mapping[str, SimulationSummary]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The house: its rooms from the roof down, what each is for, and what it may import of ours.
 
-`python -m tests.house` writes the table in docs/architecture.md from this list;
-tests/test_dependency_direction.py holds the code, and that page, to it.
+`python -m tests.house` writes folders and purposes into docs/architecture.md;
+tests/test_dependency_direction.py compares the code, and that page, with this list.
 """
 
 import ast
@@ -258,14 +258,8 @@ def imports_of_ours(module: str) -> frozenset[str]:
 
 
 def table() -> str:
-    rows = [
-        f"| `{room.folder}/` | {room.does} | "
-        f"{', '.join(f'`{other}`' for other in room.imports) or 'nothing'} |"
-        for room in HOUSE
-    ]
-    return (
-        "\n".join(["| Folder | Purpose | Imports from Antefix |", "| -- | -- | -- |", *rows]) + "\n"
-    )
+    rows = [f"| `{room.folder}/` | {room.does} |" for room in HOUSE]
+    return "\n".join(["| Folder | Purpose |", "| -- | -- |", *rows]) + "\n"
 
 
 def page() -> str:

@@ -1,1 +1,1 @@
-"""Traces under our autoscaler and under Ray Serve's own, on simulated engines."""
+"""Traces under Antefix and other autoscalers, on simulated engines."""

@@ -1,7 +1,7 @@
-"""Plays of scenarios under policies, on all cores, and a file of those that are done.
+"""Plays of scenarios under policies, on all cores, kept in a file as they end.
 
-A play is kept in the file as it ends, so an interrupted backtest resumes there. The file belongs to
-one commit and one engine: a play of another commit or engine may have another result.
+So an interrupted backtest resumes. The file belongs to one commit and one engine, since a play of
+another commit or engine may have another result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From plays to figures and goals. Pure.
+"""Plays as figures and goals. Pure.
 
-A figure over all traces is one a seed: the synthetic traces of that seed and the recorded ones,
-which every seed has. So each goal is a median over seeds.
+A figure over all traces exists once a seed: the synthetic traces of that seed, and the recorded
+ones, which are the same for all. So each goal is a median over seeds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from benchmarks.backtest.scenarios import (
     SERVE,
     SERVE_OURS,
     WARM_2,
-    PlayedPool,
 )
 from simulator.results import SimulationSummary, Total, mean, totals
 
@@ -27,10 +26,9 @@ ATTAINMENT = ("ramp", "cliff", "bursts")
 
 @dataclass(frozen=True)
 class ScenarioResult:
-    """`summaries`: policy -> one a seed; one in all of a recorded trace."""
+    """`summaries`: by policy, one a seed; a recorded trace has only one."""
 
     name: str
-    pool: PlayedPool
     summaries: Mapping[str, Sequence[SimulationSummary]]
 
     @property
@@ -52,7 +50,7 @@ def totals_of_means(found: Sequence[ScenarioResult]) -> dict[str, Total]:
 
 
 def fewest_misses(of: Mapping[str, Total], policies: Sequence[str]) -> str:
-    """The target that a tuner would choose, whatever it costs."""
+    """The target that a tuner would choose, at any cost."""
     return min(policies, key=lambda policy: of[policy].misses)
 
 
@@ -85,7 +83,7 @@ def _attained(found: Sequence[ScenarioResult]) -> dict[str, Any]:
 
 
 def _beside_serve(found: Sequence[ScenarioResult]) -> dict[str, Any]:
-    """Ours and Ray Serve's default, seed by seed."""
+    """Antefix compared with Ray Serve's default, seed by seed."""
     judged = {}
     for each in found:
         name = each.name.replace(" ", "_")
@@ -99,25 +97,3 @@ def _beside_serve(found: Sequence[ScenarioResult]) -> dict[str, Any]:
         ):
             judged[f"{name}_{goal}"] = RULE.judged(goal, figures)
     return judged
-
-
-def compared(found: Sequence[ScenarioResult]) -> str:
-    """In words: what misses least over all traces, with the usual routing and with ours."""
-    of = totals_of_means(found)
-    ours, warm = of[OURS], of[WARM_2]
-    sentences = [
-        f"Ours misses {ours.misses:,.0f} requests in {ours.replica_hours:.1f} replica-hours, and"
-        f" {warm.misses:,.0f} in {warm.replica_hours:.1f} with two warm replicas."
-    ]
-    for peers, words in (
-        (KUBERNETES, "with the usual routing and no admission"),
-        (KUBERNETES_OURS, "with our routing and admission"),
-        ((SERVE_OURS,), "with our routing and admission"),
-    ):
-        policy = fewest_misses(of, peers)
-        best = of[policy]
-        which = (
-            "Ray Serve's default" if peers == (SERVE_OURS,) else f"The best HPA or KEDA ({policy})"
-        )
-        sentences.append(f"{which} {words} misses {best.misses:,.0f} in {best.replica_hours:.1f}.")
-    return " ".join(sentences)

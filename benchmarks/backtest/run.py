@@ -1,12 +1,11 @@
-"""Our autoscaler, Ray Serve's, HPA and KEDA on the same traces: make bench-backtest ARGS=--write
+"""Autoscalers on the same traces: make bench-backtest ARGS=--write
 
-Every trace is played on simulated engines (simulator/simulation.py) under our policy, without warm
+Every trace is played on simulated engines (simulator/simulation.py) under Antefix, without warm
 replicas, with one and with two; under Ray Serve's autoscaler, Kubernetes' HPA and KEDA, each with
-several targets, with the usual routing and with ours; on as many fixed replicas as there may be;
-and with all of them asked for when more first begins to come. Synthetic ones are played for the
-seeds that goals.yaml reports, on which nothing was tuned (--tuning: the others); tables have
-the mean, goals count the median. Where the recorded ones cannot be had the others are played alone,
-it says so before it ends, and writes no page.
+several targets, with the usual routing and with Antefix's; on as many fixed replicas as there may
+be; and with all of them requested when load first rises. Synthetic traces are played for the seeds
+that goals.yaml reports, on which nothing was tuned (--tuning: the others). Tables have the mean,
+goals the median. Without the recorded traces the others are played, and no page is written.
 
 --keep FILE resumes an interrupted backtest of the same commit.
 """
@@ -14,33 +13,22 @@ it says so before it ends, and writes no page.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.backtest import page, results
 from benchmarks.backtest.plays import Play, Played, kept_plays, play_all, wanted
 from benchmarks.backtest.results import ScenarioResult
-from benchmarks.backtest.scenarios import (
-    OURS,
-    PLOTTED,
-    POOLS,
-    RULE,
-    SERVE,
-    as_played,
-    keys,
-    lacks_recorded,
-    policies,
-    scenario,
-)
-from benchmarks.stand import report
+from benchmarks.backtest.scenarios import ALL, PLOTTED, RULE, as_played, keys, policies, scenario
+from benchmarks.stand import public_data, report
 from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.options import add_keep, add_write, parser_of
 from common.errors import Problem
 from simulator import engine_profile, plot
 from simulator.engine_profile import EngineProfile
-from simulator.results import as_json, best_within, table
+from simulator.results import as_json
 from simulator.simulation import run
 
 
@@ -51,7 +39,6 @@ def found_in(played: Played, scenarios: Sequence[tuple[str, int]]) -> list[Scena
     return [
         ScenarioResult(
             name,
-            POOLS[name],
             {
                 policy: [played[Play(name, seed, policy)] for seed in of]
                 for policy in policies(name)
@@ -61,42 +48,21 @@ def found_in(played: Played, scenarios: Sequence[tuple[str, int]]) -> list[Scena
     ]
 
 
-def frontier(found: ScenarioResult) -> str:
-    """Ray Serve's best `target_ongoing_requests` for no more replica-hours than ours."""
-    means = found.means
-    serve = [(policy, s) for policy, s in means.items() if policy.startswith(SERVE)]
-    best = best_within(means[OURS].replica_hours, serve)
-    if best is None:
-        policy, s = min(serve, key=lambda one: one[1].replica_hours)
-        return (
-            f"{found.name}: ours attains {means[OURS].attainment:.2%} in"
-            f" {means[OURS].replica_hours:.2f} replica-hours; Ray Serve's cheapest ({policy})"
-            f" takes {s.replica_hours:.2f} and attains {s.attainment:.2%}"
-        )
-    policy, s = best
-    return (
-        f"{found.name}: within our replica-hours Ray Serve attains {s.attainment:.2%} at"
-        f" best ({policy}), ours {means[OURS].attainment:.2%}"
-    )
-
-
 def draw(scenarios: Sequence[tuple[str, int]], engine: EngineProfile, file: Path) -> None:
     """Each trace with its first seed."""
-    columns, drawn = [], set()
-    for name, seed in scenarios:
-        if name not in drawn:
-            drawn.add(name)
-            of = scenario(name, seed)
-            columns.append([run(of.trace, *as_played(policy, of, engine)) for policy in PLOTTED])
+    first = dict(reversed(scenarios))
+    columns = [
+        [run(of.trace, *as_played(policy, of, engine)) for policy in PLOTTED]
+        for of in (scenario(name, first[name]) for name in dict(scenarios))
+    ]
     plot.draw(columns, file)
 
 
 @stopped_in_the_end()
 def main() -> None:
     options = _options()
-    engine = engine_profile.read(options.calibration)
-    began = time.monotonic()
-    left_out = lacks_recorded()
+    engine = engine_profile.read(engine_profile.SHIPPED)
+    _, left_out = public_data.recorded_traces()
     if left_out and options.write:
         sys.exit(f"The page would lack the recorded traces: {left_out}.")
     scenarios = keys(options.seeds, not left_out)
@@ -110,45 +76,27 @@ def main() -> None:
         print(f"{len(done)} of {len(plays)} plays", end="\r", file=sys.stderr)
 
     found = found_in(play_all(plays, engine, kept, tell), scenarios)
-    for each in found:
-        print(f"\n## {each.name}\n\n{table(each.means)}\n\n{frontier(each)}", flush=True)
-    of = results.totals_of_means(found)
-    print(f"\n## All traces\n\n{page.totals_table(of)}\n\n{results.compared(found)}")
-    judged = results.goals(found)
-    if options.write:
-        text = page.page(
-            found,
-            frontiers=[frontier(each) for each in found],
-            goals=judged,
-            compared=results.compared(found),
-            engine=engine,
-            command=report.command("backtest"),
-            minutes=(time.monotonic() - began) / 60,
-            seeds=options.seeds,
-            machine=report.machine_in_words(),
-        )
-        (report.PAGES / "backtest.md").write_text(text)
-        draw(scenarios, engine, report.PAGES / "backtest.svg")
+    figures = {each.name: as_json(each.means) for each in found}
+    figures[ALL] = {policy: vars(of) for policy, of in results.totals_of_means(found).items()}
+    result = report.result("backtest", figures, results.goals(found), seeds=options.seeds)
     if left_out:
         print(f"The recorded traces were left out: {left_out}.", file=sys.stderr)
-    figures = {each.name: as_json(each.means) for each in found}
-    figures["all"] = {policy: vars(total) for policy, total in of.items()}
-    report.finish("backtest", figures, judged, seeds=options.seeds)
-
-
-def _seeds(options: argparse.Namespace) -> tuple[int, ...]:
-    return RULE.tuning if options.tuning else tuple(options.seeds or RULE.reported)
+    else:
+        print(page.page(result))
+    if options.write:
+        (report.PAGES / "backtest.md").write_text(page.page(result))
+        draw(scenarios, engine, report.PAGES / "backtest.svg")
+    print(json.dumps(result))
 
 
 def _options() -> argparse.Namespace:
     parser = parser_of("backtest.run", __doc__)
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="not those of goals.yaml")
     parser.add_argument("--tuning", action="store_true", help="the seeds that may be tuned on")
-    parser.add_argument("--calibration", type=Path, default=engine_profile.SHIPPED)
     add_keep(parser)
     add_write(parser, "backtest.{md,svg}")
     options = parser.parse_args()
-    options.seeds = _seeds(options)
+    options.seeds = RULE.tuning if options.tuning else tuple(options.seeds or RULE.reported)
     if options.write and options.seeds != RULE.reported:
         parser.error(f"with --write the seeds are {', '.join(map(str, RULE.reported))}")
     return options

@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from autoscaling.slo import Slo
 from benchmarks.stand import public_data, rules
-from common.errors import Problem
 from simulator import traces
 from simulator.engine_profile import EngineProfile
 from simulator.simulation import OVER_OURS
@@ -20,8 +18,10 @@ RULE = rules.of("backtest")
 OURS, SERVE, SERVE_OURS = "antefix", "serve-default", f"serve-default{OVER_OURS}"
 WARM, WARM_2 = f"{OURS}, 1 warm", f"{OURS}, 2 warm"
 KEPT_WARM = {WARM: 1, WARM_2: 2}
-# All replicas from when more begins to come. A policy that scaled up before may do better.
-ALL_AT = "all-at"
+# All replicas from when load first rises. A policy that scales up before may do better.
+ALL_AT, FIXED = "all-at", "fixed"
+# In a result, next to the traces' names.
+ALL = "all"
 _SWEPT = tuple(
     f"hpa-{metric}:{target:g}"
     for metric in ("concurrency", "waiting")
@@ -43,13 +43,6 @@ class PlayedPool:
     max_replicas: int = 8
     initial_replicas: int = 2
 
-    @property
-    def promise(self) -> str:
-        return (
-            f"A first token within {self.ttft_slo:g} s; {self.min_replicas} to"
-            f" {self.max_replicas} replicas, {self.initial_replicas} at first"
-        )
-
     def settings(self, engine: EngineProfile, seed: int) -> FleetSettings:
         return FleetSettings(
             hardware=engine.hardware,
@@ -64,9 +57,9 @@ class PlayedPool:
 
 POOLS: Mapping[str, PlayedPool] = {
     **{name: PlayedPool() for name in traces.SYNTHETIC},
-    # there is no beginning to what comes: the fleet has some size already
+    # load does not start at 0, so the fleet has some size already
     "noise": PlayedPool(initial_replicas=4),
-    # Mooncake's own SLO; its prompts are that long
+    # Mooncake's SLO, for long prompts
     MOONCAKE: PlayedPool(ttft_slo=30.0, max_replicas=16, initial_replicas=8),
     AZURE: PlayedPool(initial_replicas=4),
 }
@@ -74,9 +67,8 @@ POOLS: Mapping[str, PlayedPool] = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """A trace on a pool. `seed`: of the trace and of what is drawn by chance as it is played; a
-    recorded trace has one, 0. `more_at`: the second in which more begins to come than at first; 0
-    where that is not known."""
+    """A trace on a pool. `seed`: of the trace and of all random choices; 0 for a recorded trace.
+    `more_at`: the second in which load first rises; 0 where that is not known."""
 
     name: str
     seed: int
@@ -89,43 +81,28 @@ class Scenario:
 
 
 def keys(seeds: Sequence[int], with_recorded: bool) -> list[tuple[str, int]]:
-    """Scenarios by name and seed, those of one name in a row."""
+    """Scenarios by name and seed; those of one name follow each other."""
     of = [(name, seed) for name in traces.SYNTHETIC for seed in seeds]
     return of + ([(MOONCAKE, 0), (AZURE, 0)] if with_recorded else [])
 
 
 @functools.lru_cache(2)  # a trace is played under all policies in a row
 def scenario(name: str, seed: int) -> Scenario:
-    """Raises Problem where a recorded trace cannot be had."""
+    """Raises Problem when a recorded trace is unavailable."""
     if name in traces.SYNTHETIC:
         trace = traces.synthetic(name, seed)
         return Scenario(name, seed, trace, traces.rises_at(name, seed))
-    mooncake, azure = recorded()
-    read = traces.read(mooncake) if name == MOONCAKE else traces.read(azure).scaled(2.0)
-    return Scenario(name, seed, read)
-
-
-def recorded() -> tuple[Path, Path]:
-    """Mooncake's trace and Azure's. Raises Problem where one cannot be had."""
-    return public_data.find(public_data.CONVERSATION_TRACE), public_data.find(
-        public_data.AZURE_TRACE
-    )
-
-
-def lacks_recorded() -> str:
-    """Why the recorded traces are left out; empty where they are not."""
-    try:
-        recorded()
-    except Problem as error:
-        return str(error)
-    return ""
+    if name == MOONCAKE:
+        return Scenario(name, seed, traces.read(public_data.find(public_data.CONVERSATION_TRACE)))
+    azure = traces.read(public_data.find(public_data.AZURE_TRACE))
+    return Scenario(name, seed, azure.scaled(2.0))
 
 
 def policies(name: str) -> tuple[str, ...]:
     return (
         *(OURS, WARM, WARM_2, SERVE, SERVE_OURS),
         *(*SERVE_TARGETS, *KUBERNETES, *KUBERNETES_OURS),
-        *(ALL_AT, f"fixed:{POOLS[name].max_replicas}"),
+        *(ALL_AT, f"{FIXED}:{POOLS[name].max_replicas}"),
     )
 
 

@@ -1,8 +1,7 @@
-"""What a faster start buys: make bench-startup ARGS=--write
+"""What a faster start brings: make bench-startup ARGS=--write
 
-The backtest's traces on which a replica is needed at once, under our policy alone, with replicas
-that take 5, 30 and 120 s to start; each also with one warm replica, to see what that is still
-worth.
+The backtest's traces on which a replica is needed at once, under Antefix, with replicas that take
+5, 30 and 120 s to start; each also with one warm replica.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from benchmarks.stand import report
 from benchmarks.stand.options import add_write, parser_of
 from simulator import engine_profile
 from simulator.engine_profile import EngineProfile
-from simulator.results import SimulationSummary, as_json, mean, summary, table
+from simulator.results import SimulationSummary, as_json, mean, summary
 from simulator.simulation import run
 
 STARTUP_S = (5.0, 30.0, 120.0)
@@ -56,29 +55,32 @@ def goals(found: Mapping[str, Mapping[str, SimulationSummary]]) -> dict[str, Any
 
 
 def page(
-    found: Mapping[str, Mapping[str, SimulationSummary]], promise: str, seeds: int, machine: str
+    found: Mapping[str, Mapping[str, SimulationSummary]],
+    seeds: Sequence[int],
+    command: str,
+    machine: str,
 ) -> str:
     """docs/benchmarks/startup.md; `machine` is what `report.machine_in_words` says."""
-    chapters = "\n\n".join(f"### {name}\n\n{table(of)}" for name, of in found.items())
-    return f"""\
-# What a faster start buys
-
-<!-- Written by `{report.command("startup")}`. -->
-
-Simulated engines, real decisions, as in [the backtest](backtest.md), whose page says what the
-columns mean and what the engine is: an estimate, no GPU took part. {promise}.
-{"One play each" if seeds == 1 else f"Means of {seeds} plays"}. Only how long a replica takes to
-start differs, and whether one more is kept warm: the forecast looks as far ahead as a start takes,
-so a faster one also asks for less in advance.
-
-{chapters}
-
-`antefix backtest --startup-s 5 --startup-s 30 --startup-s 120` plays your own trace so.
-[What a start consists of](../architecture.md#how-an-engine-starts), and what shortens it, is told
-with the architecture.
-
-{machine}
-"""
+    cells = {
+        (f"`{policy}`", name): f"{s.attainment:.2%}, {s.replica_hours:.2f}, {s.rejected:.0f}"
+        for name, of in found.items()
+        for policy, s in of.items()
+    }
+    fast, slow = row(OURS, STARTUP_S[0]), row(OURS, STARTUP_S[-1])
+    gains = "; ".join(
+        f"{of[fast].attainment:.1%} instead of {of[slow].attainment:.1%} on the {name}"
+        for name, of in found.items()
+    )
+    return report.filled(
+        __file__,
+        fast=STARTUP_S[0],
+        slow=STARTUP_S[-1],
+        gains=gains,
+        seeds=", ".join(map(str, seeds)),
+        cells=report.grid("Policy", cells),
+        command=command,
+        machine=machine,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -87,16 +89,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_write(parser, "startup.md")
     options = parser.parse_args(arguments)
     engine = engine_profile.read(engine_profile.SHIPPED)
-    found = {}
-    for name in TRACES:
-        played = [scenario(name, seed) for seed in options.seeds]
-        found[name] = play(played, engine)
-        print(f"\n## {name}\n\n{table(found[name])}")
+    found = {
+        name: play([scenario(name, seed) for seed in options.seeds], engine) for name in TRACES
+    }
+    command, machine = report.command("startup"), report.machine_in_words()
+    text = page(found, options.seeds, command, machine)
+    print(text)
     if options.write:
-        seeds, machine = len(options.seeds), report.machine_in_words()
-        (report.PAGES / "startup.md").write_text(
-            page(found, played[0].pool.promise, seeds, machine)
-        )
+        (report.PAGES / "startup.md").write_text(text)
     figures = {name: as_json(of) for name, of in found.items()}
     report.finish("startup", figures, goals(found), seeds=options.seeds)
 

@@ -1,9 +1,9 @@
-"""One gateway's hand in the budgets, as a process of its own that may be killed at any moment.
+"""A gateway's code for budgets, in a process that may be killed at any moment.
 
-It does what it reads, a line of JSON each, on the budget `scope`: "begin" waits until something is
-granted, "burst" asks `requests` times at once, "load" again and again for so many seconds, "time"
-one after the other. What is granted goes to a file at once: the scope, when by the machine's clock,
-tokens used, and whether by share.
+It reads lines of JSON, each with what to `do` on the budget `scope`: `begin` waits for the first
+grant, `burst` makes `requests` at once, `load` requests again and again for `for_s` seconds, and
+`time` makes requests one after the other. Each grant is a line of a file: scope, the machine's
+clock, tokens used, and whether it was by share.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import random
 import sys
 import time
-from typing import Any, TextIO
+from typing import Any
 
 from common.percentiles import Tail, percentile
 from router.budget_book import books_of
@@ -22,98 +22,91 @@ from router.budgets import Granted, TenantBudget
 from router.redis_client import connect
 
 FLEET = "bench"
-ASKERS = 4
-# An asker that was refused asks again so soon.
+CLIENTS = 4
+# Seconds after which a rejected client asks again.
 AGAIN_S = 0.05
 
 
-async def main(url: str, gateways: int, limit: int, file: TextIO) -> None:
-    books = books_of(FLEET, url)
-    ledger = BudgetLedger(connect(url, decode=False), FLEET, gateways, books=books)
-    running = asyncio.create_task(ledger.run())
-    lines = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    while line := await lines.readline():
-        asked: dict[str, Any] = json.loads(line)
-        budget = TenantBudget(asked["scope"], tokens=limit)
-        answer = await DOES[asked["do"]](ledger, budget, asked, file)
-        print(json.dumps(answer), flush=True)
-    await ledger.leave()
-    running.cancel()
+class BudgetGateway:
+    def __init__(self, url: str, gateways: int, limit: int, file: str) -> None:
+        books = books_of(FLEET, url)
+        self.ledger = BudgetLedger(connect(url, decode=False), FLEET, gateways, books=books)
+        self._limit = limit
+        self._file = open(file, "a")  # noqa: PTH123, SIM115  # until the process ends
 
+    async def do(self, asked: dict[str, Any]) -> dict[str, Any]:
+        budget = TenantBudget(asked["scope"], tokens=self._limit)
+        match asked["do"]:
+            case "begin":
+                while not isinstance(await self.ledger.reserve([budget], 1), Granted):  # noqa: ASYNC110
+                    await asyncio.sleep(0.5)
+            case "burst":
+                await asyncio.sleep(max(0.0, asked["at"] - time.time()))
+                tokens, requests = asked["tokens"], asked["requests"]
+                await asyncio.gather(*(self._burst(budget, tokens) for _ in range(requests)))
+            case "load":
+                until = time.monotonic() + asked["for_s"]
+                clients = (self._load(budget, asked["tokens"], until) for _ in range(CLIENTS))
+                await asyncio.gather(*clients)
+            case "time":
+                return await self._time(asked["requests"])
+        return {}
 
-async def begin(
-    ledger: BudgetLedger, budget: TenantBudget, asked: dict[str, Any], file: TextIO
-) -> dict[str, Any]:
-    while not isinstance(await ledger.reserve([budget], 1), Granted):  # noqa: ASYNC110
-        await asyncio.sleep(0.5)
-    return {}
-
-
-async def burst(
-    ledger: BudgetLedger, budget: TenantBudget, asked: dict[str, Any], file: TextIO
-) -> dict[str, Any]:
-    await asyncio.sleep(max(0.0, asked["at"] - time.time()))
-    answers = await asyncio.gather(
-        *(ledger.reserve([budget], asked["tokens"]) for _ in range(asked["requests"]))
-    )
-    for answer in answers:
+    async def _burst(self, budget: TenantBudget, tokens: int) -> None:
+        answer = await self.ledger.reserve([budget], tokens)
         if isinstance(answer, Granted):
-            _note(file, asked["tokens"], answer)
-            ledger.settle(answer, asked["tokens"])
-    return {"granted": sum(isinstance(answer, Granted) for answer in answers)}
+            self._note(tokens, answer)
+            self.ledger.settle(answer, tokens)
 
-
-async def load(
-    ledger: BudgetLedger, budget: TenantBudget, asked: dict[str, Any], file: TextIO
-) -> dict[str, Any]:
-    until = time.monotonic() + asked["for_s"]
-
-    async def ask() -> None:
+    async def _load(self, budget: TenantBudget, tokens: int, until: float) -> None:
         while time.monotonic() < until:
-            most = random.randint(1, asked["tokens"])
-            answer = await ledger.reserve([budget], most)
+            most = random.randint(1, tokens)
+            answer = await self.ledger.reserve([budget], most)
             if not isinstance(answer, Granted):
                 await asyncio.sleep(AGAIN_S * random.uniform(0.5, 1.5))
                 continue
             used = random.randint(1, most)
-            _note(file, used, answer)
+            self._note(used, answer)
             await asyncio.sleep(AGAIN_S)
-            ledger.settle(answer, used)
+            self.ledger.settle(answer, used)
 
-    await asyncio.gather(*(ask() for _ in range(ASKERS)))
-    return {}
+    async def _time(self, requests: int) -> dict[str, float]:
+        """A reservation and its settlement, in ms. The limits are never reached."""
+        wide = [
+            TenantBudget("wide", 10**9, 10**12, 10**6),
+            TenantBudget("wide/model", 10**9, 10**12),
+        ]
+        while self.ledger.by_share:  # noqa: ASYNC110  # no event reports it
+            await asyncio.sleep(0.1)
+        took = []
+        for _ in range(requests):
+            began = time.perf_counter()
+            answer = await self.ledger.reserve(wide, 1000)
+            if isinstance(answer, Granted):
+                took.append(time.perf_counter() - began)
+                self.ledger.settle(answer, 500)
+                await asyncio.sleep(0)
+        tail = Tail.of(took)
+        return {"p50_ms": percentile(took, 50) * 1e3, f"{tail.name}_ms": tail.value * 1e3}
+
+    def _note(self, tokens: int, granted: Granted) -> None:
+        scope = granted.budgets[0].scope
+        line = f"{scope} {time.time():.6f} {tokens} {int(granted.by_share)}"
+        print(line, file=self._file, flush=True)
 
 
-async def seconds(
-    ledger: BudgetLedger, budget: TenantBudget, asked: dict[str, Any], file: TextIO
-) -> dict[str, Any]:
-    """Of a reservation and its settlement, one after the other; the limit is never reached."""
-    wide = [TenantBudget("wide", 10**9, 10**12, 10**6), TenantBudget("wide/model", 10**9, 10**12)]
-    while ledger.by_share:  # noqa: ASYNC110  # nothing tells
-        await asyncio.sleep(0.1)
-    took = []
-    for _ in range(asked["requests"]):
-        began = time.perf_counter()
-        answer = await ledger.reserve(wide, 1000)
-        if isinstance(answer, Granted):
-            took.append(time.perf_counter() - began)
-            ledger.settle(answer, 500)
-            await asyncio.sleep(0)
-    tail = Tail.of(took)
-    return {"p50_ms": percentile(took, 50) * 1e3, f"{tail.name}_ms": tail.value * 1e3}
-
-
-DOES = {"begin": begin, "burst": burst, "load": load, "time": seconds}
-
-
-def _note(file: TextIO, tokens: int, granted: Granted) -> None:
-    scope = granted.budgets[0].scope
-    print(f"{scope} {time.time():.6f} {tokens} {int(granted.by_share)}", file=file, flush=True)
+async def main(url: str, gateways: int, limit: int, file: str) -> None:
+    gateway = BudgetGateway(url, gateways, limit, file)
+    running = asyncio.create_task(gateway.ledger.run())
+    lines = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    while line := await lines.readline():
+        print(json.dumps(await gateway.do(json.loads(line))), flush=True)
+    await gateway.ledger.leave()
+    running.cancel()
 
 
 if __name__ == "__main__":
     url, gateways, limit, path = sys.argv[1:]
-    with open(path, "a") as granted_file:  # noqa: PTH123
-        asyncio.run(main(url, int(gateways), int(limit), granted_file))
+    asyncio.run(main(url, int(gateways), int(limit), path))

@@ -1,25 +1,21 @@
-"""`make bench-budgets`: whether anybody can overspend, how much can be used, and what it costs.
+"""Measure tenants' budgets while gateways and Redis are killed: make bench-budgets
 
-Eight processes have the gateways' own code for budgets, and one Redis keeps nothing on disk, so it
-comes back empty. Phases, each against a limit of 100 tokens a minute of its own:
+Eight processes run the gateways' code for budgets. One Redis keeps nothing on disk, so it comes
+back empty. Each phase has a separate limit of 100 tokens a minute:
 
     begin    a new Redis grants nothing for a minute
     burst    1,000 requests at once, of 5 tokens each
-    edge     one token, and 55 s later as many requests as there is room for, for 10 s
-    steady   as many requests as there is room for, two minutes
-    chaos    the same while gateways and Redis are killed and come back, at random; the last time
+    edge     one token, and 55 s later as many requests as fit, for 10 s
+    steady   as many requests as fit, for two minutes
+    chaos    the same while gateways and Redis are killed at random and come back; the last time,
              Redis comes back after `--away-seconds`
     time     reservations of two budgets with five limits, one after the other
 
-`--litellm PYTHON` does the same with LiteLLM's limiter, by a Python that has `litellm[proxy]`:
-burst, edge, and `away`, 20 s without Redis. `--quick` leaves out steady and chaos.
-
-The most in any 60 s is taken from what the gateways wrote down, by the machine's clock.
+The most tokens in any 60 s come from what the gateways wrote down, by the machine's clock.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -30,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,20 +35,21 @@ from typing import Any
 from benchmarks.budgets.gateway_process import FLEET
 from benchmarks.stand import report
 from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.options import parser_of
 from cli.local import redis_server
 from cli.local.ports import free_ports
 from router.budget_book import books_of
 
 GATEWAYS, LIMIT, TOKENS, REQUESTS = 8, 100, 5, 1000
 MINUTE_S = 60.0
-# Room comes in one piece, 61 to 62 s after it was used. From half way to the next piece on, two
-# rounds count.
+# A limit is free again in one piece, 61 to 62 s after its use. From half way to the next piece on,
+# two rounds count.
 APART_S = 31.0
 STEADY_S = 124.0
 CHAOS_S = APART_S + 6 * 62.0
 EDGE_S = 55.0
 TIMED = 3000
-# Between two deaths, and how long Redis stays away; but for the last time, which may be long.
+# Between two kills, and how long Redis stays away the first times.
 GATEWAY_DIES_S, REDIS_DIES_S, REDIS_AWAY_S = (10.0, 30.0), (70.0, 110.0), (0.5, 0.5)
 
 
@@ -65,15 +62,11 @@ class Grant:
 
 
 class Pieces:
-    """Gateways by place and their Redis, which are killed and started again.
+    """Gateways by place and their Redis, which are killed and started again."""
 
-    `command` starts a gateway, without its arguments.
-    """
-
-    def __init__(self, folder: Path, command: Sequence[str]) -> None:
+    def __init__(self, folder: Path) -> None:
         (self._port,) = free_ports(1)
         self._url = f"redis://127.0.0.1:{self._port}/0"
-        self._command = command
         self._folder = folder
         self._redis: subprocess.Popen[bytes] | None = None
         self._gateways: dict[int, asyncio.subprocess.Process] = {}
@@ -89,15 +82,13 @@ class Pieces:
             self._redis.wait()
 
     async def start_gateway(self, place: int) -> None:
-        url, file = self._url, self._folder / f"granted-{place}"
+        file = self._folder / f"granted-{place}"
         self._gateways[place] = await asyncio.create_subprocess_exec(
-            *self._command,
-            *(url, str(GATEWAYS), str(LIMIT), str(file)),
+            *(sys.executable, "-m", "benchmarks.budgets.gateway_process"),
+            *(self._url, str(GATEWAYS), str(LIMIT), str(file)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # LiteLLM would ask the internet what models cost
-            env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
         )
 
     async def kill_gateway(self, place: int) -> None:
@@ -115,8 +106,15 @@ class Pieces:
         answer: dict[str, Any] = json.loads(await pipe.readline())
         return answer
 
+    async def everywhere(self, do: str, scope: str, **asked: Any) -> None:
+        """All gateways do the same, and have finished."""
+        for place in self._gateways:
+            self.tell(place, do, scope, **asked)
+        for place in self._gateways:
+            await self.told(place)
+
     def grants(self, scope: str) -> list[Grant]:
-        """What was granted of a scope, in order."""
+        """The grants of a scope, in order."""
         lines = [
             line.split()
             for file in self._folder.glob("granted-*")
@@ -132,11 +130,11 @@ class Pieces:
                 await self.kill_gateway(place)
         self.kill_redis()
         if (books := books_of(FLEET, self._url)) is not None:
-            shutil.rmtree(books)  # what killed gateways have left
+            shutil.rmtree(books)  # left by killed gateways
 
 
 def most_in(grants: Iterable[Grant], seconds: float) -> int:
-    """Tokens of any interval of so many seconds, at most; the grants are in order."""
+    """The most tokens of any interval of `seconds`; the grants are in order."""
     inside: deque[Grant] = deque()
     tokens = most = 0
     for grant in grants:
@@ -149,16 +147,14 @@ def most_in(grants: Iterable[Grant], seconds: float) -> int:
 
 
 def used_share(grants: Iterable[Grant], since: float, seconds: float) -> float:
-    """Of what the limit allows in so many seconds."""
+    """The tokens of an interval, as a share of what the limit allows in it."""
     used = sum(grant.tokens for grant in grants if since <= grant.at < since + seconds)
     return used / (LIMIT * seconds / MINUTE_S)
 
 
-async def chaos(
-    pieces: Pieces, seconds: float, away_s: float, dice: random.Random
-) -> dict[str, int]:
-    """Load, and deaths at random; Redis' last is for so long."""
-    ends = time.monotonic() + seconds
+async def chaos(pieces: Pieces, away_s: float, dice: random.Random) -> dict[str, int]:
+    """Load for CHAOS_S, and kills at random. How many were killed."""
+    ends = time.monotonic() + CHAOS_S
     killed = {"gateways": 0, "redis": 0}
 
     def left_s() -> float:
@@ -190,115 +186,67 @@ async def chaos(
     return killed
 
 
-async def everywhere(pieces: Pieces, do: str, scope: str, **asked: Any) -> None:
-    """All gateways do the same, and have done."""
-    for place in range(GATEWAYS):
-        pieces.tell(place, do, scope, **asked)
-    for place in range(GATEWAYS):
-        await pieces.told(place)
-
-
-async def burst_and_edge(pieces: Pieces) -> dict[str, int]:
-    """The most tokens in any 60 s, of each."""
-    requests = REQUESTS // GATEWAYS
-    await everywhere(pieces, "burst", "burst", at=time.time() + 1, tokens=TOKENS, requests=requests)
-    pieces.tell(0, "burst", "edge", at=0, tokens=1, requests=1)
-    await pieces.told(0)
-    await asyncio.sleep(EDGE_S)
-    await everywhere(pieces, "load", "edge", tokens=TOKENS, for_s=10.0)
-    return {name: most_in(pieces.grants(name), MINUTE_S) for name in ("burst", "edge")}
-
-
-async def measure_litellm(folder: Path, python: str) -> dict[str, Any]:
-    program = Path(__file__).with_name("litellm_process.py")
-    pieces = Pieces(folder, (python, str(program)))
+async def measure(folder: Path, away_s: float, dice: random.Random) -> dict[str, Any]:
+    pieces = Pieces(folder)
     try:
         pieces.start_redis()
         for place in range(GATEWAYS):
             await pieces.start_gateway(place)
-        await everywhere(pieces, "burst", "begin", at=0, tokens=1, requests=1)
-        most = await burst_and_edge(pieces)
-        pieces.kill_redis()
-        await everywhere(pieces, "load", "away", tokens=TOKENS, for_s=20.0)
-        return {**most, "away": most_in(pieces.grants("away"), MINUTE_S)}
+        return await _measure(pieces, away_s, dice)
     finally:
         await pieces.end()
 
 
-async def measure(
-    folder: Path, chaos_s: float, away_s: float, dice: random.Random
-) -> dict[str, Any]:
-    """`chaos_s` 0: neither that nor the steady rate."""
-    pieces = Pieces(folder, (sys.executable, "-m", "benchmarks.budgets.gateway_process"))
-    places = range(GATEWAYS)
-    try:
-        pieces.start_redis()
-        for place in places:
-            await pieces.start_gateway(place)
-        began = time.monotonic()
-        await everywhere(pieces, "begin", "begin")
-        print(f"begin: after {time.monotonic() - began:.0f} s", flush=True)
-        most = await burst_and_edge(pieces)
-        burst = sum(grant.tokens for grant in pieces.grants("burst"))
-        print(f"burst: {burst} of {LIMIT} tokens; at most in 60 s: {most}", flush=True)
-        pieces.tell(0, "time", "time", requests=TIMED)
-        timed = await pieces.told(0)
-        print(f"time: {timed}", flush=True)
-        figures = {
-            "burst_tokens": burst,
-            "most_tokens_in_60_s": most,
-            **{name: round(value, 4) for name, value in timed.items()},
-        }
-        if not chaos_s:
-            return figures
-        await everywhere(pieces, "load", "steady", tokens=TOKENS, for_s=APART_S + STEADY_S + 1)
-        steady = pieces.grants("steady")
-        share = used_share(steady, steady[0].at + APART_S, STEADY_S)
-        print(f"steady: {share:.1%} of the limit", flush=True)
-        killed = await chaos(pieces, chaos_s, away_s, dice)
-        grants = pieces.grants("chaos")
-        since = grants[0].at + APART_S if grants else 0.0
-        by_share = sum(grant.tokens for grant in grants if grant.by_share)
-        most |= {name: most_in(pieces.grants(name), MINUTE_S) for name in ("steady", "chaos")}
-        return {
-            **figures,
-            "steady_share": round(share, 4),
-            "chaos_share": round(used_share(grants, since, chaos_s - APART_S), 4),
-            "chaos_tokens_by_share": by_share,
-            "killed": killed,
-        }
-    finally:
-        await pieces.end()
+async def _measure(pieces: Pieces, away_s: float, dice: random.Random) -> dict[str, Any]:
+    began, each = time.monotonic(), REQUESTS // GATEWAYS
+    await pieces.everywhere("begin", "begin")
+    print(f"begin: after {time.monotonic() - began:.0f} s", flush=True)
+    at = time.time() + 1
+    await pieces.everywhere("burst", "burst", at=at, tokens=TOKENS, requests=each)
+    pieces.tell(0, "burst", "edge", at=0, tokens=1, requests=1)
+    await pieces.told(0)
+    await asyncio.sleep(EDGE_S)
+    await pieces.everywhere("load", "edge", tokens=TOKENS, for_s=10.0)
+    pieces.tell(0, "time", "time", requests=TIMED)
+    timed = await pieces.told(0)
+    print(f"time: {timed}", flush=True)
+    await pieces.everywhere("load", "steady", tokens=TOKENS, for_s=APART_S + STEADY_S + 1)
+    killed = await chaos(pieces, away_s, dice)
+    scopes = ("burst", "edge", "steady", "chaos")
+    burst, _, steady, disturbed = found = [pieces.grants(scope) for scope in scopes]
+    since = disturbed[0].at + APART_S if disturbed else 0.0
+    return {
+        "burst_tokens": sum(grant.tokens for grant in burst),
+        "most_tokens_in_60_s": {
+            scope: most_in(grants, MINUTE_S) for scope, grants in zip(scopes, found, strict=True)
+        },
+        **{name: round(value, 4) for name, value in timed.items()},
+        "steady_share": round(used_share(steady, steady[0].at + APART_S, STEADY_S), 4),
+        "chaos_share": round(used_share(disturbed, since, CHAOS_S - APART_S), 4),
+        "chaos_tokens_by_share": sum(grant.tokens for grant in disturbed if grant.by_share),
+        "killed": killed,
+    }
 
 
 @stopped_in_the_end()
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench-budgets")
-    parser.add_argument("--chaos-seconds", type=float, default=CHAOS_S)
-    parser.add_argument("--away-seconds", type=float, default=REDIS_AWAY_S[-1])
+    parser = parser_of("budgets.run", __doc__)
+    parser.add_argument(
+        "--away-seconds", type=float, default=REDIS_AWAY_S[-1], help="of Redis, the last time"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--litellm", metavar="PYTHON")
     asked = parser.parse_args()
-    chaos_s = 0.0 if asked.quick else asked.chaos_seconds
     with tempfile.TemporaryDirectory() as folder:
-        figures = asyncio.run(
-            measure(Path(folder), chaos_s, asked.away_seconds, random.Random(asked.seed))
-        )
-        if asked.litellm:
-            (beside_folder := Path(folder) / "litellm").mkdir()
-            beside = asyncio.run(measure_litellm(beside_folder, asked.litellm))
-            figures["litellm_most_tokens_in_60_s"] = beside
+        dice = random.Random(asked.seed)
+        figures = asyncio.run(measure(Path(folder), asked.away_seconds, dice))
+    most = max(figures["most_tokens_in_60_s"].values())
     goals = {
-        "most_tokens_in_60_s": report.goal(
-            max(figures["most_tokens_in_60_s"].values()), at_most=LIMIT
-        ),
+        "most_tokens_in_60_s": report.goal(most, at_most=LIMIT),
         "burst_share": report.goal(figures["burst_tokens"] / LIMIT, at_least=0.95),
         "reserve_p50_ms": report.goal(figures["p50_ms"], at_most=0.3),
+        "steady_share": report.goal(figures["steady_share"], at_least=0.95),
+        "chaos_share": report.goal(figures["chaos_share"], at_least=0.95),
     }
-    if chaos_s:
-        goals["steady_share"] = report.goal(figures["steady_share"], at_least=0.95)
-        goals["chaos_share"] = report.goal(figures["chaos_share"], at_least=0.95)
     report.finish("budgets", figures, goals, seeds=[asked.seed])
 
 

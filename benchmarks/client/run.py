@@ -1,9 +1,8 @@
-"""Does antefix bench measure what vllm bench serve does? make bench-client ARGS="--write"
+"""Compare antefix bench with vllm bench serve: make bench-client
 
-One real vLLM server, without anything of ours before it. Both clients send requests of the same
-lengths at the same times to it, in turns, each with prompts that the server has never seen: ours
-as chats, vLLM's as token ids, of which it makes as many as ours had. Ours counts from when a
-request was due, vLLM's from when it was sent, so they agree where neither sends late.
+Both clients send requests of the same lengths at the same times to one vLLM server, in turns. The
+server has never seen the prompts: chats from antefix bench, as many token ids from vllm bench
+serve. antefix bench counts from when a request was due, vllm bench serve from when it was sent.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 from benchmarks.stand import report
 from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.launched import Launched
-from benchmarks.stand.options import add_write, parser_of
+from benchmarks.stand.options import parser_of
 from benchmarks.stand.small_model import small_model
 from benchmarks.stand.trace_player import poisson
 from cli.local.ports import LOOPBACK, free_ports
@@ -30,7 +29,7 @@ from weights.cpu_dtype import dtype_of_this_cpu
 MODEL = "small"
 PROMPT_TOKENS, ANSWER_TOKENS, RATE, SECONDS = (100, 500), (16, 64), 2.0, 25.0
 START_S, STOP_S = 180.0, 30.0
-# `vllm bench serve` itself asks for a package named vllm, which its build for CPUs is not.
+# `vllm bench serve` itself needs a package named vllm, unlike vLLM's build for CPUs.
 VLLM_BENCH_SERVE = """
 from vllm.benchmarks.serve import add_cli_args, main
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -39,7 +38,7 @@ add_cli_args(parser)
 main(parser.parse_args())
 """
 HASHED_TOKENS = 512
-# Theirs and ours, in seconds; the medians of each should agree within so much.
+# Metrics of vllm bench serve and antefix bench, whose medians should agree this well.
 NAMES = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "gap_s", "e2el": "e2e_s"}
 WITHIN = 0.05
 FIGURES = ("mean", "p50", "p90")
@@ -69,7 +68,7 @@ def vllm_server(model: Path, log: Path) -> Iterator[str]:
 
 
 class Clients:
-    """Both, on one server. Files are in `folder`."""
+    """Both clients of one server. Their files are in `folder`."""
 
     def __init__(self, url: str, model: Path, folder: Path) -> None:
         self._url = url
@@ -78,10 +77,9 @@ class Clients:
         self._requests = 0
 
     def prepare(self, seed: int) -> None:
-        """Write the trace, and play it once to no account: so vLLM's client is told when requests
-        came and how many tokens they had."""
-        rate = RATE
-        trace = poisson("t", lambda at: rate, rate, SECONDS, (PROMPT_TOKENS, ANSWER_TOKENS), seed)
+        """Write the trace, and play it once: vLLM's client gets the times and token counts."""
+        sizes = PROMPT_TOKENS, ANSWER_TOKENS
+        trace = poisson("t", lambda at: RATE, RATE, SECONDS, sizes, seed)
         lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
         for request in trace.requests:
             at = f"2026-01-01 00:{int(request.at // 60):02}:{request.at % 60:09.6f}"
@@ -188,56 +186,14 @@ def goals(found: Mapping[str, Sequence[Measured]]) -> dict[str, Any]:
     }
 
 
-def page(found: Mapping[str, Sequence[Measured]], rounds: int) -> str:
-    """docs/benchmarks/client.md."""
-    titles = {"ttft": "TTFT", "tpot": "TPOT", "itl": "gap between tokens", "e2el": "end to end"}
-    ours, theirs = found.values()
-
-    def cell(of: Sequence[Measured], name: str, figure: str) -> str:
-        figures = sorted(measured[name][figure] for measured in of)
-        return f"{statistics.median(figures):.1f} ({figures[0]:.1f} to {figures[-1]:.1f})"
-
-    rows = "\n".join(
-        f"| {title}, {figure} | {cell(ours, name, figure)} | {cell(theirs, name, figure)} | "
-        f"{medians(ours)[name][figure] / medians(theirs)[name][figure]:.3f} |"
-        for name, title in titles.items()
-        for figure in FIGURES
-    )
-    (least, most), (shortest, longest) = PROMPT_TOKENS, ANSWER_TOKENS
-    return f"""# antefix bench beside vllm bench serve
-
-<!-- Written by `{report.command("client")}`. -->
-
-One real vLLM server, with nothing of ours before it, and both clients in turns, {rounds} times
-each. They send requests of the same lengths at the same times: {RATE:g} a second, Poisson, for
-{SECONDS:g} s; prompts of {least} to {most} words, as many tokens and those of the chat template
-more; answers of {shortest} to {longest} tokens; no prompt twice. `antefix bench` sends chats,
-`vllm bench serve` the same numbers of token ids. The median of the rounds in ms, and their range:
-
-| | `antefix bench` | `vllm bench serve` | Ratio of the medians |
-| -- | -- | -- | -- |
-{rows}
-
-`antefix bench` counts from when a request was due and `vllm bench serve` from when it was sent:
-the figures differ by what either sends late, by the tokenizing of a text and by what the server
-did at that moment. With a server and two clients on few cores the rounds of one client differ as
-well: the ranges say by how much.
-
-{report.machine_in_words()}
-"""
-
-
 @stopped_in_the_end()
 def main() -> None:
     parser = parser_of("client.run", __doc__)
     parser.add_argument("--rounds", type=int, default=3, help="of each client, in turns")
-    add_write(parser, "client.md")
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
     found = measure(options.rounds)
-    if options.write:
-        (report.PAGES / "client.md").write_text(page(found, options.rounds))
     figures = {who: medians(rounds) for who, rounds in found.items()}
     report.finish("client", figures, goals(found), seeds=[1])
 

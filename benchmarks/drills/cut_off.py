@@ -1,8 +1,8 @@
-"""Cuts a process off from all others: as on a machine that has lost its network.
+"""Cut a process off from all others, as on a machine that has lost its network.
 
-Its packets are dropped, and those for it: nobody gets so much as a reset. Its own children still
-reach it, and so does the raylet of its node, by a Unix socket. What it has open is found by its
-ports, what it opens meanwhile by a control group (net_cls), and nft drops both.
+nft drops packets from it and for it, without a reset. Its children still reach it, and so does the
+raylet of its node, by a Unix socket. Open connections are found by their ports, new ones by a
+control group (net_cls).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -19,13 +19,13 @@ import psutil
 
 from common.errors import Problem
 
-# A number that no other control group is likely to have.
+# Unlikely in any other control group.
 CLASS_ID = 0x0AF10001
 
 
 @contextmanager
 def cut_off(process: psutil.Process) -> Iterator[None]:
-    """Raises Problem where this machine does not let it be done."""
+    """Raises Problem where this machine does not allow it."""
     if os.geteuid() or not shutil.which("nft"):
         raise Problem(
             "cutting a process off takes root and nft",
@@ -46,33 +46,24 @@ def cut_off(process: psutil.Process) -> Iterator[None]:
         yield
 
 
-def rules(table: str, ports: Iterable[tuple[int, int]], children: Iterable[int]) -> str:
-    """For nft. `ports`: its own and the other's (0: it listens) of each of its connections."""
-    opened = list(ports)
+def rules(table: str, ports: Iterable[tuple[int, int]], children: Collection[int]) -> str:
+    """For nft. `ports`: of each connection, the process's and the other's (0: it listens)."""
+    opened, own = list(ports), _set(sorted(children))
     listening = sorted({mine for mine, other in opened if not other})
-    pairs = sorted({(mine, other) for mine, other in opened if other})
-    allowed = _set(sorted(children))
-    to_it = [f"tcp dport {_set(listening)} drop"] if listening else []
-    from_it = [f"tcp sport {_set(listening)} drop"] if listening else []
-    if pairs:
-        to_it.append(f"tcp dport . tcp sport {_set(f'{a} . {b}' for a, b in pairs)} drop")
-        from_it.append(f"tcp sport . tcp dport {_set(f'{a} . {b}' for a, b in pairs)} drop")
-    from_it.append(f"meta cgroup {CLASS_ID} drop")
-    own = [f"tcp {end} {allowed} accept" for end in ("sport", "dport")] if children else []
-    return "\n".join(
-        [
-            f"table inet {table} {{",
-            "chain to_it { type filter hook input priority 0; policy accept;",
-            *own,
-            *to_it,
-            "}",
-            "chain from_it { type filter hook output priority 0; policy accept;",
-            *own,
-            *from_it,
-            "}",
-            "}",
-        ]
-    )
+    pairs = [f"{mine} . {other}" for mine, other in sorted({*opened}) if other]
+    lines = [f"table inet {table} {{"]
+    for chain, mine, other in (("input", "dport", "sport"), ("output", "sport", "dport")):
+        lines.append(f"chain {chain} {{ type filter hook {chain} priority 0; policy accept;")
+        if children:
+            lines += [f"tcp sport {own} accept", f"tcp dport {own} accept"]
+        if listening:
+            lines.append(f"tcp {mine} {_set(listening)} drop")
+        if pairs:
+            lines.append(f"tcp {mine} . tcp {other} {_set(pairs)} drop")
+        if chain == "output":
+            lines.append(f"meta cgroup {CLASS_ID} drop")
+        lines.append("}")
+    return "\n".join([*lines, "}"])
 
 
 def _set(elements: Iterable[object]) -> str:
@@ -91,7 +82,7 @@ def _ports(process: psutil.Process) -> list[tuple[int, int]]:
 
 @contextmanager
 def _net_cls() -> Iterator[Path]:
-    """Where its control groups are."""
+    """The folder of the control groups."""
     for line in Path("/proc/mounts").read_text().splitlines():
         _, folder, kind, options, *_ = line.split()
         if kind == "cgroup" and "net_cls" in options.split(","):
@@ -119,7 +110,7 @@ def _join(group: Path, pid: int) -> None:
 
 
 def _leave(group: Path) -> None:
-    """Whoever is in it: what the process has started meanwhile, too."""
+    """With all processes in it, those started meanwhile included."""
     while pids := (group / "cgroup.procs").read_text().split():
         for pid in pids:
             _join(group.parent, int(pid))

@@ -1,11 +1,11 @@
-"""Breaks a fleet's parts under traffic, one after the other: make drills [only=NAME]
+"""Break a fleet's parts under traffic, one after the other: make drills [only=NAME]
 
-Two gateways, two real engines and a third to overflow to, with clients that ask all the while
-(`benchmarks.drills.traffic`). Everywhere the same is expected (`benchmarks.drills.verdict`): no
-request fails that was not at what was hit; what was hit goes on, or is told so in our words within
-5 s, or goes on where it was planned; within 30 s of the process being back all of the fleet serves;
-nothing is left over. Drills that set the clock have a fleet of their own, and so has the one that
-updates a pool of three engines.
+Two gateways, two real engines and a third for overflow serve clients without a pause
+(`benchmarks.drills.traffic`). All tests expect the same (`benchmarks.drills.verdict`). A request
+fails only if it was hit. A request that was hit continues, or gets an Antefix error within 5 s; it
+always continues where the change was planned. Within 30 s of the process's return, the whole fleet
+serves. Nothing is left over. Tests that set the clock, and the update of three engines, have
+separate fleets.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
-from benchmarks.drills.page import page
 from benchmarks.drills.scenarios import (
     ASKED,
     CLOCK,
@@ -33,27 +30,22 @@ from benchmarks.drills.scenarios import (
 )
 from benchmarks.drills.surroundings import settable_clock, small_disk
 from benchmarks.drills.traffic import Traffic
-from benchmarks.drills.verdict import HEADING, Judgement, judge, unseen
+from benchmarks.drills.verdict import Judgement, judge
 from benchmarks.stand import report
 from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin, eventually
 from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
-from benchmarks.stand.options import add_write, parser_of
-from cli import stream_client
+from benchmarks.stand.options import parser_of
 from common.errors import Problem
 
 FLEET = Path(__file__).with_name("fleet.yaml")
-PAGE = report.PAGES / "drills.md"
 LAYERS = 4
-# Of requests before it, so that streams are under way; and that have to succeed one after the
-# other before a fleet is called whole.
+# Seconds of traffic before the fault, and the requests in a row that have to succeed after it.
 BEFORE_S, IN_A_ROW = 3.0, 4
 
 
-async def drill(
-    name: str, scenario: Scenario, fleet: BenchFleet, http: aiohttp.ClientSession
-) -> Judgement:
+async def drill(name: str, scenario: Scenario, fleet: BenchFleet) -> Judgement:
     """Raises NotWithin where the fleet did not come back at all."""
-    drilled = DrilledFleet(fleet, http)
+    drilled = DrilledFleet(fleet)
     model = drilled.description.pools[ASKED[name]].served_model_name if name in ASKED else ""
     traffic = Traffic(fleet.gateway, model or fleet.model)
     await eventually("the fleet is whole before the drill", drilled.is_whole)
@@ -71,46 +63,40 @@ async def _served(traffic: Traffic, since: float) -> bool:
     return len(after) >= IN_A_ROW and all(one.code is None for one in after[-IN_A_ROW:])
 
 
-async def drill_all(names: Sequence[str], fleet: BenchFleet) -> list[Judgement]:
-    verdicts = []
-    async with stream_client.session() as http:
-        for name in names:
-            try:
-                verdict = await drill(name, SCENARIOS[name], fleet, http)
-            except NotWithin as error:
-                verdict = unseen(name, wrong=str(error))
-            except Problem as problem:
-                verdict = unseen(name, skipped=f"{problem.message}: {problem.remedy}")
-            verdicts.append(verdict)
-            print(verdict.row(), flush=True)
-    return verdicts
+def judged(name: str, fleet: BenchFleet) -> Judgement:
+    try:
+        verdict = asyncio.run(drill(name, SCENARIOS[name], fleet))
+    except NotWithin as error:
+        verdict = Judgement(name, [str(error)])
+    except Problem as problem:
+        verdict = Judgement(name, skipped=f"{problem.message}: {problem.remedy}")
+    print(verdict.row(), flush=True)
+    return verdict
 
 
 def on_a_fleet(
     names: Sequence[str], description: Any, within: AbstractContextManager[None]
 ) -> list[Judgement]:
-    """Those drills, on a fleet that is started in these surroundings."""
+    """These tests, on a fleet that is started in these surroundings."""
     if not names:
         return []
     with ExitStack() as ends:
         try:
             ends.enter_context(within)
         except Problem as problem:
-            why = f"{problem.message}: {problem.remedy}"
-            verdicts = [unseen(name, skipped=why) for name in names]
-            print(*(one.row() for one in verdicts), sep="\n", flush=True)
-            return verdicts
+            return [
+                Judgement(name, skipped=f"{problem.message}: {problem.remedy}") for name in names
+            ]
         fleet = ends.enter_context(running_as(description))
-        return asyncio.run(drill_all(names, fleet))
+        return [judged(name, fleet) for name in names]
 
 
 def run(names: Sequence[str], prestart: bool) -> list[Judgement]:
-    """Each of these drills, on the fleet that it takes."""
+    """Each of these tests, on the fleet that it needs."""
     description = with_small_model(FLEET, LAYERS)
     description["pools"][POOL]["prestart"] = prestart
     if WITH_WARM in names:
         description["pools"][OVERFLOW] |= WARM
-    print(HEADING, flush=True)
     clocks, three = [n for n in names if n in CLOCK], [n for n in names if n == OF_THREE]
     others = [n for n in names if n not in CLOCK and n != OF_THREE]
     verdicts = on_a_fleet(others, description, small_disk())
@@ -122,20 +108,17 @@ def run(names: Sequence[str], prestart: bool) -> list[Judgement]:
 def main() -> None:
     parser = parser_of("drills.run", __doc__)
     parser.add_argument(
-        "--only", choices=SCENARIOS, action="append", help="this drill; may be given again"
+        "--only", choices=SCENARIOS, action="append", help="this test; may be repeated"
     )
-    parser.add_argument("--runs", type=int, default=1, help="of all of it, one after the other")
+    parser.add_argument("--runs", type=int, default=1, help="of all tests, one after the other")
     parser.add_argument(
         "--prestart", action="store_true", help="processes wait for the first pool's next engine"
     )
-    add_write(parser, "drills.md")
     options = parser.parse_args()
     names = options.only or list(SCENARIOS)
     verdicts = [run(names, options.prestart) for _ in range(options.runs)]
     wrong = sum(not one.is_right for of_run in verdicts for one in of_run)
     runs = [{one.name: one.figures() for one in of_run} for of_run in verdicts]
-    if options.write:
-        PAGE.write_text(page(runs, report.command("drills"), report.machine_in_words()))
     goals = {"drills_that_went_wrong": report.goal(wrong, at_most=0)}
     report.finish("drills", {"runs": runs}, goals, seeds=[])
 

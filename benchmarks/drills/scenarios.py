@@ -1,6 +1,6 @@
-"""What is done to a fleet in each drill: it returns when that is over and the process is back.
+"""The faults of the chaos tests. Each returns when the fault is over and the process is back.
 
-Raises Problem where this machine does not let it be done.
+Raises Problem where this machine does not allow the fault.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import signal
 import statistics
 from collections.abc import Awaitable, Callable
 
-import aiohttp
 import psutil
 
 from benchmarks.drills import surroundings
@@ -26,10 +25,10 @@ SLOW_S = 10.0
 CUT_OFF_S = 10.0
 FULL_S = 15.0
 SET_BY_S, AFTER_SET_S = 3600, 10.0
-# Before one of two takes all traffic, and before the other is promoted.
+# Between the steps of a promotion.
 PROMOTED_AFTER_S = 3.0
 LOOK_EVERY_S = 0.2
-# What engines read when they start, and answers do not depend on.
+# A field that engines read when they start, on which answers do not depend.
 UPDATED = {"max_num_seqs": 9}
 POOL, OVERFLOW = "engine", "other"
 
@@ -41,7 +40,7 @@ def now() -> float:
 
 
 async def replaced(fleet: DrilledFleet, pool: str, lost: str) -> None:
-    """Once the pool has as many replicas as it should, without that one."""
+    """Wait until the pool has all its replicas, without that one."""
 
     async def is_replaced() -> bool:
         told = (await fleet.status())[pool]
@@ -52,16 +51,11 @@ async def replaced(fleet: DrilledFleet, pool: str, lost: str) -> None:
     await eventually(f"pool {pool} has another replica for {lost}", is_replaced)
 
 
-async def of_replica(
-    fleet: DrilledFleet,
-    pool: str,
-    what: int,
-    whom: Callable[[psutil.Process], psutil.Process] = lambda replica: replica,
-) -> Injury:
-    """One that is killed, or frozen until it was replaced; else for FROZEN_S, and goes on."""
+async def of_replica(fleet: DrilledFleet, pool: str, what: int, core: bool = False) -> Injury:
+    """A replica, or its engine `core`, that is killed, or frozen until it was replaced."""
     actor = fleet.replicas(pool)[0]
     replica = await fleet.id_of(actor, pool)
-    process, began = whom(actor), now()
+    process, began = engine_core_of(actor) if core else actor, now()
     process.send_signal(what)
     try:
         await replaced(fleet, pool, replica)
@@ -71,15 +65,21 @@ async def of_replica(
     return Injury(began, now(), frozenset({replica}))
 
 
+async def killed(process: psutil.Process, is_back: Callable[[], bool], gateway: bool) -> Injury:
+    began = now()
+    name = process.name()
+    process.kill()
+    await eventually(f"{name} is back", lambda: asyncio.to_thread(is_back))
+    return Injury(began, now(), gateway=gateway)
+
+
 async def gateway_killed(fleet: DrilledFleet) -> Injury:
-    before, began = fleet.gateways(), now()
-    before[0].kill()
+    lost, *others = fleet.gateways()
 
-    async def is_back() -> bool:
-        return before[0] not in (found := fleet.gateways()) and len(found) == len(before)
+    def is_back() -> bool:
+        return lost not in (found := fleet.gateways()) and len(found) == len(others) + 1
 
-    await eventually("there are two gateways again", is_back)
-    return Injury(began, now(), gateway=True)
+    return await killed(lost, is_back, gateway=True)
 
 
 async def frozen(process: psutil.Process, gateway: bool = False) -> Injury:
@@ -93,26 +93,14 @@ async def frozen(process: psutil.Process, gateway: bool = False) -> Injury:
 
 
 async def controller_killed(fleet: DrilledFleet) -> Injury:
-    old, began = fleet.controller(), now()
-    old.kill()
-
-    async def is_back() -> bool:
-        return fleet.controller().pid != old.pid
-
-    await eventually("Ray Serve has a controller again", is_back)
-    return Injury(began, now())
+    old = fleet.controller()
+    return await killed(old, lambda: fleet.controller().pid != old.pid, gateway=False)
 
 
 async def redis_killed(fleet: DrilledFleet) -> Injury:
-    server, began = fleet.redis_server(), now()
+    server = fleet.redis_server()
     assert server is not None
-    server.kill()
-
-    async def is_back() -> bool:
-        return bool(await asyncio.to_thread(fleet.client.ping))
-
-    await eventually("Redis answers again", is_back)
-    return Injury(began, now())
+    return await killed(server, lambda: bool(fleet.client.ping()), gateway=False)
 
 
 async def redis_frozen(fleet: DrilledFleet) -> Injury:
@@ -122,7 +110,7 @@ async def redis_frozen(fleet: DrilledFleet) -> Injury:
 
 
 async def redis_slow(fleet: DrilledFleet, ms: int) -> Injury:
-    """Each command waits for so long, or for what is left of it."""
+    """Each command waits up to `ms` milliseconds."""
     began = now()
     while now() < began + SLOW_S:
         await asyncio.to_thread(fleet.client.client_pause, ms)
@@ -139,7 +127,7 @@ async def replica_cut_off(fleet: DrilledFleet) -> Injury:
 
 
 async def disk_full(fleet: DrilledFleet) -> Injury:
-    """That of logs, metrics, Ray and the temporary directory: nobody is hit by it."""
+    """The disk of logs, metrics, Ray and temporary files: no request is hit."""
     began = now()
     filler = await asyncio.to_thread(surroundings.fill, fleet.home.parent)
     try:
@@ -150,7 +138,7 @@ async def disk_full(fleet: DrilledFleet) -> Injury:
 
 
 async def clock_set(fleet: DrilledFleet, seconds: int) -> Injury:
-    """That of each process of the fleet, Redis and Ray too: nobody is hit by it."""
+    """The clock of all processes of the fleet, Redis and Ray included: no request is hit."""
     began = now()
     surroundings.set_clock(seconds)
     await asyncio.sleep(AFTER_SET_S)
@@ -158,7 +146,7 @@ async def clock_set(fleet: DrilledFleet, seconds: int) -> Injury:
 
 
 async def update(fleet: DrilledFleet) -> Injury:
-    """A field that engines read when they start is changed: all of the pool's are replaced."""
+    """A field changes that engines read when they start, so all of the pool are replaced."""
     pool = fleet.description.pools[POOL]
     if pool.prestart:
         await eventually("processes wait for the next engine", fleet.somebody_waits)
@@ -170,11 +158,11 @@ async def update(fleet: DrilledFleet) -> Injury:
     # when each of the old ones was seen to leave, and each new one to serve
     left, came = dict[str, float](), dict[str, float]()
     while not updating.done():
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+        with contextlib.suppress(OSError, ValueError):
             told = await fleet.roles(POOL)
             roles, looks = told.values(), looks + 1
             active = {replica for replica, role in told.items() if role == "active"}
-            if "unknown" in roles:  # its gateway has not read the board for a while
+            if "unknown" in roles:  # the gateway has not read the board for a while
                 not_known += 1
             else:
                 left |= {old: now() for old in before - active - left.keys()}
@@ -235,8 +223,8 @@ async def scale_down(fleet: DrilledFleet) -> Injury:
 
 
 async def promotion(fleet: DrilledFleet) -> Injury:
-    """One of the pool's replicas takes all traffic, then the warm one as well: as the autoscaler
-    and a gateway write it (`router.active`), which may do so meanwhile themselves."""
+    """One replica of the pool takes all traffic, then the warm one as well. Written as by the
+    autoscaler and a gateway (`router.active`), which may do so meanwhile themselves."""
     board, began = fleet.description.board_of(OVERFLOW), now()
     redis, signer = connect(fleet.redis_url), fleet.signer
     number = active_replicas.ActiveWriter(redis, board, signer)
@@ -259,11 +247,11 @@ async def promotion(fleet: DrilledFleet) -> Injury:
 SCENARIOS: dict[str, Scenario] = {
     "gateway-killed": gateway_killed,
     "gateway-frozen": lambda fleet: frozen(fleet.gateways()[0], gateway=True),
-    "engine-core-killed": lambda fleet: of_replica(fleet, POOL, signal.SIGKILL, engine_core_of),
-    "engine-core-frozen": lambda fleet: of_replica(fleet, POOL, signal.SIGSTOP, engine_core_of),
+    "engine-core-killed": lambda fleet: of_replica(fleet, POOL, signal.SIGKILL, core=True),
+    "engine-core-frozen": lambda fleet: of_replica(fleet, POOL, signal.SIGSTOP, core=True),
     "replica-killed": lambda fleet: of_replica(fleet, POOL, signal.SIGKILL),
     "replica-frozen": lambda fleet: of_replica(fleet, POOL, signal.SIGSTOP),
-    "overflow-engine-killed": lambda f: of_replica(f, OVERFLOW, signal.SIGKILL, engine_core_of),
+    "overflow-engine-killed": lambda f: of_replica(f, OVERFLOW, signal.SIGKILL, core=True),
     "controller-killed": controller_killed,
     "controller-frozen": lambda fleet: frozen(fleet.controller()),
     "redis-killed": redis_killed,
@@ -278,12 +266,12 @@ SCENARIOS: dict[str, Scenario] = {
     "clock-set-forward": lambda fleet: clock_set(fleet, SET_BY_S),
     "clock-set-back": lambda fleet: clock_set(fleet, -SET_BY_S),
 }
-# They need a fleet that is started in `surroundings.settable_clock`.
+# These need a fleet started in `surroundings.settable_clock`.
 CLOCK = frozenset({"clock-set-forward", "clock-set-back"})
-# It needs a fleet with so many engines in that pool.
+# This needs three engines in the pool.
 OF_THREE = "update"
-# Which pool's model clients ask for, where it is not the first's.
+# The pool whose model clients ask for, where it is not the first.
 ASKED = {"promotion": OVERFLOW}
-# It needs a warm replica in that pool.
+# This needs a warm replica in that pool.
 WITH_WARM = "promotion"
 WARM = {"warm_replicas": 1, "slo": {"interactive": {"ttft_s": 20}}}

@@ -1,4 +1,4 @@
-"""What a fleet has to be started in, so that its disk can be full and its clock can be set."""
+"""Surroundings in which a fleet's disk can be filled and its clock can be set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LIBRARIES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib*/faketime/libf
 _OFFSET = "FAKETIME_TIMESTAMP_FILE"
 _RULES = {
     "FAKETIME_CACHE_DURATION": "1",  # seconds after which it looks at the file again
-    # a machine's clock is set, and not how long something takes
+    # set the wall clock only, not durations
     "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     "DONT_FAKE_MONOTONIC": "1",
     "NO_FAKE_STAT": "1",
@@ -32,7 +32,7 @@ _LEFT_BY_IT = ("faketime_shm_*", "sem.faketime_sem_*")
 
 @contextmanager
 def small_disk() -> Iterator[None]:
-    """The temporary directory is one of `DISK_BYTES`, where this machine lets it be."""
+    """The temporary directory has `DISK_BYTES`, where this machine allows the mount."""
     # short: the path of a Unix socket ends at 107 characters, and Ray's are in it
     folder = Path("/tmp") / f"afx{os.getpid()}"
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
@@ -51,8 +51,7 @@ def small_disk() -> Iterator[None]:
 
 
 def fill(folder: Path) -> Path:
-    """Until not a byte more can be written there; what makes it so, to be removed. Raises Problem
-    for another disk than that of `small_disk`."""
+    """Fill the disk of `small_disk`. The file to remove. Raises Problem for another disk."""
     if shutil.disk_usage(folder).total > DISK_BYTES:
         raise Problem(
             f"{folder} is on a disk that others have too: one of the fleet's own takes root",
@@ -72,7 +71,7 @@ def fill(folder: Path) -> Path:
 
 @contextmanager
 def settable_clock() -> Iterator[None]:
-    """Whoever is started has a clock that `set_clock` sets. Raises Problem without libfaketime."""
+    """`set_clock` sets the clock of processes started here. Raises Problem without libfaketime."""
     before = _left_in_memory()
     with tempfile.TemporaryDirectory(prefix="afx-clock-") as folder:
         offset = Path(folder) / "offset"
@@ -90,7 +89,7 @@ def settable_clock() -> Iterator[None]:
 
 
 def set_clock(seconds: int) -> None:
-    """Forward, or back where it is negative, by so many seconds, within a second."""
+    """Forward by `seconds`, or back where negative. It takes up to a second."""
     if not (file := os.environ.get(_OFFSET)):
         raise Problem("the fleet's clock cannot be set", "start it in `settable_clock`")
     offset = Path(file)
@@ -136,7 +135,7 @@ def _left_in_memory() -> set[Path]:
 def _environment(**values: str) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
-    tempfile.tempdir = None  # it is asked for again
+    tempfile.tempdir = None  # tempfile reads TMPDIR again
     try:
         yield
     finally:

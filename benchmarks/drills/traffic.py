@@ -1,4 +1,4 @@
-"""Clients of a drilled fleet, and how each of their requests ended."""
+"""Clients of a fleet under chaos tests, and how each of their requests ended."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from deployments.gateway.answer.rejoining import CLIENT_EVENTS_HEADER, RESUME_HE
 CLIENTS = 4
 PROMPTS = 6
 LONG_TOKENS, SHORT_TOKENS = 48, 8
-# An answer that takes longer has hung.
+# A longer answer has hung.
 HUNG_S = 150.0
-# How often a client asks for the rest of one stream.
+# How often a client may resume one stream.
 MOST_RESUMED = 5
 
 
 @dataclass
 class Asked:
-    """One request, in seconds of the loop's clock. `code`: of the error that it was told, or how
-    its connection ended; None for a whole answer. `replica` is empty where no answer began.
-    `resumed`: how often it had the rest through another gateway."""
+    """One request, in seconds of the loop's clock. `code`: of its error, or how its connection
+    ended; None for a whole answer. `replica`: empty where no answer began. `resumed`: how often
+    another gateway sent the rest."""
 
     began: float
     ended: float = 0.0
@@ -43,8 +43,8 @@ class Asked:
 
 
 class Traffic:
-    """`clients` that ask one request after the other, each over a connection of its own: streams
-    and whole answers, long and short."""
+    """`clients` that send one request after the other, each over a new connection: streams and
+    whole answers, long and short."""
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self.endpoint = endpoint
@@ -54,7 +54,7 @@ class Traffic:
 
     @contextlib.asynccontextmanager
     async def clients(self, number: int = CLIENTS) -> AsyncIterator[None]:
-        """They finish what they have begun."""
+        """They finish their last request."""
         ends = asyncio.Event()
 
         async def client() -> None:
@@ -69,7 +69,7 @@ class Traffic:
             await asyncio.gather(*asking)
 
     async def ask(self) -> Asked:
-        """One request, whatever comes of it."""
+        """One request, with its outcome."""
         outcome = Asked(_now())
         connector = aiohttp.TCPConnector(force_close=True)
         headers = self.endpoint.headers
@@ -118,7 +118,7 @@ class Traffic:
 
 
 class Stream:
-    """What a client has of one, whose gateway may be lost. `rest`: headers that ask for more."""
+    """What a client has of a stream. `rest`: headers that ask for the rest of it."""
 
     def __init__(self, outcome: Asked, tokens: int) -> None:
         self._outcome = outcome
@@ -128,7 +128,7 @@ class Stream:
         self.rest: dict[str, str] = {}
 
     async def read(self, answer: aiohttp.ClientResponse) -> str | None:
-        """None where it came to its end."""
+        """Read until it ends. The code of its error, if any."""
         begun, outcome = b"", self._outcome
         if stream_id := answer.headers.get(RESUME_HEADER):
             self.rest = {RESUME_HEADER: stream_id, CLIENT_EVENTS_HEADER: str(len(self._events))}

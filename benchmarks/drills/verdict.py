@@ -1,4 +1,4 @@
-"""Whether a drill ended as it should."""
+"""Whether a chaos test ended as expected. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from benchmarks.drills.traffic import Asked
 
-# What was hit goes on, or is told within so many seconds.
+# Until a request that was hit continues, or gets an error.
 TOLD_WITHIN_S = 5.0
 WHOLE_WITHIN_S = 30.0
-# What clients of a fleet may be told that has lost a part.
+# Errors that clients may get of a fleet that has lost a part.
 OURS = frozenset(
     {"engine_unavailable", "engines_lost", "no_replica", "over_capacity", "engine_error"}
 )
@@ -20,9 +20,9 @@ OURS = frozenset(
 
 @dataclass(frozen=True)
 class Injury:
-    """`began` and `over` in seconds of the loop's clock: the process was back then. Requests at
-    one of `replicas`, or any that were under way if `gateway`, may be hit by it. What is `planned`
-    may cost none of them its answer. `wrong`: what else was not as it should be, in words."""
+    """A fault. `began` and `over`, when the process was back, in seconds of the loop's clock. It
+    may hit requests at one of `replicas`, or all in progress if `gateway`. A `planned` one costs
+    no answer. `wrong`: other deviations, in words."""
 
     began: float
     over: float
@@ -35,26 +35,17 @@ class Injury:
     def hits(self, outcome: Asked) -> bool:
         if not outcome.overlaps(self.began, self.over):
             return False
-        # one that no replica has answered yet may have been anywhere, but for those that it spares
         return self.gateway or outcome.replica in self.replicas
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """`wrong`: what was not as it should be, in words. `skipped`: why it could not be seen here."""
+    """`wrong`: deviations, in words. `skipped`: why the test cannot run here. `seen`: figures."""
 
     name: str
-    requests: int
-    hit: int
-    went_on: int
-    resumed: int
-    told: Mapping[str, int]
-    longest_gap_s: float
-    whole_after_s: float
-    left_over: Mapping[str, int]
-    wrong: Sequence[str]
+    wrong: Sequence[str] = ()
     skipped: str = ""
-    measured: Mapping[str, float] = field(default_factory=dict)
+    seen: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_right(self) -> bool:
@@ -62,37 +53,14 @@ class Judgement:
 
     def row(self) -> str:
         if self.skipped:
-            return f"{self.name:26} skipped: {self.skipped}"
-        says = "as it should be" if self.is_right else "; ".join(self.wrong)
-        says += "".join(f", {what} {number:g}" for what, number in self.measured.items())
-        return (
-            f"{self.name:26} {self.requests:5} {self.hit:4} {self.went_on:5}"
-            f" {self.longest_gap_s:7.1f} {self.whole_after_s:7.1f}  {says}"
-        )
+            return f"{self.name}: skipped: {self.skipped}"
+        figures = "".join(f"{name} {figure}, " for name, figure in self.seen.items())
+        return f"{self.name}: {figures}{'; '.join(self.wrong) or 'as it should be'}"
 
     def figures(self) -> dict[str, Any]:
         if self.skipped:
             return {"skipped": self.skipped}
-        return {
-            "requests": self.requests,
-            "hit": self.hit,
-            "went_on": self.went_on,
-            "resumed": self.resumed,
-            "told": dict(self.told),
-            "longest_gap_s": round(self.longest_gap_s, 2),
-            "whole_after_s": round(self.whole_after_s, 2),
-            "left_over": dict(self.left_over),
-            **self.measured,
-            "wrong": list(self.wrong),
-        }
-
-
-def unseen(name: str, *, wrong: str = "", skipped: str = "") -> Judgement:
-    """Of a drill that came to no end, or was not begun."""
-    return Judgement(name, 0, 0, 0, 0, {}, 0.0, 0.0, {}, [wrong] if wrong else [], skipped)
-
-
-HEADING = f"{'drill':26} {'asked':>5} {'hit':>4} {'on':>5} {'gap s':>7} {'whole s':>7}  result"
+        return {**self.seen, "wrong": list(self.wrong)}
 
 
 def judge(
@@ -102,43 +70,43 @@ def judge(
     whole_at: float,
     left_over: Mapping[str, int],
 ) -> Judgement:
-    """`whole_at`: when full service was seen again."""
+    """`whole_at`: when the whole fleet served again."""
     hit = [one for one in outcomes if fault.hits(one)]
     failed = [one for one in outcomes if one.code is not None]
-    outside = [one for one in failed if not fault.hits(one)]
+    lost = [one for one in failed if fault.hits(one)]
     wrong = [*fault.wrong]
     if not outcomes:
         wrong.append("nothing was asked")
-    if outside:
+    if outside := [one for one in failed if one not in lost]:
         wrong.append(f"failed though not hit: {_counted(outside)}")
-    if fault.planned and (lost := [one for one in failed if fault.hits(one)]):
+    if fault.planned and lost:
         wrong.append(f"failed though it was planned: {_counted(lost)}")
-    if dumb := [one for one in failed if fault.hits(one) and not _was_told(one, fault)]:
+    if dumb := [one for one in lost if not _was_told(one, fault)]:
         wrong.append(f"hit and told nothing of ours: {_counted(dumb)}")
-    if late := [o for o in failed if fault.hits(o) and o.ended > _until(o, fault)]:
+    if late := [one for one in lost if one.ended > _until(one, fault)]:
         seconds = max(one.ended - max(one.began, fault.began) for one in late)
         wrong.append(f"{len(late)} told only after up to {seconds:.1f} s")
     if whole_at - fault.over > WHOLE_WITHIN_S:
         wrong.append(f"whole again only {whole_at - fault.over:.1f} s after the process was back")
     if left := {what: number for what, number in left_over.items() if number}:
         wrong.append(f"left over: {left}")
-    return Judgement(
-        name,
-        requests=len(outcomes),
-        hit=len(hit),
-        went_on=sum(one.code is None for one in hit),
-        resumed=sum(one.resumed > 0 for one in outcomes),
-        told=Counter(one.code for one in failed if one.code is not None),
-        longest_gap_s=max((one.longest_gap_s for one in outcomes), default=0.0),
-        whole_after_s=max(0.0, whole_at - fault.over),
-        left_over=left_over,
-        wrong=wrong,
-        measured=fault.measured,
-    )
+    told = Counter(one.code for one in failed if one.code is not None)
+    seen = {
+        "requests": len(outcomes),
+        "hit": len(hit),
+        "went_on": sum(one.code is None for one in hit),
+        "resumed": sum(one.resumed > 0 for one in outcomes),
+        "told": dict(told),
+        "longest_gap_s": round(max((one.longest_gap_s for one in outcomes), default=0.0), 2),
+        "whole_after_s": round(max(0.0, whole_at - fault.over), 2),
+        "left_over": dict(left_over),
+        **fault.measured,
+    }
+    return Judgement(name, wrong, seen=seen)
 
 
 def _was_told(one: Asked, fault: Injury) -> bool:
-    """A gateway that is dead can tell nothing: its connections break."""
+    """A dead gateway cannot answer: its connections break."""
     return one.code in OURS or (fault.gateway and (one.code or "").startswith("cut"))
 
 

@@ -1,16 +1,13 @@
-"""What one tenant's flood costs another: make bench-fairness
+"""Measure what one tenant's flood costs another: make bench-fairness
 
-The fleet of the overload benchmark, two engines that promise a first token within 5 s, and two
-tenants whose requests are alike. One always sends a quarter of the fleet's capacity. The other, in
-turns, fills the rest of the capacity, sends four times that, and sends nothing, so that the first
-has the pool alone. All of it is open loop, and the capacity is the knee of a sweep
-(`benchmarks/stand/offered_load.py`). For each seed of goals.yaml the first tenant's arrivals are
-the same in all three, which come in an order of chance. A goal is the median over the seeds of what
-the flood adds to the first tenant's tail in a full pool, or in a pool that it has alone. Results
-also say how late requests were sent, which is part of their time.
+The fleet is that of the overload benchmark, two engines with an SLO of 5 s to the first token. The
+requests of two tenants are alike. One sends a quarter of the fleet's capacity. The other, in turns,
+fills the rest, sends four times that, and sends nothing. All of it is open loop; the capacity is
+the knee of a sweep (`benchmarks/stand/offered_load.py`). For each seed of goals.yaml the first
+tenant's arrivals are the same in all three, which come in random order. Goals are medians over the
+seeds of its tail during the flood, divided by that in a full pool, or alone.
 
-With --record each request is written down with its explanation, a line of JSON. An interrupted run
-resumes with --keep FILE, phase by phase.
+An interrupted run resumes with --keep FILE, phase by phase.
 """
 
 from __future__ import annotations
@@ -21,54 +18,44 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-import aiohttp
-
-from benchmarks.fairness.page import KINDS, page
 from benchmarks.stand import pace, report, rules
 from benchmarks.stand.fleet import BenchFleet, running
 from benchmarks.stand.kept_parts import KeptParts
-from benchmarks.stand.offered_load import (
-    ANSWER_TOKENS,
-    FIRST_RATE,
-    FLEET,
-    PROMPT_TOKENS,
-    OverloadBench,
-)
-from benchmarks.stand.options import add_keep, add_write, parser_of
-from benchmarks.stand.recording import write_down
-from benchmarks.stand.trace_player import ReplayedRequest, play, poisson
+from benchmarks.stand.offered_load import FIRST_RATE, FLEET, OverloadBench, steady
+from benchmarks.stand.options import add_keep, parser_of
+from benchmarks.stand.trace_player import ReplayedRequest, play
 from cli import stream_client
 from cli.stream_client import Endpoint
 from common.errors import Problem
 from common.percentiles import percentile, tail_percent
 
 RULE = rules.of("fairness")
-SIZES = (PROMPT_TOKENS, ANSWER_TOKENS)
 OWN_SHARE, FULL_TIMES = RULE.settings["own_share"], RULE.settings["full_times"]
 FLOOD_TIMES, PHASE_S = RULE.settings["flood_times"], RULE.settings["phase_s"]
 SETTLE_S = 8.0
-# Until a gateway has heard of both tenants, what comes first stands in the engines.
+# Until a gateway knows both tenants, engines are filled by whichever came first.
 BEGIN_S = 5.0
-PAGE = report.PAGES / "fairness.md"
+KINDS = ("alone", "full", "flooded")
+
+
+Requests = tuple[ReplayedRequest, ...]
 
 
 @dataclass(frozen=True)
 class SharedPhase:
-    """What came of both tenants' requests in one phase."""
+    """The outcomes of both tenants' requests in one phase."""
 
-    own: tuple[ReplayedRequest, ...]
-    others: tuple[ReplayedRequest, ...]
+    own: Requests
+    others: Requests
 
 
 @dataclass
 class Beside:
-    """What came of both tenants' requests in all phases of one kind; `rounds`: of the first's."""
+    """The outcomes of both tenants' requests in all phases of one kind; `rounds`: of the first."""
 
     rounds: list[list[ReplayedRequest]] = field(default_factory=list)
     others: list[ReplayedRequest] = field(default_factory=list)
@@ -103,57 +90,37 @@ class Beside:
 
 
 def _tail_s(seconds: Iterable[float | None], samples: int) -> float:
-    """Of some or all of `samples`, which say what a tail is."""
+    """The tail that `samples` requests allow, of those with a figure."""
     told = [of for of in seconds if of is not None]
     return round(percentile(told, tail_percent(samples)), 3)
 
 
-class FairnessBench:
-    def __init__(
-        self, http: aiohttp.ClientSession, fleet: BenchFleet, other: Endpoint, record: Path | None
-    ) -> None:
-        self._http = http
-        self._fleet = fleet
-        self._other = other
-        self._record = record
-
-    async def phase(self, seed: int, kind: str, own_rate: float, others_rate: float) -> SharedPhase:
-        own, others = await asyncio.gather(
-            self._play(self._fleet.gateway, own_rate, seed),
-            self._play(self._other, others_rate, 1000 + seed),
-        )
-        if self._record is not None:
-            for endpoint, requests in ((self._fleet.gateway, own), (self._other, others)):
-                told = {"kind": kind, "tenant": endpoint.name}
-                await write_down(self._http, endpoint, self._record, requests, **told)
-        await asyncio.sleep(SETTLE_S)
-        return SharedPhase(tuple(own), tuple(others))
-
-    async def _play(self, gateway: Endpoint, rate: float, seed: int) -> list[ReplayedRequest]:
-        if not rate:
-            return []
-        trace = poisson(gateway.name, lambda at: rate, rate, PHASE_S, SIZES, seed)
-        return await play(self._http, gateway, self._fleet.model, trace)
-
-
-async def measure(
-    fleet: BenchFleet, slo_s: float, record: Path | None, kept: KeptParts
-) -> dict[str, Any]:
-    found = {"alone": Beside(), "full": Beside(), "flooded": Beside()}
+async def measure(fleet: BenchFleet, slo_s: float, kept: KeptParts) -> dict[str, Any]:
+    found = {kind: Beside() for kind in KINDS}
     order = random.Random(2)
     async with stream_client.session() as http:
         overload = OverloadBench(http, fleet, slo_s)
-        await overload.phase(FIRST_RATE, seed=0)  # to no account: rates are learned first
+        await overload.phase(FIRST_RATE, seed=0)  # does not count: the gateway learns rates
         if (capacity := kept.get("capacity", float)) is None:
             capacity = await overload.knee(RULE.reported[0])
             kept.keep("capacity", capacity)
         own, filling = OWN_SHARE * capacity, (FULL_TIMES - OWN_SHARE) * capacity
         rates = {"alone": 0.0, "full": filling, "flooded": FLOOD_TIMES * filling}
-        bench = FairnessBench(http, fleet, other_tenant(fleet), record)
+        tenants = (fleet.gateway, 0), (other_tenant(fleet), 1000)
+
+        async def send(tenant: tuple[Endpoint, int], rate: float, seed: int) -> Requests:
+            gateway, seeds = tenant
+            if not rate:
+                return ()
+            trace = steady(gateway.name, rate, PHASE_S, seeds + seed)
+            return tuple(await play(http, gateway, fleet.model, trace))
+
         for seed in RULE.reported:
             for kind in order.sample([*rates], len(rates)):
                 if (of := kept.get(f"{seed} {kind}", SharedPhase)) is None:
-                    of = await bench.phase(seed, kind, own, rates[kind])
+                    both = zip(tenants, (own, rates[kind]), strict=True)
+                    of = SharedPhase(*await asyncio.gather(*(send(*one, seed) for one in both)))
+                    await asyncio.sleep(SETTLE_S)
                     kept.keep(f"{seed} {kind}", of)
                 found[kind].add(of)
                 print(kind, found[kind].figures(), flush=True)
@@ -167,7 +134,7 @@ async def measure(
 
 
 def goals_of(figures: dict[str, Any]) -> dict[str, Any]:
-    """Seed by seed, flooded by full and by alone; what was refused or failed in full or flooded."""
+    """By seed: flooded divided by full and by alone. Rejected and failed in full and flooded."""
     tails = {kind: figures[kind]["ttft_tail_s_of_each_round"] for kind in KINDS}
     judged = {}
     for kind, goal in (
@@ -183,7 +150,7 @@ def goals_of(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def other_tenant(fleet: BenchFleet) -> Endpoint:
-    """As which a key that is made now lets one in."""
+    """A second tenant, with a new key."""
     made = subprocess.run(
         [sys.executable, "-m", "cli.main", "keys", "create", "other", "--json"],
         env={**os.environ, "ANTEFIX_HOME": str(fleet.home)},
@@ -197,22 +164,15 @@ def other_tenant(fleet: BenchFleet) -> Endpoint:
 
 def main() -> None:
     parser = parser_of("fairness.run", __doc__)
-    parser.add_argument("--record", type=Path, help="a file for each request's explanation")
-    add_write(parser, "fairness.md")
     add_keep(parser)
     options = parser.parse_args()
-    began = time.monotonic()
     try:
         kept = KeptParts(options.keep, "fairness", RULE)
         with running(FLEET) as fleet:
-            figures = asyncio.run(measure(fleet, 5.0, options.record, kept))
+            figures = asyncio.run(measure(fleet, 5.0, kept))
     except Problem as problem:
         sys.exit(f"error: {problem}")
     goals = goals_of(figures)
-    if options.write:
-        minutes = (time.monotonic() - began) / 60
-        command = report.command("fairness")
-        PAGE.write_text(page(figures, goals, command, minutes, report.machine_in_words()))
     report.finish("fairness", figures, goals, seeds=RULE.reported)
 
 

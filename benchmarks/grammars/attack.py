@@ -1,4 +1,4 @@
-"""What an attacker sends: the constraints that keep an engine busiest, each of them new."""
+"""What an attacker sends: new constraints that keep an engine busiest."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ Constraint = Mapping[str, Any]
 
 
 def lengths(count: int, number: int) -> Constraint:
-    """A schema of `count` strings, each with a different `maxLength`: xgrammar compiles each for a
-    second or two."""
+    """A schema of `count` strings with different `maxLength`. xgrammar needs seconds for each."""
     names = [f"p{i}" for i in range(count)]
     first = 1000 + number * count % 900_000
     properties = {name: {"type": "string", "maxLength": first + i} for i, name in enumerate(names)}
@@ -36,7 +35,7 @@ def choices(number: int) -> Constraint:
     return {"choice": [f"{number} {i} " + "of many words " * 4 for i in range(1000)]}
 
 
-# Accepted in part, on most machines: which, depends on how long they take there.
+# Accepted in part, depending on the time that they take on this machine.
 KINDS: Sequence[Callable[[int], Constraint]] = (
     lambda number: lengths(1, number),
     lambda number: lengths(4, number),
@@ -49,7 +48,7 @@ KINDS: Sequence[Callable[[int], Constraint]] = (
 
 
 def constraints() -> Iterator[Constraint]:
-    """One kind after another, without end; none comes twice."""
+    """One kind after another, without end. None comes twice."""
     for number in itertools.count():
         for kind in KINDS:
             yield kind(number)
@@ -73,8 +72,8 @@ async def under_attack(
     each: int,
     sent: Iterator[Constraint],
 ) -> AsyncIterator[Counter[int]]:
-    """`each` attacker has this many connections, and sends its next constraint with every answer.
-    Yields how many answers had which status; 0: none."""
+    """`each` attacker has this many connections, and sends the next constraint after each answer.
+    Yields the answers by status; 0: none."""
     statuses: Counter[int] = Counter()
 
     async def attack(endpoint: Endpoint) -> None:

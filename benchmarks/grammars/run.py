@@ -1,10 +1,10 @@
-"""What an attacker's grammars cost another tenant, on a real engine: make bench-grammars
+"""Measure what an attacker's grammars cost another tenant: make bench-grammars
 
-A victim asks one engine again and again to choose between yes and no, one request at a time. In
-turns it is alone, alone once more (the A/A control), and under attack: other tenants send schemas,
-patterns and choices that take the engine longest to compile, each of them new. Each seed has one
-block of each kind, in a random order; the engine is idle before each block. At the end the attack
-stops, and the engine's memory is compared with what it was before the first attack.
+A victim asks one real engine to choose between yes and no, one request at a time. In turns it is
+alone, alone once more (the A/A control), and under attack: other tenants send new schemas, patterns
+and choices that take the engine longest to compile. Each seed has one block of each kind, in random
+order, and the engine is idle before each. At the end, the engine's memory is compared with that
+before the first attack.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ CONNECTIONS, LAYERS = RULE.settings["connections"], RULE.settings["layers"]
 MEMORY_AFTER_S = RULE.settings["memory_after_s"]
 ALONE, CONTROL, ATTACKED = KINDS = ("alone", "control", "attacked")
 WARM_UP = 20
-# An attack is under way once its first constraint compiles.
+# By then the first constraint of an attack compiles.
 BEGIN_S = 1.0
-# An engine is idle that takes less than this share of a core for a second.
+# An idle engine takes less than this share of a core for a second.
 IDLE_SHARE, IDLE_WITHIN_S = 0.15, 40.0
 
 
 @dataclass
 class Victim:
-    """`seconds` of each answer by kind, a list for each seed."""
+    """`seconds` of each answer by kind, one list per seed."""
 
     http: aiohttp.ClientSession
     endpoint: Endpoint
@@ -55,7 +55,7 @@ class Victim:
     failed: int = 0
 
     async def block(self, kind: str | None, requests: int) -> None:
-        """`kind` None: of no account."""
+        """`kind` None: does not count."""
         found = [await self._ask() for _ in range(requests)]
         if kind is not None:
             self.seconds[kind].append(found)
@@ -88,7 +88,7 @@ def _figures(blocks: list[list[float]]) -> dict[str, Any]:
 
 
 class EngineProcesses:
-    """Of the fleet's engine: the replica's process and those it has begun."""
+    """The replica's process and its children."""
 
     def __init__(self, home: Path) -> None:
         state = Home(home).state()
@@ -96,11 +96,10 @@ class EngineProcesses:
         self._run_id = state.run_id
 
     def memory_mb(self) -> float:
-        """Of all of them."""
         return sum(map(private_mb, self._alive()))
 
     async def idle(self) -> None:
-        """Return once they compute next to nothing. Raises TimeoutError."""
+        """Wait until they compute next to nothing. Raises TimeoutError."""
         async with asyncio.timeout(IDLE_WITHIN_S):
             before = self._cpu_s()
             while True:
@@ -116,11 +115,8 @@ class EngineProcesses:
 
     def _alive(self) -> list[psutil.Process]:
         replicas = replicas_of(self._run_id, "engine")
-        begun = (one.children(recursive=True) for one in replicas)
-        found = {one.pid: one for one in replicas} | {
-            one.pid: one for many in begun for one in many
-        }
-        return list(found.values())
+        families = ([one, *one.children(recursive=True)] for one in replicas)
+        return list({one.pid: one for family in families for one in family}.values())
 
 
 async def measure(fleet: BenchFleet, keys: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:

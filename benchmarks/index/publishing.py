@@ -1,8 +1,7 @@
-"""How many engine block events one publisher brings into Redis a second, for make bench-index.
+"""The engine block events a second that one publisher writes to Redis, for make bench-index.
 
-The events are what an engine with a full cache sends, as it sends them (msgpack): every batch
-stores the blocks of two new prompts and evicts as many of the oldest, last block of a prompt
-first, one event a block. The publisher decodes, follows and writes them as it does in a replica.
+An engine with a full cache sends such events (msgpack): each batch stores the blocks of two new
+prompts, and evicts as many of the oldest, the last block of a prompt first, one event per block.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ async def block_events_per_second(redis: AsyncRedis) -> float:
     publisher.start(batches)
     try:
         async with asyncio.timeout(WAIT_S):
-            while not publisher.synced:  # noqa: ASYNC110  # nothing tells when
+            while not publisher.synced:  # noqa: ASYNC110  # no event reports it
                 await asyncio.sleep(0.01)
             began = time.perf_counter()
             begin.set()

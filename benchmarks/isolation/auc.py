@@ -1,4 +1,4 @@
-"""How well a figure tells two kinds of things apart."""
+"""How well a figure separates two groups."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 
 def auc(of_these: Sequence[float], of_others: Sequence[float]) -> float:
-    """How often a figure of these is above one of the others, a tie counting half.
+    """The area under the ROC curve: how often a figure of these is above one of the others.
 
-    1 or 0 tells them apart, 0.5 tells nothing: the area under the ROC curve.
+    A tie counts half. 1 or 0 separates them, 0.5 does not.
     """
     others = sorted(of_others)
     above = sum(bisect_left(others, one) + bisect_right(others, one) for one in of_these)

@@ -1,9 +1,9 @@
-"""Whether a tenant can find out what another has sent: make bench-isolation
+"""Attack a tenant's prompts by timing: make bench-isolation
 
-An attacker with a key of its own asks a real engine, through the public API, for prompts of which
-the victim has sent one half. From each answer it has the time to the first byte and what headers
-say; how well each tells the two halves apart is an AUC. `stranger` is such a tenant. `friend` is in
-the victim's cache group, as all tenants would be without the salt: the same attack then succeeds.
+An attacker with a separate key asks a real engine, through the public API, for prompts of which the
+victim has sent one half. Each answer has a time to the first byte and headers. An AUC measures how
+well each of them separates the halves. `stranger` is such a tenant. `friend` is in the victim's
+cache group, as all tenants would be without the salt: the same attack then succeeds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import asyncio
 import random
 import secrets
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +28,9 @@ from cli.stream_client import Endpoint
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 LAYERS = 2
+# Timed probes of the stranger.
 PROBES = 10_000
-# Of these, how many the friend sends: it needs fewer to be sure.
+# The friend's share of the probes: it needs fewer.
 FRIENDS_SHARE = 0.2
 WARMUP = 20
 # A KV block of 128 tokens that can be reused, and a few more.
@@ -39,13 +39,13 @@ TOKEN_IDS = range(1000, 40_000)
 PATH = "/v1/completions"
 SALTED_WITHIN = 0.02
 UNSALTED_AT_LEAST = 0.95
-# What a probe is told, each the larger the likelier it was seen.
+# Each is the larger, the likelier the prompt was seen.
 SIGNS = ("time", "cached_tokens", "cached_tokens_predicted", "predicted_ttft")
 
 
 @dataclass(frozen=True)
 class Probe:
-    """`attacker` asked for a prompt that the victim had sent before, or not."""
+    """`attacker` asked for a prompt that the victim had `seen` before, or not."""
 
     attacker: str
     seen: bool
@@ -67,14 +67,14 @@ async def ask(
     return {
         "time": -took_s,
         "cached_tokens": float(told["x-antefix-cached-tokens"]),
-        # not there while no replica has told its load
+        # absent before a replica has published its load
         "cached_tokens_predicted": float(told.get("x-antefix-cached-tokens-predicted", 0)),
         "predicted_ttft": -float(told.get("x-antefix-predicted-ttft-ms", 0)),
     }
 
 
 async def attack(url: str, keys: Mapping[str, str], probes: int) -> list[Probe]:
-    """In an order by chance, so that nothing but the cache differs between seen and unseen."""
+    """In random order, so that seen and unseen prompts differ by the cache only."""
     chance = random.Random(0)
     who = {
         name: Endpoint(name, url, {"authorization": f"Bearer {key}"}) for name, key in keys.items()
@@ -99,22 +99,21 @@ async def attack(url: str, keys: Mapping[str, str], probes: int) -> list[Probe]:
 
 
 def aucs(probes: list[Probe]) -> dict[str, dict[str, float]]:
-    """Attacker -> sign -> how well it tells seen from unseen."""
-    signs: dict[tuple[str, str, bool], list[float]] = defaultdict(list)
-    for probe in probes:
-        for sign in SIGNS:
-            signs[probe.attacker, sign, probe.seen].append(probe.signs[sign])
-    attackers = {probe.attacker for probe in probes}
+    """Attacker -> sign -> how well it separates seen from unseen prompts."""
+
+    def told(attacker: str, seen: bool, sign: str) -> list[float]:
+        return [of.signs[sign] for of in probes if (of.attacker, of.seen) == (attacker, seen)]
+
     return {
         attacker: {
-            sign: auc(signs[attacker, sign, True], signs[attacker, sign, False]) for sign in SIGNS
+            sign: auc(told(attacker, True, sign), told(attacker, False, sign)) for sign in SIGNS
         }
-        for attacker in sorted(attackers)
+        for attacker in sorted({probe.attacker for probe in probes})
     }
 
 
 def _within(figure: float) -> dict[str, Any]:
-    """Beside 0.5, which tells nothing."""
+    """A goal: close to 0.5, which separates nothing."""
     return {
         "figure": round(figure, 4),
         "at_least": 0.5 - SALTED_WITHIN,
@@ -124,32 +123,28 @@ def _within(figure: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = parser_of("isolation.run", __doc__)
-    parser.add_argument("--probes", type=int, default=PROBES, help="timed probes of the stranger")
-    options = parser.parse_args()
+    parser_of("isolation.run", __doc__).parse_args()
     keys = {name: secrets.token_hex(24) for name in ("victim", "friend", "stranger")}
     with running_as(with_small_model(FLEET, LAYERS), keys) as fleet:
-        probes = asyncio.run(attack(fleet.gateway.url, keys, options.probes))
+        probes = asyncio.run(attack(fleet.gateway.url, keys, PROBES))
     found = aucs(probes)
-    # the sign that says most, whichever way it points
+    # the sign that is furthest from chance, in either direction
     best = {
         attacker: max(signs.values(), key=lambda figure: abs(figure - 0.5))
         for attacker, signs in found.items()
     }
-    counts = {name: sum(probe.attacker == name for probe in probes) for name in found}
-    rounded = {
-        attacker: {sign: round(figure, 4) for sign, figure in signs.items()}
-        for attacker, signs in found.items()
-    }
-    report.finish(
-        "isolation",
-        {"probes": counts, "auc": rounded},
-        {
-            "best_auc_with_the_salt": _within(best["stranger"]),
-            "best_auc_without": report.goal(best["friend"], at_least=UNSALTED_AT_LEAST),
+    figures = {
+        "probes": {name: sum(probe.attacker == name for probe in probes) for name in found},
+        "auc": {
+            attacker: {sign: round(figure, 4) for sign, figure in signs.items()}
+            for attacker, signs in found.items()
         },
-        seeds=[0],
-    )
+    }
+    goals = {
+        "best_auc_with_the_salt": _within(best["stranger"]),
+        "best_auc_without": report.goal(best["friend"], at_least=UNSALTED_AT_LEAST),
+    }
+    report.finish("isolation", figures, goals, seeds=[0])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Placement with tokenizing: from a request's JSON to where it goes, as in a gateway's event loop.
+"""Placement with tokenizing: from a request's JSON to a replica, as in a gateway's event loop.
 
-Real reader, index, scheduler and Redis, 64 replicas on the board, of which all hold the chat's
-beginning and three hold more of it; only the engines are missing.
+Reader, index, scheduler and Redis are real, engines are absent. All of the 64 replicas on the board
+hold the beginning of the chat, and three hold more of it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 
 from starlette.types import Message
 
-from autoscaling.scheduling import SchedulingRequest
+from autoscaling.scheduling import Attempt, SchedulingRequest
 from benchmarks.long_prompts.prompts import FORMS, Chats, body
 from benchmarks.stand import index_pool
 from benchmarks.stand.index_pool import SMALL, board_of
 from deployments.fleet.pool import Pool
 from deployments.gateway.intake.bodies import Bodies
-from deployments.gateway.intake.request import EngineRequest
+from deployments.gateway.intake.request import EngineRequest, Prompt
 from deployments.gateway.pool.prompt_reader import PromptReader
 from deployments.process.interpreter import keep_responsive
 from deployments.prompt import PromptTokens
@@ -31,7 +31,7 @@ from router.segment_keys import SegmentHasher, index_secret
 
 PATH, MODEL = "/v1/chat/completions", "bench"
 LENGTHS = (1_000, 10_000, 38_000, 100_000)
-# Nobody has sent it; the next turn of a chat that was here; the same again, as a retry is.
+# A chat that was never sent; the next turn of a known chat; the same again, as in a retry.
 CASES = NEW, NEXT_TURN, AGAIN = ("new", "next turn", "again")
 TICK_S = 0.001
 MAX_LIST_ITEMS = 64
@@ -39,7 +39,7 @@ MAX_LIST_ITEMS = 64
 
 @dataclass(frozen=True)
 class MeasuredPlacement:
-    """Seconds of one placement, and what the process computed meanwhile."""
+    """Seconds of one placement, and CPU seconds of the process meanwhile."""
 
     wall_s: float
     cpu_s: float
@@ -49,7 +49,7 @@ Figures = Mapping[tuple[str, int, str], Sequence[MeasuredPlacement]]
 
 
 class Placer:
-    """A gateway's part from parsed JSON to a decision."""
+    """The part of a gateway from parsed JSON to a decision."""
 
     def __init__(self, url: str, prompts: PromptTokens, stack: AsyncExitStack) -> None:
         keep_responsive()
@@ -69,19 +69,23 @@ class Placer:
         )
 
     async def place(self, asked: bytes) -> tuple[MeasuredPlacement, Sequence[bytes]]:
-        """What it cost, and the prompt's segment keys."""
+        """The cost of a placement, and the prompt's segment keys."""
         self._scheduler.board.update(board_of(SMALL))  # a live board is never old
         fields = json.loads(asked)
         began, computed = time.perf_counter(), time.process_time()
-        prompt = await self._reader.read(_request(asked), fields, {}, _stays)
-        attempt = self._scheduler.place(SchedulingRequest(prompt.placement, prompt.depths, 0.0))
+        prompt, attempt = await self._placed(asked, fields)
         placed = MeasuredPlacement(time.perf_counter() - began, time.process_time() - computed)
         assert prompt.known and attempt.chosen is not None
         self._scheduler.ended(attempt, served_by=None)
         return placed, prompt.placement.keys
 
+    async def _placed(self, asked: bytes, fields: Any) -> tuple[Prompt, Attempt]:
+        prompt = await self._reader.read(_request(asked), fields, {}, _stays)
+        request = SchedulingRequest(prompt.placement, prompt.depths, 0.0)
+        return prompt, self._scheduler.place(request)
+
     async def measure(self, chats: Chats, rounds: int) -> Figures:
-        """Of each form, length and case; what takes long gets a tenth of the rounds."""
+        """All forms, lengths and cases. New chats take long, and get a tenth of the rounds."""
         found: dict[tuple[str, int, str], list[MeasuredPlacement]] = {}
         for length in LENGTHS:
             for form in FORMS:
@@ -100,8 +104,8 @@ class Placer:
         return found
 
     async def hold_up(self, chats: Chats, rounds: int) -> list[float]:
-        """How late the event loop was, in seconds, each millisecond in which it parsed and placed
-        four prompts of the greatest length at once, one of them new."""
+        """Seconds by which the event loop is late, sampled each millisecond while it parses and
+        places four prompts of the greatest length at once, one of them new."""
         known = [chats.new(form, LENGTHS[-1]) for form in (*FORMS, FORMS[0])]
         for chat in known:
             await self.place(body(MODEL, chat))
@@ -116,8 +120,7 @@ class Placer:
 
     async def _parse_and_place(self, asked: bytes) -> None:
         fields = await self._bodies.parsed(asked, MAX_LIST_ITEMS)
-        prompt = await self._reader.read(_request(asked), fields, {}, _stays)
-        attempt = self._scheduler.place(SchedulingRequest(prompt.placement, prompt.depths, 0.0))
+        _, attempt = await self._placed(asked, fields)
         self._scheduler.ended(attempt, served_by=None)
 
 
@@ -129,7 +132,7 @@ async def _watch(late: list[float]) -> None:
 
 
 def _request(asked: bytes) -> EngineRequest:
-    record: Any = None  # it tells what came of a request, and nothing does
+    record: Any = None  # the request has no outcome
     return EngineRequest(
         request_id="bench",
         tenant="tenant",

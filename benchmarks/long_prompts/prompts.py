@@ -23,7 +23,7 @@ Messages = list[dict[str, str]]
 
 
 class Chats:
-    """Others for each seed."""
+    """Different chats for each seed."""
 
     def __init__(self, prompts: PromptTokens, seed: int = 1) -> None:
         self._rng = random.Random(seed)
@@ -35,7 +35,7 @@ class Chats:
         self._tokens = [len(ids) for ids in counted]
 
     def new(self, form: str, tokens: int) -> Messages:
-        """A chat of about so many tokens that nobody has seen."""
+        """A new chat of about `tokens` tokens."""
         chat = [message("system", self._text(min(SYSTEM, tokens // 5)))]
         left = tokens - min(SYSTEM, tokens // 5)
         while form == "turns" and left > ASKED + ANSWERED:
@@ -45,7 +45,7 @@ class Chats:
         return [*chat, message("user", self._text(left))]
 
     def next_turn(self, chat: Sequence[dict[str, str]]) -> Messages:
-        """The same after an answer, with another question."""
+        """The chat with an answer and another question."""
         answer, question = self._text(NEXT_ANSWERED), self._text(NEXT_ASKED)
         return [*chat, message("assistant", answer), message("user", question)]
 
@@ -54,7 +54,6 @@ class Chats:
         while tokens > 0:
             number = self._rng.randrange(len(self._paragraphs))
             text, length = self._paragraphs[number], self._tokens[number]
-            # a paragraph is not told by its length alone
             chosen.append(text if length <= tokens else text[: len(text) * tokens // length])
             tokens -= length
         return f"{self._rng.random()}\n\n" + "\n\n".join(chosen)

@@ -1,10 +1,9 @@
-"""What long prompts cost a gateway: make bench-long-prompts ARGS=--write
+"""Measure what long prompts cost a gateway: make bench-long-prompts
 
-Chats of 1,000 to 100,000 tokens are placed by a gateway's own code on a real Redis (`placing`), in
-the event loop that Ray Serve's replicas have (uvloop), each as one that nobody has sent, as the
-next turn of one that was here, and again. Then four of the longest at once, while it is watched how
-late the event loop gets to anything else. And how long it stands while a tokenizer is built, which
-a gateway does once for each way to render.
+A gateway's own code places chats of 1,000 to 100,000 tokens with a real Redis, in uvloop: as new
+chats, as the next turn of a known one, and again. Then four of the longest are placed at once, and
+the delay of the event loop is measured. So is the time to build a tokenizer, which a gateway does
+once for each way to render.
 """
 
 from __future__ import annotations
@@ -16,19 +15,17 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.long_prompts import page
 from benchmarks.long_prompts.placing import CASES, LENGTHS, NEXT_TURN, Figures, Placer
 from benchmarks.long_prompts.prompts import FORMS, Chats
 from benchmarks.stand import own_redis, report
-from benchmarks.stand.options import add_write, parser_of
+from benchmarks.stand.options import parser_of
 from benchmarks.stand.played_engine import facts_of
 from common.percentiles import Tail, percentile
 from deployments.gateway.intake.long_prompts import LONG_PROMPTS
 from deployments.models.model import embedded_model
 from deployments.prompt import PromptTokens
 
-PAGE = report.PAGES / "long-prompts.md"
-WATCHED_ROUNDS = 20
+ROUNDS, WATCHED_ROUNDS = 100, 20
 LONG, MIDDLE = LENGTHS[-1], LENGTHS[-2]
 
 
@@ -37,7 +34,7 @@ def percentile_ms(seconds: Sequence[float], percent: int) -> float:
 
 
 def figures_of(found: Figures, late_s: Sequence[float], built_s: float) -> dict[str, float]:
-    """Milliseconds by name; of both forms together where none is named."""
+    """Milliseconds by name."""
     figures = {}
     for length in LENGTHS:
         for case in CASES:
@@ -56,7 +53,7 @@ def figures_of(found: Figures, late_s: Sequence[float], built_s: float) -> dict[
 
 
 def goals_of(found: Figures, late_s: Sequence[float]) -> dict[str, Any]:
-    """Of the worse form each."""
+    """Each is of the slower form."""
 
     def worst(length: int, percent: int) -> float:
         return max(
@@ -72,30 +69,21 @@ def goals_of(found: Figures, late_s: Sequence[float]) -> dict[str, Any]:
     }
 
 
-async def measure(url: str, rounds: int, prompts: PromptTokens) -> tuple[Figures, list[float]]:
+async def measure(url: str, prompts: PromptTokens) -> tuple[Figures, list[float]]:
     chats = Chats(prompts)
     async with AsyncExitStack() as stack:
         placer = Placer(url, prompts, stack)
-        found = await placer.measure(chats, rounds)
+        found = await placer.measure(chats, ROUNDS)
         return found, await placer.hold_up(chats, WATCHED_ROUNDS)
 
 
 def main() -> None:
-    parser = parser_of("long_prompts.run", __doc__)
-    parser.add_argument("--rounds", type=int, default=100, help="of each case, at least 10")
-    add_write(parser, "long-prompts.md")
-    options = parser.parse_args()
-    if options.rounds < 10:
-        parser.error("--rounds must be at least 10")
+    parser_of("long_prompts.run", __doc__).parse_args()
     facts, began = facts_of(embedded_model(lambda fraction, step: None)), time.thread_time()
     prompts, built_s = PromptTokens(facts, LONG_PROMPTS.elsewhere), time.thread_time() - began
     with own_redis.unbounded() as url:
-        found, late_s = uvloop.run(measure(url, options.rounds, prompts))
+        found, late_s = uvloop.run(measure(url, prompts))
     figures, goals = figures_of(found, late_s, built_s), goals_of(found, late_s)
-    print("\n" + page.table(figures) + "\n")
-    if options.write:
-        command = report.command("long-prompts")
-        PAGE.write_text(page.page(figures, goals, command, report.machine_in_words()))
     report.finish("long-prompts", figures, goals, seeds=[1])
 
 

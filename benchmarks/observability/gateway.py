@@ -1,8 +1,7 @@
-"""A real gateway without Ray, whose parts that only tell can be taken away while it runs.
+"""A real gateway without Ray, whose parts that only report can be removed while it runs.
 
-What it counts, logs and explains is what ships, kept where it is kept: in memory-mapped files, in
-a rotating log, in Redis. To take a part away is done from here, by putting nothing in its place:
-a gateway has no switch for that.
+It counts, logs and explains as in production: to memory-mapped files, a rotating log and Redis. A
+gateway has no switch for these parts, so this module replaces them with objects that do nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class ObservedGatewaySettings:
 
 
 class _Nothing:
-    """In place of whatever is only told."""
+    """In place of an object that only reports."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return _nothing
@@ -59,7 +58,7 @@ def _nothing(*args: object, **kwargs: object) -> None:
 
 
 class Parts:
-    """Those of one gateway that only tell, to be left or taken away."""
+    """The parts of one gateway that only report."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -70,7 +69,7 @@ class Parts:
         self._clocked = AnswerToClient._clocked
 
     def leave(self, parts: frozenset[str]) -> None:
-        """Only these go on; from the next request on."""
+        """Keep only these, from the next request on."""
         nothing: Any = _Nothing()
         pool, watch, reporter = self.pool, self._watch, self.pool.reporter
         told = METRICS in parts
@@ -80,7 +79,7 @@ class Parts:
         pool.parts = replace(self._of_pool, routing_metrics=routing, admission_metrics=admission)
         watch._metrics = self._requests if told else nothing
         _replace(AnswerToClient, "_clocked", self._clocked if told else _nothing)
-        # without, no engine says what tokens it makes
+        # without it, engines do not report their tokens
         asks = RESUMABLE_HEADER if TOKENS in parts else "x-not-asked"
         _replace(engine_requests, "RESUMABLE_HEADER", asks)
         log = request_log.log_request if LOG in parts else _nothing
@@ -95,7 +94,7 @@ class Parts:
 
 
 def _replace(where: Any, name: str, by: object) -> None:
-    """None: what the class has."""
+    """`by` None: restore what the class has."""
     if by is None:
         vars(where).pop(name, None)
     else:
@@ -109,7 +108,7 @@ def _tell_nothing(*args: object) -> dict[str, Any]:
 async def gateway(settings: ObservedGatewaySettings, pipe: Connection) -> None:
     """Serve until the parent is gone.
 
-    To a set of parts it says the CPU seconds that it has used so far, and leaves only those.
+    The parent sends sets of parts. For each, report the CPU seconds used so far, then keep only it.
     """
     os.environ["ANTEFIX_METRICS_FOLDER"] = str(settings.folder / "metrics")
     log = RotatingFileHandler(settings.folder / "gateway.log", "a", LOG_BYTES, LOG_FILES)
@@ -127,7 +126,7 @@ async def gateway(settings: ObservedGatewaySettings, pipe: Connection) -> None:
 
 
 async def _until_told(here: Gateway) -> None:
-    """Until the explanations are in Redis: that is part of their cost."""
-    while len(here.parts.explanations._waiting):  # noqa: ASYNC110  # nothing tells when
+    """Wait until the explanations are in Redis: that is part of their cost."""
+    while len(here.parts.explanations._waiting):  # noqa: ASYNC110  # no event reports it
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)

@@ -1,23 +1,21 @@
-"""What metrics, explanations and the log cost a gateway: make bench-observability ARGS=--write
+"""Measure what metrics and explanations cost a gateway: make bench-observability
 
-One gateway process serves streams as fast as they come, in pairs of rounds: one with nothing but
-what serves, one with some of the parts that only tell. A gateway is bound by its CPU, so what is
-compared is its CPU time per token: the cost is the median over the pairs. Scrapes of the node's
-endpoint are measured by themselves, when all else is done, and added. The engines are
-simulated, in a process of their own; Redis, the log and the metrics' files are real.
+One gateway process serves streams in pairs of rounds: one with nothing but what serves, one with
+some of the parts that only report. CPU bounds a gateway, so rounds are compared by CPU time per
+token; the cost is the median over the pairs. Scrapes of the node's endpoint are measured at the end
+and added. Engines are played in a separate process; Redis, the log and the files of metrics are
+real.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import random
 import secrets
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,26 +23,23 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.observability import gateway, page
+from benchmarks.observability import gateway
 from benchmarks.observability.gateway import ObservedGatewaySettings
 from benchmarks.observability.results import (
-    BOTH,
-    EACH,
     NOTHING,
-    ONLY_TOKENS,
+    VARIANTS,
     MeasuredRound,
     ObservabilityResult,
     Pair,
     Scrapes,
     figures,
     goals,
-    table,
 )
 from benchmarks.stand import child_process, own_redis, played_engine, report
 from benchmarks.stand.child_process import START_S, STOP_S, heard
 from benchmarks.stand.closed_loop import bodies, play
 from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.options import add_write, parser_of
+from benchmarks.stand.options import parser_of
 from benchmarks.stand.played_engine import EnginesSettings
 from cli import stream_client
 from cli.local.ports import free_ports
@@ -53,46 +48,39 @@ from deployments.fleet.fleet import Fleet
 from deployments.models.model import embedded_model
 
 MODEL, POOL = "small", "main"
-# The second may see everybody's decisions, so they are kept twice, as where somebody may.
+# The operator may read all decisions, so these are stored twice, as in a fleet with operators.
 TENANTS = ("tenant", "operator")
 PROMPT_TOKENS, TOKENS, CLIENTS = 500, 64, 32
-# About as fast as a gateway passes them on.
+# About as fast as a gateway passes tokens on.
 STEP_S = 0.001
-SCRAPES = 20
-PAGE = report.PAGES / "observability.md"
+SCRAPES, ROUND_S, WARM_UP_S = 20, 1.25, 4.0
 
 
 @dataclass(frozen=True)
 class ObservabilityBench:
-    """A gateway with its engines behind it; `pipe` is to the gateway's process."""
+    """A gateway with its engines; `pipe` leads to the gateway's process."""
 
     pipe: Connection
     gateways: list[Endpoint]
     metrics_url: str
 
-    async def measure(
-        self, variants: Sequence[frozenset[str]], turns: int, seconds: float, warm_up: float
-    ) -> ObservabilityResult:
+    async def measure(self, turns: int) -> ObservabilityResult:
         requests = bodies(MODEL, PROMPT_TOKENS, TOKENS)
         pairs: list[Pair] = []
         async with stream_client.session() as http:
 
             async def measured(parts: frozenset[str]) -> MeasuredRound:
                 before = await self._leave(parts)
-                played = await play(http, self.gateways, requests, CLIENTS, seconds)
+                served = await play(http, self.gateways, requests, CLIENTS, ROUND_S)
                 used = await self._leave(parts) - before
-                return MeasuredRound(
-                    played.requests, played.requests * TOKENS, played.seconds, used
-                )
+                tokens = served.requests * TOKENS
+                return MeasuredRound(served.requests, tokens, served.seconds, used)
 
-            await play(http, self.gateways, requests, CLIENTS, warm_up)
+            await play(http, self.gateways, requests, CLIENTS, WARM_UP_S)
             for turn in range(turns):
-                for parts in random.sample(variants, len(variants)):
-                    rounds = [(False, NOTHING), (True, parts)]
-                    found = {
-                        is_there: await measured(these)
-                        for is_there, these in random.sample(rounds, 2)
-                    }
+                for parts in random.sample(VARIANTS, len(VARIANTS)):
+                    rounds = random.sample([(False, NOTHING), (True, parts)], 2)
+                    found = {is_there: await measured(these) for is_there, these in rounds}
                     pairs.append(Pair(parts, found[False], found[True]))
                 if (turn + 1) % 10 == 0:
                     print(f"{turn + 1} of {turns} turns", file=sys.stderr, flush=True)
@@ -100,20 +88,18 @@ class ObservabilityBench:
         return ObservabilityResult(pairs, scrapes)
 
     async def _leave(self, parts: frozenset[str]) -> float:
-        """CPU seconds that the gateway has used; from now on it has these parts only."""
+        """Leave the gateway only these parts. The CPU seconds that it has used so far."""
         self.pipe.send(parts)
         return float(await asyncio.to_thread(heard, self.pipe, STOP_S))
 
     async def _scrape(self, http: Any) -> Scrapes:
         before, text = await self._leave(NOTHING), ""
-        began = time.perf_counter()
         for _ in range(SCRAPES):
             async with http.get(self.metrics_url) as answer:
                 text = await answer.text()
-        waited = time.perf_counter() - began
         used = await self._leave(NOTHING) - before
         series = sum(not line.startswith("#") for line in text.splitlines())
-        return Scrapes(used / SCRAPES, waited / SCRAPES, series)
+        return Scrapes(used / SCRAPES, series)
 
 
 def run_engines(pipe: Connection, settings: EnginesSettings) -> None:
@@ -126,7 +112,7 @@ def run_gateway(pipe: Connection, settings: ObservedGatewaySettings) -> None:
 
 @contextlib.contextmanager
 def _ready(target: Callable[..., None], settings: object) -> Iterator[Connection]:
-    """A child that is ready, and the pipe to it."""
+    """The pipe to a child that is ready."""
     with child_process.started(target, settings) as pipe:
         heard(pipe, START_S)
         yield pipe
@@ -137,7 +123,7 @@ def _bench(folder: Path, redis_url: str) -> Iterator[ObservabilityBench]:
     port, metrics_port = free_ports(2)
     fleet, secret = Fleet.model_validate(_fleet(port, metrics_port)), secrets.token_hex(16)
     keys = {secrets.token_hex(8): tenant for tenant in TENANTS}
-    simulated = EnginesSettings(
+    played = EnginesSettings(
         redis_url=redis_url,
         secret=secret,
         pool=fleet.board_of(POOL),
@@ -150,12 +136,12 @@ def _bench(folder: Path, redis_url: str) -> Iterator[ObservabilityBench]:
     settings = ObservedGatewaySettings(fleet, keys, secret, redis_url, folder)
     url = f"http://127.0.0.1:{port}"
     endpoints = [Endpoint(keys[k], url, {"authorization": f"Bearer {k}"}) for k in keys]
-    with _ready(run_engines, simulated), _ready(run_gateway, settings) as pipe:
+    with _ready(run_engines, played), _ready(run_gateway, settings) as pipe:
         yield ObservabilityBench(pipe, endpoints, f"http://127.0.0.1:{metrics_port}/metrics")
 
 
 def _fleet(port: int, metrics_port: int) -> Mapping[str, Any]:
-    """All that a gateway can count, but promises that nobody breaks: none is to be refused."""
+    """With all that a gateway can count, and an SLO that every request meets."""
     classes = {name: {"ttft_s": 600, "tpot_s": 60} for name in ("interactive", "batch")}
     pool = {
         "model": "bench",
@@ -173,40 +159,16 @@ def _fleet(port: int, metrics_port: int) -> Mapping[str, Any]:
 
 @stopped_in_the_end()
 def main() -> None:
-    options = _options()
-    began = time.monotonic()
+    parser = parser_of("observability.run", __doc__)
+    parser.add_argument("--turns", type=int, default=60, help="pairs of rounds")
+    options = parser.parse_args()
+    if options.turns < 1:
+        parser.error("--turns must be at least 1")
     with tempfile.TemporaryDirectory(prefix="afx-bench-") as name:
         folder = Path(name)
         with own_redis.running(folder) as redis, _bench(folder, redis.url) as bench:
-            variants = (NOTHING, BOTH, *(EACH if options.each else (ONLY_TOKENS,)))
-            found = uvloop.run(
-                bench.measure(variants, options.turns, options.seconds, options.warm_up)
-            )
-    print("\n" + table(found) + "\n")
-    judged = goals(found)
-    if options.write:
-        minutes = (time.monotonic() - began) / 60
-        PAGE.write_text(
-            page.page(
-                found, judged, report.command("observability"), minutes, report.machine_in_words()
-            )
-        )
-    report.finish("observability", figures(found), judged, seeds=[1])
-
-
-def _options() -> argparse.Namespace:
-    parser = parser_of("observability.run", __doc__)
-    parser.add_argument("--turns", type=int, default=60, help="pairs of rounds")
-    parser.add_argument("--seconds", type=float, default=1.25, help="of a round")
-    parser.add_argument("--warm-up", type=float, default=4.0, help="seconds before the first")
-    parser.add_argument(
-        "--each", action="store_true", help="the parts one by one as well: 3 times as long"
-    )
-    add_write(parser, "observability.md")
-    options = parser.parse_args()
-    if options.turns < 1 or options.seconds <= 0 or options.warm_up < 0:
-        parser.error("--turns must be at least 1 and --seconds above 0")
-    return options
+            found = uvloop.run(bench.measure(options.turns))
+    report.finish("observability", figures(found), goals(found), seeds=[1])
 
 
 if __name__ == "__main__":

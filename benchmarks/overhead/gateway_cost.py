@@ -1,8 +1,7 @@
-"""What a request costs a gateway: its CPU time, and what it adds to a first token.
+"""What a request costs a gateway: its CPU time, and the delay of a first token.
 
-CPU time is that of the gateway's process, less what it uses idle. Requests come at a rate that it
-is not busy with, so that each token is passed on by itself. What a token costs is the difference
-between long answers and short ones, measured in turn.
+The CPU time of an idle gateway is subtracted. The gateway is not busy, so it passes on each token
+by itself. A token's cost is the difference between long and short answers, measured in turn.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
+import psutil
 
 from benchmarks.overhead.played import MODEL, PROMPT_TOKENS, TOKENS, PlayedFleet
 from benchmarks.stand import report
@@ -56,10 +56,7 @@ async def measure(fleet: PlayedFleet, rounds: int = ROUNDS) -> dict[str, float]:
         (of_long - of_short) / (LONG_TOKENS - TOKENS)
         for of_short, of_long in zip(found[0], found[1], strict=True)
     ]
-    added = [
-        1000 * (gateway - direct)
-        for gateway, direct in zip(ttfts["gateway"], ttfts["direct"], strict=True)
-    ]
+    added = added_ms(ttfts)
     per_token_ms = statistics.median(per_token)
     return {
         "added_ttft_ms_p50": statistics.median(added),
@@ -74,9 +71,15 @@ async def measure(fleet: PlayedFleet, rounds: int = ROUNDS) -> dict[str, float]:
     }
 
 
+def added_ms(seconds: Mapping[str, Sequence[float]]) -> list[float]:
+    """What the gateway adds in each round, in milliseconds."""
+    pairs = zip(seconds["gateway"], seconds["direct"], strict=True)
+    return [1000 * (gateway - direct) for gateway, direct in pairs]
+
+
 def a_a(cpu_ms: Sequence[float]) -> dict[str, float]:
-    """What two measurements of the same come to: of the rounds every other one belongs to A. A
-    difference between commits that is no larger than this is none. Of at least two rounds."""
+    """The ratio of two measurements of the same, of every other round each. A difference between
+    commits that is no larger means nothing. At least two rounds."""
     ratio = statistics.median(cpu_ms[::2]) / statistics.median(cpu_ms[1::2])
     return {
         "gateway_cpu_a_by_a": ratio,
@@ -95,20 +98,27 @@ class _Meter:
         self.idle_ms_per_s = self.redis_idle_ms_per_s = 0.0
 
     async def look_idle(self) -> None:
-        """CPU times have steps of 10 ms: over IDLE_S that is 0.5 ms a second."""
-        fleet, began = self._fleet, time.perf_counter()
-        before_s, redis_before_s = fleet.cpu_s(), fleet.redis_cpu_s()
+        """Over IDLE_S, the steps of CPU times (10 ms) are 0.5 ms a second."""
+        processes, began = (self._fleet.process, self._fleet.redis), time.perf_counter()
+        before_s = list(map(_cpu_s, processes))
         await asyncio.sleep(IDLE_S)
         seconds = time.perf_counter() - began
-        self.idle_ms_per_s = 1000 * (fleet.cpu_s() - before_s) / seconds
-        self.redis_idle_ms_per_s = 1000 * (fleet.redis_cpu_s() - redis_before_s) / seconds
+        self.idle_ms_per_s, self.redis_idle_ms_per_s = (
+            1000 * (_cpu_s(process) - before) / seconds
+            for process, before in zip(processes, before_s, strict=True)
+        )
 
     async def cpu_ms(self, requests: Sequence[bytes], clients: int) -> float:
-        """For each request of a round."""
-        before = self._fleet.cpu_s()
+        """CPU time per request of a round."""
+        before = _cpu_s(self._fleet.process)
         played = await play(self._http, [self._fleet.gateway], requests, clients, ROUND_S)
-        used_ms = 1000 * (self._fleet.cpu_s() - before) - self.idle_ms_per_s * played.seconds
-        return used_ms / played.requests
+        used_ms = 1000 * (_cpu_s(self._fleet.process) - before)
+        return (used_ms - self.idle_ms_per_s * played.seconds) / played.requests
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 async def _ttfts(fleet: PlayedFleet, http: aiohttp.ClientSession) -> dict[str, list[float]]:

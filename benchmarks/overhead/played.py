@@ -1,7 +1,6 @@
-"""A real fleet on a real Ray Serve whose engines compute nothing (`stand/played_engine.py`).
+"""A fleet on Ray Serve whose engines compute nothing (`stand/played_engine.py`).
 
-What is left is a gateway's own cost: engines answer as soon as a request has come, and a token is
-passed on by itself, not with the next.
+They answer at once, so only the gateway's cost is left. It passes on each token by itself.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ PROMPT_TOKENS, TOKENS, STEP_S = 500, 64, 0.02
 
 
 class PlayedReplica(EngineReplica):
-    """A replica whose engine is played."""
+    """A replica with a played engine."""
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, board: str, pool: Pool, secret: str, redis_url: str, metrics: MetricsSettings
@@ -75,17 +74,10 @@ class PlayedFleet:
     process: psutil.Process
     redis: psutil.Process
 
-    def cpu_s(self) -> float:
-        """What the gateway's process has used so far."""
-        return _cpu_s(self.process)
-
-    def redis_cpu_s(self) -> float:
-        return _cpu_s(self.redis)
-
 
 @contextmanager
 def playing() -> Iterator[PlayedFleet]:
-    """Start it in a Ray of its own; stop it in the end."""
+    """Start it in a separate Ray, and stop it at the end."""
     model = embedded_model(lambda fraction, step: None)
     with (
         tempfile.TemporaryDirectory(prefix="afx-bench-", ignore_cleanup_errors=True) as name,
@@ -142,13 +134,8 @@ async def _engine_url() -> str:
         return str(selection.replica_metadata["url"])
 
 
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system
-
-
 def _listening(port: int) -> psutil.Process:
-    """Of Ray's processes, the one that listens there. Raises LookupError."""
+    """The process of Ray that listens there. Raises LookupError."""
     for process in psutil.Process().children(recursive=True):
         for of in process.net_connections("tcp"):
             if of.status == psutil.CONN_LISTEN and of.laddr.port == port:

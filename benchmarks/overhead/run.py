@@ -1,44 +1,29 @@
-"""What a gateway adds to an engine: make bench-overhead
+"""Measure what Antefix adds to a request: make bench-overhead
 
-The same engine, through the gateway and called directly, interleaved in one run. Then the same with
-engines that compute nothing, and the gateway's CPU time (`--played`: only that).
+One engine is called through the gateway and directly, interleaved in one run. Then the same with
+engines that compute nothing, and the gateway's CPU time (`--played`: only this part).
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 from pathlib import Path
 from typing import Any
 
 from benchmarks.overhead import gateway_cost
+from benchmarks.overhead.gateway_cost import added_ms
 from benchmarks.overhead.played import playing
 from benchmarks.stand import report
 from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.options import parser_of
 from cli import stream_client
 from cli.stream_client import Endpoint
 
-TTFT_ROUNDS = 100
-TOKENIZE_ROUNDS = 200
-THROUGHPUT_ROUNDS = 3
-CONCURRENCY = 32
-TOKENS = 24
-ADDED_TTFT_MS_GOAL = 3.0
-THROUGHPUT_RATIO_GOAL = 0.95
-
-
-def added_ms(figures: dict[str, list[float]]) -> float:
-    """Median over the rounds of gateway minus direct, in milliseconds."""
-    pairs = zip(figures["gateway"], figures["direct"], strict=True)
-    return 1000 * statistics.median(gateway - direct for gateway, direct in pairs)
-
-
-def ratio(figures: dict[str, list[float]]) -> float:
-    """Median over the rounds of gateway over direct."""
-    pairs = zip(figures["gateway"], figures["direct"], strict=True)
-    return statistics.median(gateway / direct for gateway, direct in pairs)
+TTFT_ROUNDS, TOKENIZE_ROUNDS, THROUGHPUT_ROUNDS = 100, 200, 3
+CONCURRENCY, TOKENS = 32, 24
+ADDED_TTFT_MS_GOAL, THROUGHPUT_RATIO_GOAL = 3.0, 0.95
 
 
 async def measure(fleet: BenchFleet) -> tuple[dict[str, float], float, float]:
@@ -59,14 +44,18 @@ async def measure(fleet: BenchFleet) -> tuple[dict[str, float], float, float]:
         calls = await stream_client.interleaved(endpoints, one_call, TOKENIZE_ROUNDS, warmup=20)
         ttfts = await stream_client.interleaved(endpoints, one_ttft, TTFT_ROUNDS, warmup=5)
         bursts = await stream_client.interleaved(endpoints, one_burst, THROUGHPUT_ROUNDS, warmup=1)
+    ratio = statistics.median(
+        gateway / direct
+        for gateway, direct in zip(bursts["gateway"], bursts["direct"], strict=True)
+    )
     figures = {
-        "added_ms_without_model_step_p50": round(added_ms(calls), 2),
+        "added_ms_without_model_step_p50": round(statistics.median(added_ms(calls)), 2),
         "direct_ttft_ms_p50": round(1000 * statistics.median(ttfts["direct"]), 1),
         "gateway_ttft_ms_p50": round(1000 * statistics.median(ttfts["gateway"]), 1),
         "direct_tokens_per_s": round(statistics.median(bursts["direct"]), 1),
         "gateway_tokens_per_s": round(statistics.median(bursts["gateway"]), 1),
     }
-    return figures, added_ms(ttfts), ratio(bursts)
+    return figures, statistics.median(added_ms(ttfts)), ratio
 
 
 def real() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -85,8 +74,8 @@ def real() -> tuple[dict[str, Any], dict[str, Any]]:
 
 @stopped_in_the_end()
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead.run")
-    parser.add_argument("--played", action="store_true", help="only with engines that are played")
+    parser = parser_of("overhead.run", __doc__)
+    parser.add_argument("--played", action="store_true", help="only with played engines")
     parser.add_argument("--rounds", type=int, default=gateway_cost.ROUNDS, help="of CPU time")
     options = parser.parse_args()
     figures: dict[str, Any] = {}

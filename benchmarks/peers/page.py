@@ -1,182 +1,125 @@
-"""docs/benchmarks/peers.md, and the tables that the command prints. Pure."""
+"""docs/benchmarks/peers.md, from page.md, and the tables that the command prints. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.cases import ANSWER_TOKENS, CASES, Event
+from benchmarks.peers.cases import ANSWER_TOKENS, CASES
 from benchmarks.peers.engines import ENGINES, SMALL_CACHE_BLOCKS
-from benchmarks.peers.results import RULE, PeerRun, Runs, Spread, Unmeasured, ratio
+from benchmarks.peers.results import Runs, Spread, Unmeasured, ratio
 from benchmarks.peers.routers import OURS, ROUTERS
-from benchmarks.stand import report
+from benchmarks.stand import goal_groups, report
 from benchmarks.stand.small_model import LAYERS
 
-HEADINGS = (
-    "Router", "Mean TTFT, ms", "Ours by it", "p90 TTFT, ms", "Ours by it", "Cached",
-    "CPU, ms a request", "Failed", "Seeds",
-)  # fmt: skip
-
-
-# Of docs/benchmarks/peers-before.jsonl.
-OF_BEFORE = """
-These runs are from before the rule below. Their seeds were not fixed beforehand: some cases have
-more, where goals were missed. They are of several commits and two machines, and have no p90: what
-was called their p99 was the largest of 60 requests. Ours had a lookup budget of 150 ms, where 5 ms
-ship. The others were in front of our replicas, with our publisher and Redis beside them, and
-vllm-router's `kv_aware` heard KV events through a copy in Python.
-
-Under the old rule, which counted the luckiest seed of the usual cases, 29 of 37 goals were met. By
-the median it is 22 of 37. Without the 12 about the largest of 60 it is 14 of 25, and without 2 that
-no router could miss it is 12 of 23.
-"""
-HOW_TO_READ = f"""\
-## How to read this
-
-- **The model** is the first {LAYERS} layers of the embedded one, so that two cores compute prompts
-  at a speed at which routing matters. Times are not a GPU's: compare them with each other.
-- **The engines**: ours is in front of replicas of ours, with all they publish and Redis. The other
-  routers are in front of vLLM's own servers with the same arguments, and of nothing of ours. Ray is
-  left out of ours: a gateway sends a request to a replica without asking it, while that has room.
-- **Not like for like**: Ray Serve LLM runs a whole Ray, and separate engines, on the same cores,
-  where ours runs without Ray. Its rows tell what that costs here, not which router is better.
-- **Engines, routers, Redis and the client share the machine's cores.** A router that takes much CPU
-  takes it from the engines.
-- **vllm-router's `kv_aware`** hears the engines' KV events, and their replay when it starts, from
-  sockets that vLLM binds itself.
-  **smg** is beside itself where there are several: with `--enable-mesh` each tells the others what
-  it knows. **Ray Serve LLM** starts engines of its own, with the same arguments, so it is not in
-  cases where the router alone is restarted or the engines' caches are reset. Its `KVAwareRouter`
-  has what it asks for, HAProxy and Dynamo's selection service, and one module of vLLM by its older
-  name. All else is as it comes.
-- **small_caches** has {SMALL_CACHE_BLOCKS} KV blocks an engine. Answers have {ANSWER_TOKENS}
-  tokens. Where something happens between two halves, no request is under way then, and none fails.
-  What a reset costs is how many conversations that engine happened to have: so the same is played
-  twice, and each engine's cache is reset once.
-- Traffic: `loadgen/workloads.py`, as [antefix bench](../bench.md) has it. Cases:
-  `benchmarks/peers/cases.py`. How each router is set: `benchmarks/peers/routers.py`.
-"""
+USUAL = "|".join(name for name, case in CASES.items() if not case.says)
+EXACT = "|".join(name for name, case in CASES.items() if case.says)
+JUDGED = {"Mean TTFT": "mean_ttft", "p90 TTFT": "p90_ttft", "Uncached tokens": "uncached"}
+GOALS = {
+    f"{what}, {cases}": f"({names})_{judged}_by_best_other"
+    for cases, names in (("usual cases", USUAL), ("cases that need exact knowledge", EXACT))
+    for what, judged in JUDGED.items()
+} | {"Failed requests of Antefix": "failed"}
+# Runs that the rule in goals.yaml did not yet apply to.
+BEFORE = "peers-before.jsonl"
 
 
 def tables(found: Runs) -> str:
-    """One for each case, in Markdown, padded so that it reads in a terminal too."""
-    cases = dict.fromkeys(case for case, _ in found)
-    return "\n\n".join(f"### {_title(case)}\n\n{_table(found, case)}" for case in cases)
+    """What the page shows, in Markdown that reads in a terminal too."""
+    ratios = {
+        judged: {
+            (f"`{case}`", _named(router)): of
+            for case, router in found
+            if router != OURS and (of := ratio(found, case, router, judged)) is not None
+        }
+        for judged in ("mean_ttft", "p90_ttft")
+    }
+    medians = {
+        (f"`{case}`", _named(router)): (
+            f"{statistics.median(1000 * run.ttft_mean for run in of):.0f},"
+            f" {statistics.median(run.cached_ratio for run in of):.3f},"
+            f" {statistics.median(run.cpu_ms_a_request for run in of):.1f}"
+        )
+        for (case, router), of in found.items()
+    }
+    mean = {at: f"{_marked(of)}{_range(of)}" for at, of in ratios["mean_ttft"].items()}
+    tail = {at: _marked(of) for at, of in ratios["p90_ttft"].items()}
+    p90 = f"\n\nThe p90 TTFT in the same way:\n\n{report.grid('Case', tail)}" if tail else ""
+    return f"""\
+Antefix's mean TTFT, divided by the router's: the median of the seeds, and their range. Each ratio
+compares the same requests of one seed. **Above 1, Antefix is slower.**
 
+{report.grid("Case", mean) if mean else "No router is compared."}{p90}
 
-def _title(name: str) -> str:
-    case = CASES[name]
-    if not case.says:
-        return name
-    measured = "" if case.event is Event.NONE else "; then the second half is measured"
-    return f"{name}: {case.workload}, {case.says}{measured}"
+Medians of the mean TTFT in ms, the share of cached tokens, and the router's CPU in ms a request:
 
-
-def _table(found: Runs, case: str) -> str:
-    rows = [HEADINGS, *(_row(found, case, router) for of, router in found if of == case)]
-    return report.padded(rows)
-
-
-def _row(found: Runs, case: str, router: str) -> tuple[str, ...]:
-    def spread(figure: Callable[[PeerRun], float | None], digits: int) -> str:
-        figures = [of for run in found[case, router] if (of := figure(run)) is not None]
-        return _words(Spread.of(figures), digits) if figures else ""
-
-    def ours_by_it(judged: str) -> str:
-        of = None if router == OURS else ratio(found, case, router, judged)
-        if of is None:
-            return ""
-        return f"**{_words(of, 2)}**" if of.median > 1 else _words(of, 2)
-
-    return (
-        _named(router),
-        spread(lambda run: 1000 * run.ttft_mean, 0),
-        ours_by_it("mean_ttft"),
-        spread(lambda run: run.ttft_p90 and 1000 * run.ttft_p90, 0),
-        ours_by_it("p90_ttft"),
-        spread(lambda run: run.cached_ratio, 3),
-        spread(lambda run: run.cpu_ms_a_request, 1),
-        str(sum(run.failed for run in found[case, router])),
-        str(len(found[case, router])),
-    )
+{report.grid("Case", medians)}"""
 
 
 def _named(router: str) -> str:
-    of = ROUTERS[router]
-    return of.says if of.is_like_for_like else f"{of.says} (not like for like)"
+    return "Antefix" if router == OURS else ROUTERS[router].says
 
 
-def _words(of: Spread, digits: int) -> str:
-    median, least, most = (f"{figure:.{digits}f}" for figure in (of.median, of.least, of.most))
-    return median if least == most else f"{median} ({least} to {most})"
+def _marked(of: Spread) -> str:
+    return f"**{of.median:.2f}**" if of.median > 1 else f"{of.median:.2f}"
 
 
-def page(
-    found: Runs, unmeasured: Sequence[Unmeasured], goals: Mapping[str, Any], kept: str, note: str
-) -> str:
-    """The whole document. `kept`: the file beside it that has each run; `note` on those runs, empty
-    where they are as the rule has them."""
-    missed = [name for name, goal in goals.items() if not goal["met"]]
+def _range(of: Spread) -> str:
+    return f" ({of.least:.2f}-{of.most:.2f})" if of.least < of.most else ""
+
+
+def page(found: Runs, unmeasured: Sequence[Unmeasured], goals: Mapping[str, Any], kept: str) -> str:
+    """The whole document. `kept`: the file next to it that has each run."""
     routers = dict.fromkeys(router for _, router in found)
     releases = dict.fromkeys(filter(None, (ROUTERS[name].release for name in routers)))
-    lost = "".join(
-        f"\nNot measured: {one.case} behind {one.router}, seed {one.seed}: {one.why}\n"
-        for one in unmeasured
+    failed = {
+        f"{_named(router)} in {case}": sum(run.failed for run in of)
+        for (case, router), of in found.items()
+    }
+    seeds = sorted({len(of) for of in found.values()})
+    before = f"\n{Path(__file__).with_name('before.md').read_text()}" if kept == BEFORE else ""
+    return report.filled(
+        __file__,
+        releases=", ".join(f"`{one}`" for one in releases),
+        met=goal_groups.met(goals),
+        answers="\n".join(_answers(goals)),
+        note=before,
+        kept=kept,
+        machines=_machines(found),
+        goals=goal_groups.table(goals, GOALS),
+        missed=goal_groups.missed(goals, compared=_compared),
+        tables=tables(found),
+        seeds=" to ".join(map(str, dict.fromkeys([seeds[0], seeds[-1]]))),
+        failed=", ".join(f"{of} behind {name}" for name, of in failed.items() if of) or "none",
+        unmeasured="".join(
+            f"\n\nNot measured: {one.case} behind {one.router}, seed {one.seed}: `{one.why}`"
+            for one in unmeasured
+        ),
+        differences="\n".join(f"- `{name}`: {of.says}." for name, of in CASES.items() if of.says),
+        ANSWER_TOKENS=ANSWER_TOKENS,
+        ENGINES=ENGINES,
+        LAYERS=LAYERS,
+        SMALL_CACHE_BLOCKS=SMALL_CACHE_BLOCKS,
     )
-    return f"""\
-# Beside other routers
 
-<!-- Written by `make bench-peers ARGS="--write"`. -->
 
-{ENGINES} real vLLM engines serve the same requests behind each router in turn. For every seed and
-case the routers come in another order; each is started anew, in front of engines whose caches are
-empty. Beside ours: {", ".join(f"`{one}`" for one in releases)}.
+def _answers(goals: Mapping[str, Any]) -> Iterator[str]:
+    for case in CASES:
+        if goal := goals.get(f"{case}_mean_ttft_by_best_other"):
+            slower = ": **slower**" if goal["figure"] > 1 else ""
+            yield f"- `{case}`: {goal['figure']:.2f} of {ROUTERS[goal['other']].says}{slower}"
 
-`make bench-peers ARGS="--write"`, some forty minutes a seed; the tables say how many each router
-has. [Each run]({kept}) was measured
 
-{_machines(found)}
-{len(goals) - len(missed)} of {len(goals)} goals are met. Missed: {_listed(missed)}.
-{note}{lost}
-TTFT counts from when a request was due, at the client. *Cached* is the share of prompt tokens that
-the engines say they had. *CPU* is that of all the router's processes, of ours with its Redis, by
-the requests of a run; not of engines. Figures are the median of the seeds and, in brackets, the
-least and the most; *Ours by it* compares the same requests of one seed, and **where it is above 1
-ours is behind**.
-
-{tables(found)}
-
-## Goals
-
-{_goal_table(goals)}
-
-{RULE.says}
-
-{HOW_TO_READ}"""
+def _compared(goal: Mapping[str, Any]) -> str:
+    return ROUTERS[goal["other"]].says if "other" in goal else ""
 
 
 def _machines(found: Runs) -> str:
-    runs = [run for of in found.values() for run in of]
-    machines = sorted({run.on for run in runs})
+    # what was installed is a separate sentence, also in runs that are kept
+    machines = sorted({run.on.replace("), ", "); ") for of in found.values() for run in of})
     listed = "".join(f"- {on}\n" for on in machines)
     if len(machines) < 2:
         return listed
-    return (
-        f"{listed}\nThese are not equally fast, so rows with other seeds compare by *Ours by it*.\n"
-    )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(name.replace("_", " ") for name in names) or "none"
-
-
-def _goal_table(goals: Mapping[str, Any]) -> str:
-    lines = ["| Goal | Best other | Median | Range | Seeds | Met |", "|" + " -- |" * 6]
-    for name, goal in goals.items():
-        other = ROUTERS[goal["other"]].says if "other" in goal else ""
-        spread = "{} to {}".format(*goal["range"]) if "range" in goal else ""
-        figure, met = f"{goal['figure']:g}", report.met(goal)
-        lines.append(
-            f"| {name.replace('_', ' ')} | {other} | {figure} | {spread} | {goal['of']} | {met} |"
-        )
-    return "\n".join(lines)
+    return f"{listed}\nThese are not equally fast: compare rows with other seeds by the ratios.\n"

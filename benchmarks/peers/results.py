@@ -1,8 +1,8 @@
-"""From what came of all requests to figures and goals. Pure.
+"""The requests of all runs as figures and goals. Pure.
 
-A run is one case behind one router with one seed. Routers are compared seed by seed, since one seed
-is the same requests for all: a ratio is the median of the seeds', and its range is theirs. What is
-told of a router alone is the median of its runs.
+A run is one case behind one router with one seed. Routers are compared seed by seed, since a seed
+is the same requests for all: a ratio is the median of the seeds' ratios, with their range. A figure
+of one router is the median of its runs.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ from loadgen.player import SentRequest
 from loadgen.summary import cached_ratio, distribution, e2e_s, late_s, ttft_s
 
 RULE = rules.of("peers")
-# Of a prompt's tokens; a chat template's few are the same for all.
+# Of a prompt's tokens; those of a chat template are the same for all.
 LEAST_CACHED = 0.01
 
 
 @dataclass(frozen=True)
 class PeerRun:
-    """Times in seconds, of requests that were answered; runs that are kept from before have no p90,
-    but what was called a p99 and was the largest of 60. `cached_ratio` of their prompts' tokens;
-    `cpu_s` the router's processes used; `failure`: what the first of the `failed` said; `on` what
-    machine, in words; `commit`: of what code, empty in runs from before it was noted. `e2e_mean`:
-    until an answer ended; `sent_late_p90`: how late the client sent requests. Both are None in runs
-    from before they were measured."""
+    """Times in seconds, of requests that were answered. `cached_ratio`: of their prompts' tokens.
+    `cpu_s`: of the router's processes. `failure`: the message of the first of the `failed`. `on`:
+    the machine, in words. `e2e_mean`: until an answer ended. `sent_late_p90`: how late the client
+    sent requests. Older runs have no p90, an empty `commit`, and None for the last two."""
 
     case: str
     router: str
@@ -57,7 +55,7 @@ class PeerRun:
 
 @dataclass(frozen=True)
 class Unmeasured:
-    """A run that came to nothing, and why: a peer's failure is no reason to lose the others'."""
+    """A run without a figure, and why. A peer's failure does not end the other runs."""
 
     case: str
     router: str
@@ -119,7 +117,7 @@ Runs = Mapping[tuple[str, str], Sequence[PeerRun]]
 
 
 def grouped(runs: Sequence[PeerRun]) -> Runs:
-    """In the order that they come in."""
+    """In the order of the runs."""
     found: dict[tuple[str, str], list[PeerRun]] = defaultdict(list)
     for run in runs:
         found[run.case, run.router].append(run)
@@ -131,7 +129,7 @@ def seeds(runs: Runs) -> list[int]:
     return sorted({run.seed for of in runs.values() for run in of})
 
 
-# What the goals are about: each is to be as small as can be, so what is not cached is told here.
+# The subjects of goals. Smaller is better for each, hence uncached tokens instead of cached ones.
 JUDGED: Mapping[str, Callable[[PeerRun], float | None]] = {
     "mean_ttft": lambda run: run.ttft_mean,
     "p90_ttft": lambda run: run.ttft_p90,
@@ -140,7 +138,7 @@ JUDGED: Mapping[str, Callable[[PeerRun], float | None]] = {
 
 
 def ratio(runs: Runs, case: str, router: str, judged: str) -> Spread | None:
-    """Ours by another router's, below 1 where ours is better; None where no seed has both."""
+    """Antefix's figure, divided by another router's; None where no seed has both."""
     found = paired(runs, case, router, judged)
     return Spread.of(found) if found else None
 
@@ -152,7 +150,7 @@ def _by(ours: float, theirs: float) -> float:
 
 
 def paired(runs: Runs, case: str, router: str, judged: str) -> list[float]:
-    """Ours by another router's, a seed each that both have."""
+    """Antefix's figure, divided by another router's, for each seed that both have."""
     figure = JUDGED[judged]
     ours, theirs = (
         {
@@ -166,8 +164,8 @@ def paired(runs: Runs, case: str, router: str, judged: str) -> list[float]:
 
 
 def hardest(runs: Runs, case: str, judged: str) -> tuple[str, list[float]] | None:
-    """The other router that comes out best beside ours, by the median, and its ratios. One that is
-    not like for like is none."""
+    """The best other router by the median, and its ratios. Routers that are not like for like are
+    left out."""
     beside = {
         router: found
         for of, router in runs
@@ -180,14 +178,14 @@ def hardest(runs: Runs, case: str, judged: str) -> tuple[str, list[float]] | Non
 
 
 def is_vacuous(runs: Runs, case: str, judged: str) -> bool:
-    """Whether no router can differ: nothing was cached for any."""
+    """Whether routers cannot differ, because no request of any found cached tokens."""
     of_case = [run for (name, _), of in runs.items() if name == case for run in of]
     return judged == "uncached" and all(run.cached_ratio < LEAST_CACHED for run in of_case)
 
 
 def goals(runs: Runs) -> dict[str, Any]:
-    """Ours by the best other, in the median of the seeds (`goals.yaml`). And none of ours may
-    fail."""
+    """Antefix divided by the best other, as the median of the seeds (`goals.yaml`). No request of
+    Antefix may fail."""
     judged: dict[str, Any] = {}
     for case in dict.fromkeys(case for case, _ in runs):
         bound = RULE.bounds["router_knows" if CASES[case].says else "usual"]
@@ -203,7 +201,7 @@ def goals(runs: Runs) -> dict[str, Any]:
 
 
 def figures(runs: Runs) -> dict[str, Any]:
-    """For the line of JSON: medians, with what each seed came to."""
+    """For the line of JSON: medians, and the figures of each seed."""
 
     def ours_by_it(case: str, router: str) -> dict[str, float]:
         found = {name: ratio(runs, case, router, name) for name in JUDGED}
@@ -226,7 +224,7 @@ def figures(runs: Runs) -> dict[str, Any]:
 
 
 def note(runs: Runs) -> dict[str, str]:
-    """For the page, where the client was late in some runs; empty where it was in none."""
+    """For the summary: in how many runs the load generator was late; empty where in none."""
     all_late = [run.sent_late_p90 or 0.0 for of in runs.values() for run in of]
     late = [seconds for seconds in all_late if seconds > LATE_S]
     if not late:

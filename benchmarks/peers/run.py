@@ -143,8 +143,7 @@ def main() -> None:
     print("\n" + page.tables(found) + "\n")
     if options.write:
         file = options.judge or RUNS
-        note = page.OF_BEFORE if options.judge else ""
-        PAGE.write_text(page.page(found, kept.unmeasured, judged, file.name, note))
+        PAGE.write_text(page.page(found, kept.unmeasured, judged, file.name))
     figures = {**results.figures(found), **results.note(found)}
     report.finish("peers", figures, judged, seeds=results.seeds(found))
 

@@ -1,12 +1,9 @@
-"""How right predicted times to first token are: make bench-prediction ARGS=--write
+"""Compare predicted times to first token with measured ones: make bench-prediction
 
-The fleet and the traffic of the routing benchmark, by policy `prefix`: each workload with cold
-caches, one after the other, so that what was learned of one has to hold for the next. What was
-predicted when a request was placed is compared with the time from then to its first token, as the
-gateway measured it. The first requests, from which a gateway learns anything at all, do not count.
-
-With --record each request is written down with its explanation, a line of JSON: what was predicted
-of every replica and from what, so that another way to predict can be tried on the same run.
+The fleet and the traffic are those of the routing benchmark, under policy `prefix`. Workloads run
+one after the other, each with cold caches, so what was learned from one is applied to the next. A
+prediction is compared with the time from placement to the first token, as the gateway measures it.
+The first requests, from which a gateway learns anything at all, do not count.
 """
 
 from __future__ import annotations
@@ -14,27 +11,23 @@ from __future__ import annotations
 import asyncio
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from benchmarks.prediction import page
 from benchmarks.stand import report
 from benchmarks.stand.conversation_player import Answer
 from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
-from benchmarks.stand.options import add_write, parser_of
-from benchmarks.stand.recording import write_down
+from benchmarks.stand.options import parser_of
 from benchmarks.stand.routed_runs import FLEET, WORKLOADS, RoutingBench
 from cli import stream_client
 from common.percentiles import percentile
 
 MEAN_GOAL, P90_GOAL = 0.15, 0.30
-PAGE = report.PAGES / "prediction.md"
+# Of arrivals in a run.
+SECONDS = 16.0
 
 
-async def measure(
-    fleet: BenchFleet, seeds: int, seconds: float, record: Path | None
-) -> dict[str, list[Answer]]:
-    """The answers of each workload, of all of them together, and of those that were alone."""
+async def measure(fleet: BenchFleet, seeds: int) -> dict[str, list[Answer]]:
+    """The answers of each workload, of all together, and of those that were alone."""
     answers: dict[str, list[Answer]] = {workload: [] for workload in WORKLOADS}
     alone: list[Answer] = []
     async with stream_client.session() as http:
@@ -42,11 +35,9 @@ async def measure(
         await bench.prepare()
         for seed in range(1, seeds + 1):
             for workload, found in answers.items():
-                run = await bench.run(workload, "prefix", seed, seconds)
+                run = await bench.run(workload, "prefix", seed, SECONDS)
                 found.extend(run.answers)
                 alone.extend(alone_of(run.answers))
-                if record is not None:
-                    await write_down(http, fleet.gateway, record, run.answers, workload=workload)
                 print(f"seed {seed} {workload:13} {_in_words(run.answers)}", flush=True)
     together = [answer for found in answers.values() for answer in found]
     return {**answers, "all": together, "alone": alone}
@@ -100,22 +91,15 @@ def _in_words(answers: Sequence[Answer]) -> str:
 def main() -> None:
     parser = parser_of("prediction.run", __doc__)
     parser.add_argument("--seeds", type=int, default=2, help="how often each run is repeated")
-    parser.add_argument("--seconds", type=float, default=16.0, help="of arrivals in a run")
-    parser.add_argument("--record", type=Path, help="a file for each request's explanation")
-    add_write(parser, "prediction.md")
     options = parser.parse_args()
     with running_as(with_small_model(FLEET)) as fleet:
-        answers = asyncio.run(measure(fleet, options.seeds, options.seconds, options.record))
+        answers = asyncio.run(measure(fleet, options.seeds))
     figures = {name: figures_of(found) for name, found in answers.items() if errors(found)}
     of_all = figures["all"]
     goals = {
         "mean_absolute_error": report.goal(of_all["mean_absolute_error"], at_most=MEAN_GOAL),
         "p90_absolute_error": report.goal(of_all["p90_absolute_error"], at_most=P90_GOAL),
     }
-    print("\n" + page.table(figures) + "\n")
-    if options.write:
-        command = report.command("prediction")
-        PAGE.write_text(page.page(figures, goals, command, report.machine_in_words()))
     report.finish("prediction", figures, goals, seeds=range(1, options.seeds + 1))
 
 

@@ -1,6 +1,6 @@
-"""A LoRA adapter that makes a small model say something else, from random numbers.
+"""A LoRA adapter of random numbers, which changes a small model's answers.
 
-As peft writes one, which vLLM reads: adapter_config.json and adapter_model.safetensors.
+Its files are those of peft, which vLLM reads: adapter_config.json and adapter_model.safetensors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MODULES = ("q_proj", "v_proj")
 
 
 def make_adapter(model: Path, folder: Path) -> None:
-    """Write one for the Llama-like model in `model` into `folder`, the same each time."""
+    """Write one for the Llama-like model in `model` to `folder`, the same each time."""
     of = json.loads((model / "config.json").read_text())
     hidden, heads = of["hidden_size"], of["num_attention_heads"]
     head = of.get("head_dim") or hidden // heads

@@ -1,4 +1,4 @@
-"""One answer as its client has it: when its events came, and all that they say together."""
+"""One answer as its client receives it: its events, their times, and the whole that they make."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ import aiohttp
 
 from cli.stream_client import Endpoint
 
-# An answer that takes longer has hung.
+# A longer answer has hung.
 HUNG_S = 240.0
 _RESUMED = ": antefix-resumed "
 DONE, COMPLETED = "data: [DONE]", "event: response.completed"
-# Of which no two answers are alike; `ids` of tools are counted while events are joined.
+# Different in each answer; ids of tools are counted while events are joined.
 _OF_ONE_ANSWER = frozenset({"id", "item_id", "call_id", "created", "created_at", "completed_at"})
-# What was in the cache is the affair of the engine that began.
+# Depends on the cache of the first engine.
 _OF_CACHES = ("prompt_tokens_details", "input_tokens_details")
 
 
 @dataclass
 class ClientAnswer:
-    """`code`: of the error that it was told, or how its connection ended; None: it is whole.
-
-    `events` of a stream and when each came, in seconds of the loop's clock; `body` of any other.
-    `resumed`: `continued` where it says that another engine went on, whose tokens may differ.
-    """
+    """`code`: of its error, or how its connection ended; None: it is whole. `events` of a stream,
+    with their times in seconds of the loop's clock; `body` of other answers. `resumed`:
+    `continued` where another engine resumed it, whose tokens may differ."""
 
     began: float
     ended: float = math.inf
@@ -43,7 +41,7 @@ class ClientAnswer:
 
     @property
     def token_ids(self) -> dict[int, list[int]]:
-        """By choice, as far as they came; empty for a response, which tells none."""
+        """By choice, as far as they came; empty for a response, which has none."""
         ids: dict[int, list[int]] = {}
         for said in [self.body] if self.body else map(_said, self.events):
             for choice in said.get("choices", ()):
@@ -52,7 +50,7 @@ class ClientAnswer:
 
     @property
     def whole(self) -> dict[str, Any]:
-        """What it says, comparable with another's: `usage` apart. Raises ValueError."""
+        """Its content, comparable with another's, and `usage`. Raises ValueError."""
         said = joined(self.events) if self.body is None else dict(self.body)
         if len(heads := said.pop("heads", {""})) != 1:
             raise ValueError(f"it is several answers: {heads}")
@@ -72,7 +70,7 @@ async def ask(
     body: Mapping[str, Any],
     within_s: float = HUNG_S,
 ) -> None:
-    """Over a connection of its own, whatever comes of it."""
+    """Over a new connection. The outcome is in `answer`."""
     connector = aiohttp.TCPConnector(force_close=True)
     try:
         async with (
@@ -111,10 +109,8 @@ async def _read(answer: ClientAnswer, response: aiohttp.ClientResponse) -> None:
 
 
 def joined(events: list[str]) -> dict[str, Any]:
-    """All that a client has after these events, whatever their boundaries; ids of tools aside.
-
-    Raises ValueError for a stream that is not whole.
-    """
+    """What a client has after these events, whatever their boundaries, without ids of tools. Raises
+    ValueError for a stream that is not whole."""
     if events[-1].startswith(COMPLETED):
         return _response(events)
     if events[-1] != DONE:
@@ -132,7 +128,7 @@ def joined(events: list[str]) -> dict[str, Any]:
 
 
 def _response(events: list[str]) -> dict[str, Any]:
-    """The last event says all again: here that the others say the same."""
+    """The last event repeats all others. Raises ValueError where these differ."""
     told = list(map(_said, events))
     if [event["sequence_number"] for event in told] != list(range(len(told))):
         raise ValueError("its events are not numbered one after the other")
@@ -172,7 +168,7 @@ def _join(whole: dict[str, Any], part: dict[str, Any]) -> None:
 
 
 def near(one: Any, other: Any) -> bool:
-    """Equal, but for the last bits of logprobs: a prefill adds in another order than a decode."""
+    """Equal, except the last bits of logprobs: prefill and decode add in different order."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-3)
     if isinstance(one, dict) and isinstance(other, dict):
@@ -183,7 +179,7 @@ def near(one: Any, other: Any) -> bool:
 
 
 def texts(said: Any) -> list[str]:
-    """What each choice of an answer's `whole` says: its text, or what it calls a tool with."""
+    """The text of each choice of an answer's `whole`, or the arguments of its tool call."""
     choices = said["choices"]
     found = []
     for choice in choices.values() if isinstance(choices, dict) else choices:
@@ -202,13 +198,13 @@ def _of_any_answer(said: Any) -> Any:
 
 
 def _said(event: str) -> Any:
-    """The JSON of one event; nothing for the last, and for a comment."""
+    """The JSON of one event; empty for the last, and for a comment."""
     _, found, data = event.partition("data: ")
     return json.loads(data) if found and data != "[DONE]" else {}
 
 
 def _code(said: Any) -> str | None:
-    """None where that is no error."""
+    """None without an error."""
     error = said.get("error") if isinstance(said, dict) else None
     return str(error.get("code") or "no error of ours") if isinstance(error, dict) else None
 

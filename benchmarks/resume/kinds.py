@@ -1,4 +1,4 @@
-"""The kinds of requests whose answers are to survive, and what of theirs can be wrong by itself."""
+"""The kinds of requests whose answers have to survive, and constraints on these."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def _is_tower(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Kind:
-    """`is_valid`: whether a choice's text keeps what the request demands. `speculates`: it is asked
-    where engines speculate, too: a seed does not go on there, and they have no adapter. `stops`:
-    at a string that is in what it would say."""
+    """`is_valid`: whether a choice's text meets the request's constraint. `speculates`: also used
+    where engines speculate, which have no adapter and cannot resume a seed. `stops`: at a string
+    of its own answer."""
 
     path: str
     body: Mapping[str, Any]
@@ -53,7 +53,7 @@ class Kind:
     stops: bool = False
 
     def asked(self, number: int) -> dict[str, Any]:
-        """Its request with the prompt of that number."""
+        """Its request, with prompt `number`."""
         text = f"Number {number}. " + "Tell me of the harbour and of its ferries. " * 20
         messages = [{"role": "user", "content": text}]
         prompts = {CHAT: ("messages", messages), COMPLETIONS: ("prompt", text)}
@@ -62,7 +62,7 @@ class Kind:
         return {"model": MODEL, key: prompt, **ids, **self.body}
 
     def stopping(self, asked: Mapping[str, Any], text: str) -> dict[str, Any]:
-        """The request that stops behind two thirds of what was answered to the one `asked`."""
+        """`asked`, with a stop after two thirds of its answer `text`."""
         at = len(text) * 2 // 3
         return {**asked, "stop": [text[at : at + 8]]} if self.stops else {**asked}
 
@@ -72,7 +72,7 @@ class Kind:
 
 
 _WHOLE = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
-# so that what so small a model says does not repeat itself
+# so that so small a model does not repeat itself
 _VARIED = {**_WHOLE, "frequency_penalty": 0.6}
 _SEEDED = {"temperature": 1, "seed": 7}
 _STREAM = {"stream": True, "stream_options": {"include_usage": True}}
@@ -102,6 +102,6 @@ KINDS: Mapping[str, Kind] = {
     "stop string": Kind(COMPLETIONS, _VARIED | _STREAM, stops=True),
     "adapter": Kind(CHAT, _VARIED | _STREAM | {"model": ADAPTER}, speculates=False),
     "seeded": Kind(CHAT, _WHOLE | _STREAM | _SEEDED, speculates=False),
-    # vLLM makes one greedy choice alone
+    # vLLM makes only one greedy choice
     "two choices": Kind(CHAT, _WHOLE | _STREAM | _SEEDED | {"n": 2}, speculates=False),
 }

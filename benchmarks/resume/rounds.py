@@ -1,4 +1,4 @@
-"""Requests of all kinds to a fleet whose engines are killed in the middle of their answers."""
+"""Requests of all kinds to a fleet whose engines are killed in the middle of answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXPLAINED_WITHIN_S = 10.0
 
 @dataclass(frozen=True)
 class Prepared:
-    """`undisturbed`: its answers while nothing was killed, alone and among others."""
+    """`undisturbed`: its answers without a kill, alone and among others."""
 
     kind: Kind
     name: str
@@ -39,8 +39,8 @@ class Prepared:
 
 @dataclass
 class Disturbed:
-    """One answer of a round. `killed`: (when, in seconds of the loop's clock; the replica).
-    `explanation`: the gateway's; empty where Redis was away."""
+    """One answer of a round. `killed`: (seconds of the loop's clock, replica). `explanation`: the
+    gateway's; empty without Redis."""
 
     request: Prepared
     answer: ClientAnswer
@@ -49,7 +49,7 @@ class Disturbed:
 
 
 class Rounds:
-    """Of one fleet with so many engines; `speculates`: they do."""
+    """Of one fleet with this many engines, which may speculate."""
 
     def __init__(
         self, fleet: DrilledFleet, gateway: Endpoint, engines: int, speculates: bool, seed: int
@@ -84,8 +84,7 @@ class Rounds:
         self._requests = cycle(requests)
 
     async def play(self, number: int) -> list[Disturbed]:
-        """One round; the fourth is without Redis, and each second one loses two engines of three.
-
+        """One round. Each fourth is without Redis, and each second loses two engines of three.
         Raises NotWithin."""
         await eventually("the fleet is whole", self._is_whole)
         at = {await self._fleet.id_of(of, POOL): of for of in self._fleet.replicas(POOL)}
@@ -108,8 +107,8 @@ class Rounds:
     async def _kill(
         self, answers: Sequence[Disturbed], at: dict[str, psutil.Process]
     ) -> tuple[float, str] | None:
-        """An engine, by its process or by vLLM's, at a random token of a random stream that it
-        serves; nothing where all have ended."""
+        """Kill an engine, by its process or by vLLM's, at a random token of a random stream that it
+        serves. None where all have ended."""
         under_way = [one for one in answers if one.request.kind.streams]
         for victim in self._random.sample(under_way, len(under_way)):
             answer, kill_core = victim.answer, self._random.random() < 0.5
@@ -117,7 +116,7 @@ class Rounds:
             while len(answer.events) < place and answer.ended > _now():
                 await asyncio.sleep(0.002)
                 if answer.replica and answer.replica not in at:
-                    break  # that one was killed before
+                    break  # it was killed before
             if answer.ended > _now() and (actor := at.pop(answer.replica, None)):
                 process = engine_core_of(actor) if kill_core else actor
                 process.kill()
@@ -126,7 +125,7 @@ class Rounds:
         return None
 
     async def _is_whole(self) -> bool:
-        """With others for those that were killed."""
+        """With replacements of those that were killed."""
         told = (await self._fleet.status())[POOL]["replicas"]
         is_known = not self._killed & {replica["replica"] for replica in told}
         return is_known and await self._fleet.is_whole()

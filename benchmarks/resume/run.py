@@ -1,11 +1,11 @@
-"""Kills engines in the middle of answers and compares them with undisturbed ones: make bench-resume
+"""Kill engines in the middle of answers and compare the answers: make bench-resume
 
-Fleets of two and of three real engines, whose clients ask for all kinds of answers: an engine is
-killed (SIGKILL, of its replica or of vLLM's own process) at a random token of one of them, until
-so many answers were hit. Every fourth round Redis is away; of three engines, every second round
-kills two, one after the other. The two engines have a LoRA adapter, the three speculate. What an
-answer has to be, it was before, undisturbed, twice: alone and among others. Where these two
-differ, batches change bits: such an answer is counted and not compared.
+Clients of two and of three real engines ask for all kinds of answers. An engine is killed (SIGKILL,
+of its replica or of vLLM's process) at a random token of an answer, until enough answers were hit.
+In each fourth round Redis is frozen. Each second round of three engines kills two, one after the
+other. Two engines have a LoRA adapter, three speculate. Each answer has to equal an undisturbed
+one, which was asked for twice: alone and among others. Where these two differ, batches change bits,
+and the answer is counted, not compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin
 from benchmarks.stand.fleet import BenchFleet, running_as
 from benchmarks.stand.options import parser_of
 from benchmarks.stand.small_model import small_model
-from cli import stream_client
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 LAYERS = 4
@@ -55,36 +54,31 @@ def fleet_of(engines: int, speculates: bool) -> Iterator[BenchFleet]:
 async def play(
     fleet: BenchFleet, engines: int, speculates: bool, wanted: int, seed: int
 ) -> list[Survival]:
-    """Rounds until so many answers were hit, or the fleet was not whole again."""
+    """Rounds until `wanted` answers were hit, or the fleet was not whole again."""
     found: list[Survival] = []
-    async with stream_client.session() as http:
-        drilled = DrilledFleet(fleet, http)
-        rounds = Rounds(drilled, fleet.gateway, engines, speculates, seed)
-        await rounds.prepare()
-        for number in range(wanted):
-            try:
-                verdicts = [judge(one) for one in await rounds.play(number)]
-            except NotWithin as error:
-                print(f"{engines} engines, round {number}: {error}", flush=True)
-                break
-            found += verdicts
-            hit = sum(one.hit for one in found)
-            wrong = [f"{one.kind}: {what}" for one in verdicts for what in one.wrong]
-            says = "; ".join(wrong) or "as undisturbed"
-            print(f"{engines} engines, round {number}: {hit} of {wanted} hit; {says}", flush=True)
-            if hit >= wanted:
-                break
+    rounds = Rounds(DrilledFleet(fleet), fleet.gateway, engines, speculates, seed)
+    await rounds.prepare()
+    for number in range(wanted):
+        try:
+            verdicts = [judge(one) for one in await rounds.play(number)]
+        except NotWithin as error:
+            print(f"{engines} engines, round {number}: {error}", flush=True)
+            break
+        found += verdicts
+        hit = sum(one.hit for one in found)
+        wrong = [f"{one.kind}: {what}" for one in verdicts for what in one.wrong]
+        says = "; ".join(wrong) or "as undisturbed"
+        print(f"{engines} engines, round {number}: {hit} of {wanted} hit; {says}", flush=True)
+        if hit >= wanted:
+            break
     return found
 
 
 def resumed(fleet: BenchFleet) -> Counter[str]:
-    """How often gateways asked another engine to go on, by what came of it."""
+    """How often gateways asked another engine to resume, by outcome."""
+    found = (sample for sample in fleet.metrics() if sample.name == "antefix_resumed_total")
     return Counter(
-        {
-            sample.labels["outcome"]: int(sample.value)
-            for sample in fleet.metrics()
-            if sample.name == "antefix_resumed_total" and sample.labels["pool"] == POOL
-        }
+        {of.labels["outcome"]: int(of.value) for of in found if of.labels["pool"] == POOL}
     )
 
 
@@ -96,7 +90,7 @@ def main() -> None:
         type=int,
         choices=(2, 3),
         action="append",
-        help="a fleet of so many; may be given again",
+        help="a fleet of this size; may be repeated",
     )
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

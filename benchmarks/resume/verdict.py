@@ -1,4 +1,4 @@
-"""What became of answers whose engines were killed, beside what they would have been."""
+"""Answers whose engines were killed, compared with undisturbed ones. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from benchmarks.resume.answers import near, texts
 from benchmarks.resume.rounds import Disturbed
 from benchmarks.stand import report
 
-# What a gap may take beyond the prefill that was predicted.
+# Seconds of a gap beyond the predicted prefill.
 GAP_S = 0.5
 
 
 @dataclass(frozen=True)
 class Survival:
-    """`hit`: its engine was killed in the middle of it. `steady`: undisturbed it was the same among
-    others as alone, so that it can be compared. `wrong`: what is not as it would have been, in
-    words. `gap_s`: of a stream that was hit; `beyond_s`: that less what was predicted for the
-    first token of the engine that went on, None where that is not known."""
+    """`hit`: its engine was killed in the middle of it. `steady`: undisturbed, it was the same
+    alone and among others, so it can be compared. `wrong`: differences, in words. `gap_s`: of a
+    stream that was hit. `beyond_s`: that less the predicted first token of the next engine."""
 
     kind: str
     hit: bool
@@ -70,12 +69,12 @@ def judge(one: Disturbed) -> Survival:
 
 
 def _is_valid(one: Disturbed, said: Any) -> bool:
-    """Of a response nothing is demanded."""
+    """Responses have no constraint."""
     return "choices" not in said or all(map(one.request.kind.is_valid, texts(said)))
 
 
 def figures(found: Sequence[Survival], resumed: Mapping[str, float]) -> dict[str, Any]:
-    """`resumed`: what gateways counted, by outcome."""
+    """`resumed`: the gateways' counts, by outcome."""
     hit = [one for one in found if one.hit]
     gaps = [one.gap_s for one in hit if one.gap_s is not None]
     return {
@@ -92,7 +91,7 @@ def figures(found: Sequence[Survival], resumed: Mapping[str, float]) -> dict[str
 
 
 def goals(found: Sequence[Survival], wanted: int) -> dict[str, Any]:
-    """`wanted`: so many answers were to be hit."""
+    """`wanted`: the answers that had to be hit."""
     wrong = Counter(what.partition(":")[0] for one in found for what in one.wrong)
     beyond = [one.beyond_s for one in found if one.beyond_s is not None]
     return {

@@ -1,9 +1,9 @@
-"""From the answers of all runs to figures and goals. Pure.
+"""The answers of all runs as figures and goals. Pure.
 
 A run is one workload under one policy with one seed. Seeds are pooled, except for the spread of
-load, where the worst run counts. Two policies are compared on the same requests; how far chance
-could move their ratio is said beside it, as its standard error over batches of consecutive
-arrivals (requests that wait in one queue are not independent).
+load, where the worst run counts. Two policies are compared on the same requests. How far chance
+could move their ratio is its standard error over batches of consecutive arrivals, since requests
+in one queue are not independent.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _summary(runs: Sequence[RoutingRun]) -> RoutingSummary:
 
 
 def ttft_ratio(runs: Sequence[RoutingRun], workload: str, over: str, under: str) -> Ratio:
-    """Mean TTFT of policy `over` by that of `under`, on the requests that both answered."""
+    """Mean TTFT of `over`, divided by that of `under`, on the requests that both answered."""
     above, below = _ttfts(runs, workload, over), _ttfts(runs, workload, under)
     paired = sorted(above.keys() & below.keys())
     batches: dict[tuple[int, int], list[_Request]] = defaultdict(list)
@@ -126,7 +126,7 @@ def _ratio_of_sums(sums: Sequence[tuple[float, float]]) -> Ratio:
 
 
 def goals(runs: Sequence[RoutingRun]) -> dict[str, Any]:
-    """Each goal that these runs can tell, with its figure and whether it was met."""
+    """Each goal that these runs can decide, with its figure and whether it was met."""
     found = summaries(runs)
     judged: dict[str, Any] = {}
     if multi := found.get(("multi_turn", "prefix")):
@@ -160,7 +160,7 @@ def goals(runs: Sequence[RoutingRun]) -> dict[str, Any]:
 
 
 def figures(found: Summaries) -> dict[str, Any]:
-    """The table's figures, and some more, for the line of JSON."""
+    """For the line of JSON, which the page is written from."""
     return {
         f"{workload}/{policy}": {
             "requests": summary.requests,

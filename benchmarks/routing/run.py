@@ -1,18 +1,18 @@
 """What routing by prefix brings: make bench-routing ARGS="--seeds 4 --write"
 
 One fleet of real engines, the same traffic under each policy in turn: for each seed and workload
-the policies run in a new order, each with cold caches. Nobody's cache can help another run, for
-each has a cache salt of its own; resetting the engines' caches between runs only keeps their
-memory alike. loadgen/workloads.py has the traffic, benchmarks/stand/oracle.py the limit.
+the policies run in a new order, each with cold caches. No cache helps another run, since each has
+a separate cache salt; resetting the engines' caches between runs only keeps their memory alike.
+loadgen/workloads.py has the traffic, benchmarks/stand/oracle.py the limit.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import random
 import sys
-import time
 
 from benchmarks.routing import page, plots, results
 from benchmarks.stand import report
@@ -54,23 +54,16 @@ def _tell(run: RoutingRun) -> None:
     )
 
 
-def write_docs(text: str, found: results.Summaries) -> None:
-    (report.PAGES / "routing.md").write_text(text)
-    plots.draw(found, report.PAGES / "routing.svg")
-
-
 def main() -> None:
     options = _options()
-    began = time.monotonic()
     with running_as(with_small_model(FLEET)) as fleet:
         runs = asyncio.run(measure(fleet, options))
-    found, goals = results.summaries(runs), results.goals(runs)
-    print("\n" + page.table(found) + "\n")
+    found, seeds = results.summaries(runs), range(1, options.seeds + 1)
+    result = report.result("routing", results.figures(found), results.goals(runs), seeds=seeds)
+    print(json.dumps(result))
     if options.write:
-        minutes = (time.monotonic() - began) / 60
-        command = report.command("routing")
-        write_docs(page.page(found, goals, command, minutes, report.machine_in_words()), found)
-    report.finish("routing", results.figures(found), goals, seeds=range(1, options.seeds + 1))
+        (report.PAGES / "routing.md").write_text(page.page(result))
+        plots.draw(found, report.PAGES / "routing.svg")
 
 
 def _options() -> argparse.Namespace:

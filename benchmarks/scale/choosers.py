@@ -1,17 +1,16 @@
-"""Other ways to choose a replica, side by side; each is kinder to itself than reality would be.
+"""Other ways to choose a replica. Each has better information than it would have in production.
 
-random             any
+random             any replica
 least_loaded       fewest requests, counted exactly and at once
 consistent_hash    by the prompt's first block on a ring of virtual nodes, with bounded loads:
-                   a replica with a quarter more requests than the mean is passed by
-approximate_tree   each gateway remembers where it sent which prefix, as much as all caches
-                   hold; a third of the prompt must be known, and where loads are uneven the
-                   replica with the fewest of its own requests takes it
-exact_and_load     sees every engine's cache as it is and counts requests exactly: twice the share
-                   of the prompt that is cached, less the replica's requests by the most of any;
-                   in the manner of llm-d's precise prefix scorer beside its load scorer
-oracle             sees every engine's cache as it is, and goes where most of the prompt is,
-                   whatever waits there; of equals, where the fewest requests are
+                   a replica with a quarter more requests than the mean is skipped
+approximate_tree   each gateway remembers where it sent which prefix, as much as all caches hold; a
+                   third of the prompt must be known; where loads are uneven, the replica with the
+                   fewest requests of this gateway is chosen
+exact_and_load     twice the cached share of the prompt, minus the replica's requests divided by the
+                   most of any, from exact caches and loads; as llm-d combines its precise prefix
+                   scorer with its load scorer
+oracle             most of the prompt cached, regardless of the queue; of equals, fewest requests
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from simulator.traces import Request
 
 VIRTUAL_NODES = 100
 BOUND = 1.25
-# Of a cached prompt, by that of the replica with most requests.
+# Of a prompt that is cached as a whole; the replica with most requests has a weight of 1.
 CACHED_WEIGHT = 2.0
-# Known of the prompt for the tree to decide; how uneven loads may be, in requests and as a ratio.
+# The known share of a prompt from which the tree decides; the most uneven loads at which it does.
 TREE_SHARE, UNEVEN_REQUESTS, UNEVEN_RATIO = 0.3, 64, 1.5
 
 
@@ -46,7 +45,7 @@ class Chooser(Router):
 
     @abstractmethod
     def choice(self, request: Request, gateway: int) -> int:
-        """The replica for it."""
+        """The replica for a request."""
 
     def _fewest(self, requests: Sequence[int], among: Sequence[int] | None = None) -> int:
         candidates = range(len(requests)) if among is None else among

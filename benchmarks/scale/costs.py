@@ -1,17 +1,15 @@
-"""How the cost of a decision, an event and a replica grows, each over a factor of 100.
+"""How the cost of a decision and of an event grows, each over a factor of 100.
 
     decision   a gateway's time from a prompt's tokens to a replica: segment keys, lookup, ranking;
-               with several gateways, hearing what the others announced between two of its own
-    event      a publisher's time to bring an engine's events to Redis: a prompt stored whole
-    replica    a gateway's time to read a board; and a replica's to write anew all that it holds
+               with several gateways, applying what the others announced between two of its own
+    event      a publisher's time to write an engine's events to Redis: a whole prompt stored
 
-Everything else is held as it is in `BASE`. What an axis has no part in is not measured: a gateway
-takes no part in an event, and nobody tells of a prompt's length in a load.
+Everything else stays as it is in `BASE`. What an axis has no part in is not measured: no gateway
+takes part in an event.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
 import statistics
@@ -21,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from typing import Any
 
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import SchedulingRequest
@@ -31,26 +30,23 @@ from router import slots
 from router.cached_blocks import CachedBlocks
 from router.index import PrefixIndex
 from router.kv_events import BlockRemoved, BlockStored
-from router.load import LoadBoard
-from router.load_reader import LoadReader
 from router.policies import PlacementRequest
 from router.recent import Placed
-from router.redis_client import AsyncRedis, connect
+from router.redis_client import connect
 from router.segment_keys import KEY_BYTES, Namespace, SegmentHasher, pack
 
 SEGMENT_TOKENS, BLOCK_TOKENS = 128, 16
 FACTOR = 100
 STEPS = 5
 ROUNDS = 15
-RENEWED_AT_ONCE = 50
 HASHER = SegmentHasher(b"\0" * 32)
 NAMESPACE = Namespace("bench")
 
 
 @dataclass(frozen=True)
 class Size:
-    """`blocks`: of 16 tokens that one replica holds, for events and replicas; for decisions, of
-    128 tokens that the index holds."""
+    """`blocks`: for events, of 16 tokens that a replica holds; for decisions, of 128 tokens that
+    the index holds."""
 
     prompt_tokens: int = 8_192
     replicas: int = 64
@@ -78,15 +74,20 @@ class Growth:
 
     @property
     def factor(self) -> float:
-        """How many times as much the largest costs as the smallest."""
+        """The cost of the largest size, divided by that of the smallest."""
         return self.seconds[-1] / self.seconds[0]
 
     @property
     def exponent(self) -> float:
-        """Of the power that fits: 0 is constant, 1 linear."""
+        """Of the power law that fits: 0 is constant, 1 linear."""
         return statistics.linear_regression(
             [math.log(size) for size in self.sizes], [math.log(s) for s in self.seconds]
         ).slope
+
+    def as_json(self) -> dict[str, Any]:
+        """`ms`: at each size."""
+        ms = [float(f"{1000 * seconds:.3g}") for seconds in self.seconds]
+        return {"factor": round(self.factor, 2), "power": round(self.exponent, 2), "ms": ms}
 
 
 def sizes_of(axis: str) -> tuple[int, ...]:
@@ -95,7 +96,7 @@ def sizes_of(axis: str) -> tuple[int, ...]:
 
 
 async def measure(rounds: int = ROUNDS) -> list[Growth]:
-    """Each on a Redis of its own."""
+    """Each on a separate Redis."""
     found = []
     for cost, (case, axes) in CASES.items():
         for axis in axes:
@@ -148,7 +149,7 @@ async def decision(url: str, size: Size) -> Call:
 
 
 async def event(url: str, size: Size) -> Call:
-    """The prompt that came first goes when another is stored, for the cache is full."""
+    """The cache is full: the oldest prompt is evicted when another is stored."""
     redis, slot, incarnation = connect(url, decode=False), size.replicas - 1, "bench"
     assert await slots.claim(redis, index_pool.POOL, incarnation, slot) == slot
     cached = CachedBlocks(HASHER, "bench", None, SEGMENT_TOKENS)
@@ -162,74 +163,17 @@ async def event(url: str, size: Size) -> Call:
         tokens = array("H", random.randbytes(2 * BLOCK_TOKENS * blocks)).tolist()
         return BlockStored(hashes, None, tokens, BLOCK_TOKENS, "GPU")
 
+    write = partial(slots.write_bits, redis, index_pool.POOL, slot, incarnation)
     for _ in range(max(1, size.blocks // blocks)):
         cached.apply([stored()])
-        keys = cached.take_changes().set
-        write = partial(slots.write_bits, redis, index_pool.POOL, slot, incarnation, keys, [])
-        assert await patiently(write)
+        assert await patiently(partial(write, cached.take_changes().set, []))
 
     async def call() -> float:
         removed, new = BlockRemoved(held.pop(0)[::-1], "GPU"), stored()
         began = time.perf_counter()
         cached.apply([removed, new])
         changes = cached.take_changes()
-        await patiently(
-            partial(
-                slots.write_bits,
-                redis,
-                index_pool.POOL,
-                slot,
-                incarnation,
-                changes.set,
-                changes.cleared,
-            )
-        )
-        return time.perf_counter() - began
-
-    return call
-
-
-async def board(url: str, size: Size) -> Call:
-    """All gateways read the board, one after the other."""
-    redis = connect(url)
-    loads = board_of(size.replicas)
-    for load in loads:
-        await patiently(partial(slots.claim, redis, index_pool.POOL, load.incarnation, load.slot))
-    readers = [
-        LoadReader(redis, index_pool.POOL, LoadBoard(time.monotonic)) for _ in range(size.gateways)
-    ]
-
-    async def call() -> float:
-        for start in range(0, len(loads), RENEWED_AT_ONCE):
-            beats = (
-                partial(
-                    slots.renew, redis, index_pool.POOL, load.slot, load.incarnation, load.to_json()
-                )
-                for load in loads[start : start + RENEWED_AT_ONCE]
-            )
-            await asyncio.gather(*map(patiently, beats))
-        began = time.perf_counter()
-        for reader in readers:
-            await patiently(reader.read)
-        return time.perf_counter() - began
-
-    return call
-
-
-async def return_of_all(url: str, size: Size) -> Call:
-    """What a replica holds is written anew, after a flush of Redis."""
-    redis: AsyncRedis = connect(url, decode=False)
-    held = size.blocks * BLOCK_TOKENS // SEGMENT_TOKENS
-
-    async def call() -> float:
-        await redis.flushdb()
-        slot = await slots.claim(redis, index_pool.POOL, "bench", size.replicas - 1)
-        keys = [random.randbytes(KEY_BYTES) for _ in range(held)]
-        began = time.perf_counter()
-        for start in range(0, held, 1024):
-            part = keys[start : start + 1024]
-            write = partial(slots.write_bits, redis, index_pool.POOL, slot, "bench", part, [])
-            assert await patiently(write)
+        await patiently(partial(write, changes.set, changes.cleared))
         return time.perf_counter() - began
 
     return call
@@ -238,6 +182,4 @@ async def return_of_all(url: str, size: Size) -> Call:
 CASES: Mapping[str, tuple[Callable[[str, Size], Awaitable[Call]], tuple[str, ...]]] = {
     "decision": (decision, ("prompt_tokens", "replicas", "gateways", "blocks")),
     "event": (event, ("prompt_tokens", "replicas", "blocks")),
-    "replica": (board, ("replicas", "gateways")),
-    "replica_anew": (return_of_all, ("blocks",)),
 }

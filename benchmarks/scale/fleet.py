@@ -1,7 +1,7 @@
-"""Simulated engines in virtual time, behind whatever chooses among them.
+"""Simulated engines in virtual time, behind a router that chooses among them.
 
-Only engines in which something happens are carried on, so that a thousand of them cost little more
-than those of them that work. A router is told of all that a real one would hear of, when it would.
+Only engines in which something happens are advanced, so idle ones among a thousand cost nothing. A
+router receives what a real one would, at the time at which it would.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SimulatedReplicas:
 
 
 class Router(Protocol):
-    """Who chooses. `ticks`: it wants to be told of the replicas' loads every READ_PERIOD_S."""
+    """Chooses a replica for each request. `ticks`: whether it reads loads every READ_PERIOD_S."""
 
     ticks: bool = False
 
@@ -58,7 +58,7 @@ class Router(Protocol):
         """The replica for request `number`."""
 
     def expected_cached(self, number: int) -> int:
-        """Tokens that the replica is told to be cached, for what it reports of its queue."""
+        """Cached tokens that the gateway announces to the replica, for its report of its queue."""
         return 0
 
     def tick(self, now: float) -> None:
@@ -83,13 +83,13 @@ class Router(Protocol):
 
 
 class VirtualFleet:
-    """Plays requests on replicas, under a router."""
+    """Plays requests on replicas, with a router in front."""
 
     def __init__(self, replicas: SimulatedReplicas, router: Router) -> None:
         self._replicas = replicas
         self._router = router
         self._visits: dict[str, Visit] = {}
-        # (when, replica); what is no longer true is found out by `_wakes`
+        # (when, replica); an entry that `_wakes` contradicts is out of date
         self._heap: list[tuple[float, int]] = []
         self._wakes: list[float | None] = [None] * len(replicas)
 

@@ -1,10 +1,10 @@
-"""Our gateways and the replicas' publishers in virtual time, over a real Redis.
+"""Antefix's gateways and the replicas' publishers in virtual time, over a real Redis.
 
-Each gateway has a scheduler, a load board and an index of its own, as a gateway process has. It
-reads the board every READ_PERIOD_S, at another moment than the others, from snapshots as old; hears
-of the others' placements HEARD_AFTER_S after they were made; and looks each prompt up in Redis,
-where publishers write what the engines' KV events tell. Left out: leases (`redis_load` measures
-what they take of Redis), and the 5 ms in which a publisher gathers events.
+Each gateway has a separate scheduler, load board and index, as a gateway process has. It reads the
+board every READ_PERIOD_S, at another moment than the others, from snapshots of that age. Other
+gateways' placements arrive HEARD_AFTER_S after they were made. Each prompt is looked up in Redis,
+where publishers write the engines' KV events. Not simulated: leases (`redis_load` measures them),
+and the 5 ms in which a publisher gathers events.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HEARD_AFTER_S = 0.003
 
 
 class _Publisher:
-    """One replica's part of the index, written when it is asked for."""
+    """One replica's part of the index, written before the next lookup."""
 
     def __init__(self, redis: AsyncRedis, pool: str, hasher: SegmentHasher, tokens: int) -> None:
         self._redis = redis
@@ -78,7 +78,7 @@ class _Publisher:
             changes.cleared,
             self._written + 1,
         )
-        assert await patiently(write), "the slot was taken away"
+        assert await patiently(write), "another incarnation has the slot"
         self._written += slots.batch_count(changes.set, changes.cleared)
 
     def _with_tokens(self, event: KvEvent) -> KvEvent:
@@ -100,7 +100,7 @@ class _IndexedGateway:
 
 @dataclass(eq=False)
 class _Said:
-    """What a replica said of itself lately."""
+    """The latest report of a replica."""
 
     sequence: int = 0
     arrived: deque[tuple[float, str]] = field(default_factory=deque)
@@ -205,9 +205,9 @@ class IndexedGateways(Router):
             self._announced.append((self._now + HEARD_AFTER_S, gateway, placed))
 
     def _catch_up(self, number: int, gateway: _IndexedGateway, now: float) -> None:
-        """What it has read and heard until now, in its order."""
+        """Apply what it has read and received until now, in order."""
         for at, loads in self._snapshots:
-            # nobody comes to a gateway that has read nothing yet
+            # a gateway gets no request before it has read the board once
             read_at = at if gateway.read_at < 0.0 else at + gateway.offset_s
             if gateway.read_at < read_at <= now:
                 self._hear(number, gateway, read_at)

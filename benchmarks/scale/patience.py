@@ -1,4 +1,4 @@
-"""Calls of Redis that are repeated where this machine was too busy for it to answer in time."""
+"""Calls of Redis that are repeated when a busy machine makes them time out."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-# Nothing is to be cut off: no request waits for it, and virtual time stands still.
+# Nothing is cut off: virtual time stands still meanwhile.
 PATIENT_S = 60.0
 TIMES = 30
 
 
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:
-    """What it returns in the end; each of `router.slots`' calls can be repeated. Raises
+    """Return the first result in time; each call of `router.slots` can be repeated. Raises
     TimeoutError when Redis does not answer at all."""
     for _ in range(TIMES):
         try:

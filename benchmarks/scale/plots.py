@@ -1,4 +1,4 @@
-"""The fleet's plots; the same figures give the same bytes."""
+"""The fleet's plot; the same figures give the same bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scale.costs import FACTOR, Growth
 from benchmarks.scale.goals import VARIATION
 from benchmarks.scale.results import FleetSummary
 from benchmarks.scale.simulate import CONVERSATIONS
@@ -24,10 +23,9 @@ COLOURS = {
     "exact_and_load": "#56b4e9",
     "oracle": TAIL,
 }
-AXES = ("prompt_tokens", "replicas", "gateways", "blocks")
 
 
-def draw_fleets(found: Sequence[FleetSummary], file: Path) -> None:
+def draw(found: Sequence[FleetSummary], file: Path) -> None:
     """Cached tokens and spread by the number of replicas; times by each trace's load."""
     played = dict.fromkeys(s.case.workload for s in found)
     recorded = [name for name in played if name not in (CONVERSATIONS, *WORKLOADS)]
@@ -59,33 +57,6 @@ def draw_fleets(found: Sequence[FleetSummary], file: Path) -> None:
             axis.set_xlabel("requests/s")
         handles, labels = cached.get_legend_handles_labels()
         figure.legend(handles, labels, loc="upper right", ncols=len(labels), frameon=False)
-
-
-def draw_costs(growths: Sequence[Growth], file: Path) -> None:
-    """A row a cost, a column an axis; dotted is linear."""
-    costs = list(dict.fromkeys(_row(growth) for growth in growths))
-    with drawn(file, (8.4, 1.9 * len(costs)), len(costs), len(AXES)) as (_, axes):
-        for row, cost in enumerate(costs):
-            for column, axis_name in enumerate(AXES):
-                axis = axes[row][column]
-                of = [g for g in growths if (_row(g), g.axis) == (cost, axis_name)]
-                if not of:
-                    axis.set_visible(False)
-                    continue
-                [growth] = of
-                ms = [1000 * seconds for seconds in growth.seconds]
-                axis.plot(growth.sizes, ms, "o-", color=OURS, markersize=3)
-                ends = (growth.sizes[0], growth.sizes[-1])
-                axis.plot(ends, (ms[0], ms[0] * FACTOR), ":", color=LIMIT)
-                axis.set_xscale("log")
-                axis.set_yscale("log")
-                axis.set_xlabel(axis_name.replace("_", " "))
-                if column == 0 or not any(_row(g) == cost and g.axis == AXES[0] for g in growths):
-                    axis.set_ylabel(f"{cost}, ms")
-
-
-def _row(growth: Growth) -> str:
-    return growth.cost.partition("_")[0]
 
 
 def _replicas(s: FleetSummary) -> int:

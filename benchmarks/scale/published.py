@@ -1,10 +1,9 @@
-"""A load that a peer published, with all that came of it: llm-d's shared prefixes on eight pods.
+"""A load that a peer published with its results: llm-d's shared prefixes on eight pods.
 
 Source: llm-d-kv-cache, benchmarking/73-capacity/README.md: inference-perf's `shared_prefix` data,
-Qwen3 32B, two H100 a pod, 307,328 tokens of KV each, of which the prompts fill 73 %. Each stage is
-played after a warm-up of its own: there, one followed the other on the same pods. Those with 35 and
-more requests a second are left out: answers fill the caches then, where a simulated engine lets
-requests wait, and vLLM lets them in and preempts.
+Qwen3 32B, two H100 a pod, 307,328 tokens of KV each, of which the prompts fill 73 %. Each stage has
+a warm-up here; there, stages followed each other on the same pods. Stages of 35 and more requests a
+second are left out: answers fill the caches, so vLLM preempts, where a simulated engine queues.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from types import MappingProxyType
+from typing import NamedTuple
 
 from simulator import engine_profile
 from simulator.traces import Request, Trace
@@ -25,12 +25,11 @@ GROUPS, USERS = 150, 5
 SYSTEM_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 6000, 1200, 1000
 BLOCK_TOKENS = 128
 WARM_UP_RATE, WARM_UP_S = 15.0, 50.0
-# Until what the warm-up began has ended: none of it is under way when a stage begins.
+# All requests of the warm-up have ended when a stage begins.
 SETTLE_S = 120.0
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """Seconds to the first token, of one router at one rate."""
 
     mean_s: float
@@ -39,8 +38,8 @@ class Published:
 
 @dataclass(frozen=True)
 class Stage:
-    """`seconds` of so many requests a second, and what came of it under some of the peer's
-    schedulers: `random`, `estimated` (what it has sent where) and `precise` (KV events)."""
+    """`seconds` of requests at one rate, and TTFTs under three of the peer's schedulers: `random`,
+    `estimated` (what it has sent where) and `precise` (KV events)."""
 
     seconds: float
     random: Published
@@ -53,9 +52,9 @@ class Stage:
         return self.random.mean_s > 10.0
 
     @property
-    def times(self) -> tuple[float, float]:
-        """How many times sooner than at random first tokens came with KV events: mean and p90."""
-        return self.random.mean_s / self.precise.mean_s, self.random.p90_s / self.precise.p90_s
+    def times(self) -> tuple[float, ...]:
+        """Random's TTFT, divided by that with KV events: mean and p90."""
+        return tuple(random / of for random, of in zip(self.random, self.precise, strict=True))
 
 
 STAGES: Mapping[float, Stage] = MappingProxyType(
@@ -67,13 +66,13 @@ STAGES: Mapping[float, Stage] = MappingProxyType(
         ),
     }
 )
-# What a first token took where hardly anybody asked, 3 requests a second with KV events: no wait,
-# but the way there and back, and what is computed of a cached prompt.
+# The peer's TTFT at 3 requests a second with KV events: no queue, but the network and the part of a
+# cached prompt that is computed.
 LEAST_S = 0.291
 
 
 def shared_prefixes(seed: int, rate: float) -> Trace:
-    """The warm-up, and the stage with that rate. Prompts come in turn, in an order by chance."""
+    """The warm-up, and the stage with this rate. Prompts take turns in a random order."""
     rng = random.Random(f"{WORKLOAD}/{seed}")
     prompts = [(group, user) for group in range(GROUPS) for user in range(USERS)]
     rng.shuffle(prompts)
@@ -93,13 +92,13 @@ def shared_prefixes(seed: int, rate: float) -> Trace:
 
 
 def warm_up(rate: float) -> float:
-    """The share of the requests that comes before the stage with that rate."""
+    """The share of the requests that comes before the stage with this rate."""
     before = WARM_UP_RATE * WARM_UP_S
     return before / (before + rate * STAGES[rate].seconds)
 
 
 def _poisson(rng: random.Random, begins: float, rate: float, seconds: float) -> list[float]:
-    """So many arrivals as come in so long on average."""
+    """The average number of arrivals in `seconds`, at random times, in order."""
     return sorted(begins + rng.random() * seconds for _ in range(round(rate * seconds)))
 
 

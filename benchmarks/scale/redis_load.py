@@ -1,15 +1,14 @@
-"""What a fleet takes of Redis: each kind of call, as one that a replica or a gateway makes.
+"""What a fleet takes of Redis, by kind of call.
 
-A kind's cost is the CPU time that the server spent for it, with what it takes to read and to
-answer it, by the server's own account (INFO cpu). One Redis serves on one core; so its head-room
-is that core over the sum of rates times costs.
+The cost of a call is the server's CPU time for it, reading and answering included (INFO cpu). One
+Redis serves on one core, so its head-room is that core divided by the sum of rates times costs.
 
-    heartbeat      a replica's lease and load, ten times a second
-    board          a gateway's reading of all leases, ten times a second
+    heartbeat      a replica renews its lease and load, ten times a second
+    board          a gateway reads all leases, ten times a second
     lookup         of a prompt in the index, one a request
-    write          what an engine has cached and evicted since, one a request
+    write          newly cached and evicted segments of an engine, one a request
     announcement   of a placement, one a request
-    hearing        of what was announced since the last time, by each gateway
+    hearing        a gateway reads what others announced since the last time
 """
 
 from __future__ import annotations
@@ -17,12 +16,14 @@ from __future__ import annotations
 import asyncio
 import random
 import statistics
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from benchmarks.scale.patience import PATIENT_S, patiently
 from benchmarks.stand import index_pool
@@ -51,8 +52,8 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class RedisDemand:
-    """What a fleet asks of Redis: `requests` a second over all gateways, each with a prompt of
-    `segments`, of which `computed` are not cached; where caches are full, as many are evicted."""
+    """`requests` a second over all gateways, each with a prompt of `segments`, of which `computed`
+    are not cached. Caches are full, so as many are evicted."""
 
     replicas: int
     gateways: int
@@ -62,8 +63,8 @@ class RedisDemand:
 
     @property
     def heard_at_once(self) -> int:
-        """Announcements that a gateway hears of in one call: the first, and what came in the pause
-        after the call before."""
+        """Announcements that a gateway reads in one call: the first, and those in the pause after
+        the call before."""
         return round(1 + self.requests * PAUSE_S)
 
     @property
@@ -76,6 +77,22 @@ class RedisDemand:
             "announcement": self.requests,
             "hearing": self.requests * self.gateways / self.heard_at_once,
         }
+
+
+# A 10,000-token prompt in segments of 128, of which a third is cached.
+DEMAND = RedisDemand(replicas=1000, gateways=8, requests=1000.0, segments=78, computed=52)
+# Of a Redis Cluster.
+NODES, POOLS = 3, 24
+
+
+def pools_on_nodes(pools: int = POOLS, nodes: int = NODES) -> list[int]:
+    """How many pools Redis Cluster places on each node, with its hash slots spread evenly.
+
+    All keys of a pool have one hash tag, so a pool is on one node."""
+    share = -(-REDIS_CLUSTER_HASH_SLOTS // nodes)
+    keys = [slots.slots_key(f"fleet/model-{number}").encode() for number in range(pools)]
+    counts = Counter(key_slot(key) // share for key in keys)
+    return [counts[node] for node in range(nodes)]
 
 
 @dataclass(frozen=True)
@@ -97,7 +114,7 @@ class RedisLoad:
 
 
 async def measure(url: str, demand: RedisDemand) -> RedisLoad:
-    """On an empty Redis, which is left with a pool of so many replicas."""
+    """On an empty Redis, which then has a pool of the demand's replicas."""
     clients = [connect(url, decode=False) for _ in range(CLIENTS)]
     text = connect(url)
     try:
@@ -107,7 +124,7 @@ async def measure(url: str, demand: RedisDemand) -> RedisLoad:
         for kind, call in calls.items():
             costs = []
             for _ in range(ROUNDS):
-                for slot in range(demand.replicas):  # a lease is not to end meanwhile
+                for slot in range(demand.replicas):  # so that no lease ends meanwhile
                     await patiently(partial(calls["heartbeat"], slot))
                 costs.append(await _cost(text, call, CALLS[kind]))
             cost_s[kind] = statistics.median(costs)
@@ -152,7 +169,7 @@ async def _calls(
         slot = number % demand.replicas
         client = clients[number % CLIENTS]
         fresh = [random.randbytes(KEY_BYTES) for _ in range(demand.computed)]
-        # what is evicted was written before, by a replica whose turn it is again
+        # what is evicted was written at this replica's last turn
         old, written[slot] = written.get(slot, []), fresh
         assert await slots.write_bits(client, index_pool.POOL, slot, incarnations[slot], fresh, old)
 

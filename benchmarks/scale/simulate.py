@@ -1,4 +1,4 @@
-"""One simulation: requests, replicas and who chooses among them. A process of its own each."""
+"""One simulation, in a separate process: requests, replicas and a router."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from simulator.engines import Hardware
 from simulator.simulation import in_blocks_of
 from simulator.traces import Trace
 
-OURS = "antefix"
+OURS, TREE = "antefix", "approximate_tree"
 CONVERSATIONS = "conversations"
 POOL = "bench/scale"
-# In which caches fill.
+# The share of the chats in which caches fill.
 WARM_UP = 1 / 3
-# Of the synthetic traffic: that many, within these seconds. A shared system prompt comes to each
-# replica once; in a minute that alone would be a hundredth of all hits. And so many for each
-# replica: of 33 that each had on average, some would have twice as many as others by chance.
+# Of the chats: requests in all and of a replica, and the least and most seconds. Each replica
+# computes a shared system prompt once, which in one minute would be a hundredth of all hits. With
+# only 33 requests a replica, some would get twice the requests of others by chance.
 MOST_REQUESTS, OF_A_REPLICA, MIN_SECONDS, MOST_SECONDS = 50_000, 150, 15.0, 240.0
 # Of each workload of `antefix bench`; its load is of what the fleet can do when nothing is cached.
 EPISODES, CHAT_LOAD = 5, 0.7
@@ -99,10 +99,6 @@ async def _ours(
         await router.aclose()
 
 
-def run(simulation: Simulation) -> FleetSummary:
-    return simulation.run()
-
-
 @functools.cache
 def _read(file: Path, seed: int) -> Trace:
     return traces.read(file, seed)
@@ -111,7 +107,7 @@ def _read(file: Path, seed: int) -> Trace:
 def capacity(trace: Trace, hardware: Hardware) -> float:
     """Requests of this kind that one replica can compute a second when nothing is cached.
 
-    With a full batch, so that what a step takes by itself is shared by all that decode in it.
+    Batches are full: all that decode in a step share its fixed cost.
     """
     prompts = sum(request.prompt_tokens for request in trace.requests) / len(trace.requests)
     answers = sum(request.answer_tokens for request in trace.requests) / len(trace.requests)

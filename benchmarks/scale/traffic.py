@@ -1,7 +1,7 @@
-"""What is asked of the fleet: traces of a given rate, and the tokens that their blocks stand for.
+"""Requests to the fleet: traces of a given rate, and the tokens of their blocks.
 
-A trace knows a block by a number alone; `tokens_of` gives it tokens, so that gateways and replicas
-name it by the keys that real ones would. Equal numbers have equal tokens.
+In a trace a block is a number. `tokens_of` gives it tokens, so that gateways and replicas use the
+same keys as real ones. Equal numbers have equal tokens.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from simulator.traces import Request, Trace
 
 CONVERSATION_BLOCK_TOKENS = 128
 CHAT_BLOCK_TOKENS, CHAT_ANSWER_TOKENS = 16, 60
-# Of an episode; the next begins with prompts that nobody has seen.
+# Of an episode; the next begins with new prompts.
 EPISODE_S = 30.0
 
 Parts = TypeVar("Parts", bytes, list[str])
 
 
 def conversations(seed: int, rate: float, seconds: float) -> Trace:
-    """Chats of some turns, half of them behind a shared system prompt, at so many requests a
+    """Chats of several turns, half of them behind a shared system prompt, at `rate` requests a
     second."""
     size = CONVERSATION_BLOCK_TOKENS
     requests = []
@@ -45,8 +45,8 @@ def conversations(seed: int, rate: float, seconds: float) -> Trace:
 
 
 def chats(workload: str, seed: int, rate: float, episodes: int) -> Trace:
-    """One of the workloads of `antefix bench`, so many times anew. A word is a token; a turn comes
-    when its client has thought, as if answers took no time."""
+    """A workload of `antefix bench`, played anew in each episode. A word is a token; a turn comes
+    after its client's think time, as if answers took no time."""
     arrivals = WORKLOADS[workload].arrivals(EPISODE_S, rate)
     requests = [
         request
@@ -70,9 +70,9 @@ def _turns(talk: Conversation, begins: float) -> Iterator[Request]:
 
 
 def paced(trace: Trace, requests: int, rate: float, seed: int) -> Trace:
-    """So many of the trace's first requests, at `rate` a second: faster or slower than recorded.
+    """The first `requests` of the trace, at `rate` a second instead of the recorded rate.
 
-    Where the trace has fewer, there are copies of it, that have nothing in common with each other.
+    A shorter trace is played as several copies, which have no blocks in common.
     """
     copies = math.ceil(requests / len(trace.requests))
     part = trace.requests[: math.ceil(requests / copies)]
@@ -93,8 +93,8 @@ def tokens_of(block: int, block_tokens: int) -> bytes:
 
 
 def ceiling(requests: Iterable[Request], block_tokens: int) -> list[int]:
-    """Tokens of each request that one of those before it had too: what caches would have that
-    forget nothing, are shared by all and know of a request as soon as it comes."""
+    """Tokens of each request that an earlier one had too: the hits of caches that forget nothing,
+    that all replicas share, and that have a request as soon as it comes."""
     known: set[int] = set()
     found = []
     for request in requests:
@@ -105,13 +105,13 @@ def ceiling(requests: Iterable[Request], block_tokens: int) -> list[int]:
 
 
 def shuffled_gateways(count: int, gateways: int, seed: int) -> Sequence[int]:
-    """To which gateway each of so many requests comes."""
+    """The gateway of each of `count` requests."""
     rng = random.Random(f"gateways/{seed}")
     return [rng.randrange(gateways) for _ in range(count)]
 
 
 def _parts(whole: Parts, length: int) -> list[Parts]:
-    """All that are so long."""
+    """All parts of this length."""
     return [whole[at : at + length] for at in range(0, len(whole) - length + 1, length)]
 
 

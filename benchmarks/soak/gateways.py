@@ -1,9 +1,9 @@
-"""What the gateways of a fleet hold in memory, looked up in their Ray actors from outside.
+"""What the gateways of a fleet hold in memory, read in their Ray actors from outside.
 
     python -m benchmarks.soak.gateways ADDRESS
 
-is connected to the Ray there, in the environment of a fleet's drivers. For each line on stdin it
-writes what gateways hold, as a line of JSON; null where one does not answer.
+connects to the Ray there. For each line on stdin it writes the items that gateways hold, as a line
+of JSON; null where one does not answer.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ WALKS = 20
 
 @contextmanager
 def held_by_gateways(home: Home) -> Iterator[Callable[[], Counter[str]]]:
-    """A function that says what all gateways of the fleet that runs in `home` hold together, as
-    `held_items`. It raises OSError where one does not answer."""
+    """A function that returns what all gateways of the fleet in `home` hold together, as
+    `held_items` names it. It raises OSError where one does not answer."""
     state = home.state()
     assert state is not None
     inherited = ray_head.environment(home, state.run_id)
-    # it is none of the fleet's processes, which are counted
+    # without the fleet's marker: this process is not one of those that are counted
     env = {key: inherited[key] for key in inherited.keys() - processes.marker(state.run_id).keys()}
     with subprocess.Popen(
         [sys.executable, "-m", __name__, state.ray_address],
@@ -48,21 +48,19 @@ def held_by_gateways(home: Home) -> Iterator[Callable[[], Counter[str]]]:
         stdout=subprocess.PIPE,
         text=True,
     ) as child:
+        assert child.stdin is not None and child.stdout is not None
+        asks, answers = child.stdin, child.stdout
 
         def held() -> Counter[str]:
-            assert child.stdin is not None and child.stdout is not None
-            child.stdin.write("\n")
-            child.stdin.flush()
-            found = json.loads(child.stdout.readline() or "null")
-            if found is None:
-                raise OSError("a gateway does not say what it holds")
+            print(file=asks, flush=True)
+            if (found := json.loads(answers.readline() or "null")) is None:
+                raise OSError("a gateway does not report what it holds")
             return Counter(found)
 
         try:
             yield held
         finally:
-            assert child.stdin is not None
-            child.stdin.close()
+            asks.close()
 
 
 def _held() -> Counter[str] | None:
@@ -73,15 +71,15 @@ def _held() -> Counter[str] | None:
         asked = [actor.__ray_call__.remote(_held_by) for actor in actors]
         found = Counter[str]()
         for of_one in ray.get(asked, timeout=TIMEOUT_S):
-            found.update(of_one)  # a sum would leave out those of 0
+            found.update(of_one)  # a sum would omit counts of 0
         return found
     except (ValueError, ray.exceptions.RayError) as error:
-        print(f"a gateway does not say what it holds: {error}", file=sys.stderr)
+        print(f"a gateway does not report what it holds: {error}", file=sys.stderr)
         return None
 
 
 def _held_by(replica: Any) -> Counter[str]:
-    """Called in the process of Ray Serve's replica, whose callable is the gateway."""
+    """Runs in the process of Ray Serve's replica, whose callable is the gateway."""
     gateway = replica._replica_impl._user_callable_wrapper.user_callable
     for _ in range(WALKS - 1):
         try:
@@ -95,7 +93,7 @@ def main(ray_address: str, written: Any) -> None:
     # gateways cannot import benchmarks
     for module in (held_items, sys.modules[__name__]):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    # Ray would replace the loopback address with the machine's, where nothing listens
+    # otherwise Ray replaces the loopback address with the machine's, where nothing listens
     ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
     ray.init(ray_address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
     for _ in sys.stdin:

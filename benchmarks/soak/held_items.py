@@ -1,78 +1,66 @@
-"""What a process holds: the lengths of the containers that live as long as one object of ours."""
+"""What a process holds: the lengths of the containers that live as long as one Antefix object."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from enum import Enum, auto
-from functools import cache
 from itertools import islice
 
-OURS = ("autoscaling", "common", "deployments", "observability", "router")
-# What a fleet file says does not grow by itself.
+PACKAGES = ("autoscaling", "common", "deployments", "observability", "router")
+# What a fleet file configures does not grow.
 _SETTINGS = "deployments.fleet"
-# Of a container's items, how many are looked into: a few pools, not thousands of requests.
+# The most items of a container that are walked: a few pools, not thousands of requests.
 LOOKED_INTO = 16
 
 
-class _HowHeld(Enum):
-    OURS = auto()
-    QUEUE = auto()
-    MAPPING = auto()
-    ITEMS = auto()
-    NEITHER = auto()
+# How instances of a class hold items; empty: not at all. A plain dict: it is pickled by value.
+_kinds: dict[type, str] = {}
 
 
-class _Kinds(dict[type, _HowHeld]):
-    """Of classes, each of which is asked once."""
-
-    def __missing__(self, of: type) -> _HowHeld:
-        kind = _HowHeld.NEITHER
-        if issubclass(of, asyncio.Queue):
-            kind = _HowHeld.QUEUE
-        elif issubclass(of, Mapping):
-            kind = _HowHeld.MAPPING
-        elif issubclass(of, list | set | deque):
-            kind = _HowHeld.ITEMS
-        elif of.__dictoffset__ and of.__module__.partition(".")[0] in OURS:
-            kind = _HowHeld.NEITHER if of.__module__.startswith(_SETTINGS) else _HowHeld.OURS
-        self[of] = kind
-        return kind
-
-
-_kinds = _Kinds()
+def _kind(of: type) -> str:
+    if (known := _kinds.get(of)) is not None:
+        return known
+    if issubclass(of, asyncio.Queue):
+        kind = "queue"
+    elif issubclass(of, Mapping):
+        kind = "mapping"
+    elif issubclass(of, list | set | deque):
+        kind = "items"
+    else:
+        is_ours = of.__dictoffset__ and of.__module__.partition(".")[0] in PACKAGES
+        kind = "object" if is_ours and not of.__module__.startswith(_SETTINGS) else ""
+    _kinds[of] = kind
+    return kind
 
 
 def held_items(root: object) -> Counter[str]:
-    """Items by `Class.attribute` of what holds them, added up over all objects of a class.
+    """Items by `Class.attribute` of their holder, added up over all objects of a class.
 
-    It goes from attribute to attribute, and to the first items of a container, as long as those
-    are objects of ours. A gateway's take its event loop 0.2 to 0.3 ms.
+    Walks attributes, and the first items of containers, while these are Antefix objects. For a
+    gateway, this takes its event loop 0.2 to 0.3 ms.
     """
     found: Counter[str] = Counter()
     seen = {id(root)}
     holders = [root]
-    for holder in holders:  # which grows meanwhile
+    for holder in holders:  # grows meanwhile
         for name, value in vars(holder).items():
-            kind = _kinds[type(value)]
-            if kind is _HowHeld.NEITHER:
+            if not (kind := _kind(type(value))):
                 continue
-            looked_into: Iterable[object] = (value,)
-            if kind is _HowHeld.QUEUE:
+            walked: Iterable[object] = (value,)
+            if kind == "queue":
                 found[_named(type(holder).__name__, name)] += value.qsize()
                 continue
-            if kind is not _HowHeld.OURS:
+            if kind != "object":
                 found[_named(type(holder).__name__, name)] += len(value)
-                items = value.values() if kind is _HowHeld.MAPPING else value
-                looked_into = islice(items, LOOKED_INTO)
-            for one in looked_into:
-                if _kinds[type(one)] is _HowHeld.OURS and id(one) not in seen:
+                items = value.values() if kind == "mapping" else value
+                walked = islice(items, LOOKED_INTO)
+            for one in walked:
+                if _kind(type(one)) == "object" and id(one) not in seen:
                     seen.add(id(one))
                     holders.append(one)
     return found
 
 
-@cache
 def _named(holder: str, attribute: str) -> str:
     return f"{holder}.{attribute}".replace("._", ".").lstrip("_")

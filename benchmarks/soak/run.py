@@ -1,13 +1,11 @@
-"""A fleet under mixed traffic, watched for what grows: make soak ARGS="--minutes 60"
+"""Watch a fleet under mixed traffic for growth: make soak ARGS="--minutes 60"
 
-Two gateways and two real engines. The same cycle of 20 seconds is played again and again
-(`benchmarks.soak.traffic`): streams and whole answers, clients that leave, refused bodies, more at
-once than is let in, keys that are made and taken away; every few minutes an engine is killed, and
-Ray Serve starts another. All that a leak could be is sampled meanwhile (`benchmarks.soak.watch`).
-After a warm-up, in which caches fill, allocators grow and explanations reach the age at which Redis
-forgets them, nothing may have a slope whose 95 % interval lies above what counts as growth
-(`benchmarks.soak.verdict`, which also tells what fills up from what grows for ever, where a soak is
-long enough). Then the traffic ends, and nothing may be held for a request.
+Two gateways and two real engines serve the same cycle of 20 seconds again and again
+(`benchmarks.soak.traffic`). Every few minutes an engine is killed, and Ray Serve starts another.
+`benchmarks.soak.watch` samples all that could leak. A warm-up does not count, in which caches fill
+and explanations reach the age at which Redis expires them. Afterwards no slope may have a 95 %
+interval above its bound (`benchmarks.soak.verdict`). At the end, without traffic, nothing may be
+held for a request.
 """
 
 from __future__ import annotations
@@ -50,20 +48,19 @@ WARM_UP_SHARE = 0.3
 ASKERS, BURST = 4, 16
 KILL_EVERY = 20
 FIRST_REQUESTS = 30
-# Budgets' leases lapse, dead slots are swept and engines start again within that.
+# By then budgets' leases lapse, dead slots are swept and engines start again.
 DRAIN_S = 180.0
 IDLE_S = 5.0
 
 
 class Soak:
-    """Of one fleet. `samples` are those of the traffic, (seconds, sample)."""
+    """Of one fleet. `samples`: (seconds, sample) pairs during the traffic."""
 
     def __init__(self, fleet: BenchFleet, http: aiohttp.ClientSession, held: Held) -> None:
         home = Home(fleet.home)
         state = home.state()
         assert state is not None
         self._fleet = fleet
-        self._http = http
         self._keys_file = home.keys_file
         self.client = redis.Redis.from_url(state.redis_url)
         self.watch = FleetWatch(state.run_id, self.client, fleet.metrics_url, held)
@@ -75,7 +72,7 @@ class Soak:
         self._began = 0.0
 
     async def prepare(self) -> Sample:
-        """What an idle fleet holds that has served before."""
+        """The sample of an idle fleet that has served before."""
         for _ in range(FIRST_REQUESTS):
             await self.traffic.ask()
         self.traffic.told.clear()
@@ -99,19 +96,14 @@ class Soak:
             await asyncio.gather(sampling, return_exceptions=True)
 
     async def drained(self) -> dict[str, int]:
-        """What Redis and the engines still hold for requests; waits until it is nothing."""
+        """Wait until Redis and the engines hold nothing for requests. What they still hold."""
         until = asyncio.get_running_loop().time() + DRAIN_S
         while True:
             await asyncio.sleep(IDLE_S)
-            held = await self._held()
+            pools = await asyncio.to_thread(self._fleet.pools)
+            held = await asyncio.to_thread(held_for_requests, pools, self.client)
             if not any(held.values()) or asyncio.get_running_loop().time() > until:
                 return held
-
-    async def _held(self) -> dict[str, int]:
-        url, headers = self._fleet.gateway.url, self._fleet.gateway.headers
-        async with self._http.get(f"{url}/antefix/status", headers=headers) as answer:
-            pools = (await answer.json())["pools"]
-        return await asyncio.to_thread(held_for_requests, pools, self.client)
 
     async def _ask_until(self, until: float) -> None:
         while self._now() < until:
@@ -122,7 +114,7 @@ class Soak:
         await self.traffic.burst(BURST)
 
     def _kill_an_engine(self) -> None:
-        """The youngest: the others are watched for as long as it takes."""
+        """The youngest, so that the others are watched throughout."""
         if engines := self.watch.engines():
             max(engines, key=psutil.Process.create_time).kill()
             self.kills += 1
@@ -146,14 +138,14 @@ class Soak:
 
 
 def warm_up(cycles: int) -> int:
-    """How many cycles do not count."""
+    """The number of cycles that do not count."""
     return max(WARM_UP_CYCLES, int(WARM_UP_SHARE * cycles))
 
 
 async def measure(
     fleet: BenchFleet, cycles: int, held_now: Held
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures and goals. `held_now` says what the gateways hold."""
+    """Figures and goals. `held_now` returns what the gateways hold."""
     async with stream_client.session() as http:
         soak = Soak(fleet, http, held_now)
         before = await soak.prepare()
@@ -181,18 +173,16 @@ async def measure(
             unit: round(least_found(unit, counted_s), 1) for unit in BOUNDS_PER_HOUR
         },
     }
-    goals = {
+    counts = {
         **{
-            f"{unit}_that_grow_by_{bound:g}_an_hour": report.goal(
-                sum(one.figure.unit == unit for one in grown), at_most=0
-            )
+            f"{unit}_that_grow_by_{bound:g}_an_hour": sum(one.figure.unit == unit for one in grown)
             for unit, bound in BOUNDS_PER_HOUR.items()
         },
-        **{f"left_over_{what}": report.goal(count, at_most=0) for what, count in left.items()},
-        "requests_that_hang": report.goal(told["hung"], at_most=0),
-        "internal_errors": report.goal(told[500], at_most=0),
+        **{f"left_over_{what}": count for what, count in left.items()},
+        "requests_that_hang": told["hung"],
+        "internal_errors": told[500],
     }
-    return figures, goals
+    return figures, {name: report.goal(count, at_most=0) for name, count in counts.items()}
 
 
 def main() -> None:

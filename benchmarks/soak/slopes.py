@@ -1,12 +1,9 @@
-"""Whether a figure grows for as long as it is watched: its slope, with an interval, and a verdict.
+"""The slope of a figure under repeated cycles of traffic, with its 95 % interval. Pure.
 
-A figure is sampled while the same cycle of traffic is played again and again. Of each cycle one
-value counts, the median of its samples: what rises and falls within a cycle is no growth, and
-samples seconds apart tell the same thing twice. The slope is the median of those between every two
-cycles, and its 95 % interval is Kendall's (Theil 1950, Sen 1968): neither asks how the figure is
-distributed, and a third of the cycles may be off. For what is left of autocorrelation between
-cycles, Kendall's variance is larger by (1 + r) / (1 - r), which is n over the effective sample size
-of a first-order process (Bayley and Hammersley 1946; Yue and Wang 2004 for this very test).
+The median of each cycle's samples counts, since a figure may rise and fall within a cycle. The
+slope is the median of those between all pairs of cycles, its interval Kendall's (Theil 1950, Sen
+1968): neither depends on the distribution. Kendall's variance grows by (1 + r) / (1 - r) for the
+autocorrelation of cycles, as for a first-order process (Yue and Wang 2004).
 """
 
 from __future__ import annotations
@@ -20,9 +17,9 @@ from itertools import combinations, pairwise
 
 HOUR_S = 3600.0
 CONFIDENCE_Z = 1.96
-# With fewer, no interval excludes anything.
+# With fewer, every interval includes everything.
 FEWEST_CYCLES = 6
-# Where cycles are more alike than that, they are one long one.
+# The largest autocorrelation that is assumed.
 MOST_ALIKE = 0.9
 
 Samples = Sequence[tuple[float, float]]
@@ -30,22 +27,20 @@ Samples = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Slope:
-    """How much more in an hour, with the 95 % interval. `level`: the median, `cycles`: how many
-    values it is made from."""
+    """Growth per hour with its 95 % interval. `level`: the median of the figure."""
 
     per_hour: float
     low: float
     high: float
     level: float
-    cycles: int
 
     def exceeds(self, bound_per_hour: float) -> bool:
-        """Whether it grows by more than that, with all but 2.5 % certainty."""
+        """Whether it grows faster, with an error probability of 2.5 %."""
         return self.low > bound_per_hour
 
 
 def slope_of(samples: Samples, cycle_s: float) -> Slope | None:
-    """The slope of (seconds, figure) pairs; None where they are too few cycles' to tell."""
+    """The slope of (seconds, figure) pairs; None of fewer than FEWEST_CYCLES cycles."""
     by_cycle: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
     for at, value in samples:
         by_cycle[math.floor(at / cycle_s)].append((at, value))
@@ -61,11 +56,11 @@ def slope_of(samples: Samples, cycle_s: float) -> Slope | None:
     reach = CONFIDENCE_Z * math.sqrt(_kendall_variance(points) * _alike(points, middle))
     lowest = max(0, math.floor((len(slopes) - reach) / 2) - 1)
     highest = min(len(slopes) - 1, math.ceil((len(slopes) + reach) / 2))
-    return Slope(middle, slopes[lowest], slopes[highest], level, len(points))
+    return Slope(middle, slopes[lowest], slopes[highest], level)
 
 
 def _kendall_variance(points: Samples) -> float:
-    """Of Kendall's S, equal values taken into account."""
+    """The variance of Kendall's S, corrected for equal values."""
 
     def of(n: int) -> int:
         return n * (n - 1) * (2 * n + 5)
@@ -75,7 +70,7 @@ def _kendall_variance(points: Samples) -> float:
 
 
 def _alike(points: Samples, per_hour: float) -> float:
-    """By how much the variance is larger because neighbouring cycles are alike; at least 1."""
+    """The factor by which autocorrelation increases the variance; at least 1."""
     rests = [value - per_hour / HOUR_S * at for at, value in points]
     mean = statistics.fmean(rests)
     spread = sum((rest - mean) ** 2 for rest in rests)

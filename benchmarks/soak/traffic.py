@@ -1,9 +1,8 @@
-"""Mixed traffic: what a fleet meets in a year, in any order, a few requests a second.
+"""Mixed traffic: what a fleet meets in a year, in random order, a few requests a second.
 
-Streams and whole answers, clients that leave before, while and after they are served, bodies that
-are refused, keys that come and go, and who looks at the fleet meanwhile. Prompts come from a set
-that is larger than the engines' caches, so that blocks are stored and evicted all the time while
-what is known of prompts is bounded.
+Streams and whole answers, clients that leave before, while and after they are served, rejected
+bodies, changing keys, and status requests. The prompts are a bounded set, larger than the engines'
+caches, so that blocks are stored and evicted all the time.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ LOOKS = ("/v1/models", "/antefix/status", "/antefix/decisions?limit=5", "/antefi
 
 
 class MixedTraffic:
-    """`ask` sends one request of any kind. `told`: how often each status came, 0 for an answer
-    that was broken off by the other side; `hung` after HUNG_S."""
+    """`ask` sends one request of any kind. `told`: how often each status came; 0 for an interrupted
+    answer, `hung` after HUNG_S."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class MixedTraffic:
         self._kinds = [kind for times, kind in kinds for _ in range(times)]
 
     def change_keys(self) -> None:
-        """Every second tenant gets a new key and the others lose theirs; and so in turns."""
+        """Every second tenant gets a new key, and the others lose theirs, in turns."""
         self._turn += 1
         having = range(self._turn % 2, TENANTS, 2)
         made = {f"sk-soak-{secrets.token_hex(16)}": f"tenant-{number}" for number in having}
@@ -76,11 +75,11 @@ class MixedTraffic:
         self._keys = {self._operator_key: "default", **made}
 
     async def ask(self) -> None:
-        """One request, whatever comes of it."""
+        """One request. Counts its outcome."""
         await self._whatever_comes(self._chance.choice(self._kinds))
 
     async def burst(self, requests: int) -> None:
-        """More streams at once than are let in."""
+        """More streams at once than are admitted."""
         await asyncio.gather(*(self._whatever_comes(self._streams) for _ in range(requests)))
 
     async def _whatever_comes(self, kind: Callable[[], Awaitable[None]]) -> None:
@@ -106,7 +105,7 @@ class MixedTraffic:
             answer.close()
 
     async def _leaves_early(self) -> None:
-        """Before its answer begins: the request waits, is placed or is computed."""
+        """Before its answer begins, while the request waits, is placed or is computed."""
         path, body = self._request(max_tokens=200, ignore_eos=True)
         try:
             async with asyncio.timeout(self._chance.uniform(0.0, 0.5)):

@@ -1,18 +1,15 @@
-"""Which of the watched figures grow for ever, and what is left when the traffic has ended.
+"""Which watched figures keep growing, and what is left after the traffic. Pure.
 
-What counts as growth, an hour: less is nothing that a soak of minutes can tell from chance, and
-more is what a leak is like. At 5 requests a second, whoever loses one of each hundred loses 180 an
-hour; what is lost with each change of keys is 120 or more. 16 MB an hour are 900 bytes a request,
-half of what a gateway's record of one takes.
+Bounds of growth per hour are above the noise of a soak of minutes, and below leaks. At 5 requests
+a second, a loss of 1 % of them is 180 an hour, and 900 bytes a request are 16 MB an hour: half of
+a gateway's record of one.
 
-Memory comes in steps of some MB, which allocators and the kernel take and keep: a few of them in a
-short soak look like a slope, so that STEP_MB in all have to come together as well. A short soak
-therefore finds large leaks alone; `least_found` says which.
+Memory grows in steps of some MB that allocators and the kernel keep. So it has to grow by STEP_MB
+in all as well. A short soak finds large leaks only (`least_found`).
 
-What fills up (a cache, an allocator's arenas) grows, too, but not for ever. Where there are cycles
-enough to judge two halves of them by themselves, what has slowed down to less than half in the
-later one, and is not certain to grow there at all, is told apart as filling; a leak goes on. Of a
-process that began meanwhile the same warm-up is left out as of the soak.
+Caches and arenas grow until they are full. Where there are cycles enough for two halves, growth
+that slows to less than SLOWED_TO in the later half, and may have stopped there, counts as filling.
+The warm-up of a process that starts later is omitted as well.
 """
 
 from __future__ import annotations
@@ -38,14 +35,14 @@ BOUNDS_PER_HOUR = {
     watch.SERIES: 60.0,
 }
 STEP_MB = 4.0
-# What ends meanwhile, or is away at times, has no slope of its own.
+# The least share of samples that a figure needs for a slope.
 THERE_FOR = 0.9
 SLOWED_TO = 0.5
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A figure that was there all of `seconds`; `halves` where there are cycles enough for them."""
+    """A figure and its slope over `seconds`; `halves` where there are cycles enough."""
 
     figure: Figure
     slope: Slope
@@ -64,10 +61,6 @@ class Watched:
                 return "fills"
         return "GROWS"
 
-    @property
-    def grows(self) -> bool:
-        return self.verdict == "GROWS"
-
     def row(self) -> str:
         of = self.slope
         return (
@@ -77,27 +70,25 @@ class Watched:
 
     def told(self) -> dict[str, Any]:
         of = self.slope
-        interval = [round(of.low, 2), round(of.high, 2)]
-        halves = [round(half.per_hour, 2) for half in self.halves or ()]
         return {
             "whose": self.figure.whose,
             "level": round(of.level, 2),
             "per_hour": round(of.per_hour, 2),
-            "interval": interval,
-            "halves_per_hour": halves,
+            "interval": [round(of.low, 2), round(of.high, 2)],
+            "halves_per_hour": [round(half.per_hour, 2) for half in self.halves or ()],
         }
 
 
 def watched(
     samples: Sequence[tuple[float, Sample]], cycle_s: float, warm_up_s: float = 0.0
 ) -> list[Watched]:
-    """What was there in nearly every sample after its warm-up, with its slope; (seconds, sample)
-    pairs, from 0 on."""
+    """The figures in nearly all samples after their warm-up. Samples are (seconds, sample) pairs
+    that begin at 0."""
     series: defaultdict[Figure, list[tuple[float, float]]] = defaultdict(list)
     for at, sample in samples:
         for figure, value in sample.items():
             series[figure].append((at, value))
-    # a kind of keys that is away at times is none of them then
+    # a kind of keys without a count has none
     for figure in [of for of in series if of.unit == watch.REDIS_KEYS]:
         series[figure] = [(at, sample.get(figure, 0.0)) for at, sample in samples]
     found = []
@@ -115,7 +106,7 @@ def watched(
 
 
 def least_found(unit: str, seconds: float) -> float:
-    """An hour: what grows by less is not found in a soak of which so many seconds count."""
+    """The least growth per hour that a soak finds of which `seconds` count."""
     return max(BOUNDS_PER_HOUR[unit], _step(unit) * HOUR_S / seconds)
 
 
@@ -131,14 +122,12 @@ def _step(unit: str) -> float:
 
 
 def growing(found: Iterable[Watched]) -> list[Watched]:
-    return [one for one in found if one.grows]
+    return [one for one in found if one.verdict == "GROWS"]
 
 
 def left_over(before: Sample, after: Sample, held: Mapping[str, int]) -> dict[str, int]:
-    """What is held for requests though none is under way; `held` is that of Redis and engines.
-
-    `before` was taken from the same fleet when it was idle, too.
-    """
+    """What is held for requests though none is in progress. `held`: by Redis and engines. `before`:
+    the same fleet, idle as well."""
     tasks = Figure(watch.TASKS, "gateways")
     of_requests = [after.get(Figure(watch.HELD, whose), 0.0) for whose in watch.OF_REQUESTS]
     return {

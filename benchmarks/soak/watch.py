@@ -1,7 +1,7 @@
-"""What is looked at while a fleet is soaked, by whom it belongs to; all of it from outside.
+"""What a soak watches, from outside the fleet.
 
-Of each process its private memory, file descriptors and threads; Redis's keys by kind, and its
-memory; the gateways' tasks, by their metrics; and what their objects hold (`held_items`).
+Private memory, file descriptors and threads of each process; Redis's keys by kind, and its memory;
+the gateways' tasks, from their metrics; and what their objects hold (`held_items`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROCESSES, REDIS_KEYS, REDIS_MEMORY = "processes", "redis_keys", "redis_memory_m
 TASKS, HELD, SERIES = "tasks", "held_items", "metric_series"
 POOL = "engine"
 SCRAPES, SCRAPE_S, SCRAPE_AGAIN_S = 5, 10.0, 1.0
-# What ends with the request that it is for.
+# What ends with its request.
 OF_REQUESTS = (
     "RequestMetrics.under_way",
     "TenantBudgets.held",
@@ -42,7 +42,7 @@ OF_REQUESTS = (
 
 @dataclass(frozen=True, order=True)
 class Figure:
-    """One series: in which unit, and whose."""
+    """One series: its unit, and what it belongs to."""
 
     unit: str
     whose: str
@@ -52,7 +52,7 @@ Sample = dict[Figure, float]
 
 
 class FleetWatch:
-    """Of one fleet. `client` asks its Redis; `held` says what its gateways hold, by holder."""
+    """Of one fleet. `client` of its Redis; `held` returns what its gateways hold, by holder."""
 
     def __init__(
         self, run_id: str, client: Any, metrics_url: str, held: Callable[[], Mapping[str, int]]
@@ -64,7 +64,7 @@ class FleetWatch:
         self._holders: set[str] = set()
 
     def sample(self) -> Sample:
-        """All of it now. Raises OSError."""
+        """Everything now. Raises OSError."""
         redis = of_redis(self._client)
         return {**self.of_processes(), **redis, **self.of_metrics(), **self.of_gateways()}
 
@@ -79,7 +79,7 @@ class FleetWatch:
         return replicas_of(self._run_id, POOL)
 
     def of_metrics(self) -> Sample:
-        """Asked again where a process that is killed or overrun does not answer. Raises OSError."""
+        """Asks again where a killed or busy process does not answer. Raises OSError."""
         for _ in range(SCRAPES - 1):
             with contextlib.suppress(OSError):
                 return self._scraped()
@@ -105,7 +105,7 @@ class FleetWatch:
 
 
 def of_redis(client: Any) -> Sample:
-    """Keys by kind, which stands after the tag of the fleet or of its pool."""
+    """Keys by kind, and memory."""
     kinds: Counter[str] = Counter()
     for key in client.scan_iter(count=1000):
         kinds[redis_keys.kind_of(key.decode(errors="replace"))] += 1
@@ -115,7 +115,7 @@ def of_redis(client: Any) -> Sample:
 
 
 def of_exposition(text: str) -> Sample:
-    """Of the gateways of a node, added up."""
+    """The gateways of a node together."""
     found: Sample = {}
     series = 0
     for family in text_string_to_metric_families(text):

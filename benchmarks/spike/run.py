@@ -1,17 +1,15 @@
-"""What a warm replica is worth: make bench-spike ARGS="--write"
+"""Measure what a warm replica is worth: make bench-spike
 
-The same spike on two fleets of real engines: one has a replica that serves and a warm one, the
-other starts its second replica when it needs it. Before the spike one replica is enough, in it
-it is not. Times to first token side by side, how soon the second replica gave its first token,
-and what the warm one cost.
+The same spike comes to two fleets of real engines. One has a second, warm replica; the other starts
+its second replica on demand. One replica is enough before the spike, and too little during it.
+Results are times to first token, the time until the second replica's first token, and the cost of
+the warm one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +19,17 @@ import aiohttp
 import yaml
 
 from benchmarks.stand import report
-from benchmarks.stand.fleet import BenchFleet, running, running_as
-from benchmarks.stand.options import add_write, parser_of
-from benchmarks.stand.trace_player import ReplayedRequest, play, poisson
+from benchmarks.stand.fleet import BenchFleet, running_as
+from benchmarks.stand.options import parser_of
+from benchmarks.stand.trace_player import ReplayedRequest, Sizes, play, poisson
 from cli import stream_client
 from common.percentiles import Tail, percentile
-from common.svg import LIMIT, OTHERS, OURS, drawn
 from simulator.traces import Request, Trace
 
 FLEET = Path(__file__).with_name("fleet.yaml")
-PROMPT_TOKENS, ANSWER_TOKENS = (50, 400), (8, 32)
-# Of what one engine can do: the spike begins with a burst.
+# Tokens of prompts and of answers.
+SIZES: Sizes = ((50, 400), (8, 32))
+# Shares of what one engine can serve. The spike begins with a burst.
 BEFORE, BURST, SPIKE, AFTER = 0.15, 4.0, 1.4, 0.15
 BEGINS_S, BURST_S, ENDS_S, SECONDS = 30.0, 6.0, 90.0, 150.0
 SINGLES, CALM_S = 12, 600.0
@@ -40,9 +38,8 @@ WITH, WITHOUT = "with a warm replica", "without"
 
 @dataclass(frozen=True)
 class SpikeRun:
-    """`first_token_s`: from the begin of the spike to the second replica's first token, None if
-    it gave none in it; `promotion_s`: what the gateway measured of it, from the request that
-    needed the replica."""
+    """`first_token_s`: seconds from the start of the spike to the second replica's first token, if
+    there was one. `promotion_s`: the gateway's measurement, from the request that needed it."""
 
     outcomes: tuple[ReplayedRequest, ...]
     first_token_s: float | None
@@ -50,21 +47,20 @@ class SpikeRun:
     idle_replica_s: float
 
     def attainment(self, slo_s: float) -> float:
-        """Of the requests of the spike, the share that held the SLO."""
+        """The share of the spike's requests that met the SLO."""
         spike = [o for o in self.outcomes if BEGINS_S <= o.at < ENDS_S]
         return sum(outcome.met(slo_s) for outcome in spike) / len(spike)
 
 
 async def measure(fleet: BenchFleet, rate: float | None) -> tuple[float, SpikeRun]:
-    """`rate`: requests a second of one engine; None: to be measured. And what the spike did."""
+    """The requests a second of one engine, measured where `rate` is None, and the run."""
     async with stream_client.session() as http:
         if rate is None:
             rate = await _one_by_one(http, fleet)
-        sizes = PROMPT_TOKENS, ANSWER_TOKENS
-        warm_up = poisson("warm-up", lambda at: BEFORE * rate, BEFORE * rate, 20.0, sizes, seed=2)
+        warm_up = poisson("warm-up", lambda at: BEFORE * rate, BEFORE * rate, 20.0, SIZES, seed=2)
         await play(http, fleet.gateway, fleet.model, warm_up)
         async with asyncio.timeout(CALM_S):
-            while _serving(fleet) > 1:  # noqa: ASYNC110  # nothing tells when
+            while _serving(fleet) > 1:  # noqa: ASYNC110  # no event reports it
                 await asyncio.sleep(1.0)
         before = _metrics(fleet)
         outcomes = await play(http, fleet.gateway, fleet.model, spike(rate))
@@ -90,15 +86,13 @@ def spike(rate: float) -> Trace:
             return BURST * rate
         return (SPIKE if at < ENDS_S else AFTER) * rate
 
-    return poisson("spike", of, BURST * rate, SECONDS, (PROMPT_TOKENS, ANSWER_TOKENS), seed=1)
+    return poisson("spike", of, BURST * rate, SECONDS, SIZES, seed=1)
 
 
 async def _one_by_one(http: aiohttp.ClientSession, fleet: BenchFleet) -> float:
-    """Requests a second that one engine can prefill, from prompts of the mean length.
-
-    Nothing else runs meanwhile, or the autoscaler would take it for load.
-    """
-    request = Request(0.0, sum(PROMPT_TOKENS) // 2, sum(ANSWER_TOKENS) // 2)
+    """Requests a second that one engine can prefill, from prompts of the mean length. Nothing else
+    runs meanwhile, since the autoscaler would see load."""
+    request = Request(0.0, sum(SIZES[0]) // 2, sum(SIZES[1]) // 2)
     one, ttfts = Trace("one", (request,), 0.0), []
     for _ in range(SINGLES):
         (outcome,) = await play(http, fleet.gateway, fleet.model, one)
@@ -110,10 +104,7 @@ async def _one_by_one(http: aiohttp.ClientSession, fleet: BenchFleet) -> float:
 
 def _serving(fleet: BenchFleet) -> int:
     """How many replicas take traffic."""
-    url, headers = fleet.gateway.url + "/antefix/status", fleet.gateway.headers
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
-        replicas = json.load(answer)["pools"]["engine"]["replicas"]
-    return sum(replica["role"] == "active" for replica in replicas)
+    return sum(one["role"] == "active" for one in fleet.pools()["engine"]["replicas"])
 
 
 def _second_replica(outcomes: Sequence[ReplayedRequest]) -> float | None:
@@ -127,13 +118,6 @@ def _metrics(fleet: BenchFleet) -> dict[str, float]:
     return {sample.name: sample.value for sample in fleet.metrics() if "le" not in sample.labels}
 
 
-def without_warm() -> dict[str, Any]:
-    """What the fleet file says, but no replica is warm."""
-    fleet: dict[str, Any] = yaml.safe_load(FLEET.read_text())
-    fleet["pools"]["engine"]["warm_replicas"] = 0
-    return fleet
-
-
 def figures_of(run: SpikeRun, slo_s: float) -> dict[str, Any]:
     ttfts = [outcome.ttft for outcome in run.outcomes if outcome.ttft is not None]
     tail = Tail.of(ttfts)
@@ -143,82 +127,24 @@ def figures_of(run: SpikeRun, slo_s: float) -> dict[str, Any]:
         "slo_held_in_the_spike": round(run.attainment(slo_s), 4),
         "ttft_p50_s": round(percentile(ttfts, 50), 3),
         f"ttft_{tail.name}_s": round(tail.value, 3),
-        "second_replica_first_token_s": _rounded(run.first_token_s),
-        "promotion_first_token_s": _rounded(run.promotion_s),
+        "second_replica_first_token_s": run.first_token_s and round(run.first_token_s, 3),
+        "promotion_first_token_s": run.promotion_s and round(run.promotion_s, 3),
         "warm_idle_replica_s": round(run.idle_replica_s, 1),
     }
 
 
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 3)
-
-
-def draw(runs: dict[str, SpikeRun], slo_s: float, file: Path) -> None:
-    """TTFT of each request by its arrival; refusals at the top."""
-    with drawn(file, (7.2, 3.2)) as (_, ((axis,),)):
-        for (name, run), colour in zip(runs.items(), (OURS, OTHERS), strict=True):
-            served = [(o.at, o.ttft) for o in run.outcomes if o.ttft is not None]
-            arrivals, ttfts = zip(*served, strict=True)
-            axis.scatter(arrivals, ttfts, s=6, color=colour, label=name)
-            refused = [o.at for o in run.outcomes if o.status == 429]
-            axis.scatter(refused, [1.6 * slo_s] * len(refused), s=8, marker="x", color=colour)
-            if run.first_token_s is not None:
-                axis.axvline(BEGINS_S + run.first_token_s, color=colour, linewidth=0.8)
-        axis.axhline(slo_s, color=LIMIT, linewidth=0.8, label="SLO")
-        axis.axvspan(BEGINS_S, ENDS_S, color="#eeeeee", zorder=0)
-        axis.set_ylim(0, 1.8 * slo_s)
-        axis.set_xlabel(
-            "arrival, s (grey: the spike; line: the second replica's first token; x: 429)"
-        )
-        axis.set_ylabel("TTFT, s")
-        axis.legend(frameon=False, loc="upper right")
-
-
-def page(figures: dict[str, dict[str, Any]], rate: float, slo_s: float) -> str:
-    """docs/benchmarks/spike.md."""
-    names = next(iter(figures.values()))
-    rows = [
-        f"| {name.replace('_', ' ')} | {figures[WITH][name]} | {figures[WITHOUT][name]} |"
-        for name in names
-    ]
-    return f"""# What a warm replica is worth
-
-<!-- Written by `{report.command("spike")}`. -->
-
-One real engine can prefill {rate:.2f} requests a second of this traffic. {BEFORE:g} times that
-comes for {BEGINS_S:g} s, {BURST:g} times for {BURST_S:g} s and {SPIKE:g} times until
-{ENDS_S:g} s; the SLO is {slo_s:g} s to the first token. One fleet has a second engine warm, the
-other starts it when it needs it.
-
-![Time to first token of every request of the spike, with and without a warm replica](spike.svg)
-
-| | With a warm replica | Without |
-| -- | -- | -- |
-{chr(10).join(rows)}
-
-Refused requests got a 429 with `Retry-After`. `second replica first token` counts from the begin of
-the spike, `promotion first token` from the arrival of the request that could not be served in
-time without it.
-
-{report.machine_in_words()}
-"""
-
-
 def main() -> None:
-    parser = parser_of("spike.run", __doc__)
-    add_write(parser, "spike.md and .svg")
-    write = parser.parse_args().write
-    pool = yaml.safe_load(FLEET.read_text())["pools"]["engine"]
+    parser_of("spike.run", __doc__).parse_args()
+    description: dict[str, Any] = yaml.safe_load(FLEET.read_text())
+    pool = description["pools"]["engine"]
     slo_s = float(pool["slo"]["interactive"]["ttft_s"])
-    with running(FLEET) as fleet:
+    with running_as(description) as fleet:
         rate, with_warm = asyncio.run(measure(fleet, None))
-    with running_as(without_warm()) as fleet:
+    pool["warm_replicas"] = 0
+    with running_as(description) as fleet:
         _, without = asyncio.run(measure(fleet, rate))
     runs = {WITH: with_warm, WITHOUT: without}
     figures = {name: figures_of(run, slo_s) for name, run in runs.items()}
-    if write:
-        (report.PAGES / "spike.md").write_text(page(figures, rate, slo_s))
-        draw(runs, slo_s, report.PAGES / "spike.svg")
     goals = {
         "slo_held_in_the_spike_with_a_warm_replica_over_without": report.goal(
             with_warm.attainment(slo_s) / max(without.attainment(slo_s), 0.01), at_least=1.0

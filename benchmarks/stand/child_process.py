@@ -1,7 +1,7 @@
-"""A benchmark's child processes, and the pipe between each and its parent.
+"""A benchmark's child processes, and the pipe between each of them and its parent.
 
-The parent calls `started` and `heard`, the child `serve`, `hear` and `say`. A child that loses its
-parent ends.
+The parent calls `started` and `heard`, the child `serve`, `hear` and `say`. A child ends with its
+parent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _spawn = multiprocessing.get_context("spawn")
 
 @contextlib.contextmanager
 def started(target: Callable[..., None], *settings: object) -> Iterator[Connection]:
-    """A child that runs `target`, and the pipe to it; it is gone in the end."""
+    """The pipe to a child that runs `target`. The child has ended at the end."""
     ours, theirs = _spawn.Pipe()
     child = _spawn.Process(target=target, args=(theirs, *settings), daemon=True)
     child.start()
@@ -43,9 +43,9 @@ def started(target: Callable[..., None], *settings: object) -> Iterator[Connecti
 
 
 def heard(pipe: Connection, within_s: float) -> Any:
-    """What the child says next. Raises TimeoutError, and RuntimeError when it ended instead."""
+    """The child's next message. Raises TimeoutError, and RuntimeError where it has ended."""
     if not pipe.poll(max(0.0, within_s)):
-        raise TimeoutError(f"a process of the benchmark said nothing for {within_s:.0f} s")
+        raise TimeoutError(f"a process of the benchmark sent nothing for {within_s:.0f} s")
     try:
         return pipe.recv()
     except EOFError:
@@ -53,14 +53,14 @@ def heard(pipe: Connection, within_s: float) -> Any:
 
 
 def serve(serving: Coroutine[Any, Any, None]) -> None:
-    """All that a child does, until it is done or its parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to act on
+    """Run a child until it has finished or its parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent acts on it
     with contextlib.suppress(EOFError, asyncio.CancelledError):  # the parent is gone
         uvloop.run(serving)
 
 
 async def hear(pipe: Connection) -> Any:
-    """What the parent says next. Raises EOFError when it is gone."""
+    """The parent's next message. Raises EOFError when it is gone."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(pipe.fileno(), readable.set)
@@ -72,7 +72,7 @@ async def hear(pipe: Connection) -> Any:
 
 
 def say(pipe: Connection, what: Any) -> None:
-    """Tell the parent; nothing happens when it is gone. No reader may be on the pipe."""
-    os.set_blocking(pipe.fileno(), True)  # uvloop's readers leave it otherwise
+    """Send to the parent, if it still runs. No reader may be on the pipe."""
+    os.set_blocking(pipe.fileno(), True)  # uvloop's readers make it non-blocking
     with contextlib.suppress(BrokenPipeError):
         pipe.send(what)

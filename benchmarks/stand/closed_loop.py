@@ -1,4 +1,4 @@
-"""Clients that keep a gateway busy: each sends its next request as soon as its last has ended."""
+"""Clients that keep a gateway busy: each sends the next request when the last has ended."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ from loadgen.workloads import WORDS
 
 PATH = "/v1/chat/completions"
 PROMPTS = 256
-# A conversation's system prompt is one of these few, its question its own.
+# A conversation has one of these system prompts, and a separate question.
 SYSTEM_PROMPTS, SYSTEM_SHARE = 8, 0.6
 
 
 @dataclass(frozen=True)
 class Round:
-    """What was served, and the seconds from the first request to the last answer."""
+    """Requests served, and seconds from the first request to the last answer."""
 
     requests: int
     seconds: float
 
 
 def bodies(model: str, prompt_words: int, tokens: int) -> list[bytes]:
-    """Requests for streams of `tokens`; a word is about a token."""
+    """Requests for streams of `tokens` tokens. A word is about a token."""
     rng = random.Random(1)
     system_words = int(prompt_words * SYSTEM_SHARE)
-    systems = [" ".join(rng.choices(WORDS, k=system_words)) for _ in range(SYSTEM_PROMPTS)]
+
+    def words(count: int) -> str:
+        return " ".join(rng.choices(WORDS, k=count))
+
+    systems = [words(system_words) for _ in range(SYSTEM_PROMPTS)]
     return [
         json.dumps(
             {
                 "model": model,
                 "messages": [
                     {"role": "system", "content": rng.choice(systems)},
-                    {
-                        "role": "user",
-                        "content": " ".join(rng.choices(WORDS, k=prompt_words - system_words)),
-                    },
+                    {"role": "user", "content": words(prompt_words - system_words)},
                 ],
                 "max_tokens": tokens,
                 "stream": True,
@@ -59,7 +60,7 @@ async def play(
     clients: int,
     seconds: float,
 ) -> Round:
-    """Ask for `seconds`, then let what is under way end. Raises on any error."""
+    """Send requests for `seconds`, then wait for the last answers. Raises on any error."""
     began = time.perf_counter()
 
     async def client(number: int) -> int:

@@ -1,6 +1,4 @@
-"""Conversations played against a gateway of ours by `loadgen.player`, and what its headers told
-of each answer. A request that fails is noted, with the reason.
-"""
+"""Plays conversations against a gateway, and reads the headers of each answer."""
 
 from __future__ import annotations
 
@@ -23,9 +21,8 @@ PATH = "/v1/chat/completions"
 
 @dataclass(frozen=True)
 class Answer:
-    """One request. Times in seconds from the start of the run; tokens as the engine counted.
-
-    `engine_ttft_s`: from its placement to its first token, which is what was predicted."""
+    """One request. Times in seconds from the start of the run; tokens as the engine counts them.
+    `engine_ttft_s`: from placement to the first token, which is what is predicted."""
 
     conversation: str
     turn: int
@@ -39,7 +36,6 @@ class Answer:
     expected_cached_tokens: int
     predicted_ttft_s: float | None
     engine_ttft_s: float | None = None
-    request_id: str = ""
 
     @property
     def ttft(self) -> float:
@@ -55,7 +51,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Style:
-    """How a run's requests are sent; `salt` keeps its cached prefixes from all other runs."""
+    """How a run sends requests. `salt` separates its cached prefixes from other runs."""
 
     model: str
     policy: str
@@ -83,7 +79,7 @@ async def play(
     style: Style,
     conversations: Sequence[Conversation],
 ) -> list[Answer | Failure]:
-    """What came of each request, in order of conversation and turn."""
+    """The outcome of each request, in order of conversation and turn."""
     sessions = [
         PlannedSession(
             talk.name, talk.arrives_at, [style.request(talk, turn) for turn in talk.turns]
@@ -116,7 +112,6 @@ def _outcome(sent: SentRequest, policy: str) -> Answer | Failure:
             expected_cached_tokens=int(told.get("x-antefix-cached-tokens-predicted", 0)),
             predicted_ttft_s=float(predicted_ms) / 1000 if predicted_ms else None,
             engine_ttft_s=float(engine_ms) / 1000 if engine_ms else None,
-            request_id=told.get("x-request-id", ""),
         )
     except (KeyError, ValueError) as error:
         return Failure(sent.session, sent.turn, repr(error))

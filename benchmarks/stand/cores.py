@@ -1,4 +1,4 @@
-"""Tasks on all cores, in processes that never outlive the one that started them."""
+"""Tasks on all cores, in processes that end with the one that started them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @contextmanager
 def all_cores() -> Iterator[Executor]:
-    """An executor with one process a core. If the block raises, Ctrl-C included, running tasks are
-    killed with all that they started, and the others are dropped. SIGTERM does the same under
+    """An executor with one process per core. If the block raises, Ctrl-C included, running tasks
+    are killed with their children, and the others are dropped. SIGTERM does the same under
     `stopped_in_the_end`."""
     others = active_children()
     with ProcessPoolExecutor(initializer=_die_with_parent) as executor:
@@ -31,7 +31,7 @@ def all_cores() -> Iterator[Executor]:
 
 
 def _kill(pids: Iterable[int | None]) -> None:
-    """And all that they started. All are found first: once one ends, the executor ends the rest."""
+    """With their children. All are found first: once one ends, the executor ends the rest."""
     found: list[psutil.Process] = []
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
@@ -43,7 +43,7 @@ def _kill(pids: Iterable[int | None]) -> None:
 
 
 def _die_with_parent() -> None:
-    """The terminal sends Ctrl-C to workers too: they leave it to their parent, which kills them."""
+    """Workers ignore Ctrl-C, which the terminal sends to them too: their parent kills them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":

@@ -1,4 +1,4 @@
-"""A fleet that is drilled: its processes, and what it says of itself."""
+"""The fleet of a chaos test: its processes and its status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import psutil
 import redis
 import yaml
@@ -29,17 +28,16 @@ WITHIN_S = 150.0
 
 
 class NotWithin(Exception):
-    """What was waited for never came."""
+    """An expected state did not come in time."""
 
 
 class DrilledFleet:
-    """`client` asks its Redis."""
+    """`client` is connected to its Redis."""
 
-    def __init__(self, fleet: BenchFleet, http: aiohttp.ClientSession) -> None:
+    def __init__(self, fleet: BenchFleet) -> None:
         state = Home(fleet.home).state()
         assert state is not None
         self._fleet = fleet
-        self._http = http
         self._file = Path(state.fleet_file)
         self._run_id = state.run_id
         self.home = fleet.home
@@ -53,11 +51,11 @@ class DrilledFleet:
         return self._titled(f"ServeReplica:{GATEWAYS_APPLICATION}:")
 
     def replicas(self, pool: str) -> list[psutil.Process]:
-        """The actors, whose children are vLLM's."""
+        """The actors; their children are vLLM's processes."""
         return self._titled(f"ServeReplica:{application_of(pool)}:")
 
     def in_waiting(self) -> list[psutil.Process]:
-        """Workers that wait for an engine, each with an engine's process (`prestart`)."""
+        """Workers that wait for an engine, each with an engine process (`prestart`)."""
         return [
             worker
             for worker in self._titled("ray::IDLE")
@@ -75,17 +73,11 @@ class DrilledFleet:
         return next(iter(self._titled("redis-server")), None)
 
     async def status(self) -> dict[str, Any]:
-        """Of each pool. Raises aiohttp.ClientError."""
-        url, headers = self._fleet.gateway.url, self._fleet.gateway.headers
-        timeout = aiohttp.ClientTimeout(total=10)
-        async with self._http.get(
-            f"{url}/antefix/status", headers=headers, timeout=timeout
-        ) as answer:
-            pools: dict[str, Any] = (await answer.json())["pools"]
-            return pools
+        """Of each pool. Raises OSError and ValueError."""
+        return await asyncio.to_thread(self._fleet.pools)
 
     async def id_of(self, replica: psutil.Process, pool: str) -> str:
-        """What answers name a replica by that listens where this process does."""
+        """The id in answers of the replica that listens where this process does."""
         ports = {at.laddr.port for at in replica.net_connections("tcp") if at.status == "LISTEN"}
         for told in (await self.status())[pool]["replicas"]:
             if int(told["url"].rpartition(":")[2]) in ports:
@@ -93,7 +85,7 @@ class DrilledFleet:
         raise NotWithin(f"process {replica.pid} listens at the address of no replica")
 
     async def roles(self, pool: str) -> dict[str, str]:
-        """Of each replica: active, warm, leaving."""
+        """Of each replica: active, warm or leaving."""
         told = (await self.status())[pool]["replicas"]
         return {replica["replica"]: replica["role"] for replica in told}
 
@@ -110,7 +102,7 @@ class DrilledFleet:
         )
 
     async def is_whole(self) -> bool:
-        """All that is wanted runs, and gateways know all of it."""
+        """All wanted processes run, and the gateways know all replicas."""
         pools = await self.status()
         return len(self.gateways()) == GATEWAYS and all(
             pool["states"] == {"RUNNING": pool["target_replicas"]}
@@ -120,7 +112,7 @@ class DrilledFleet:
         )
 
     async def left_over(self) -> dict[str, int]:
-        """What Redis and the engines hold for requests, though none is under way."""
+        """What Redis and the engines still hold for requests, none of which is in progress."""
         held: dict[str, int] = {}
 
         async def nothing() -> bool:
@@ -158,8 +150,8 @@ async def eventually(
 async def _asked(truth: Callable[[], Awaitable[bool]]) -> bool:
     try:
         return await truth()
-    except (aiohttp.ClientError, TimeoutError, OSError, redis.RedisError, ValueError, KeyError):
-        return False  # who was asked is what was hit
+    except (OSError, redis.RedisError, ValueError, KeyError):
+        return False  # the fault hit the process that was asked
 
 
 def _words(process: psutil.Process) -> list[str]:

@@ -1,4 +1,4 @@
-"""How every benchmark ends early: as with Ctrl-C, whoever ends it."""
+"""How every benchmark ends early: as with Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import NoReturn
 
 @contextmanager
 def stopped_in_the_end() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt here, so that what a benchmark has started is stopped.
-
-    For the main thread alone.
-    """
+    """SIGTERM raises KeyboardInterrupt, so that the benchmark stops what it has started. Only for
+    the main thread."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield

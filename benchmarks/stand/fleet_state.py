@@ -1,4 +1,4 @@
-"""What a fleet's processes, its engines and its Redis hold, looked at from outside."""
+"""What a fleet's processes, engines and Redis hold, seen from outside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MB = 1e6
 
 
 def role_of(process: psutil.Process) -> str:
-    """What it is, in a word or two."""
+    """The role of a process in a word or two."""
     try:
         words = process.cmdline()
     except psutil.Error:
@@ -32,13 +32,13 @@ def replicas_of(run_id: str, pool: str) -> list[psutil.Process]:
 
 
 def private_mb(process: psutil.Process) -> float:
-    """What it has touched less what files and shared memory back: it is what a leak grows."""
+    """Its resident memory without files and shared memory. A leak grows this."""
     memory = process.memory_info()
     return float(memory.rss - memory.shared) / MB
 
 
 def held_in_redis(client: Any) -> dict[str, int]:
-    """Slots that have an owner, of all pools, and budgets' leases of requests under way."""
+    """Slots with an owner, of all pools, and budgets' leases of requests in progress."""
     slots = leases = 0
     for key in client.scan_iter(match="*:slots"):
         slots += sum(not owner.startswith(b"freed:") for owner in client.hvals(key))
@@ -48,8 +48,8 @@ def held_in_redis(client: Any) -> dict[str, int]:
 
 
 def held_for_requests(pools: Mapping[str, Any], client: Any) -> dict[str, int]:
-    """What engines and Redis hold for requests: all 0 once none is under way. `pools`: as the
-    gateways' status has them. `client` asks the fleet's Redis."""
+    """What engines and Redis hold for requests: all 0 once none is in progress. `pools`: from the
+    gateways' status. `client`: of the fleet's Redis."""
     in_redis = held_in_redis(client)
     replicas = [replica for pool in pools.values() for replica in pool["replicas"]]
     expected = sum(pool["target_replicas"] for pool in pools.values())

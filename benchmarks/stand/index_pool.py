@@ -1,11 +1,11 @@
-"""A pool on a Redis: its index as publishers would have left it, and the board of its replicas.
+"""A pool on a Redis: an index as publishers leave it, and the board of its replicas.
 
-Three ways in which a prompt's segments are held:
+Three mixes of what replicas hold of a prompt's segments:
 
-    conversation   every replica holds the first eighth (a shared system prompt), three hold
-                   this conversation: to 3 segments from its end, to a half, to a third
-    ladder         every replica holds another depth: the most there is to read
-    cold           nobody holds anything of it
+    conversation   all hold the first eighth, a shared system prompt; three hold more: to three
+                   segments from its end, to a half and to a third
+    ladder         each holds a different depth, the most there is to read
+    cold           none holds any
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from router.segment_keys import KEY_BYTES
 from router.slots import SEGMENT_TTL_S, claim, segment_prefix, write_bits
 
 POOL = "bench/main"
-# Replicas of a pool that is none of the largest.
+# Replicas of a pool of moderate size.
 SMALL = 64
 SEGMENT_TOKENS = 128
-# Nothing is cut off here: a slow lookup is to be seen as slow as it is.
+# So long that no slow lookup is cut off.
 PATIENT_S = 10.0
 MIXES = ("conversation", "ladder", "cold")
 
@@ -42,13 +42,13 @@ for i = tonumber(ARGV[1]), tonumber(ARGV[2]) - 1 do
 end
 """
 _FILL_AT_ONCE = 50_000
-# A power of two: Redis has just doubled its tables, so this is the most that a segment takes.
+# A power of two: Redis has just doubled its tables, so a segment takes the most bytes.
 _PUBLISHED = 2**17
 _PUBLISHED_AT_ONCE = 2**13
 
 
 def placing(url: str, stack: AsyncExitStack) -> tuple[PoolScheduler, PoolFeeds]:
-    """What a gateway places requests with, on this pool; `stack` closes it."""
+    """The parts with which a gateway places requests on this pool; `stack` closes them."""
     text, binary = connect(url), connect(url, decode=False)
     scheduler = PoolScheduler(time.monotonic)
     feeds = PoolFeeds(
@@ -61,7 +61,7 @@ def placing(url: str, stack: AsyncExitStack) -> tuple[PoolScheduler, PoolFeeds]:
 
 
 def board_of(replicas: int) -> list[ReplicaLoad]:
-    """What so many replicas tell of themselves: loads of all sizes."""
+    """The loads of that many replicas, of all sizes."""
     return [
         ReplicaLoad(
             replica_id=f"replica-{slot:04}",
@@ -97,7 +97,7 @@ def prompt_keys(segments: int) -> list[bytes]:
 
 
 def hold(url: str, keys: list[bytes], depths: Mapping[int, int]) -> None:
-    """Every slot holds the first of these segments, so many as `depths` says."""
+    """Each slot of `depths` holds that many leading segments."""
     with redis.Redis.from_url(url) as client:
         pipe = client.pipeline(transaction=False)
         for slot, depth in depths.items():
@@ -109,7 +109,7 @@ def hold(url: str, keys: list[bytes], depths: Mapping[int, int]) -> None:
 
 
 def fill(url: str, segments: int, replicas: int) -> None:
-    """Add so many segments of other prompts."""
+    """Add that many segments of other prompts."""
     with redis.Redis.from_url(url, socket_timeout=60) as client:
         for begin in range(0, segments, _FILL_AT_ONCE):
             end = min(begin + _FILL_AT_ONCE, segments)
@@ -117,7 +117,7 @@ def fill(url: str, segments: int, replicas: int) -> None:
 
 
 async def bytes_per_segment(client: AsyncRedis, url: str, pool: str, replicas: int) -> float:
-    """As a publisher writes them, in the last slot of so many replicas: the longest bitmaps."""
+    """As a publisher writes them, in the last slot of the replicas: the longest bitmaps."""
     slot = await claim(client, pool, "bench", wanted=replicas - 1)
     with redis.Redis.from_url(url) as observer:
         before = _used_memory(observer)

@@ -1,8 +1,8 @@
-"""The parts of a measurement that are done, so that an interrupted one resumes: `--keep FILE`.
+"""The measured parts of an interrupted benchmark, from which it resumes: `--keep FILE`.
 
-The first line of the file names the benchmark, its commit and its settings; each other line is a
-part with its key. A file of another commit or other settings is refused: its parts measured
-something else. Without a rule in goals.yaml, the keys have to name the settings.
+The first line of the file names the benchmark, its commit and settings; each other line is a part
+with its key. A file of another commit or other settings is rejected. Without a rule in goals.yaml,
+the keys have to name the settings.
 """
 
 from __future__ import annotations
@@ -68,9 +68,8 @@ def all_found(
     kept: KeptParts,
     tell: Callable[[dict[Task, Part], Task], None],
 ) -> dict[Task, Part]:
-    """What `find` returns for each task, of this `kind`, in processes on all cores. Tasks begin in
-    their order; those that are kept are not done again. `tell` is called for each other once it is
-    done, with all that is found so far."""
+    """What `find` returns for each task, of this `kind`, in processes on all cores, in order. Kept
+    tasks are not repeated. `tell` is called after each other one, with all that is found so far."""
     found = {task: of for task in tasks if (of := kept.get(repr(task), kind)) is not None}
     left = [task for task in dict.fromkeys(tasks) if task not in found]
     with all_cores() as cores:

@@ -20,9 +20,8 @@ class RateStep:
 
 
 def knee_of(steps: Sequence[RateStep]) -> float:
-    """The highest rate up to which every step met the SLO for KNEE_SHARE of what was offered. Steps
-    are in the order of their rates. Raises Problem where the first is too much, or where none is:
-    then the knee is beyond the sweep."""
+    """The highest rate up to which all steps met the SLO for KNEE_SHARE of the requests. Steps are
+    in the order of their rates. Raises Problem where the first rate is too high, or none is."""
     first, last = steps[0], steps[-1]
     if first.attained < KNEE_SHARE:
         raise Problem(

@@ -1,7 +1,7 @@
-"""What two real engines that promise a first token in time do with the load that is offered them.
+"""Open-loop load on two real engines with an SLO of the first token.
 
-Open loop: first the rates of a sweep, up to the knee of the fleet's capacity, then phases of one
-rate. Rates and times are those of the rule of `overload`.
+First the rates of a sweep, up to the knee of the fleet's capacity, then phases of one rate. The
+rule of `overload` has the rates and times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from benchmarks.stand.trace_player import ReplayedRequest, Sizes, play, poisson
 from simulator.traces import Request, Trace
 
 FLEET = Path(__file__).with_suffix(".yaml")
-PROMPT_TOKENS, ANSWER_TOKENS = (50, 300), (16, 16)
+# Tokens of prompts and of answers.
+SIZES: Sizes = ((50, 300), (16, 16))
 RULE = rules.of("overload")
 FIRST_RATE: float = RULE.settings["first"]
 STEP: float = RULE.settings["step"]
@@ -29,23 +30,23 @@ STEPS: int = RULE.settings["steps"]
 STEP_S: float = RULE.settings["step_s"]
 PHASE_S: float = RULE.settings["phase_s"]
 PROBE_PERIOD_S, PROBES_S, SETTLE_S = 1.0, 15.0, 5.0
-PROBE = sum(PROMPT_TOKENS) // 2, sum(ANSWER_TOKENS) // 2
+PROBE = sum(SIZES[0]) // 2, sum(SIZES[1]) // 2
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What came of `offered` requests a second; after it all was well in `recovered_s`."""
+    """The outcome of `offered` requests a second. The fleet recovered in `recovered_s`."""
 
     offered: float
     outcomes: tuple[ReplayedRequest, ...]
     recovered_s: float
 
     def goodput(self, slo_s: float) -> float:
-        """Requests a second that held the SLO."""
+        """Requests a second that met the SLO."""
         return sum(outcome.met(slo_s) for outcome in self.outcomes) / PHASE_S
 
     def attained(self, slo_s: float) -> float:
-        """The share of what was offered that met the SLO."""
+        """The share of offered requests that met the SLO."""
         return sum(outcome.met(slo_s) for outcome in self.outcomes) / max(1, len(self.outcomes))
 
     @property
@@ -53,8 +54,8 @@ class Phase:
         return sorted(outcome.ttft for outcome in self.outcomes if outcome.ttft is not None)
 
 
-def steady(name: str, rate: float, seconds: float, sizes: Sizes, seed: int) -> Trace:
-    return poisson(name, lambda at: rate, rate, seconds, sizes, seed)
+def steady(name: str, rate: float, seconds: float, seed: int) -> Trace:
+    return poisson(name, lambda at: rate, rate, seconds, SIZES, seed)
 
 
 class OverloadBench:
@@ -63,21 +64,21 @@ class OverloadBench:
         self._fleet = fleet
         self._slo_s = slo_s
 
-    async def knee(self, seed: int, sizes: Sizes = (PROMPT_TOKENS, ANSWER_TOKENS)) -> float:
-        """Requests of these sizes a second that still meet the SLO. The first rate is offered twice
-        before it is too much: that ends the benchmark. Raises Problem without a knee."""
+    async def knee(self, seed: int) -> float:
+        """Requests a second that still meet the SLO. The first rate has a second try. Raises
+        Problem without a knee."""
         steps: list[RateStep] = []
         for number in range(STEPS):
-            step = await self._step(FIRST_RATE * STEP**number, seed, sizes)
+            step = await self._step(FIRST_RATE * STEP**number, seed)
             if not steps and step.attained < KNEE_SHARE:
-                step = await self._step(FIRST_RATE, seed, sizes)
+                step = await self._step(FIRST_RATE, seed)
             steps.append(step)
             if step.attained < KNEE_SHARE:
                 break
         return knee_of(steps)
 
-    async def _step(self, rate: float, seed: int, sizes: Sizes) -> RateStep:
-        outcomes = await self._play(steady("step", rate, STEP_S, sizes, seed))
+    async def _step(self, rate: float, seed: int) -> RateStep:
+        outcomes = await self._play(steady("step", rate, STEP_S, seed))
         attained = sum(of.met(self._slo_s) for of in outcomes) / max(1, len(outcomes))
         statuses = dict(Counter(of.status for of in outcomes))
         print(
@@ -89,15 +90,13 @@ class OverloadBench:
         return RateStep(rate, attained)
 
     async def phase(self, rate: float, seed: int) -> Phase:
-        sizes = (PROMPT_TOKENS, ANSWER_TOKENS)
-        offered = steady("offered", rate, PHASE_S, sizes, seed)
-        playing = asyncio.create_task(self._play(offered))
+        playing = asyncio.create_task(self._play(steady("offered", rate, PHASE_S, seed)))
         await asyncio.sleep(PHASE_S)
         recovered_s = await self._recovered()
         return Phase(rate, tuple(await playing), recovered_s)
 
     async def _recovered(self) -> float:
-        """Seconds from now until a request held the SLO, and every one after it."""
+        """Seconds until a request met the SLO, and all after it."""
         count = int(PROBES_S / PROBE_PERIOD_S)
         probes = tuple(Request(i * PROBE_PERIOD_S, *PROBE) for i in range(count))
         outcomes = await self._play(Trace("probes", probes, PROBES_S))

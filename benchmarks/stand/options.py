@@ -1,4 +1,4 @@
-"""What the command lines of benchmarks have in common."""
+"""Common options of benchmarks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def parser_of(module: str, docstring: str | None) -> argparse.ArgumentParser:
-    """Of `python -m benchmarks.<module>`, described by its docstring but for the first line."""
+    """Of `python -m benchmarks.<module>`, described by its docstring without the first line."""
     description = (docstring or "").partition("\n\n")[2]
     return argparse.ArgumentParser(prog=f"python -m benchmarks.{module}", description=description)
 
@@ -23,5 +23,5 @@ def add_keep(parser: argparse.ArgumentParser) -> None:
         "--keep",
         type=Path,
         metavar="FILE",
-        help="write to FILE what is measured, seed by seed, and resume from it",
+        help="write measured parts to FILE, and resume from it",
     )

@@ -1,10 +1,9 @@
-"""The most cached tokens any router could have got for a sequence of prompts. Pure.
+"""The most cached tokens that any router could get for a sequence of prompts. Pure.
 
-The oracle sends every request where the longest run of its leading whole segments is, in caches
-that never evict anything. A segment counts from the moment a request that holds it has started:
-vLLM lets a second request share blocks that the first one is still computing. At least one token
-of a prompt is always computed, for the engine needs it to go on from. What the engines answered
-is left out: no prompt of the benchmark repeats it.
+The oracle sends each request where most of its leading whole segments are, in caches that never
+evict. A segment counts once a request with it has started: vLLM shares blocks that are still being
+computed. At least one token of a prompt is always computed. Answers do not count, since no prompt
+of the benchmark repeats them.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from collections.abc import Iterable, Sequence
 
 
 def most_cached(prompts: Iterable[Sequence[int]], segment_tokens: int) -> list[int]:
-    """Cached tokens of each prompt (token ids), given in the order in which they started."""
+    """Cached tokens of each prompt (token ids), in the order in which they started."""
     root: _Node = {}
     return [_matched_then_added(root, prompt, segment_tokens) for prompt in prompts]
 
 
-# A trie of segments: below each, those that followed it.
+# A trie of segments.
 _Node = dict[tuple[int, ...], "_Node"]
 
 

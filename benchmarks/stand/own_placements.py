@@ -1,4 +1,4 @@
-"""What a gateway can know of engines' caches without an index that it shares with others."""
+"""What a gateway knows of engines' caches without a shared index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Redis of a benchmark's own, on loopback, which keeps nothing on disk."""
+"""A separate Redis for a benchmark, on loopback, without persistence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cli.local.redis_server import RedisServer
 
 @contextmanager
 def running(folder: Path) -> Iterator[RedisServer]:
-    """One as fleets have it, with its files in `folder`; it is stopped in the end."""
+    """One as in fleets, with its files in `folder`. It is stopped at the end."""
     server = redis_server.start(folder / "redis", folder / "redis.log", os.environ)
     try:
         yield server
@@ -26,7 +26,7 @@ def running(folder: Path) -> Iterator[RedisServer]:
 
 @contextmanager
 def unbounded() -> Iterator[str]:
-    """The URL of one that forgets nothing, whatever memory that takes."""
+    """The URL of one that never evicts, whatever memory that takes."""
     with (
         tempfile.TemporaryDirectory(prefix="afx-bench-") as folder,
         running(Path(folder)) as server,

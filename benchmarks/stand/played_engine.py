@@ -1,7 +1,7 @@
-"""Two engines that compute nothing, in one process, as gateways see engines.
+"""Two engines that compute nothing, in one process.
 
-Each has the server, the gate and the headers of a real replica, and is on the load board through
-the real publisher; its tokens come one a step and stream, as server-sent events of vLLM's size.
+Each has the server, gate and headers of a real replica, and the real publisher puts it on the load
+board. It streams one token per step, as server-sent events of vLLM's size.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from benchmarks.stand.child_process import hear, say
@@ -37,14 +38,14 @@ ENGINES = 2
 SEGMENT_TOKENS = 128
 MAX_SEQUENCES = 256
 MAX_MODEL_LEN = 131_072
-# Prompt tokens a second; a prompt is here as soon as it has come.
+# Prompt tokens a second, as published. A prompt takes no time.
 PREFILL_RATE = 20_000.0
 
 
 @dataclass(frozen=True)
 class EnginesSettings:
-    """`model_folder` has the tokenizer; a request gets `tokens`, unless it says how many, the first
-    at once and one each `step_s` seconds."""
+    """`model_folder` has the tokenizer. Without max_tokens, a request gets `tokens`: the first at
+    once, then one each `step_s` seconds."""
 
     redis_url: str = field(repr=False)
     secret: str = field(repr=False)
@@ -57,7 +58,7 @@ class EnginesSettings:
 
 
 class PlayedEngine:
-    """`places`: Ray Serve's, of the replica that it is in."""
+    """`places`: of the Ray Serve replica that it is in."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class PlayedEngine:
         )
 
     async def start(self) -> str:
-        """Its address; tokens come while it runs."""
+        """Start its server. Its address."""
         self._url = self._gate.url = await self._server.start("127.0.0.1")
         self._publisher.start(_no_events)
         return self._url
@@ -103,7 +104,8 @@ class PlayedEngine:
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == RENDERER_PATH:
-            await _answer(send, b"application/json", self._facts.to_json())
+            facts = Response(self._facts.to_json(), media_type="application/json")
+            await facts(scope, receive, send)
             return
         body = bytearray()
         while (message := await receive()).get("more_body"):
@@ -122,7 +124,7 @@ class PlayedEngine:
         if asked is not None:
             asked.offered = True
         exchange.first_token(self._settings.prompt_tokens, exchange.expected_cached)
-        await send(_start(b"text/event-stream; charset=utf-8"))
+        await send(_STREAM)
         for number in range(tokens):
             exchange.generated(1)
             if asked is not None:
@@ -163,7 +165,7 @@ class PlayedEngine:
 
 
 async def engines(settings: EnginesSettings, pipe: Connection) -> None:
-    """Serve until the parent says anything or is gone."""
+    """Serve until the parent sends anything or is gone."""
     facts = facts_of(settings.model_folder)
     played = [PlayedEngine(settings, facts, f"r{number}") for number in range(ENGINES)]
     await asyncio.gather(*(engine.start() for engine in played))
@@ -178,7 +180,7 @@ async def engines(settings: EnginesSettings, pipe: Connection) -> None:
 
 
 def facts_of(folder: Path) -> RendererFacts:
-    """How an engine of the model in that folder renders."""
+    """How an engine of the model in `folder` renders prompts."""
     template = ChatTemplate((folder / "chat_template.jinja").read_text(), "string")
     return RendererFacts(
         tokenizer=(folder / "tokenizer.json").read_text(),
@@ -199,20 +201,15 @@ async def _no_events() -> AsyncGenerator[EventBatch, None]:
     yield EventBatch([], lost=False)
 
 
-async def _answer(send: Send, content_type: bytes, body: bytes) -> None:
-    await send(_start(content_type))
-    await send(_piece(body, False))
-
-
-def _start(content_type: bytes) -> Message:
-    headers = [(b"content-type", content_type)]
-    return {"type": "http.response.start", "status": 200, "headers": headers}
-
-
 def _piece(body: bytes, more: bool) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more}
 
 
+_STREAM: Message = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [(b"content-type", b"text/event-stream; charset=utf-8")],
+}
 _MAX_TOKENS = re.compile(rb'"max_tokens": ?(\d{1,9})')
 _EVENT = (
     b'data: {"id":"chatcmpl-5f0c2b7a9d3e4f61a2b3c4d5e6f70819","object":"chat.completion.chunk",'

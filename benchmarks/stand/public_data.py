@@ -1,8 +1,8 @@
-"""Public data that benchmarks and tests read and that is not ours to ship.
+"""Public data of benchmarks and tests that the repository does not contain.
 
-A file is looked for in $ANTEFIX_TEST_DATA, in `shared/data` beside the repository and in the cache
-of downloads, and is else downloaded from where its makers published it. It is always the pinned
-one, byte for byte: `find` raises Problem rather than giving another.
+A file is looked for in $ANTEFIX_TEST_DATA, in `shared/data` next to the repository and in the
+cache, and otherwise downloaded from its publisher. It is always the pinned one: `find` raises
+Problem for another.
 """
 
 from __future__ import annotations
@@ -71,6 +71,14 @@ def find(name: str) -> Path:
     return found
 
 
+def recorded_traces() -> tuple[list[Path], str]:
+    """Mooncake's trace and Azure's, with an empty string; or none, with the reason."""
+    try:
+        return [find(CONVERSATION_TRACE), find(AZURE_TRACE)], ""
+    except Problem as error:
+        return [], str(error)
+
+
 @functools.cache  # a machine without a network is asked once, not by every test
 def _find(name: str) -> Path | Problem:
     source = SOURCES[name]
@@ -93,7 +101,7 @@ def _find(name: str) -> Path | Problem:
 
 
 def _download(source: Source, target: Path) -> None:
-    """Raises OSError or HTTPException; what arrives and is not the pinned file is not kept."""
+    """Raises OSError or HTTPException, also for a file that is not the pinned one."""
     with urllib.request.urlopen(source.url, timeout=WITHIN_S) as answer:
         content: bytes = answer.read()
     if _sha256(content) != source.sha256:

@@ -1,46 +1,77 @@
-"""How every benchmark ends: what ran where, its goals as a table, and one line of JSON."""
+"""How every benchmark ends: where it ran, its goals, and one line of JSON."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.stand import revision
 from common.machine import machine
 
-# Of the code that runs: a commit that is made during a run is not what was measured.
+# Before the run: a later commit is not measured.
 STARTED = revision.here()
+BEGAN = time.monotonic()
 # Where pages are written.
 PAGES = revision.ROOT / "docs" / "benchmarks"
 
 
 def machine_in_words() -> str:
-    """One sentence for a page: where and when it was measured."""
-    of = machine()
+    """Where and when this process measures, for a page."""
+    return in_words({**machine(), "commit": STARTED.commit, "dirty": STARTED.dirty})
+
+
+def in_words(of: Mapping[str, Any]) -> str:
+    """Where and when a result was measured, and of which commit. Older results have less."""
     versions = ", ".join(f"{name} {version}" for name, version in of["versions"].items())
-    autogroups = ", with autogroups" if of["autogroups"] else ""
-    built = " and ".join(name.upper() for name, has in of["python_build"].items() if has)
+    autogroups = ", with autogroups" if of.get("autogroups") else ""
+    build = ""
+    if "python_build" in of:
+        has = " and ".join(name.upper() for name, has in of["python_build"].items() if has)
+        build = f" (built {f'with {has}' if has else 'without PGO and LTO'})"
     commit = ""
-    if STARTED.commit:
-        commit = f" Commit {STARTED.commit[:7]}{', with changes' if STARTED.dirty else ''}."
+    if of.get("commit"):
+        recorded = "Recorded by commit" if "commit_from" in of else "Commit"
+        commit = f" {recorded} {of['commit'][:7]}{', with changes' if of['dirty'] else ''}."
     return (
-        f"{of['date']}, on {of['cores']} cores of {of['cpu']}{autogroups}; Python {of['python']}"
-        f" (built {f'with {built}' if built else 'without PGO and LTO'}), {versions}.{commit}"
+        f"{of['date']}, on {of['cores']} cores of {of['cpu']}{autogroups};"
+        f" Python {of['python']}{build}; {versions}.{commit}"
     )
 
 
+def measured(result: Mapping[str, Any]) -> str:
+    """For a page: the command of a result, how long it took, where and when."""
+    return f"`{result['command']}`: {result['minutes']:.0f} minutes, {in_words(result)}"
+
+
 def padded(rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, the first row its head, that reads in a terminal too."""
+    """A table in Markdown, padded for terminals; the first row is its head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
     return "\n".join([lines[0], "|" + " -- |" * len(widths), *lines[1:]])
 
 
+def grid(head: str, cells: Mapping[tuple[str, str], str]) -> str:
+    """A table of cells by row and column, both in the order in which they come."""
+    columns = list(dict.fromkeys(column for _, column in cells))
+    rows = [
+        (row, *(cells.get((row, column), "") for column in columns))
+        for row in dict.fromkeys(row for row, _ in cells)
+    ]
+    return padded([(head, *columns), *rows])
+
+
+def filled(module: str, /, **values: Any) -> str:
+    """The Markdown file next to a module, with `values` in place of what is in braces."""
+    return Path(module).with_suffix(".md").read_text().format_map(values)
+
+
 def goal(figure: float, *, at_most: float | None = None, at_least: float | None = None) -> Any:
-    """A figure beside its goal, and whether it was met."""
+    """A figure with its goal, and whether it is met."""
     if at_most is not None:
         return {"figure": round(figure, 4), "at_most": at_most, "met": figure <= at_most}
     assert at_least is not None
@@ -53,34 +84,16 @@ def wanted(goal: Mapping[str, Any], form: str = "g") -> str:
     return f"{kind.replace('_', ' ')} {goal[kind]:{form}}"
 
 
-def met(goal: Mapping[str, Any]) -> str:
-    return "yes" if goal["met"] else "**no**"
-
-
-def goal_table(goals: Mapping[str, Any], figure: str = ".3f", bound: str = "g") -> str:
-    """In Markdown. `figure` and `bound`: how these are formatted."""
-    lines = ["| Goal | Figure | Wanted | Met |", "| -- | -- | -- | -- |"]
-    for name, goal in goals.items():
-        cells = name.replace("_", " "), f"{goal['figure']:{figure}}", wanted(goal, bound), met(goal)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def sources(source: Mapping[str, str]) -> str:
-    """Where the figures of an engine profile are from, as a list in a list, without its kind."""
-    return "\n".join(f"  - {name}: {words}" for name, words in source.items() if name != "kind")
-
-
 # Measurements whose command is not `make bench-NAME`.
 OF_OTHER_NAMES = frozenset({"drills", "drill-hangs", "soak"})
 
 
-# Options with a file of the machine's. They change nothing that is measured.
-FILE_OPTIONS = ("--keep", "--record")
+# An option with a file of the machine's, which changes nothing that is measured.
+FILE_OPTION = "--keep"
 
 
 def command(benchmark: str, given: Sequence[str] | None = None) -> str:
-    """The command that repeats this run, without FILE_OPTIONS. `given`: its arguments; None for
+    """The command that repeats this run, without FILE_OPTION. `given`: its arguments, by default
     those of this process."""
     name = benchmark if benchmark in OF_OTHER_NAMES else f"bench-{benchmark}"
     arguments = shlex.join(_without_files(sys.argv[1:] if given is None else given))
@@ -91,23 +104,32 @@ def _without_files(given: Sequence[str]) -> Iterator[str]:
     is_file = False
     for argument in given:
         name, equals, _ = argument.partition("=")
-        if not is_file and name not in FILE_OPTIONS:
+        if not is_file and name != FILE_OPTION:
             yield argument
-        is_file = name in FILE_OPTIONS and not equals and not is_file
+        is_file = name == FILE_OPTION and not equals and not is_file
 
 
-def finish(
-    benchmark: str, figures: dict[str, Any], goals: dict[str, Any], *, seeds: Sequence[int]
-) -> None:
-    """The last line a benchmark prints. It exits 0 whether its goals are met or not.
+def result(
+    benchmark: str, figures: Mapping[str, Any], goals: Mapping[str, Any], *, seeds: Sequence[int]
+) -> dict[str, Any]:
+    """All that is kept of a run, and what pages are written from. `minutes` since it began.
 
-    `seeds`: what all that is drawn by chance was drawn from; none where nothing is, or where it is
-    drawn anew each time."""
-    of = {
+    `seeds`: of all random choices; none where these differ each time."""
+    return {
         "benchmark": benchmark,
         "command": command(benchmark),
         "commit": STARTED.commit,
         "dirty": STARTED.dirty,
         "seeds": [*seeds],
+        "minutes": round((time.monotonic() - BEGAN) / 60, 1),
+        "figures": figures,
+        "goals": goals,
+        **machine(),
     }
-    print(json.dumps({**of, "figures": figures, "goals": goals, **machine()}))
+
+
+def finish(
+    benchmark: str, figures: Mapping[str, Any], goals: Mapping[str, Any], *, seeds: Sequence[int]
+) -> None:
+    """The last line a benchmark prints. It exits 0 whether its goals are met or not."""
+    print(json.dumps(result(benchmark, figures, goals, seeds=seeds)))

@@ -1,7 +1,7 @@
-"""Which code was measured, and whether it has changed since: what git knows of this checkout.
+"""Which code was measured, and whether it has changed since, from git.
 
-Without git, without a history or in a shallow clone nothing is claimed: `here` returns None for
-what it does not know, and `changed_since` raises LookupError.
+Without git, without history or in a shallow clone, `here` returns None for what is unknown, and
+`changed_since` raises LookupError.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# What a benchmark itself writes there does not change what it measures.
+# Pages are not part of the measured code.
 WRITTEN = (":(exclude)docs", ":(exclude)README.md")
+# Nor does a page or a plot of what was measured.
+PAGES = (":(exclude)benchmarks/*/page.*", ":(exclude)benchmarks/*/plots.py")
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,16 @@ def here(root: Path = ROOT) -> Revision:
 
 
 def changed_since(commit: str, paths: Sequence[str], root: Path = ROOT) -> str | None:
-    """The first commit after this one that changed any of the paths, abbreviated; None where none
-    did. Raises LookupError where the history at hand cannot tell."""
+    """The first later commit that changed any of the paths, abbreviated; None where none did.
+    Raises LookupError where the history does not show it."""
     _git(root, "merge-base", "--is-ancestor", commit, "HEAD")
-    found = _git(root, "log", "--reverse", "--format=%H", f"{commit}..HEAD", "--", *paths)
+    later = f"{commit}..HEAD"
+    found = _git(root, "log", "--reverse", "--format=%H", later, "--", *paths, *PAGES)
     return found.partition("\n")[0][:7] or None
 
 
 def _git(root: Path, *arguments: str) -> str:
-    """Its output. Raises LookupError where it fails or `root` is no checkout of its own."""
+    """Its output. Raises LookupError where it fails or `root` is not a checkout."""
     if not (root / ".git").exists():  # a folder inside another project's checkout
         raise LookupError(f"{root} is no git checkout")
     try:

@@ -1,6 +1,6 @@
 """Workloads on four small real engines, under one routing policy at a time.
 
-Each run begins with cold caches and has a cache salt of its own, so no other run's cache helps it.
+Each run begins with cold caches and has a separate cache salt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from loadgen.workloads import Conversation, conversations
 WORKLOADS = ("multi_turn", "shared_system", "hot_prefix", "short", "no_reuse")
 SEGMENT_TOKENS = 128
 WARM_UP_SECONDS = 8.0
-# A run that takes so much longer than its arrivals hangs.
+# A run that takes longer than its arrivals by this hangs.
 GRACE_SECONDS = 120.0
 READY_SECONDS, RESET_SECONDS, SETTLE_SECONDS = 30.0, 10.0, 0.5
 FLEET = Path(__file__).with_suffix(".yaml")
@@ -33,8 +33,8 @@ FLEET = Path(__file__).with_suffix(".yaml")
 
 @dataclass(frozen=True)
 class RoutingRun:
-    """`most_cached`: what the oracle gets, one figure an answer; `replicas` in the pool;
-    `lookups_failed`: requests placed without the index, for it did not answer in its budget."""
+    """`most_cached`: the oracle's tokens, of each answer. `replicas` of the pool. `lookups_failed`:
+    requests placed without the index, which did not answer in time."""
 
     workload: str
     policy: str
@@ -79,7 +79,7 @@ class RoutingBench:
         self._tokens: PromptTokens
 
     async def prepare(self) -> None:
-        """Wait until the gateway routes by tokens, and run once to no account."""
+        """Wait until the gateway routes by tokens, and run once without counting."""
         async with self._http.get(
             self._fleet.engine.url + RENDERER_PATH, headers=self._fleet.engine.headers
         ) as answer:
@@ -131,7 +131,7 @@ class RoutingBench:
         return most_cached(prompts, SEGMENT_TOKENS)
 
     async def _reset_caches(self) -> None:
-        """Raises TimeoutError when an engine goes on holding blocks."""
+        """Raises TimeoutError when an engine keeps its blocks."""
         async with asyncio.timeout(RESET_SECONDS):
             for url in self._urls:
                 while not await self._reset(url):  # noqa: ASYNC110
@@ -150,10 +150,5 @@ class RoutingBench:
         return int(index["failures"]) + int(index["skipped"])
 
     async def _pool(self) -> dict[str, Any]:
-        gateway = self._fleet.gateway
-        async with self._http.get(
-            f"{gateway.url}/antefix/status", headers=gateway.headers
-        ) as answer:
-            answer.raise_for_status()
-            pool: dict[str, Any] = (await answer.json())["pools"]["engine"]
-            return pool
+        pool: dict[str, Any] = (await asyncio.to_thread(self._fleet.pools))["engine"]
+        return pool

@@ -1,6 +1,6 @@
-"""How goals are judged: `benchmarks/goals.yaml` alone has seeds, workloads, baselines and bounds.
+"""How goals are judged: `benchmarks/goals.yaml` has seeds, workloads, baselines and bounds.
 
-A figure of several seeds is their median, beside its range: no seed can be the one that counts.
+A figure of several seeds is their median, with its range.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ FILE = Path(__file__).parents[1] / "goals.yaml"
 
 @dataclass(frozen=True)
 class Rule:
-    """Of one benchmark. `reported`: the seeds whose figures count; `tuning`: those that what is
-    measured may have been tuned on, none of the others. `bounds`: by goal, one of `at_most`,
-    `at_least` and `below`."""
+    """Of one benchmark. `reported`: the seeds that count. `tuning`: the seeds that code may be
+    tuned on. `bounds`: by goal, one of `at_most`, `at_least` and `below`."""
 
     says: str
     reported: tuple[int, ...]
@@ -30,7 +29,7 @@ class Rule:
     bounds: Mapping[str, Mapping[str, float]]
 
     def judged(self, goal: str, figures: Sequence[float]) -> dict[str, Any]:
-        """The median of figures, one a seed, beside its range and the goal's bound. Raises KeyError
+        """The median of figures, one per seed, with its range and the goal's bound. Raises KeyError
         for a goal that the file lacks."""
         return judged(figures, self.bounds[goal])
 
@@ -48,18 +47,13 @@ def judged(figures: Sequence[float], bound: Mapping[str, float]) -> dict[str, An
 
 @functools.cache
 def of(benchmark: str) -> Rule:
-    """Raises KeyError for a benchmark without a rule of its own."""
-    told = _read(FILE)[benchmark]
-    seeds = told["seeds"]
+    """Raises KeyError for a benchmark without a rule."""
+    rule = yaml.safe_load(FILE.read_text())[benchmark]
+    seeds = rule["seeds"]
     return Rule(
-        " ".join(told["rule"].split()),
+        " ".join(rule["rule"].split()),
         tuple(seeds["reported"]),
         tuple(seeds.get("tuning", ())),
-        told.get("settings", {}),
-        told["goals"],
+        rule.get("settings", {}),
+        rule["goals"],
     )
-
-
-def _read(file: Path) -> dict[str, Any]:
-    told: dict[str, Any] = yaml.safe_load(file.read_text())
-    return told

@@ -2,11 +2,11 @@
 
     <cache>/models/<embedded model>-first-<layers>/   whole: weights, tokenizer, chat template
 
-Where a request goes depends on how many tokens a prompt has and which of them are cached, never
-on what they mean. So a fraction of the model, of which a core computes thousands of prompt tokens
-a second, stands for a GPU's speed; its answers are gibberish. Made once, in a process of its own,
-since it takes torch; the folder gets its name in one rename. Raises CalledProcessError when that
-process fails, and Problem when the embedded model cannot be had.
+Routing depends on the number of prompt tokens and on which of them are cached, not on their
+meaning. So a fraction of the model, of which a core computes thousands of prompt tokens a second,
+replaces a GPU; its answers are gibberish. It is made once, in a separate process because that needs
+torch, and renamed at the end. Raises CalledProcessError when that process fails, and Problem
+without the embedded model.
 
     python -m benchmarks.stand.small_model SOURCE FOLDER LAYERS
 """
@@ -26,7 +26,7 @@ LAYERS = 4
 
 
 def small_model(layers: int = LAYERS) -> Path:
-    """The folder of the embedded model with `layers` layers, made if it is not there."""
+    """The folder of the embedded model with `layers` layers, made if missing."""
     whole = embedded_model(lambda fraction, step: print(f"{step} ({fraction:.0%})", flush=True))
     small = whole.with_name(f"{whole.name}-first-{layers}")
     with only_one(small.with_name(small.name + ".lock"), on_wait=lambda: None):
@@ -52,7 +52,7 @@ def cut(source: Path, folder: Path, layers: int) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    logging.set_verbosity_error()  # it would list the layers that are left out
+    logging.set_verbosity_error()  # otherwise it lists the omitted layers
     logging.disable_progress_bar()
     config = AutoConfig.from_pretrained(source)
     config.num_hidden_layers = layers

@@ -18,25 +18,22 @@ from simulator.traces import Request, Trace
 
 # The fewest and most tokens of a prompt, and of an answer.
 Sizes = tuple[tuple[int, int], tuple[int, int]]
-# No answer by then is none.
+# No answer is waited for longer.
 TIMEOUT_S = 120.0
 PATH = "/v1/completions"
 
 
 @dataclass(frozen=True)
 class ReplayedRequest:
-    """One request. `status` 0: interrupted. `error`: why there is no whole answer. `ttft`: seconds
-    since it was due, None without a first token. `sent_late`: seconds from when it was due until it
-    was sent. The rest is from the answer's headers; `gateway_ttft` counts from when the request
-    came to the gateway."""
+    """One request. `status` 0: interrupted. `error`: why there is no whole answer. `ttft` and
+    `sent_late`: seconds since it was due. The rest is from the answer's headers; `gateway_ttft`
+    counts from its arrival at the gateway."""
 
     at: float
     status: int
     ttft: float | None = None
     replica: str | None = None
     retry_after: str | None = None
-    predicted: float | None = None
-    request_id: str = ""
     gateway_ttft: float | None = None
     sent_late: float | None = None
     error: str = ""
@@ -46,7 +43,7 @@ class ReplayedRequest:
 
     @property
     def is_fair(self) -> bool:
-        """A success, or a 429 that says when to come back."""
+        """A success, or a 429 with `Retry-After`."""
         if self.status == 429:
             return (self.retry_after or "").isdigit()
         return self.status == 200 and self.ttft is not None
@@ -55,8 +52,8 @@ class ReplayedRequest:
 async def play(
     http: aiohttp.ClientSession, gateway: Endpoint, model: str, trace: Trace
 ) -> list[ReplayedRequest]:
-    """What came of each request, in the trace's order, once the trace is over."""
-    # anew each time: an engine may have cached what another run sent
+    """The outcome of each request, in the trace's order, once the trace is over."""
+    # engines may have cached the prompts of another run
     rng = random.Random(time.time_ns())
 
     def body(request: Request) -> dict[str, Any]:
@@ -84,23 +81,17 @@ async def play(
 def _replayed(sent: SentRequest) -> ReplayedRequest:
     if sent.status == 0 or (sent.status == 200 and sent.error is not None):
         return ReplayedRequest(sent.due_s, 0, error=f"{sent.error}: {sent.reason}")
-    told = sent.headers
+    ttft_ms = sent.headers.get("x-antefix-ttft-ms")
     return ReplayedRequest(
         sent.due_s,
         sent.status,
         sent.first_byte_s - sent.due_s if sent.first_byte_s is not None else None,
-        told.get("x-antefix-replica"),
-        told.get("retry-after"),
-        _seconds(told.get("x-antefix-predicted-ttft-ms")),
-        told.get("x-request-id", ""),
-        _seconds(told.get("x-antefix-ttft-ms")),
+        sent.headers.get("x-antefix-replica"),
+        sent.headers.get("retry-after"),
+        float(ttft_ms) / 1000 if ttft_ms else None,
         sent.sent_s - sent.due_s,
         f"{sent.error}: {sent.reason}" if sent.error is not None else "",
     )
-
-
-def _seconds(told_ms: str | None) -> float | None:
-    return float(told_ms) / 1000 if told_ms else None
 
 
 def poisson(
@@ -111,7 +102,7 @@ def poisson(
     sizes: Sizes,
     seed: int,
 ) -> Trace:
-    """Arrivals of a Poisson process with this rate, at most `most`, requests a second."""
+    """Arrivals of a Poisson process with this `rate`, at most `most`, requests a second."""
     rng, at, requests = random.Random(seed), 0.0, []
     prompt, answer = sizes
     while (at := at + rng.expovariate(most)) < seconds:

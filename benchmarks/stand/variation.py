@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 def variation(amounts: Iterable[tuple[str, float]], replicas: int) -> float:
-    """Standard deviation over mean of the replicas' sums; one that is not named has 0."""
+    """Standard deviation over mean of the sums per replica; unnamed replicas have 0."""
     sums: dict[str, float] = defaultdict(float)
     for replica, amount in amounts:
         sums[replica] += amount

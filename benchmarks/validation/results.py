@@ -1,8 +1,8 @@
-"""How far a simulation is from what it stands for: figures and goals. Pure."""
+"""How far a simulation is from real engines: figures and goals. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,7 @@ PERCENTS = (50, 90, 99)
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What came of one load, in reality or in the simulation, in seconds. `sent_late`: of real
-    requests, how late each was sent."""
+    """The outcome of one load, real or simulated, in seconds. `sent_late`: of real requests."""
 
     ttfts: tuple[float, ...]
     refused: int
@@ -67,11 +66,8 @@ def figures(found: Sequence[ComparedLoad]) -> dict[str, Any]:
     """Of all seeds of a load together."""
     return {
         f"load {load:g}": {
-            name: _figures(pooled(of))
-            for name, of in (
-                ("observed", [one.observed for one in seeds]),
-                ("simulated", [one.simulated for one in seeds]),
-            )
+            "observed": _figures(pooled([one.observed for one in seeds])),
+            "simulated": _figures(pooled([one.simulated for one in seeds])),
         }
         for load, seeds in by_load(found).items()
     }
@@ -91,28 +87,18 @@ def goals(found: Sequence[ComparedLoad]) -> dict[str, Any]:
     """Errors seed by seed; that of a p99 of all seeds together."""
     judged: dict[str, Any] = {}
     for load, seeds in by_load(found).items():
-        errors: Mapping[str, list[float]] = {
-            "mean": [error(one.observed.mean, one.simulated.mean) for one in seeds],
-            **{
-                f"p{percent}": [
-                    error(one.observed.at(percent), one.simulated.at(percent)) for one in seeds
-                ]
-                for percent in PERCENTS[:2]
-            },
-        }
-        for name, of in errors.items():
-            goal = f"error_of_{name}_ttft"
-            judged[f"{goal}_at_load_{load:g}"] = RULE.judged(goal, of)
-        seen = pooled([one.observed for one in seeds])
-        said = pooled([one.simulated for one in seeds])
-        if min(len(seen.ttfts), len(said.ttfts)) >= P99_SAMPLES:
-            goal = "error_of_p99_ttft"
-            judged[f"{goal}_at_load_{load:g}"] = RULE.judged(
-                goal, [error(seen.at(99), said.at(99))]
-            )
-        goal = "difference_of_refused_share"
-        differences = [
-            abs(one.observed.refused_share - one.simulated.refused_share) for one in seeds
+        pairs = [(one.observed, one.simulated) for one in seeds]
+        errors = {"error_of_mean_ttft": [error(real.mean, sim.mean) for real, sim in pairs]}
+        for percent in PERCENTS[:2]:
+            errors[f"error_of_p{percent}_ttft"] = [
+                error(real.at(percent), sim.at(percent)) for real, sim in pairs
+            ]
+        real, sim = (pooled(of) for of in zip(*pairs, strict=True))
+        if min(len(real.ttfts), len(sim.ttfts)) >= P99_SAMPLES:
+            errors["error_of_p99_ttft"] = [error(real.at(99), sim.at(99))]
+        errors["difference_of_refused_share"] = [
+            abs(real.refused_share - sim.refused_share) for real, sim in pairs
         ]
-        judged[f"{goal}_at_load_{load:g}"] = RULE.judged(goal, differences)
+        for goal, of in errors.items():
+            judged[f"{goal}_at_load_{load:g}"] = RULE.judged(goal, of)
     return judged

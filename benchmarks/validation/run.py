@@ -1,10 +1,9 @@
-"""Is the simulator true? make bench-simulator ARGS="--write"
+"""Compare the simulator with a real fleet: make bench-simulator
 
-The same arrivals, prompts and answers go to a fleet of two real engines, which are measured before
-and after, and to its simulation: through the same admission and placement, at three loads, with
-each seed of goals.yaml. The simulation has one profile of the engines for all loads, as the
-backtest and scale have. Times to first token and refusals are compared, with the error. Results say
-how late requests were sent. An interrupted run resumes with --keep FILE, load by load.
+The same arrivals, prompts and answers go to two real engines and to their simulation, through the
+same admission and placement, at three loads, with each seed of goals.yaml. The engines are measured
+before and after; one profile of them serves all loads, as in backtest and scale. Times to first
+token and refusals are compared. An interrupted run resumes with --keep FILE, load by load.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import msgspec
@@ -24,9 +22,9 @@ import msgspec
 from autoscaling.slo import Slo
 from benchmarks.stand import pace, report
 from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.fleet import BenchFleet, engine_urls, running
 from benchmarks.stand.kept_parts import KeptParts
-from benchmarks.stand.options import add_keep, add_write, parser_of
+from benchmarks.stand.options import add_keep, parser_of
 from benchmarks.stand.trace_player import play, poisson
 from benchmarks.validation import results
 from benchmarks.validation.results import PERCENTS, RULE, ComparedLoad, LoadResult
@@ -40,7 +38,6 @@ from simulator.types import FleetSettings
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 REPLICAS, SLO_S = 2, 5.0
-KNOWN_TRIES, KNOWN_AGAIN_S = 120, 0.5
 # Of what the profile says that the engines can do.
 LOADS, PHASE_S = RULE.settings["loads"], RULE.settings["phase_s"]
 PROMPT_TOKENS, ANSWER_TOKENS = (50, 400), (8, 40)
@@ -73,26 +70,9 @@ async def observed(http: aiohttp.ClientSession, fleet: BenchFleet, played: Trace
     return LoadResult(tuple(ttfts), len(outcomes) - len(ttfts), late)
 
 
-async def engine_urls(http: aiohttp.ClientSession, gateway: Endpoint) -> list[str]:
-    """Where the engines' own servers are. A gateway does not know it of an engine that has been too
-    busy to publish its load. Raises Problem for one that stays unknown."""
-    for _ in range(KNOWN_TRIES):
-        async with http.get(f"{gateway.url}/antefix/status", headers=gateway.headers) as answer:
-            answer.raise_for_status()
-            [pool] = (await answer.json())["pools"].values()
-        urls = [replica["url"] for replica in pool["replicas"]]
-        if len(urls) == REPLICAS and all(urls):
-            return urls
-        await asyncio.sleep(KNOWN_AGAIN_S)
-    raise Problem(
-        f"the gateway knows the addresses of {sum(map(bool, urls))} of {REPLICAS} engines",
-        "end what else uses these cores, and run it again",
-    )
-
-
 async def measured(http: aiohttp.ClientSession, fleet: BenchFleet) -> EngineProfile:
     """The mean over the fleet's engines, while all work. Raises Problem and aiohttp.ClientError."""
-    urls = await engine_urls(http, fleet.gateway)
+    urls = await asyncio.to_thread(engine_urls, fleet.pools, REPLICAS)
     engines = [Endpoint("direct", url, fleet.passes.headers(url)) for url in urls]
     measure = partial(calibrating.calibrated, http, model=fleet.model)
     return mean_of(await asyncio.gather(*(measure(engine=engine) for engine in engines)))
@@ -144,65 +124,9 @@ def described(seen: LoadResult) -> str:
     )
 
 
-def page(
-    figures: dict[str, Any], goals: dict[str, Any], engine: EngineProfile, note: str = ""
-) -> str:
-    """docs/benchmarks/simulator.md. `note`: what else a reader has to know, a clause."""
-    rows = [
-        f"| {load} | {who} | {of['served']} | {of['refused']} | {of['ttft_mean_s']:.2f} s | "
-        + " | ".join(_seconds(of.get(f"ttft_p{percent}_s")) for percent in PERCENTS)
-        + " |"
-        for load, both in figures.items()
-        for who, of in both.items()
-    ]
-    judged = [
-        f"| {name.replace('_', ' ')} | {goal['figure']:.1%} | {goal['range'][0]:.1%} to"
-        f" {goal['range'][1]:.1%} | {report.wanted(goal, '.0%')} | {report.met(goal)} |"
-        for name, goal in goals.items()
-    ]
-    of = engine.hardware
-    (least, most), (shortest, longest) = PROMPT_TOKENS, ANSWER_TOKENS
-    return f"""# Is the simulator true?
-
-<!-- Written by `{report.command("simulator")}`. -->
-
-Two real engines with a core each, and their simulation from what `antefix calibrate` measures of
-them while both work, in the mean of before and after: {of.prefill_rate:.0f} prompt tokens a second,
-{1000 * of.step_s:.1f} ms a decode step and {1000 * of.sequence_s:.1f} ms more for each sequence in
-it. One profile serves all loads.
-
-The same arrivals, prompts of {least} to {most} tokens and answers of {shortest} to {longest}, go
-through the same placement and admission (SLO {SLO_S:g} s), for {PHASE_S:g} s a load and seed. A
-load is the share of the engines' time that the requests would take. Figures of all seeds together:
-
-| Load | | Served | Refused | Mean TTFT | p50 | p90 | p99 |
-| -- | -- | -- | -- | -- | -- | -- | -- |
-{chr(10).join(rows)}
-
-{RULE.says}
-
-| Goal | Median | Range | Wanted | Met |
-| -- | -- | -- | -- | -- |
-{chr(10).join(judged)}
-
-Not compared: autoscaling, reuse of prefixes, replicas that start, and GPUs.{_noted(note)}
-
-{report.machine_in_words()}
-"""
-
-
-def _noted(clause: str) -> str:
-    return f"\n\n**Note**: {clause}." if clause else ""
-
-
-def _seconds(figure: float | None) -> str:
-    return "" if figure is None else f"{figure:.2f} s"
-
-
 @stopped_in_the_end()
 def main() -> None:
     parser = parser_of("validation.run", __doc__)
-    add_write(parser, "simulator.md")
     add_keep(parser)
     options = parser.parse_args()
     try:
@@ -213,9 +137,8 @@ def main() -> None:
         sys.exit(f"error: {problem}")
     told, judged = results.figures(found), results.goals(found)
     sent = pace.figures(seconds for one in found for seconds in one.observed.sent_late)
-    if options.write:
-        (report.PAGES / "simulator.md").write_text(page(told, judged, engine, sent.get("note", "")))
-    report.finish("simulator", {**told, **sent}, judged, seeds=RULE.reported)
+    engines = msgspec.to_builtins(engine.hardware)
+    report.finish("simulator", {**told, **sent, "engines": engines}, judged, seeds=RULE.reported)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""What quantization and speculation do to the embedded model: `make bench-weights`.
+"""Quantize the embedded model, evaluate it and try speculation: make bench-weights
 
-The commands that a user has (`antefix quantize`, `evaluate`, `tune-speculation`) are run one after
-the other. Calibrated and evaluated is on this project's own documentation, calibrated on the part
-about Kubernetes and evaluated on the rest; greedy answers and speculation are tried on the first
-questions of MT-bench, or with ARGS="--prompts FILE" of that file, one a line.
+Runs `antefix quantize`, `evaluate` and `tune-speculation`, one after the other. The pages about
+Kubernetes calibrate, the other pages of this project evaluate. Prompts of greedy answers and of
+speculation are the first questions of MT-bench, or those of ARGS="--prompts FILE", one per line.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import Any
 from benchmarks.stand import report
 from benchmarks.stand.options import parser_of
 from benchmarks.stand.public_data import QUESTIONS, find
-from benchmarks.weights.page import page
 from cli.exit_codes import ExitCode
 from common.errors import Problem
 from deployments.models.model import EMBEDDED, embedded_model
@@ -32,16 +30,15 @@ from weights.memory import GIB, kv_tokens
 from weights.model_shape import shape_of
 
 ROOT = Path(__file__).parents[2]
-PAGE = report.PAGES / "weights.md"
 SCHEMES = ("rtn", "awq", "gptq", "w8a8-smoothquant")
 WINDOW = 512
-# of text that the ruined one needs to be caught
+# enough to catch the ruined one
 FEW_WINDOWS = 4
 ROUNDS = 2
-# AWQ takes minutes of it on two cores
+# AWQ takes minutes on two cores
 CALIBRATION = ("--samples", "8", "--sample-tokens", "256")
 ANSWERED, SPECULATED = 16, 8
-# what a gate of a user would be about, and what no 4 bits of this model exceed
+# about what users would set; no 4 bits of this model exceed it
 GATE_KL = 0.5
 ENGINE = {"dtype": "float32", "max_model_len": 1024, "enforce_eager": True}
 # vLLM's CPU build chooses it
@@ -74,7 +71,6 @@ def main() -> None:
         "kv_tokens": {"planned": planned, "engine": real},
         "minutes": round((time.monotonic() - began) / 60, 1),
     }
-    PAGE.write_text(page(figures, goals, report.command("weights"), report.machine_in_words()))
     report.finish("weights", figures, goals, seeds=[])
 
 
@@ -156,7 +152,7 @@ class WeightsBench:
 
 
 def _antefix(*arguments: str) -> tuple[dict[str, Any], int]:
-    """A command's answer and exit code; ends the benchmark where there is no answer."""
+    """A command's answer and exit code. Ends the benchmark without an answer."""
     command = [sys.executable, "-m", "cli.main", *arguments, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     answer = json.loads(done.stdout) if done.stdout else {"error": {"message": "no answer"}}
@@ -184,24 +180,19 @@ def _goals(
     speculation: dict[str, Any],
     kv_ratio: float,
 ) -> dict[str, Any]:
+    equal = min(one["equal_answers"] for one in speculation["measured"])
+    four_bits = max(one["bytes_ratio"] for one in found.values() if one["group_size"])
+    caught = float(ruined["exit_code"] == ExitCode.GATE)
     goals = {
-        "greedy_equality": report.goal(
-            min(one["equal_answers"] for one in speculation["measured"]), at_least=1
-        ),
-        "bytes_ratio_of_4_bits": report.goal(
-            max(one["bytes_ratio"] for one in found.values() if one["group_size"]), at_most=0.45
-        ),
-        "gate_caught_the_ruined": report.goal(
-            float(ruined["exit_code"] == ExitCode.GATE), at_least=1
-        ),
+        "greedy_equality": report.goal(equal, at_least=1),
+        "bytes_ratio_of_4_bits": report.goal(four_bits, at_most=0.45),
+        "gate_caught_the_ruined": report.goal(caught, at_least=1),
         "kv_budget_error": report.goal(abs(kv_ratio - 1), at_most=0.02),
     }
     if {"awq", "rtn"} <= found.keys():
-        awq, rtn = found["awq"], found["rtn"]
-        goals["awq_kl_over_rtn"] = report.goal(awq["kl"]["value"] / rtn["kl"]["value"], at_most=1)
-        goals["awq_perplexity_over_rtn"] = report.goal(
-            awq["perplexity"]["value"] / rtn["perplexity"]["value"], at_most=1
-        )
+        for what in ("kl", "perplexity"):
+            awq, rtn = (found[scheme][what]["value"] for scheme in ("awq", "rtn"))
+            goals[f"awq_{what}_over_rtn"] = report.goal(awq / rtn, at_most=1)
     return goals
 
 

@@ -34,8 +34,8 @@ pools:
 - Times are seconds, sizes bytes, rates tokens per second.
 - `<name>` stands for a name you choose.
 - `${VARIABLE}` is replaced from the environment, in `redis.url` and in the values of `env` only. In
-  the user and password of a URL it is percent-encoded for you. `$${` is a plain `${`; in `{ }` YAML
-  requires quotes around it.
+  the user and password of a URL it is percent-encoded. `$${` is a plain `${`, which YAML wants
+  quoted inside `{ }`.
 - Two pools may not serve the same model name; that counts the names of LoRA adapters.
 - `overflow` may not form a circle.
 - Passwords in URLs, and values of `env` whose name has KEY, TOKEN, SECRET or PASSWORD, are shown
@@ -57,11 +57,10 @@ _ENGINE_ARGS = """\
 Every flag of `vllm serve` without its leading `--`, with `-` or `_`. A switch takes `true` or
 `false`, a flag that takes JSON takes a mapping, a flag that takes several values takes a list.
 vLLM's parser checks them when the file is read, without a GPU and without the model. On a machine
-without vLLM the engine checks them. A result without faults is cached in `$ANTEFIX_CACHE`,
-`$XDG_CACHE_HOME/antefix` or `~/.cache/antefix`, in this order.
+without vLLM the engine checks them.
 
-Without a `seed` each replica has a random one. vLLM's default is 0: replicas would draw the same
-numbers, and a prompt sampled at two of them would get the same answer.
+Without a `seed` each replica has a random one. With vLLM's default of 0, a prompt sampled at two
+replicas would get the same answer.
 
 ```yaml
 engine_args:
@@ -85,7 +84,7 @@ Antefix sets these itself, and rejects them:
 _ENV = """\
 ## env
 
-These variables are Antefix's own, and refused:
+Antefix sets these itself, and rejects them:
 """
 
 _ERRORS = """\
@@ -104,11 +103,11 @@ def reference() -> str:
     sections = [
         _INTRODUCTION,
         "## Keys\n",
-        _table(("Key", "Type", "Default", "Meaning"), _rows(Fleet, "")),
+        _table(("Key", "Type", "Default", "Meaning"), _rows(Fleet, "", {})),
         _ENGINE_ARGS,
-        _table(("Flag", "Instead"), ((f"`{k}`", v) for k, v in RESERVED_ENGINE_ARGS.items())),
+        _table(("Flags", "Instead"), _by_reason(RESERVED_ENGINE_ARGS)),
         _ENV,
-        _table(("Variable", "Instead"), ((f"`{k}`", v) for k, v in RESERVED_ENV.items())),
+        _table(("Variables", "Instead"), _by_reason(RESERVED_ENV)),
         _ERRORS.format(examples="\n".join(fault.text("fleet.yaml") for fault in _EXAMPLES)),
     ]
     return "\n".join(sections)
@@ -120,13 +119,22 @@ _EXAMPLES = (
 )
 
 
-def _rows(section: type[BaseModel], above: str) -> Iterator[tuple[str, ...]]:
+def _rows(
+    section: type[BaseModel], above: str, described: dict[type[BaseModel], str]
+) -> Iterator[tuple[str, ...]]:
+    """A section that several keys share is written out below the first, which `described` has."""
     for name, field in section.model_fields.items():
         path = f"{above}{name}"
         inner, is_mapping = _inner_section(field.annotation)
-        yield f"`{path}`", _type_of(field), _default_of(field, inner), field.description or ""
-        if inner is not None:
-            yield from _rows(inner, f"{path}.<name>." if is_mapping else f"{path}.")
+        first = described.get(inner) if inner else None
+        whose = "Each" if is_mapping else "It"
+        same = f" {whose} has the keys of `{first}`." if first else ""
+        meaning = f"{field.description or ''}{same}"
+        yield f"`{path}`", _type_of(field), _default_of(field, inner), meaning
+        if inner is not None and first is None:
+            described[inner] = path
+            below = f"{path}.<name>." if is_mapping else f"{path}."
+            yield from _rows(inner, below, described)
 
 
 def _inner_section(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
@@ -185,6 +193,12 @@ def _default_of(field: FieldInfo, inner: type[BaseModel] | None) -> str:
     if isinstance(default, bool):
         return f"`{default}`".lower()
     return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
+
+
+def _by_reason(reserved: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """One row for each reason, in the order of the first name that it holds for."""
+    for reason in dict.fromkeys(reserved.values()):
+        yield ", ".join(f"`{name}`" for name, why in reserved.items() if why == reason), reason
 
 
 def _table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:

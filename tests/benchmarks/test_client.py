@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.client.run import FIGURES, NAMES, Measured, goals, medians, page
+from benchmarks.client.run import FIGURES, NAMES, Measured, goals, medians
 
 
 def measured(ms: float) -> Measured:
@@ -19,8 +19,3 @@ def test_a_round_that_was_disturbed_does_not_count_for_more_than_one() -> None:
     assert medians(FOUND["antefix bench"])["ttft"] == dict.fromkeys(FIGURES, 103.0)
     goal = goals(FOUND)["ttft_p50_off"]
     assert (goal["figure"], goal["met"]) == (0.0404, True)
-
-
-def test_the_page_has_medians_ranges_and_their_ratio() -> None:
-    row = "| TTFT, p50 | 103.0 (100.0 to 900.0) | 99.0 (50.0 to 100.0) | 1.040 |"
-    assert row in page(FOUND, 3).splitlines()

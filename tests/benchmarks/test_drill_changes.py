@@ -144,8 +144,7 @@ def test_a_changed_file_is_given_to_antefix(
     state = FleetState("no run", str(file), "", "127.0.0.1", 1, "", "", 1.0, 0.0)
     home.save_state(replace(state, redis_url="redis://127.0.0.1:1/0"))
     of: Any = SimpleNamespace(home=tmp_path)
-    http: Any = None
-    fleet = DrilledFleet(of, http)
+    fleet = DrilledFleet(of)
     run: list[list[str]] = []
     monkeypatch.setattr(subprocess, "run", lambda command, **_: run.append(command))
     fleet.update(POOL, replicas=1)

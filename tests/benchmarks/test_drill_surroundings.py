@@ -29,7 +29,7 @@ while True:
 
 def test_rules_drop_what_is_open_and_what_is_opened_but_for_its_own_children() -> None:
     text = rules("drill", [(8000, 0), (41000, 6379), (8000, 52000)], [5555])
-    to_it, from_it = text.split("chain from_it")
+    to_it, from_it = text.split("chain output")
     for chain, mine, others in ((to_it, "dport", "sport"), (from_it, "sport", "dport")):
         lines = chain.splitlines()
         first = lines.index("tcp sport { 5555 } accept")

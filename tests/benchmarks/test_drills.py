@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.drills import traffic as drills_traffic
-from benchmarks.drills.page import page
 from benchmarks.drills.traffic import LONG_TOKENS, Asked, Stream, Traffic
-from benchmarks.drills.verdict import TOLD_WITHIN_S, WHOLE_WITHIN_S, Injury, judge, unseen
+from benchmarks.drills.verdict import TOLD_WITHIN_S, WHOLE_WITHIN_S, Injury, Judgement, judge
 from cli.stream_client import Endpoint
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
@@ -18,7 +17,6 @@ from tests.waiting import until
 FAULT = Injury(10.0, 20.0, frozenset({"hit"}))
 OF_A_GATEWAY = Injury(10.0, 20.0, gateway=True)
 WHOLE = Asked(9.0, 11.0, "hit")
-ONE = {"one_start_s": 27.2}
 NOTHING: dict[str, int] = {"slots": 0}
 
 
@@ -78,34 +76,10 @@ def test_what_was_planned_may_cost_nobody_an_answer() -> None:
 
 
 def test_a_drill_that_could_not_be_done_is_told_so_and_is_not_wrong() -> None:
-    skipped = unseen("one", skipped="it takes root: run it as root")
+    skipped = Judgement("one", skipped="it takes root: run it as root")
     assert skipped.is_right and skipped.row().endswith("skipped: it takes root: run it as root")
     assert skipped.figures() == {"skipped": "it takes root: run it as root"}
-    assert not unseen("one", wrong="nobody came back").is_right
-
-
-def test_the_page_tells_of_each_drill_what_all_runs_came_to() -> None:
-    skipped = unseen("cut-off", skipped="it takes root: run it as root")
-    right = judge("killed", [WHOLE, told("engine_unavailable")], FAULT, 21.5, NOTHING)
-    wrong = judge("killed", [WHOLE], FAULT, 20.2, {"slots": 1})
-    runs = [{one.name: one.figures() for one in (of, skipped)} for of in (right, wrong)]
-    written = page(runs, "make drills", "Today.")
-    assert "Requests are those of all 2 runs" in written
-    row = "| `killed` | 3 | 3 | 2 | 1 `engine_unavailable` | 0.0 | 1.5 | 1 of 2: left over: {"
-    assert row in written
-    assert "| `cut-off` |  |  |  |  |  |  | skipped: it takes root: run it as root |" in written
-
-
-def test_the_page_tells_how_long_updates_took_and_how_many_served() -> None:
-    updates = [
-        Injury(10.0, 20.0, planned=True, measured={"fewest_serving": of, "took_s": 81.6} | ONE)
-        for of in (3, 2)
-    ]
-    runs = [{"update": judge("update", [WHOLE], of, 21.0, NOTHING).figures()} for of in updates]
-    written = page(runs, "make drills", "Today.")
-    assert "replaced three engines at least 2 of them served" in written
-    assert written.endswith("82 (27), 82 (27).\n")
-    assert "three engines" not in page([{"update": {"skipped": "no"}}], "make drills", "Today.")
+    assert not Judgement("one", ["no replica came back"]).is_right
 
 
 def traffic(front: Front) -> Traffic:

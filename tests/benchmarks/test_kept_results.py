@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import kept_results, measured
+from benchmarks.pages.parts import span
 
 
 def result(figure: float, benchmark: str = "index") -> dict[str, Any]:
@@ -18,7 +19,7 @@ def test_a_run_that_missed_its_goal_stays_beside_a_later_one_that_met_it(tmp_pat
     history = kept_results.read(tmp_path)
     assert history == {"index": [missed, met], "scale": [result(2.0, "scale")]}
     assert kept_results.last(history)["index"] == met
-    assert kept_results.span(history["index"], "lookup_ms") == (2, 0.5, 1.5)
+    assert span(history["index"], "lookup_ms") == "0.5 to 1.5"
 
 
 def test_the_same_output_given_twice_is_one_run(tmp_path: Path) -> None:
@@ -29,7 +30,8 @@ def test_the_same_output_given_twice_is_one_run(tmp_path: Path) -> None:
 
 def test_a_goal_that_is_new_has_the_range_of_the_runs_that_have_it() -> None:
     runs = [{"goals": {}}, result(0.5), result(0.7)]
-    assert kept_results.span(runs, "lookup_ms") == (2, 0.5, 0.7)
+    assert span(runs, "lookup_ms") == "0.5 to 0.7 in 2"
+    assert span(runs[:2], "lookup_ms") == "one"
 
 
 def test_every_result_that_is_kept_says_what_was_measured() -> None:

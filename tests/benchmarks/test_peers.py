@@ -120,13 +120,17 @@ def test_the_result_says_how_ours_compares_with_each_other() -> None:
     assert told["multi_turn/smg"]["ours_by_it"] == same
 
 
-def test_a_router_with_engines_of_its_own_is_marked_and_is_no_best_other() -> None:
+def test_a_router_with_separate_engines_is_on_the_page_and_is_no_best_other() -> None:
     found = of(USUAL, antefix=(0.2,), smg=(0.3,), ray_llm=(0.1,))
     judged = goals(found)
     assert judged["multi_turn_mean_ttft_by_best_other"]["other"] == "smg"
-    assert "| Ray Serve LLM, its default (not like for like) |" in page(
-        found, [], judged, "peers.jsonl", ""
-    )
+    text = page(found, [], judged, "peers.jsonl")
+    assert by_router(text)["Ray Serve LLM, its default"] == [
+        "**2.00**",
+        "**2.00**",
+        "100, 0.500, 5.0",
+    ]
+    assert "**Ray Serve LLM** is not like for like, and not in the goals." in text
 
 
 def test_what_no_router_could_miss_is_no_goal() -> None:
@@ -208,34 +212,51 @@ def test_a_request_of_ours_that_fails_misses_a_goal_and_anothers_does_not() -> N
     assert goals(grouped([ours, dataclasses.replace(other, failed=1)]))["failed"]["met"]
 
 
-def test_the_page_says_where_ours_is_behind_and_which_goals_are_missed() -> None:
+def by_router(text: str) -> dict[str, list[str]]:
+    """The cells below each router, of the page's tables of one case."""
+    rows = [[cell.strip() for cell in line.split("|")[2:-1]] for line in text.splitlines()]
+    cells: dict[str, list[str]] = {}
+    for head, _, row in zip(rows, rows[1:], rows[2:], strict=False):
+        for router, cell in zip(head, row, strict=False):
+            if router == "Antefix" or router in {one.says for one in ROUTERS.values()}:
+                cells.setdefault(router, []).append(cell)
+    return cells
+
+
+def test_the_page_says_where_antefix_is_slower_and_which_goals_are_missed() -> None:
     found = of(USUAL, antefix=(0.2, 0.3), smg=(0.1, 0.3), litellm=(0.4, 0.6))
-    text = page(found, [], goals(found), "peers.jsonl", "")
-    rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
-    by_router = {row[1]: row for row in rows if len(row) > 8}
-    assert by_router["ours"][2:4] == ["250 (200 to 300)", ""]
-    assert by_router["smg, `cache_aware`"][3] == "**1.50 (1.00 to 2.00)**"
-    assert by_router["LiteLLM's proxy, its default"][3] == "0.50"
-    # in the median of two seeds it was behind
-    assert "2 of 4 goals are met" in text
-    assert "Missed: multi turn mean ttft by best other, multi turn p90 ttft by best other." in text
-    found = of(EXACT, antefix=(0.2,), smg=(0.1,))
-    text = page(
-        found, [Unmeasured(EXACT, "litellm", 1, "it fell")], goals(found), "peers.jsonl", ""
+    text = page(found, [], goals(found), "peers.jsonl")
+    cells = by_router(text)
+    assert cells["Antefix"] == ["250, 0.500, 5.0"]
+    assert cells["smg, `cache_aware`"][:2] == ["**1.50** (1.00-2.00)", "**1.50**"]
+    assert cells["LiteLLM's proxy, its default"][0] == "0.50"
+    # in the median of two seeds it was slower
+    assert "**2 of 4 goals are met.**" in text
+    assert "- `multi_turn`: 1.50 of smg, `cache_aware`: **slower**" in text
+    assert (
+        "\n| multi turn mean ttft by best other | 1.5000 | at most 1 | 1.0000 to 2.0000 |" in text
     )
-    assert "\nNot measured: cache_reset behind litellm, seed 1: it fell\n" in text
-    assert "cache reset mean ttft by best other" in text.partition("Missed: ")[2].splitlines()[0]
-    assert "### cache_reset: multi_turn, one engine's cache is reset, in a" in text
 
 
-def test_the_page_says_how_many_seeds_each_has() -> None:
-    found = of(EXACT, antefix=(0.1, 0.2), smg=(0.1, 0.2), litellm=(0.3,))
-    rows = [
-        line.split("|") for line in page(found, [], goals(found), "peers.jsonl", "").splitlines()
-    ]
-    seeds = {row[1].strip(): row[-2].strip() for row in rows if len(row) > 8}
-    assert seeds["ours"] == seeds["smg, `cache_aware`"] == "2"
-    assert seeds["LiteLLM's proxy, its default"] == "1"
+def test_the_page_has_what_could_not_be_measured_and_what_failed() -> None:
+    found = of(EXACT, antefix=(0.2, 0.3), smg=(0.1,))
+    (key, (first, second)), *_ = found.items()
+    found = {**found, key: [first, dataclasses.replace(second, failed=1)]}
+    lost = [Unmeasured(EXACT, "litellm", 1, "it fell")]
+    text = page(found, lost, goals(found), "peers.jsonl")
+    assert "\nNot measured: cache_reset behind litellm, seed 1: `it fell`\n" in text
+    assert "Each case has 1 to 2 seeds of a router. Failed requests: 1 behind Antefix in" in text
+    assert "- `cache_reset`: one engine's cache is reset, in a second play the other's." in text
+
+
+@pytest.mark.parametrize(
+    ("file", "is_older"), [("peers-before.jsonl", True), ("peers.jsonl", False)]
+)
+def test_only_older_runs_are_said_to_be_older_than_the_rule(file: str, is_older: bool) -> None:
+    found = of(USUAL, antefix=(0.2,), smg=(0.1,))
+    text = page(found, [], goals(found), file)
+    assert ("These runs are older than the rule" in text) is is_older
+    assert f"[{file}](./{file}) has each run" in text
 
 
 def test_runs_that_are_kept_are_not_run_again(tmp_path: Path) -> None:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from benchmarks.fairness.page import KINDS, page
 from benchmarks.fairness.run import Beside, goals_of
-from benchmarks.prediction import page as prediction_page
 from benchmarks.prediction.run import alone_of, errors, figures_of
-from benchmarks.stand import report, rules
 from benchmarks.stand.conversation_player import Answer
-from benchmarks.stand.recording import write_down
 from benchmarks.stand.trace_player import ReplayedRequest
-from cli.stream_client import Endpoint
-from tests.fakes.engine import MODEL, FakeEngine
-from tests.fakes.front import gateway_before
 
 
 def answer(predicted_s: float | None, took_s: float | None) -> Answer:
@@ -48,41 +39,6 @@ def test_those_are_alone_beside_which_no_other_is_under_way() -> None:
     assert alone_of([first, replace(first, turn=1)]) == []
 
 
-def test_the_page_of_predictions_says_whether_goals_were_met() -> None:
-    figures = {"short": figures_of([answer(1.1, 1.0)]), "all": figures_of([answer(1.4, 1.0)])}
-    goals = {
-        "mean_absolute_error": report.goal(0.1, at_most=0.15),
-        "p90_absolute_error": report.goal(0.4, at_most=0.3),
-    }
-    text = prediction_page.page(figures, goals, "make bench-prediction", "today")
-    assert "| short    | 1        | 10.0%" in text
-    assert "| mean absolute error | 10.0% | at most 15% | yes |" in text
-    assert "| p90 absolute error | 40.0% | at most 30% | **no** |" in text
-
-
-async def test_requests_are_written_down_with_what_explains_them(
-    redis_url: str, tmp_path: Path
-) -> None:
-    async with gateway_before(FakeEngine("r0"), redis_url=redis_url) as front:
-        body = {"model": MODEL, "prompt": "a b c", "max_tokens": 1}
-        url = f"{front.url}/v1/completions"
-        async with front.http.post(url, json=body, headers=front.headers) as told:
-            kept = replace(answer(0.2, 0.1), request_id=told.headers["x-request-id"])
-            await front.explanation_of(told.headers)
-        endpoint = Endpoint("gateway", front.url, front.headers)
-        lost, record = replace(kept, request_id="none"), tmp_path / "record"
-        refused = ReplayedRequest(0.0, 0)
-        await write_down(front.http, endpoint, record, [kept, lost], workload="short")
-        await write_down(front.http, endpoint, record, [refused, kept], workload="short")
-    lines = [json.loads(line) for line in record.read_text().splitlines()]
-    assert [line["workload"] for line in lines] == ["short"] * 4
-    assert [line["explanation"] is None for line in lines] == [False, True, True, False]
-    [candidate] = lines[0]["explanation"]["candidates"]
-    assert candidate["raw_ttft"] > 0
-    assert candidate["working_on_node"] == 0
-    assert lines[0]["predicted_ttft_s"] == 0.2
-
-
 def test_a_tenant_is_told_with_what_was_refused_it() -> None:
     own = [
         ReplayedRequest(float(i), 200, 0.1 * i, gateway_ttft=0.01 * i, sent_late=0.001 * i)
@@ -105,26 +61,6 @@ def test_a_seed_of_fewer_than_300_requests_has_no_p99() -> None:
     assert told["tail"] == "p99"
     assert told["tail_of_each_round"] == "p90"
     assert told["ttft_tail_s_of_each_round"] == [90.0] * 3
-
-
-def test_the_page_of_fairness_says_which_goals_are_missed() -> None:
-    rounds = [[ReplayedRequest(0.0, 200, ttft)] for ttft in (0.5, 0.7, 0.7)]
-    of = Beside(rounds).figures()
-    figures = {
-        "own_requests_per_s": 0.9,
-        "capacity_requests_per_s": 3.6,
-        **dict.fromkeys(KINDS, of),
-    }
-    goals = {
-        "tail_of_alone": rules.judged([1.0, 1.3, 1.4], {"at_most": 1.1}),
-        "failed": rules.judged([0], {"at_most": 0}),
-    }
-    assert "Note" not in page(figures, goals, "make bench-fairness", 8.0, "2026, on a machine.")
-    figures["note"] = "the load generator was late"
-    text = page(figures, goals, "make bench-fairness", 8.0, "2026, on a machine.")
-    assert text.endswith("\n\n**Note**: the load generator was late.\n")
-    assert "| beside the flood | 3 | 0 | p90 | 0.70 | 0.70 | p90 0.5, 0.7, 0.7 |" in text
-    assert "| tail of alone | 1.3 | 1 to 1.4 | at most 1.1 | **no** |\n" in text
 
 
 def test_a_flood_is_judged_beside_a_full_pool_and_beside_a_pool_of_its_own() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.routing.page import page, table
+from benchmarks.routing.page import page
 from benchmarks.routing.results import BATCH, figures, goals, summaries, ttft_ratio
+from benchmarks.stand import report
 from benchmarks.stand.conversation_player import Answer, Failure
 from benchmarks.stand.routed_runs import RoutingRun
 
@@ -158,19 +159,21 @@ def test_least_loaded_is_the_measure_where_nothing_is_cached() -> None:
     assert judged == {"figure": 0.5, "at_least": 0.98, "met": False, "standard_error": 0.0}
 
 
-def test_the_page_says_what_ran_and_what_was_met() -> None:
-    runs = [run([answer(i, replica="r0") for i in range(4)], workload="hot_prefix")]
-    text = page(summaries(runs), goals(runs), "python -m it", 3.0, "2026-01-02, on 2 cores.")
-    assert "`python -m it`: 3 minutes,\n2026-01-02, on 2 cores.\n" in text
-    assert "| **no** |" in text
-    assert table(summaries(runs)) in text
-
-
-def test_failures_are_in_the_table_and_in_the_figures() -> None:
-    failed = dataclasses.replace(run([answer(0)]), failures=(Failure("c-0001", 0, "503"),))
-    found = summaries([failed])
-    assert table(found).splitlines()[-1].split("|")[-2].strip() == "1"
-    assert figures(found)["short/prefix"]["failures"] == 1
+def test_the_page_has_what_ran_what_was_met_and_what_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["run", "--seeds", "1"])
+    ours = run([answer(i, 0.3, replica="r0") for i in range(4)], workload="hot_prefix")
+    other = run([answer(i, 0.2) for i in range(4)], workload="hot_prefix", policy="random")
+    runs = [dataclasses.replace(ours, failures=(Failure("c-0001", 0, "503"),)), other]
+    told = report.result("routing", figures(summaries(runs)), goals(runs), seeds=[1])
+    text = page(told)
+    assert '`make bench-routing ARGS="--seeds 1"`: 0 minutes, ' in text
+    assert "**0 of 2 goals are met.**" in text
+    assert "| hot prefix most requests over mean | 4.0000 | at most 1.25 |" in text
+    assert "- `hot_prefix`: **1.50** of `random`" in text
+    assert "| `prefix` | 300.0, 300.0 " in text
+    assert "policy: 1. Lookups" in text
 
 
 def test_failed_lookups_add_up() -> None:

@@ -55,9 +55,9 @@ def test_the_page_has_each_result_and_each_goal_that_was_missed(
 ) -> None:
     page = summary.page({"index": [printed(capsys, 0.75)]}, {"index": ""}, LINES)
     assert "- A lookup takes 0.75 ms.\n" in page and "this." not in page
-    assert "[index](prefix-index.md)" in page and "| 1 of 2 | 1 |" in page
-    assert "| index | lookup ms p50 | 0.75 | at most 0.5 | one |" in page
-    assert "hits of oracle" not in page
+    assert "[`index`](prefix-index.md)" in page and "| 1/2 | 1 |" in page
+    assert "| `index/lookup_ms_p50` | 0.75 | ≤0.5 | one |" in page
+    assert "hits_of_oracle" not in page
     assert "| as measured |" in page
 
 
@@ -67,32 +67,37 @@ def test_the_page_has_the_last_run_with_the_range_of_all(
     runs = [printed(capsys, figure) for figure in (0.9, 0.4, 0.75)]
     page = summary.page({"index": runs}, {}, LINES)
     assert "- A lookup takes 0.75 ms.\n" in page
-    assert "| index | lookup ms p50 | 0.75 | at most 0.5 | 0.4 to 0.9 in 3 |" in page
-    assert "| 1 of 2 | 3 |" in page and "| not known |" in page
+    assert "| `index/lookup_ms_p50` | 0.75 | ≤0.5 | 0.4 to 0.9 |" in page
+    assert "| 1/2 | 3 |" in page and "| not known |" in page
 
 
 def test_a_result_of_code_that_has_changed_is_marked_wherever_its_figures_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     page = summary.page({"index": [printed(capsys, 0.75)]}, {"index": "abc1234"}, LINES)
-    mark = "**Stale**: the code has changed (`index` since abc1234)."
-    assert f"- A lookup takes 0.75 ms. {mark}\n" in page
-    assert "| **stale**: abc1234 |" in page
+    assert "- A lookup takes 0.75 ms. **Stale**.\n" in page
+    assert "| **abc1234** |" in page
 
 
 def pages_with_figures() -> list[tuple[str, str]]:
     """Each page, by its path from the repository's root, with its text."""
-    return [(place, (ROOT / place).read_text()) for place in sorted({*headlines.PLACES.values()})]
+    return [(place, (ROOT / place).read_text()) for place in summary.places()]
+
+
+def names_at(place: str) -> list[str]:
+    """The benchmarks with kept results whose figures are on that page."""
+    text = (ROOT / place).read_text()
+    return [name for name in kept_results.read() if summary.BEGINS.format(name) in text]
 
 
 def test_a_page_says_which_of_its_figures_are_stale() -> None:
     history = kept_results.read()
-    all_stale = dict.fromkeys(headlines.PLACES, "abc1234")
+    all_stale = dict.fromkeys(history, "abc1234")
     for place, text in some(pages_with_figures()):
-        assert "**Stale**" not in summary.with_figures(place, text, history, {})
+        fresh = summary.with_figures(place, text, history, {})
+        assert "**Stale**: the code has changed" not in fresh
         words = " ".join(summary.with_figures(place, text, history, all_stale).split())
-        names = [name for name, of in headlines.PLACES.items() if of == place]
-        assert all(f"(`{name}` since abc1234)." in words for name in some(names))
+        assert all(f"(`{name}` since abc1234)." in words for name in names_at(place))
 
 
 def test_what_is_to_be_known_of_a_result_is_on_the_page(
@@ -101,7 +106,8 @@ def test_what_is_to_be_known_of_a_result_is_on_the_page(
     result = printed(capsys, 0.2) | {"commit": "c0ffee1c0ffee", "dirty": True}
     result["figures"]["note"] = "ended early"
     page = summary.page({"index": [result]}, {}, [])
-    assert f"of {result['cpu']}, at c0ffee1 with uncommitted changes (ended early) |" in page
+    assert f"| {result['date']} | c0ffee1, with changes |" in page
+    assert "- `index`: ended early.\n" in page
 
 
 def test_what_no_benchmark_printed_is_refused_with_its_name(tmp_path: Path) -> None:
@@ -128,7 +134,27 @@ def test_the_page_is_that_of_the_results_that_are_kept() -> None:
         assert summary.with_figures(place, text, history, stale) == text
 
 
+@pytest.mark.parametrize("name", summary.WRITTEN)
+def test_a_page_has_the_figures_of_the_last_result_that_is_kept(name: str) -> None:
+    """Otherwise: make bench-summary."""
+    page = summary.PAGE.parent / f"{name}.md"
+    assert page.read_text() == summary.WRITTEN[name](kept_results.read()[name][-1])
+
+
 def test_each_benchmark_with_a_template_has_its_place_on_that_page() -> None:
-    assert {*headlines.TABLES, *headlines.SENTENCES} == {*headlines.PLACES}
+    assert {*headlines.SENTENCES} == {*headlines.PLACES}
     texts = dict(pages_with_figures())
     assert all(summary.BEGINS.format(name) in texts[of] for name, of in headlines.PLACES.items())
+
+
+def test_each_benchmark_with_a_page_has_its_place_on_that_page() -> None:
+    begins = {name: summary.BEGINS.format(name) for name in headlines.PAGES}
+    texts = [text for _, text in pages_with_figures()]
+    assert not [name for name, begin in begins.items() if not any(begin in of for of in texts)]
+
+
+def test_a_page_names_its_command_without_the_option_that_wrote_it() -> None:
+    history = kept_results.read()
+    written = [summary.with_figures(of, text, history, {}) for of, text in pages_with_figures()]
+    assert any("--rounds 3" in text for text in written)
+    assert not any("--write" in text for text in written)

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import aiohttp
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
-from benchmarks.validation import run
 from benchmarks.validation.results import ComparedLoad, LoadResult, figures, goals
-from benchmarks.validation.run import mean_of, page
-from cli.stream_client import Endpoint
-from common.errors import Problem
+from benchmarks.validation.run import mean_of
 from simulator.engine_profile import EngineProfile
 from simulator.engines import Hardware
 
@@ -65,46 +57,3 @@ def test_refusals_are_judged_too() -> None:
     real, simulated = seen(1.0, 2.0, refused=100), seen(1.0, 2.0, refused=0)
     refused = goals(compared((real, simulated)))["difference_of_refused_share_at_load_0.8"]
     assert (refused["figure"], refused["met"]) == (0.5, False)
-
-
-def test_the_page_has_every_goal_and_whether_it_is_met() -> None:
-    found = compared((seen(1.0, 3.0), seen(1.2, 2.2)))
-    text = page(figures(found), goals(found), profile(800.0, 0.04))
-    assert (
-        "| error of p90 ttft at load 0.8 | 26.7% | 26.7% to 26.7% | at most 10% | **no** |" in text
-    )
-    assert "| load 0.8 | observed | 100 | 0 | 1.40 s | 1.00 s | 3.00 s |  |" in text
-
-
-def test_the_page_says_where_the_load_generator_was_late() -> None:
-    pair = seen(1.0, 2.0), seen(1.0, 2.0)
-    found = compared(pair, pair)
-    text = page(figures(found), goals(found), profile(800.0, 0.04), "the load generator was late")
-    assert "GPUs.\n\n**Note**: the load generator was late.\n" in text
-
-
-async def urls_of(known: Sequence[Sequence[str | None]]) -> list[str]:
-    """What is found where the gateway answers so, one answer after the other, the last for ever."""
-    left = list(known)
-
-    async def status(request: web.Request) -> web.Response:
-        urls = left.pop(0) if len(left) > 1 else left[0]
-        return web.json_response({"pools": {"engine": {"replicas": [{"url": u} for u in urls]}}})
-
-    app = web.Application()
-    app.router.add_get("/antefix/status", status)
-    async with TestServer(app) as server, aiohttp.ClientSession() as http:
-        return await run.engine_urls(http, Endpoint("gateway", str(server.make_url("")), {}))
-
-
-async def test_engines_are_found_once_the_gateway_knows_both(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(run, "KNOWN_AGAIN_S", 0.0)
-    assert await urls_of([["a", None], ["a"], ["a", "b"]]) == ["a", "b"]
-
-
-async def test_an_engine_that_stays_unknown_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "KNOWN_AGAIN_S", 0.0)
-    with pytest.raises(Problem, match="knows the addresses of 1 of 2 engines"):
-        await urls_of([["a", None]])

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import aiohttp
-import psutil
 import pytest
 
+from tests.every_field.serving import Served, serving
 from tests.fakes.front import KEY
 
-REPOSITORY = Path(__file__).parents[2]
 STEP_TOKENS = 64
 ENGINE_ARGS = {
     "dtype": "float32",
@@ -32,53 +26,10 @@ ENGINE_ARGS = {
 }
 
 
-@dataclass(frozen=True)
-class Served:
-    """`spent_url` takes `access` for headers: what was generated and charged."""
-
-    url: str
-    processes: frozenset[psutil.Process]
-    spent_url: str
-    access: dict[str, str]
-
-    @property
-    def dead(self) -> list[int]:
-        """Process ids of the engine's that have ended."""
-        return [process.pid for process in self.processes if not process.is_running()]
-
-
 @pytest.fixture(scope="package")
 def served(warm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    log = tmp_path_factory.mktemp("engine") / "log"
-    environment = {
-        **os.environ,
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_HOST_IP": "127.0.0.1",
-        "PYTHONHASHSEED": "0",
-    }
-    with (
-        log.open("w") as vllm,
-        subprocess.Popen(
-            [warm_python, "-m", "tests.every_field.served_engine", json.dumps(ENGINE_ARGS)],
-            cwd=REPOSITORY,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=vllm,
-            text=True,
-        ) as server,
-    ):
-        try:
-            assert server.stdout is not None
-            line = server.stdout.readline()
-            assert line, log.read_text()[-3000:]
-            told = json.loads(line)
-            processes = frozenset(psutil.Process(pid) for pid in told["processes"])
-            yield Served(told["url"], processes, *told["spent"])
-        finally:
-            assert server.stdin is not None
-            server.stdin.close()
+    with serving(warm_python, ENGINE_ARGS, tmp_path_factory.mktemp("engine") / "log") as served:
+        yield served
 
 
 @pytest.fixture

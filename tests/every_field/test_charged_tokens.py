@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.every_field.asking import LEAST
-from tests.every_field.conftest import Served
 from tests.every_field.message_values import PATH as MESSAGES
+from tests.every_field.serving import Served
 from tests.every_field.values import CHAT, COMPLETIONS, RESPONSES
 from tests.fakes.engine import MODEL
 from tests.fakes.front import OTHER_KEY

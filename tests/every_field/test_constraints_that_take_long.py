@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from tests.every_field.asking import request
-from tests.every_field.conftest import Served
+from tests.every_field.serving import Served
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 

@@ -19,7 +19,8 @@ import aiohttp
 import pytest
 
 from tests.every_field.asking import LEAST, ask, request
-from tests.every_field.conftest import STEP_TOKENS, Served
+from tests.every_field.conftest import STEP_TOKENS
+from tests.every_field.serving import Served
 from tests.every_field.values import COMPLETIONS, ODD_FOR_ANY, RESPONSES, VALUES
 from tests.fakes.engine import MODEL
 

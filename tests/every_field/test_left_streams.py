@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.every_field.conftest import Served
+from tests.every_field.serving import Served
 from tests.every_field.test_charged_tokens import prompt_of, spent
 from tests.every_field.values import CHAT, COMPLETIONS, RESPONSES
 from tests.fakes.engine import MODEL

@@ -5,6 +5,7 @@ table of docs/planning.md.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from weights.roofline import OfferedLoad, RooflineEngine, decode_step_s, prefill
 from weights.sizing import MOST_SEQUENCES, STEP_TOKENS
 
 FILE = Path(__file__).with_name("published.yaml")
-UNITS = {"rate": "tokens/s", "ttft": "s to first", "tpot": "s a token", "kv_gib": "GiB of KV"}
 
 
 @dataclass(frozen=True)
@@ -73,20 +73,24 @@ def _ours(data: dict[str, Any]) -> float:
 
 
 def table() -> Iterator[str]:
-    yield "| Measured by | Model | On | Load | Measured | Planned | Error |"
-    yield "| -- | -- | -- | -- | --: | --: | --: |"
-    for point in points():
-        data = point.data
-        gpus = f"{data['tp']} x {data['gpu']}" if "tp" in data else data["gpu"]
-        at_once = data.get("batch", data.get("concurrency", 1))
-        lengths = f"{data['prompt']} + {data.get('output', 1)}" if "prompt" in data else "-"
-        load = f"{at_once} x ({lengths})" if "prompt" in data else "8192 + 256 a step"
-        yield (
-            f"| [{data['name']}]({data['url']}) | {data['model'].rpartition('/')[2]},"
-            f" {data.get('weights', 'bf16')} | {gpus} | {load} |"
-            f" {point.published:.4g} {UNITS[data['measure']]} | {point.ours:.4g} |"
-            f" {point.error:+.0%}{' [^host]' if point.is_outlier else ''} |"
-        )
+    """A row for each source, model and number of GPUs; outliers apart."""
+    yield "| Measured by | Model | On | Points | Error |"
+    yield "| -- | -- | -- | --: | --: |"
+    for (measured_by, model, gpus, note), group in groupby(points(), key=_subject):
+        errors = [point.error for point in group]
+        least, most = f"{min(errors):+.0%}", f"{max(errors):+.0%}"
+        error = least if least == most else f"{least} to {most}"
+        yield f"| {measured_by} | {model} | {gpus} | {len(errors)} | {error}{note} |"
+
+
+def _subject(point: Point) -> tuple[str, str, str, str]:
+    data = point.data
+    return (
+        f"[{data['name']}]({data['url']})",
+        f"{data['model'].rpartition('/')[2]}, {data.get('weights', 'bf16')}",
+        f"{data['tp']} x {data['gpu']}" if "tp" in data else str(data["gpu"]),
+        " [^host]" if point.is_outlier else "",
+    )
 
 
 if __name__ == "__main__":

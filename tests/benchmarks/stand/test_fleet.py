@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import json
 import signal
 import subprocess
 import sys
-import urllib.request
+from typing import Any
 
 import pytest
 
 from benchmarks.stand import fleet
+from common.errors import Problem
 
 STARTING = """
 import time
@@ -38,15 +37,15 @@ def test_a_benchmark_that_is_told_to_end_stops_its_fleet() -> None:
         assert benchmark.stdout.read() == "down\n"
 
 
-def test_a_first_engine_that_was_too_busy_to_publish_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    known = [None, None, "http://127.0.0.1:9"]
-    monkeypatch.setattr(fleet, "KNOWN_AGAIN_S", 0.0)
-    monkeypatch.setattr(urllib.request, "urlopen", lambda status: answer_of(known.pop(0)))
-    assert fleet.first_engine(urllib.request.Request("http://gateway")) == "http://127.0.0.1:9"
+def status_of(*urls: str | None) -> dict[str, Any]:
+    return {"engine": {"replicas": [{"url": url} for url in urls]}}
 
 
-def answer_of(url: str | None) -> io.BytesIO:
-    status = {"pools": {"engine": {"replicas": [{"url": url}]}}}
-    return io.BytesIO(json.dumps(status).encode())
+def test_engines_that_are_too_busy_to_publish_are_waited_for() -> None:
+    answers = iter([status_of("a", None), status_of("a"), status_of("a", "b")])
+    assert fleet.engine_urls(lambda: next(answers), 2, again_s=0.0) == ["a", "b"]
+
+
+def test_an_engine_that_stays_unknown_is_reported() -> None:
+    with pytest.raises(Problem, match="knows the addresses of 1 of 2 engines"):
+        fleet.engine_urls(lambda: status_of("a", None), 2, again_s=0.0)

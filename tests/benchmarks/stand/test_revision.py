@@ -62,6 +62,15 @@ def test_the_first_commit_that_changed_the_paths_is_named(checkout: Path) -> Non
     assert revision.changed_since(measured_at, ["autoscaling"], checkout) is None
 
 
+@pytest.mark.parametrize("file", ["page.py", "page.md", "plots.py"])
+def test_another_page_of_the_same_figures_makes_no_result_stale(file: str, checkout: Path) -> None:
+    measured_at = git(checkout, "rev-parse", "HEAD")
+    commit(checkout, f"benchmarks/scale/{file}", "1")
+    assert revision.changed_since(measured_at, ["benchmarks/scale"], checkout) is None
+    code = commit(checkout, "benchmarks/scale/costs.py", "1")
+    assert revision.changed_since(measured_at, ["benchmarks/scale"], checkout) == code[:7]
+
+
 @pytest.mark.parametrize("name", ["a folder", "a folder inside a checkout", "no git"])
 def test_nothing_is_claimed_without_a_history(
     name: str, tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch

@@ -52,3 +52,16 @@ def test_a_number_is_told_with_its_bounds_and_default() -> None:
 
 def test_keys_of_a_pool_are_told_below_a_name_of_ones_own() -> None:
     assert "| `pools.<name>.resources.gpus` | number or null, at least 0 | null |" in reference()
+
+
+def test_a_section_that_two_keys_share_is_described_once() -> None:
+    assert "| `pools.<name>.slo.interactive.ttft_s` |" in reference()
+    assert "`pools.<name>.slo.batch.ttft_s`" not in reference()
+    assert "It has the keys of `pools.<name>.slo.interactive`. |" in reference()
+    assert "Each has the keys of `gateway.tenants.<name>.limits`. |" in reference()
+
+
+@pytest.mark.parametrize(("name", "reason"), [*RESERVED_ENGINE_ARGS.items(), *RESERVED_ENV.items()])
+def test_a_reserved_name_stands_before_its_reason(name: str, reason: str) -> None:
+    (row,) = {line for line in reference().splitlines() if f"`{name}`" in line and reason in line}
+    assert row.endswith(f"| {reason} |")

@@ -1,1 +1,0 @@
-"""One index, shared by several gateways."""
