@@ -112,6 +112,14 @@ class GatewayClient:
         query = urlencode({name: value for name, value in asked.items() if value is not None})
         return self._call(f"/antefix/profile?{query}", {}, seconds + PROFILE_WRITING_S)
 
+    def canaries(self) -> dict[str, Any]:
+        """The canary of each model. Raises GatewayError."""
+        return self._call("/antefix/canaries", None, 10.0)
+
+    def end_canary(self, model: str, action: str) -> dict[str, Any]:
+        """Promote or abort a model's canary, and return it. Raises GatewayError."""
+        return self._call(f"/antefix/canaries/{quote(model)}?action={action}", {}, 10.0)
+
     def decisions(self, limit: int, timeout_s: float = 10.0) -> list[dict[str, Any]]:
         """The last explanations, newest first. Raises GatewayError."""
         found = self._call(f"/antefix/decisions?limit={limit}", None, timeout_s)

@@ -11,6 +11,7 @@ import typer
 from cli.backtest import backtest
 from cli.bench import bench
 from cli.calibrate import calibrate
+from cli.canary import canary
 from cli.chat import chat
 from cli.command_line import CommandLine, version_line
 from cli.config import config
@@ -82,6 +83,7 @@ def version() -> None:
     typer.echo(version_line())
 
 
+app.add_typer(canary, name="canary", rich_help_panel=FLEET)
 app.add_typer(k8s, name="k8s", rich_help_panel=KUBERNETES)
 app.add_typer(quality, name="quality", rich_help_panel=MODELS)
 for name, group in (("config", config), ("keys", keys), ("slo", slo), ("grafana", grafana)):

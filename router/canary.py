@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 # Above the base's percentile: a tenth of all, and a slack of as much again for its estimate.
 SLOWER_BY_CHANCE, SLOWER_IF_WORSE = 0.2, 0.6
-PERCENTILE = 0.9
+PERCENTILE = 90.0
 # A base with fewer requests says nothing of how long they take.
 LEAST_OF_BASE = 50
 

@@ -25,7 +25,12 @@ from deployments.fleet.settings import fleet_rules as rules
 from deployments.fleet.settings import fleet_schema as schema
 from deployments.fleet.settings import masking, redis_url
 from deployments.fleet.settings.environment import escaped
-from deployments.fleet.settings.model_routes import ModelName, ModelRoute, broken_by_models
+from deployments.fleet.settings.model_routes import (
+    ModelName,
+    ModelRoute,
+    broken_by_canaries,
+    broken_by_models,
+)
 from deployments.fleet.settings.objectives import (
     Tenant,
 )
@@ -311,6 +316,10 @@ class Fleet(FleetBase):
         raise_all(rules.broken_by_pools(self.model_dump()["pools"]))
         served = {name: pool.model_names for name, pool in self.pools.items()}
         raise_all(broken_by_models(self.models, served))
+        overflows = {
+            name: pool.overflow.to if pool.overflow else None for name, pool in self.pools.items()
+        }
+        raise_all(broken_by_canaries(self.models, overflows))
         raise_all(rules.broken_by_budget(self))
         raise_all(rules.broken_by_ports(self))
         return self

@@ -26,6 +26,7 @@ from deployments.fleet.applications import application_of, settings_of
 from deployments.fleet.fleet import Fleet, FleetBase
 from deployments.gateway.answer.error_answers import answer_errors
 from deployments.gateway.inference import Inference
+from deployments.gateway.inquiries.canary_requests import CanaryRequests
 from deployments.gateway.inquiries.health import unheard_s
 from deployments.gateway.inquiries.inquiries import Inquiries
 from deployments.gateway.inquiries.other_releases import SchemaWatch
@@ -89,6 +90,7 @@ class Gateway:
         keep = forever("metrics", self._keep_metrics, METRICS_PERIOD_S, fails=fails, logger=logger)
         loops.start("metrics", keep)
         loops.start("budgets", parts.budgets.run())
+        loops.start("canaries", parts.canaries.run())
         loops.start("fatal_requests", parts.fatal.run())
         if secrets.keys_file:
             parts.keys.take(keys_file := Path(secrets.keys_file))
@@ -137,6 +139,7 @@ class Gateway:
         self.parts.pools.change(fleet)
         self.parts.in_force.fleet = fleet
         self.parts.budgets.change(fleet)
+        self.parts.canaries.change(fleet)
         self.parts.health.pools = self.parts.pools.by_name
         tenants = fleet.gateway.tenants.values()
         self.parts.explanations.share(fleet.gateway.replicas)
@@ -242,6 +245,7 @@ def application(parts: GatewayParts, inference: Inference) -> Starlette:
         own_paths=openapi_paths(),
     )
     inquiries.add_to(app)
+    CanaryRequests(parts.in_force, inference.holder_of, parts.canaries).add_to(app)
     Profiles(parts.in_force, inference.holder_of, parts.pools, parts.profiles).add_to(app)
     parts.health.add_to(app)
     add_page(app, os.environ.get(PLATFORM, ""))

@@ -138,15 +138,21 @@ class Inference:
     ) -> tuple[Route, GatewayPool]:
         """Where a request for this model goes. Raises ApiError 404."""
         parts = self._parts
-        route, budget_ms = parts.pools.route_of(model), parts.in_force.fleet.redis.lookup_budget_ms
+        route, budget_ms = self._route_of(model), parts.in_force.fleet.redis.lookup_budget_ms
         conversation = await parts.conversations.of(
             route, record, fields, headers, budget_ms / 1000
         )
-        route = parts.pools.route_of(model)  # it may be another meanwhile
+        route = self._route_of(model)  # it may be another meanwhile
         name, record.routed_by = route.pool_of(conversation)
         parts.conversations.keep(route, conversation, name)
         record.model, record.pool = route.name, name
         return route, parts.pools.by_name[name]
+
+    def _route_of(self, model: str) -> Route:
+        """Where a name leads now. Raises ApiError 404."""
+        route = self._parts.pools.route_of(model)
+        canary = self._parts.canaries.by_route.get(route.name)
+        return route if canary is None else route.with_canary(canary.pool, canary.share)
 
     async def _scheduled(
         self,

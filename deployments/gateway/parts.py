@@ -28,6 +28,7 @@ from deployments.gateway.intake.api_keys import ApiKeys, WrongKeys
 from deployments.gateway.intake.bodies import Bodies
 from deployments.gateway.intake.cache_salt import CacheSalts
 from deployments.gateway.intake.in_force import InForce
+from deployments.gateway.pool.canaries import Canaries
 from deployments.gateway.pool.model_routes import Conversations
 from deployments.gateway.pool.parts import Connections
 from deployments.gateway.pool.pools import Pools
@@ -80,6 +81,7 @@ class GatewayParts:
     controller: ServeController
     pools: Pools
     conversations: Conversations
+    canaries: Canaries
     engines: EngineRequests
     counts: FinalCounts
     rejoining: Rejoining
@@ -112,6 +114,7 @@ def parts_of(
     requests, budget_metrics = RequestMetrics(families, {}), BudgetMetrics(families)
     explanations = Explanations(binary, name)
     budgets = TenantBudgets(binary, name, books_of(name, url), budget_metrics)
+    canaries = Canaries(text, name, Signer(secret))
     pools = Pools(
         Connections(text, binary, session, secret),
         lambda pool: Transport(handle_of(pool), secret),
@@ -135,12 +138,13 @@ def parts_of(
         controller=controller,
         pools=pools,
         conversations=Conversations(text, name, secret),
+        canaries=canaries,
         engines=EngineRequests(session),
         counts=FinalCounts(session, secret),
         rejoining=Rejoining(session, secret),
         profiles=ProfileRequests(session, secret),
         explanations=explanations,
-        watch=RequestWatch(requests, explanations, bodies.settle, budgets.settle),
+        watch=RequestWatch(requests, explanations, bodies.settle, budgets.settle, canaries.ended),
         tracing=tracing_of(os.environ, VERSION),
         families=families,
         requests=requests,

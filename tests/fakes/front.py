@@ -101,6 +101,11 @@ class Front:
             self.url + path, json=fields, headers={**self.headers, **(headers or {})}
         )
 
+    def post_canary(self, action: str, headers: dict[str, str] | None = None) -> Any:
+        """An operator's word on the canary of the model `assistant`."""
+        path = f"/antefix/canaries/assistant?action={action}"
+        return self.http.post(self.url + path, headers=headers or self.headers)
+
     def get(self, path: str, headers: dict[str, str] | None = None) -> Any:
         return self.http.get(self.url + path, headers={**self.headers, **(headers or {})})
 

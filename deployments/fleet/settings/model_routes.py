@@ -13,6 +13,31 @@ from deployments.fleet.settings import fleet_rules as rules
 ModelName = Annotated[str, AfterValidator(rules.usable_model_name)]
 
 
+class CanarySettings(Section):
+    """A pool that gets more of a model's conversations step by step, or none at once."""
+
+    pool: str = Field(description="This pool is the canary. `pools` must not name it.")
+    steps: tuple[Annotated[float, Field(gt=0, le=100)], ...] = Field(
+        (1.0, 5.0, 25.0, 50.0, 100.0),
+        min_length=1,
+        description="The canary gets these percentages of new conversations, one after another. "
+        "Behind the last it is promoted and gets all.",
+    )
+    step_s: float = Field(600.0, gt=0, description="Each step takes at least this many seconds.")
+    requests: int = Field(
+        50, ge=1, description="Each step takes at least this many requests of the canary."
+    )
+    alpha: float = Field(
+        0.01,
+        gt=0,
+        lt=0.5,
+        description="The chance to abort a canary that is as good as the other pools, at most.",
+    )
+    error_rate: float = Field(
+        0.01, gt=0, lt=0.2, description="This share of the canary's requests may fail."
+    )
+
+
 class ModelRoute(Section):
     """Where requests for one name go."""
 
@@ -25,6 +50,34 @@ class ModelRoute(Section):
     aliases: tuple[ModelName, ...] = Field(
         (), description="Clients may ask for these names instead."
     )
+    canary: CanarySettings | None = Field(
+        None,
+        description="This pool is tried with a growing share of new conversations. A test of each "
+        "request aborts it. With null there is no canary.",
+    )
+
+
+def broken_by_canaries(
+    models: Mapping[str, ModelRoute], overflows: Mapping[str, str | None]
+) -> Iterator[Broken]:
+    """What canaries must be to their routes. `overflows`: where each pool overflows to."""
+    for name, route in models.items():
+        if (canary := route.canary) is None:
+            continue
+        loc = ("models", name, "canary")
+        if canary.pool not in overflows:
+            remedy = (
+                did_you_mean(canary.pool, list(overflows)) or f"Pools here: {', '.join(overflows)}"
+            )
+            yield Broken((*loc, "pool"), canary.pool, "no pool has this name", remedy)
+        elif canary.pool in route.pools:
+            message = f"models.{name}.pools has this pool too"
+            yield Broken((*loc, "pool"), canary.pool, message, "Remove it from one of the two")
+        elif overflows[canary.pool] in route.pools:
+            message = "the canary overflows to a pool of its model, so nobody would see it full"
+            yield Broken((*loc, "pool"), canary.pool, message, "Remove the overflow of its pool")
+        if list(canary.steps) != sorted(set(canary.steps)):
+            yield Broken((*loc, "steps"), canary.steps, "steps must rise", "Sort them")
 
 
 def broken_by_models(

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -29,6 +29,8 @@ from router.redis_client import REDIS_FAILURES, AsyncRedis
 logger = logging.getLogger("ray.serve")
 
 KEPT_S = 3600
+# The weight of pools that get no new conversation, beside one of 1.
+_NONE_NEW = 1e-12
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,14 @@ class Route:
         """The pool that serves all requests; None where several do."""
         wanted = [pool for pool, weight in self.weights.items() if weight > 0]
         return wanted[0] if len(wanted) == 1 else None
+
+    def with_canary(self, pool: str, share: float) -> Route:
+        """The same route, of whose new conversations this pool gets a share, from 0 to 1. With all
+        of them, conversations of the others still stay where they are."""
+        rest = max(1 - share, _NONE_NEW)
+        weights = {name: weight * rest for name, weight in self.weights.items()}
+        total = sum(self.weights.values())
+        return replace(self, weights={**weights, pool: share * total})
 
     def pool_of(self, conversation: Conversation | None) -> tuple[str, RoutedBy]:
         """Return the name of a pool, and why it was chosen. None: a request that is alone."""

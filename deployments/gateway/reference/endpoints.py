@@ -69,6 +69,19 @@ ENDPOINTS = (
     ),
     GatewayEndpoint(
         "GET",
+        "/antefix/canaries",
+        "operators",
+        "Returns the canary of each [model](models.md#canaries): its pool, step and share, and "
+        "what this gateway knows of it.",
+    ),
+    GatewayEndpoint(
+        "POST",
+        "/antefix/canaries/{model}",
+        "operators",
+        "Ends a canary with `?action=promote` or `?action=abort`.",
+    ),
+    GatewayEndpoint(
+        "GET",
         "/openapi.json",
         "any client",
         "Describes the endpoints and the engines' fields in OpenAPI.",

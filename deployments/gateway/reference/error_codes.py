@@ -51,7 +51,7 @@ _KEYS = (
     ErrorCode(
         "not_an_operator",
         403,
-        "Only operators may profile an engine.",
+        "Only operators may profile an engine, or see and end a canary.",
         "Use the key of a tenant with `operator: true`.",
     ),
 )
@@ -324,9 +324,22 @@ _LOAD = (
         retry="stop",
     ),
     ErrorCode(
+        "unknown_canary",
+        404,
+        "The model has no canary.",
+        "`antefix canary status` lists the canaries.",
+    ),
+    ErrorCode(
+        "canary_changed",
+        409,
+        "The canary changed at the same moment.",
+        "Look at it, and try again.",
+        retry="stop",
+    ),
+    ErrorCode(
         "no_redis",
         503,
-        "Redis, which keeps explanations, does not answer.",
+        "Redis, which keeps explanations and canaries, does not answer.",
         "Try again later. Inference needs no Redis.",
         retry="Retry-After",
     ),

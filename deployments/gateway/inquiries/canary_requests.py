@@ -1,0 +1,78 @@
+"""GET and POST /antefix/canaries: where canaries are, and an operator's word on one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from deployments.gateway.intake.api_keys import KeyHolder
+from deployments.gateway.intake.errors import NO_RETRY, ApiError
+from deployments.gateway.intake.in_force import InForce
+from deployments.gateway.pool.canaries import Canaries, Canary
+from router.redis_client import REDIS_FAILURES
+
+ACTIONS = {"promote": "promoted", "abort": "aborted"}
+
+
+class CanaryRequests:
+    """`holder_of` says whose key a request has, and raises ApiError 401."""
+
+    def __init__(
+        self, in_force: InForce, holder_of: Callable[[Request], KeyHolder], canaries: Canaries
+    ) -> None:
+        self._in_force = in_force
+        self._holder_of = holder_of
+        self._canaries = canaries
+
+    def add_to(self, app: Starlette) -> None:
+        app.add_route("/antefix/canaries", self.show, methods=["GET"])
+        app.add_route("/antefix/canaries/{model:path}", self.end, methods=["POST"])
+
+    async def show(self, request: Request) -> Response:
+        self._check(request)
+        found = self._canaries.by_route.items()
+        return JSONResponse({name: _status(canary) for name, canary in found})
+
+    async def end(self, request: Request) -> Response:
+        """`?action=promote` or `abort`."""
+        self._check(request)
+        route, action = request.path_params["model"], request.query_params.get("action", "")
+        if action not in ACTIONS:
+            message = f"'action' is {action[:20]!r}, but it must be promote or abort."
+            raise ApiError(400, message, code="invalid_value", param="action")
+        if route not in self._canaries.by_route:
+            names = ", ".join(self._canaries.by_route) or "none"
+            message = f"The model {route[:100]!r} has no canary. These models have one: {names}."
+            raise ApiError(404, message, code="unknown_canary", param="model")
+        try:
+            done = await self._canaries.end(route, ACTIONS[action], "An operator ended it.")
+        except REDIS_FAILURES:
+            message = "Redis keeps canaries, and does not answer. Try again later."
+            raise ApiError(503, message, code="no_redis", retry_after=1) from None
+        if done is None:
+            message = "The canary changed at the same moment. Look at it, and try again."
+            raise ApiError(409, message, code="canary_changed", headers=NO_RETRY)
+        return JSONResponse(_status(self._canaries.by_route[route]))
+
+    def _check(self, request: Request) -> None:
+        if not self._holder_of(request).is_operator(self._in_force.fleet.gateway):
+            message = "Only operators see and end canaries. Use the key of such a tenant."
+            raise ApiError(403, message, code="not_an_operator")
+
+
+def _status(canary: Canary) -> dict[str, Any]:
+    """Of this gateway: `requests` and `log_wealths` are its own."""
+    return {
+        "pool": canary.pool,
+        "share": canary.share,
+        "state": msgspec.to_builtins(canary.state),
+        "steps": list(canary.plan.steps),
+        "requests": canary.requests,
+        "log_wealths": canary.log_wealths,
+        "log_limit": canary.rule.log_limit,
+    }

@@ -1,0 +1,270 @@
+"""Canaries of a fleet's models: what each gateway knows of them, and what all decide together.
+
+key                       value                                                    lifetime
+canary:<route>            `CanaryState`, JSON, signed                              permanent
+canary_won:<route>        hash: gateway -> its part of the judgement, JSON,        WON_S after the
+                          signed                                                   last
+
+Each gateway judges the requests that it serves, as they end, and acts alone once it is sure. Once a
+second it reads what the others know. Without Redis it judges by its own requests, and its canary
+stays on its step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import cast
+
+import msgspec
+
+from common.loops import forever
+from common.percentiles import percentile
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.settings.model_routes import ModelRoute
+from observability.request_record import RequestRecord
+from router import redis_keys
+from router.canary import (
+    LEAST_OF_BASE,
+    PERCENTILE,
+    BaseTimes,
+    CanaryRule,
+    EndedRequest,
+    facts_of,
+    worse_in,
+)
+from router.canary_state import CanaryPlan, CanaryState, first, next_state
+from router.redis_client import REDIS_FAILURES, AsyncRedis
+from router.signature import Signer, opened, signed
+from router.slots import REDIS_TIMEOUT_S
+
+logger = logging.getLogger("ray.serve")
+
+PERIOD_S = 1.0
+WON_S = 86_400
+# Requests of the base whose times are kept.
+KEPT_OF_BASE = 500
+# Replaces a value unless another gateway has: KEYS[1] = ARGV[2] if it is ARGV[1].
+_REPLACE = """
+local found = redis.call('GET', KEYS[1])
+if (found or '') ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2])
+return 1
+"""
+
+
+class Won(msgspec.Struct, frozen=True):
+    """Of one gateway: logarithms of what its bets have won, by fact, and the canary's requests."""
+
+    id: str
+    log_wealths: dict[str, float]
+    requests: int
+
+
+_state = msgspec.json.Decoder(CanaryState).decode
+_won = msgspec.json.Decoder(Won).decode
+
+
+@dataclass
+class Canary:
+    """One route's, in one gateway. `state` None: not read yet, and the canary gets nothing."""
+
+    route: str
+    pool: str
+    plan: CanaryPlan
+    rule: CanaryRule
+    state: CanaryState | None = None
+    raw: str = ""
+    requests: int = 0
+    log_wealths: dict[str, float] = field(default_factory=dict)
+    base_ttft_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_OF_BASE))
+    base_tpot_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_OF_BASE))
+
+    @property
+    def share(self) -> float:
+        """The canary's, of new conversations."""
+        return self.state.share(self.plan) if self.state is not None else 0.0
+
+    def ended(self, record: RequestRecord) -> None:
+        """Take in a request of the route."""
+        if record.outcome == "cancelled" or record.outcome == "invalid":
+            return
+        if record.pool != self.pool:
+            if record.ttft_s is not None:
+                self.base_ttft_s.append(record.ttft_s)
+            if record.tpot_s is not None:
+                self.base_tpot_s.append(record.tpot_s)
+            return
+        self.requests += 1
+        base = BaseTimes(_most_of(self.base_ttft_s), _most_of(self.base_tpot_s))
+        failed = record.outcome in ("failed", "deadline")
+        request = EndedRequest(record.ttft_s, record.tpot_s, failed)
+        bets = self.rule.bets()
+        for name, is_true in facts_of(request, base).items():
+            before = self.log_wealths.get(name, 0.0)
+            self.log_wealths[name] = before + bets[name].log_growth(is_true)
+
+    @property
+    def is_worse(self) -> bool:
+        """By the requests of this gateway alone."""
+        return worse_in([self.log_wealths], self.rule) is not None
+
+
+def _most_of(times_s: deque[float]) -> float | None:
+    return percentile(times_s, PERCENTILE) if len(times_s) >= LEAST_OF_BASE else None
+
+
+def canary_of(name: str, route: ModelRoute) -> Canary | None:
+    """What the fleet file says of a route's canary."""
+    of = route.canary
+    if of is None:
+        return None
+    text = of.model_dump_json()
+    plan = CanaryPlan(
+        blake2b(text.encode(), digest_size=8).hexdigest(),
+        [percent / 100 for percent in of.steps],
+        of.step_s,
+        of.requests,
+    )
+    return Canary(name, of.pool, plan, CanaryRule(of.alpha, of.error_rate))
+
+
+class Canaries:
+    """Of one gateway. `redis` decodes; `fleet`: as `FleetBase.redis_name`."""
+
+    def __init__(self, redis: AsyncRedis, fleet: str, signer: Signer) -> None:
+        self._redis = redis
+        self._fleet = fleet
+        self._signer = signer
+        self._gateway = uuid.uuid4().hex
+        self._looks = asyncio.Event()
+        self.by_route: Mapping[str, Canary] = {}
+
+    def change(self, fleet: Fleet) -> None:
+        """These canaries from now on; one that is as before goes on."""
+        found = {}
+        for name, route in fleet.models.items():
+            if (canary := canary_of(name, route)) is not None:
+                known = self.by_route.get(name)
+                is_known = known is not None and known.plan.id == canary.plan.id
+                found[name] = known if is_known and known is not None else canary
+        self.by_route = found
+        self._looks.set()
+
+    def ended(self, record: RequestRecord) -> None:
+        """A request has ended, of whatever model."""
+        if (canary := self.by_route.get(record.model)) is not None:
+            canary.ended(record)
+            if canary.share and canary.is_worse:
+                self._looks.set()
+
+    async def run(self) -> None:
+        """Keep in step with the other gateways until cancelled."""
+        await forever(
+            "canaries",
+            self._step,
+            fails="canaries stay on their steps",
+            logger=logger,
+            outages=REDIS_FAILURES,
+        )
+
+    async def end(self, route: str, status: str, why: str) -> CanaryState | None:
+        """An operator promotes or aborts it. None: another gateway changed it meanwhile. Raises
+        one of REDIS_FAILURES."""
+        canary = self.by_route[route]
+        await self._read(canary)
+        assert canary.state is not None
+        ended = canary.state.ended("promoted" if status == "promoted" else "aborted", why, _now())
+        return ended if await self._replace(canary, ended) else None
+
+    async def _step(self) -> None:
+        self._looks.clear()
+        for canary in list(self.by_route.values()):
+            await self._judge(canary)
+        try:
+            async with asyncio.timeout(PERIOD_S if self.by_route else None):
+                await self._looks.wait()
+        except TimeoutError:
+            return
+
+    async def _judge(self, canary: Canary) -> None:
+        await self._read(canary)
+        assert canary.state is not None
+        own = Won(canary.plan.id, canary.log_wealths, canary.requests)
+        won = [own, *await self._won_by_others(canary, own)]
+        found = next_state(
+            canary.state,
+            canary.plan,
+            worse_in((each.log_wealths for each in won), canary.rule),
+            sum(each.requests for each in won),
+            _now(),
+        )
+        if found is not None and await self._replace(canary, found):
+            logger.warning("canary of %s: %s. %s", canary.route, found.status, found.why)
+
+    async def _read(self, canary: Canary) -> None:
+        """What all gateways know; begins a canary that nothing is known of."""
+        key = self._key("canary", canary)
+        async with asyncio.timeout(REDIS_TIMEOUT_S):
+            [found] = await cast(Awaitable[list[str | None]], self._redis.mget([key]))
+        canary.raw, before = found or "", None
+        text = None if found is None else opened(self._signer, key, found)
+        if text is not None:
+            try:
+                before = _state(text)
+            except (msgspec.MsgspecError, ValueError):  # by hand
+                before = None
+        if before is not None and before.id == canary.plan.id:
+            canary.state = before
+            return
+        begun = first(canary.plan, before, _now())
+        if not await self._replace(canary, begun):
+            await self._read(canary)
+
+    async def _replace(self, canary: Canary, state: CanaryState) -> bool:
+        key = self._key("canary", canary)
+        text = signed(self._signer, key, msgspec.json.encode(state).decode())
+        async with asyncio.timeout(REDIS_TIMEOUT_S):
+            is_ours = await cast(
+                Awaitable[int], self._redis.eval(_REPLACE, 1, key, canary.raw, text)
+            )
+        if is_ours:
+            canary.state, canary.raw = state, text
+        return bool(is_ours)
+
+    async def _won_by_others(self, canary: Canary, own: Won) -> list[Won]:
+        key = self._key("canary_won", canary)
+        text = signed(self._signer, key, msgspec.json.encode(own).decode())
+        async with (
+            asyncio.timeout(REDIS_TIMEOUT_S),
+            self._redis.pipeline(transaction=False) as pipe,
+        ):
+            pipe.hset(key, self._gateway, text)
+            pipe.expire(key, WON_S)
+            pipe.hgetall(key)
+            *_, found = await pipe.execute()
+        won = []
+        for gateway, value in found.items():
+            text = opened(self._signer, key, value)
+            if gateway == self._gateway or text is None:
+                continue
+            try:
+                each = _won(text)
+            except (msgspec.MsgspecError, ValueError):
+                continue
+            if each.id == canary.plan.id:
+                won.append(each)
+        return won
+
+    def _key(self, kind: str, canary: Canary) -> str:
+        return redis_keys.key(self._fleet, f"{kind}:{canary.route}")
+
+
+def _now() -> float:
+    return time.time()

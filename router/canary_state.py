@@ -1,0 +1,70 @@
+"""Where a canary is: which step, since when, and what ended it. Pure.
+
+A state is changed by replacing the one with the version before, so of several gateways one wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+CanaryStatus = Literal["running", "promoted", "aborted"]
+
+
+@dataclass(frozen=True)
+class CanaryPlan:
+    """`id` differs for each canary of a route. `steps`: the canary's share of new conversations,
+    from 0 to 1, rising. A step takes `step_s` seconds and `requests` of the canary at least."""
+
+    id: str
+    steps: Sequence[float]
+    step_s: float
+    requests: int
+
+
+class CanaryState(msgspec.Struct, frozen=True):
+    """`since`: when the step began, in Unix time. `requests`: the canary's, when the step began.
+    `why`: sentences, for one that has ended."""
+
+    id: str
+    version: int
+    status: CanaryStatus
+    step: int
+    since: float
+    requests: int = 0
+    why: str = ""
+
+    def share(self, plan: CanaryPlan) -> float:
+        """The canary's share of new conversations."""
+        if self.status == "running":
+            return plan.steps[min(self.step, len(plan.steps) - 1)]
+        return 1.0 if self.status == "promoted" else 0.0
+
+    def ended(self, status: CanaryStatus, why: str, now: float) -> CanaryState:
+        """The next state, in which nothing more is decided."""
+        return CanaryState(self.id, self.version + 1, status, self.step, now, self.requests, why)
+
+
+def first(plan: CanaryPlan, before: CanaryState | None, now: float) -> CanaryState:
+    """The state of a canary that nothing is known of; `before`: of another one of the route."""
+    return CanaryState(plan.id, before.version + 1 if before else 1, "running", 0, now)
+
+
+def next_state(
+    state: CanaryState, plan: CanaryPlan, worse_in: str | None, requests: int, now: float
+) -> CanaryState | None:
+    """Return the state that follows; None: it stays. `worse_in`: what is worse than in the base;
+    `requests`: the canary's in all."""
+    if state.status != "running":
+        return None
+    if worse_in is not None:
+        return state.ended("aborted", f"Its {worse_in} is worse than the base's.", now)
+    is_due = now - state.since >= plan.step_s and requests - state.requests >= plan.requests
+    if not is_due:
+        return None
+    if state.step + 1 < len(plan.steps):
+        return CanaryState(state.id, state.version + 1, "running", state.step + 1, now, requests)
+    return state.ended("promoted", "All steps passed.", now)

@@ -1,0 +1,134 @@
+"""A canary that is worse is off within twenty of its requests, in every gateway; no request fails."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from deployments.fleet.applications import settings_of
+from deployments.gateway.pool import canaries
+from tests.fakes.engine import MODEL, FakeEngine
+from tests.fakes.front import KEY, OTHER_KEY, Front, gateway_before
+from tests.waiting import until
+
+MODELS = {
+    "assistant": {
+        "pools": {"main": 1},
+        "canary": {"pool": "small", "steps": [50, 100], "step_s": 0.2, "requests": 10},
+    }
+}
+
+
+def asked(number: int) -> dict[str, Any]:
+    """A conversation of its own."""
+    return {"model": "assistant", "messages": [{"role": "user", "content": f"question {number}"}]}
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canaries, "PERIOD_S", 0.02)
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine("r0")
+
+
+@pytest.fixture
+def canary() -> FakeEngine:
+    return FakeEngine("r1", model="small")
+
+
+@pytest.fixture
+async def front(engine: FakeEngine, canary: FakeEngine, redis_url: str) -> AsyncIterator[Front]:
+    async with gateway_before(
+        engine, small=canary, redis_url=redis_url, models=MODELS, lookup_budget_ms=1000.0
+    ) as front:
+        await until(lambda: state_of(front) is not None)
+        yield front
+
+
+def state_of(front: Front) -> Any:
+    return front.gateway.parts.canaries.by_route["assistant"].state
+
+
+async def ask(front: Front, number: int) -> tuple[int, str]:
+    """The answer's status, and the model that answered."""
+    async with front.post(**asked(number)) as answer:
+        await answer.read()
+        return answer.status, answer.headers.get("x-antefix-model", "")
+
+
+async def test_a_canary_without_a_difference_is_promoted(front: Front) -> None:
+    number = 0
+    async with asyncio.timeout(60):
+        while state_of(front).status == "running":
+            assert (await ask(front, number))[0] == 200
+            number += 1
+    assert state_of(front).status == "promoted"
+    assert {await ask(front, number + n) for n in range(10)} == {(200, "small")}
+
+
+async def test_a_canary_that_is_slow_is_off_within_twenty_of_its_requests(
+    front: Front, engine: FakeEngine, canary: FakeEngine
+) -> None:
+    engine.token_delay_s, canary.token_delay_s = 0.004, 0.04
+    of_route = front.gateway.parts.canaries.by_route["assistant"]
+    for n in range(60):  # the base's times are known first
+        of_route.base_tpot_s.append(0.004 + n * 1e-5)
+        of_route.base_ttft_s.append(10.0)
+    number = 0
+    async with asyncio.timeout(60):
+        while state_of(front).status == "running":
+            assert (await ask(front, number))[0] == 200
+            number += 1
+    assert state_of(front).status == "aborted" and "tpot" in state_of(front).why
+    assert len(canary.bodies) <= 20
+    # its conversations as well
+    assert {await ask(front, n) for n in range(number)} == {(200, MODEL)}
+
+
+async def test_all_gateways_take_it_back_together(
+    front: Front, engine: FakeEngine, canary: FakeEngine, redis_url: str
+) -> None:
+    async with AsyncExitStack() as stack:
+        other = await stack.enter_async_context(
+            gateway_before(
+                engine,
+                small=canary,
+                redis_url=redis_url,
+                models=MODELS,
+                lookup_budget_ms=1000.0,
+                starts_engines=False,
+            )
+        )
+        await until(lambda: state_of(other) is not None)
+        async with front.post_canary("abort") as answer:
+            assert (await answer.json())["state"]["status"] == "aborted"
+        await until(lambda: state_of(other).status == "aborted")
+        assert (await ask(other, 1))[1] == MODEL
+
+
+async def test_only_operators_end_a_canary(front: Front) -> None:
+    headers = {"authorization": f"Bearer {OTHER_KEY}"}
+    async with front.post_canary("abort", headers) as answer:
+        assert (answer.status, (await answer.json())["error"]["code"]) == (403, "not_an_operator")
+    for path, status, code in (
+        ("/antefix/canaries/none?action=abort", 404, "unknown_canary"),
+        ("/antefix/canaries/assistant?action=burn", 400, "invalid_value"),
+    ):
+        headers = {"authorization": f"Bearer {KEY}"}
+        async with front.http.post(front.url + path, headers=headers) as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (status, code)
+
+
+async def test_new_settings_begin_another_canary(front: Front) -> None:
+    async with front.post_canary("abort") as answer:
+        assert answer.status == 200
+    fleet = front.gateway.parts.in_force.fleet.model_dump(mode="json")
+    fleet["models"]["assistant"]["canary"]["steps"] = [25, 100]
+    await front.gateway.reconfigure(settings_of(fleet))
+    await until(lambda: state_of(front) is not None and state_of(front).status == "running")
+    assert state_of(front).version > 2
