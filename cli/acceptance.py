@@ -101,7 +101,7 @@ class PoolAcceptance:
                     self._add(acceptance.left_out(check, "--keep-engines was given"))
         except Problem as error:
             words = f"{error.message}; {error.remedy}"
-            self._add(AcceptanceCheck("run to its end", "failed", reason=words))
+            self._add(AcceptanceCheck("complete run", "failed", reason=words))
 
     def _add(self, check: AcceptanceCheck) -> None:
         self.checks.append(check)
@@ -258,7 +258,7 @@ class PoolAcceptance:
                 tokens = min(LONG_ANSWER + SHORT_ANSWER - tokens, self._context // 2)
                 try:
                     made = self._stream(system, QUESTION, tokens).usage["completion_tokens"]
-                    ended.append("" if made == tokens else f"{made} of {tokens} tokens came")
+                    ended.append("" if made == tokens else f"{made} of {tokens} tokens arrived")
                 except GatewayError as error:
                     is_refused = error.status == HTTPStatus.TOO_MANY_REQUESTS
                     ended.append(_REFUSED if is_refused else error.message)

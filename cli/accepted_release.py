@@ -39,7 +39,7 @@ def ready_release(cluster: Cluster, service: Object) -> Report:
     if not picture.is_ready:
         raise CommandError(
             f"{picture.name} in {picture.namespace} is not ready",
-            "antefix k8s status says what it waits for",
+            "antefix k8s status shows the reason",
             ExitCode.DEGRADED,
         )
     return picture
@@ -52,7 +52,7 @@ def fleet_of(service: Object) -> Fleet:
         return Fleet.model_validate({key: value for key, value in data.items() if key != "redis"})
     except ValidationError as error:
         raise Problem(
-            f"the release's fleet is not one of this Antefix: {error.errors()[0]['msg']}",
+            f"this version of Antefix cannot read the release's fleet: {error.errors()[0]['msg']}",
             "use the antefix command of the release's own version",
         ) from error
 
@@ -66,7 +66,7 @@ def key_of(cluster: Cluster, service: Object, fleet: Fleet) -> str:
     text = base64.b64decode(secret.get("data", {}).get("api-keys", "")).decode()
     keys = sorted(plain_keys(text).items(), key=lambda key: not fleet.gateway.is_operator(key[1]))
     if not keys:
-        raise Problem(f"Secret {name} holds no API key that can be sent", "give --api-key-file")
+        raise Problem(f"Secret {name} contains no usable API key", "give --api-key-file")
     return keys[0][0]
 
 
@@ -92,8 +92,8 @@ def idle_engines(client: GatewayClient, under_traffic: bool) -> Mapping[str, int
     pools = client.status()["pools"]
     if any(one["running"] is None for pool in pools.values() for one in pool["replicas"]):
         raise Problem(
-            "a gateway does not show what keeps its replicas busy",
-            "give an operator's key with --api-key-file, and see that Redis runs",
+            "a gateway does not report the load of its replicas",
+            "pass an operator's key with --api-key-file, and check that Redis runs",
         )
     last = client.decisions(limit=1)
     ended = last[0]["at"] + last[0]["duration_s"] if last else 0.0
@@ -102,7 +102,7 @@ def idle_engines(client: GatewayClient, under_traffic: bool) -> Mapping[str, int
     if not under_traffic and (why := traffic_seen(pools, idle_s)):
         raise Problem(
             f"the release is in use: {why}",
-            "wait until it is idle, or go on with --under-traffic",
+            "wait until it is idle, or pass --under-traffic",
         )
     return {
         name: sum(one["role"] == "active" for one in pool["replicas"])

@@ -56,7 +56,7 @@ def chat(
         if message is not None:
             session.ask(message, sys.stdout)
             return
-        note(f"{session.model} at {url}. Ctrl-C stops an answer, Ctrl-D leaves, /help for more.")
+        note(f"{session.model} at {url}. Ctrl-C stops an answer, Ctrl-D quits, /help shows more.")
         _converse(session)
 
 

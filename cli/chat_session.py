@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 HELP = """\
 /reset        forget the conversation
 /model        the model in use; /model NAME changes it
-/help         this
-Ctrl-C stops an answer, Ctrl-D leaves"""
+/help         show this help
+Ctrl-C stops an answer, Ctrl-D quits"""
 
 
 def failed_call(error: OpenAIError, url: str, what: str, remedy: str) -> GatewayError:

@@ -86,7 +86,7 @@ def _usage_error(error: typer.TyperException) -> Exception:
     context: typer.Context | None = getattr(error, "ctx", None)
     command = context.command_path if context else "antefix"
     names_another = "Did you mean" in message or "(Possible options" in message
-    remedy = "" if names_another else f"{command} -h shows what it takes"
+    remedy = "" if names_another else f"{command} -h lists its arguments and options"
     return CommandError(message, remedy, ExitCode.USAGE)
 
 

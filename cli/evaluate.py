@@ -107,8 +107,8 @@ def _asked(
 
     if text is None and prompts is None:
         raise CommandError(
-            "there is nothing to evaluate on",
-            "name a text to read (--text), prompts to answer (--prompts), or both",
+            "no text and no prompts were given",
+            "pass a text to score (--text), prompts to answer (--prompts), or both",
             ExitCode.USAGE,
         )
     return EvaluationTask(
@@ -155,7 +155,7 @@ def _beside(candidate: str, resolved: str) -> Path:
     folder = Path(resolved)
     if candidate != EMBEDDED and folder.is_dir() and os.access(folder, os.W_OK):
         return folder
-    note(f"{candidate} has no folder of yours for the report: it is written here")
+    note(f"{candidate} is not a writable folder: the report goes into the current folder")
     return Path.cwd()
 
 
@@ -215,7 +215,7 @@ def _answer(found: Evaluation, folder: Path, as_json: bool) -> None:
     note(f"the report is in {folder}")
     if broken:
         raise CommandError(
-            f"{found.candidate.model} lost more than was allowed: {'; '.join(broken)}",
-            "quantize less (more bits, smaller groups, calibration text), or allow more",
+            f"{found.candidate.model} lost more than the limits allow: {'; '.join(broken)}",
+            "quantize less (more bits, smaller groups, calibration text), or raise the limits",
             ExitCode.GATE,
         )

@@ -6,7 +6,7 @@ from cli.local.home import Home
 from common.errors import Problem
 
 LOGS_HERE = "see antefix logs"
-LOGS_ELSEWHERE = "see the logs of its gateways and engines, which on Kubernetes are in their pods"
+LOGS_ELSEWHERE = "see the logs of its gateways and engines (on Kubernetes, their pods' logs)"
 
 
 def is_here(base_url: str) -> bool:

@@ -169,7 +169,9 @@ def _change(file: Path | None, change: Callable[[str], str]) -> None:
             Path(new.name).replace(path)
     except OSError as error:
         why = error.strerror or error
-        raise Problem(f"{path} cannot be changed: {why}", "choose another with --file") from error
+        raise Problem(
+            f"{path} cannot be changed: {why}", "choose another file with --file"
+        ) from error
 
 
 def _path(file: Path | None) -> Path:

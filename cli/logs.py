@@ -67,7 +67,9 @@ def logs(
         home = Home()
         state = home.state()
         if state is None:
-            raise not_running("those on Kubernetes: docs/kubernetes/troubleshoot.md#read-logs")
+            raise not_running(
+                "for logs on Kubernetes see docs/kubernetes/troubleshoot.md#read-logs"
+            )
         wanted, offsets = _wanted(request, as_json), dict[Path, int]()
 
         def show(found: list[LogLine], count: int) -> None:
@@ -85,7 +87,7 @@ def logs(
         show(found, lines)
         if request and not found and not follow:
             raise CommandError(
-                f"no line of the logs is about the request {request!r}",
+                f"the logs contain no line about request {request!r}",
                 "pass the x-request-id of its answer; a request without a valid key has no line",
                 ExitCode.FAILED,
             )

@@ -67,16 +67,16 @@ def wanted(
     fleet = checked.fleet
     if with_prometheus and address is not None:
         raise CommandError(
-            f"--with-prometheus starts a Prometheus for this machine's own Ray, and {address} is "
-            "another's, whose nodes it may not reach",
-            f"leave it out, and let the cluster's Prometheus read port {fleet.metrics.port} of "
-            "every node (metrics.host in the fleet file lets it in)",
+            f"--with-prometheus monitors the Ray of this machine only, and {address} is another "
+            "Ray cluster, whose nodes it may not reach",
+            f"remove it, and let the cluster's Prometheus scrape port {fleet.metrics.port} of "
+            "every node (set metrics.host in the fleet file)",
             ExitCode.USAGE,
         )
     if address is not None and fleet.redis.url is None:
         raise Problem(
-            f"with --address {address} the fleet may span machines, and the embedded Redis "
-            "listens on this one alone",
+            f"with --address {address} the fleet may span machines, but the embedded Redis "
+            "listens on this machine only",
             "set redis.url in the fleet file",
         )
     said = json.dumps([fleet.model_dump(mode="json"), address], sort_keys=True)
@@ -99,7 +99,7 @@ def start(home: Home, wanted: Wanted) -> Started:
     if recorded is not None:
         if is_running(home, recorded):
             return Started(_beside(home, _same_or_refused(recorded, wanted), wanted), None)
-        note("cleaning up after a fleet that did not end well")
+        note("cleaning up after a fleet that crashed")
         _clean_up(home, recorded)
     # Nobody else is given them until gateways listen there.
     with contextlib.ExitStack() as ports:
@@ -128,13 +128,13 @@ def _same_or_refused(running: FleetState, wanted: Wanted) -> FleetState:
         host, port = wanted.given
         if host not in (None, running.host) or port not in (None, 0, running.port):
             note(
-                f"it listens on port {running.port} of {running.host} for as long as it runs; to"
+                f"it keeps listening on port {running.port} of {running.host}; to"
                 " change that: antefix down, then antefix up"
             )
         return running
     raise CommandError(
         f"another fleet ({running.fleet_file}) is running at {running.base_url}",
-        f"make it what this file says: antefix update {wanted.name}; stop it first: antefix down; "
+        f"apply this file to it: antefix update {wanted.name}; stop it first: antefix down; "
         "or set ANTEFIX_HOME to another folder to run both",
         ExitCode.CONFLICT,
     )

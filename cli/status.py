@@ -59,13 +59,13 @@ def status(
     with answering(as_json):
         if watch and as_json:
             raise CommandError(
-                "--watch prints again every second, and --json prints one object",
+                "--watch and --json exclude each other",
                 "drop one",
                 ExitCode.USAGE,
             )
         if api_key is not None and base_url is None:
             raise CommandError(
-                "--api-key is for a fleet elsewhere", "give its --base-url too", ExitCode.USAGE
+                "--api-key is for another fleet", "pass its --base-url too", ExitCode.USAGE
             )
 
         def read() -> ShownFleet:
@@ -168,7 +168,7 @@ def _load_in_words(replica: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _of_pool_in_words(pool: Mapping[str, Any]) -> Iterator[str]:
     if any(replica["role"] == "unknown" for replica in pool["replicas"]):
-        yield "Redis does not answer: replicas serve, but their loads are unknown"
+        yield "Redis does not answer: replicas serve, but their load is unknown"
     elif any(replica["running"] is None for replica in pool["replicas"]):
         yield "only operators see loads, and this key's tenant is not one"
     yield _routing_in_words(pool)
@@ -185,7 +185,7 @@ def _speculation_in_words(known: Sequence[Mapping[str, Any]]) -> str:
     if yields := [of["tokens_per_pass"] for of in known if of["tokens_per_pass"] is not None]:
         words.append(f"{fmean(yields):.1f} tokens a pass")
     if speedups := [of["speedup"] for of in known if of["speedup"] is not None]:
-        words.append(f"{fmean(speedups):.2f} times as fast as without")
+        words.append(f"{fmean(speedups):.2f} times the speed without it")
     if stopped := sum(not of["on"] for of in known):
         words.append(f"switched off on {stopped} of {len(known)}")
     return f"speculation: {', '.join(words) or 'not measured yet'}"
@@ -226,7 +226,7 @@ def _admission_in_words(pool: Mapping[str, Any]) -> str:
         words.append(f"{admission['waiting']} waiting{at_most}")
     if outage := admission.get("outage"):
         left = outage["up_in_s"]
-        soon = "" if left is None else f", the next is predicted in {left:.0f} s"
+        soon = "" if left is None else f", the next is expected in {left:.0f} s"
         words.append(f"no replica is up{soon}")
     if admission["held"]:
         words.append(f"{admission['held']} held until a replica is up")
@@ -249,11 +249,11 @@ def _watch(read: Callable[[], ShownFleet]) -> None:
 def _read_here(home: Home) -> ShownFleet:
     state = home.state()
     if state is None:
-        raise not_running("for one elsewhere give its --base-url")
+        raise not_running("for another fleet pass --base-url")
     if not cluster.is_alive(state):
         raise CommandError(
-            "the fleet crashed: its Ray is gone",
-            "antefix up starts it again, antefix down clears it away",
+            "the fleet crashed: its Ray does not run",
+            "antefix up starts it again, antefix down removes it",
             ExitCode.NOT_RUNNING,
         )
     try:

@@ -92,8 +92,8 @@ def fleet_file(home: Home, fleet: str | None, model: str | None) -> str:
         return fleet or "laptop"
     if fleet is not None:
         raise CommandError(
-            f"{fleet} and --model {model} are two fleets",
-            "name one of them; a fleet file has its own `model`",
+            f"{fleet} and --model {model} exclude each other",
+            "remove one of them; a fleet file has its own `model`",
             ExitCode.USAGE,
         )
     check_model(model)
@@ -195,7 +195,7 @@ def _stay(home: Home, state: FleetState) -> None:
                 cluster.stop(home, state)
             # `antefix logs` reads a fleet that runs
             folders = filter(None, (home.logs, cluster.ray_logs(state)))
-            note(f"the fleet died; its logs are in {' and '.join(map(str, folders))}")
+            note(f"the fleet crashed; its logs are in {' and '.join(map(str, folders))}")
             raise typer.Exit(ExitCode.FAILED)
     with home.turn(lambda: None):
         stop_fleet(home, state, drain=True)

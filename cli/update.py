@@ -54,7 +54,9 @@ def update(
 def _update(home: Home, state: FleetState, wanted: starting.Wanted) -> Restarts:
     """Raises Problem."""
     if not state.fleet:
-        raise CommandError("this fleet was started by an earlier release", _ANEW, ExitCode.CONFLICT)
+        raise CommandError(
+            "an earlier release of Antefix started this fleet", _ANEW, ExitCode.CONFLICT
+        )
     with Steps() as steps:
         fleet = starting.listening_on(wanted.fleet, state)
         if state.own_ray:
@@ -93,7 +95,7 @@ def _tell_of_ports(wanted: Fleet, fleet: Fleet) -> None:
         ("metrics.port", fleet.metrics.port, wanted.metrics.port),
     ):
         if is_ != says:
-            note(f"{name} stays {is_}, and not {says}: a running fleet keeps it; {_ANEW}")
+            note(f"{name} stays {is_} instead of {says}: a running fleet keeps it; {_ANEW}")
 
 
 class _Showing:

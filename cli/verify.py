@@ -108,8 +108,8 @@ def verify(
         if not as_json:
             typer.echo(f"again       {_shown(again)}")
             typer.echo(
-                f"prefix hit  the index knew {again.cached_tokens_in_index} tokens of it at "
-                f"{again.replica}, the engine confirms {again.cached_tokens}"
+                f"prefix hit  the index had {again.cached_tokens_in_index} tokens of it at "
+                f"{again.replica}, the engine confirmed {again.cached_tokens}"
             )
         try:
             sampled, _ = ask(SAMPLED_QUESTION, SAMPLED)
@@ -129,7 +129,7 @@ def first_key(file: Path) -> str:
     except Problem as error:
         raise Problem(error.message, "correct --api-key-file") from error
     if not keys:
-        raise Problem(f"{file} holds no API key that can be sent", "write a line tenant=key")
+        raise Problem(f"{file} contains no usable API key", "write a line tenant=key")
     return next(iter(keys))
 
 
@@ -222,30 +222,32 @@ def _no_hit(asked: VerifiedAnswer, told: Mapping[str, Any], logs: str) -> Proble
     """Return which part of the chain broke; `logs` says how to read the fleet's."""
     pool, counted = told["pool"], told["prompt_tokens"]["counted"]
     if not told["prompt_known"]:
-        why = f"gateways cannot make the prompts of pool {pool}, which is placed by load alone"
+        why = f"gateways cannot tokenize prompts of pool {pool}, so they place them by load only"
         remedy = 'see docs/routing.md, "The prompt\'s tokens"'
     elif not told["segments"]:
         why = f"pool {pool} has no prefix index for a prompt of {counted} tokens"
-        remedy = "leave enable_prefix_caching out of engine_args, or lower segment_tokens"
+        remedy = "remove enable_prefix_caching from engine_args, or lower segment_tokens"
     elif not told["index_answered"]:
         why = "the prefix index did not answer in time"
-        remedy = "look at Redis, or raise redis.lookup_budget_ms"
+        remedy = "check Redis, or raise redis.lookup_budget_ms"
     elif told["reuse_loss_tokens"].get("routing"):
-        why = f"another replica held the prefix, and policy {asked.policy} went elsewhere"
+        why = f"another replica had the prefix, but policy {asked.policy} chose this one"
         remedy = "set the pool's policy to prefix, or try again when the fleet is less busy"
     elif asked.cached_tokens:
-        why = f"{asked.replica} reused {asked.cached_tokens} tokens that the index did not know"
-        remedy = f"{logs} for KV events that were lost"
+        why = f"{asked.replica} reused {asked.cached_tokens} tokens that the index did not have"
+        remedy = f"{logs} for lost KV events"
     else:
-        why = f"{asked.replica} computed all of its {asked.prompt_tokens} tokens again"
-        remedy = "see that engine_args leave prefix caching on and the KV cache has room"
-    return Problem(f"there was no prefix hit in {len(QUESTIONS)} requests: {why}", remedy)
+        why = f"{asked.replica} recomputed all {asked.prompt_tokens} tokens"
+        remedy = (
+            "check that engine_args leave prefix caching on and that the KV cache has free blocks"
+        )
+    return Problem(f"no prefix hit in {len(QUESTIONS)} requests: {why}", remedy)
 
 
 def _not_sampled(error: GatewayError) -> Problem:
     asked = " and ".join(f"{name} {value}" for name, value in SAMPLED.items())
     return Problem(
-        f"a request with {asked} failed, and those at temperature 0 did not: {error.message}",
+        f"a request with {asked} failed, unlike those at temperature 0: {error.message}",
         "see the engine's log; where it names nvcc, set VLLM_USE_FLASHINFER_SAMPLER=0 in the image",
     )
 

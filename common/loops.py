@@ -70,7 +70,7 @@ class Trouble:
             return RETRY_S
         failures[self._loop] += 1
         if not known:
-            self._logger.error("%s, and is tried again: %r", self._fails, error, exc_info=error)
+            self._logger.error("%s; retrying: %r", self._fails, error, exc_info=error)
         self._in_a_row += 1
         return float(min(RETRY_AT_MOST_S, RETRY_S * 2 ** min(self._in_a_row - 1, 10)))
 

@@ -267,7 +267,7 @@ def as_deployed(cold: Fleet, details: Mapping[str, Any]) -> Fleet:
         hot = Fleet.model_validate(deployment["user_config"])
         wanted = hot.pools[name]
     except (KeyError, ValueError) as error:  # the gateways tell more of it
-        logger.warning("the settings of pool %s are not known yet: %s", name, error)
+        logger.warning("the settings of pool %s are unknown so far: %s", name, error)
         return cold
     pool = cold.pools[name].model_copy(
         update={field: getattr(wanted, field) for field in HOT_OF_POOL}
@@ -285,7 +285,7 @@ async def _last_target(board: str, secrets: Secrets) -> int | None:
     try:
         decided = await read_decided(redis, board, Signer(secrets.engine_secret))
     except REDIS_FAILURES as error:
-        logger.warning("what was decided for %s is not known: %s", board, error)
+        logger.warning("the autoscaling decision for %s is unknown: %s", board, error)
         return None
     finally:
         await redis.aclose()
@@ -306,7 +306,7 @@ def secrets_from_environment(fleet: FleetBase, environment: Mapping[str, str]) -
         raise Problem(
             "no API keys are set",
             "set ANTEFIX_API_KEYS to 'tenant=key', several separated by commas, or "
-            f"{KEYS_FILE} to a file that holds them",
+            f"{KEYS_FILE} to a file that contains them",
         )
     engine_secret = environment.get("ANTEFIX_ENGINE_SECRET")
     if not engine_secret:
@@ -316,7 +316,9 @@ def secrets_from_environment(fleet: FleetBase, environment: Mapping[str, str]) -
         )
     redis_url = fleet.redis.url or environment.get("ANTEFIX_REDIS_URL")
     if not redis_url:
-        raise Problem("no Redis is named", "set redis.url in the fleet file, or ANTEFIX_REDIS_URL")
+        raise Problem(
+            "no Redis is configured", "set redis.url in the fleet file, or ANTEFIX_REDIS_URL"
+        )
     try:
         connect(redis_url)
     except ValueError:  # its words may hold a password

@@ -101,7 +101,7 @@ class Watch:
             self._thread.start()
 
     def _follow(self) -> None:
-        trouble = Trouble("autoscaler_thread", f"nothing is read of {self.board}", logger)
+        trouble = Trouble("autoscaler_thread", f"nothing is read from {self.board}", logger)
         while time.monotonic() < self._until:
             try:
                 asyncio.run(self._run())
@@ -205,7 +205,7 @@ class Watch:
             refused = 0 if wanted == self.bounds else refused + 1
             if refused == 2:  # once may be a change that has not reached all
                 logger.error(
-                    "%s: settings in Redis ask for %s, Ray Serve was given %s, which is kept",
+                    "%s: settings in Redis request %s, but Ray Serve was given %s and keeps it",
                     *(self.board, wanted, self.bounds),
                 )
             await asyncio.sleep(BOUNDS_PERIOD_S if refused else READ_PERIOD_S)
@@ -245,7 +245,9 @@ class PoolAutoscaler:
         self.watch: Watch | None = None
         self._decided_at = float("-inf")
         self._target: int | None = None
-        self._trouble = Trouble("autoscaler", f"{board} keeps its replicas undecided", logger)
+        self._trouble = Trouble(
+            "autoscaler", f"{board} keeps its number of replicas: no decision was made", logger
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "watch": None}
@@ -308,7 +310,7 @@ class PoolAutoscaler:
         granted = self._bounded(watch, granted, context)
         if granted != self._target:
             logger.info(
-                "%s: %s replicas, %d of them to take traffic: %s",
+                "%s: %s replicas, %d of them for traffic: %s",
                 self._board,
                 granted,
                 min(decision.demand, granted),

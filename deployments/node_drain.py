@@ -95,7 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Drain this node before it is stopped.")
     parser.add_argument("--after", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--within", type=float, required=True, metavar="SECONDS")
-    parser.add_argument("--node-id", help="Ray's; without: whatever runs here")
+    parser.add_argument("--node-id", help="Ray address; default: the Ray on this node")
     parser.add_argument("--head", action="store_true")
     asked = parser.parse_args()
     if asked.head:

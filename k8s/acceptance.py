@@ -71,7 +71,7 @@ def traffic_seen(pools: Mapping[str, Any], idle_s: float | None) -> str:
 def attention(log: Sequence[str], expected: str, on_cpus: bool) -> AcceptanceCheck:
     name = "attention backend"
     if on_cpus:
-        return left_out(name, "vLLM's CPU build has one, and does not log it")
+        return left_out(name, "vLLM's CPU build has one, but does not log it")
     seen = _last(log, r"Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?backend\b")
     reason = "vLLM chose another" if seen else "the engine's log names none"
     holds = bool(seen) and expected in ("", seen)
@@ -137,7 +137,7 @@ def duration(
 ) -> AcceptanceCheck:
     """The median of TTFTs or of TPOTs against the plan's; None: `why_not`."""
     if not seconds:
-        return left_out(name, "no answer told it")
+        return left_out(name, "no answer reported it")
     seen = median(seconds)
     measured = f"{seen:.4g} s (median of {len(seconds)})"
     if planned_s is None:
@@ -178,7 +178,7 @@ def prefix_hit(first: AcceptedAnswer, again: AcceptedAnswer) -> AcceptanceCheck:
         f"at least {LEAST_CACHED_SHARE:.0%} of the second prompt from the cache",
         f"{again.cached_tokens} of {again.prompt_tokens} tokens{usage}; TTFT {first.ttft_s:.3g} s, "
         f"then {again.ttft_s:.3g} s",
-        "antefix verify says which part of the chain is missing",
+        "antefix verify shows which part of the chain is missing",
         cached_tokens=again.cached_tokens,
         cached_tokens_in_usage=again.cached_in_usage,
         prompt_tokens=again.prompt_tokens,
@@ -196,13 +196,13 @@ def speculation(configured: bool, reports: Sequence[Mapping[str, Any] | None]) -
     if known and not any(report["on"] for report in known):
         return _judged(name, True, "faster, or off", "off", reports=known)
     if not speedups:
-        return left_out(name, "too few steps to measure it; antefix status shows it under load")
-    measured = f"{median(speedups):.2f} times as fast as without"
+        return left_out(name, "too few steps to measure; antefix status shows it under load")
+    measured = f"{median(speedups):.2f} times the speed without it"
     if any(report["losing"] and report["on"] for report in known):
-        reason = "it costs time: set speculation.when_slower to stop"
+        reason = "slower than without: set speculation.when_slower to stop"
         return _judged(name, False, "faster, or off", measured, reason, reports=known)
     if median(speedups) < 1:
-        return left_out(name, "not certain after so few steps", measured, reports=known)
+        return left_out(name, "not certain after this few steps", measured, reports=known)
     return _judged(name, True, "faster, or off", measured, reports=known)
 
 
@@ -225,15 +225,15 @@ def resume(found: KilledEngine, asked_tokens: int, setting: str | None) -> Accep
     if cut is None:
         return _judged(name, False, expected, "an error", found.error)
     if cut.resumed is None:
-        return left_out(name, "the answer ended before its engine did")
+        return left_out(name, "the answer finished before its engine was killed")
     mode = str(cut.resumed["mode"])
     is_same = cut.text == found.uncut.text
-    words = "the same text as uncut" if is_same else "another text than uncut"
+    words = "the same text as uninterrupted" if is_same else "a different text than uninterrupted"
     is_whole = cut.output_tokens == asked_tokens
     return _judged(
         name,
         is_whole and (is_same or mode != "exact"),
-        expected if mode != "exact" else f"{expected}, with the text of the uncut one",
+        expected if mode != "exact" else f"{expected}, with the same text as uninterrupted",
         f"{cut.output_tokens} tokens, {mode}, {words}, after a gap of "
         f"{cut.resumed['waited_s']:.2f} s",
         "the text differs" if is_whole else "tokens are missing",
@@ -252,7 +252,7 @@ def engine_back(found: KilledEngine, within_s: float, startup_s: float) -> Accep
         found.back_s is not None,
         f"another within {within_s:g} s",
         f"{seen} (it loaded in {startup_s:.1f} s before)",
-        "antefix k8s status says what it waits for",
+        "antefix k8s status shows the reason",
         back_s=found.back_s,
         startup_s=startup_s,
     )
@@ -276,11 +276,11 @@ def drained(found: DrainedEngine) -> AcceptanceCheck:
         "not in time" if seconds is None else f"{seconds:.1f} s"
         for seconds in (found.gone_s, found.back_s)
     )
-    reason = found.lost[0] if found.lost else "antefix k8s status says what it waits for"
+    reason = found.lost[0] if found.lost else "antefix k8s status shows the reason"
     return _judged(
         "drain",
         not found.lost and None not in (found.gone_s, found.back_s) and found.asked > 0,
-        "no request lost, and another engine",
+        "no request lost, and a new engine",
         f"{len(found.lost)} of {found.asked} requests lost, {found.refused} refused with 429; "
         f"pod gone: {gone}, engine back: {back}",
         reason,
@@ -297,7 +297,7 @@ def as_before(before: Mapping[str, int], now: Mapping[str, int], is_ready: bool)
         is_ready and not less,
         ", ".join(f"{name} {ready}" for name, ready in before.items()),
         f"{shown}, {'ready' if is_ready else 'not ready'}",
-        "antefix k8s status says what it waits for",
+        "antefix k8s status shows the reason",
     )
 
 

@@ -23,7 +23,10 @@ Schema = dict[str, Any]
 
 # Helm adds these to the values of a chart that another depends on
 _HELMS_OWN: Schema = {
-    "global": {"type": "object", "description": "Of charts that depend on this one; not read."},
+    "global": {
+        "type": "object",
+        "description": "Values of charts that depend on this one; not read.",
+    },
     "enabled": {"type": "boolean", "description": "For a `condition` of such a chart; not read."},
 }
 

@@ -98,7 +98,7 @@ class Cluster:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Problem(
                 f"the cluster at {self._host} does not answer: {_reason(error)}",
-                "see whether kubectl get nodes works; --context and --kubeconfig choose another",
+                "check that kubectl get nodes works; --context and --kubeconfig choose another",
             ) from None
         if answer.status == 404:
             return None
@@ -115,8 +115,8 @@ class Cluster:
             raise Denied(verb, resource, where)
         if status == 401:
             raise Problem(
-                f"the cluster at {self._host} does not take these credentials",
-                "log in to it again, until kubectl get pods works",
+                f"the cluster at {self._host} rejects these credentials",
+                "log in again and check that kubectl get pods works",
             )
         try:
             said = json.loads(body)["message"]
@@ -124,7 +124,7 @@ class Cluster:
             said = f"status {status}"
         raise Problem(
             f"the cluster at {self._host} answers {verb} {resource} with: {said}",
-            "see whether kubectl get nodes works",
+            "check that kubectl get nodes works",
         )
 
 
@@ -141,8 +141,8 @@ def _configured(configuration: Any, kubeconfig: str | None, context: str | None)
         if kubeconfig is None and context is None and _is_in_cluster(configuration):
             return "default"
         raise Problem(
-            f"no cluster to ask: {str(error).strip().rstrip('.')}",
-            "name a kubeconfig with --kubeconfig or KUBECONFIG, and one of its contexts",
+            f"no cluster is configured: {str(error).strip().rstrip('.')}",
+            "pass a kubeconfig with --kubeconfig or KUBECONFIG, and one of its contexts",
         ) from None
     chosen = next((one for one in contexts if one["name"] == context), active)
     return str(chosen["context"].get("namespace") or "default")

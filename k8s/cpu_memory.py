@@ -46,7 +46,7 @@ def cpu_memory_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
         yield PreflightFinding(
             "warning" if fits_bfloat16 else "problem",
             title,
-            f"a limit of {_gib(int(limit))} does not hold {_held(cache, most)} and "
+            f"a limit of {_gib(int(limit))} is too small for {_held(cache, most)} and "
             f"{_gib(processes)} of processes: {refuses}",
             remedy,
         )
@@ -54,7 +54,7 @@ def cpu_memory_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
 
 def _held(cache: int, weights: int) -> str:
     if not weights:
-        return f"{_gib(cache)} of KV cache, weights of a size that is not known here"
+        return f"{_gib(cache)} of KV cache, weights of unknown size"
     return f"{_gib(cache)} of KV cache, {_gib(weights)} of weights"
 
 

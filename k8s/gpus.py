@@ -36,8 +36,8 @@ def gpu_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Preflig
         yield PreflightFinding(
             "problem" if not has else "warning",
             "device plugin",
-            f"{some(hidden)}: labelled with a GPU, and no {' or '.join(resources)} allocatable",
-            "install NVIDIA's GPU operator or device plugin there, and see that its pods run: "
+            f"{some(hidden)}: labelled with a GPU, but no {' or '.join(resources)} is allocatable",
+            "install NVIDIA's GPU operator or device plugin there, and check that its pods run: "
             "kubectl get pods -A | grep nvidia",
         )
     if not has:

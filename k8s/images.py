@@ -17,8 +17,8 @@ def registry_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
         yield PreflightFinding(
             "warning",
             _TITLE,
-            "image.registry is empty, and nobody publishes Antefix's images",
-            "build and push them as docs/kubernetes/install.md says, and set image.registry",
+            "image.registry is empty, and no registry has Antefix's images",
+            "build and push them (docs/kubernetes/install.md), and set image.registry",
         )
 
 

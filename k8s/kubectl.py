@@ -29,7 +29,7 @@ class Kubectl:
         program = shutil.which("kubectl")
         if program is None:
             raise Problem(
-                "kubectl is not on PATH, and it runs commands in the release's pods",
+                "kubectl is not on PATH; it is needed to run commands in the release's pods",
                 "install it: https://kubernetes.io/docs/tasks/tools/",
             )
         given = {"--kubeconfig": kubeconfig, "--context": context, "--namespace": namespace}
@@ -72,7 +72,7 @@ class Kubectl:
                 timeout=_COMMAND_S,
             )
         except subprocess.TimeoutExpired:
-            raise _failed(arguments[0], f"nothing came within {_COMMAND_S:g} s") from None
+            raise _failed(arguments[0], f"no output within {_COMMAND_S:g} s") from None
         if done.returncode:
             raise _failed(arguments[0], done.stderr)
         return done.stdout
@@ -88,7 +88,7 @@ def _port_of(process: subprocess.Popen[bytes], said: Path) -> int:
 
 
 def _failed(verb: str, words: str) -> Problem:
-    last = next(reversed(words.strip().splitlines()), "it says nothing")
+    last = next(reversed(words.strip().splitlines()), "no error message")
     return Problem(
-        f"kubectl {verb} failed: {last}", "see that your credentials may do it, and try again"
+        f"kubectl {verb} failed: {last}", "check that your credentials allow it, and try again"
     )

@@ -35,18 +35,18 @@ def kuberay_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFin
 
 
 def _unseen(needs: ClusterNeeds) -> PreflightFinding:
-    remedy = f"see that one runs: {_INSTALL}"
+    remedy = f"check that it runs:  {_INSTALL}"
     if not needs.head_policies:
         return PreflightFinding(
             "warning",
             _TITLE,
-            "its CRDs are there, and no operator was found",
-            f"{remedy}; unless your cloud runs it out of sight",
+            "its CRDs exist, but no operator was found",
+            f"{remedy}; ignore this if your cloud runs it outside the cluster",
         )
     return _problem(
-        "its CRDs are there, no operator was found, and the network policy lets only pods that it "
+        "its CRDs exist, no operator was found, and the network policy allows only pods that it "
         "knows reach Ray's head",
-        f"{remedy}; where your cloud runs it out of sight, set {_OPEN}, such as an ipBlock of "
+        f"{remedy}; if your cloud runs it outside the cluster, set {_OPEN}, such as an ipBlock of "
         "the control plane, or networkPolicy.enabled: false",
     )
 
@@ -87,7 +87,7 @@ def _operator(operator: Object, namespace: str, needs: ClusterNeeds) -> Prefligh
     if not version:
         return PreflightFinding("note", _TITLE, f"{image}: its version is not in the tag")
     if version[:2] > NEWEST:
-        newest = f"newer than the {_dotted(NEWEST)} that this Antefix knows"
+        newest = f"newer than the {_dotted(NEWEST)} that this Antefix was tested with"
         return PreflightFinding("note", _TITLE, f"{image}, {newest}")
     return PreflightFinding("ok", _TITLE, image)
 

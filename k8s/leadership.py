@@ -46,12 +46,12 @@ class Leadership:
         try:
             leads = bool(self._election.try_acquire_or_renew())  # type: ignore[no-untyped-call]
         except KUBERNETES_FAILURES as error:
-            logger.warning("the Lease %s cannot be asked for: %s", self._lease, said(error))
+            logger.warning("the Lease %s cannot be requested: %s", self._lease, said(error))
         # a request that begins before this ends before the Lease does
         self._ends = asked + LEASE_S - TIMEOUT_S if leads else float("-inf")
         if leads != self._led:
-            why_not = "does not lead: another does, or it may not write the Lease"
-            logger.info("%s %s", "leads by the Lease" if leads else why_not, self._lease)
+            why_not = "does not lead: another pod does, or this one may not write the Lease"
+            logger.info("%s %s", "leads, by the Lease" if leads else why_not, self._lease)
         self._led = leads
         return leads
 

@@ -61,7 +61,7 @@ def quota_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFindi
                 "warning" if facts.is_installed else "problem",
                 name,
                 "; ".join(over),
-                f"raise it in {facts.namespace}, or lower the fleet",
+                f"raise the quota in {facts.namespace}, or lower the fleet",
             )
         for resource in dict.fromkeys(resource for resource, _ in unset):
             groups = [group for of, group in unset if of == resource]
@@ -81,8 +81,8 @@ def pod_security_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[Preflig
             yield PreflightFinding(
                 "note",
                 f"namespace {facts.namespace}",
-                "not there yet",
-                "install with --create-namespace; Secrets that values name must be there before",
+                "does not exist yet",
+                "install with --create-namespace; create the Secrets that the values name first",
             )
         return
     labels = facts.own_namespace["metadata"].get("labels", {})
@@ -108,7 +108,7 @@ def reference_findings(facts: Facts, references: Sequence[Reference]) -> Iterato
         kind = _KINDS[reference.plural][0]
         title, create = f"{kind} {reference.name}", _create(reference, facts.namespace)
         if there is None:
-            seen = f"{reference.value} names it, and it is not there"
+            seen = f"{reference.value} names it, but it does not exist"
             yield PreflightFinding("problem", title, seen, create)
             continue
         lacks = [key for key in reference.keys if key not in (there.get("data") or {})]

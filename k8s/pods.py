@@ -67,7 +67,7 @@ def _why(pod: Object) -> str:
             restarts = container["restartCount"]
             last = container.get("lastState", {}).get("terminated")
             again = f", {_times(restarts)}; before, {ended_with(last)}" if last else ""
-            return f"{container['name']} runs and is not ready yet{again}"
+            return f"{container['name']} runs, but is not ready yet{again}"
     for container in containers:
         if wait := container["state"].get("waiting"):
             return f"{container['name']}: {wait.get('reason', 'waits')}"
@@ -96,7 +96,7 @@ def _stuck(container: Object) -> str:
     if ended and container["name"] == _AUTOSCALER:
         # KubeRay looks after the container of Ray alone, and lets Ray's pods restart nothing
         return (
-            f"ended with {ended_with(ended)} and is not started again; until the pod is deleted "
+            f"ended with {ended_with(ended)} and is not restarted; until the pod is deleted, "
             "nothing scales, and KubeRay applies no change of the fleet"
         )
     return f"ended with {ended_with(ended)}" if ended and ended["exitCode"] else ""

@@ -34,7 +34,7 @@ def room_findings(
         if nodes_come:
             severity, remedy = (
                 "warning",
-                f"new nodes may come, as the autoscaler's settings say; {remedy}",
+                f"the autoscaler's settings allow new nodes; {remedy}",
             )
         yield PreflightFinding(
             severity, title, f"needs {_needs_in_words(placed.group, placed.wanted)}; {why}", remedy
@@ -103,7 +103,7 @@ def _misfit(placed: PlacedPods, fit: Fit, nodes: Sequence[Node]) -> tuple[str, s
 def _no_node(group: PodGroup, nodes: Sequence[Node]) -> tuple[str, str]:
     if not nodes:
         has = f"no node with {group.gpu_resource}" if group.gpus else "no nodes"
-        plugin = ", or install the device plugin on those there are" if group.gpus else ""
+        plugin = ", or install the device plugin on existing ones" if group.gpus else ""
         return f"the cluster has {has}", f"add some{plugin}"
     reasons: dict[str, list[str]] = {}
     for node in nodes:

@@ -58,7 +58,7 @@ def _growth(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFin
             yield PreflightFinding(
                 "note",
                 f"growth of {name}",
-                f"autoscaling may ask for {placed.wanted} pods, and there is room for "
+                f"autoscaling may request {placed.wanted} pods, but there is room for only "
                 f"{placed.wanted - placed.missing} while the others grow too",
                 f"add nodes, or lower {shared}fleet.pools.{name}.autoscaling.max_replicas",
             )

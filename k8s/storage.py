@@ -37,22 +37,24 @@ def claim_findings(facts: Facts, claims: Sequence[Claim]) -> Iterator[PreflightF
             yield PreflightFinding(
                 "problem",
                 _TITLE,
-                f"the cluster has no default one, and {claim.value} is empty",
-                f"set {claim.value} to one of: {some(list(classes)) or 'none yet, so make one'}",
+                f"the cluster has no default class, and {claim.value} is empty",
+                f"set {claim.value} to one of: {some(list(classes))}"
+                if classes
+                else f"create a storage class, and set {claim.value} to it",
             )
         elif chosen not in classes:
             yield PreflightFinding(
                 "problem",
                 _TITLE,
-                f"{chosen} is not there; there is {some(list(classes)) or 'none'}",
-                f"set {claim.value} to one that is",
+                f"{chosen} does not exist; the cluster has {some(list(classes)) or 'none'}",
+                f"set {claim.value} to one that exists",
             )
         elif example := _example_in(classes[chosen]):
             yield PreflightFinding(
                 "problem",
                 _TITLE,
                 f"{chosen} has {example}, which is the documentation's example",
-                "make the class again with your own",
+                "recreate the class with your own",
             )
         elif claim.is_shared:
             yield PreflightFinding(
@@ -84,7 +86,7 @@ def ownership_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightF
         yield PreflightFinding(
             "warning",
             "owner of the volume",
-            f"{storage_class['provisioner']} gives a shared volume to no group (fsGroupPolicy "
+            f"{storage_class['provisioner']} sets no group on a shared volume (fsGroupPolicy "
             f"{policy}), so podSecurity.fsGroup has no effect, and user {needs.run_as} may not "
             "be able to write there",
             f"let the class make volumes of user {needs.run_as}: EFS with uid and gid in its "
@@ -142,7 +144,7 @@ def one_node_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Pr
             "warning",
             "models on one node",
             f"engines may be on {some(sorted(may), 3)}, and a ReadWriteOnce volume is on one node "
-            "at a time: pods on another wait for ever",
+            "at a time: pods on another wait forever",
             f"set engine.nodeSelector to one node's kubernetes.io/hostname, or {shared}",
         )
 

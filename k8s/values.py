@@ -26,8 +26,8 @@ def computed_values(given: Sequence[str]) -> dict[str, Any]:
     """
     if not _CHART.exists():
         raise Problem(
-            f"the chart is not at {_CHART}, and its defaults are needed",
-            "run this in a checkout of Antefix; a wheel does not hold the chart",
+            f"the chart, whose defaults are needed, is not at {_CHART}",
+            "run this in a checkout of Antefix; a wheel does not contain the chart",
         )
     with tempfile.TemporaryDirectory() as folder:
         chart = Path(folder)
@@ -67,15 +67,15 @@ def _template(release: str, chart: Path, options: Sequence[str]) -> list[dict[st
     helm = shutil.which("helm")
     if helm is None:
         raise Problem(
-            "helm is not on PATH, and it says which pods the chart makes of the values",
-            "install Helm 4, which installs the chart too: https://helm.sh/docs/intro/install/",
+            "helm is not on PATH; it is needed to render the chart",
+            "install Helm 4: https://helm.sh/docs/intro/install/",
         )
     command = [helm, "template", release, str(chart), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Problem(
-            f"the values are not what the chart takes: {_in_one_line(done.stderr)}",
-            "correct them; helm/antefix/README.md has every key",
+            f"the chart rejects the values: {_in_one_line(done.stderr)}",
+            "correct them; helm/antefix/README.md lists every key",
         )
     return [of for of in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if of]
 

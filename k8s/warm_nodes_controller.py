@@ -147,7 +147,7 @@ class Controller:
         try:
             pools = self._status().pools
         except NoStatus as missing:
-            self._say(f"no forecast, placeholders stay as they are: {missing}")
+            self._say(f"no forecast; placeholders stay as they are: {missing}")
             return {}
         self._say("")
         return {name: pool.autoscaler for name, pool in pools.items() if pool.autoscaler}
@@ -162,7 +162,7 @@ class Controller:
         except (OSError, urllib3.exceptions.HTTPError, msgspec.MsgspecError) as error:
             raise NoStatus(f"{self._settings.status_url}: {error}") from None
         except ValueError:  # whose message may hold the key
-            raise NoStatus(f"{self._api_keys} holds no key that can be sent") from None
+            raise NoStatus(f"{self._api_keys} contains no usable key") from None
 
     def _say(self, missing: str) -> None:
         if missing != self._missing:
@@ -211,7 +211,7 @@ def run(
             try:
                 controller.step()
             except KUBERNETES_FAILURES as error:
-                logger.warning("nothing is changed until Kubernetes answers: %s", said(error))
+                logger.warning("nothing changes until Kubernetes answers: %s", said(error))
         stop.wait(period_s)
 
 

@@ -45,8 +45,7 @@ def _unchecked(group: PodGroup, why: str) -> tuple[str, str]:
         return why, ""
     label = MODEL_LABELS[0]
     return (
-        "kernels and memory not checked: no label of its nodes, its nodeSelector or its affinity "
-        "names a GPU that is known",
+        "kernels and memory not checked: no node label, nodeSelector or affinity names a known GPU",
         f"set fleet.pools.{group.name}.resources.accelerator_type, such as A100-80G, or label the "
         f"nodes with {label}",
     )

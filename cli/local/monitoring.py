@@ -257,4 +257,4 @@ def _last_words(log: str) -> str:
     if found := _ERROR.search(log):
         return found[1].replace('\\"', '"')
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return lines[-1] if lines else "it wrote no log"
+    return lines[-1] if lines else "it logged nothing"

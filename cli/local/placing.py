@@ -14,7 +14,7 @@ def delay(message: str) -> str:
     late = _LATE.search(message)
     if late is None:
         return ""
-    waits = f"Ray has not placed {late[1]} yet"
+    waits = f"Ray has not yet placed {late[1]}"
     return ", ".join(filter(None, (waits, _lacks(message))))
 
 

@@ -63,7 +63,7 @@ def stop(run_id: str) -> None:
             shown = ", ".join(f"{p.pid} ({_name(p)})" for p in left)
             raise Problem(
                 f"processes of the fleet do not end: {shown}",
-                "they wait for the kernel, perhaps for a GPU or a disk; try again, or reboot",
+                "they wait in the kernel, perhaps for a GPU or a disk; try again, or reboot",
             )
         for process in left:
             with contextlib.suppress(psutil.Error):

@@ -112,7 +112,7 @@ def prepare_temp_dir(home: Home) -> None:
         ) from error
     except OSError as error:
         raise Problem(
-            f"{folder} cannot be made: {error.strerror or error}", "set TMPDIR to another folder"
+            f"{folder} cannot be created: {error.strerror or error}", "set TMPDIR to another folder"
         ) from error
     sessions = [s for s in folder.glob("session_2*") if s.is_dir()]
     for session in sorted(sessions)[: -(SESSIONS_KEPT - 1)]:
@@ -160,4 +160,4 @@ def _run(home: Home, command: list[str], env: Mapping[str, str]) -> str:
     if done.returncode == 0:
         return ""
     lines = log_file.read_bytes()[begin:].decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote no log")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it logged nothing")

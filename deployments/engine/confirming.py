@@ -79,7 +79,7 @@ class Confirming:
         try:
             body, known = taken_from(body)
             if known is not None and scope["path"] not in _PATHS:
-                raise NotContinuable(f"The engine cannot go on with an answer of {scope['path']}.")
+                raise NotContinuable(f"The engine cannot continue an answer of {scope['path']}.")
         except NotContinuable as error:
             await _refuse(send, str(error))
             return
@@ -222,13 +222,16 @@ class _ContinuableAnswer(_Answer):
         body = exchange.first_events.dropped_from_bytes(message.get("body", b""))
         if body and exchange.replaying and exchange.exact_events:
             raise exchange.refuse(
-                "The engine cannot go on: the logprobs of a token were lost with the other engine."
+                "The engine cannot continue: the logprobs of a token were lost with the other "
+                "engine."
             )
         last = _is_last(message)
         if not body and not last:
             return
         if exchange.first_events.missing:
-            exchange.refuse("The engine cannot go on: it made fewer events than the client has.")
+            exchange.refuse(
+                "The engine cannot continue: it generated fewer events than the client has."
+            )
             return
         self._begun = True
         await self._begin(*self._exchange.headers)

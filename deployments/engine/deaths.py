@@ -72,7 +72,7 @@ class Deaths:
             minutes = RECENT_S / 60
             logger.warning(
                 "the engine starts in %g s: %d engines of this pool ended on this node in the last"
-                " %g minutes (%s). docs/runbooks/AntefixEngineDeaths.md says where to look.",
+                " %g minutes (%s). See docs/runbooks/AntefixEngineDeaths.md.",
                 *(wait_s, recent.total(), minutes, causes),
             )
             await asyncio.sleep(wait_s)
@@ -83,7 +83,7 @@ class Deaths:
         async def look() -> None:
             tell(await asyncio.to_thread(self.recent))
 
-        fails = "how often engines died lately is not known"
+        fails = "the number of recent engine deaths is unknown"
         await forever("engine_deaths", look, PERIOD_S, fails=fails, logger=logger)
 
     def recent(self) -> Counter[str]:

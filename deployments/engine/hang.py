@@ -115,9 +115,9 @@ class Judge:
         mute_s = self._mute_s if self._mute_beats >= MUTE_BEATS else 0.0
         for counted_s, limits, why in (
             (self._stopped_s, STOPPED, "a process of it is stopped (state T)"),
-            (step_s, step, f"its step took longer than the {look.bound_s:.2f} s that it may"),
-            (self._silent_s, SILENT, "it is idle and does not answer its replica"),
-            (mute_s, MUTE, "it goes on and does not answer its replica"),
+            (step_s, step, f"its step took longer than the {look.bound_s:.2f} s that is its limit"),
+            (self._silent_s, SILENT, "it is idle, but does not answer its replica"),
+            (mute_s, MUTE, "it works, but does not answer its replica"),
         ):
             if counted_s < limits.suspect_s:
                 continue

@@ -280,7 +280,7 @@ class Prestart:
         now = time.monotonic()
         self._asked_at = [at for at in self._asked_at if now - at < ASKS_S]
         if len(self._asked_at) >= ASKS:
-            return f"{ASKS} that were begun in the last hour did not come or are gone"
+            return f"{ASKS} processes started in the last hour failed or exited"
         if not _holds(MEMORY_BYTES):
             return f"it has too little memory left for {MEMORY_BYTES >> 20} MiB more"
         return ""
@@ -289,7 +289,8 @@ class Prestart:
         if why != self._has_told:
             self._has_told = why
             logger.warning(
-                "no process waits for the pool's next engine on this node, which starts the"
+                "no preloaded process waits for the pool's next engine on this node, which "
+                "starts the"
                 " ordinary way: %s",
                 why,
             )

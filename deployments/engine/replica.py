@@ -77,7 +77,7 @@ class EngineReplica:
                 "engine_watch",
                 self._watch_engine,
                 WATCH_PERIOD_S,
-                fails="whether the engine lives is not known",
+                fails="the state of the engine is unknown",
                 logger=logger,
             ),
         )
@@ -115,7 +115,7 @@ class EngineReplica:
             "settings",
             follow,
             SETTINGS_PERIOD_S,
-            fails="the settings of the fleet are as they last were",
+            fails="the settings of the fleet stay as last read",
             logger=logger,
             outages=REDIS_FAILURES,
         )
@@ -143,7 +143,7 @@ class EngineReplica:
             with self.parts.witness.probing():
                 await self.parts.engine.probe()
 
-        fails = "whether the engine answers is not known"
+        fails = "it is unknown whether the engine answers"
         await forever("engine_probe", ask, PROBE_PERIOD_S, fails=fails, logger=logger)
 
     async def _watch_engine(self) -> None:

@@ -90,7 +90,7 @@ class Sleeper:
                 async with asyncio.timeout(poll_s):
                     await self._called.wait()
 
-        fails = "whether the engine may sleep is not known"
+        fails = "it is unknown whether the engine may sleep"
         await forever("sleep_mode", look, fails=fails, logger=logger)
 
     async def step(self) -> None:

@@ -138,7 +138,7 @@ class _EngineWatch:
                 health = found
                 why = self._judge.why if health else ""
                 if health is EngineHealth.HUNG:
-                    print(f"the engine hangs and is not ended: {why}", flush=True)
+                    print(f"the engine hangs and is not stopped: {why}", flush=True)
                     self._print_stacks(self._engine())
                 else:
                     print(f"the engine is {health.name.lower()}: {why}", flush=True)
@@ -192,7 +192,7 @@ class _EngineWatch:
 
     def _end(self) -> None:
         ours = self._engine()
-        print(f"the engine hangs and is ended: {self._judge.why}", flush=True)
+        print(f"the engine hangs and is stopped: {self._judge.why}", flush=True)
         self._print_stacks(ours)
         self._file.verdict = (EngineHealth.HUNG, self._judge.why)
         if processes.state(self._replica) != "T":
@@ -213,7 +213,7 @@ class _EngineWatch:
         self._know(self._file.core)
         if _wait_for(self._core_fd, ORPHAN_S):
             return
-        print("the replica has ended and its engine has not: it is ended", flush=True)
+        print("the replica has exited but its engine has not: stopping the engine", flush=True)
         self._kill(self._engine())
 
     def _engine(self) -> list[int]:
@@ -231,7 +231,7 @@ class _EngineWatch:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if not _wait_for(self._core_fd, DIES_IN_S):
-            print(f"process {self._core} does not die: a driver or a disk holds it", flush=True)
+            print(f"process {self._core} does not exit: a driver or a disk blocks it", flush=True)
 
 
 def _opened(pid: int, path: Path) -> int | None:
@@ -263,6 +263,6 @@ if __name__ == "__main__":
     try:
         watch = _EngineWatch(Path(sys.argv[1]), int(sys.argv[2]))
     except OSError as error:  # a kernel or a sandbox without pidfds
-        print(f"nobody finds an engine hung here: the witness cannot work, {error}", flush=True)
+        print(f"hangs are not detected here: the watchdog cannot run, {error}", flush=True)
         sys.exit(CANNOT)
     watch.run()

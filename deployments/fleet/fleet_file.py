@@ -169,7 +169,9 @@ def _text_of(file: Path, asked_for: str) -> str:
         names = shipped_fleets()
         near = did_you_mean(Path(asked_for).stem, names)
         remedy = f"{near} " if near else ""
-        remedy += f"Fleets that ship: {', '.join(names)}; for your own write its path, ./my.yaml"
+        remedy += (
+            f"Built-in fleets: {', '.join(names)}; for another fleet write its path, ./my.yaml"
+        )
         fault = Fault("", None, "no such fleet file", remedy)
     except (OSError, UnicodeDecodeError) as error:
         fault = unreadable(error)

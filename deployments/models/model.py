@@ -72,7 +72,7 @@ def embedded_model(
         model.parent.mkdir(parents=True, exist_ok=True)
         with only_one(
             model.with_name(model.name + ".lock"),
-            on_wait=lambda: report(0.0, "waiting for another process that makes the model"),
+            on_wait=lambda: report(0.0, "waiting for another process that builds the model"),
         ) as lock_fd:
             _make_unless_whole(model, report, lock_fd, fetch or _fetch, convert or _convert)
     except OSError as error:
@@ -104,7 +104,7 @@ def _make_unless_whole(
         what = damage(model)
         if what is None:
             return
-        report(0.0, f"the embedded model is damaged ({what}); making it again")
+        report(0.0, f"the embedded model is damaged ({what}); building it again")
         # Renamed first: a model that is half removed must not carry the name of a whole one.
         model.rename(partial)
         shutil.rmtree(partial)
@@ -165,7 +165,7 @@ def _convert(gguf: Path, folder: Path, report: Report, lock_fd: int) -> None:
 def _conversion_error(said: str, folder: Path) -> Problem:
     if "No space left on device" in said or "os error 28" in said:
         return disk_full(folder.parent)
-    lines = said.strip().splitlines() or ["it was killed, perhaps for want of memory"]
+    lines = said.strip().splitlines() or ["it was killed, perhaps because memory ran out"]
     return Problem(
         f"the embedded model cannot be converted: {lines[-1]}",
         "run `make up` again; it needs about 2 GB of free memory",

@@ -44,7 +44,7 @@ def model_config(
         if not (folder / CONFIG).is_file():
             raise Problem(
                 f"the folder {model!r} holds no {CONFIG} (looked at {folder})",
-                "name the folder that a model was saved in",
+                "pass the folder of a saved model",
             )
         return _read(folder / CONFIG)
     if model == EMBEDDED:
@@ -86,7 +86,7 @@ def _downloaded(model: str, revision: str | None) -> Path:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise Problem(
             f"{CONFIG} of {model!r} cannot be downloaded: {reason}",
-            "correct the id, set HF_TOKEN where the model asks for one, or name a folder",
+            "correct the id, set HF_TOKEN if the model requires one, or pass a folder",
         ) from error
 
 
@@ -94,7 +94,7 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise Problem(f"{file} cannot be read: {error}", "get the model again") from error
+        raise Problem(f"{file} cannot be read: {error}", "download the model again") from error
     if not isinstance(config, dict):
-        raise Problem(f"{file} is no JSON object", "get the model again")
+        raise Problem(f"{file} is not a JSON object", "download the model again")
     return config

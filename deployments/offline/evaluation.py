@@ -140,8 +140,8 @@ def _check_vocabulary(a: OfflineEngine, b: OfflineEngine) -> None:
     if one.vocabulary != other.vocabulary or one.token_ids != other.token_ids:
         raise Problem(
             f"the two models have different vocabularies ({one.vocabulary} and "
-            f"{other.vocabulary} tokens): their distributions cannot be compared",
-            "evaluate a model against the one that it was made from",
+            f"{other.vocabulary} tokens): their distributions are not comparable",
+            "evaluate a model against the one it was made from",
         )
 
 
@@ -184,9 +184,7 @@ def _windows(
         ends = [Window((p + a)[:length], len(p)) for p, a in pairs if a and len(p) < length]
         windows = [window for window in ends if len(window.ids) > window.first]
     if not windows:
-        raise Problem(
-            f"there is no text of at least {SHORTEST_WINDOW} tokens to read", "name a longer one"
-        )
+        raise Problem(f"no text has at least {SHORTEST_WINDOW} tokens", "pass a longer text")
     step = max(1.0, len(windows) / asked.most_windows)
     return [windows[int(number * step)] for number in range(min(len(windows), asked.most_windows))]
 
@@ -218,7 +216,7 @@ def _check_disk(
         raise Problem(
             f"A's log-probabilities take {needed / 1e9:.1f} GB, and {scratch.parent} has "
             f"{free / 1e9:.1f} GB free",
-            "set TMPDIR to a folder with more room, or lower --windows",
+            "set TMPDIR to a folder with more space, or lower --windows",
         )
 
 

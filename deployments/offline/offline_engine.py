@@ -242,7 +242,7 @@ class OfflineEngine:
             line = ""
         if not line:
             reason = gist("\n".join(tail(self._log)), self._log.parent)
-            raise self._failed(f"its process ended: {reason}")
+            raise self._failed(f"its process exited:  {reason}")
         answer = json.loads(line)
         if "error" in answer:
             raise self._failed(answer["error"])

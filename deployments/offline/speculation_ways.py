@@ -52,7 +52,7 @@ def lengths_of(text: str) -> tuple[int, ...]:
     """Of a list as `--k` takes it."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) >= 1 for part in parts):
-        raise Problem(f"--k {text!r} is no list of numbers above 0", "write it as 1,2,4")
+        raise Problem(f"--k {text!r} is not a list of numbers above 0", "write it as 1,2,4")
     return tuple(sorted({int(part) for part in parts}))
 
 
@@ -61,7 +61,7 @@ def methods_of(text: str | None, has_own: bool, draft: Draft) -> tuple[str, ...]
     speculates already; and the draft model, where one is named."""
     has_draft = draft.model is not None or draft.layers is not None
     if draft.model is not None and draft.layers is not None:
-        raise Problem("--draft and --draft-layers name two drafts", "drop one of them")
+        raise Problem("--draft and --draft-layers exclude each other", "remove one of them")
     if text is None:
         drafting = ("draft_model",) if has_draft else ()
         return drafting if has_own else ("ngram", "suffix", *drafting)
@@ -70,12 +70,12 @@ def methods_of(text: str | None, has_own: bool, draft: Draft) -> tuple[str, ...]
         if method not in METHODS:
             raise Problem(
                 f"--method {method} is not one of {', '.join(METHODS)}",
-                "EAGLE, MTP and others are tried as the pool's speculative_config has them",
+                "to try EAGLE, MTP or another, set it in the pool's speculative_config",
             )
     if "draft_model" in methods and not has_draft:
         raise Problem("--method draft_model needs a draft", "add --draft or --draft-layers")
     if has_draft and "draft_model" not in methods:
-        raise Problem(f"--method {text} tries no draft", "add draft_model to it")
+        raise Problem(f"--method {text} does not use a draft", "add draft_model to it")
     return methods
 
 
@@ -154,7 +154,7 @@ def draft_of(draft: Draft, model: str, pool: Pool) -> str | None:
     if theirs is not None and ours is not None and theirs != ours:
         raise Problem(
             f"the draft {draft.model} has a vocabulary of {theirs} tokens, {pool.model} of {ours}",
-            "name a draft with the model's own tokenizer",
+            "choose a draft with the model's tokenizer",
         )
     return found
 
@@ -170,8 +170,8 @@ def _cut(model: str, layers: int) -> Path:
     source = Path(model)
     if not source.is_dir():
         raise Problem(
-            f"--draft-layers needs the model's files, and {model} is no folder",
-            "name a folder as model of the pool, or give --draft",
+            f"--draft-layers needs the model's files, and {model} is not a folder",
+            "set the pool's model to a folder, or pass --draft",
         )
     state = [(one.name, one.stat().st_mtime_ns) for one in sorted(source.glob("*.safetensors"))]
     digest = hashlib.sha256(repr((str(source), state)).encode()).hexdigest()[:8]
@@ -182,6 +182,6 @@ def _cut(model: str, layers: int) -> Path:
         except OSError as error:
             raise Problem(
                 f"the draft cannot be written to {folder.parent}: {error.strerror or error}",
-                "make room there, or set ANTEFIX_CACHE to a folder that can be written",
+                "free space there, or set ANTEFIX_CACHE to a writable folder",
             ) from error
     return folder

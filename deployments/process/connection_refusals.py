@@ -63,7 +63,7 @@ def too_many_headers(limit: int) -> ConnectionRefusal:
 def too_many_pipelined(limit: int) -> ConnectionRefusal:
     message = (
         f"More than the allowed {limit} requests wait on this connection for the answer to an"
-        " earlier one. Send the next once that has come."
+        " earlier one. Send the next one after that answer."
     )
     return ConnectionRefusal(HTTPStatus.BAD_REQUEST, "too_many_pipelined", message)
 
@@ -91,7 +91,7 @@ def head_timeout(limit_s: float) -> ConnectionRefusal:
 
 def body_too_slow(window_s: float, bytes_per_s: float) -> ConnectionRefusal:
     message = (
-        f"In the last {window_s:g} s the body came at less than the required"
+        f"In the last {window_s:g} s the body arrived at less than the required"
         f" {bytes_per_s:g} bytes a second. Send it faster, without pauses."
     )
     return ConnectionRefusal(HTTPStatus.REQUEST_TIMEOUT, "body_too_slow", message)
@@ -99,7 +99,7 @@ def body_too_slow(window_s: float, bytes_per_s: float) -> ConnectionRefusal:
 
 def too_many_connections(limit: int) -> ConnectionRefusal:
     message = (
-        f"This server has {limit} connections, as many as it can hold."
+        f"This server has {limit} connections, which is its limit."
         " Try again later, or keep fewer open."
     )
     return ConnectionRefusal(HTTPStatus.SERVICE_UNAVAILABLE, "too_many_connections", message)
@@ -108,5 +108,6 @@ def too_many_connections(limit: int) -> ConnectionRefusal:
 NOT_HTTP = ConnectionRefusal(
     HTTPStatus.BAD_REQUEST,
     "invalid_http",
-    "What came is not a request in HTTP/1.1. Send one, and without TLS: this port has none.",
+    "The bytes received are not an HTTP/1.1 request. Send one without TLS, which this port does "
+    "not use.",
 )

@@ -323,7 +323,7 @@ class _Complaints:
         self._untold[code] = self._untold.get(code, 0) + 1
         if now - self._told_at.get(code, float("-inf")) >= COMPLAINT_PERIOD_S:
             self._told_at[code], number = now, self._untold.pop(code)
-            logger.warning("%d connections were refused (%s): %s", number, code, refusal.message)
+            logger.warning("refused %d connections (%s): %s", number, code, refusal.message)
 
 
 _complaints = _Complaints()

@@ -43,7 +43,7 @@ async def follow(
     that Ray Serve starts replacements on other nodes first.
     """
     step = partial(_follow, node_id, begin, requests)
-    fails = f"a drain of node {node_id} would not be heard of"
+    fails = f"this process cannot read whether node {node_id} drains"
     await forever("node_drain", step, fails=fails, logger=logger)
 
 
@@ -92,7 +92,7 @@ def _tell_ray(node_id: str, within_s: float) -> None:
         reason = DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
         gcs.drain_node(node_id, reason, "the pod ends", ends_ms)
     except Exception:
-        logger.exception("Ray was not told that node %s is drained", node_id)
+        logger.exception("Ray did not receive the drain of node %s", node_id)
 
 
 def folder_of(node_id: str) -> Path:

@@ -21,6 +21,6 @@ def join(fleet: str, at: MetricsSettings, count: Callable[[Path], None]) -> None
         folder = metric_files.node_folder(fleet)
         count(folder)
     except OSError as error:
-        logger.warning("metrics of the node are not kept: %s", error)
+        logger.warning("metrics of the node are not stored: %s", error)
         return
     exporter.serve(folder, at.host, at.port)

@@ -41,8 +41,8 @@ class OpenFiles:
         now = time.monotonic()
         if now - self._told_at >= COMPLAINT_PERIOD_S:
             logger.error(
-                "new connections wait, because this process has as many files open as it may"
-                " (%s, %d times): raise its limit, with `ulimit -n` or LimitNOFILE",
+                "new connections wait: this process has reached its limit of open files"
+                " (%s, %d times). Raise it with `ulimit -n` or LimitNOFILE",
                 *(error.strerror, self._untold),
             )
             self._told_at, self._untold = now, 0

@@ -15,7 +15,7 @@ from deployments.prompt.unknowable import Unknowable, flag_of, mapping_of, objec
 def messages_of(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The request's messages. Nothing of `fields` is changed."""
     if fields.get("chat_template") is not None:
-        raise Unknowable("a chat template of the request's own")
+        raise Unknowable("a chat template in the request")
     # A prefill engine sends the prompt's tokens along; who routed to it knows them already.
     if mapping_of(fields, "kv_transfer_params").get("prompt_token_ids") is not None:
         raise Unknowable("token ids from another engine")
@@ -79,7 +79,7 @@ def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tool(tool: Mapping[str, Any], function: Any) -> dict[str, Any]:
     if tool.get("type", "function") != "function" or not isinstance(function, dict):
-        raise Unknowable("a tool that is no function")
+        raise Unknowable("a tool that is not a function")
     if tool.get("defer_loading") is not None:
         raise Unknowable("a tool that is loaded later")
     return {"type": "function", "function": function_of(function)}

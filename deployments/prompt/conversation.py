@@ -71,9 +71,9 @@ def _parts(content: Any) -> list[dict[str, Any]]:
 
 def _text_part(part: Any) -> dict[str, Any]:
     if not isinstance(part, dict) or part.get("type") != "text":
-        raise Unknowable("content that is no text")
+        raise Unknowable("content that is not text")
     if part.keys() - {"type", "text"} - _PASSED_ON:
-        raise Unknowable("a text part with more in it")
+        raise Unknowable("a text part with extra fields")
     return {"type": "text", "text": text_of(part, "text"), **part}
 
 

@@ -56,7 +56,7 @@ def tools_of(fields: Mapping[str, Any], exclude_when_choice_none: bool) -> list[
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     if tool.get("type") != "function":
-        raise Unknowable("a tool that is no function")
+        raise Unknowable("a tool that is not a function")
     return {"type": "function", "function": function_of(tool)}
 
 
@@ -90,9 +90,9 @@ def _asked(item: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text_part(part: Any) -> dict[str, Any]:
     if not isinstance(part, dict) or part.keys() != {"type", "text"}:
-        raise Unknowable("content that is no text")
+        raise Unknowable("content that is not text")
     if part["type"] != "input_text":
-        raise Unknowable("content that is no text")
+        raise Unknowable("content that is not text")
     return {"type": "text", "text": text_of(part, "text")}
 
 
@@ -102,7 +102,7 @@ def _answer(item: Mapping[str, Any]) -> str:
         return text_of(item, "content")
     parts = objects_of(item, "content")
     if not parts or any(part.get("type") != "output_text" for part in parts):
-        raise Unknowable("an answer that is no text")
+        raise Unknowable("an answer that is not text")
     return text_of(parts[0], "text")
 
 

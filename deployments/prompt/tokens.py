@@ -106,7 +106,7 @@ class PromptTokens:
         except BaseException as error:  # a panic of the Rust tokenizer is no Exception
             # by its type alone: a message may quote the prompt
             why = str(error) if isinstance(error, Unknowable) else type(error).__name__
-            logger.debug("%s: the prompt's tokens are not known here: %s", path, why)
+            logger.debug("%s: the prompt's tokens are unknown here: %s", path, why)
             return None
 
     def _encoded(self, asked: _Asked) -> list[list[int]]:

@@ -17,7 +17,7 @@ def text_of(holder: Mapping[str, Any], name: str) -> str:
     """A field that must be a string."""
     value = holder.get(name)
     if not isinstance(value, str):
-        raise Unknowable(f"{name} is no string")
+        raise Unknowable(f"{name} is not a string")
     return value
 
 
@@ -26,7 +26,7 @@ def flag_of(holder: Mapping[str, Any], name: str, default: bool) -> bool:
     is not ours to guess."""
     value = holder.get(name, default)
     if not isinstance(value, bool):
-        raise Unknowable(f"{name} is no boolean")
+        raise Unknowable(f"{name} is not a boolean")
     return value
 
 
@@ -34,7 +34,7 @@ def whole_number_of(holder: Mapping[str, Any], name: str) -> int | None:
     """A field that is a whole number, null or not there."""
     value = holder.get(name)
     if value is not None and type(value) is not int:
-        raise Unknowable(f"{name} is no whole number")
+        raise Unknowable(f"{name} is not a whole number")
     return value
 
 
@@ -44,7 +44,7 @@ def mapping_of(holder: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise Unknowable(f"{name} is no object")
+        raise Unknowable(f"{name} is not an object")
     return value
 
 
@@ -52,5 +52,5 @@ def objects_of(holder: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """A field that must be a list of objects."""
     value = holder.get(name)
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise Unknowable(f"{name} is no list of objects")
+        raise Unknowable(f"{name} is not a list of objects")
     return value

@@ -156,7 +156,7 @@ def test_fields_are_put_into_every_request(gateway: FakeGateway) -> None:
         (["short", "--trace", "x.csv"], "WORKLOAD short and --trace exclude each other"),
         (["--rate", "3", "--trace", "x.csv"], "--rate 3.0 and --trace exclude each other"),
         (["--body", "{"], "--body '{' is not JSON"),
-        (["--body", "[]"], "--body '[]' is no JSON object"),
+        (["--body", "[]"], "--body '[]' is not a JSON object"),
         (["--record", "/no/such/file"], "/no/such/file cannot be written: No such file"),
     ],
 )
@@ -197,4 +197,4 @@ def test_where_nothing_was_answered_there_is_no_result(gateway: FakeGateway) -> 
     gateway.most_answers = 1
     code, out, notes = invoke(*QUICK)
     assert (code, out) == (1, "")
-    assert "none of 20 requests was answered, the first for http_503: full; " in notes
+    assert "none of 20 requests was answered; the first failed with http_503: full; " in notes

@@ -34,7 +34,7 @@ def test_a_text_without_text_is_refused(tmp_path: Path) -> None:
         (["embedded", "--scheme", "q4_k"], "no scheme is called 'q4_k'"),
         (["embedded", "--scheme", "fp8", "--group-size", "64"], "fp8 has no groups"),
         (["embedded", "--scheme", "rtn", "--set", "damp=0.1"], "rtn has no option 'damp'"),
-        ([], "no model is named"),
+        ([], "no model was given"),
     ],
 )
 def test_a_wrong_command_line_is_told(arguments: list[str], said: str) -> None:

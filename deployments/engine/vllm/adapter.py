@@ -299,7 +299,7 @@ class VllmEngine:
             batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
         )
         continued = resume_of(resume, resume_proof, computing)
-        logger.info("answers are continued, %s: %s", continued.mode, continued.why)
+        logger.info("resuming answers: %s: %s", continued.mode, continued.why)
         engine.continuing = Continuing(engine, computing.made_by, continued)
         await engine.reset_mm_cache()
         tasks = await engine.get_supported_tasks()

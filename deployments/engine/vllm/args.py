@@ -193,7 +193,7 @@ def _remedy_for_unknown(key: str, value: Any) -> str:
     root, dot, _ = key.partition(".")
     if dot and root in _flags():
         return f"Write {root} with the rest as a mapping below it"
-    return did_you_mean(key, _flags()) or "See vllm serve --help=all for the flags there are"
+    return did_you_mean(key, _flags()) or "See vllm serve --help=all for the flags"
 
 
 def _outside_bounds(key: str, value: Any, field: str, parsed: Any) -> Iterator[RefusedArg]:

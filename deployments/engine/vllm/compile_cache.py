@@ -38,7 +38,7 @@ def keep_compiled(environ: MutableMapping[str, str]) -> None:
             with tempfile.TemporaryFile(dir=folder):
                 pass
     except OSError as error:
-        logger.warning("this engine compiles anew: %s=%s: %s", FOLDER, named, error)
+        logger.warning("this engine compiles again: %s=%s: %s", FOLDER, named, error)
         return
     environ.update({key: str(folder) for key, folder in folders.items()})
     _remove_broken_lists(Path(environ["VLLM_CACHE_ROOT"]))
@@ -53,4 +53,4 @@ def _remove_broken_lists(root: Path) -> None:
             continue
         except (ValueError, SyntaxError):
             path.unlink(missing_ok=True)
-            logger.warning("removed a list of compiled graphs that was cut short: %s", path)
+            logger.warning("removed a truncated list of compiled graphs: %s", path)

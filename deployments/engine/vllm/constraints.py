@@ -45,7 +45,7 @@ def refuse_unmet(sampling_params: Any, output: Any) -> None:
         return
     if any(one.finish_reason == "error" for one in output.outputs):
         raise VLLMValidationError(
-            "The engine cannot make an answer that keeps to the schema, regular expression or"
+            "The engine cannot generate an answer that matches the schema, regular expression or"
             " grammar of this request: it contradicts or refers to itself, or is too complex."
             " Correct or simplify it."
         )

@@ -57,11 +57,11 @@ def why_not(
     seeded = sampling_params.sampling_type == SamplingType.RANDOM_SEED
     extra = sampling_params.extra_args or {}
     reasons = {
-        "it is no stream, and no answer in one piece": not one_piece
+        "it is neither a stream nor an answer in one piece": not one_piece
         and sampling_params.output_kind != RequestOutputKind.DELTA,
         "its prompt is more than tokens": not isinstance(prompt, Mapping)
         or prompt.get("type") != "token",
-        "the prompt's logprobs are told with the first token": (
+        "the prompt's logprobs are sent with the first token": (
             sampling_params.prompt_logprobs is not None
             or sampling_params.prompt_logprob_token_ids is not None
         ),
@@ -147,10 +147,10 @@ class Continuing:
             exchange.in_one_piece = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
             exchange.exact_events = sampling_params.logprobs is not None
             if exchange.in_one_piece and exchange.first_events.missing:
-                raise _refused(exchange, "The engine cannot go on: the answer has no events.")
+                raise _refused(exchange, "The engine cannot continue: the answer has no events.")
             return exchange
         if exchange.known is not None:
-            raise _refused(exchange, f"The engine cannot go on with this answer: {reason}.")
+            raise _refused(exchange, f"The engine cannot continue this answer: {reason}.")
         return None
 
     def end(self, exchange: Continuation) -> None:
@@ -200,7 +200,7 @@ class Continuing:
         tracing, processor.tracing_enabled = processor.tracing_enabled, False
         try:
             if not all(ids and max(ids) < self._vocabulary for _, ids in known.chunks):
-                raise ValueError("no tokens, or none of this model's")
+                raise ValueError("no tokens, or tokens of another model")
             for output in _outputs(known, choices, request.sampling_params, self._max_model_len):
                 if output.request_id not in processor.request_states:
                     raise ValueError("tokens of a choice that has ended")
@@ -209,7 +209,7 @@ class Continuing:
                     replayed.append(made)
         except Exception as error:
             processor.abort_requests(names, internal=True)
-            told = "The engine cannot go on: the tokens that it was told are not of this request."
+            told = "The engine cannot continue: the tokens received do not belong to this request."
             raise _refused(exchange, told) from error
         finally:
             processor.tracing_enabled = tracing
@@ -229,7 +229,7 @@ def tell_chunks(exchange: Continuation, output: Any) -> None:
     """
     # without any token a chat's client may have the event of its role
     if exchange.first_events.missing and exchange.known_tokens:
-        raise _refused(exchange, "The engine made other events of the tokens that it was told.")
+        raise _refused(exchange, "The engine generated different events from the tokens received.")
     if not exchange.in_one_piece:
         for one in output.outputs:
             exchange.chunk(one.index, one.token_ids)

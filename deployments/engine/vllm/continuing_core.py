@@ -82,7 +82,7 @@ def _accept(manager: Any, request: Any, grammar: Any, tokens: list[int]) -> None
     for token in tokens:
         so_far.all_token_ids.append(token)
         if not manager.accept_tokens(so_far, [token]):
-            raise RuntimeError("the grammar does not let through what was answered so far")
+            raise RuntimeError("the grammar rejects the answer so far")
     asked.reasoning_ended = so_far.structured_output_request.reasoning_ended
 
 

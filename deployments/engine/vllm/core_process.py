@@ -99,7 +99,7 @@ class CoreProcess:
         if name != self.process.name:
             return f"it is to be {name}"
         if os.fsdecode(multiprocessing.spawn.get_executable()) != sys.executable:
-            return "it is to be begun by another program"
+            return "another program must start it"
         other = _read_at_import(_changes_since(self._environment))
         if self._environment.get(_METRICS) and os.environ.get(_METRICS):
             other.pop(_METRICS, None)
@@ -187,7 +187,7 @@ class _EngineProcess:
         try:
             began.run(self._target, self._kwargs)
         except Exception as error:  # what cannot be sent over a pipe, or a process that has ended
-            logger.warning("the engine's process is begun anew by vLLM: %r", error)
+            logger.warning("vLLM starts the engine's process itself: %r", error)
             began.end()
             self._process.start()
         else:
@@ -238,9 +238,11 @@ def _kept_or_new(name: str) -> CoreProcess:
         why = kept.why_not(name)
         if not why:
             waited_s = time.monotonic() - began
-            logger.info("the engine's process had begun before, %.1f s were waited for", waited_s)
+            logger.info(
+                "the engine uses a preloaded process, after waiting %.1f s for it", waited_s
+            )
             return kept
-        logger.info("the engine's process that had begun is of no use: %s", why)
+        logger.info("the preloaded process is unusable: %s", why)
         kept.end()
     return CoreProcess({}, name=name)
 

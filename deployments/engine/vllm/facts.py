@@ -55,7 +55,7 @@ def renderer_facts(renderer: BaseRenderer, args: Namespace) -> RendererFacts | N
         why = f"reading its renderer failed with {type(error).__name__}"
         logger.debug("%s", why, exc_info=True)
     if why:
-        logger.warning("prompts are routed by load alone: %s", why)
+        logger.warning("prompts are routed by load only: %s", why)
         return None
     return facts
 
@@ -63,13 +63,13 @@ def renderer_facts(renderer: BaseRenderer, args: Namespace) -> RendererFacts | N
 def _not_plain(renderer: BaseRenderer, args: Namespace) -> str | None:
     config = renderer.model_config
     if type(renderer) is not HfRenderer:
-        return f"{type(renderer).__name__} renders in a way of its own"
+        return f"{type(renderer).__name__} renders in its own way"
     if config.hf_config.model_type == "gpt_oss":
         return "gpt-oss prompts are in the Harmony format"
     if config.runner_type != "generate" or config.is_encoder_decoder:
-        return "the model is no decoder that generates text"
+        return "the model is not a decoder that generates text"
     if config.enable_prompt_embeds:
-        return "prompts may hold embeddings"
+        return "prompts may contain embeddings"
     if renderer.tokenizer is None:
         return "the engine has no tokenizer"
     if type(getattr(renderer.tokenizer, "backend_tokenizer", None)) is not Tokenizer:
@@ -77,7 +77,7 @@ def _not_plain(renderer: BaseRenderer, args: Namespace) -> str | None:
     if other := _other_ways(type(renderer.tokenizer)):
         return f"the tokenizer has its own {other}"
     if RESERVED & resolve_default_chat_template_kwargs(args).keys():
-        return "default_chat_template_kwargs holds more than variables"
+        return "default_chat_template_kwargs contains more than variables"
     return None
 
 
@@ -125,10 +125,10 @@ def _broken_promise(facts: RendererFacts, renderer: HfRenderer, args: Namespace)
     chat = {"messages": [{"role": "user", "content": _PROBE}]}
     completion = {"prompt": [_PROBE]}
     if ours.token_ids("/v1/completions", completion) != _completion(renderer, completion):
-        return "its tokenizer, rebuilt, gives other tokens"
+        return "its rebuilt tokenizer returns other tokens"
     theirs = _chat(renderer, args, facts, chat)
     if theirs is not None and ours.token_ids("/v1/chat/completions", chat) != theirs:
-        return "its chat template, rebuilt, gives other tokens"
+        return "its rebuilt chat template returns other tokens"
     return None
 
 
@@ -151,6 +151,6 @@ def _chat(
             [request.messages], params, request.build_tok_params(renderer.model_config)
         )
     except Exception as error:
-        logger.info("the chat template refuses a chat of one message: %s", type(error).__name__)
+        logger.info("the chat template rejects a chat of one message: %s", type(error).__name__)
         return None
     return [each["prompt_token_ids"] for each in prompts]

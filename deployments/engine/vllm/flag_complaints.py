@@ -22,7 +22,7 @@ def misfit(action: argparse.Action, value: Any) -> tuple[str, str] | None:
         if action.nargs in (None, "?"):
             return "takes one value, not a list", "Write one"
         if any(isinstance(item, str) and item.startswith("-") for item in value):
-            return "holds a value that begins with -", "Take the - away"
+            return "contains a value that starts with -", "Remove the -"
     if isinstance(value, Mapping) and (action.type is str or action.nargs == "+"):
         return (
             ("takes a list", "Write a list") if action.nargs == "+" else ("not text", "Write text")

@@ -188,7 +188,7 @@ class GrammarGate:
         try:
             verdict = await (self._trials.quick(asked) if quick else self._trials.long(asked))
         except Exception as error:
-            logger.warning("a grammar goes into the engine without a trial: %r", error)
+            logger.warning("a grammar enters the engine without a trial: %r", error)
             self.results["untried"] += 1
             return UNTRIED, UNTRIED.cpu_s
         if verdict is None:

@@ -87,11 +87,11 @@ class TrialVerdict:
         """A sentence with the bound that `what`, which does not fit, exceeds."""
         if self.check_s > MOST_CHECK_S:
             return (
-                f"The engine takes {self.check_s:.2f} s of computing to check {what} before it"
+                f"The engine takes {self.check_s:.2f} s of CPU time to check {what} before it"
                 f" compiles, and at most {MOST_CHECK_S} s are allowed."
             )
         return (
-            f"The engine cannot compile {what} within {MOST_CPU_S} s of computing and"
+            f"The engine cannot compile {what} within {MOST_CPU_S} s of CPU time and"
             f" {MOST_MEMORY_BYTES // 2**20} MiB of memory."
         )
 
@@ -156,7 +156,7 @@ def _serve(listener: socket.socket) -> None:
                 elif asked[:1] == TRIAL and compiler is not None and os.fork() == 0:
                     _work(compiler, asked[1:], connection)
             except Exception:
-                logger.exception("a trial of a grammar did not begin")
+                logger.exception("a trial of a grammar did not start")
 
 
 def _work(compiler: _Compiler, asked: bytes, connection: socket.socket) -> None:

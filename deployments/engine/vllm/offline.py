@@ -195,7 +195,7 @@ class OfflineVllm:
         if tokens is None:
             scheduler.dynamic_sd_lookup = self._as_configured
         elif tokens > scheduler.num_spec_tokens:
-            raise ValueError(f"the engine drafts {scheduler.num_spec_tokens} tokens at most")
+            raise ValueError(f"the engine drafts at most {scheduler.num_spec_tokens} tokens")
         elif scheduler.num_spec_tokens:
             sequences = self._config.scheduler_config.max_num_seqs
             scheduler.dynamic_sd_lookup = [tokens] * (sequences + 1)

@@ -51,7 +51,7 @@ def _draft_nothing_while_off() -> None:
     try:
         draft_nothing_while_off()
     except Exception:
-        logger.exception("a draft model drafts also while speculation is off")
+        logger.exception("a draft model also drafts while speculation is off")
 
 
 def _try_grammars_first() -> None:
@@ -98,7 +98,7 @@ def _say_what_the_engine_does() -> None:
         try:
             heart = attach(self, Path(os.environ[HEARTBEAT]))
         except Exception:
-            logger.exception("the engine has no heartbeat: nobody finds it hung")
+            logger.exception("the engine has no heartbeat: hangs are not detected")
         try:
             run_busy_loop(self)
         finally:

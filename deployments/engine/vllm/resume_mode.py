@@ -40,12 +40,12 @@ def resume_of(wanted: ResumeMode | None, proof: str, engine: Computing) -> Resum
         return Resume("off", "the pool's `resume` is off")
     proved = _proved(proof, engine)
     if wanted == "continued":
-        return Resume("continued", "the pool's `resume` says so")
+        return Resume("continued", "the pool's `resume` is continued")
     if proved is not None:
         return Resume("exact", proved)
     unproved = (
         f"nothing proves the same tokens on this engine, {engine.made_by}"
-        f"{f', the proof is of {proof}' if proof else ''}; antefix prove-resume tries it"
+        f"{f', the proof is for {proof}' if proof else ''}; antefix prove-resume tries it"
     )
     return Resume("off" if wanted == "exact" else "continued", unproved)
 
@@ -53,7 +53,7 @@ def resume_of(wanted: ResumeMode | None, proof: str, engine: Computing) -> Resum
 def _proved(proof: str, engine: Computing) -> str | None:
     """Why it is certain that another engine makes the same tokens; None where it is not."""
     if proof and proof == engine.made_by:
-        return "the pool's `resume_proof` is of this engine"
+        return "the pool's `resume_proof` is for this engine"
     if engine.batch_invariant and not engine.on_cpu:
         return "VLLM_BATCH_INVARIANT is set"
     if engine.on_cpu and engine.dtype == "float32":

@@ -46,7 +46,7 @@ def measure(config: VllmConfig, when_slower: WhenSlower, report: Path) -> None:
     if config.speculative_config is None:
         return
     if config.scheduler_config.scheduler_cls is not None:
-        logger.warning("speculation is not measured: the engine has a scheduler_cls of its own")
+        logger.warning("speculation is not measured: the engine has its own scheduler_cls")
         return
     kind = "Async" if config.scheduler_config.async_scheduling else ""
     scheduler = f"{__package__}.measured_schedulers.Measured{kind}Scheduler"
@@ -175,7 +175,7 @@ class Measured:
         return outputs
 
     def _stop_watching(self) -> None:
-        logger.exception("speculation is no longer measured, and goes on as configured")
+        logger.exception("speculation is no longer measured, and stays as configured")
         if self._watch is not None:
             self._watch.give_up()
         self._watch = None

@@ -67,7 +67,7 @@ def broken_speculative_config(
     config = {key.replace("-", "_"): value for key, value in given.items()}
     for name, inner in _SHORTHANDS.items():
         if name in beside and inner in config:
-            message = f"given twice, for {name} says it too"
+            message = f"given twice: {name} sets it too"
             yield SpeculativeRefusal(inner, config[inner], message, f"Leave out {name}")
     known = [name for name in fields if name not in _INTERNAL]
     for key, value in config.items():
@@ -116,11 +116,13 @@ def _broken_rules(config: Mapping[str, Any], tensor_parallel: int) -> Iterator[S
         message = "neither method nor model is set"
         yield SpeculativeRefusal("", None, message, "Add method: ngram, or the draft's model")
     if method in _NEED_WEIGHTS and model is None:
-        message = f"{method} needs weights of its own"
+        message = f"{method} needs separate weights"
         yield SpeculativeRefusal("method", method, message, "Add model: the id of those weights")
     if method in _NEED_A_TOKEN_COUNT and config.get("num_speculative_tokens") is None:
         message = f"{method} needs num_speculative_tokens"
-        yield SpeculativeRefusal("method", method, message, "Add it: tokens guessed at once, say 4")
+        yield SpeculativeRefusal(
+            "method", method, message, "Add it: the number of tokens to draft, such as 4"
+        )
     shortest, longest = config.get("prompt_lookup_min"), config.get("prompt_lookup_max")
     if isinstance(shortest, int) and isinstance(longest, int) and shortest > longest:
         message = f"above prompt_lookup_max, {longest}"

@@ -92,7 +92,7 @@ def _mark(clean: Path) -> None:
         clean.parent.mkdir(parents=True, exist_ok=True)
         clean.touch()
     except OSError as error:
-        logger.debug("%s cannot be written, so vLLM will be asked again: %s", clean, error)
+        logger.debug("%s cannot be written, so the next check asks vLLM again: %s", clean, error)
 
 
 def _ask(engine_args_of: Mapping[str, Mapping[str, Any]]) -> list[EngineArgRefused] | None:

@@ -32,7 +32,7 @@ def resolved(text: str, environ: Mapping[str, str]) -> tuple[str, list[Unresolve
         if not reference["end"] or not _NAME.fullmatch(name):
             unresolved.append(
                 Unresolved(
-                    "holds a ${ that does not begin a ${VARIABLE}", "Write $${ for a plain ${"
+                    "contains a ${ that does not start a ${VARIABLE}", "Write $${ for a plain ${"
                 )
             )
             return reference[0]

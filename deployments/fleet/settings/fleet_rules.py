@@ -75,7 +75,7 @@ def usable_redis_url(url: str) -> str:
 
 def usable_xarg(name: str) -> str:
     if name in XARGS_OF_ENGINES:
-        raise refuse("an argument that engines' own parts take", "Leave it out")
+        raise refuse("an argument that Antefix's own vLLM plugins read", "Leave it out")
     return name
 
 
@@ -98,7 +98,9 @@ def usable_header(name: str) -> str:
 
 def usable_env_value(value: str) -> str:
     if "\0" in value:
-        raise refuse("holds a NUL character", "Take it out: no environment can hold one")
+        raise refuse(
+            "contains a NUL character", "Remove it: environment variables cannot contain one"
+        )
     return value
 
 
@@ -196,7 +198,9 @@ def _overflow_astray(pools: Mapping[str, Mapping[str, Any]]) -> Iterator[Broken]
             yield Broken(loc, target, "a pool cannot overflow to itself", "Name another pool")
         elif (cycle := _cycle_from(name, pools)) is not None:
             chain = " -> ".join(cycle)
-            yield Broken(loc, target, f"overflow goes round: {chain}", "Let one of them end it")
+            yield Broken(
+                loc, target, f"overflow forms a circle: {chain}", "Remove one of these overflows"
+            )
 
 
 def _overflow_of(pool: Mapping[str, Any]) -> str | None:
@@ -223,7 +227,7 @@ def broken_by_objectives(pool: Any) -> Iterator[Broken]:
         yield Broken(
             ("warm_replicas",),
             pool.warm_replicas,
-            "without an SLO nothing would ever give them traffic",
+            "without an SLO they never receive traffic",
             "Set slo.interactive.ttft_s, or add them to `replicas`",
         )
     if (overflow := pool.overflow) is None:
@@ -239,7 +243,7 @@ def broken_by_objectives(pool: Any) -> Iterator[Broken]:
         yield Broken(
             ("overflow",),
             ...,
-            "without an SLO nothing ever overflows",
+            "without an SLO no request overflows",
             "Set slo.interactive.ttft_s, or leave it out",
         )
 
@@ -247,7 +251,7 @@ def broken_by_objectives(pool: Any) -> Iterator[Broken]:
 def broken_by_ports(fleet: Any) -> Iterator[Broken]:
     """A node's metrics and its gateways are two servers."""
     if fleet.metrics.port == fleet.gateway.port:
-        message = "the gateways listen there, too"
+        message = "the gateways listen on this port too"
         yield Broken(("metrics", "port"), fleet.metrics.port, message, "Choose another")
 
 
@@ -293,14 +297,14 @@ def _broken_by_autoscaling(pool: Any) -> Iterator[Broken]:
         yield Broken(
             ("warm_replicas",),
             pool.warm_replicas,
-            f"autoscaling.max_replicas, {most}, leaves none to take traffic",
+            f"autoscaling.max_replicas, {most}, leaves no replica for traffic",
             f"Set it to at most {most - 1}",
         )
     if pool.slo.interactive is None:
         yield Broken(
             ("autoscaling",),
             ...,
-            "without an SLO nobody knows how many replicas are needed",
+            "without an SLO autoscaling cannot compute how many replicas are needed",
             "Set slo.interactive.ttft_s",
         )
 

@@ -46,7 +46,7 @@ class Quality(Section):
     def _has_a_limit(self) -> Self:
         if not self.compares and not self.min_scores:
             raise refuse(
-                "names no limit", "Write max_kl, max_ppl_increase or min_scores, or leave it out"
+                "sets no limit", "Write max_kl, max_ppl_increase or min_scores, or leave it out"
             )
         return self
 
@@ -62,7 +62,7 @@ def broken_by_quality(quality: Quality | None, model: str) -> Iterator[Broken]:
         yield Broken(
             ("quality",),
             ...,
-            "the model is not a folder, so no report can stand beside it",
+            "the model is not a folder, so it cannot contain a report",
             "Write the path of the model's folder, or leave `quality` out",
         )
 
@@ -91,7 +91,7 @@ def _prove_loss(folder: Path, quality: Quality) -> None:
         raise Problem(
             f"the weights in {folder} lost too much: {'; '.join(broken)}, "
             f"by {report.NAME}.json of {found.date}",
-            "serve others, or raise the limit",
+            "serve other weights, or raise the limit",
         )
 
 
@@ -107,7 +107,7 @@ def _prove_scores(folder: Path, least: Mapping[str, float]) -> None:
         raise Problem(
             f"the weights in {folder} score too low: {'; '.join(low)}, "
             f"by {task_scores.NAME} of {found.date}",
-            "serve others, or lower the limit",
+            "serve other weights, or lower the limit",
         )
 
 

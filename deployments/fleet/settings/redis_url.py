@@ -58,12 +58,12 @@ def refusal_of(url: str) -> Refusal | None:
             "unknown scheme", "Use one of " + ", ".join(f"{known}://" for known in SCHEMES)
         )
     if re.search(r"\s", url):
-        return Refusal("holds white space", "Write it as %20, or take it out")
+        return Refusal("contains white space", "Write it as %20, or remove it")
     before_query, _, _ = rest.partition("?")
     authority, _, path = before_query.partition("/")
     if "@" in path or "@" in authority.rpartition("@")[0]:
         return Refusal(
-            "the user or password holds a character that ends it",
+            "the user or password contains a character that ends it",
             "Percent-encode it: / is %2F, @ is %40, ? is %3F",
         )
     hosts = authority.rpartition("@")[2]
@@ -124,7 +124,7 @@ def _options_refusal(url: str) -> Refusal | None:
                 "Write rediss instead of redis at its beginning",
             )
         return Refusal(
-            "an option after the ? is not known, or its value cannot be used",
+            "an option after the ? is unknown, or its value is not valid",
             "Use options of redis-py's connections, such as ssl_ca_certs=/path/ca.pem,"
             " ssl_cert_reqs=required or socket_keepalive=true; percent-encode a ? of a password"
             " as %3F",
@@ -142,7 +142,7 @@ def _path_refusal(scheme: str, path: str) -> Refusal | None:
             )
         parts = parts[1:]
     if scheme.endswith("+cluster") and parts not in ([], ["0"]):
-        return Refusal("a Redis Cluster has database 0 only", "Leave out what follows the host")
+        return Refusal("a Redis Cluster has database 0 only", "Remove the path after the host")
     if len(parts) > 1 or (parts and not parts[0].isdecimal()):
         return Refusal("the database is not a number", "Write it as /0 after the host")
     return None

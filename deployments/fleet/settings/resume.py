@@ -44,8 +44,8 @@ def broken_by_resume(pool: Any) -> Iterator[Broken]:
         yield Broken(
             ("resume_proof",),
             pool.resume_proof,
-            f"proves what resume: {pool.resume} does not ask for",
-            "Write resume: exact, or leave the proof out",
+            f"resume: {pool.resume} does not use a proof",
+            "Write resume: exact, or leave out resume_proof",
         )
     invariant = pool.env.get("VLLM_BATCH_INVARIANT") == "1"
     on_gpus = bool(pool.resources.gpus or pool.resources.accelerator_type)
