@@ -126,7 +126,7 @@ class Admission:
         slo, overflow = self._slo_of(case), case.overflow
         reason, due = "no replica is up", math.inf
         if up_in_s is not None:
-            reason += f", and one is predicted to be in {up_in_s:.0f} s"
+            reason += f"; one is expected in {up_in_s:.0f} s"
             due = case.elapsed_s + up_in_s
         verdict = partial(Verdict, reason=reason, best_ttft_s=up_in_s, outage=True)
         in_time = up_in_s is None or up_in_s < patience_s
@@ -157,7 +157,7 @@ class Admission:
             return verdict
         if self.gate is not None and not case.only_overflow and not verdict.outage:
             self.gate.take_back(case.now, case.tenant)
-        reason = unfit or "others have filled the overflow pool meanwhile"
+        reason = unfit or "other requests have filled the overflow pool meanwhile"
         due = math.inf if verdict.best_ttft_s is None else verdict.best_ttft_s
         if unfit is None:
             due = min([due, *(candidate.predicted_ttft_s for candidate in overflow)])
@@ -257,13 +257,15 @@ class Admission:
             waits = Verdict("admit", "no replica is up yet")
             return verdict if verdict.kind == "overflow" else waits
         if not math.isfinite(best):
-            return Verdict("admit", "there is no SLO" if slo is None else "nothing is predicted")
+            return Verdict(
+                "admit", "the pool has no SLO" if slo is None else "no prediction exists"
+            )
         due = best + self.until_turn_s(priority, ranked, case.tenant, case.shared)
         is_full = self._is_full(priority, ranked, case.shared)
         if is_full and (priority == "interactive" or slo is None):
             return self._in_turn(case, due)
         if slo is None:
-            return Verdict("admit", "there is no SLO")
+            return Verdict("admit", "the pool has no SLO")
         if priority == "interactive":
             going = first_holding(ranked, slo, case.elapsed_s)
             if self.gate is not None:
@@ -305,12 +307,12 @@ class Admission:
         slo, overflow, only = self._slo_of(case), case.overflow, case.only_overflow
         best = due if math.isfinite(due) else None
         alone = "only the overflow pool may answer it"
-        reason = alone if only else "no replica can hold the SLO"
+        reason = alone if only else "no replica can meet the SLO"
         if overflow is not None and self.gate is not None:
             index = first_holding(overflow, slo, case.elapsed_s) if slo and overflow else 0
             if index is None:
                 due = min(due, *(c.predicted_ttft_s for c in overflow))
-                reason = "the overflow pool cannot hold the SLO" + ("" if only else " either")
+                reason = "the overflow pool cannot meet the SLO" + ("" if only else " either")
             elif only or self.gate.has_room(case.now, case.tenant):
                 return Verdict("overflow", reason, index, 0, best)
             else:

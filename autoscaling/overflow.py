@@ -141,20 +141,21 @@ def refusal(needs: Needs, offers: Offers) -> str | None:
         return "the overflow pool's context length is not known yet"
     if needs.tokens > offers.max_model_len:
         return (
-            f"prompt and answer may take {needs.tokens} tokens, and the overflow pool's context "
+            f"prompt and answer may take {needs.tokens} tokens, but the overflow pool's context "
             f"holds {offers.max_model_len}"
         )
     if needs.tools and not offers.tools:
         return "the overflow pool does not call tools"
     if needs.response_format and not offers.response_format:
-        return "the overflow pool does not keep to response formats"
+        return "the overflow pool does not enforce response formats"
     if needs.logprobs > offers.max_logprobs:
         return (
-            f"the request asks for {needs.logprobs} logprobs, and the overflow pool gives at most "
+            f"the request asks for {needs.logprobs} logprobs, but the overflow pool returns at "
+            "most "
             f"{offers.max_logprobs}"
         )
     if needs.token_ids and not offers.same_model:
-        return "the request names token ids, which mean others to the overflow pool's model"
+        return "the request contains token ids, which the overflow pool's model reads differently"
     if needs.images and not offers.images:
-        return "the overflow pool does not read images"
+        return "the overflow pool does not support images"
     return None

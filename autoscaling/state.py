@@ -63,7 +63,7 @@ def _restored(stored: Any) -> State:
         raise ValueError("longer than what was stored")
     samples = tuple(_sample(*values) for values in history["samples"])
     if any(after.at <= before.at for before, after in pairwise(samples)):
-        raise ValueError("samples in no order")
+        raise ValueError("samples are not in order")
     promoted_from = stored["promoted_from"]
     return State(
         now=_finite(stored["now"]),
@@ -94,5 +94,5 @@ def _sample(*values: Any) -> DemandSample:
 def _finite(value: Any) -> float:
     number = known(value, -MAX_DERIVED, MAX_DERIVED)
     if number is None:
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return number

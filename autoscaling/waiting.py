@@ -91,7 +91,7 @@ class WaitingRoom(Generic[T]):
         if self.full:
             fullest = self._fullest_beside(waiter.tenant)
             if fullest is None:
-                raise OverflowError(f"{self.limit} are waiting already")
+                raise OverflowError(f"{self.limit} are already queued")
             evicted = next(reversed(self._queues[fullest]))
             self.leave(evicted)
         self._queues.setdefault(waiter.tenant, OrderedDict())[waiter] = None

@@ -90,7 +90,7 @@ def read_yaml(text: str, example: str) -> YamlFile:
     except yaml.YAMLError as error:
         return YamlFile({}, {}, (_syntax_fault(error, text),))
     except (ValueError, RecursionError) as error:
-        fault = Fault("", None, f"not YAML that can be read: {error}", "Correct it", 1)
+        fault = Fault("", None, f"not readable YAML:  {error}", "Correct it", 1)
         return YamlFile({}, {}, (fault,))
     if not isinstance(data, Mapping):
         message = "the file is empty" if data is None else "not a mapping"
@@ -105,7 +105,11 @@ def _walk(
     lines.setdefault(keys, line)
     if id(node) in above:
         yield Fault(
-            ".".join(map(str, keys)), None, "an alias that holds itself", "Write it out", line
+            ".".join(map(str, keys)),
+            None,
+            "an alias that contains itself",
+            "Write the value in full",
+            line,
         )
         return
     above = (*above, id(node))
@@ -136,8 +140,8 @@ def _is_merge(entry: tuple[yaml.Node, yaml.Node]) -> bool:
 def _syntax_fault(error: yaml.YAMLError, text: str) -> Fault:
     if isinstance(error, yaml.reader.ReaderError):
         line = text.count("\n", 0, error.position) + 1
-        message = f"holds the control character {error.character:#04x}"
-        return Fault("", None, message, "Take it out", line)
+        message = f"contains the control character {error.character:#04x}"
+        return Fault("", None, message, "Remove it", line)
     mark = getattr(error, "problem_mark", None)
     said = getattr(error, "problem", None) or "cannot be read"
     context = getattr(error, "context", None)

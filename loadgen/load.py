@@ -29,7 +29,7 @@ def of_workload(
 ) -> OfferedTraffic:
     """`rate`: requests a second, the workload's own where it is None. Raises Problem."""
     if name not in WORKLOADS:
-        raise Problem(f"there is no workload {name!r}", f"give one of {', '.join(WORKLOADS)}")
+        raise Problem(f"unknown workload {name!r}", f"use one of {', '.join(WORKLOADS)}")
     workload = WORKLOADS[name]
     first = rate or workload.rate
     if ramp_to is None:
@@ -55,15 +55,13 @@ def of_trace_file(
     """The first `seconds` of it, with `scale` times as many requests. Raises Problem."""
     trace = traces.read(file, seed).until(seconds)
     if not trace.requests:
-        raise Problem(
-            f"{file} has no request in its first {seconds:g} seconds", "give more --seconds"
-        )
+        raise Problem(f"{file} has no request in its first {seconds:g} seconds", "raise --seconds")
     if scale != 1.0:
         trace = trace.scaled(scale, seed)
     if not trace.requests:
         raise Problem(
             f"--scale {scale:g} leaves no request of {file} in its first {seconds:g} seconds",
-            "give more of either",
+            "raise either",
         )
     told = {
         "workload": file.name,

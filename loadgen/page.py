@@ -39,7 +39,7 @@ svg { width: 100%; height: auto; }
 _NOTE = """Latencies count from when a request was due by the plan, not from when it was sent: a
 slow server delays no arrival, and a late client hides nothing (no coordinated omission). Later
 turns of a conversation are due when their user has thought about the answer before. Latencies are
-of requests that were answered to their end; failed requests hold no SLO."""
+of requests that were answered to their end; failed requests meet no SLO."""
 
 
 def page(result: Mapping[str, Any], requests: Sequence[SentRequest]) -> str:
@@ -137,7 +137,7 @@ def _under_way(axis: Axes, requests: Sequence[SentRequest]) -> None:
         color=TAIL,
         linewidth=1,
     )
-    axis.set(title="requests due and not ended", xlabel="s", ylim=(0, None))
+    axis.set(title="requests due but not finished", xlabel="s", ylim=(0, None))
 
 
 def _share(axis: Axes, title: str, figures: Sequence[float | None], slo_s: float | None) -> None:
@@ -149,7 +149,7 @@ def _share(axis: Axes, title: str, figures: Sequence[float | None], slo_s: float
     if slo_s is not None:
         axis.axvline(slo_s, color=LIMIT, linewidth=1)
     axis.set(
-        title=f"{title}: share that took at most so long",
+        title=f"{title}: share of requests that took at most this long",
         xlabel="s",
         ylim=(0, 1.02),
         xlim=(0, None),

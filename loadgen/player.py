@@ -159,7 +159,7 @@ class Player:
                         stream.feed(chunk)
                     stream.end()
         except TimeoutError:
-            error, reason = "timeout", f"no end within {self._timeout_s:g} s"
+            error, reason = "timeout", f"not finished within {self._timeout_s:g} s"
         except BadStream as bad:
             error, reason = bad.kind, str(bad)
         except aiohttp.ClientConnectorError as failed:

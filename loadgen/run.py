@@ -42,8 +42,8 @@ class OpenAiApi:
             is_one = False
         if not is_one:
             raise Problem(
-                f"{base_url!r} is no address of an OpenAI API",
-                "give --base-url one like http://127.0.0.1:8000/v1",
+                f"{base_url!r} is not the address of an OpenAI API",
+                "pass --base-url, such as http://127.0.0.1:8000/v1",
             )
         return cls(base_url.rstrip("/"), {"authorization": f"Bearer {api_key}"})
 
@@ -63,12 +63,12 @@ class OpenAiApi:
         models = await self._models(http, may_lack=wanted is not None)
         if wanted is None:
             if not models:
-                raise Problem(f"{self.url} serves no model", "start one there, or give --model")
+                raise Problem(f"{self.url} serves no model", "start one there, or pass --model")
             return models[0]
         if models and wanted not in models:
             raise Problem(
                 f"{self.url} has no model {wanted!r}; it has {', '.join(models)}",
-                "give one of these as --model",
+                "pass one of these as --model",
             )
         return wanted
 
@@ -95,7 +95,7 @@ class OpenAiApi:
                 "check --base-url, and that the server runs",
             ) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise self._not_openai("answers with something else than a list of models") from error
+            raise self._not_openai("does not return a list of models") from error
 
     async def try_out(self, http: aiohttp.ClientSession, form: RequestForm, turn: ChatTurn) -> None:
         """One short request as those that will be sent, on no account. `turn`: one of those."""
@@ -110,13 +110,13 @@ class OpenAiApi:
         if sent.status == 404:
             raise Problem(
                 f"{self.url}/chat/completions answers 404: {said}",
-                "give the --base-url of an OpenAI API, up to /v1, and a --model that it has",
+                "pass the --base-url of an OpenAI API, up to /v1, and a --model that it has",
             )
         remedies = {
-            "http_400": "take the field away that it does not know, as --body"
-            " '{\"ignore_eos\": null}' does, or give the one that it wants",
+            "http_400": "remove the field that it does not know, as --body"
+            " '{\"ignore_eos\": null}' does, or add the one that it requires",
             "connect": "check --base-url, and that the server runs",
-            "incomplete": "give the --base-url of an API that streams",
+            "incomplete": "pass the --base-url of an API that streams",
         }
         raise Problem(
             f"{self.url} did not answer a first request ({sent.error}): {said}",
@@ -126,13 +126,13 @@ class OpenAiApi:
     def _key_refused(self, status: int) -> Problem:
         return Problem(
             f"{self.url} refuses the API key with {status}",
-            "set OPENAI_API_KEY, or give --api-key",
+            "set OPENAI_API_KEY, or pass --api-key",
         )
 
     def _not_openai(self, what: str) -> Problem:
         return Problem(
             f"{self.url}/models {what}: this is not an OpenAI API",
-            "give the --base-url of one, up to /v1; where it only lists no models, give --model",
+            "pass the --base-url of one, up to /v1; if it just does not list models, pass --model",
         )
 
 

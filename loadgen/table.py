@@ -33,23 +33,23 @@ def facts(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for kind, error in result["errors"].items():
         yield kind, f"{error['count']}; the first: {error['first']}"
     yield "answers", f"{result['requests_per_s']:.2f} a second"
-    by = " (events, for the server does not count them)"
+    by = " (events, because the server does not count tokens)"
     yield (
         "output tokens",
         f"{result['output_tokens']}, {result['output_tokens_per_s']:.1f} a second"
         + (by if result["output_tokens_counted_by"] == "events" else ""),
     )
     if (prompts := result["prompt_tokens"]) is None:
-        yield "prompt tokens", "the server does not tell"
+        yield "prompt tokens", "the server does not report it"
     else:
         yield "prompt tokens", f"{prompts}, {prompts / result['duration_s']:.1f} a second"
     cached = result["cached_ratio"]
-    yield "cached", "the server does not tell" if cached is None else f"{cached:.3f} of them"
+    yield "cached", "the server does not report it" if cached is None else f"{cached:.3f} of them"
     if goodput := result["goodput"]:
         slo = ", ".join(f"{PROMISES[name]} {value:g} s" for name, value in goodput["slo"].items())
         yield (
             "goodput",
-            f"{goodput['share']:.1%} of requests held {slo}: {goodput['requests_per_s']:.2f}"
+            f"{goodput['share']:.1%} of requests met {slo}: {goodput['requests_per_s']:.2f}"
             " a second",
         )
     client = result["client"]

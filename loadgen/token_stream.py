@@ -98,7 +98,7 @@ class TokenStream:
             event = _decode(data)
         except msgspec.MsgspecError as error:
             raise BadStream(
-                "malformed", f"{data[:80]!r} is no event of a stream: {error}"
+                "malformed", f"{data[:80]!r} is not an event of a stream: {error}"
             ) from None
         if event.error is not None:
             raise BadStream("stream_error", _message(event.error))

@@ -55,7 +55,7 @@ def books_of(fleet: str, redis_url: str) -> Path | None:
         _sweep(found.parent)
         found.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        logger.warning("budgets have no book that outlives this process: %s", error)
+        logger.warning("budgets do not survive this process: %s", error)
         return None
     return found
 
@@ -265,7 +265,7 @@ class Book:
             self._spoil(error)
 
     def _spoil(self, error: OSError) -> None:
-        logger.warning("budgets have no book that outlives this process: %s", error)
+        logger.warning("budgets do not survive this process: %s", error)
         if self._file is not None:
             os.close(self._file)
         self._file = None

@@ -149,7 +149,7 @@ class BudgetLedger:
         try:
             await asyncio.gather(
                 *(
-                    forever(loop, step, fails=f"{loop} are not kept up", logger=logger)
+                    forever(loop, step, fails=f"{loop} are not renewed", logger=logger)
                     for loop, step in loops
                 )
             )
@@ -299,7 +299,7 @@ class BudgetLedger:
             info = bytes(await lane.call("INFO", "server")).decode()
             self._gen = next((x[7:] for x in info.split() if x.startswith("run_id:")), "")
             if not self._gen:
-                raise ConnectionError("Redis does not tell its run_id")
+                raise ConnectionError("Redis does not report its run_id")
             seconds, micros = await lane.call("TIME")
             self._offset = int(seconds) + int(micros) / 1e6 - self._now()
             for script in _SHA:
@@ -330,7 +330,7 @@ class BudgetLedger:
             await self._tell()
             return
         if reply[0] != b"ok":  # Redis' clock is not what it was
-            raise TimeoutError("Redis was too late")
+            raise TimeoutError("Redis answered too late")
         # the quickest answer says it best; never more than it is, unless Redis' clock was set back
         offset = float(reply[1]) - self._now()
         self._offset = offset if offset < self._offset - 2 * BEAT_S else max(self._offset, offset)
@@ -340,14 +340,14 @@ class BudgetLedger:
         if not known:
             self._epoch += not reply[4]  # it has been told what was settled, or is to hear of it
             book.all_seen()
-            logger.info("budgets are kept in Redis by %d gateways", reply[3])
+            logger.info("%d gateways keep budgets in Redis", reply[3])
             self._heard.set()
             self.redis_is_full = False
 
     def _lost(self, error: BaseException) -> None:
         self.redis_is_full = is_full(error)
         if self._heard.is_set():
-            logger.warning("budgets are not in Redis, this gateway has its share: %s", error)
+            logger.warning("budgets are not in Redis; this gateway enforces its share: %s", error)
         self._unheard()
         if self._lane is not None:
             lane, self._lane = self._lane, None

@@ -157,18 +157,18 @@ class CachedBlocks:
             return
         size = event.block_size
         if size < 1 or self._segment_tokens % size:
-            self._log_once(f"blocks of {size} tokens do not fill {self._segment_tokens} evenly")
+            self._log_once(f"blocks of {size} tokens do not divide {self._segment_tokens} evenly")
             return
         length = size * TOKEN_BYTES
         hashes = event.block_hashes
         try:
             packed = pack(event.token_ids)
         except ValueError:
-            self._log_once("blocks with tokens that are no uint32")
+            self._log_once("blocks with tokens that are not uint32")
             return
         extra = event.extra_keys or [None] * len(hashes)
         if len(packed) != len(hashes) * length or len(extra) != len(hashes):
-            self._log_once("blocks without the tokens or extra keys of each")
+            self._log_once("blocks without their tokens or extra keys")
             return
 
         blocks = self._blocks
@@ -307,7 +307,7 @@ class CachedBlocks:
     def _log_once(self, what: str) -> None:
         if what not in self._logged:
             self._logged.add(what)
-            logger.warning("left out of the prefix index: %s", what)
+            logger.warning("omitted from the prefix index: %s", what)
 
 
 def _segment(last: _Block, size: int) -> tuple[bytes, SegmentMedia]:

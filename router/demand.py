@@ -170,7 +170,7 @@ async def tell(
         "demand",
         write,
         WRITE_PERIOD_S,
-        fails=f"demand of {pool} not told",
+        fails=f"demand of {pool} not published",
         logger=logger,
         outages=REDIS_FAILURES,
     )

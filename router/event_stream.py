@@ -123,7 +123,7 @@ class EventStream:
 
     def _undecodable(self, why: object) -> EventBatch:
         if not self._logged_undecodable:
-            logger.warning("KV events not understood, taken as lost: %s", why)
+            logger.warning("unreadable KV events, treated as lost: %s", why)
             self._logged_undecodable = True
         return EventBatch([], lost=True)
 

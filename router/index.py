@@ -95,7 +95,7 @@ class PrefixIndex:
             self._is_troubled.set()
             if self._breaker.failed(began, self._clock()):
                 logger.warning(
-                    "prefix index of %s does not answer, requests are placed without it: %s",
+                    "prefix index of %s does not answer, so requests are placed without it: %s",
                     self._pool,
                     str(error) or "no reply in time",
                 )
@@ -114,7 +114,7 @@ class PrefixIndex:
                 "prefix_index",
                 self._tend,
                 PROBE_PERIOD_S,
-                fails=f"prefix index of {self._pool} not tended",
+                fails=f"prefix index of {self._pool} not maintained",
                 logger=logger,
             )
         finally:

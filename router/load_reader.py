@@ -180,8 +180,8 @@ class LoadReader:
         forged = leases.keys() - genuine.keys()
         if forged and not self.forged:
             logger.error(
-                "leases of %s in Redis are not signed by replicas of this fleet, and are not"
-                " believed: slots %s",
+                "leases of %s in Redis are not signed by replicas of this fleet, and are"
+                " ignored: slots %s",
                 self._pool,
                 sorted(forged),
             )

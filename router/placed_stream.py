@@ -109,7 +109,10 @@ class PlacedStream:
     async def run(self) -> None:
         """Write and read until cancelled."""
         logged = partial(forever, logger=logger, outages=REDIS_FAILURES)
-        told, heard = f"placements not told in {self._key}", f"placements not read from {self._key}"
+        told, heard = (
+            f"placements not published in {self._key}",
+            f"placements not read from {self._key}",
+        )
         try:
             await asyncio.gather(
                 logged("placements_told", self._write, PAUSE_S, fails=told),

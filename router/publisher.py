@@ -189,7 +189,7 @@ class IndexPublisher:
         follow = partial(self._follow, batches)
         kept = partial(forever, logger=logger, outages=REDIS_FAILURES)
         for loop, step, period_s, fails in (
-            ("kv_events", follow, FOLLOW_AGAIN_S, f"KV events {of} not understood"),
+            ("kv_events", follow, FOLLOW_AGAIN_S, f"KV events {of} not readable"),
             ("index_writer", self._write, 0.0, f"index {of} not written"),
             ("heartbeat", self._beat, HEARTBEAT_S, f"load {of} not published"),
             (
@@ -225,8 +225,8 @@ class IndexPublisher:
                     self._cached.apply(batch.events)
                     if self._cached.overfull:
                         logger.warning(
-                            "KV events of a replica of %s told of more blocks than it has: what it"
-                            " holds is learned anew",
+                            "KV events of a replica of %s reported more blocks than it has: its"
+                            " cache is learned again",
                             self._pool,
                         )
                         self._lose()

@@ -52,7 +52,7 @@ class Lane(asyncio.Protocol):
         """
         values: list[bytes | None] = await self.call("MGET", *keys, deadline=deadline)
         if not isinstance(values, list) or len(values) != len(keys):
-            raise self._fail("a reply of another form than was asked for")
+            raise self._fail("a reply of an unexpected form")
         return values
 
     async def call(self, *command: str | bytes | int | float, deadline: float | None = None) -> Any:
@@ -77,7 +77,7 @@ class Lane(asyncio.Protocol):
         return replies
 
     async def aclose(self) -> None:
-        self._fail("closed by us")
+        self._fail("closed by Antefix")
         await self._connection.disconnect(nowait=True)
 
     def data_received(self, data: bytes) -> None:

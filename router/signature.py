@@ -95,7 +95,7 @@ def count_forged(key: str) -> None:
     if _of_keys[key] % LOG_EVERY != 1:
         return
     logger.error(
-        "a value at %s in Redis was not written by this fleet, or not lately, and is ignored: see "
+        "a value at %s in Redis was not written by this fleet, or is old, and is ignored: check "
         "who can write to this Redis, and whether all processes have the same engine secret",
         key,
     )

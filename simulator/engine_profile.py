@@ -32,7 +32,7 @@ def read(file: Path) -> EngineProfile:
         found = msgspec.json.decode(told, type=EngineProfile)
         named = msgspec.json.decode(told)["hardware"].keys()
     except (OSError, msgspec.MsgspecError) as error:
-        raise Problem(f"{file} is no engine profile: {error}", remedy) from error
+        raise Problem(f"{file} is not an engine profile: {error}", remedy) from error
     figures = vars(found.hardware)
     # a figure that is left out would be a default of ours
     if wrong := ", ".join(sorted(figures.keys() ^ named)):

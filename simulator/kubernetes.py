@@ -44,7 +44,9 @@ def autoscaler(policy: str, settings: FleetSettings) -> Autoscaler | None:
     if kind == "keda":
         return Keda(metric, float(target), settings)
     if settings.first_replicas == 0:
-        raise ValueError(f"{policy} never starts the first replica: let one serve at first")
+        raise ValueError(
+            f"{policy} never starts the first replica: set --initial-replicas to 1 or more"
+        )
     return Hpa(metric, float(target), settings)
 
 

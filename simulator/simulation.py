@@ -33,8 +33,8 @@ TICK_S = 1.0
 MAX_TAIL_S = 86_400.0
 KNOWN = (
     "antefix, fixed:N, all-at:SECONDS, serve-default, serve-default:T, hpa-waiting:T,"
-    " hpa-concurrency:T, keda-waiting:T, keda-concurrency:T, and each but the first three with"
-    " +ours behind it"
+    " hpa-concurrency:T, keda-waiting:T, keda-concurrency:T, and each except the first three with"
+    " +ours appended"
 )
 OVER_OURS = "+ours"
 
@@ -140,7 +140,7 @@ def _play(
             times.append(change_at)
         now = max(now, min(times))
         if now > trace.seconds + MAX_TAIL_S:
-            raise RuntimeError(f"{policy} leaves {stack.waiting} requests waiting for ever")
+            raise RuntimeError(f"{policy} leaves {stack.waiting} requests waiting forever")
         stack.progressed(fleet.advance(now), now)
         if elsewhere is not None:
             elsewhere.advance(now)

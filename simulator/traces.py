@@ -164,20 +164,20 @@ def read(file: Path, seed: int = 0) -> Trace:
     """A recorded trace. Raises Problem for a file that is none."""
     readers = {".jsonl": _mooncake, ".csv": _azure}
     if file.suffix not in readers:
-        remedy = f"give one of {', '.join(SYNTHETIC)}, or a file *.jsonl or *.csv"
-        raise Problem(f"{file} is no trace of a form known here", remedy)
+        remedy = f"use one of {', '.join(SYNTHETIC)}, or a file *.jsonl or *.csv"
+        raise Problem(f"{file} is not a trace in a known format", remedy)
     try:
         with file.open(newline="") as lines:
             return readers[file.suffix](file, lines, seed)
     except (OSError, UnicodeDecodeError) as error:
-        raise Problem(f"{file} cannot be read: {error}", "give the path of a trace") from error
+        raise Problem(f"{file} cannot be read: {error}", "pass the path of a trace") from error
 
 
 def _mooncake(file: Path, lines: Iterable[str], seed: int) -> Trace:
     rng = random.Random(seed)
     parsed = [_mooncake_line(file, number, line) for number, line in enumerate(lines, 1)]
     if not parsed:
-        raise Problem(f"{file} holds no requests", "give another file")
+        raise Problem(f"{file} contains no requests", "use another file")
     times = sorted({request.at for request in parsed})
     step = {at: later - at for at, later in pairwise(times)}
     last = min(step.values(), default=1.0)
@@ -215,7 +215,7 @@ def _azure(file: Path, lines: Iterable[str], seed: int) -> Trace:
             raise _bad_line(file, rows.line_num, what, "Azure's") from error
         requests.append(_checked(file, rows.line_num, Request(at, prompt, answer)))
     if not requests:
-        raise Problem(f"{file} holds no requests", "give another file")
+        raise Problem(f"{file} contains no requests", "use another file")
     ordered = _ordered(requests)
     return Trace(file.stem, ordered, ordered[-1].at + 1.0)
 
@@ -224,7 +224,7 @@ def _checked(file: Path, number: int, request: Request) -> Request:
     if not 0.0 <= request.at < math.inf:
         raise _bad_line(file, number, "it is before the first one", "sorted by time")
     if request.prompt_tokens < 1 or request.answer_tokens < 0:
-        raise _bad_line(file, number, "its lengths are no lengths", "Mooncake's or Azure's")
+        raise _bad_line(file, number, "its lengths are not valid", "Mooncake's or Azure's")
     # an answer of nothing took its first step all the same
     return replace(request, answer_tokens=max(1, request.answer_tokens))
 

@@ -27,7 +27,7 @@ def read_samples(file: Path) -> list[Sample]:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise Problem(
-            f"the calibration text {file} cannot be read: {error.strerror}", "name another file"
+            f"the calibration text {file} cannot be read: {error.strerror}", "choose another file"
         ) from error
     except UnicodeDecodeError as error:
         raise Problem(
@@ -49,7 +49,7 @@ def _sample(line: str, where: str) -> Sample:
     try:
         found: Any = json.loads(line)
     except ValueError as error:
-        raise Problem(f"{where} is no JSON: {error}", _REMEDY) from error
+        raise Problem(f"{where} is not JSON: {error}", _REMEDY) from error
     match found:
         case {"messages": [{"role": str(), "content": str()}, *_] as messages} if all(
             isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m
@@ -61,7 +61,7 @@ def _sample(line: str, where: str) -> Sample:
             return [{"role": "user", "content": first}]
         case {"text": str(text)} | {"prompt": str(text)} if text.strip():
             return text
-    raise Problem(f"{where} has none of the keys known here with text in it", _REMEDY)
+    raise Problem(f"{where} has no text in any of the known keys", _REMEDY)
 
 
 def token_windows(
@@ -74,9 +74,8 @@ def token_windows(
     stream = [token for sample in samples for token in encode(sample)]
     if len(stream) < LEAST_TOKENS:
         raise Problem(
-            f"the calibration text has {len(stream)} tokens, and at least {LEAST_TOKENS} are"
-            " needed",
-            f"give it more text; {count * length} tokens are asked for",
+            f"the calibration text has {len(stream)} tokens, but needs at least {LEAST_TOKENS}",
+            f"add text; {count * length} tokens were requested",
         )
     length = min(length, len(stream))
     there = len(stream) // length

@@ -29,7 +29,7 @@ def weight_files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise Problem(
-            f"{folder} has no *.safetensors file", "name the folder of a model in that format"
+            f"{folder} has no *.safetensors file", "pass the folder of a model in that format"
         )
     return files
 
@@ -80,6 +80,6 @@ def _header(file: BinaryIO, path: Path) -> tuple[bytes, dict[str, dict[str, Any]
             raise ValueError
     except (ValueError, AttributeError, TypeError) as error:
         raise Problem(
-            f"{path} is not a whole safetensors file", "make or download the model again"
+            f"{path} is not a whole safetensors file", "build or download the model again"
         ) from error
     return raw, tensors

@@ -34,7 +34,7 @@ def dimension_findings(model: Model, engine: EngineConfig) -> Iterator[Finding]:
         remedy = f"Use one of {', '.join(map(str, degrees(model, engine)))}"
         yield Finding("dimensions", True, _TENSOR_PARALLEL, degree, uneven, remedy)
     elif split := _experts_split(model, engine):
-        message = f"{split}: vLLM takes a slower kernel for the experts"
+        message = f"{split}: vLLM uses a slower kernel for the experts"
         remedy = "Lower it, or set enable_expert_parallel: true"
         yield Finding("slow kernel", False, _TENSOR_PARALLEL, degree, message, remedy)
 
@@ -98,7 +98,7 @@ def _words(name: str, whole: int, part: int, group: int, degree: int) -> str:
     share = (
         f"leaves {part} of {name}'s {whole} to a GPU, which" if degree > 1 else f"{name}'s {whole}"
     )
-    tail = "is no multiple of" if degree > 1 else "inputs are no multiple of"
+    tail = "is not a multiple of" if degree > 1 else "inputs are not a multiple of"
     return f"{share} {tail} the quantization's groups of {group}"
 
 
@@ -109,7 +109,8 @@ def _experts_split(model: Model, engine: EngineConfig) -> str | None:
     for stored in model.stored:
         if stored.group > 0 and stored.weights.startswith("int") and width // degree % stored.group:
             return (
-                f"{width // degree} of an expert's width of {width} on each GPU is no multiple of "
+                f"{width // degree} of an expert's width of {width} on each GPU is not a "
+                "multiple of "
                 f"the quantization's groups of {stored.group}"
             )
     return None

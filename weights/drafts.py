@@ -48,15 +48,15 @@ def first_layers(model: Path, layers: int, folder: Path) -> None:
     if not 1 <= layers < whole:
         raise Problem(
             f"a draft of {layers} layers cannot be made of a model with {whole}",
-            f"name 1 to {whole - 1}",
+            f"choose 1 to {whole - 1}",
         )
     if folder.exists():
-        raise Problem(f"{folder} is there already", "remove it, or name another folder")
+        raise Problem(f"{folder} already exists", "remove it, or choose another folder")
     kept = {name: one for name, one in _tensors(model).items() if _layer_of(name) < layers}
     if not any(_LAYER.search(name) for name in kept):
         raise Problem(
-            f"{model} names its layers in a way that is not known here",
-            "only weights called ...layers.<number>... can be cut; take a draft model instead",
+            f"{model} names its layers in an unknown way",
+            "only weights called ...layers.<number>... can be cut; use a draft model instead",
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -77,11 +77,11 @@ def _config(model: Path) -> dict[str, Any]:
         config: dict[str, Any] = json.loads(file.read_text())
     except OSError as error:
         raise Problem(
-            f"{file} cannot be read: {error.strerror}", "name a model's folder"
+            f"{file} cannot be read: {error.strerror}", "pass a model's folder"
         ) from error
     if not isinstance(config.get("num_hidden_layers"), int):
         raise Problem(
-            f"{file} has no num_hidden_layers", "only plain text models can be cut; take a draft"
+            f"{file} has no num_hidden_layers", "only plain text models can be cut; use a draft"
         )
     return config
 
@@ -94,7 +94,7 @@ def _cut(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
 def _tensors(model: Path) -> dict[str, _Stored]:
     files = sorted(model.glob("*.safetensors"))
     if not files:
-        raise Problem(f"{model} holds no *.safetensors", "name a folder with such weights")
+        raise Problem(f"{model} contains no *.safetensors", "pass a folder with such weights")
     return {name: stored for file in files for name, stored in _tensors_of(file)}
 
 
@@ -140,7 +140,7 @@ def _copy(source: Any, out: Any, size: int) -> None:
     while size > 0:
         part = source.read(min(size, 1 << 24))
         if not part:
-            raise Problem(f"{source.name} ends too early", "copy or download it again")
+            raise Problem(f"{source.name} is truncated", "copy or download it again")
         out.write(part)
         size -= len(part)
 

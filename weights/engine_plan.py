@@ -45,10 +45,10 @@ def engine_plan(model: Model, engine: EngineConfig, device: Device | None) -> En
     cache = cache_dtype_of(engine)
     if cache is None or device is None:
         named = f"a KV cache of {engine.args.get('kv_cache_dtype')} is not planned"
-        why = named if device else "its GPU is not known"
+        why = named if device else "its GPU is unknown"
         return replace(plan, no_kv_tokens=why, no_roofline=why)
     if device.capability is None:
-        plan = replace(plan, no_roofline="the planner knows no CPU's speed")
+        plan = replace(plan, no_roofline="the planner has no speeds of CPUs")
         if (reserved := reserved_for_cache(engine, device)) is None:
             return replace(plan, no_kv_tokens="VLLM_CPU_KVCACHE_SPACE is not set")
         tokens = kv_tokens(model.shape, reserved[1], cache, tp=engine.tensor_parallel)
@@ -60,7 +60,7 @@ def engine_plan(model: Model, engine: EngineConfig, device: Device | None) -> En
     attention = _attention(model, engine, roofline.gpu, cache)
     plan = replace(plan, roofline=roofline, attention=attention)
     if engine.speculation.get("method") != "ngram" and engine.speculation:
-        return replace(plan, no_kv_tokens="memory is not planned beside a draft's weights")
+        return replace(plan, no_kv_tokens="memory is not planned together with a draft's weights")
     return replace(plan, kv_tokens=_gpu_tokens(roofline, engine, device))
 
 

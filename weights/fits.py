@@ -93,9 +93,9 @@ def memory_findings(
             "engine_args.max_model_len",
             engine.max_model_len,
             f"{_gib(whole.weights)} of weights, {_gib(whole.kv)} of KV cache for one request and "
-            f"what a step works with are likely {_gib(over)} more than the {_gib(usable)} of the "
-            f"{device.name}",
-            "Lower it, or use more GPUs: antefix plan says what fits",
+            f"a step's working memory likely exceed the {_gib(usable)} of the {device.name} by "
+            f"{_gib(over)}",
+            "Lower it, or use more GPUs: antefix plan shows what fits",
         )
 
 
@@ -104,13 +104,13 @@ def memory_unknown(model: Model, engine: EngineConfig, device: Device) -> str | 
     if engine.context(model.shape) is None:
         return None
     if cache_dtype_of(engine) is None:
-        return f"the size of a KV cache of {engine.args.get('kv_cache_dtype')} is not known"
+        return f"the size of a KV cache of {engine.args.get('kv_cache_dtype')} is unknown"
     if device.capability is None or reserved_for_cache(engine, device) is not None:
         return None
     if device.memory_bytes is None:
-        return f"that of the {device.name} is not known"
+        return f"that of the {device.name} is unknown"
     if weight_bytes_of(model, engine) is None:
-        return f"the size of {model.name} as it is quantized is not known"
+        return f"the quantized size of {model.name} is unknown"
     return None
 
 
@@ -125,7 +125,8 @@ def _too_heavy(
         True,
         "model",
         model.name,
-        f"its weights take {_gib(weights)} of each GPU, and vLLM may use {_gib(usable)} of the "
+        f"its weights take {_gib(weights)} of each GPU, but vLLM may use only {_gib(usable)} of "
+        "the "
         f"{device.name}",
         remedy[0].upper() + remedy[1:],
     )
@@ -140,8 +141,8 @@ def _too_long(engine: EngineConfig, context: int, need: _Need, room: tuple[str, 
         True,
         "engine_args.max_model_len",
         engine.max_model_len,
-        f"the KV cache of one request of {context} tokens takes {_gib(need.kv)}, and there is "
-        f"{_gib(left)} ({words})",
+        f"the KV cache of one request of {context} tokens takes {_gib(need.kv)}, but only "
+        f"{_gib(left)} are left ({words})",
         f"{remedy}, or give it more memory",
     )
 
@@ -154,8 +155,8 @@ def _no_room_for_draft(draft: Model, drafts: _Need, own: _Need, usable: int) -> 
         _DRAFT_KEY,
         draft.name,
         f"its weights take {_gib(drafts.weights)} of each GPU and its KV cache {_gib(drafts.kv)} "
-        f"for one request, and the model leaves {_gib(left)}",
-        "Take a smaller draft, or method: ngram, or lower max_model_len",
+        f"for one request, but the model leaves {_gib(left)}",
+        "Use a smaller draft or method: ngram, or lower max_model_len",
     )
 
 

@@ -81,4 +81,4 @@ def gpu_called(name: str) -> Gpu:
         if name.lower() in (gpu.name, gpu.ray_type.lower()):
             return gpu
     known = ", ".join(gpu.name for gpu in GPUS)
-    raise Problem(f"the GPU {name!r} is not known", f"use one of {known}")
+    raise Problem(f"the GPU {name!r} is unknown", f"use one of {known}")

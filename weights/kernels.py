@@ -179,7 +179,7 @@ def verdicts(stored: Stored, capability: Capability | None) -> Iterator[KernelVe
     if stored.method in GONE:
         yield KernelVerdict(
             True,
-            f"the checkpoint is of the kind {stored.method}, which this vLLM cannot load",
+            f"this vLLM cannot load checkpoints quantized with {stored.method}",
             "Serve the original weights, or quantize them: antefix quantize",
         )
     elif capability is None:
@@ -195,7 +195,7 @@ def verdicts_while_loading(named: str, capability: Capability | None) -> Iterato
     elif named == "fp8_per_channel" and _is_between(LEAST_FOR_INTEGERS, capability, LEAST_FOR_FP8):
         yield KernelVerdict(
             True,
-            "vLLM has no kernel for FP8 by channel on this GPU: it begins with capability 8.9",
+            "vLLM has no kernel for FP8 by channel on this GPU: they require capability 8.9",
             "Write fp8_per_tensor, or quantize first: antefix quantize --scheme w8a8-smoothquant",
         )
     elif named in WHILE_LOADING:
@@ -210,7 +210,7 @@ def _on_cpus(stored: Stored) -> Iterator[KernelVerdict]:
     if stored.weights == "int8" and not stored.activations:
         yield KernelVerdict(
             True,
-            "vLLM's CPU build has no kernel for weights of 8 bit with inputs of 16 (W8A16)",
+            "vLLM's CPU build has no kernel for 8-bit weights with 16-bit inputs (W8A16)",
             "Use W4A16 (antefix quantize --scheme awq) or W8A8 (w8a8-smoothquant)",
         )
 
@@ -221,28 +221,28 @@ def _on_gpus(stored: Stored, capability: Capability) -> Iterator[KernelVerdict]:
     if capability < least:
         yield KernelVerdict(
             True,
-            f"vLLM has no kernel for {stored.words} on this GPU: {has}, {least[0]}.{least[1]} "
+            f"vLLM has no kernel for {stored.words} on this GPU: {has}, and {least[0]}.{least[1]} "
             "is needed",
             "Serve unquantized weights in float16, or use a newer GPU",
         )
     elif stored.activations == "int8" and capability >= FIRST_WITHOUT_INT8:
         yield KernelVerdict(
             True,
-            f"vLLM has no kernel for W8A8 INT8 on this GPU: {has}, and it ends before 10.0",
+            f"vLLM has no kernel for W8A8 INT8 on this GPU: {has}, and they end before 10.0",
             "Use FP8: antefix quantize --scheme fp8",
         )
     elif stored.weights == "fp8" and capability < LEAST_FOR_FP8:
         yield KernelVerdict(
             False,
-            f"this GPU has no FP8 arithmetic ({has}, 8.9 is needed): the weights take half the "
-            "memory, and are computed with in 16 bit",
+            f"this GPU has no FP8 arithmetic ({has}, but needs 8.9): the weights take half the "
+            "memory, and the GPU computes in 16 bit",
             "For speed in large batches use W8A8 INT8: antefix quantize --scheme w8a8-smoothquant",
         )
     elif stored.weights == "fp4" and stored.activations == "fp4" and capability < LEAST_FOR_FP4:
         yield KernelVerdict(
             False,
-            f"this GPU has no FP4 arithmetic ({has}, 10.0 is needed): the weights take a quarter "
-            "of the memory, and are computed with in 16 bit",
+            f"this GPU has no FP4 arithmetic ({has}, but needs 10.0): the weights take a quarter "
+            "of the memory, and the GPU computes in 16 bit",
             "For speed in large batches use FP8 or W8A8 INT8",
         )
     elif is_weight_only(stored) and stored.group not in (0, *MARLIN_GROUPS):
@@ -267,8 +267,8 @@ def is_weight_only(stored: Stored) -> bool:
 
 
 def _without_marlin(stored: Stored) -> KernelVerdict:
-    message = f"Marlin, vLLM's fast kernel, takes groups of 32, 64 or 128, not of {stored.group}"
+    message = f"Marlin, vLLM's fast kernel, supports groups of 32, 64 or 128, not of {stored.group}"
     remedy = "Quantize it again: antefix quantize --group-size 128"
     if stored.method == "gptq":
-        return KernelVerdict(True, f"{message}, and there is no other for GPTQ", remedy)
-    return KernelVerdict(False, f"{message}; what takes its place is several times slower", remedy)
+        return KernelVerdict(True, f"{message}, and GPTQ has no other kernel", remedy)
+    return KernelVerdict(False, f"{message}; its replacement is several times slower", remedy)

@@ -48,11 +48,14 @@ OPTIONS = {
     "smoothing": MethodOption(
         ("smoothquant",),
         0.8,
-        "how much of what is hard to round moves from activations to weights",
+        "the share of the rounding difficulty that moves from activations to weights",
     ),
-    "grid": MethodOption(("awq",), 20, "how many scales are tried for each layer", 2, 1000),
+    "grid": MethodOption(("awq",), 20, "the number of scales tried for each layer", 2, 1000),
     "damp": MethodOption(
-        ("gptq",), 0.01, "what is added to the Hessian's diagonal, as a share of its mean", 0.0001
+        ("gptq",),
+        0.01,
+        "the amount added to the Hessian's diagonal, as a share of its mean",
+        0.0001,
     ),
     "act_order": MethodOption(
         ("gptq",), True, "whether the inputs with the largest activations are rounded first"

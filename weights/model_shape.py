@@ -224,7 +224,7 @@ def _number(config: Mapping[str, Any], key: str) -> int:
     if not isinstance(value, int) or value <= 0:
         raise Problem(
             f"the model's config.json has {key}: {value!r}, where a positive number is needed",
-            "name a decoder-only model in Hugging Face's format",
+            "use a decoder-only model in Hugging Face's format",
         )
     return value
 
@@ -238,8 +238,8 @@ def _attention_layers(config: Mapping[str, Any], layers: int) -> tuple[int | Non
     kinds = config.get("layer_types") or []
     if strange := sorted({str(kind) for kind in kinds} - set(ATTENTION_KINDS)):
         raise Problem(
-            f"the model has layers of the kind {strange[0]!r}, whose cache is not known here",
-            "its memory cannot be planned; ask vLLM: it reports the KV cache when it starts",
+            f"the model has layers of the kind {strange[0]!r}, whose cache size is unknown",
+            "its memory cannot be planned; vLLM logs the size of its KV cache when it starts",
         )
     window = config.get("sliding_window")
     if not isinstance(window, int) or not config.get("use_sliding_window", True):

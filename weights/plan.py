@@ -132,14 +132,14 @@ def plan_for(
 def _check(shape: ModelShape, gpu: Gpu, target: SizingTarget) -> None:
     if shape.max_context is not None and target.context > shape.max_context:
         raise Problem(
-            f"a context of {target.context} tokens is more than the model's {shape.max_context}",
-            f"ask for at most {shape.max_context}, or for a model with a longer context",
+            f"a context of {target.context} tokens exceeds the model's {shape.max_context}",
+            f"request at most {shape.max_context}, or use a model with a longer context",
         )
     if target.prompt + target.output > target.context:
         raise Problem(
-            f"a prompt of {target.prompt} and an output of {target.output} tokens are more than the"
+            f"a prompt of {target.prompt} and an output of {target.output} tokens exceed the"
             f" context of {target.context}",
-            "ask for a longer context, or for shorter ones",
+            "request a longer context, or shorter ones",
         )
     if target.long_prompt is not None and not (
         target.prompt <= target.long_prompt < target.context
@@ -147,7 +147,7 @@ def _check(shape: ModelShape, gpu: Gpu, target: SizingTarget) -> None:
         raise Problem(
             f"a long prompt of {target.long_prompt} tokens is not between the mean one of"
             f" {target.prompt} and the context of {target.context}",
-            "name the length that one prompt of a hundred exceeds",
+            "pass the length that one prompt in a hundred exceeds",
         )
     if target.cache.name == "fp8" and gpu.capability < LEAST_FOR_FP8:
         raise Problem(
@@ -156,7 +156,7 @@ def _check(shape: ModelShape, gpu: Gpu, target: SizingTarget) -> None:
         )
     if target.cache.has_scales and shape.is_mla:
         raise Problem(
-            f"no kernel of vLLM for latent attention reads a KV cache of {target.cache.name}",
+            f"vLLM's kernels for latent attention cannot read a KV cache of {target.cache.name}",
             "leave --kv-cache-dtype at auto",
         )
 
@@ -170,7 +170,7 @@ def _reason(engines: list[Option] | None, gpu: Gpu, precision: Precision) -> str
         return f"{gpu.name} does not compute {precision.compute}"
     if any(option.fits for option in engines):
         return "misses the SLO with one request"
-    return "does not fit" if engines else "its groups do not come out even"
+    return "does not fit" if engines else "its groups do not divide evenly"
 
 
 def _impossible(
@@ -179,7 +179,7 @@ def _impossible(
     if not tried:
         return Problem(
             f"the model is stored as {refused[0].precision.name}: {refused[0].reason}",
-            "plan for the model that it was made of, or for another GPU",
+            "plan for the model it was made from, or for another GPU",
         )
     if fitting := [option for option in tried if option.fits]:
         return _too_slow(fitting, target)
@@ -195,7 +195,7 @@ def _impossible(
     roomy = [gpu.name for gpu in GPUS if _fits(engine.shape, gpu, target)]
     return Problem(
         f"nothing fits: with {engine.precision.name} weights on {where},"
-        f" {missing(best) / GIB:.1f} GiB a GPU are missing for one request of"
+        f" {missing(best) / GIB:.1f} GiB per GPU are missing for one request of"
         f" {target.context} tokens",
         f"plan for {' or '.join(roomy) or 'a smaller model'}, or for a shorter context",
     )
@@ -215,9 +215,9 @@ def _too_slow(fitting: list[Option], target: SizingTarget) -> Problem:
     ttft, tpot = min(s.ttft_p99_s for s in alone), min(s.tpot_s for s in alone)
     asked = f"ttft={target.ttft_s:g}" + (f",tpot={target.tpot_s:g}" if target.tpot_s else "")
     return Problem(
-        f"no replica keeps {asked}, not with one request at a time: the best reachable"
+        f"no replica meets {asked}, even with one request at a time: the best reachable"
         f" is ttft={ttft:.2g} and tpot={tpot:.2g} seconds",
-        "promise less, plan for a faster GPU or a smaller model, or expect shorter prompts",
+        "relax the SLO, plan for a faster GPU or a smaller model, or assume shorter prompts",
     )
 
 

@@ -17,7 +17,7 @@ COLUMNS = (
     "weights, GiB/GPU",
     "KV cache, GiB/GPU",
     "at full context",
-    "in flight, at most",
+    "max in flight",
     "TTFT p99, s",
     "TPOT, ms",
     "replicas",

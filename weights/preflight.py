@@ -64,9 +64,9 @@ def overflow_findings(here: int | None, there: int | None, to: str) -> list[Find
         return []
     message = (
         f"its context is {there} tokens, this pool's {here}: a longer request never overflows, and "
-        "is answered 429 instead"
+        "gets 429 instead"
     )
-    remedy = f"Give {to} a max_model_len of {here}, or lower this pool's"
+    remedy = f"Set max_model_len of {to} to {here}, or lower this pool's"
     return [Finding("overflow context", False, "overflow.to", to, message, remedy)]
 
 
@@ -96,7 +96,7 @@ def _named_quantization(
     for method in sorted({named, model.method} & set(DEPRECATED)):
         if not allows_deprecated:
             key = _QUANTIZATION if named else "model"
-            message = f"vLLM is about to drop {method}, and takes it only when told"
+            message = f"vLLM deprecates {method}, and accepts it only if allowed"
             remedy = "Quantize it again (antefix quantize), or set allow_deprecated_quantization"
             yield Finding("quantization", True, key, named or model.name, message, remedy)
     if not named:
@@ -118,14 +118,14 @@ def _named_quantization(
             True,
             _QUANTIZATION,
             named,
-            "vLLM's CPU build knows it as awq alone",
+            "vLLM's CPU build knows it only as awq",
             "Leave it out: vLLM reads it from the checkpoint",
         )
 
 
 def _of_plain_weights(model: Model, engine: EngineConfig, named: str) -> Iterator[Finding]:
     if named in EXPERTS_WHILE_LOADING and not model.shape.experts:
-        message = "it quantizes experts alone, and the model has none: its weights stay in 16 bit"
+        message = "it quantizes only experts, and the model has none: its weights stay in 16 bit"
         remedy = (
             "Leave it out, and quantize the model first: antefix quantize --scheme w8a8-smoothquant"
         )
@@ -166,7 +166,7 @@ def _slow_by_choice(model: Model, engine: EngineConfig) -> Iterator[Finding]:
     named, method = engine.quantization, model.method
     integers = any(stored.weights in ("int4", "int8") for stored in model.stored)
     if named == "moe_wna16" and method in ("awq", "gptq"):
-        message = "asks for a slower kernel than Marlin, which this GPU has"
+        message = "selects a slower kernel than Marlin, which this GPU has"
         yield Finding(
             "slow kernel", False, _QUANTIZATION, named, message, f"Leave it out, or {method}_marlin"
         )
@@ -176,13 +176,14 @@ def _slow_by_choice(model: Model, engine: EngineConfig) -> Iterator[Finding]:
             False,
             _QUANTIZATION,
             named,
-            "in vLLMs before the one Antefix pins it asks for a kernel several times slower than "
+            "in vLLM releases before the one Antefix pins, it selects a kernel several times "
+            "slower than "
             "Marlin, which this GPU has",
             f"Leave it out, or write {named}_marlin",
         )
     backend = engine.args.get("linear_backend")
     if backend in SLOW_BACKENDS and integers:
-        message = "asks for a slower kernel than vLLM would choose"
+        message = "selects a slower kernel than vLLM's choice"
         key = "engine_args.linear_backend"
         yield Finding("slow kernel", False, key, backend, message, "Leave it out")
     if engine.env.get("VLLM_BATCH_INVARIANT") == "1" and method == "awq":
@@ -210,7 +211,7 @@ def _dtype_of_kernels(model: Model, engine: EngineConfig) -> Iterator[Finding]:
 def _bfloat16(engine: EngineConfig, device: Device) -> Iterator[Finding]:
     capability = device.capability
     if engine.dtype == "bfloat16" and capability is not None and capability < LEAST_FOR_BFLOAT16:
-        message = f"the {device.name} has no bfloat16: that begins with capability 8.0"
+        message = f"the {device.name} has no bfloat16, which requires capability 8.0"
         yield Finding("dtype", True, _DTYPE, engine.dtype, message, "Write float16")
 
 
@@ -237,10 +238,10 @@ def _draft(model: Model, draft: Model, engine: EngineConfig) -> Iterator[Finding
         return
     ours, theirs = model.shape.vocabulary, draft.shape.vocabulary
     if ours != theirs and not config.get("use_heterogeneous_vocab"):
-        message = f"it has {theirs} tokens, the model {ours}"
-        remedy = "Take a draft of the same family, or method: ngram"
+        message = f"its vocabulary has {theirs} tokens, the model's {ours}"
+        remedy = "Use a draft of the same family, or method: ngram"
         yield Finding("draft", True, _DRAFT, draft.name, message, remedy)
     elif uneven := uneven_over(draft, engine):
         message = f"tensor_parallel_size {engine.tensor_parallel} {uneven}"
-        remedy = "Take another draft, or method: ngram"
+        remedy = "Use another draft, or method: ngram"
         yield Finding("draft", True, _DRAFT, draft.name, message, remedy)

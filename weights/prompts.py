@@ -35,7 +35,7 @@ def read_prompts(path: Path) -> list[Conversation]:
     else:
         prompts = [_asked(line.strip()) for line in lines if line.strip()]
     if not prompts:
-        raise Problem(f"{path} holds no prompt", "name a file with one prompt a line")
+        raise Problem(f"{path} contains no prompt", "pass a file with one prompt per line")
     return prompts
 
 
@@ -52,12 +52,12 @@ def _content(path: Path) -> str:
     try:
         content = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Problem(f"{path} is not UTF-8 text", "name a text or .jsonl file") from error
+        raise Problem(f"{path} is not UTF-8 text", "pass a text or .jsonl file") from error
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise Problem(f"{path} cannot be read: {reason}", "name a readable file") from error
+        raise Problem(f"{path} cannot be read: {reason}", "pass a readable file") from error
     if not content.strip():
-        raise Problem(f"{path} is empty", "name a file with text in it")
+        raise Problem(f"{path} is empty", "pass a file that contains text")
     return content
 
 
@@ -65,7 +65,9 @@ def _document(path: Path, number: int, line: str) -> str | Conversation:
     try:
         record = json.loads(line)
     except ValueError as error:
-        raise Problem(f"{path}:{number} is not JSON: {error}", "write one object a line") from None
+        raise Problem(
+            f"{path}:{number} is not JSON: {error}", "write one object per line"
+        ) from None
     match record:
         case {"turns": [str(first), *_]} if first.strip():
             return _asked(first)
@@ -77,8 +79,8 @@ def _document(path: Path, number: int, line: str) -> str | Conversation:
             return text
     found = ", ".join(map(str, record)) if isinstance(record, dict) else type(record).__name__
     raise Problem(
-        f"{path}:{number} has nothing to read (it has: {found or 'nothing'})",
-        f"give each line one of {', '.join(KEYS)}, with text in it",
+        f"{path}:{number} has no text (its keys: {found or 'nothing'})",
+        f"give each line a non-empty value of one of {', '.join(KEYS)}",
     )
 
 

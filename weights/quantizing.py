@@ -128,9 +128,7 @@ def _group_size(job: QuantizeJob, scheme: Scheme) -> int | None:
     config = AutoConfig.from_pretrained(**_where(job))
     already = getattr(config, "quantization_config", None)
     if already and not job.gguf:
-        raise Problem(
-            f"{job.source} is quantized already", "quantize the model that it was made from"
-        )
+        raise Problem(f"{job.source} is already quantized", "quantize the model it was made from")
     if not scheme.grouped:
         return None
     with torch.device("meta"):
@@ -147,7 +145,7 @@ def _windows(job: QuantizeJob, tokenizer: PreTrainedTokenizerBase) -> list[list[
     samples = read_samples(Path(job.calibration))
     if not tokenizer.chat_template and any(isinstance(sample, list) for sample in samples):
         raise Problem(
-            f"{job.calibration} holds conversations, and the model has no chat template",
+            f"{job.calibration} contains conversations, but the model has no chat template",
             "use plain text",
         )
 

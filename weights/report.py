@@ -112,12 +112,13 @@ class Evaluation:
         if max_kl is not None and not self.kl.high <= max_kl:
             found.append(
                 f"mean KL is up to {self.kl.high:.4g} nats a token (measured {self.kl.value:.4g}), "
-                f"and {max_kl:g} is allowed"
+                f"but at most {max_kl:g} is allowed"
             )
         if max_ppl_increase is not None and not increase <= max_ppl_increase:
             found.append(
                 f"perplexity is up to {increase:.2%} higher (measured "
-                f"{self.perplexity_ratio.value - 1:.2%}), and {max_ppl_increase:.2%} is allowed"
+                f"{self.perplexity_ratio.value - 1:.2%}), but at most {max_ppl_increase:.2%} is "
+                "allowed"
             )
         return found
 
@@ -138,7 +139,7 @@ def read(folder: Path) -> Evaluation | None:
     except (OSError, ValidationError) as error:
         raise Problem(
             f"{file} cannot be read as an evaluation: {str(error).splitlines()[0]}",
-            "make it again: antefix evaluate",
+            "evaluate again: antefix evaluate",
         ) from error
 
 

@@ -34,7 +34,7 @@ def rows(found: Evaluation) -> list[Row]:
     if answers := found.answers:
         table += [
             ("same greedy answer", "", "", _between(answers.equal, ".1%")),
-            ("same beginning of it", "", "", _between(answers.common_prefix, ".1%")),
+            ("same start of the answer", "", "", _between(answers.common_prefix, ".1%")),
         ]
     if a.weight_bytes and b.weight_bytes:
         ratio = f"x {b.weight_bytes / a.weight_bytes:.3f}"

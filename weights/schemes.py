@@ -79,19 +79,19 @@ SCHEMES: dict[str, Scheme] = {
     for scheme in (
         Scheme(
             *("awq", 4, "int", 16, "awq", False, True, _INT4_GPUS),
-            "the best 4 bits for chat: decode at small batches",
+            "the best 4-bit scheme for chat: decoding in small batches",
         ),
         Scheme(
             *("gptq", 4, "int", 16, "gptq", True, True, _INT4_GPUS),
-            "4 bits, faster to make than awq",
+            "4 bits, quantizes faster than awq",
         ),
         Scheme(
             *("rtn", 4, "int", 16, "round", True, True, _INT4_GPUS),
-            "4 bits in seconds and without calibration; loses the most",
+            "4 bits in seconds and without calibration; loses the most quality",
         ),
         Scheme(
             *("w8a16", 8, "int", 16, "round", True, False, "NVIDIA GPUs from Turing (T4) on"),
-            "half the bytes, hardly a loss",
+            "half the bytes, almost no loss",
         ),
         Scheme(
             *("w8a8-smoothquant", 8, "int", 8, "smoothquant", True, False, _INT8_GPUS),
@@ -111,7 +111,7 @@ SCHEMES: dict[str, Scheme] = {
 
 def scheme_called(name: str) -> Scheme:
     if name not in SCHEMES:
-        raise Problem(f"no scheme is called {name!r}", f"use one of: {', '.join(SCHEMES)}")
+        raise Problem(f"unknown scheme {name!r}", f"use one of: {', '.join(SCHEMES)}")
     return SCHEMES[name]
 
 

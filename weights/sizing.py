@@ -103,7 +103,7 @@ def stored_precision(shape: ModelShape) -> Precision:
         raise Problem(
             f"the model is stored as {' and '.join(sorted(words)) or 'something unknown'}, which"
             " cannot be planned",
-            "plan for the model that it was made of",
+            "plan for the model it was made from",
         )
     precision = known[words.pop()]
     if precision is W4A16 and kinds[0].group > 0:

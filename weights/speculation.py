@@ -89,14 +89,17 @@ def recommend(measured: Sequence[SpeculationCandidate]) -> Recommendation:
     must lie above 1. What drafts nothing is no candidate."""
     drafting = [candidate for candidate in measured if candidate.drafted > 0]
     if not drafting:
-        return Recommendation(None, "nothing was tried")
+        return Recommendation(None, "no configuration was tried")
     best = max(drafting, key=lambda candidate: candidate.speedup.low)
     speedup = best.speedup
     if speedup.low > 1:
-        words = f"{best.name} is {speedup.mean:.2f} times as fast as no speculation"
+        words = f"{best.name} is {speedup.mean:.2f} times the speed without speculation"
         return Recommendation(best, f"{words} ({speedup.low:.2f} to {speedup.high:.2f})")
     nearest = max(drafting, key=lambda candidate: candidate.speedup.mean)
     speedup = nearest.speedup
-    words = f"nothing was surely faster than no speculation; nearest was {nearest.name}"
+    words = (
+        "no configuration was significantly faster than no speculation; the best was "
+        f"{nearest.name}"
+    )
     reach = f"{speedup.mean:.2f} times as fast ({speedup.low:.2f} to {speedup.high:.2f})"
     return Recommendation(None, f"{words}, {reach}")

@@ -79,8 +79,8 @@ def compared(
     lost = len(targets) - int(finite.all(axis=0).sum())
     if lost:
         raise Problem(
-            f"of {len(targets)} tokens, {lost} have probabilities that are 0 or no number at all",
-            "the weights are ruined, or overflow in this dtype; try --engine-arg dtype=bfloat16",
+            f"of {len(targets)} tokens, {lost} have probabilities that are 0 or not a number",
+            "the weights are damaged or overflow in this dtype; try --engine-arg dtype=bfloat16",
         )
     return figures
 

@@ -59,14 +59,14 @@ class TaskScores:
     def _complaint(self, name: str, limit: float) -> str:
         score = self.scores.get(name)
         if score is None:
-            return f"there is no score of {name}, only of {', '.join(self.scores)}"
+            return f"no score for {name}, only for {', '.join(self.scores)}"
         if not score.higher_is_better:
-            return f"of {name} lower is better, so it has no least score"
+            return f"lower is better for {name}, so it has no minimum score"
         if score.low >= limit:
             return ""
         return (
-            f"{name} may be as low as {score.low:.4g} (measured {score.value:.4g}), and {limit:g} "
-            "is asked for"
+            f"{name} may be as low as {score.low:.4g} (measured {score.value:.4g}), but {limit:g} "
+            "is required"
         )
 
     def with_older(self, older: TaskScores | None) -> TaskScores:
@@ -86,8 +86,8 @@ def imported(text: str, digest: str) -> TaskScores:
         scores = dict(_scores(found))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Problem(
-            f"it is no results file of lm-eval ({type(error).__name__}: {error})",
-            "name the results_*.json that lm_eval wrote below --output_path",
+            f"it is not a results file of lm-eval ({type(error).__name__}: {error})",
+            "pass the results_*.json that lm_eval wrote below --output_path",
         ) from error
     if not scores:
         raise Problem("it has no score", "run lm_eval with at least one of --tasks")

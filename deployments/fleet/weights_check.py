@@ -118,7 +118,7 @@ def _devices_of(
     devices = devices_of(pool, offered)
     if not devices:
         kind = pool.resources.accelerator_type
-        says = "is not set" if kind is None else f"{kind} is not known"
+        says = "is not set" if kind is None else f"{kind} is unknown"
         why = f"kernels and memory not checked: resources.accelerator_type {says}"
         check.leave_out(why, name)
     return devices

@@ -109,7 +109,7 @@ WRONG_NAMES = {
     "quantize nosuch": "config.json of 'nosuch' cannot be downloaded",
     "evaluate nosuch embedded": "config.json of 'nosuch' cannot be downloaded",
     "evaluate embedded ./nosuch": "the model folder './nosuch' does not exist",
-    "plan --model nosuch --gpu foo": "the GPU 'foo' is not known",
+    "plan --model nosuch --gpu foo": "the GPU 'foo' is unknown",
     "plan --model nosuch --gpu h100": "no config.json of 'nosuch' is on this machine",
     "plan --model embedded --gpu h100": "--context is missing",
     "plan --model embedded --gpu h100 --context 4096": "no load was given",

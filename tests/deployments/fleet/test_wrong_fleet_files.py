@@ -60,11 +60,11 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "control character": (
         "name: a\x07\n",
-        ":1: holds the control character 0x07. Take it out.",
+        ":1: contains the control character 0x07. Remove it.",
     ),
     "alias of itself": (
         SMALLEST + "    engine_args: &a {x: *a}\n",
-        ":5: pools.engine.engine_args.x: an alias that holds itself. Write it out.",
+        ":5: pools.engine.engine_args.x: an alias that contains itself. Write the value in full.",
     ),
     "duplicate key": (
         with_pool("replicas: 1\nreplicas: 2"),
