@@ -85,7 +85,7 @@ def serve(folder: Path, host: str, port: int, *, fresh_s: float = FRESH_S) -> No
         server_class = _ServerOfIpv6 if ":" in host else _Server
         server = make_server(host, port, answer, server_class, _Handler)
     except OSError as error:
-        logger.warning("no metrics are served at %s port %d: %s", host, port, error)
+        logger.warning("metrics cannot be served at %s port %d: %s", host, port, error)
         return
     fails = f"the metrics at {host} port {port} are not served"
     forever_in_thread("metrics_server", server.serve_forever, fails=fails, logger=logger)
@@ -177,7 +177,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that leaves is no fault, and strangers must not fill a log."""
         if not isinstance(sys.exception(), OSError):
-            logger.exception("the metrics were not told")
+            logger.exception("the metrics were not answered")
 
 
 class _ServerOfIpv6(_Server):

@@ -131,10 +131,12 @@ def read(folder: Path = SHIPPED) -> list[Dashboard]:
         except (OSError, ValueError) as error:
             raise Problem(f"{path} cannot be read: {error}", "repair or remove it") from error
         if not isinstance(dashboard, dict) or not dashboard.get("title"):
-            raise Problem(f"{path} is no dashboard: it has no title", "remove it")
+            raise Problem(f"{path} is not a dashboard: it has no title", "remove it")
         found.append(dashboard)
     if not found:
-        raise Problem(f"{folder} holds no dashboards", "make them: antefix slo render --out DIR")
+        raise Problem(
+            f"{folder} contains no dashboards", "write them: antefix slo render --out DIR"
+        )
     _refuse_twins([dashboard["title"] for dashboard in found], str(folder))
     return sorted(found, key=lambda dashboard: str(dashboard["title"]))
 
@@ -153,11 +155,11 @@ class Grafana:
 
     def check(self) -> None:
         """That a Grafana answers there that can have our dashboards."""
-        with self._explained("tell its version"):
+        with self._explained("report its version"):
             health = self._api.health.check()
         version = health.get("version", "") if isinstance(health, dict) else None
         if version is None:
-            raise Problem(f"{self.where} does not answer as Grafana does", "check GRAFANA_URL")
+            raise Problem(f"{self.where} does not answer like Grafana", "check GRAFANA_URL")
         major = version.partition(".")[0]
         # Some Grafanas do not tell strangers their version.
         if major.isdecimal() and int(major) < _OLDEST:
@@ -258,7 +260,8 @@ class Grafana:
             raise self._of_status(error.status_code, doing, role, error.message) from error
         except requests.ConnectionError as error:
             raise Problem(
-                f"Grafana does not answer at {self.where}", "check GRAFANA_URL, and that it runs"
+                f"Grafana does not answer at {self.where}",
+                "check GRAFANA_URL, and that Grafana runs",
             ) from error
         except requests.Timeout as error:
             raise Problem(
@@ -266,22 +269,24 @@ class Grafana:
             ) from error
         except (requests.RequestException, KeyError, TypeError, ValueError) as error:
             raise Problem(
-                f"{self.where} does not answer as Grafana does, when asked to {doing}",
+                f"{self.where} does not answer like Grafana, when asked to {doing}",
                 "check GRAFANA_URL",
             ) from error
 
     def _of_status(self, status: int, doing: str, role: str, said: str) -> Problem:
         if status == 401:
             return Problem(
-                f"Grafana at {self.where} does not accept the token",
-                "set GRAFANA_TOKEN to one of a service account that is enabled",
+                f"Grafana at {self.where} rejects the token",
+                "set GRAFANA_TOKEN to the token of an enabled service account",
             )
         if status == 403:
             return Problem(
                 f"the token may not {doing}", f"give its service account the role {role}"
             )
         if status == 412:
-            return Problem(f"Grafana did not {doing}: somebody saved it just now", "try again")
+            return Problem(
+                f"Grafana did not {doing}: it was saved elsewhere in the meantime", "try again"
+            )
         return Problem(f"Grafana did not {doing}: {said}", "see Grafana's log")
 
 
@@ -292,9 +297,7 @@ def _address(url: str) -> SplitResult:
             return parts
     except ValueError:
         pass  # a port that is none
-    raise Problem(
-        "GRAFANA_URL is not an address", "set it to one such as https://grafana.example.com"
-    )
+    raise Problem("GRAFANA_URL is not a URL", "set it to one such as https://grafana.example.com")
 
 
 def _refuse_twins(titles: Sequence[str], where: str) -> None:

@@ -147,7 +147,7 @@ class _Reserved(MmapedDict):
                 _reserve(self._path, 2 * self._capacity)
         except OSError as error:
             if not self._is_full:
-                logger.warning("metrics that are new have no room in %s: %s", self._path, error)
+                logger.warning("new metrics do not fit into %s: %s", self._path, error)
             self._is_full = True
             return False
         self._is_full = False

@@ -27,8 +27,9 @@ _INTRODUCTION = """\
 Each page says what an alert means, where to look and what to do. Pages are for any hour, tickets
 for working hours.
 
-`antefix status` and `antefix logs` read the fleet on this machine. Below each step that names them
-stands what to run on Kubernetes, for a release `antefix` in the namespace `antefix`."""
+`antefix status` and `antefix logs` read the fleet on this machine. Each step that
+names them is followed by its commands on Kubernetes, for a release `antefix` in the namespace
+`antefix`."""
 
 Steps = Annotated[Sequence[str], Field(min_length=1)]
 

@@ -243,7 +243,7 @@ class Level(Section):
     def _a_page_is_the_worse(self) -> Self:
         page, ticket = self.page, self.ticket
         if page is None and ticket is None:
-            raise refuse("neither page nor ticket", "Say when somebody is told")
+            raise refuse("neither page nor ticket", "Set `page`, `ticket` or both")
         if page is None or ticket is None:
             return self
         for end, sign in (("above", 1), ("below", -1)):
@@ -290,7 +290,9 @@ class SloFile(Section):
 
 def _unowned(labels: Mapping[str, str]) -> Iterator[Broken]:
     if not labels.get("owner"):
-        yield Broken(("labels", "owner"), ..., "missing", "Name the team that is told")
+        yield Broken(
+            ("labels", "owner"), ..., "missing", "Set it to the team that receives the alert"
+        )
 
 
 def _given_twice(names: Iterable[tuple[tuple[str | int, ...], str]]) -> Iterator[Broken]:

@@ -46,7 +46,7 @@ def collector_of(environment: Mapping[str, str]) -> Collector | None:
     protocol = environment.get(name) or "grpc"
     if protocol not in _PROTOCOLS:
         remedy = f"set it to one of {', '.join(_PROTOCOLS)}"
-        logger.error("there are no traces: %s is %r; %s", name, protocol, remedy)
+        logger.error("traces are off: %s is %r; %s", name, protocol, remedy)
         return None
     if traces or protocol == "grpc":
         return Collector(traces or everything, protocol)

@@ -261,8 +261,8 @@ def board(
         result = result.with_variable(variable)
     result = result.with_panel(
         text.Panel()
-        .title("What am I looking at")
-        .description("What this dashboard shows, what good looks like and where to look next.")
+        .title("About this dashboard")
+        .description("What this dashboard shows, what healthy values are, and where to look next.")
         .mode(TextMode.MARKDOWN)
         .content(note)
         .span(24)

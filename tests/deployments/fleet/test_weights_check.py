@@ -271,8 +271,8 @@ def test_config_check_prints_warnings_beside_its_answer(warned: str) -> None:
     assert result.exit_code == ExitCode.OK
     assert result.stdout == f"{warned}: fine\n"
     assert result.stderr == (
-        f"warning: {warned}:5: pools.engine.engine_args.linear_backend = exllama: asks for a "
-        "slower kernel than vLLM would choose. Leave it out.\n"
+        f"warning: {warned}:5: pools.engine.engine_args.linear_backend = exllama: selects a "
+        "slower kernel than vLLM's choice. Leave it out.\n"
     )
 
 
