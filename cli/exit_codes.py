@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
 
 MEANINGS = {
     ExitCode.OK: "done",
-    ExitCode.FAILED: "failed; the message has the remedy",
+    ExitCode.FAILED: "failed, with the remedy in the message",
     ExitCode.USAGE: "the command line is wrong",
     ExitCode.NOT_RUNNING: "no fleet is running here",
     ExitCode.CONFLICT: "another fleet runs here, the port is taken, or a change needs a restart",
