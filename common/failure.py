@@ -1,4 +1,4 @@
-"""Why a deployment failed, in one line: the gist of a traceback, or of the engines' logs."""
+"""The reason for a failed deployment in one line, from a traceback or the engines' logs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ BYTES_READ = 200_000
 
 
 def gist(message: str, logs: Path | None = None) -> str:
-    """The last line of `message` that tells a reason; else the last one in an engine's log, where
-    `logs` is Ray's folder of them.
+    """Return the last line of `message` that gives a reason, or otherwise of an engine's log.
+
+    `logs` is Ray's folder of engine logs.
     """
     found = _reason(message.splitlines()) or (_reason_in_logs(logs) if logs else "")
     return found or _last_line(message)
@@ -49,7 +50,7 @@ def _last_line(message: str) -> str:
 
 
 def tail(file: Path) -> list[str]:
-    """The last lines of a log, without its beginning when it is long."""
+    """Return the last lines of a log, without its beginning if it is long."""
     with file.open("rb") as log:
         size = log.seek(0, 2)
         log.seek(max(0, size - BYTES_READ))

@@ -1,8 +1,8 @@
-"""Background loops: a step, taken again and again, that nothing it raises can end.
+"""Background loops: a step that is repeated, even if it raises.
 
-What a step raises is logged once for each cause while that lasts, and the step is taken again,
-later each time. What nobody expected is counted in `failures`, by loop: the metric
-`antefix_loop_failures_total`. `Loops` knows which tasks ended all the same, for health checks.
+Each cause of an error is logged once while it lasts, and the step is retried with growing delays.
+Unexpected errors are counted in `failures`, by loop: the metric `antefix_loop_failures_total`.
+`Loops` knows which tasks ended nevertheless, for health checks.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ failures: Counter[str] = Counter()
 
 
 class Trouble:
-    """What the steps of one loop raise.
+    """The errors of one loop's steps.
 
-    `fails` begins the line in the log. `outages` are expected to come and go: they are logged in
-    one line, not counted, and do not make the loop slower.
+    `fails` starts the log line. `outages` are expected from time to time: they are logged in one
+    line, are not counted, and do not slow down the loop.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Trouble:
         failures[loop] += 0
 
     def over(self) -> None:
-        """A step was taken."""
+        """Record a step that succeeded."""
         self._in_a_row = 0
 
     def met(self, error: BaseException) -> float:
-        """A step raised this. Returns how long to wait before the next, in seconds."""
+        """Record an error of a step. Return the delay before the next step, in seconds."""
         expected = isinstance(error, self._outages)
         cause = "outage" if expected else _cause(error)
         now = time.monotonic()
@@ -84,11 +84,11 @@ async def forever(
     logger: logging.Logger,
     outages: Outages = (),
 ) -> NoReturn:
-    """Take the step about every `period_s` until cancelled; with 0 again at once.
+    """Run the step about every `period_s` until cancelled; 0 repeats it at once.
 
-    Steps of loops with the same period, or a multiple of it, are taken at the same moments: between
-    requests a process is woken once for all of them. `loop` is its name in the metric; for the
-    others see `Trouble`.
+    Steps of loops with the same period, or a multiple of it, run at the same moments: an idle
+    process wakes once for all of them. `loop` is the name in the metric; `Trouble` describes the
+    other arguments.
     """
     trouble = Trouble(loop, fails, logger, outages)
     while True:
@@ -112,7 +112,8 @@ async def forever(
 
 
 def until_next(period_s: float, now: float) -> float:
-    """Seconds until the next moment of the period that is at least half of one away."""
+    """Return the seconds until the next moment of the period that is at least half a period
+    ahead."""
     if not period_s:
         return 0.0
     left_s = period_s - (now + _PHASE_S) % period_s
@@ -122,7 +123,7 @@ def until_next(period_s: float, now: float) -> float:
 def forever_in_thread(
     loop: str, step: Callable[[], object], *, fails: str, logger: logging.Logger
 ) -> None:
-    """As `forever`, in a daemon thread of its own, without an end."""
+    """Run `forever` in a daemon thread, without an end."""
     trouble = Trouble(loop, fails, logger)
 
     def run() -> NoReturn:
@@ -139,7 +140,7 @@ def forever_in_thread(
 
 
 class Loops:
-    """Tasks that are to run until `stop`. `ended` names those that did not, each once."""
+    """Tasks that run until `stop`. `ended` names each that ended earlier, once."""
 
     def __init__(self) -> None:
         self.ended: list[str] = []
@@ -152,7 +153,7 @@ class Loops:
         return task
 
     async def stop(self, *tasks: asyncio.Task[Any]) -> None:
-        """End these, or all."""
+        """Cancel these tasks, or all."""
         stopping = {task for task in tasks or list(self._tasks) if self._tasks.pop(task, None)}
         while stopping:
             for task in stopping:
@@ -176,7 +177,7 @@ def _is_cancelled() -> bool:
 
 
 def _cause(error: BaseException) -> str:
-    """The kind of error and where it was raised: what it says may be another thing each time."""
+    """Return the kind of error and where it was raised. Its message may differ each time."""
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next

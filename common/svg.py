@@ -1,4 +1,4 @@
-"""Figures as small SVGs; the same numbers give the same bytes."""
+"""Figures as small SVGs. The same numbers give the same bytes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def drawn(
     top: float = 1.0,
     **layout: Any,
 ) -> Iterator[tuple[Figure, Any]]:
-    """A figure and its axes (rows x columns), written to `file` at the end.
+    """Yield a figure and its axes (rows x columns), and write it to `file` at the end.
 
-    `size`: width and height in inches; the axes end at `top` of the height, what is above is for
-    a legend; `layout`: of `Figure.subplots`. Raises ImportError without matplotlib.
+    `size`: width and height in inches. The axes end at `top` of the height, and the rest is for a
+    legend. `layout`: arguments of `Figure.subplots`. Raises ImportError without matplotlib.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -1,6 +1,6 @@
-"""What `antefix k8s accept` concludes from what it saw: one check a question, as functions of data.
+"""Results of `antefix k8s accept`: one check per question, as functions of data.
 
-The bounds are assumptions until a GPU has been measured: docs/kubernetes/accept.md has them.
+The bounds are assumptions until a GPU has been measured: docs/kubernetes/accept.md lists them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ QUIET_S = 60.0
 
 @dataclass(frozen=True)
 class AcceptanceCheck:
-    """`expected` and `measured` are for people, `figures` for programs: seconds, tokens, counts.
-    `reason`: why it failed, or does not apply."""
+    """One check. `expected` and `measured` are for people, `figures` for programs: seconds, tokens,
+    counts.
+
+    `reason`: why it failed, or does not apply.
+    """
 
     name: str
     verdict: Verdict
@@ -57,8 +60,11 @@ def _judged(
 
 
 def traffic_seen(pools: Mapping[str, Any], idle_s: float | None) -> str:
-    """Why the release looks busy; empty where it does not. `pools` are those of a gateway's status,
-    `idle_s` is since its last request; None: there was none."""
+    """Return why the release looks busy; empty if it is idle.
+
+    `pools` come from a gateway's status. `idle_s` is the time since its last request; None: there
+    was none.
+    """
     for name, pool in pools.items():
         busy = sum(one["running"] + one["waiting"] for one in pool["replicas"])
         if busy := busy + pool["admission"]["waiting"]:
@@ -79,7 +85,7 @@ def attention(log: Sequence[str], expected: str, on_cpus: bool) -> AcceptanceChe
 
 
 def quantization(log: Sequence[str], is_quantized: bool | None) -> AcceptanceCheck:
-    """`is_quantized`: whether the weights are; None where that is not known here."""
+    """`is_quantized`: whether the weights are quantized; None if unknown."""
     name = "quantized kernels"
     seen = _all(log, r"(?:Using|Selected) (\w*Kernel\w*) for ")
     if not seen and not is_quantized:
@@ -93,7 +99,7 @@ def quantization(log: Sequence[str], is_quantized: bool | None) -> AcceptanceChe
 
 
 def nccl(log: Sequence[str], gpus: int, on_cpus: bool) -> AcceptanceCheck:
-    """`gpus`: of one replica."""
+    """`gpus`: the number of GPUs of one replica."""
     name = "NCCL"
     if on_cpus or gpus < 2:
         return left_out(name, "the engine is on CPUs" if on_cpus else "an engine has one GPU")
@@ -115,7 +121,7 @@ def nccl(log: Sequence[str], gpus: int, on_cpus: bool) -> AcceptanceCheck:
 
 
 def kv_cache(log: Sequence[str], planned: int | None, why_not: str) -> AcceptanceCheck:
-    """`planned` tokens in one replica; None: `why_not`."""
+    """`planned`: tokens in one replica; None: see `why_not`."""
     name, seen = "KV cache", _last(log, r"KV cache size: ([\d,]+) tokens")
     if planned is None or not seen:
         reason = why_not if seen else "the engine's log does not name its size"
@@ -135,7 +141,7 @@ def kv_cache(log: Sequence[str], planned: int | None, why_not: str) -> Acceptanc
 def duration(
     name: str, seconds: Sequence[float], planned_s: float | None, why_not: str
 ) -> AcceptanceCheck:
-    """The median of TTFTs or of TPOTs against the plan's; None: `why_not`."""
+    """Compare the median TTFT or TPOT with the plan's; None: see `why_not`."""
     if not seconds:
         return left_out(name, "no answer reported it")
     seen = median(seconds)
@@ -155,8 +161,11 @@ def duration(
 
 @dataclass(frozen=True)
 class AcceptedAnswer:
-    """An answer to its end, as the client and the gateway's explanation have it. `output_tokens`
-    and `cached_in_usage` are its usage's; `resumed` says how another engine continued it."""
+    """A whole answer, as the client and the gateway's explanation report it.
+
+    `output_tokens` and `cached_in_usage` come from its usage; `resumed` is how another engine
+    resumed it.
+    """
 
     request_id: str
     text: str
@@ -187,7 +196,7 @@ def prefix_hit(first: AcceptedAnswer, again: AcceptedAnswer) -> AcceptanceCheck:
 
 
 def speculation(configured: bool, reports: Sequence[Mapping[str, Any] | None]) -> AcceptanceCheck:
-    """`reports`: of the pool's replicas, as a gateway's status has them."""
+    """`reports`: those of the pool's replicas in a gateway's status."""
     name = "speculation"
     if not configured:
         return left_out(name, "the pool has no speculative_config")
@@ -208,8 +217,11 @@ def speculation(configured: bool, reports: Sequence[Mapping[str, Any] | None]) -
 
 @dataclass(frozen=True)
 class KilledEngine:
-    """An engine that was ended in the middle of an answer. `error`: the client's, empty for a whole
-    answer. `back_s`: until there were as many engines as before; None: not in time."""
+    """An engine that was killed in the middle of an answer.
+
+    `error`: the client's error, empty for a whole answer. `back_s`: seconds until the number of
+    engines was restored; None: not in time.
+    """
 
     uncut: AcceptedAnswer
     cut: AcceptedAnswer | None
@@ -245,7 +257,7 @@ def resume(found: KilledEngine, asked_tokens: int, setting: str | None) -> Accep
 
 
 def engine_back(found: KilledEngine, within_s: float, startup_s: float) -> AcceptanceCheck:
-    """`startup_s`: how long the engine took to load before."""
+    """`startup_s`: the time that the engine took to load before."""
     seen = "not back" if found.back_s is None else f"back after {found.back_s:.1f} s"
     return _judged(
         "engine killed",
@@ -260,9 +272,11 @@ def engine_back(found: KilledEngine, within_s: float, startup_s: float) -> Accep
 
 @dataclass(frozen=True)
 class DrainedEngine:
-    """An engine's pod that was deleted under load. Seconds until the pod had gone and until there
-    were as many engines as before; None: not in time. `lost`: what went wrong with requests;
-    `refused` had 429."""
+    """An engine's pod that was deleted under load.
+
+    Seconds until the pod was gone and until the number of engines was restored; None: not in time.
+    `lost`: errors of requests; `refused`: requests that got 429.
+    """
 
     asked: int
     refused: int
@@ -289,7 +303,7 @@ def drained(found: DrainedEngine) -> AcceptanceCheck:
 
 
 def as_before(before: Mapping[str, int], now: Mapping[str, int], is_ready: bool) -> AcceptanceCheck:
-    """Ready pods by group, before and now."""
+    """Compare ready pods by group, before and now."""
     less = {name: now.get(name, 0) for name, ready in before.items() if now.get(name, 0) < ready}
     shown = ", ".join(f"{name} {ready}" for name, ready in now.items())
     return _judged(

@@ -1,7 +1,7 @@
-"""What the chart's values may be: the types of helm/antefix/values.yaml.
+"""Types of the chart's values, helm/antefix/values.yaml.
 
-Only types are here: descriptions and defaults are in values.yaml, and a key that only one of
-the two files has fails a test. Names are in camelCase there.
+Only types are here: values.yaml has descriptions and defaults. A test fails if a key is in only one
+of the two files. Names are in camelCase there.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ def _nothing_required(schema: JsonDict) -> None:
 
 
 class ChartSection(BaseModel):
-    """Keys of values.yaml."""
+    """A section of values.yaml."""
 
     model_config = ConfigDict(
         extra="forbid", alias_generator=to_camel, json_schema_extra=_nothing_required
@@ -62,7 +62,7 @@ class ChartSection(BaseModel):
 
 
 class KubernetesPart(BaseModel):
-    """What Kubernetes defines, as far as the chart takes it."""
+    """A Kubernetes object, with the fields that the chart accepts."""
 
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
 
@@ -113,7 +113,7 @@ class EnvVar(KubernetesPart):
 
 
 class OpenPart(KubernetesPart):
-    """Of many forms, which the API server knows."""
+    """An object with many forms, which the API server checks."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -134,7 +134,7 @@ class TopologySpread(OpenPart):
 
 
 class PodTemplate(KubernetesPart):
-    """A PodTemplateSpec, as much of it as goes over the chart's own."""
+    """A PodTemplateSpec, with the fields that are merged over the chart's."""
 
     metadata: Mapping[str, object] | None = None
     spec: Mapping[str, object] | None = None
@@ -397,7 +397,7 @@ class PodSecurity(ChartSection):
 
 
 class Manifest(OpenPart):
-    """Of an object of any kind."""
+    """A manifest of any kind."""
 
     api_version: str
     kind: str

@@ -1,7 +1,7 @@
-"""The Kubernetes API, asked with somebody's kubeconfig: what is there, as plain objects.
+"""A read-only client of the Kubernetes API, with the user's kubeconfig.
 
-Only reads. Objects come as they are in YAML. What a user may not ask is `Denied`, which is about
-one question; everything else that goes wrong ends the whole and is a Problem.
+Objects are plain, as in YAML. `Denied` reports a single forbidden question. Every other failure
+ends the command, as a Problem.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CORE = "/api/v1"
 
 
 class Denied(Problem):
-    """These credentials may not ask this: `verb` of `resource`, `where`."""
+    """These credentials may not perform `verb` on `resource`, `where`."""
 
     def __init__(self, verb: str, resource: str, where: str) -> None:
         self.verb, self.resource, self.where = verb, resource, where
@@ -36,10 +36,10 @@ class Denied(Problem):
 
 
 class Cluster:
-    """`namespace` is the context's own."""
+    """A cluster. `namespace` is that of the context."""
 
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
-        """Raises Problem."""
+        """Connect. Raises Problem."""
         configuration = client.Configuration()
         self.namespace = _configured(configuration, kubeconfig, context)
         # a cluster that is away is said at once, not after retries
@@ -51,7 +51,7 @@ class Cluster:
         return self._asked("/version") or {}
 
     def serves(self, api: str) -> bool:
-        """Whether there is such a resource, written as group/version/plural."""
+        """Return whether the cluster serves a resource, written as group/version/plural."""
         group_version, _, plural = api.rpartition("/")
         served = self._asked(f"/apis/{group_version}") or {}
         return any(resource["name"] == plural for resource in served.get("resources", ()))
@@ -62,7 +62,8 @@ class Cluster:
     def list(
         self, plural: str, group: str = "", namespace: str = "", labels: str = "", fields: str = ""
     ) -> list[Object]:
-        """Of all namespaces where none is given; `group` as in apps/v1. Raises Denied."""
+        """List objects, of all namespaces if none is given; `group` as in apps/v1. Raises
+        Denied."""
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(_PAGE)}
         items: list[Object] = []
         while True:
@@ -75,7 +76,7 @@ class Cluster:
                 return items
 
     def get(self, plural: str, name: str, group: str = "", namespace: str = "") -> Object | None:
-        """None where there is none. Raises Denied."""
+        """Return an object, or None if it does not exist. Raises Denied."""
         path = f"{_path(plural, group, namespace)}/{name}"
         return self._asked(path, {}, ("get", plural, namespace))
 
@@ -129,7 +130,7 @@ class Cluster:
 
 
 def _configured(configuration: Any, kubeconfig: str | None, context: str | None) -> str:
-    """The namespace. In a pod, where no kubeconfig is, its service account does."""
+    """Return the namespace. In a pod without a kubeconfig, the service account is used."""
     # the library reads the variable when it is imported
     kubeconfig = kubeconfig or os.environ.get("KUBECONFIG")
     try:
@@ -162,5 +163,5 @@ def _path(plural: str, group: str, namespace: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """urllib3's own words, without the name of a Python object in front."""
+    """Return urllib3's message, without the name of a Python object in front."""
     return str(error).rpartition(">: ")[2] or str(error)

@@ -1,9 +1,9 @@
-"""Whether engines on CPUs have the memory that vLLM wants before it starts.
+"""Check that engines on CPUs have the memory that vLLM requires at its start.
 
-vLLM refuses to start where what is left of the container's limit is less than the KV cache that
-it is told to have, which it then allocates. Left is the limit less all that the container uses: by
-then the weights, and its processes, which are Ray's agents, the replica and vLLM's own.
-Source: vllm/v1/worker/cpu_worker.py, determine_available_memory, 0.32.
+vLLM does not start if less memory is left than the configured KV cache, which it then allocates.
+The memory left is the container's limit minus its use. That use includes the weights and the
+processes: Ray's agents, the replica, and vLLM. Source: vllm/v1/worker/cpu_worker.py,
+determine_available_memory, 0.32.
 """
 
 from collections.abc import Iterator

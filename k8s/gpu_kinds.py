@@ -1,4 +1,4 @@
-"""Which GPU a node has, from its labels, or those that a pod asks for, by Ray's name for its kind.
+"""The GPU kind of a node, or of the nodes that a pod selects, from labels, by Ray's name for it.
 
     nvidia.com/gpu.product               NVIDIA's feature discovery: the name that nvidia-smi has
     cloud.google.com/gke-accelerator     GKE
@@ -7,7 +7,7 @@
     accelerator                          set by an administrator
     node.kubernetes.io/instance-type     AWS, Google Cloud and Azure, by their lists of machines
 
-What none of them tells is not known, and nothing is derived from it.
+A GPU without any of these labels is unknown.
 """
 
 import re
@@ -70,7 +70,7 @@ _INSTANCES: tuple[tuple[str, str], ...] = (
 
 
 def gpu_of(labels: Labels) -> OfferedGpu | None:
-    """The GPU that these labels name; None where they name none that is known."""
+    """Return the GPU that these labels name; None if they name no known GPU."""
     for label in MODEL_LABELS:
         if label in labels:
             kind = _kind_of(label, labels[label])
@@ -83,8 +83,10 @@ def gpu_of(labels: Labels) -> OfferedGpu | None:
 
 
 def gpus_for(group: PodGroup, nodes: Sequence[Node]) -> tuple[OfferedGpu, ...]:
-    """The GPUs of the nodes that the group's pods may be on; without such nodes, those that its
-    nodeSelector or its required node affinity names. Empty where one of them is not known.
+    """Return the GPUs of the nodes on which the group's pods may run.
+
+    Without such nodes, return those that its nodeSelector or required node affinity names. Empty if
+    one of them is unknown.
     """
     may = [n for n in nodes if n.allocatable.get(group.gpu_resource) and not against(group, n)]
     named = list(_named_by(group))
@@ -95,7 +97,7 @@ def gpus_for(group: PodGroup, nodes: Sequence[Node]) -> tuple[OfferedGpu, ...]:
 
 
 def _named_by(group: PodGroup) -> Iterator[OfferedGpu | None]:
-    """What the nodeSelector names, or each term of the affinity; None where one names nothing."""
+    """Return the GPU of the nodeSelector, or of each affinity term; None if one names none."""
     chosen = gpu_of(group.node_selector)
     terms = required_terms(group.affinity)
     if chosen or not terms:
@@ -112,7 +114,8 @@ def _named_by(group: PodGroup) -> Iterator[OfferedGpu | None]:
 
 
 def selectors_of(nodes: Sequence[Node]) -> Iterator[tuple[str, list[str]]]:
-    """Node selectors that choose one kind of GPU, as YAML, each with the names of its nodes."""
+    """Return node selectors that select one kind of GPU, as YAML, each with the names of its
+    nodes."""
     found: dict[str, list[str]] = {}
     for node in nodes:
         labels = (label for label in (*MODEL_LABELS, *INSTANCE_LABELS) if label in node.labels)

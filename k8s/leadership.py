@@ -1,8 +1,8 @@
-"""One of several processes at a time writes: the one whose name a Lease of Kubernetes holds.
+"""Leader election: only the process named in a Kubernetes Lease writes.
 
-A process that leads knows how long it may: each of its writes ends before the Lease can be
-another's, as long as it asks `holds` before it and its client is `impatient`. One that is killed
-is followed LEASE_S after it last wrote its name. Nothing here raises while Kubernetes is away.
+The leader knows how long it may write. It asks `holds` before each write and uses an `impatient`
+client, so each write ends before another process can hold the Lease. If it is killed, another takes
+over LEASE_S after its last renewal. Nothing here raises while Kubernetes is unavailable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KUBERNETES_FAILURES = (ApiException, urllib3.exceptions.HTTPError)
 
 
 class Leadership:
-    """Whether this process may write. It may for LEASE_S after it last wrote its name."""
+    """Leadership of this process. It may write for LEASE_S after its last renewal of the Lease."""
 
     def __init__(self, api: client.ApiClient, lease: str, namespace: str, identity: str) -> None:
         lock = LeaseLock(lease, namespace, identity)  # type: ignore[no-untyped-call]
@@ -41,7 +41,7 @@ class Leadership:
         self._led: bool | None = None
 
     def renew(self) -> bool:
-        """Whether it leads, having asked for it."""
+        """Request the Lease, and return whether this process leads."""
         asked, leads = time.monotonic(), False
         try:
             leads = bool(self._election.try_acquire_or_renew())  # type: ignore[no-untyped-call]
@@ -60,16 +60,16 @@ class Leadership:
 
 
 def said(error: Exception) -> str:
-    """In one line: what an ApiException says by itself has the answer's headers too."""
+    """Return the error in one line. An ApiException also contains the response's headers."""
     return " ".join(str(getattr(error, "body", None) or error).split())
 
 
 def _nothing() -> None:
-    """What the election would call."""
+    """Callbacks of the election, which are not needed."""
 
 
 class _Impatient(RESTClientObject):
-    """Waits TIMEOUT_S for an answer: the client by itself waits for ever."""
+    """Wait TIMEOUT_S for an answer. The client itself would wait forever."""
 
     def request(
         self,
@@ -85,7 +85,7 @@ class _Impatient(RESTClientObject):
 
 
 def impatient(api: client.ApiClient) -> client.ApiClient:
-    """The same client, with a timeout and no retries of its own."""
+    """Return the same client with a timeout and without retries."""
     api.configuration.retries = False
     api.rest_client = _Impatient(api.configuration)
     return api

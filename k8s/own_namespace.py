@@ -1,4 +1,5 @@
-"""What the release's own namespace says: quotas, pod security, and what the values name in it."""
+"""Findings about the release's namespace: quotas, pod security, and objects that the values
+name."""
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal

@@ -1,6 +1,7 @@
-"""Why a pod is not ready, and what its container said last: as scheduler and kubelet have it.
+"""Reasons why a pod is not ready, from scheduler and kubelet, and its container's last log lines.
 
-A container's last lines are in its termination message, where the chart has the kubelet put them.
+The last lines are in the container's termination message, where the chart has the kubelet store
+them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ _AUTOSCALER = "autoscaler"
 
 @dataclass(frozen=True)
 class Waiting:
-    """A pod that is not ready, and why; `said` are the last lines of a container that ended."""
+    """A pod that is not ready, and why. `said` are the last log lines of a container that ended."""
 
     pod: str
     why: str
@@ -38,7 +39,8 @@ def leaves(pod: Object) -> bool:
 
 
 def last_lines(message: str) -> list[str]:
-    """Without those that only mark a place in the line above, as Python's tracebacks do."""
+    """Return the lines without those that only mark a place in the line above, as in Python's
+    tracebacks."""
     lines = [line.strip()[:_LONGEST_LINE] for line in message.splitlines()]
     return [line for line in lines if line.strip("^~")][-_MOST_LINES:]
 
@@ -85,7 +87,7 @@ def _containers(pod: Object) -> Iterator[Object]:
 
 
 def _stuck(container: Object) -> str:
-    """Why a container waits or ended, with how it ended the last time; empty: it does neither."""
+    """Return why a container waits or ended, and how it ended before; empty: neither."""
     state = container["state"]
     last = container.get("lastState", {}).get("terminated")
     before = f", ended last with {ended_with(last)}" if last and last.get("reason") else ""

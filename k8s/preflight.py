@@ -1,7 +1,7 @@
-"""What stands in the way of an install: the cluster's facts against the release's needs.
+"""Obstacles to an install: the cluster's facts against the release's needs.
 
-Everything here is a function of data. A question that could not be asked is a finding too, and
-nothing is said of what its answer would have told.
+Everything here is a function of data. A question that these credentials may not ask is a finding
+too.
 """
 
 import re

@@ -1,4 +1,5 @@
-"""Whether the nodes hold what a release becomes: grown, changed, or with a node less."""
+"""Check that the nodes have room for later states of a release: growth, changes, or the loss of a
+node."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -12,7 +13,7 @@ Counts = Mapping[str, int]
 def later_findings(
     needs: ClusterNeeds, nodes: Sequence[Node], nodes_come: bool
 ) -> Iterator[PreflightFinding]:
-    """Of a release whose first pods fit."""
+    """Report on a release whose first pods fit."""
     if not nodes_come:
         yield from _growth(needs, nodes)
         yield from _lost_node(needs, nodes)
@@ -22,9 +23,9 @@ def later_findings(
 
 
 def most_at_once(groups: Sequence[PodGroup], gpu_budget: float | None) -> Iterator[Counts]:
-    """Pods of each group when all have grown.
+    """Return the pods of each group at full growth.
 
-    Where the budget does not let all of them, once for each pool: that one has grown first.
+    If the budget does not allow all, return one case per pool, in which that pool has grown first.
     """
     most = {group.name: group.most for group in groups}
     if gpu_budget is None or _gpus(groups, most) <= gpu_budget:
@@ -65,7 +66,7 @@ def _growth(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFin
 
 
 def _lost_node(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
-    """Of pools that have fewer engines than they always should when one node is lost."""
+    """Report pools that fall below their minimum number of engines when one node is lost."""
     engines = [group for group in needs.groups if group.gpus]
     with_gpus = [
         node

@@ -1,4 +1,4 @@
-"""What preflight says of volumes: classes of claims, who may mount them, and room for weights."""
+"""Findings about volumes: classes of claims, access modes, and space for weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -70,7 +70,7 @@ def claim_findings(facts: Facts, claims: Sequence[Claim]) -> Iterator[PreflightF
 
 
 def ownership_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFinding]:
-    """Of a claim that several nodes share: whether its driver gives it to the pods' group."""
+    """For a claim that several nodes share, check that its driver sets the pods' group."""
     classes = {of["metadata"]["name"]: of for of in facts.storage_classes or ()}
     drivers = {of["metadata"]["name"]: of for of in facts.csi_drivers or ()}
     for claim in needs.claims:
@@ -97,7 +97,7 @@ def ownership_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightF
 
 
 def size_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFinding]:
-    """Whether the claim for models holds what is downloaded into it."""
+    """Check that the claim for models is large enough for the downloads."""
     claims = [c for c in needs.claims if c.value.startswith(_MODELS) and c.size is not None]
     models = dict.fromkeys(model for of in needs.hub_models.values() for model in of)
     known = sum(model.bytes or 0 for model in models)
@@ -122,7 +122,7 @@ def size_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFindin
 
 
 def one_node_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
-    """Of a claim that one node mounts at a time: whether all who need it can be on one."""
+    """For a claim that one node mounts at a time, check that all its pods can be on one node."""
     claims = [c for c in needs.claims if c.value.startswith(_MODELS) and not c.is_shared]
     engines = [group for group in needs.groups if group.is_engine]
     if not claims or not engines:
@@ -150,7 +150,7 @@ def one_node_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Pr
 
 
 def disk_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
-    """Where each pod downloads its weights."""
+    """Report pools whose pods each download their weights."""
     if not needs.downloads:
         return
     for group in needs.groups:
@@ -176,13 +176,14 @@ def disk_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Prefli
 
 
 def _example_in(storage_class: Object) -> str:
-    """The parameter that is left as the documentation has it; empty where none is."""
+    """Return the parameter that still has the documentation's example; empty if there is none."""
     parameters = storage_class.get("parameters", {})
     return next((f"{key} {value}" for key, value in parameters.items() if value in _EXAMPLES), "")
 
 
 def _lets_write(parameters: Mapping[str, str], user: int) -> bool:
-    """Whether a class makes volumes of the user (EFS), or that all may write (NFS, Azure Files)."""
+    """Return whether a class creates volumes for the user (EFS), or writable for all (NFS, Azure
+    Files)."""
     permissions = parameters.get("mountPermissions", "")
     return parameters.get("uid") == str(user) or permissions.endswith(("2", "3", "6", "7"))
 
@@ -197,7 +198,7 @@ def _default_of(classes: Mapping[str, Object]) -> str:
 
 
 def _takers(group: PodGroup, nodes: Sequence[Node]) -> list[Node]:
-    """The nodes that a pod of the group may be on, were they empty."""
+    """Return the nodes on which a pod of the group could run if they were empty."""
     return [n for n in nodes if not against(group, n) and not lacking(group, n.allocatable)]
 
 

@@ -1,4 +1,5 @@
-"""The chart's values, its defaults with the user's files over them, and what Helm makes of them."""
+"""The chart's values (its defaults and the user's files over them), and the objects rendered from
+them."""
 
 import re
 import shutil
@@ -21,8 +22,10 @@ NO_REGISTRY = "registry.invalid"
 
 
 def computed_values(given: Sequence[str]) -> dict[str, Any]:
-    """The chart's defaults with `given` over them, as Helm merges: options of `helm upgrade` that
-    give values. A pool that is null is gone, as in the chart. Raises Problem, in Helm's words.
+    """Return the chart's defaults with `given` merged over them by Helm's rules.
+
+    `given` are options of `helm upgrade` that set values. A null pool is removed, as in the chart.
+    Raises Problem with Helm's message.
     """
     if not _CHART.exists():
         raise Problem(
@@ -45,9 +48,11 @@ def computed_values(given: Sequence[str]) -> dict[str, Any]:
 def rendered(
     given: Sequence[str], release: str, namespace: str, fleet: Path | None = None
 ) -> list[dict[str, Any]]:
-    """The objects that `helm install` would make; `fleet`, a fleet file, takes the place of the
-    values' own. Values that do not say where images are have them in NO_REGISTRY, for they tell
-    what room is needed all the same. Raises Problem in Helm's words.
+    """Return the objects that `helm install` would create.
+
+    `fleet`, a fleet file, replaces that of the values. If the values have no registry, NO_REGISTRY
+    is used, because the objects still show the required resources. Raises Problem with Helm's
+    message.
     """
     with tempfile.TemporaryDirectory() as folder:
         nowhere = Path(folder) / "nowhere.yaml"
@@ -81,7 +86,7 @@ def _template(release: str, chart: Path, options: Sequence[str]) -> list[dict[st
 
 
 def _in_one_line(error: str) -> str:
-    """What Helm says is wrong, without where in the chart it found out."""
+    """Return Helm's error, without its place in the chart."""
     said = re.sub(r"^Error: (execution error at \(\S+\): ?)?", "", error.strip())
     said = re.sub(r"(?<=: )cannot unmarshal yaml .*: json: .*", "it is not a mapping", said)
     said = re.sub(r"(?<=: )cannot unmarshal yaml .*: yaml:", "it is not YAML:", said)

@@ -1,8 +1,9 @@
-"""Sizes the placeholder pods that keep GPU nodes warm: `python -m k8s.warm_nodes_controller`.
+"""Controller of the placeholder pods that keep GPU nodes warm: `python -m
+k8s.warm_nodes_controller`.
 
-Every PERIOD_S the one that holds the Lease asks a gateway what the autoscaler expects and
-Kubernetes for the engines' pods, and scales each pool's placeholders as `k8s.warm_nodes` decides.
-What cannot be asked changes nothing: it is asked again. ANTEFIX_WARM_NODES holds `Settings` as
+Every PERIOD_S the process with the Lease asks a gateway for the autoscaler's forecast and
+Kubernetes for the engines' pods. It scales each pool's placeholders as `k8s.warm_nodes` decides. If
+a question fails, nothing changes, and it is repeated. ANTEFIX_WARM_NODES contains `Settings` as
 JSON, written by the chart.
 """
 
@@ -35,7 +36,7 @@ CONFLICT = 409
 
 
 class NoStatus(Exception):
-    """A gateway did not say what is expected."""
+    """A gateway did not return a forecast."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Settings:
     gpu_budget: float | None = None
 
     def placeholders(self, pool: str) -> str:
-        """Name of the Deployment."""
+        """Return the name of the Deployment."""
         return f"{self.name}-placeholder-{pool}"
 
 
@@ -63,13 +64,13 @@ class PoolStatus:
 
 @dataclass(frozen=True)
 class FleetStatus:
-    """What is read of `GET /antefix/status`."""
+    """Read `GET /antefix/status`."""
 
     pools: dict[str, PoolStatus]
 
 
 class Controller:
-    """Scales the placeholders once for each `step`."""
+    """Scales the placeholders once per `step`."""
 
     def __init__(
         self, api: client.ApiClient, settings: Settings, leadership: Leadership, api_keys: Path
@@ -84,7 +85,7 @@ class Controller:
         self._missing = ""
 
     def step(self) -> None:
-        """Raises one of KUBERNETES_FAILURES."""
+        """Run one step. Raises one of KUBERNETES_FAILURES."""
         settings, now = self._settings, time.monotonic()
         pods = self._engine_pods()
         expected = self._expected()
@@ -127,7 +128,8 @@ class Controller:
         return (scale.spec.replicas if scale.spec else 0) or 0
 
     def _resize(self, pool: WarmNodesPool, replicas: int) -> bool:
-        """False: another may lead by now, and nothing was written."""
+        """Scale a Deployment. Return false if another process may lead by now, and nothing was
+        written."""
         scale, conflicts = {"spec": {"replicas": replicas}}, 0
         while self._leadership.holds():
             try:
@@ -143,7 +145,8 @@ class Controller:
         return False
 
     def _expected(self) -> Mapping[str, Expected]:
-        """Nothing of a pool that is not decided, of none when no gateway answers."""
+        """Return the expectations by pool. Pools without a decision are missing; it is empty if no
+        gateway answers."""
         try:
             pools = self._status().pools
         except NoStatus as missing:
@@ -171,9 +174,10 @@ class Controller:
 
 
 def first_key(text: str) -> str:
-    """Of `tenant=key` on lines or between commas, `#` being comments; empty where there is none.
+    """Return the first usable key of `tenant=key` lines or comma-separated entries, without `#`
+    comments.
 
-    A salted hash cannot be sent.
+    Empty if there is none. A salted hash is not usable.
     """
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
     entries = (entry.strip() for line in lines for entry in line.split(","))
@@ -191,7 +195,7 @@ def gpus_of(pod: Any, resource: str) -> int:
 
 
 def waits_for_gpu(pod: Any, resource: str) -> bool:
-    """Whether the scheduler found no node with enough of them."""
+    """Return whether the scheduler found no node with enough of the resource."""
     return any(
         condition.type == "PodScheduled"
         and condition.status == "False"

@@ -1,6 +1,6 @@
-"""What preflight says of a pool's weights on the GPUs that the cluster has for them.
+"""Findings about a pool's weights on the cluster's GPUs for it.
 
-The checks are those of `antefix config check`. What that already said is not said again.
+The checks are those of `antefix config check`, without findings that it has already reported.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from k8s.needs import ClusterNeeds, PodGroup
 
 
 def weights_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
-    """One or more for each pool on GPUs."""
+    """Yield one or more findings for each pool on GPUs."""
     groups = [group for group in needs.groups if group.is_engine and group.gpus]
     if not groups:
         return
