@@ -1,4 +1,4 @@
-"""How `antefix k8s accept` finds a release: whether it is ready and idle, its fleet, a way in."""
+"""Access of `antefix k8s accept` to a release: its readiness, load, fleet and address."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _picture(cluster: Cluster, service: Object) -> Report:
 
 
 def ready_release(cluster: Cluster, service: Object) -> Report:
-    """Raises CommandError for one that is not ready."""
+    """Return the release's report. Raises CommandError if it is not ready."""
     picture = _picture(cluster, service)
     if not picture.is_ready:
         raise CommandError(
@@ -46,7 +46,7 @@ def ready_release(cluster: Cluster, service: Object) -> Report:
 
 
 def fleet_of(service: Object) -> Fleet:
-    """Without its Redis, whose password is not in it. Raises Problem."""
+    """Return the fleet without its Redis URL, which has no password in it. Raises Problem."""
     data = data_of(yaml.safe_load(service["spec"]["serveConfigV2"]))
     try:
         return Fleet.model_validate({key: value for key, value in data.items() if key != "redis"})
@@ -58,7 +58,7 @@ def fleet_of(service: Object) -> Fleet:
 
 
 def key_of(cluster: Cluster, service: Object, fleet: Fleet) -> str:
-    """An operator's API key where there is one: others do not see what keeps replicas busy.
+    """Return an operator's API key if there is one: other keys do not see the load of replicas.
     Raises Problem."""
     pod = service["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]
     name = next(of["secret"]["secretName"] for of in pod["volumes"] if of["name"] == "auth")
@@ -74,7 +74,7 @@ def key_of(cluster: Cluster, service: Object, fleet: Fleet) -> str:
 def address_of(
     base_url: str | None, kubectl: Kubectl, cluster: Cluster, service: Object
 ) -> Iterator[str]:
-    """Of a gateway. Raises Problem."""
+    """Yield the address of a gateway. Raises Problem."""
     if base_url is not None:
         yield base_url
         return
@@ -88,7 +88,7 @@ def address_of(
 
 
 def idle_engines(client: GatewayClient, under_traffic: bool) -> Mapping[str, int]:
-    """How many take traffic, by pool. Raises Problem for a release that is in use."""
+    """Return the number of active replicas by pool. Raises Problem if the release is in use."""
     pools = client.status()["pools"]
     if any(one["running"] is None for pool in pools.values() for one in pool["replicas"]):
         raise Problem(
@@ -113,7 +113,7 @@ def idle_engines(client: GatewayClient, under_traffic: bool) -> Mapping[str, int
 def back_as_before(
     cluster: Cluster, service: Object, before: Report, within_s: float
 ) -> AcceptanceCheck:
-    """Wait until as many pods are ready as `before`, for at most that many seconds."""
+    """Wait up to `within_s` seconds until as many pods are ready as `before`."""
     deadline = time.monotonic() + within_s
     wanted = {group.name: group.ready for group in (*before.groups, *before.beside)}
     while True:

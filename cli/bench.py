@@ -1,4 +1,4 @@
-"""`antefix bench`: load on any OpenAI API, and what came of it."""
+"""`antefix bench`: send load to any OpenAI API, and report the results."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def bench(
 def _run(
     api: OpenAiApi, form: RequestForm, traffic: OfferedTraffic, timeout_s: float
 ) -> tuple[RequestForm, list[SentRequest], ClientWatch]:
-    """The form with the model that was asked, what came of each request, and what it took."""
+    """Return the form with the model used, the result of each request, and the client's cost."""
     import uvloop
 
     from loadgen.run import offer

@@ -61,7 +61,8 @@ def chat(
 
 
 def where(base_url: str | None, api_key: str | None) -> tuple[str, str, str | None]:
-    """Address, key and model: as given, else the running fleet's, else the environment's."""
+    """Return address, key and model: the given ones, otherwise the running fleet's, otherwise the
+    environment's."""
     if base_url and api_key:
         return _address(base_url, "--base-url"), api_key, None
     home = Home()

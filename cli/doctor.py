@@ -1,4 +1,4 @@
-"""`antefix doctor`: whether a fleet can run on this machine, and what a bug report needs."""
+"""`antefix doctor`: check whether a fleet can run on this machine, with facts for a bug report."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def doctor(
 
 
 def findings(facts: MachineFacts, running: bool = False) -> Iterator[PreflightFinding]:
-    """One for each question. `running`: a fleet uses the memory already."""
+    """Yield one finding per question. `running`: a fleet already uses the memory."""
     if facts.cpu_build:
         yield _cpu(facts)
     else:

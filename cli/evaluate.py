@@ -1,4 +1,4 @@
-"""`antefix evaluate`: what a model has lost against the one that it was made from."""
+"""`antefix evaluate`: the quality of a model compared with the model it was made from."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _asked(
 
 
 def _engine_args(given: list[str], together: bool) -> dict[str, Any]:
-    """As a fleet file would have them: VALUE is read as YAML."""
+    """Return the arguments as in a fleet file: each VALUE is parsed as YAML."""
     arguments: dict[str, Any] = {}
     for each in given:
         key, equals, value = each.partition("=")
@@ -151,7 +151,8 @@ def _resolved(model: str) -> str:
 
 
 def _beside(candidate: str, resolved: str) -> Path:
-    """The folder of B's weights, where it is the user's."""
+    """Return the folder of B's weights if the user can write there, otherwise the current
+    folder."""
     folder = Path(resolved)
     if candidate != EMBEDDED and folder.is_dir() and os.access(folder, os.W_OK):
         return folder

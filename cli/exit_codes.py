@@ -1,4 +1,4 @@
-"""What the exit code of every `antefix` command means."""
+"""Exit codes of all `antefix` commands."""
 
 from enum import IntEnum
 

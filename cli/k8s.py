@@ -1,4 +1,4 @@
-"""`antefix k8s`: a Kubernetes cluster before an install, and a release in it."""
+"""`antefix k8s`: check a Kubernetes cluster before an install, and a release in it."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def diff(
 def _given(
     files: list[str] | None, values: list[str] | None, strings: list[str] | None
 ) -> list[str]:
-    """Helm's own options."""
+    """Return Helm's options for these values."""
     options = {"--values": files, "--set": values, "--set-string": strings}
     return [
         word for option, all_of in options.items() for one in all_of or () for word in (option, one)
@@ -202,7 +202,7 @@ def _given(
 
 
 def named_release(cluster: Cluster, namespace: str, release: str) -> dict[str, Any]:
-    """Its RayService. Raises CommandError where there is none."""
+    """Return the release's RayService. Raises CommandError if there is none."""
     from k8s.release import release_of
 
     service = release_of(cluster, namespace, release)
@@ -219,7 +219,7 @@ def named_release(cluster: Cluster, namespace: str, release: str) -> dict[str, A
 def _checked(
     values: dict[str, Any], name: str | None, given: list[str], ask_vllm: bool
 ) -> CheckedFleet:
-    """What is wrong with a fleet inside of values is said by its path there, without a line."""
+    """Check the fleet. Faults of a fleet inside values name its path there, without a line."""
     if name is not None:
         checked = check_fleet(name, check_engine_args=ask_vllm)
         for warning in checked.warnings:
@@ -242,12 +242,13 @@ def _checked(
 
 
 def _inside(fault: Fault) -> Fault:
-    """As the values have it, of whose text no line is known."""
+    """Return the fault with the path in the values, whose lines are unknown."""
     return replace(fault, path=f"fleet.{fault.path}".rstrip("."), line=None)
 
 
 def _without_variables(data: Any) -> Any:
-    """What the chart says of a ${VARIABLE} helps, that it is not set on this machine does not."""
+    """Return the data without ${VARIABLE}s. The chart checks them; this machine's environment does
+    not matter."""
     if isinstance(data, dict):
         return {key: _without_variables(value) for key, value in data.items()}
     return escaped(data) if isinstance(data, str) else data
@@ -309,7 +310,7 @@ def _group_lines(group: GroupStatus) -> Iterator[str]:
 
 
 def _quoted(said: list[str]) -> Iterator[str]:
-    """The last lines of a container's log."""
+    """Yield the last lines of a container's log."""
     yield from (f"      | {line}" for line in said)
 
 

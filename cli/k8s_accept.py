@@ -1,4 +1,5 @@
-"""`antefix k8s accept`: what an operator runs on the first real cluster, and sends back."""
+"""`antefix k8s accept`: the test that an operator runs on the first real cluster, and its
+report."""
 
 from __future__ import annotations
 
@@ -119,7 +120,7 @@ def _confirm() -> None:
 
 
 def _say(engines: Mapping[str, int], before: Report, keep_engines: bool, report: Path) -> None:
-    """What will be done; `engines`: how many, by pool."""
+    """Print the plan; `engines`: their number by pool."""
     note(f"{before.name} in {before.namespace}: for each of the pools {', '.join(engines)}")
     note("- run a command in an engine's pod that reads its log and its GPUs")
     note("- send about a dozen requests, one after the other")

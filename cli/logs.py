@@ -1,9 +1,8 @@
-"""`antefix logs`: what the fleet's processes wrote, in the order of time, each line with its
-component.
+"""`antefix logs`: the logs of the fleet's processes in order of time, each line with its component.
 
-Gateways and engines write JSON (`deployments.process.serve_log`), which is shown as text for
-people; Redis, Ray and vLLM write text, which is shown as it is. A line without a time of its own
-belongs to the one before it.
+Gateways and engines write JSON (`deployments.process.serve_log`), which is shown as text. Redis,
+Ray and vLLM write text, which is shown unchanged. A line without a time belongs to the line before
+it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Wanted = Callable[[str], bool]
 
 
 class LogLine(NamedTuple):
-    """`written_at` in epoch seconds."""
+    """A log line; `written_at` in epoch seconds."""
 
     written_at: float
     component: str
@@ -103,9 +102,9 @@ def logs(
 def log_files(
     home: Home, state: FleetState, wanted: Component, rotated: bool = False
 ) -> list[tuple[str, Path]]:
-    """Files of a component that are not empty, by the time they were last written.
+    """Return the non-empty files of a component, by the time of their last change.
 
-    `rotated`: older files of gateways and engines, too.
+    `rotated`: include older files of gateways and engines.
     """
     found = [
         (component_of(file), file)
@@ -130,7 +129,8 @@ def component_of(file: Path) -> str:
 
 
 def _component_of_worker(file: Path) -> str:
-    """Whose printed output it is, vLLM's own included: Ray writes that at its top."""
+    """Return the component of a worker's printed output, including vLLM's: Ray writes it at the
+    top."""
     with file.open("rb") as log:
         top = log.read(1000).decode(errors="replace")
     if f":actor_name:ServeReplica:{GATEWAYS_APPLICATION}:" in top:
@@ -158,7 +158,7 @@ def _wanted(request: str, as_json: bool) -> Wanted:
 
 
 def _ending(file: Path, count: int, whole: bool) -> list[str]:
-    """Its last lines, `count` or more of them where it has so many; all of them if `whole`."""
+    """Return the file's last lines, `count` or more if it has that many; all if `whole`."""
     with file.open("rb") as log:
         size = log.seek(0, 2)
         length = size if whole else BYTES_READ
@@ -173,7 +173,7 @@ def _ending(file: Path, count: int, whole: bool) -> list[str]:
 
 
 def _timed(component: str, file: Path, lines: list[str]) -> list[LogLine]:
-    """The file's lines with the time of each; it never goes back within a file."""
+    """Return the file's lines with the time of each, which never decreases within a file."""
     latest = file.stat().st_mtime
     own = [time_of(line, latest) for line in lines]
     now = next((at for at in own if at is not None), latest)
@@ -185,7 +185,7 @@ def _timed(component: str, file: Path, lines: list[str]) -> list[LogLine]:
 
 
 def _new_lines(file: Path, offsets: dict[Path, int]) -> list[str]:
-    """Whole lines only: half a line is left for the next time."""
+    """Return new whole lines. An incomplete line is left for the next call."""
     begin = offsets.get(file, 0)
     with file.open("rb") as log:
         if begin > log.seek(0, 2):

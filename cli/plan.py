@@ -1,4 +1,4 @@
-"""`antefix plan`: what to run for a model, a GPU, a load and an SLO."""
+"""`antefix plan`: recommend weights, GPUs and replicas for a model, a load and an SLO."""
 
 from __future__ import annotations
 
@@ -130,9 +130,7 @@ def plan(
                     "of long ones"
                 )
             if price_per_gpu_hour is None and price is not None:
-                note(
-                    "the price is in US dollars, as of May 2026; --price-per-gpu-hour sets another"
-                )
+                note("the price is in USD, as of May 2026; --price-per-gpu-hour sets another")
             note("a roofline estimate: docs/planning.md describes its error")
 
 

@@ -1,4 +1,4 @@
-"""`antefix profile`: vLLM's profiler on one engine of a running fleet, for a few seconds."""
+"""`antefix profile`: run vLLM's profiler on one engine of a running fleet for a few seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`antefix prove-resume`: do continued answers have the tokens that uncut ones have?"""
+"""`antefix prove-resume`: check whether resumed answers have the same tokens as uninterrupted
+ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`antefix quality`: scores that a pool's `quality` asks for, beside the weights they judge."""
+"""`antefix quality`: store the scores that a pool's `quality` requires next to its weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`antefix quantize`: a model's weights in fewer bits, as vLLM serves them."""
+"""`antefix quantize`: reduce a model's weights to fewer bits, in a form that vLLM serves."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def quantize(
 def _checked(
     name: str, calibration: Path | None, group_size: int | None, settings: list[str]
 ) -> tuple[Scheme, dict[str, OptionValue]]:
-    """Everything that is wrong with the command line before anything is loaded."""
+    """Check the command line before anything is loaded. Raises for its first fault."""
     try:
         scheme = scheme_called(name)
         if scheme.needs_calibration:
@@ -146,7 +146,8 @@ def _checked(
 
 
 def _target(model: str, source: str, scheme: Scheme, out: Path | None) -> Path:
-    """Where the user says; else beside a model of theirs, or here."""
+    """Return the output folder: the given one, otherwise next to the user's model, or the current
+    folder."""
     if out is None:
         if model == EMBEDDED or not Path(source).exists():
             out = Path(f"{model.rpartition('/')[2]}-{scheme.name}")

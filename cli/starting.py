@@ -1,4 +1,4 @@
-"""The steps of `antefix up`. Whatever stops them, what they started is stopped too."""
+"""The steps of `antefix up`. If one fails, everything that they started is stopped."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from deployments.models.model import EMBEDDED, resolve_model
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the command line asks for. `digest` changes with anything the fleet file says.
+    """The request of the command line.
 
-    `given`: the host and port of the command line, in place of the file's; None where it has none.
-    `programs`: of a Prometheus beside the fleet, if one is wanted.
+    `digest` changes with every value of the fleet file. `given`: host and port of the command line,
+    which override the file; None if not given. `programs`: those of the requested Prometheus, if
+    any.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Started:
-    """`answer` is None when the fleet was running already."""
+    """A started fleet. `answer` is None if the fleet was already running."""
 
     state: FleetState
     answer: str | None
@@ -60,7 +61,8 @@ def wanted(
     *,
     host: str | None = None,
 ) -> Wanted:
-    """Raises FleetError, or Problem for what does not fit together or is not installed."""
+    """Return the request. Raises FleetError, or Problem for conflicting options or missing
+    programs."""
     checked = check_fleet(fleet_file)
     for line in checked.lines():
         note(line)
@@ -94,7 +96,7 @@ def wanted(
 
 
 def start(home: Home, wanted: Wanted) -> Started:
-    """The running fleet. Must be called in the home's turn."""
+    """Start the fleet and return it. The caller must hold the home's lock."""
     recorded = home.state()
     if recorded is not None:
         if is_running(home, recorded):
@@ -113,7 +115,7 @@ def start(home: Home, wanted: Wanted) -> Started:
 
 
 def is_running(home: Home, state: FleetState) -> bool:
-    """Whether its gateways answer."""
+    """Return whether its gateways answer."""
     if not state.ready or not cluster.is_alive(state):
         return False
     try:
@@ -163,7 +165,7 @@ def _new_state(wanted: Wanted, ports: contextlib.ExitStack) -> FleetState:
 
 
 def _reachable(host: str, here: str) -> str:
-    """A host to connect to, for a URL, of an address to listen on."""
+    """Return a host to connect to, for a URL, from an address to listen on."""
     reachable = here if host in ANY_ADDRESS else host
     return f"[{reachable}]" if ":" in reachable else reachable
 
@@ -186,7 +188,7 @@ def _port_of_gateways(host: str, port: int, ports: contextlib.ExitStack) -> int:
 
 
 def _metrics_url(wanted: Wanted, gateway_port: int, ports: contextlib.ExitStack) -> str:
-    """Where this machine's metrics will be. Raises Problem."""
+    """Return the URL of this machine's metrics. Raises Problem."""
     host, usual = wanted.fleet.metrics.host, wanted.fleet.metrics.port
     try:
         kept = bool(wanted.port) and usual != gateway_port and is_free(host, usual)
@@ -203,7 +205,7 @@ def _metrics_url(wanted: Wanted, gateway_port: int, ports: contextlib.ExitStack)
 
 
 def listening_on(fleet: Fleet, state: FleetState) -> Fleet:
-    """The fleet, at the address that was given and the ports that it has."""
+    """Return the fleet with its current address and ports."""
     given = {"host": state.host} if state.host_given else {}
     gateway = fleet.gateway.model_copy(update={**given, "port": state.port})
     fleet = fleet.model_copy(update={"gateway": gateway})
@@ -214,7 +216,7 @@ def listening_on(fleet: Fleet, state: FleetState) -> Fleet:
 
 
 def _beside(home: Home, state: FleetState, wanted: Wanted) -> FleetState:
-    """With Prometheus and Alertmanager beside the running fleet, if they are wanted."""
+    """Start Prometheus and Alertmanager for the running fleet, if they are requested."""
     if wanted.programs is None or len(monitoring.running(state.run_id)) == 2:
         return state
     with Steps() as steps, steps.step("Prometheus"):
@@ -252,7 +254,7 @@ def _start(
 
 
 def with_models_here(fleet: Fleet, steps: Steps) -> Fleet:
-    """Makes the embedded model, and names folders absolutely: a replica has another working
+    """Create the embedded model, and make folders absolute: a replica has another working
     directory.
     """
     pools = dict(fleet.pools)
@@ -267,7 +269,7 @@ def with_models_here(fleet: Fleet, steps: Steps) -> Fleet:
 
 
 class _EngineSteps:
-    """A bar a pool, from the moment Ray Serve is reached."""
+    """A bar per pool, from the moment Ray Serve is reached."""
 
     def __init__(self, steps: Steps, fleet: Fleet) -> None:
         self._serve: ProgressStep | None = steps.open("Ray Serve")
@@ -297,7 +299,7 @@ class _EngineSteps:
 
 
 def _clean_up(home: Home, state: FleetState) -> None:
-    """End what a run left, without draining: it failed."""
+    """End what a failed run left, without draining."""
     if state.deployed and not state.own_ray:
         try:
             cluster.remove(home, state)

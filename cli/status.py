@@ -1,7 +1,7 @@
-"""`antefix status`: every replica of a fleet, as one of its gateways sees it.
+"""`antefix status`: every replica of a fleet, as reported by one of its gateways.
 
-Of the fleet on this machine it also shows the programs that run with it. With `--base-url` it reads
-any fleet's gateway, such as one on Kubernetes through a port-forward.
+For the fleet on this machine it also shows the programs that run with it. With `--base-url` it
+reads any fleet's gateway, such as one on Kubernetes through a port-forward.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WATCH_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class ShownFleet:
-    """`addresses` by name as `--json` prints them, `lines` as people read them; `answer` is the
+    """Output of the command. `addresses` by name for `--json`, `lines` for people; `answer` is the
     gateway's."""
 
     base_url: str
@@ -84,7 +84,7 @@ def status(
 
 
 def idle_pools(answer: Mapping[str, Any]) -> list[str]:
-    """The pools that should run replicas and run none."""
+    """Return the pools that should run replicas but have none."""
     return [
         name
         for name, pool in answer["pools"].items()
@@ -93,7 +93,7 @@ def idle_pools(answer: Mapping[str, Any]) -> list[str]:
 
 
 def dtypes_in_words(*pools: Mapping[str, Any]) -> str:
-    """What the engines of `pools` compute in; empty where none says."""
+    """Return the types in which the engines of `pools` compute; empty if none reports one."""
     replicas = [replica for pool in pools for replica in pool["replicas"]]
     return " and ".join(sorted({dtype for one in replicas if (dtype := one.get("dtype"))}))
 
@@ -155,7 +155,7 @@ def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
 
 
 def _load_in_words(replica: Mapping[str, Any]) -> tuple[str, ...]:
-    """Requests that run and wait, KV use and TTFT."""
+    """Return requests that run and wait, KV use and TTFT."""
     if replica["running"] is None:  # not known, or this key's tenant is not told
         return ("?",) * 4
     return (
@@ -180,7 +180,7 @@ def _of_pool_in_words(pool: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _speculation_in_words(known: Sequence[Mapping[str, Any]]) -> str:
-    """Of the replicas that tell of theirs."""
+    """Describe the speculation of the replicas that report it."""
     words = []
     if yields := [of["tokens_per_pass"] for of in known if of["tokens_per_pass"] is not None]:
         words.append(f"{fmean(yields):.1f} tokens a pass")
@@ -192,7 +192,7 @@ def _speculation_in_words(known: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _routing_in_words(pool: Mapping[str, Any]) -> str:
-    """How one gateway, the one that was asked, fares with placing this pool's requests."""
+    """Describe this pool's routing in the gateway that answered."""
     index = pool["index"]
     words = [f"policy {pool['policy']}"]
     if not index["prompts_known"]:
@@ -214,7 +214,7 @@ def _replicas_in_words(pool: Mapping[str, Any]) -> str:
 
 
 def _admission_in_words(pool: Mapping[str, Any]) -> str:
-    """How the same gateway lets requests in."""
+    """Describe this pool's admission in the gateway that answered."""
     admission = pool["admission"]
     promised = [
         f"{of['ttft_s']:g} s to the first token ({name})" for name, of in admission["slo"].items()

@@ -1,4 +1,5 @@
-"""`antefix tune-speculation`: which speculative decoding pays under the user's prompts and load."""
+"""`antefix tune-speculation`: find the speculative decoding that pays under the user's prompts and
+load."""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ def _model(pool: Pool) -> str:
 
 
 def _run(trial: Trial, tried: list[Way]) -> tuple[Sweep, MeasuredArm | None, Recommendation]:
-    """What was measured, what won once more, and what comes of it."""
+    """Return the measurements, a second measurement of the winner, and the recommendation."""
     from deployments.offline.speculation_sweep import confirm, sweep
 
     with Steps() as steps:
@@ -132,7 +133,7 @@ def _run(trial: Trial, tried: list[Way]) -> tuple[Sweep, MeasuredArm | None, Rec
 
 
 def _lines(pool: str, won: MeasuredArm) -> str:
-    """For the fleet file."""
+    """Return the lines for the fleet file."""
     import yaml
 
     args = {"engine_args": {"speculative_config": dict(won.config)}}

@@ -1,4 +1,4 @@
-"""`antefix up`: from a fleet file to an answered request."""
+"""`antefix up`: start a fleet from its file, and send a first request."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def up(
 
 
 def fleet_file(home: Home, fleet: str | None, model: str | None) -> str:
-    """The fleet file that was named, or one that is written for `model` and may be edited."""
+    """Return the given fleet file, or one written for `model`, which users may edit."""
     if model is None:
         return fleet or "laptop"
     if fleet is not None:
@@ -169,14 +169,14 @@ Next: antefix chat, antefix status, eval "$(antefix env)", antefix down"""
 
 
 def elsewhere(state: FleetState) -> str:
-    """The base URL for other machines, where gateways listen to them on every address."""
+    """Return the base URL for other machines, if gateways listen on every address."""
     if state.host not in ANY_ADDRESS or not state.own_ray or not (here := own_address()):
         return ""
     return f"http://{here}:{state.port}/v1, by plain HTTP"
 
 
 def _stay(home: Home, state: FleetState) -> None:
-    """Until a signal, then drain and stop; or until the fleet is gone, then fail."""
+    """Wait for a signal, then drain and stop; if the fleet crashes, fail."""
     asked_to_stop = False
 
     def ask(signal_number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""`antefix update`: a fleet that runs becomes what its file says now, engine by engine."""
+"""`antefix update`: apply a changed fleet file to the running fleet, engine by engine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def update(
 
 
 def _update(home: Home, state: FleetState, wanted: starting.Wanted) -> Restarts:
-    """Raises Problem."""
+    """Apply the file. Raises Problem."""
     if not state.fleet:
         raise CommandError(
             "an earlier release of Antefix started this fleet", _ANEW, ExitCode.CONFLICT
@@ -81,14 +81,14 @@ def _update(home: Home, state: FleetState, wanted: starting.Wanted) -> Restarts:
 
 
 def _check(running: Fleet, fleet: Fleet) -> None:
-    """Raises CommandError for what cannot change while it runs."""
+    """Raise CommandError for settings that cannot change while the fleet runs."""
     for name, of in _FIXED:
         if of(running) != of(fleet):
             raise CommandError(f"a running fleet keeps its {name}", _ANEW, ExitCode.CONFLICT)
 
 
 def _tell_of_ports(wanted: Fleet, fleet: Fleet) -> None:
-    """Of those that were taken, or chosen on the command line, when it was started."""
+    """Report ports that were taken, or chosen on the command line, at the start."""
     for name, is_, says in (
         ("gateway.host", fleet.gateway.host, wanted.gateway.host),
         ("gateway.port", fleet.gateway.port, wanted.gateway.port),
@@ -99,7 +99,7 @@ def _tell_of_ports(wanted: Fleet, fleet: Fleet) -> None:
 
 
 class _Showing:
-    """How far the pools are."""
+    """The progress of the pools."""
 
     def __init__(self, step: ProgressStep) -> None:
         self._step = step

@@ -1,9 +1,10 @@
-"""`antefix verify`: that a fleet answers, and that a prefix is computed once. `helm test` runs it.
+"""`antefix verify`: check that a fleet answers, and that a prefix is computed once. `helm test`
+runs it.
 
-It asks two questions under one system prompt that nobody sent before. The second must find it: the
-index knew where it was cached, and the engine there confirms that it was. A third is answered at a
-temperature: an engine's sampler is other code than its greedy one, and may be what is broken. Every
-failure says which part of that chain broke.
+It sends two questions under one new system prompt. The second must hit the cache: the index must
+list the prefix, and the engine must confirm it. A third question is sampled at a temperature,
+because an engine's sampler is separate code from its greedy path. Every failure names the broken
+part of that chain.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ HEADERS = {"x-antefix-overflow": "never"}
 
 @dataclass(frozen=True)
 class VerifiedAnswer:
-    """One question's answer and what the fleet told of it; tokens are the prompt's."""
+    """A question's answer and the fleet's report on it; tokens are those of the prompt."""
 
     request_id: str
     pool: str
@@ -123,7 +124,7 @@ def verify(
 
 
 def first_key(file: Path) -> str:
-    """Of those that stand there as they are: a hash cannot be sent."""
+    """Return the first plain key of the file: a hash cannot be sent."""
     try:
         keys = plain_keys(read_text(file))
     except Problem as error:
@@ -161,7 +162,7 @@ def _first_model(client: GatewayClient, url: str) -> str:
 
 
 def new_system_prompt(rules: int = RULES) -> str:
-    """New at its first words, so that no cache has any of it."""
+    """Return a system prompt whose first words are new, so that no cache has any of it."""
     text = " ".join(
         f"Rule {number}: keep the answer to one short sentence." for number in range(1, rules + 1)
     )
@@ -199,8 +200,10 @@ def _ask(
 
 
 def explained(client: GatewayClient, request_id: str, within_s: float) -> Mapping[str, Any]:
-    """The explanation of a request that ended, which is written in the background. Raises
-    GatewayError."""
+    """Return the explanation of an ended request, which is written in the background.
+
+    Raises GatewayError.
+    """
     deadline = time.monotonic() + within_s
     while True:
         try:

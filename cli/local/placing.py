@@ -1,4 +1,4 @@
-"""What Ray Serve says of replicas that it cannot place, in the words of `antefix up`."""
+"""Ray Serve's messages about replicas that it cannot place, in the words of `antefix up`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _RESOURCES = re.compile(r"for each replica: (\{.*?\}), total resources available
 
 
 def delay(message: str) -> str:
-    """How many replicas wait for a place and what they lack; empty for any other message."""
+    """Return how many replicas wait for a place and what they lack; empty for any other message."""
     late = _LATE.search(message)
     if late is None:
         return ""
@@ -19,7 +19,7 @@ def delay(message: str) -> str:
 
 
 def _lacks(message: str) -> str:
-    """What each replica needs that Ray has too little of; empty where that is not the reason."""
+    """Return the resources that Ray lacks for each replica; empty if that is not the reason."""
     found = _RESOURCES.search(message)
     try:
         needs, free = map(json.loads, found.groups()) if found else ({}, {})

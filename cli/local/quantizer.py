@@ -1,11 +1,12 @@
-"""Runs a quantization in a process of its own and puts what it made in its place.
+"""Run a quantization in a child process, and move its result into place.
 
-    <out>                    the quantized model, whole, in one rename
-    <out>.partial/           job.json, its digest, the layers done, the process's log
-    <out>.partial/replaced   what stood at <out>, until the new one does
-    <out>.lock               whose turn it is
+    <out>                    the whole quantized model, moved there in one rename
+    <out>.partial/           job.json, its digest, the finished layers, the process's log
+    <out>.partial/replaced   the previous <out>, until the new one is in place
+    <out>.lock               held while quantizing
 
-Killed at any moment, the same command goes on from the layers done; another one starts over.
+After a kill at any moment, the same command resumes after the last finished layer. Another command
+starts over.
 """
 
 import errno
@@ -33,7 +34,7 @@ def quantize(
     say: Callable[[str], None],
     replace: bool = False,
 ) -> None:
-    """Raises Problem when `out` is there and is not to be replaced, or quantizing fails."""
+    """Quantize. Raises Problem if `out` exists and must not be replaced, or if quantizing fails."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with only_one(

@@ -1,6 +1,6 @@
-"""A Ray of this fleet's own: one node on loopback, with free ports and a token.
+"""The Ray of a local fleet: one node on loopback, with free ports and a token.
 
-Two fleets run side by side on a machine, and neither is found by a program that looks for Ray.
+Two fleets can run on one machine, and programs that look for a Ray find neither.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def start(home: Home, run_id: str, fleet: Fleet) -> str:
-    """Ray's address, once it runs. Raises Problem with its last words."""
+    """Start Ray, and return its address once it runs. Raises Problem with its last log line."""
     said = ""
     for attempt in range(ATTEMPTS):
         if attempt:
@@ -56,7 +56,7 @@ def start(home: Home, run_id: str, fleet: Fleet) -> str:
 
 
 def environment(home: Home, run_id: str) -> dict[str, str]:
-    """Of every process that belongs to this Ray, drivers too."""
+    """Return the environment of every process that belongs to this Ray, including drivers."""
     from observability import metric_files
 
     inherited = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "RAY_AUTH_TOKEN")}
@@ -82,8 +82,10 @@ def environment(home: Home, run_id: str) -> dict[str, str]:
 
 
 def cpus(fleet: Fleet) -> int:
-    """What Ray is told this machine has: at least what the fleet reserves. Reserving is
-    book-keeping, so a small machine may run a fleet that reserves more than it has.
+    """Return the number of CPU cores that Ray assumes: at least the number that the fleet reserves.
+
+    Reservations are only bookkeeping, so a small machine may run a fleet that reserves more than it
+    has.
     """
     engines = sum(pool.resources.cpus * pool.most_replicas for pool in fleet.pools.values())
     reserved = engines + fleet.gateway.replicas * fleet.gateway.cpus
@@ -91,15 +93,16 @@ def cpus(fleet: Fleet) -> int:
 
 
 def temp_dir(home: Home) -> Path:
-    """Ray's folder. Ray lets everybody write into it: what keeps others out is the one above."""
+    """Return Ray's folder. Ray makes it writable for all users; its parent folder keeps them
+    out."""
     digest = hashlib.sha256(str(home.folder).encode()).hexdigest()[:8]
     return user_folder() / digest
 
 
 def prepare_temp_dir(home: Home) -> None:
-    """Make it this user's alone, and forget all but the last sessions' logs.
+    """Make the folder private, and delete all except the last sessions' logs.
 
-    Raises Problem when another user made it: they could read what Ray writes.
+    Raises Problem if another user created it: that user could read what Ray writes.
     """
     folder = temp_dir(home)
     try:
@@ -140,7 +143,7 @@ def _command(home: Home, ports: Mapping[str, int], fleet: Fleet) -> list[str]:
 
 
 def _run(home: Home, command: list[str], env: Mapping[str, str]) -> str:
-    """The command's last words; empty when it succeeded."""
+    """Return the command's last log line; empty if it succeeded."""
     log_file = home.logs / "ray-start.log"
     with log_file.open("ab") as log:
         begin = log.tell()

