@@ -1,16 +1,14 @@
-"""Ray Serve's autoscaling policy of one pool: `autoscaling.scaling.decide` on what Redis tells.
+"""Ray Serve's autoscaling policy of one pool: `autoscaling.scaling.decide` on data in Redis.
 
-Ray Serve calls it in its controller's loop, ten times a second, so it must never wait: a thread of
-its own follows Redis and leaves what it has read; the policy decides from that once a second. What
-the policy remembers is in Ray Serve's hands (`policy_state`). The number of replicas that take
-traffic goes to the gateways through Redis (`router.active`), the number to run to Ray Serve.
+Ray Serve calls it in its controller's loop, ten times a second, so it must never wait. A separate
+thread reads Redis; the policy decides from its data once a second. Ray Serve stores the policy's
+state (`policy_state`). The number of active replicas goes to the gateways through Redis
+(`router.active`), the number to run to Ray Serve.
 
-What the fleet file says of a pool comes through Redis, too (`router.fleet_settings`): if Ray Serve
-were told, it would forget what was decided. So a pool whose number is always the same has a policy
-as well, which reads only the settings, and Ray Serve's own bounds are none:
-`deployments.scaling_bounds` has ours.
-
-https://docs.ray.io/en/latest/serve/advanced-guides/advanced-autoscaling.html
+A pool's settings of the fleet file come through Redis too (`router.fleet_settings`), because Ray
+Serve would forget its decisions if they changed there. So a pool with a fixed number also has a
+policy, which reads only the settings. Ray Serve's own bounds are open: `deployments.scaling_bounds`
+has Antefix's. https://docs.ray.io/en/latest/serve/advanced-guides/advanced-autoscaling.html
 """
 
 from __future__ import annotations
@@ -57,10 +55,10 @@ _STATE = "antefix"
 
 @dataclass
 class Watch:
-    """What a thread has read of a pool, and what it is to write.
+    """Data of a pool that a thread has read, and data that it writes.
 
-    It ends when nobody `keep`s it: after a redeployment another policy decides, and the demand of
-    the old one must not come back.
+    The thread ends if `keep` is not called: after a redeployment another policy decides, and the
+    demand of the old one must not return.
     """
 
     board: BoardName
@@ -85,7 +83,7 @@ class Watch:
 
     @property
     def pool(self) -> Pool | None:
-        """None: it is about to go."""
+        """The pool's settings; None: the pool is about to be removed."""
         return self.fleet.pools.get(self.board.pool)
 
     @property
@@ -93,7 +91,7 @@ class Watch:
         return self._thread is not None and self._thread.is_alive()
 
     def keep(self) -> None:
-        """For `keep_s` more; starts it where it has ended."""
+        """Continue for `keep_s` more; restart an ended thread."""
         self._until = time.monotonic() + self.keep_s
         if not self.is_alive:
             self.signals = self.demand = self.decided = None
@@ -228,10 +226,11 @@ _SHARED_GPUS = SharedGpus()
 
 
 class PoolAutoscaler:
-    """The policy object of one pool. `watch`: what it decides from; None before its first call.
+    """The policy object of one pool. `watch`: the data of its decisions; None before its first
+    call.
 
-    Ray Serve pickles it to its controller and, while it works there, again for every replica that
-    it starts; its thread stays where it decides.
+    Ray Serve pickles it to its controller and again for every replica that it starts; the thread
+    stays in the deciding process.
     """
 
     def __init__(
@@ -253,7 +252,8 @@ class PoolAutoscaler:
         return {**self.__dict__, "watch": None}
 
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-        """The number of replicas to run, and what to remember; as it was where deciding fails."""
+        """Return the number of replicas to run, and the state to store. If deciding fails, both
+        stay unchanged."""
         if self.watch is None:
             self.watch = Watch(self._board, self._redis_url, self._fleet, self._signer)
         watch = self.watch
@@ -333,7 +333,7 @@ class PoolAutoscaler:
 
 
 def _granted(board: BoardName, request: GpuRequest, fleet: Fleet) -> int:
-    """The pool's replicas, with what it takes of the fleet's GPUs counted."""
+    """Return the pool's replicas, counted against the fleet's GPU budget."""
     if fleet.gpu_budget is None or request.gpus <= 0:
         _SHARED_GPUS.tell(board, request)
         return request.target
@@ -349,7 +349,7 @@ def autoscaling_config(
     signer: Signer | None,
     replicas: int | None = None,
 ) -> AutoscalingConfig:
-    """What Ray Serve is told of a pool, which runs `replicas` now; None: it is new."""
+    """Return Ray Serve's configuration of a pool that runs `replicas` now; None: it is new."""
     policy = AutoscalingPolicy(policy_function=PoolAutoscaler)  # type: ignore[no-untyped-call]
     # Not by keywords of the policy: Ray Serve logs those, and the address may hold a password.
     policy.set_serialized_policy_def(
@@ -371,7 +371,7 @@ def autoscaling_config(
 
 
 def limits_of(pool: Pool) -> Limits | None:
-    """The bounds of a pool's replicas; None where there is nothing to decide."""
+    """Return the bounds of a pool's replicas; None if the number is fixed."""
     slo, settings = pool.slo.by_class().get("interactive"), pool.autoscaling
     if slo is None or not pool.is_scaled:
         return None

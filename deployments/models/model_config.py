@@ -1,11 +1,11 @@
-"""A model's config.json, from wherever it lies on this machine.
+"""A model's config.json on this machine.
 
-    embedded             the made model's folder; before it is made, what it will say
+    embedded             the built model's folder; before that, its future content
     a folder             its config.json
     a Hugging Face id    the Hub's cache; from the Hub itself only with `download`
-    s3:// and the like   not looked at
+    s3:// and the like   not read
 
-None where it is not known here. Nothing is downloaded unless asked for.
+The result is None if it is unknown. Nothing is downloaded unless requested.
 """
 
 import json
@@ -37,8 +37,10 @@ EMBEDDED_CONFIG: dict[str, Any] = {
 def model_config(
     model: str, revision: str | None = None, *, download: bool = False
 ) -> dict[str, Any] | None:
-    """The config of `model`, as a fleet file or a command line names it. Raises Problem for a
-    folder that is there and is no model, and for a download that fails."""
+    """Return the config of `model`, in the form of a fleet file or a command line.
+
+    Raises Problem for a folder that is not a model, and for a failed download.
+    """
     folder = model_folder(model)
     if folder is not None and folder.is_dir():
         if not (folder / CONFIG).is_file():
@@ -56,7 +58,7 @@ def model_config(
 
 
 def model_folder(model: str) -> Path | None:
-    """Where a model's files are or would be; None for one that is named by an id or an address."""
+    """Return the folder of a model's files, existing or not; None for an id or a URL."""
     if model == EMBEDDED:
         return cache_folder() / "models" / EMBEDDED_NAME
     if not model.startswith(("/", ".", "~")):

@@ -1,7 +1,7 @@
-"""Gets pinned packages through pip, so that mirrors, proxies and credentials are the user's own.
+"""Download pinned packages through pip, so that the user's mirrors, proxies and credentials apply.
 
-pip checks every file against its pinned SHA-256, resumes what is cut off, and its failures are
-`Problem`s. A wheel that is already there, whole, is not fetched again.
+pip checks every file against its pinned SHA-256 and resumes interrupted downloads. Its failures
+become `Problem`s. A complete wheel is not downloaded again.
 """
 
 import contextlib
@@ -41,7 +41,8 @@ class PinnedWheel:
 def download(
     wheel: PinnedWheel, folder: Path, report: Callable[[float, str], None], lock_fd: int
 ) -> Path:
-    """Reports the fraction of the bytes that arrived; pip inherits the descriptor `lock_fd`."""
+    """Download the wheel, and return its path. Reports the fraction of the bytes that arrived; pip
+    inherits the descriptor `lock_fd`."""
     folder.mkdir(parents=True, exist_ok=True)
     requirements = folder / "requirements.txt"
     requirements.write_text(wheel.requirement)
@@ -69,9 +70,10 @@ def run_pip(
     what: str,
     instead: str = "",
 ) -> None:
-    """Calls `poll` while pip runs, which writes `pip.log` and unpacks in `tmp`, both in `folder`.
+    """Run pip and call `poll` meanwhile. pip writes `pip.log` and unpacks in `tmp`, both in
+    `folder`.
 
-    `what` and `instead` go into the error: what is not to be had, and what else could be done.
+    The error contains `what`, which is missing, and `instead`, an alternative.
     """
     temporary = folder / "tmp"
     shutil.rmtree(temporary, ignore_errors=True)

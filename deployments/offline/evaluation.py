@@ -1,10 +1,8 @@
-"""Two models on the same engine: what the second has lost against the first, and what it gains.
+"""Comparison of two models on the same engine: losses and gains of the second.
 
-Texts are cut into windows, which both models read: every token's distribution by the one is
-compared with that by the other, over the whole vocabulary. Prompts are answered by both, greedily.
-Rates are measured in rounds, the two in turns where both are loaded at once.
-
-Whatever stands in the way is a `Problem`.
+Texts are cut into windows, which both models read. For every token, their distributions are
+compared over the whole vocabulary. Both answer prompts greedily. Rates are measured in rounds, in
+turns if both are loaded at once. Obstacles raise `Problem`.
 """
 
 from __future__ import annotations
@@ -55,8 +53,10 @@ class Window:
 
 @dataclass(frozen=True)
 class EvaluationTask:
-    """What to evaluate on. `texts` in words is `text`; without texts, the reference's own answers
-    to `prompts` are read. Lengths in tokens; 0 `rounds` measure no rates.
+    """The material of an evaluation.
+
+    `text` describes `texts`; without texts, the reference's answers to `prompts` are read. Lengths
+    in tokens; 0 `rounds` measure no rates.
     """
 
     texts: Sequence[str | Conversation]
@@ -87,7 +87,7 @@ def evaluate(
     engine_args: Mapping[str, Any],
     report: Report,
 ) -> Evaluation:
-    """Load both, compare them, and say what was found."""
+    """Load both models, compare them, and return the evaluation."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="antefix-")))
         report("loading A", None, reference)
@@ -169,7 +169,7 @@ def _answers(
 def _windows(
     engine: OfflineEngine, asked: EvaluationTask, prompts: list[Tokens], answers: list[Tokens]
 ) -> list[Window]:
-    """At most as many as asked for, spread over the texts."""
+    """Return at most the requested number of windows, spread over the texts."""
     length = min(asked.window, engine.loaded.max_context - 1)
     if length > engine.loaded.max_step_tokens:
         raise Problem(
@@ -190,7 +190,8 @@ def _windows(
 
 
 def _cut(engine: OfflineEngine, texts: Sequence[str | Conversation], length: int) -> list[Window]:
-    """Each begins as the tokenizer begins a text: many models are lost without that token."""
+    """Cut texts into windows. Each starts with the tokenizer's first token, which many models
+    need."""
     beginning = engine.tokens([""])[0]
     documents = engine.tokens([text for text in texts if isinstance(text, str)])
     documents = [document[len(beginning) :] for document in documents]
@@ -208,7 +209,7 @@ def _cut(engine: OfflineEngine, texts: Sequence[str | Conversation], length: int
 def _check_disk(
     scratch: Path, engine: OfflineEngine, windows: list[Window], together: bool
 ) -> None:
-    """A's log-probabilities wait on the disk for B: of a window, or of all."""
+    """Check the disk space for A's log-probabilities: of one window, or of all."""
     sizes = [len(w.ids) * engine.loaded.vocabulary * FLOAT16_BYTES for w in windows]
     needed = max(sizes) if together else sum(sizes)
     free = shutil.disk_usage(scratch).free
@@ -230,7 +231,7 @@ def _read(a: OfflineEngine, files: Mapping[Path, Window], report: Report) -> Non
 def _compared(
     a: OfflineEngine | None, b: OfflineEngine, files: Mapping[Path, Window], report: Report
 ) -> list[TokenFigures]:
-    """B's figures against A's, window by window; without `a`, its files are there already."""
+    """Compare B's figures with A's, window by window; without `a`, its files exist already."""
     figures = []
     for number, (file, window) in enumerate(files.items()):
         report("comparing", number / len(files), f"window {number + 1} of {len(files)}")

@@ -1,6 +1,6 @@
-"""What `antefix tune-speculation` tries, from a pool of the fleet file and the command line.
+"""Ways that `antefix tune-speculation` tries, from a pool of the fleet file and the command line.
 
-Everything that can be wrong is told here, before an engine is loaded: a `Problem`.
+All faults are reported here, before an engine is loaded: a `Problem`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ NO_SUFFIX = (
 
 @dataclass(frozen=True)
 class Draft:
-    """A draft model: an id or a folder, or so many of the model's own first layers."""
+    """A draft model: an id or a folder, or the first layers of the model, by number."""
 
     model: str | None = None
     layers: int | None = None
 
 
 def lengths_of(text: str) -> tuple[int, ...]:
-    """Of a list as `--k` takes it."""
+    """Return the lengths in a list in the form of `--k`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) >= 1 for part in parts):
         raise Problem(f"--k {text!r} is not a list of numbers above 0", "write it as 1,2,4")
@@ -57,8 +57,11 @@ def lengths_of(text: str) -> tuple[int, ...]:
 
 
 def methods_of(text: str | None, has_own: bool, draft: Draft) -> tuple[str, ...]:
-    """Of a list as `--method` takes it. Without one: what needs no draft, unless the pool
-    speculates already; and the draft model, where one is named."""
+    """Return the methods in a list in the form of `--method`.
+
+    Without a list: those that need no draft, unless the pool already speculates, and the draft
+    model, if one is given.
+    """
     has_draft = draft.model is not None or draft.layers is not None
     if draft.model is not None and draft.layers is not None:
         raise Problem("--draft and --draft-layers exclude each other", "remove one of them")
@@ -80,7 +83,7 @@ def methods_of(text: str | None, has_own: bool, draft: Draft) -> tuple[str, ...]
 
 
 def own_config(pool: Pool) -> dict[str, Any] | None:
-    """The pool's speculative_config, vLLM's short forms of it included."""
+    """Return the pool's speculative_config, including vLLM's short forms."""
     args = {key.replace("-", "_"): value for key, value in pool.engine_args.items()}
     given = args.get("speculative_config")
     config = dict(given) if isinstance(given, Mapping) else {}
@@ -91,7 +94,8 @@ def own_config(pool: Pool) -> dict[str, Any] | None:
 
 
 def engine_args_without(pool: Pool, concurrency: int, apart: bool) -> dict[str, Any]:
-    """The pool's engine arguments without speculation, for so many requests at once."""
+    """Return the pool's engine arguments without speculation, for `concurrency` requests at
+    once."""
     args: dict[str, Any] = {k.replace("-", "_"): v for k, v in pool.engine_args.items()}
     args = {k: v for k, v in args.items() if k not in ("speculative_config", *_SHORT_FORMS)}
     args["max_num_seqs"] = concurrency
@@ -110,8 +114,10 @@ def ways_of(
     lengths: tuple[int, ...],
     draft: str | None,
 ) -> tuple[list[Way], list[str]]:
-    """What can be tried here, the pool's own first, and what is left out, in words. `draft` is
-    the draft model, ready to be loaded."""
+    """Return the ways to try, the pool's own first, and descriptions of the omitted ones.
+
+    `draft` is the draft model, ready to load.
+    """
     ways: list[Way] = []
     left_out: list[str] = []
     if own is not None:
@@ -142,7 +148,7 @@ def _own_way(own: Mapping[str, Any], lengths: tuple[int, ...]) -> Way:
 
 
 def draft_of(draft: Draft, model: str, pool: Pool) -> str | None:
-    """The draft model, ready to be loaded; None where none is asked for. `model` is the pool's,
+    """Return the draft model, ready to load; None if none is requested. `model` is the pool's,
     resolved."""
     if draft.layers is not None:
         return str(_cut(model, draft.layers))
@@ -166,7 +172,7 @@ def _vocabulary(config: Mapping[str, Any] | None) -> int | None:
 
 
 def _cut(model: str, layers: int) -> Path:
-    """In the cache, by the name and the state of the model that it is cut from."""
+    """Return the folder in the cache, named by the model and its state."""
     source = Path(model)
     if not source.is_dir():
         raise Problem(

@@ -1,4 +1,4 @@
-"""What a connection is answered that passes a bound: an error in OpenAI's shape, and its end."""
+"""Answers to connections that exceed a limit: an error in OpenAI's form, and the end."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def too_many_pipelined(limit: int) -> ConnectionRefusal:
 
 
 def ambiguous(version: str, headers: list[tuple[bytes, bytes]]) -> ConnectionRefusal | None:
-    """What a proxy in front may read in another way: RFC 9112, 3.2 and 6.1."""
+    """Return the refusal of requests that a proxy in front may read differently: RFC 9112, 3.2 and
+    6.1."""
     names = [name for name, _ in headers]
     if version == "1.0" and b"transfer-encoding" in names:
         message = "HTTP/1.0 has no Transfer-Encoding. Send a Content-Length, or HTTP/1.1."

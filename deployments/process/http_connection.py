@@ -1,9 +1,9 @@
-"""What one HTTP connection may bring, and how slowly, before anybody has said who it is.
+"""Limits of one HTTP connection, in size and time, before the client is authenticated.
 
-uvicorn's parser takes headers without end, and waits for them, and for a body, for ever. Here a
-limit that is passed is answered in OpenAI's error shape and ends the connection; docs/security.md
-tells the limits. A request pays for this with a look at the clock: what takes time is looked at
-once a second.
+uvicorn's parser accepts headers without limit, and waits for them, and for a body, forever. Here a
+client that exceeds a limit gets an error in OpenAI's form and the connection ends; docs/security.md
+lists the limits. The cost for a request is one reading of the clock: times are checked once a
+second.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ refused: Counter[str] = Counter()
 
 
 def _connections() -> int:
-    """How many may be open, when each may need another to an engine.
+    """Return the maximum of open connections, if each may need another to an engine.
 
-    Raises what the process may open where it can: many systems begin with 1,024 files.
+    Raises the process's limit of open files if possible: on many systems it starts at 1,024.
     """
     wanted = 2 * MOST_CONNECTIONS + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -65,14 +65,17 @@ def _connections() -> int:
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Of a request line with its headers, of a body's speed, and of a server's `connections`.
+    """Limits of a request line with its headers, of a body's speed, and of a server's
+    `connections`.
 
-    `head_s` runs from the connection, or from the first byte of its next request. Once a body is
-    `body_grace_s` old, it must have brought `body_bytes_per_s` during the last `body_grace_s`:
-    what came before does not count, so a fast beginning buys no silence. What was
-    refused is still read for `refused_s`: a connection that is closed while its client sends
-    loses the answer. One that is to be closed takes its last bytes meanwhile, or none for
-    `untaken_s`. `pipelined` requests may wait for the answer to one before them.
+    `head_s` starts with the connection, or with the first byte of its next request. Once a body is
+    `body_grace_s` old, it must have sent `body_bytes_per_s` during the last `body_grace_s`. Earlier
+    bytes do not count, so a fast start does not allow a pause.
+
+    After a refusal, the server still reads for `refused_s`: a client that still sends would lose
+    the answer with the connection. Meanwhile the client takes the last bytes, or the connection
+    ends after `untaken_s` without progress. `pipelined` requests may wait for the answer to an
+    earlier one.
     """
 
     head_bytes: int = 32 * 1024
@@ -121,7 +124,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Between two requests."""
+        """Whether it is between two requests."""
         return self.timeout_keep_alive_task is not None and not self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -154,7 +157,8 @@ class BoundedConnection(HttpToolsProtocol):
                 self._refuse(too_many_headers(self._limits.headers))
 
     def _read_as_plain(self, rest: bytes) -> None:
-        """The request asks for another protocol too: again, without that, and its body with it."""
+        """The request also requests another protocol: parse it again without that, and its body
+        too."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self._refuse(NOT_HTTP)
@@ -224,7 +228,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._idle.pop(self, None)
 
     def _break_off(self) -> bool:
-        """Tell the application that its client has left; whether nothing of its answer is out."""
+        """Report a disconnected client to the application. Return whether nothing of its answer was
+        sent."""
         cycle = self._answering
         if cycle is None or cycle.response_complete:
             return True
@@ -236,7 +241,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._look_timer = self.loop.call_later(self._limits.look_period_s, self._look)
 
     def _look(self) -> None:
-        """Once a second while the connection is open."""
+        """Check times once a second while the connection is open."""
         limits, now = self._limits, self.loop.time()
         late_s = now - self._look_timer.when()
         self._look_later()
@@ -261,7 +266,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._body_looks.clear()
 
     def _is_too_slow(self, now: float, since: float) -> bool:
-        """Whether the last `body_grace_s` have brought too little of the body awaited `since`."""
+        """Return whether the last `body_grace_s` brought too few bytes of the body awaited since
+        `since`."""
         limits, looks = self._limits, self._body_looks
         looks.append((now, self._body_bytes))
         began = now - limits.body_grace_s
@@ -278,7 +284,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse(head_timeout(self._limits.head_s))
 
     def _abort_untaken(self, now: float) -> None:
-        """Closing waits for the client to take what is left, and it need not."""
+        """Abort a closing connection whose client does not take the remaining bytes."""
         untaken_bytes = self.transport.get_write_buffer_size()
         if untaken_bytes != self._untaken_bytes:
             self._untaken_bytes, self._untaken_since = untaken_bytes, now
@@ -296,7 +302,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.close()
 
     def _refuse(self, refusal: ConnectionRefusal) -> None:
-        """Answer, unless another answer has begun, and read no more."""
+        """Answer, unless another answer has started, and stop reading."""
         refused[refusal.code] += 1
         _complaints.tell(refusal)
         self._refused_at = self.loop.time()
@@ -312,7 +318,7 @@ class BoundedConnection(HttpToolsProtocol):
 
 
 class _Complaints:
-    """A line a minute for each cause: strangers cause them, and must not fill a log."""
+    """Log one line per minute for each cause, so that unknown clients cannot fill the log."""
 
     def __init__(self) -> None:
         self._told_at: dict[str, float] = {}

@@ -1,7 +1,7 @@
-"""An HTTP server inside a Ray Serve replica, without Ray Serve's proxies before it.
+"""An HTTP server inside a Ray Serve replica, without Ray Serve's proxies.
 
-Gateways listen on the fleet's port, several on one node through SO_REUSEPORT; engines listen
-on a port of their own. docs/architecture.md has the figures that chose this.
+Gateways listen on the fleet's port, several on one node through SO_REUSEPORT. Engines listen on
+separate ports. docs/architecture.md has the measurements behind this.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ TICK_S = 1.0
 
 
 class _QuietServer(uvicorn.Server):
-    """Leaves the process's signal handlers to Ray, and wakes an idle process once a second to
-    renew the Date header; uvicorn's own loop does ten times, to look whether to exit."""
+    """A uvicorn server that leaves the process's signal handlers to Ray.
+
+    It wakes an idle process once a second to renew the Date header. uvicorn's loop wakes ten times
+    a second to check whether to exit.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -40,7 +43,7 @@ class _QuietServer(uvicorn.Server):
         yield
 
     def exit(self) -> None:
-        """End `serve` when the exchanges under way have ended."""
+        """End `serve` when the running exchanges have ended."""
         self.should_exit = True
         self._exits.set()
 
@@ -54,7 +57,8 @@ class _QuietServer(uvicorn.Server):
 
 
 class _LastAnswers:
-    """ASGI: once `closing`, each answer is its connection's last, so that clients go elsewhere."""
+    """ASGI: once `closing`, each answer is its connection's last, so that clients connect
+    elsewhere."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -71,10 +75,10 @@ class _LastAnswers:
 
 
 class HttpServer:
-    """Serves `app` from the event loop that starts it.
+    """Serve `app` from the event loop that starts it.
 
-    `unacknowledged_s`: a connection is cut when the other machine has not taken what was sent for
-    so long. Without it the kernel tries for a quarter of an hour to reach a machine that is gone.
+    `unacknowledged_s`: a connection is cut if the other machine does not acknowledge data for this
+    long. Without it, the kernel retries a lost machine for a quarter of an hour.
     """
 
     def __init__(
@@ -105,11 +109,12 @@ class HttpServer:
 
     @property
     def state(self) -> ServerState:
-        """The open `connections` and the `tasks` of exchanges under way, as uvicorn keeps them."""
+        """The open `connections` and the `tasks` of running exchanges, from uvicorn."""
         return self._server.server_state
 
     async def start(self, host: str, port: int = 0) -> str:
-        """Listen and return the base URL; port 0 takes a free one. Raises OSError when taken."""
+        """Listen and return the base URL; port 0 takes a free one. Raises OSError if the port is
+        taken."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         if port:
@@ -131,11 +136,11 @@ class HttpServer:
         return f"http://{name}:{sock.getsockname()[1]}"
 
     def close_connections(self) -> None:
-        """Each with the next answer on it; new ones are still taken."""
+        """Close each connection with its next answer. New connections are still accepted."""
         self._app.closing = True
 
     async def drain(self) -> None:
-        """Stop listening; return when the exchanges under way have ended."""
+        """Stop listening. Return when the running exchanges have ended."""
         self._server.exit()
         if self._task is not None:
             await self._task

@@ -1,12 +1,11 @@
-"""How a process of the fleet hears that its node is drained, and says when it has ended.
+"""The drain of a node, as its processes see it: they read the order, and report their requests.
 
     <temporary folder>/antefix-<uid>/nodes/<Ray node id>/
-        drain    who drains the node asks for it here (`deployments.node_drain`)
-        <pid>    a process of the fleet: how many requests it still has; "-" before a drain
+        drain    the order to drain the node (`deployments.node_drain`)
+        <pid>    a process of the fleet: its number of requests; "-" before a drain
 
-Files, so that a node is drained also while Ray's control store or Redis is away. Ray is told by a
-process that it knows already: a program that has to find Ray first takes seconds, or a minute where
-Ray is gone.
+Files work while Ray's control store or Redis is unavailable. A process that is connected to Ray
+reports the drain to it: another program takes seconds to connect, or a minute if Ray is gone.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ _SERVING = "-"
 async def follow(
     node_id: str, begin: Callable[[float], Awaitable[None]], requests: Callable[[], int]
 ) -> None:
-    """Tell, until cancelled, how many requests this process has, once its node is drained.
+    """Report, until cancelled, how many requests this process has, once its node is drained.
 
-    `begin` is called once, with the seconds that gateways are to go on. Ray hears of it too, so
+    `begin` is called once, with the seconds for which gateways continue. Ray gets the drain too, so
     that Ray Serve starts replacements on other nodes first.
     """
     step = partial(_follow, node_id, begin, requests)
@@ -72,13 +71,14 @@ async def _follow(
 
 
 def ask(folder: Path, after_s: float, within_s: float) -> None:
-    """Have the processes of a node's folder leave: `follow` reads it."""
+    """Order the processes of a node's folder to leave: `follow` reads it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write(folder / ASKED, f"{after_s} {within_s}")
 
 
 def _tell_ray(node_id: str, within_s: float) -> None:
-    """As far as Ray answers: not told, Ray Serve replaces the replicas when they have gone."""
+    """Report the drain to Ray, if it answers. Otherwise Ray Serve replaces the replicas when they
+    are gone."""
     # not at the top: who asks for a drain does without Ray, and does not wait for its import
     import ray
     from ray._private.worker import global_worker
@@ -100,7 +100,7 @@ def folder_of(node_id: str) -> Path:
 
 
 def nodes() -> Path:
-    """Raises OSError where that is no folder of this user's alone."""
+    """Return the folder of nodes. Raises OSError if it is not private to this user."""
     return made_private(user_folder()) / "nodes"
 
 

@@ -1,9 +1,11 @@
-"""The log of a replica: one JSON object a line, in the file that Ray Serve keeps for it.
+"""The log of a replica: one JSON object per line, in Ray Serve's log file.
 
-Serve's own JSON would cost every request four times as much: 140 µs a line instead of 34, as it
-asks Ray for ids and formats a record twice. Serve's first lines, from before `adopt_logs`, are
-JSON of its own. Prompts stay out: of an exception that a request meets, only the kind and the
-place are written, since what it says may quote one.
+Serve's JSON costs every request four times as much: 140 µs a line instead of 34, because it asks
+Ray for ids and formats a record twice. Serve's first lines, from before `adopt_logs`, use Serve's
+format.
+
+Prompts are not logged: for an exception in a request, only its kind and place are written, because
+its message may quote one.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ current_request: ContextVar[str] = ContextVar("current_request", default="")
 
 
 def adopt_logs(component: Literal["gateway", "engine"]) -> None:
-    """To be called in a replica's process, by its constructor. Once is enough, twice no harm.
+    """Set up the logs of a replica's process, called by its constructor. Repeated calls do no harm.
 
-    Serve sets up its own logger alone, with a file and with stderr; other loggers' records would
-    go to stderr. Afterwards all of them go to the file, and nowhere else.
-    Source: ray/serve/_private/logging_utils.py, 2.60.
+    Serve sets up only its own logger, with a file and stderr; records of other loggers would go to
+    stderr. Afterwards all of them go only to the file. Source: ray/serve/_private/logging_utils.py,
+    2.60.
     """
     serves = logging.getLogger("ray.serve")
     handler = _handler(serves)
@@ -50,22 +52,24 @@ def adopt_logs(component: Literal["gateway", "engine"]) -> None:
 
 
 def ray_logs() -> Path | None:
-    """Ray's folder of logs, in which Serve's own folder is; None where Serve logs to no file."""
+    """Return Ray's folder of logs, which contains Serve's folder; None if Serve does not log to a
+    file."""
     handler = _handler(logging.getLogger("ray.serve"))
     return Path(handler.baseFilename).parents[1] if isinstance(handler, _LogFile) else None
 
 
 def set_log_level(level: str) -> None:
-    """Lines of this level and above, one of logging's names in any case, are written from now on.
+    """Set the lowest level that is logged, one of logging's names in any case.
 
-    Those of other packages are written as before.
+    Levels of other packages stay unchanged.
     """
     for name in ("ray.serve", *OWN_PACKAGES):
         logging.getLogger(name).setLevel(level.upper())
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: what `origin` says, and of a record `extra={"facts": {...}}`."""
+    """Format one object per line: the fields of `origin`, and of a record `extra={"facts":
+    {...}}`."""
 
     def __init__(self, origin: Mapping[str, str]) -> None:
         super().__init__()
@@ -104,7 +108,8 @@ class _LogFile(RotatingFileHandler):
 
 
 def _is_no_access_line(record: logging.LogRecord) -> bool:
-    """Serve has one for each request's reservation; a gateway's log has more about it."""
+    """Return whether a record is not an access line. Serve logs one for each reservation; a
+    gateway's log has more about it."""
     return not getattr(record, "serve_access_log", False)
 
 
@@ -121,7 +126,7 @@ def _handler(serves: logging.Logger) -> logging.Handler:
 
 
 def _whose(component: str) -> dict[str, str]:
-    """An engine's deployment is named as its pool."""
+    """Return the component's names. An engine's deployment is named after its pool."""
     try:
         context = serve.get_replica_context()
     except RayServeException:  # no replica

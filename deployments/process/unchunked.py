@@ -1,7 +1,7 @@
 """Answers to HTTP/1.0, which has no chunks: without a length they end with their connection.
 
-uvicorn sends chunks to every client. RFC 9112 (6.1) forbids them before HTTP/1.1: an older client
-takes the sizes of the chunks for a part of the answer.
+uvicorn sends chunks to every client. RFC 9112 (6.1) forbids them before HTTP/1.1, because an older
+client reads the chunk sizes as part of the answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Messages as vLLM hands them to a chat template.
+"""Messages as vLLM passes them to a chat template.
 
-Source: vllm/renderers/chat_utils.py and hf.py of vLLM 0.32. Text only: whatever else a message
-may hold raises Unknowable. Nothing given is changed, and the order of keys matters, since
-templates print these as JSON.
+Source: vllm/renderers/chat_utils.py and hf.py of vLLM 0.32. Text only: other content raises
+Unknowable. Inputs stay unchanged, and the order of keys matters, because templates print these as
+JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BILLING_LINE = "x-anthropic-billing-header"
 def conversation_of(
     messages: Sequence[Mapping[str, Any]], content_format: str, knows_developers: bool
 ) -> Conversation:
-    """The messages as a template sees them."""
+    """Return the messages as a template sees them."""
     conversation = [_seen(message, content_format) for message in messages]
     if knows_developers or all(message["role"] != "developer" for message in conversation):
         return conversation
@@ -92,7 +92,7 @@ def _without_billing_line(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _said_beside_content(message: Mapping[str, Any]) -> dict[str, Any]:
-    """An assistant's tool calls and reasoning."""
+    """Return an assistant's tool calls and reasoning."""
     said: dict[str, Any] = {}
     if message.get("tool_calls"):
         said["tool_calls"] = [_tool_call(call) for call in message["tool_calls"]]
@@ -124,7 +124,7 @@ def _as_system(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_one_system_message(conversation: Conversation) -> Conversation:
-    """All system messages as one, first: some templates take no other."""
+    """Merge all system messages into one, first: some templates accept no others."""
     places = [i for i, message in enumerate(conversation) if message["role"] == "system"]
     if places == [0]:
         return conversation

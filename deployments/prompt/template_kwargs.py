@@ -1,7 +1,7 @@
-"""The variables a request gives to the chat template, beside its messages and tools.
+"""Variables of a request for the chat template, in addition to its messages and tools.
 
-Source: `build_chat_params` and `merge_kwargs` of vLLM 0.32: in a request, null and "auto" mean
-that the server's own defaults hold.
+Source: `build_chat_params` and `merge_kwargs` of vLLM 0.32: in a request, null and "auto" select
+the server's defaults.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _UNSET = (None, "auto")
 def template_kwargs(
     defaults: Mapping[str, Any], asked: Mapping[str, Any], reasoning_effort: Any
 ) -> dict[str, Any]:
-    """Variables of one request. `asked` is its chat_template_kwargs, `defaults` the server's."""
+    """Return the variables of one request. `asked` is its chat_template_kwargs, `defaults` the
+    server's."""
     if RESERVED & asked.keys():
         raise Unknowable("a chat_template_kwarg that is more than a variable")
     if not isinstance(reasoning_effort, str | None):

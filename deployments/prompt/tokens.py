@@ -1,8 +1,8 @@
 """The token ids of a request's prompt, as the engine will compute them.
 
-Source: vllm/renderers/online_renderer.py and the `build_*_params` of vLLM 0.32's requests. Made
-once for each digest of facts, then safe to use from many threads. None stands for every doubt;
-a request the engine refuses may give None or anything.
+Source: vllm/renderers/online_renderer.py and the `build_*_params` of vLLM 0.32's requests. An
+object is created once per digest of facts, and is then safe to use from many threads. None stands
+for every doubt; for a request that the engine rejects, the result may be anything.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class _Asked:
-    """A request's prompts, all texts or all token ids, before they are cut to length."""
+    """A request's prompts, all texts or all token ids, before truncation."""
 
     texts: list[str]
     ids: list[list[int]]
@@ -45,9 +45,11 @@ class _Asked:
 
 
 class PromptTokens:
-    """One engine's way from a request to tokens. Raises ValueError when the facts hold no
-    tokenizer; takes up to a second for a large one. `elsewhere` is entered for what does
-    without the interpreter."""
+    """The way of one engine from a request to tokens.
+
+    Raises ValueError if the facts have no tokenizer; takes up to a second for a large one.
+    `elsewhere` is entered for work that releases the interpreter lock.
+    """
 
     def __init__(
         self,
@@ -66,11 +68,11 @@ class PromptTokens:
 
     @property
     def digest(self) -> str:
-        """Of the engine's facts."""
+        """The digest of the engine's facts."""
         return self._facts.digest
 
     def token_ids(self, path: str, fields: Mapping[str, Any]) -> list[list[int]] | None:
-        """One list of ids for each prompt of the request; None when they cannot be known here.
+        """Return one list of ids for each prompt of the request; None if they are unknown.
 
         `fields` is the parsed body. Takes about 2 ms for 1,000 tokens; never raises.
         """
@@ -82,10 +84,10 @@ class PromptTokens:
         fields: Mapping[str, Any],
         take: Callable[[PromptPieces | list[int]], Result],
     ) -> list[Result] | None:
-        """What `take` gives for each prompt; None when its tokens cannot be known here.
+        """Return the result of `take` for each prompt; None if its tokens are unknown.
 
-        A prompt comes in pieces, of which not one is encoded yet, or as the ids that it is. Raises
-        nothing, whatever `take` does.
+        A prompt is passed in pieces that are not encoded yet, or as its ids. Raises nothing,
+        regardless of `take`.
         """
 
         def taken(asked: _Asked) -> list[Result]:
@@ -209,7 +211,7 @@ class PromptTokens:
         return Cut(self._longest_cut(max_output_tokens) if length == -1 else length, side)
 
     def _longest_cut(self, max_output_tokens: int) -> int:
-        """As much as leaves room for a token of output."""
+        """Return the most prompt tokens that leave room for one output token."""
         return self._facts.max_model_len - (1 if max_output_tokens else 0)
 
 

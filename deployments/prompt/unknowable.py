@@ -1,4 +1,4 @@
-"""The answer of a gateway that is not certain."""
+"""The error of a gateway that is not certain about a prompt."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 class Unknowable(Exception):
-    """What the engine makes of this cannot be told here, or the engine refuses it.
+    """The engine's treatment of this field is unknown here, or it rejects it.
 
-    Never leaves `deployments.prompt`. Says what kind of field it was, never what it held.
+    The error never leaves `deployments.prompt`. It names the kind of field, never its value.
     """
 
 
 def text_of(holder: Mapping[str, Any], name: str) -> str:
-    """A field that must be a string."""
+    """Return a field that must be a string."""
     value = holder.get(name)
     if not isinstance(value, str):
         raise Unknowable(f"{name} is not a string")
@@ -22,8 +22,8 @@ def text_of(holder: Mapping[str, Any], name: str) -> str:
 
 
 def flag_of(holder: Mapping[str, Any], name: str, default: bool) -> bool:
-    """A field that must be true or false where it is given: the engine's own idea of "no" or 0
-    is not ours to guess."""
+    """Return an optional boolean field. Other values are uncertain, because the engine may coerce
+    "no" or 0."""
     value = holder.get(name, default)
     if not isinstance(value, bool):
         raise Unknowable(f"{name} is not a boolean")
@@ -31,7 +31,7 @@ def flag_of(holder: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def whole_number_of(holder: Mapping[str, Any], name: str) -> int | None:
-    """A field that is a whole number, null or not there."""
+    """Return a field that is a whole number, null or missing."""
     value = holder.get(name)
     if value is not None and type(value) is not int:
         raise Unknowable(f"{name} is not a whole number")
@@ -39,7 +39,7 @@ def whole_number_of(holder: Mapping[str, Any], name: str) -> int | None:
 
 
 def mapping_of(holder: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A field that is an object; an empty one for null or nothing."""
+    """Return a field that is an object; an empty one for null or missing."""
     value = holder.get(name)
     if value is None:
         return {}
@@ -49,7 +49,7 @@ def mapping_of(holder: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def objects_of(holder: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """A field that must be a list of objects."""
+    """Return a field that must be a list of objects."""
     value = holder.get(name)
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise Unknowable(f"{name} is not a list of objects")

@@ -1,7 +1,7 @@
-"""${VARIABLE} in the values of a fleet file.
+"""${VARIABLE} in the values of a fleet file. `$${` stands for a plain `${`.
 
-`$${` stands for a plain `${`. A variable inside the user or password of a URL is percent-encoded,
-so that a password may hold any character.
+A variable in the user or password of a URL is percent-encoded, so that a password may contain any
+character.
 """
 
 import re
@@ -21,7 +21,7 @@ class Unresolved(NamedTuple):
 
 
 def resolved(text: str, environ: Mapping[str, str]) -> tuple[str, list[Unresolved]]:
-    """`text` with every variable replaced, and those that could not be."""
+    """Return `text` with every variable replaced, and those that could not be."""
     unresolved: list[Unresolved] = []
     userinfo_end = text.rfind("@") if "://" in text else -1
 
@@ -52,5 +52,5 @@ def resolved(text: str, environ: Mapping[str, str]) -> tuple[str, list[Unresolve
 
 
 def escaped(text: str) -> str:
-    """`text` written so that `resolved` gives it back."""
+    """Return `text` in a form from which `resolved` restores it."""
     return text.replace("${", "$${")

@@ -1,7 +1,6 @@
-"""Rules of the fleet file that a type cannot say, each with its remedy.
+"""Rules of the fleet file that types cannot express, each with its remedy.
 
-Rules over several keys take plain mappings, so that they can also be asked of a file in which
-something else is wrong.
+Rules over several keys take plain mappings, so that they also apply to a file with other faults.
 """
 
 import re
@@ -58,7 +57,7 @@ def usable_model_name(name: str) -> str:
 
 
 def name_of_model(model: object) -> str:
-    """The name a model is served under when the file gives none; empty for no usable model."""
+    """Return the default name under which a model is served; empty for an unusable model."""
     if model == EMBEDDED_MODEL:
         return EMBEDDED_MODEL_NAME
     if not isinstance(model, str) or not _is_model(model):
@@ -105,7 +104,7 @@ def usable_env_value(value: str) -> str:
 
 
 def engine_arg_name(key: str) -> str:
-    """vLLM's own spelling: max-model-len and max_model_len are one."""
+    """Return vLLM's spelling: max-model-len and max_model_len are one."""
     return key.replace("-", "_")
 
 
@@ -134,7 +133,7 @@ def no_engine_arg_twice(engine_args: Any) -> Any:
 
 
 def parallel_size(engine_args: Mapping[str, Any], name: str) -> int:
-    """A degree of parallelism; 1 where it is unset or not a whole number above 0."""
+    """Return a degree of parallelism; 1 if it is unset or not a whole number above 0."""
     size = engine_args.get(name)
     if isinstance(size, str) and size.isdecimal():
         size = int(size)
@@ -160,7 +159,7 @@ def lora_names(engine_args: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def broken_by_pool(engine_args: Mapping[str, Any], gpus: float | None) -> Iterator[Broken]:
-    """GPUs must be what the engine's parallelism uses: more stay idle, fewer never start."""
+    """Check that GPUs match the engine's parallelism: more stay idle, fewer never start."""
     needed = world_size(engine_args)
     if gpus is None or gpus in (0, needed) or (needed == 1 and gpus < 1):
         return
@@ -174,7 +173,7 @@ def broken_by_pool(engine_args: Mapping[str, Any], gpus: float | None) -> Iterat
 
 
 def broken_by_pools(pools: Mapping[str, Any]) -> Iterator[Broken]:
-    """What pools must be to each other. Pools that are not mappings are passed over."""
+    """Check rules among pools. Pools that are not mappings are skipped."""
     known = {
         name: pool
         for name, pool in pools.items()
@@ -221,7 +220,7 @@ def _cycle_from(start: str, pools: Mapping[str, Mapping[str, Any]]) -> list[str]
 
 
 def broken_by_objectives(pool: Any) -> Iterator[Broken]:
-    """What `slo`, `overflow` and `autoscaling` of a pool must be to each other."""
+    """Check rules among `slo`, `overflow` and `autoscaling` of a pool."""
     yield from _broken_by_autoscaling(pool)
     if pool.warm_replicas and pool.autoscaling is None and pool.slo.interactive is None:
         yield Broken(
@@ -249,14 +248,14 @@ def broken_by_objectives(pool: Any) -> Iterator[Broken]:
 
 
 def broken_by_ports(fleet: Any) -> Iterator[Broken]:
-    """A node's metrics and its gateways are two servers."""
+    """Check that a node's metrics and its gateways use different ports."""
     if fleet.metrics.port == fleet.gateway.port:
         message = "the gateways listen on this port too"
         yield Broken(("metrics", "port"), fleet.metrics.port, message, "Choose another")
 
 
 def broken_by_budget(fleet: Any) -> Iterator[Broken]:
-    """The GPUs that pools always have, and those that they begin with, must fit into the budget."""
+    """Check that the minimum and the initial GPUs of all pools fit into the budget."""
     if fleet.gpu_budget is None:
         return
     least = {name: pool.least_replicas for name, pool in fleet.pools.items()}
@@ -278,7 +277,7 @@ def broken_by_budget(fleet: Any) -> Iterator[Broken]:
 
 
 def _gpus_of(pool: Any) -> float:
-    """Of one replica."""
+    """Return the GPUs of one replica."""
     return float(pool.world_size if pool.resources.gpus is None else pool.resources.gpus)
 
 

@@ -1,7 +1,7 @@
-"""What a fleet file may not set on an engine, because Antefix sets it or does it elsewhere.
+"""Engine arguments that a fleet file may not set, because Antefix sets them or replaces them.
 
-Keys are vLLM's flags with underscores. A key that ends in `*` stands for every flag that begins
-so. Each value says who does the job and what to write instead.
+Keys are vLLM's flags with underscores. A key that ends in `*` stands for every flag with this
+prefix. Each value gives the reason and the remedy.
 """
 
 _GATEWAY_LISTENS = (
@@ -65,7 +65,7 @@ RESERVED_ENV = {
 
 
 def why_reserved(engine_arg: str) -> str | None:
-    """The reason and remedy for a reserved engine argument; None for one that is free."""
+    """Return the reason and remedy for a reserved engine argument; None for one that is free."""
     for name, reason in RESERVED_ENGINE_ARGS.items():
         if engine_arg == name or (name.endswith("*") and engine_arg.startswith(name[:-1])):
             return reason

@@ -1,4 +1,4 @@
-"""What a fleet file says of answers whose engine is lost or leaves: `resume` of a pool."""
+"""Settings for answers whose engine is lost or leaves: `resume` of a pool."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RESUME_PROOF = Field(
 
 
 def broken_by_resume(pool: Any) -> Iterator[Broken]:
-    """On GPUs `exact` takes a proof."""
+    """Check that `exact` on GPUs has a proof."""
     if pool.resume_proof and pool.resume not in ("exact", None):
         yield Broken(
             ("resume_proof",),

@@ -1,4 +1,4 @@
-"""What a fleet file says of a pool's speculative decoding, beside vLLM's `speculative_config`."""
+"""Settings of a pool's speculative decoding, in addition to vLLM's `speculative_config`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ _FLAGS = ("speculative_config", "spec_method", "spec_model")
 
 
 class SpeculationSettings(Section):
-    """How the engines speculate; `engine_args.speculative_config` says with what."""
+    """How the engines speculate. `engine_args.speculative_config` sets the method."""
 
     # not `off`: YAML reads that as false
     when_slower: WhenSlower = Field(
@@ -28,7 +28,7 @@ class SpeculationSettings(Section):
 def broken_by_speculation(
     speculation: SpeculationSettings | None, engine_args: Mapping[str, Any]
 ) -> Iterator[Broken]:
-    """Without a speculative_config there is nothing to switch."""
+    """Check that there is a speculative_config if speculation is set."""
     given = {engine_arg_name(key) for key, value in engine_args.items() if value is not None}
     if speculation is not None and given.isdisjoint(_FLAGS):
         yield Broken(
