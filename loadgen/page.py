@@ -1,4 +1,4 @@
-"""A run's result as one HTML page that needs nothing else: figures, plots, and all as JSON."""
+"""The result of a run as one self-contained HTML page: figures, plots, and the data as JSON."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def page(result: Mapping[str, Any], requests: Sequence[SentRequest]) -> str:
 
 
 def offered(result: Mapping[str, Any]) -> str:
-    """One sentence: what was asked of whom, and when."""
+    """Return a sentence that describes the traffic and the target."""
     arrivals = {
         "poisson": "Poisson arrivals, {rate_per_s:g} requests a second",
         "ramp": "arrivals from {rate_per_s:g} to {ramp_to_per_s:g} requests a second",
@@ -93,7 +93,7 @@ def offered(result: Mapping[str, Any]) -> str:
 
 
 def plots(result: Mapping[str, Any], requests: Sequence[SentRequest]) -> str:
-    """An SVG element."""
+    """Return the plots as an SVG element."""
     file = io.StringIO()
     slo = (result["goodput"] or {"slo": {}})["slo"]
     whole = [request for request in requests if request.error is None]
@@ -157,7 +157,7 @@ def _share(axis: Axes, title: str, figures: Sequence[float | None], slo_s: float
 
 
 def _thinned(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Their first and last, and points between in equal steps."""
+    """Return the first and last point, and points between them in equal steps."""
     step = max(1, len(xs) // MOST_POINTS)
     places = [*range(0, len(xs), step), *([len(xs) - 1] if xs else [])]
     return [xs[i] for i in places], [ys[i] for i in places]

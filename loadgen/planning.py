@@ -1,4 +1,4 @@
-"""Conversations and recorded traces as the requests that are sent for them."""
+"""Requests planned from conversations and recorded traces."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ POOL_WORDS, OWN_WORDS = 1 << 16, 4
 
 @dataclass(frozen=True)
 class RequestForm:
-    """How requests are written. Every prompt begins with `run_id`, so that caches hold nothing of
-    another run. `fields` are put into every body; one that is None takes a field away."""
+    """The form of requests.
+
+    Every prompt starts with `run_id`, so that caches have nothing of another run. `fields` are set
+    in every body; None removes a field.
+    """
 
     model: str
     run_id: str
@@ -60,8 +63,10 @@ def of_conversations(talks: Sequence[Conversation], form: RequestForm) -> list[P
 
 
 def of_trace(trace: Trace, form: RequestForm, scale: float = 1.0) -> list[PlannedSession]:
-    """A session for each request, with so many words as it has tokens, `scale` times. Equal
-    blocks have equal words; what is in no block is its own."""
+    """Return a session for each request, with one word per token, times `scale`.
+
+    Equal blocks have equal words; text outside of blocks is unique.
+    """
     pool = random.Random("pool").choices(WORDS, k=POOL_WORDS)
     block_words = max(1, round((trace.block_tokens or 1) * scale))
 

@@ -1,4 +1,4 @@
-"""One run of load on an API: first whether it is there, then the load. Raises Problem."""
+"""One run of load on an API: check that it answers, then send the load. Raises Problem."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True)
 class OpenAiApi:
-    """`url` has paths such as /models below it."""
+    """An API. `url` has paths such as /models below it."""
 
     url: str
     headers: Mapping[str, str]
@@ -59,7 +59,7 @@ class OpenAiApi:
             yield http
 
     async def model(self, http: aiohttp.ClientSession, wanted: str | None) -> str:
-        """The one that is wanted, or its first."""
+        """Return the requested model, or the API's first."""
         models = await self._models(http, may_lack=wanted is not None)
         if wanted is None:
             if not models:
@@ -98,7 +98,8 @@ class OpenAiApi:
             raise self._not_openai("does not return a list of models") from error
 
     async def try_out(self, http: aiohttp.ClientSession, form: RequestForm, turn: ChatTurn) -> None:
-        """One short request as those that will be sent, on no account. `turn`: one of those."""
+        """Send one short request like those of the run, without counting it. `turn`: one of
+        those."""
         hello = replace(turn, messages=(Message("user", "Say hello."),), think_s=0.0)
         sessions = of_conversations([Conversation("trial", 0.0, (hello,))], form)
         (sent,) = await Player(http, self.url, self.headers).play(sessions)
@@ -143,7 +144,8 @@ async def offer(
     timeout_s: float,
     on_look: Callable[[Player], Any],
 ) -> tuple[list[SentRequest], ClientWatch]:
-    """What came of each request. `on_look` is shown the player now and then."""
+    """Send the load, and return the result of each request. `on_look` gets the player from time to
+    time."""
     _allow_connections()
     # what was made so far stays, so collecting garbage has less to look at
     gc.collect()
@@ -168,6 +170,6 @@ async def offer(
 
 
 def _allow_connections() -> None:
-    """As many files as the system lets this process have: each request under way is one."""
+    """Raise the limit of open files as far as the system allows: each running request needs one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,4 +1,4 @@
-"""A run's result in words, for a terminal."""
+"""The result of a run as text, for a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROMISES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "end to end"}
 
 
 def rows(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """A latency and its figures in ms, a row each; nothing of what was never measured."""
+    """Yield a row per latency with its figures in ms, without those that were never measured."""
     for key, name in LATENCIES.items():
         if figures := result[key]:
             yield (
@@ -23,7 +23,7 @@ def rows(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def facts(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is no latency, with its name."""
+    """Yield the other facts with their names."""
     failed = result["requests"] - result["completed"]
     yield (
         "requests",

@@ -1,4 +1,4 @@
-"""What a fleet shows of itself: metrics."""
+"""Metrics, alerts, dashboards and traces of a fleet."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Alertmanager's configuration: pages at once, tickets in their time, nothing told twice.
+"""Alertmanager's configuration: pages at once, tickets later, and no duplicates.
 
-It works as it is, and tells nobody: where to send is the one thing to fill in.
+It is valid as it is, but has no receivers: only these must be added.
 """
 
 from __future__ import annotations
@@ -48,5 +48,5 @@ receivers:
 
 
 def render(slo_file: SloFile) -> str:
-    """The configuration file, as YAML."""
+    """Return the configuration file, as YAML."""
     return HEADER + _TEXT.format(service=slo_file.service)

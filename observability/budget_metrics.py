@@ -1,7 +1,7 @@
-"""What a gateway tells of tenants' budgets: how large they are, what is left, who was refused.
+"""A gateway's metrics of tenants' budgets: limits, what is left, and rejections.
 
-A limit is told from the start, so that a series does not begin with its first refusal. What is left
-is as the last request found it, and after a minute without one it is all of it.
+A limit is exported from the start, so that a series does not begin with its first rejection. The
+rest of a budget is that of the last request, and after a minute without one the whole budget.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _Budget = tuple[str, str, str]
 
 
 class BudgetMetrics:
-    """Of one gateway, for all tenants that have limits; of more than TENANTS_TOLD, the first."""
+    """Metrics of one gateway, for all tenants with limits; if there are more than TENANTS_TOLD, for
+    the first."""
 
     def __init__(self, families: Families) -> None:
         self._families = families
@@ -32,7 +33,7 @@ class BudgetMetrics:
         self._left: dict[_Budget, tuple[int, float]] = {}
 
     def change(self, limits: Mapping[str, Sequence[LimitLeft]]) -> None:
-        """These are the limits of each tenant from now on."""
+        """Set the limits of each tenant."""
         tenants = list(islice((tenant for tenant, own in limits.items() if own), TENANTS_TOLD))
         self._tenants = frozenset(tenants)
         before, self._limits = self._limits, {}
@@ -48,19 +49,19 @@ class BudgetMetrics:
             self._families.budget_left.labels(*budget).set(nan)
 
     def found(self, tenant: str, limits: Iterable[LimitLeft], now: float) -> None:
-        """What a request found left of its budgets."""
+        """Record the budgets that a request left."""
         for of in limits:
             budget = tenant, of.model, of.kind
             if of.left is not None and budget in self._limits:
                 self._left[budget] = of.left, now
 
     def refused(self, tenant: str, model: str, kind: str) -> None:
-        """`kind` was used up, or it was not known whether it was ("unknown")."""
+        """Count a rejection: `kind` was exhausted, or the state was unknown ("unknown")."""
         if tenant in self._tenants:
             self._families.buffer.inc(self._families.budget_refusals, (tenant, model, kind))
 
     def refresh(self, now: float) -> None:
-        """Bring the gauges up to date."""
+        """Update the gauges."""
         for budget, limit in self._limits.items():
             left, found_at = self._left.get(budget, (limit, now))
             if now - found_at > WINDOW_S:

@@ -1,8 +1,8 @@
-"""One endpoint a node for Prometheus: all that the processes of the node have counted.
+"""One metrics endpoint per node for Prometheus, with the counts of all processes of the node.
 
-Every gateway and every engine replica of the node serves it, on one port (SO_REUSEPORT), from the
-files of all (`observability.metric_files`), so it is there as long as any of them is. In a thread:
-what merging takes must not be a stream's time.
+Every gateway and engine replica of the node serves it, on one port (SO_REUSEPORT), from all files
+(`observability.metric_files`). So it is available while any of them runs. It runs in a thread, so
+that merging does not delay streams.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ OWN_NAMES = ("localhost", "host.docker.internal")
 
 
 class NodeCollector(Collector):
-    """The metric files in `folder`; an engine replica's get the labels `pool` and `replica`."""
+    """Collects the metric files in `folder`; those of engine replicas get the labels `pool` and
+    `replica`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -66,10 +67,10 @@ class NodeCollector(Collector):
 
 
 def serve(folder: Path, host: str, port: int, *, fresh_s: float = FRESH_S) -> None:
-    """Serve `folder` from a daemon thread, on a port that others of the node serve, too.
+    """Serve `folder` from a daemon thread, on a port that other processes of the node also serve.
 
-    The files are merged at most once in `fresh_s`. Where the port cannot be listened on, that is
-    logged and the process goes on without.
+    The files are merged at most once in `fresh_s`. If the port cannot be opened, that is logged and
+    the process continues without it.
     """
     exposition, is_local = _Exposition(folder, fresh_s), is_loopback(host)
 
@@ -98,7 +99,7 @@ _FOREIGN = (
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address to listen at."""
+    """Return whether only this machine reaches an address to listen on."""
     if host == "localhost":
         return True
     try:
@@ -108,7 +109,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_this_machine(host_header: str) -> bool:
-    """Whether a `Host` is an address or a name that no web page can point at this machine.
+    """Return whether a `Host` is an address or a name that no web page can point at this machine.
 
     A browser sends the name of the page's server, which may have been rebound to 127.0.0.1.
     """
@@ -127,7 +128,7 @@ def names_this_machine(host_header: str) -> bool:
 
 
 class _Exposition:
-    """What is served; merged at most once in `fresh_s`, however many ask."""
+    """The exposition, merged at most once in `fresh_s`, regardless of the number of requests."""
 
     def __init__(self, folder: Path, fresh_s: float) -> None:
         self._fresh_s = fresh_s
@@ -167,7 +168,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             del self._open[request]
 
     def service_actions(self) -> None:
-        """Twice a second: however slowly a client sends or reads, it holds its thread so long."""
+        """Check connections twice a second, because a slow client occupies its thread."""
         late = time.monotonic() - CONNECTION_S
         for connection, since in list(self._open.items()):
             if since < late:
@@ -175,7 +176,8 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that leaves is no fault, and strangers must not fill a log."""
+        """Ignore the error: a disconnected client is not a fault, and unknown clients must not fill
+        a log."""
         if not isinstance(sys.exception(), OSError):
             logger.exception("the metrics were not answered")
 
@@ -186,7 +188,7 @@ class _ServerOfIpv6(_Server):
 
 class _Handler(WSGIRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What came cannot be read, and the fault is its sender's: never a 5xx."""
+        """Answer an unreadable request, which is the client's fault: never a 5xx."""
         self.request_version = self.protocol_version  # else no status is sent
         text = b"This is no request in HTTP/1.1. Send GET /metrics, and without TLS.\n"
         self.send_response(code if code < HTTPStatus.INTERNAL_SERVER_ERROR else 400)
@@ -196,7 +198,7 @@ class _Handler(WSGIRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Each scrape would be a line."""
+        """Log nothing: each scrape would be a line."""
 
 
 def _merged(files: Iterable[Path]) -> Iterable[Metric]:

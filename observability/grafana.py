@@ -1,11 +1,10 @@
-"""The dashboards in somebody's Grafana: what is there, what a push would change, and the push.
+"""The dashboards in a Grafana: their state, the changes of a push, and the push.
 
-A dashboard is known by its title and its folder, never by a UID. Each push leaves the digest of
-what it pushed as the message of the dashboard's version. So when the latest version is not ours,
-somebody edited the dashboard in Grafana, and a push keeps it. A save names the version that it
-replaces: an edit in the meantime makes it fail. Whatever goes wrong is one `Problem`.
-
-HTTP API: https://grafana.com/docs/grafana/v11.6/developers/http_api/
+A dashboard is identified by title and folder, never by a UID. Each push stores the digest of its
+content as the message of the dashboard's version. If the latest version has another message, the
+dashboard was edited in Grafana, and a push keeps it. A save names the version that it replaces, so
+an edit in the meantime makes it fail. Failures raise `Problem`. HTTP API:
+https://grafana.com/docs/grafana/v11.6/developers/http_api/
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Dashboard = Mapping[str, Any]
 
 
 class PushState(StrEnum):
-    """What a push does to a dashboard."""
+    """The effect of a push on a dashboard."""
 
     MISSING = "missing"
     OUTDATED = "outdated"
@@ -52,7 +51,7 @@ class PushState(StrEnum):
 
 @dataclass(frozen=True)
 class FoundDashboard:
-    """A dashboard as Grafana has it, and how it came there."""
+    """A dashboard in Grafana, and its origin."""
 
     uid: str
     content: Dashboard
@@ -63,7 +62,7 @@ class FoundDashboard:
 
 @dataclass(frozen=True)
 class Compared:
-    """One of our dashboards beside Grafana's."""
+    """A dashboard of Antefix and its state in Grafana."""
 
     title: str
     ours: Dashboard
@@ -82,7 +81,8 @@ class Compared:
         return PushState.SAME if pushed["digest"] == digest(self.ours) else PushState.OUTDATED
 
     def diff(self) -> str:
-        """From Grafana's to ours, as a unified diff of JSON; empty when there is nothing to do."""
+        """Return the changes from Grafana's to Antefix's, as a unified diff of JSON; empty if there
+        are none."""
         if self.state is PushState.SAME:
             return ""
         theirs = as_text(self.theirs.content) if self.theirs else ""
@@ -96,7 +96,8 @@ class Compared:
 
 
 def normalised(dashboard: Dashboard) -> dict[str, Any]:
-    """Without what belongs to one Grafana: its keys, and the data source chosen there."""
+    """Return the dashboard without the data of one Grafana: its keys, and the data source chosen
+    there."""
     kept = {key: value for key, value in dashboard.items() if key not in _OF_THIS_GRAFANA}
     variables = kept.get("templating", {}).get("list", [])
     kept["templating"] = {
@@ -123,7 +124,7 @@ def file_name(title: str) -> str:
 
 
 def read(folder: Path = SHIPPED) -> list[Dashboard]:
-    """The dashboards of a folder, by title. Raises Problem."""
+    """Return the dashboards of a folder, by title. Raises Problem."""
     found = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -142,7 +143,7 @@ def read(folder: Path = SHIPPED) -> list[Dashboard]:
 
 
 class Grafana:
-    """Somebody's Grafana, over HTTP. `token`: of a service account."""
+    """A Grafana, over HTTP. `token`: that of a service account."""
 
     def __init__(self, url: str, token: str) -> None:
         parts = _address(url)
@@ -154,7 +155,7 @@ class Grafana:
         )
 
     def check(self) -> None:
-        """That a Grafana answers there that can have our dashboards."""
+        """Check that a Grafana with support for these dashboards answers."""
         with self._explained("report its version"):
             health = self._api.health.check()
         version = health.get("version", "") if isinstance(health, dict) else None
@@ -169,7 +170,7 @@ class Grafana:
             )
 
     def folder(self, title: str) -> str | None:
-        """The UID of the folder with that title."""
+        """Return the UID of the folder with that title."""
         with self._explained("list folders"):
             folders = self._api.folder.get_all_folders()
         return next((str(f["uid"]) for f in folders if f["title"] == title), None)
@@ -179,7 +180,8 @@ class Grafana:
             return str(self._api.folder.create_folder(title)["uid"])
 
     def titles(self, folder: str) -> dict[str, str]:
-        """UIDs of a folder's dashboards, by title. Raises Problem when two have the same."""
+        """Return UIDs of a folder's dashboards, by title. Raises Problem if two have the same
+        title."""
         hits: list[dict[str, Any]] = []
         page = 1
         with self._explained("list dashboards"):
@@ -209,7 +211,7 @@ class Grafana:
         )
 
     def compare(self, ours: Sequence[Dashboard], folder: str | None) -> list[Compared]:
-        """`folder`: None when Grafana has none yet."""
+        """Compare dashboards. `folder`: None if Grafana does not have it yet."""
         uids = self.titles(folder) if folder is not None else {}
         theirs = {
             board["title"]: self.dashboard(board["title"], uids[board["title"]])
@@ -219,7 +221,7 @@ class Grafana:
         return [Compared(board["title"], board, theirs.get(board["title"])) for board in ours]
 
     def save(self, compared: Compared, folder: str) -> None:
-        """Ours in the place of theirs, which keeps its UID."""
+        """Replace Grafana's dashboard, which keeps its UID."""
         known = compared.theirs
         body = {
             "dashboard": {
@@ -236,7 +238,8 @@ class Grafana:
             self._api.dashboard.update_dashboard(body)
 
     def point_datasource(self, url: str, dry_run: bool = False) -> bool:
-        """The data source Antefix is the Prometheus at `url`; whether that had to be changed."""
+        """Point the data source Antefix at the Prometheus at `url`. Return whether that changed
+        it."""
         wanted = {"name": DATASOURCE, "type": "prometheus", "url": url, "access": "proxy"}
         with self._explained("read data sources", "Admin"):
             sources = self._api.datasource.list_datasources()

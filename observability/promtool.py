@@ -1,4 +1,4 @@
-"""Prometheus' own opinion of a rule file, where its promtool is installed."""
+"""Check of a rule file by Prometheus' promtool, if it is installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def complaints(rules: str) -> str | None:
-    """What promtool says against these rules, in one line; "" when nothing, None without it."""
+    """Return promtool's complaint in one line; "" if there is none, None without promtool."""
     promtool = shutil.which("promtool")
     if promtool is None:
         return None

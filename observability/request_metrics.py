@@ -1,8 +1,8 @@
-"""What one gateway counts of whole requests, and of the promises that they kept or missed.
+"""A gateway's metrics of whole requests, and of the objectives that they met or missed.
 
-Each request is counted against the objectives of the pool that was asked, so the SLO's rules need
-no threshold of their own and fit every fleet. Requests are noted as they come and counted many at
-a time: alone, between all else that a gateway does, each would take several times as long.
+Each request is counted against the objectives of the requested pool, so the SLO's rules need no
+thresholds and fit every fleet. Requests are recorded on arrival and counted in batches, which is
+several times cheaper than one at a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OUTCOMES = ("ok", "invalid", "rejected", "deadline", "failed", "cancelled")
 
 @dataclass(frozen=True)
 class Prices:
-    """Of a million tokens each, in any one currency."""
+    """Prices per million tokens, in any one currency."""
 
     prompt: float
     cached: float
@@ -43,7 +43,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Promise:
-    """One pool's: `objectives` by priority class, then by name, in seconds.
+    """The objectives of one pool: `objectives` by priority class, then by name, in seconds.
 
     Their names are ttft, ttft_p50, tpot and e2e.
     """
@@ -54,7 +54,8 @@ class Promise:
 
 
 class RequestMetrics:
-    """Of all pools of one gateway: name to promise. `under_way` have come, and not ended."""
+    """Metrics of all pools of one gateway: name to objectives. `under_way`: requests in
+    progress."""
 
     def __init__(self, families: Families, promises: Mapping[str, Promise]) -> None:
         self._families = families
@@ -69,7 +70,8 @@ class RequestMetrics:
         self.promise(promises)
 
     def promise(self, promises: Mapping[str, Promise]) -> None:
-        """Count against these from now on; a pool that is not named any more keeps its own."""
+        """Count against these objectives from now on; a pool that is no longer named keeps its
+        own."""
         for pool, promise in promises.items():
             before = self._promises.get(pool)
             if promise != before:
@@ -79,7 +81,7 @@ class RequestMetrics:
                     self._withdraw(pool, before, promise)
 
     def _withdraw(self, pool: str, before: Promise, promise: Promise) -> None:
-        """A series cannot be taken back while other processes share its file."""
+        """Withdraw objectives. A series cannot be removed while other processes share its file."""
         for priority, thresholds in before.objectives.items():
             for objective in thresholds.keys() - promise.objectives.get(priority, {}).keys():
                 self._families.slo_threshold.labels(pool, priority, objective).set(nan)
@@ -112,25 +114,26 @@ class RequestMetrics:
                     of.slo_events.labels(pool, priority, objective, result)
 
     def begun(self, record: RequestRecord) -> None:
-        """It has come, and `record.pool` is known."""
+        """Record a request that arrived; `record.pool` is known."""
         self.under_way[record] = None
 
     def first_token(self, record: RequestRecord) -> None:
         self._answered.append(record)
 
     def ended(self, record: RequestRecord) -> None:
-        """However it went; for one that failed before its pool was known, too."""
+        """Record an ended request of any outcome, also one that failed before its pool was
+        known."""
         self.under_way.pop(record, None)
         self._ended.append(record)
         if len(self._ended) >= AT_ONCE:
             self._count()
 
     def error(self, kind: str) -> None:
-        """An answer to what was no request for a model."""
+        """Count an error response to a request that is not for a model."""
         self._buffer.inc(self._families.errors, ("", kind))
 
     def refresh(self, now: float) -> None:
-        """Bring all of the process's metrics up to date; `now` is on the event loop's clock."""
+        """Update all metrics of the process; `now` is on the event loop's clock."""
         try:
             self._count()
         finally:
@@ -213,9 +216,9 @@ class RequestMetrics:
             self._event(record, "e2e", not is_overdue)
 
     def _is_overdue(self, record: RequestRecord) -> bool:
-        """Whether it took longer than its whole answer may.
+        """Return whether an answer took longer than allowed.
 
-        False for the rest of another gateway's stream: when that request arrived is not known here.
+        False for the rest of another gateway's stream, whose arrival is unknown here.
         """
         due_s = self._threshold(record, "e2e")
         return due_s is not None and record.resumed != "rejoined" and record.duration_s > due_s
@@ -226,7 +229,7 @@ class RequestMetrics:
         self._buffer.inc(self._families.slo_events, labels)
 
     def _left_late(self, record: RequestRecord) -> bool:
-        """Whether its client left after something that it was promised was due and had not come."""
+        """Return whether its client left after an objective was missed."""
         due_s = self._threshold(record, "ttft")
         waited_s = record.duration_s if record.ttft_s is None else record.ttft_s
         is_late = (due_s is not None and waited_s > due_s) or self._is_overdue(record)

@@ -1,8 +1,8 @@
 """Prometheus' rules from an SLO file: the same file gives the same text, byte for byte.
 
-For each SLO the recording rules that Sloth would write, by its names, and one series a pool:
-error ratios over its windows, objective, budget, burn rates, what is left of the period's budget.
-They burn by the multi-window, multi-burn-rate scheme of the SRE Workbook (`slo.BURNS`).
+For each SLO there are the recording rules of Sloth, with its names, and one series per pool: error
+ratios over its windows, objective, budget, burn rates, and the rest of the period's budget. Alerts
+use the multi-window, multi-burn-rate scheme of the SRE Workbook (`slo.BURNS`).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ HEADER = "# Written by `antefix slo render`. Change the SLO file and render it a
 
 
 def render(slo_file: SloFile) -> str:
-    """The rule file, as YAML."""
+    """Return the rule file, as YAML."""
     return HEADER + yaml.dump(
         {"groups": _groups(slo_file)}, Dumper=_Dumper, sort_keys=False, width=1000
     )
 
 
 def alerts(slo_file: SloFile) -> list[Rule]:
-    """Every alerting rule, in the order of the file."""
+    """Return every alerting rule, in the order of the file."""
     burning = [alert for slo in slo_file.slos for alert in _burn_alerts(slo_file, slo)]
     return burning + [
         alert for level in slo_file.levels for alert in _level_alerts(slo_file, level)
@@ -97,7 +97,7 @@ def _all(slo: RatioSlo, window: str) -> str:
 
 
 def _bad(slo: RatioSlo, window: str) -> str:
-    """0 where a pool has had events and no bad one yet."""
+    """Return 0 for a pool that has had events and no bad one yet."""
     return f"{slo.sli.events.error_query.replace(WINDOW, window)} or 0 * {_all(slo, window)}"
 
 
@@ -170,7 +170,7 @@ def _annotations(slo_file: SloFile, alert: str, description: str) -> dict[str, s
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text of several lines as such, and no aliases: people read this file."""
+    """Writes text of several lines as such, and no aliases, for readability."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -1,9 +1,8 @@
-"""A request's spans, made with OpenTelemetry's SDK: imported only where tracing is on.
+"""Spans of a request, created with OpenTelemetry's SDK, which is imported only if tracing is on.
 
-The names of attributes are those of OpenTelemetry's conventions for HTTP and generative AI, in
-the version of opentelemetry-semantic-conventions 0.66; what these do not have begins with
-`antefix.`. Spans leave from a thread of their own: what a collector does not take in time is
-dropped, and no request waits for it.
+Attribute names follow OpenTelemetry's conventions for HTTP and generative AI, in
+opentelemetry-semantic-conventions 0.66; other attributes start with `antefix.`. A separate thread
+exports spans: if a collector does not accept them in time, they are dropped, and no request waits.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _OPERATIONS = {
 
 
 class SpanTracing(GatewayTracing):
-    """Spans of one gateway, sent where the environment says, by `protocol`."""
+    """Spans of one gateway, sent to the collector of the environment by `protocol`."""
 
     def __init__(self, protocol: str, version: str, service_is_named: bool) -> None:
         about = {"service.version": version}
@@ -56,7 +55,8 @@ class SpanTracing(GatewayTracing):
 
 
 def _exporter(protocol: str) -> SpanExporter:
-    """It reads endpoint, headers, certificates and timeout from the environment itself."""
+    """Return an exporter. It reads endpoint, headers, certificates and timeout from the
+    environment."""
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
 
@@ -67,7 +67,7 @@ def _exporter(protocol: str) -> SpanExporter:
 
 
 class SpanTrace(RequestTrace):
-    """One request, from `since_s` seconds ago to `ended`; it is being placed from now on."""
+    """One request, from `since_s` seconds ago to `ended`; its placement starts now."""
 
     def __init__(self, tracer: Tracer, headers: Mapping[str, str], since_s: float) -> None:
         super().__init__(headers)
@@ -115,7 +115,7 @@ class SpanTrace(RequestTrace):
 
 
 class SpanLeg(Leg):
-    """One attempt, begun now."""
+    """One attempt, started now."""
 
     def __init__(self, span: Span, record: RequestRecord) -> None:
         headers: dict[str, str] = {}
@@ -165,7 +165,8 @@ def _set(span: Span, name: str, value: Fact | None) -> None:
 
 
 def _set_error(span: Span, code: str, is_fault: bool) -> None:
-    """`is_fault`: not only the client's own, as OpenTelemetry's HTTP conventions ask."""
+    """Mark an error. `is_fault`: not only the client's fault, as OpenTelemetry's HTTP conventions
+    require."""
     if code:
         span.set_attribute("error.type", code)
     if code and is_fault:

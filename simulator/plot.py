@@ -14,7 +14,7 @@ COLOURS = (OURS, LIMIT, OTHERS, "#009e73", "#cc79a7", "#e69f00")
 
 
 def draw(columns: Sequence[Sequence[Result]], file: Path) -> None:
-    """Write the plot: a column a trace, with the results of its policies, to `file`.
+    """Write the plot to `file`: a column per trace, with the results of its policies.
 
     Raises ImportError without matplotlib.
     """

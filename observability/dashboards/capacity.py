@@ -1,4 +1,4 @@
-"""Capacity: is there room for what comes, and how soon would there be more?"""
+"""Capacity: is there room for the load, and how soon is there more?"""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def _gpus(slo: SloFile) -> Row:
 
 
 def _highest_or(gauge: str, words: str = "none") -> str:
-    """The highest of a gauge in each pool, or one zero with `words` for a pool."""
+    """Return the highest value of a gauge per pool, or one zero with `words` as its pool."""
     return or_none(highest(gauge, "pool"), "pool", words)
 
 

@@ -1,4 +1,4 @@
-"""Engine: what vLLM does inside each replica, by vLLM's own metrics."""
+"""Engine: the work of vLLM inside each replica, by vLLM's metrics."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from observability.slo import SloFile
 
 _EXPLANATION = """\
 **Inside the engines.** vLLM computes prompts (*prefill*) and then one token at a time for all \
-running requests (*decode*), in a common memory, the KV cache. When that is full, requests wait \
-or are preempted: evicted and recomputed.
+running requests (*decode*). Both use a common memory, the KV cache. When that is full, requests \
+wait or are preempted: evicted and recomputed.
 
 **Good:** KV use below 90 %, no preemptions, queue time near zero, gaps between tokens even. \
 **Next:** queue time is long on one replica only: *Routing*; on all: *Capacity*. Prefill is \
@@ -346,7 +346,7 @@ def _speculation() -> Row:
 
 
 def _acceptance() -> list[AnyPanel]:
-    """By vLLM's counters."""
+    """Return panels of acceptance by vLLM's counters."""
     drafts = rate("vllm:spec_decode_num_drafts_total", _BY, REPLICA)
     drafted = rate("vllm:spec_decode_num_draft_tokens_total", _BY, REPLICA)
     accepted = rate("vllm:spec_decode_num_accepted_tokens_total", _BY, REPLICA)

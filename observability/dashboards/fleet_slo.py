@@ -1,4 +1,4 @@
-"""Fleet SLO: does the fleet keep its promises, and how fast is it using up what may go wrong?"""
+"""Fleet SLO: does the fleet meet its objectives, and how fast does it use its error budgets?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Routing: do requests go where their prompt is cached already, and what does it cost if not?"""
+"""Routing: do requests go to replicas that have cached their prompt, and what does it cost if
+not?"""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ from observability.dashboards.queries import (
 from observability.slo import SloFile
 
 _EXPLANATION = """\
-**Where requests go, and why.** A gateway predicts the time to first token of each replica, from \
-its queue, its speed and the part of the prompt in its cache. *Predicted* tokens are those cached \
+**Where requests go, and why.** A gateway predicts each replica's time to first token, from its \
+queue, its speed and the cached part of the prompt. *Predicted* tokens are those cached \
 by the index, *confirmed* those found by the engine. Other prompt tokens are *new* (no replica \
 had them) or lost, by cause: *routing* (another replica had them), *index* (a replica had them, \
 but not the index), *engine* (evicted in between).

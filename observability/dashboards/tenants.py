@@ -1,4 +1,4 @@
-"""Tenants: who uses how much, what does it cost, and who is having a bad time?"""
+"""Tenants: who uses how much, what does it cost, and which tenants have problems?"""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def _trouble() -> Row:
 
 
 def _share_of_all(counter: str, chosen: str = "") -> str:
-    """Of these tenants, in what all tenants of these pools have together."""
+    """Return the share of these tenants in the total of all tenants of these pools."""
     whole = total(counter, "", POOL + chosen)
     mine = total(counter, "tenant", TENANT + chosen)
     return f"{mine} / on() group_left() clamp_min({whole}, 1e-9)"
