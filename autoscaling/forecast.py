@@ -1,9 +1,9 @@
-"""How much is coming: a rate, its trend and how sure they are, from counts that only grow.
+"""Forecast of arrivals: a rate, its trend and their certainty, from counters.
 
-A `History` keeps samples of the counts for HISTORY_S, dense lately and sparse before. A line is
-fitted to the arrivals from the last change on. A change is what noise does not explain: the newest
-WINDOWS_S are each compared with what the line before them had promised, so a cliff counts within
-seconds and Poisson noise does not, whatever the rate. All of it is functions of data.
+A `History` keeps samples of the counters for HISTORY_S, dense lately and sparse before. A line is
+fitted to the arrivals since the last change. A change is a deviation that noise does not explain.
+The newest WINDOWS_S are each compared with the prediction of the line before them. So a cliff
+counts within seconds, and Poisson noise does not, at any rate. All of it is functions of data.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ OUTLIER = 16.0
 
 
 class DemandSample(NamedTuple):
-    """Counts since ever at a time in seconds; None where nobody told.
+    """Counters at a time in seconds; None if unknown.
 
-    `refused` of those that arrived were sent away or elsewhere. `progressed` have been answered:
-    those that are being answered count half. `replica_s` are the seconds that replicas ran.
+    `refused` of the arrived requests were rejected or overflowed. `progressed` requests were
+    answered; running ones count half. `replica_s` are the seconds that replicas ran.
     """
 
     at: float
@@ -52,10 +52,10 @@ class DemandSample(NamedTuple):
 
 @dataclass(frozen=True)
 class Forecast:
-    """A line through the rate of arrivals: `rate` a second at its newest sample, and its slope.
+    """A line through the rate of arrivals: `rate` per second at its newest sample, and its slope.
 
-    It is surest `mean_age_s` before that, with variance `level_var`; `slope_var` is the slope's.
-    It has been seen for `seen_s` seconds.
+    It is most certain `mean_age_s` before that, with variance `level_var`; `slope_var` is the
+    slope's. It covers `seen_s` seconds.
     """
 
     rate: float = 0.0
@@ -66,9 +66,9 @@ class Forecast:
     seen_s: float = 0.0
 
     def at(self, ahead_s: float, sigmas: float = 0.0) -> float:
-        """The rate expected then, so many standard deviations up; never below 0.
+        """Return the rate expected then, `sigmas` standard deviations up; never below 0.
 
-        A trend is followed no longer than it has been seen.
+        A trend is extended no longer than it has been seen.
         """
         ahead = min(ahead_s, self.seen_s)
         distance = ahead + self.mean_age_s if self.slope else 0.0
@@ -78,12 +78,12 @@ class Forecast:
 
 @dataclass(frozen=True)
 class History:
-    """The samples, and what was learned of their noise.
+    """The samples, and their learned noise.
 
-    `changed_at` is when what comes changed last. `dispersion` is the variance of the requests that
-    come in a second over their mean: 1 for Poisson arrivals, more for bursts. `token_dispersion`
-    is the same of uncached tokens, in mean requests: 1 for Poisson arrivals of equal size, 2 for
-    exponential sizes.
+    `changed_at`: the last change of the arrivals. `dispersion`: the variance of the requests per
+    second over their mean: 1 for Poisson arrivals, more for bursts. `token_dispersion`: the same of
+    uncached tokens, in mean requests: 1 for Poisson arrivals of equal size, 2 for exponential
+    sizes.
     """
 
     samples: tuple[DemandSample, ...] = ()
@@ -92,7 +92,8 @@ class History:
     token_dispersion: float = 2.0
 
     def heard(self, sample: DemandSample) -> History:
-        """With the newest sample; the same when it is hardly newer than the last."""
+        """Return the history with the newest sample; unchanged if it is hardly newer than the
+        last."""
         silent = sample.at - self.samples[-1].at if self.samples else math.inf
         if silent < LEAST_S:
             return self
@@ -118,7 +119,7 @@ class History:
         return _fit(_from(self.samples, self.changed_at), self.dispersion)
 
     def growth(self, count: str, window_s: float) -> float:
-        """What this count grew by in the last so many seconds."""
+        """Return the growth of this counter in the last `window_s` seconds."""
         if not self.samples:
             return 0.0
         newest, counted = self.samples[-1], attrgetter(count)
@@ -127,16 +128,18 @@ class History:
         return float(max(0.0, counted(newest) - counted(oldest)))
 
     def per_request(self, count: str) -> float | None:
-        """Tokens of the mean request, over all samples; None when nothing came or nobody told.
+        """Return the tokens of the mean request, over all samples; None without arrivals or
+        reports.
 
-        `count` is a token count of `DemandSample`; output tokens go by what `progressed`.
+        `count` is a token counter of `DemandSample`; output tokens are relative to `progressed`.
         """
         unit = "progressed" if count == "output_tokens" else "arrived"
         return _growth(self.samples, count, unit)
 
 
 def _added(samples: Sequence[DemandSample], sample: DemandSample) -> tuple[DemandSample, ...]:
-    """A count that went down (a gateway was restarted) is counted on from its new value."""
+    """Add a sample. A counter that went down (a gateway was restarted) continues from its new
+    value."""
     fallen = [_fallen(old, new) for old, new in zip(samples[-1], sample, strict=True)]
     if any(fallen[1:]):
         samples = [_lowered(old, fallen) for old in samples]
@@ -164,7 +167,7 @@ def _thinned(samples: Sequence[DemandSample], now: float) -> list[DemandSample]:
 
 
 def _fit(samples: Sequence[DemandSample], dispersion: float) -> Forecast:
-    """The line through the arrivals, each second weighing as much."""
+    """Return the line through the arrivals, with equal weight for each second."""
     if len(samples) < 2:
         return Forecast()
     newest, oldest = samples[-1], samples[0]
@@ -194,8 +197,8 @@ def _fit(samples: Sequence[DemandSample], dispersion: float) -> Forecast:
 
 
 def _changed_at(samples: Sequence[DemandSample], since: float, dispersion: float) -> float:
-    """When what comes changed for the last time: `since`, or the start of the first window in
-    which more or less came than noise explains."""
+    """Return the last change of the arrivals: `since`, or the start of the first window whose
+    arrivals noise does not explain."""
     first = _index(samples, since)
     newest = samples[-1]
     for window in WINDOWS_S:
@@ -219,7 +222,8 @@ def _changed_at(samples: Sequence[DemandSample], since: float, dispersion: float
 def _learned(
     dispersion: float, came: float, expected: float, lasted_s: float, memory_s: float
 ) -> float:
-    """Moved by what came in so many seconds and what was expected."""
+    """Return the dispersion, updated by the arrivals of `lasted_s` seconds and their
+    expectation."""
     if expected <= 0.0:
         return dispersion
     surprise = min((came - expected) ** 2 / expected, OUTLIER * dispersion)
@@ -245,5 +249,5 @@ def _from(samples: Sequence[DemandSample], begin: float) -> Sequence[DemandSampl
 
 
 def _index(samples: Sequence[DemandSample], at: float) -> int:
-    """The newest sample that is no newer than this; the oldest if all are."""
+    """Return the newest sample that is no newer than this; the oldest if all are."""
     return max(0, bisect_right(samples, at, key=lambda sample: sample.at) - 1)

@@ -1,8 +1,8 @@
-"""How many replicas a pool should have, and why: one function of what is known of the pool.
+"""The number of replicas of a pool, and the reason: one function of the known state.
 
-`decide` answers within `Limits` whatever it is told: what is missing, old or absurd counts as
-not known, and on what is not known nothing is scaled down. Up it goes at once to what is needed,
-replicas that are starting included; down one by one, once less was needed for long enough.
+`decide` answers within `Limits` for any input. Missing, old or absurd values count as unknown, and
+nothing is scaled down on unknown values. Scale-up happens at once, counting starting replicas;
+scale-down one by one, after fewer were enough for long enough.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ MAX_STARTUP_S = 3600.0
 
 @dataclass(frozen=True)
 class Signals:
-    """What is known of one pool at `now`; None is what nobody has told.
+    """The known state of one pool at `now`; None is unknown.
 
-    Times are seconds of any one clock. Counts "since ever" only grow: one that goes down (a
-    gateway was restarted) is counted on from there.
+    Times are seconds of any one clock. Counters only grow: one that goes down (a gateway was
+    restarted) continues from there.
     """
 
     now: float
@@ -76,8 +76,8 @@ class Signals:
     startup_s: float | None = None
 
     def checked(self, before: float) -> Signals:
-        """The same, without what is old or no sensible number: that is not known. `before`: the
-        time to go by where `now` is none."""
+        """Return the same without old or invalid values, which are unknown. `before`: the time to
+        use if `now` is invalid."""
         now = known(self.now, -MAX_TIME_S, MAX_TIME_S)
         now = before if now is None else now
         return Signals(
@@ -101,12 +101,11 @@ class Signals:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the fleet file asks of a pool.
+    """The settings of a pool in the fleet file. `max_replicas` includes the warm ones.
 
-    `max_replicas` includes the warm ones. `startup_s` holds until it is measured. A replica goes
-    when it was not needed for `downscale_hold_s`, or for longer where it was needed again after
-    longer (autoscaling/holding.py); with `min_replicas` 0 the last one goes when nothing came and
-    nothing ran for `idle_s`.
+    `startup_s` applies until it is measured. A replica is removed after `downscale_hold_s` without
+    need, or after longer if it was needed again after longer (autoscaling/holding.py). With
+    `min_replicas` 0 the last one is removed after `idle_s` without arrivals and running requests.
     """
 
     min_replicas: int
@@ -123,9 +122,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class ScalingDecision:
-    """`demand` replicas should take traffic; `target` is what to ask for, warm ones included.
+    """A decision: `demand` active replicas; `target` replicas in all, including warm ones.
 
-    `reasons`: `because` names what asked for the most replicas; the rest are its numbers.
+    `reasons`: `because` names the cause with the most replicas; the rest are its numbers.
     """
 
     demand: int
@@ -135,7 +134,7 @@ class ScalingDecision:
 
 
 def decide(signals: Signals, state: State, limits: Limits) -> ScalingDecision:
-    """To be called about once a second with the state that the last call returned."""
+    """Decide. Call it about once a second with the state that the last call returned."""
     signals = signals.checked(state.now)
     now, running, starting = signals.now, signals.running or 0, signals.starting or 0
     state = _resumed(state, now, running + starting, limits)
@@ -178,7 +177,7 @@ def decide(signals: Signals, state: State, limits: Limits) -> ScalingDecision:
 
 
 def _resumed(state: State, now: float, present: int, limits: Limits) -> State:
-    """The state to go on with: what cannot be relied on any more is left out."""
+    """Return the state to continue with, without parts that are no longer reliable."""
     if state.demand is not None and 0.0 <= now - state.now <= MAX_PAUSE_S:
         return state
     # What is there was needed, as far as anybody knows.
@@ -201,7 +200,7 @@ def _resumed(state: State, now: float, present: int, limits: Limits) -> State:
 
 
 def _heard(signals: Signals, state: State, demand: int) -> tuple[State, DemandSample | None]:
-    """The state with what `signals` add to it and this demand, and the counts that they have."""
+    """Return the state with the data of `signals` and this demand, and their counters."""
     # Nobody says how many run: those that should.
     present = demand if signals.running is None else signals.running
     replica_s = state.replica_s + present * (signals.now - state.now)
@@ -224,8 +223,8 @@ def _heard(signals: Signals, state: State, demand: int) -> tuple[State, DemandSa
 
 
 def _stepped(state: State, needed: int, ahead_s: float) -> tuple[State, str | None]:
-    """The state with its demand raised to what is needed, or lowered by one; and why it is not
-    what is needed, if something else decided."""
+    """Return the state with its demand raised to the need, or lowered by one; and the reason if it
+    differs from the need."""
     demand, now = state.demand or 0, state.now
     if needed > demand:
         levels = raised(state.levels, demand, needed)
@@ -261,7 +260,7 @@ def _pool(signals: Signals, state: State, limits: Limits) -> PoolDemand:
 
 
 def _sample(signals: Signals, replica_s: float) -> DemandSample | None:
-    """The counts; None when they are missing or old."""
+    """Return the counters; None if they are missing or old."""
     told_at, arrived, uncached = signals.told_at, signals.arrived, signals.uncached_tokens
     output, prompts = signals.output_tokens, signals.prompt_tokens
     if told_at is None or arrived is None or uncached is None or output is None:
@@ -275,8 +274,8 @@ def _sample(signals: Signals, replica_s: float) -> DemandSample | None:
 
 
 def _engine(signals: Signals, history: History) -> EngineRates:
-    """A replica is at least as fast as it was seen to be; while requests have to wait or go away,
-    that is as fast as it can be.
+    """Return the rates. A replica is at least as fast as observed; while requests wait or are
+    rejected, it is exactly that fast.
     """
     engine, seen = signals.engine, seen_speed(history, signals.queued_tokens or 0.0)
     if engine.prefill_rate is not None:

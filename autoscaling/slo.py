@@ -1,4 +1,4 @@
-"""What a pool promises, and to whom."""
+"""Service level objectives by class."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ PriorityClass = Literal["interactive", "batch"]
 
 @dataclass(frozen=True)
 class Slo:
-    """Service level objective of one priority class, in seconds; None: not promised.
+    """The objectives of one priority class, in seconds; None: no objective.
 
-    Time to first token and end-to-end time count from a request's arrival, `tpot_s` is the time per
-    output token after the first. Nothing is decided by `e2e_s`, which requests are only counted
-    against.
+    Time to first token and end-to-end time start at a request's arrival; `tpot_s` is the time per
+    output token after the first. `e2e_s` decides nothing: requests are only counted against it.
     """
 
     ttft_s: float

@@ -1,4 +1,4 @@
-"""What the autoscaler remembers from one decision to the next."""
+"""The state of the autoscaler between two decisions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MAX_STORED = 5000
 class State:
     """Times are of the caller's clock, in seconds.
 
-    `raised_at` and `lowered_at` are of the demand, `busy_at` is when the pool had something to do.
-    `promoted_from` is the demand that gateways knew when they began to promote, `replica_s` counts
-    the seconds that replicas ran.
+    `raised_at` and `lowered_at` are those of the demand, `busy_at` when the pool last had work.
+    `promoted_from`: the demand that gateways knew when they started to promote. `replica_s`: the
+    seconds that replicas ran.
     """
 
     now: float = 0.0
@@ -37,13 +37,13 @@ class State:
     replica_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; `from_dict` reads it again."""
+        """Return JSON-able data, which `from_dict` reads."""
         history = {**vars(self.history), "samples": [list(s) for s in self.history.samples]}
         return {**vars(self), "history": history, "levels": [list(level) for level in self.levels]}
 
     @classmethod
     def from_dict(cls, stored: Any) -> State:
-        """What was not written by `to_dict` is as if nothing had ever been remembered."""
+        """Return the stored state; an empty one for data that `to_dict` did not write."""
         try:
             return _restored(stored)
         except (KeyError, TypeError, ValueError):
@@ -51,7 +51,7 @@ class State:
 
 
 def known(value: object, least: float = 0.0, most: float = MAX_COUNT) -> float | None:
-    """None for what is no number, not finite or out of bounds."""
+    """Return the number; None if it is not a number, not finite or out of bounds."""
     if not isinstance(value, int | float) or not least <= value <= most:
         return None
     return float(value)

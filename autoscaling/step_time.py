@@ -1,7 +1,7 @@
-"""How long an engine's decode steps take, learned as it runs: step_s + sequences * sequence_s.
+"""The time of an engine's decode steps, learned while it runs: step_s + sequences * sequence_s.
 
-Steps are remembered by how many sequences they served, in powers of two, and each such group
-forgets by itself: hours at one load leave the line's slope as it was learned at others.
+Steps are remembered by their number of sequences, in powers of two, and each such group forgets
+separately: hours at one load keep the slope that was learned at others.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ class StepTime:
         self._groups: dict[int, _Group] = {}
 
     def add(self, latencies: Sequence[float], served: int) -> None:
-        """A step of the engine: the seconds since the token before, of each that got a next one.
+        """Add a step of the engine: the seconds since the previous token, of each request that got
+        a next one.
 
-        It had `served` requests in it; with more of them than latencies it also computed prompts,
-        perhaps a piece only, and tells nothing.
+        The step had `served` requests. If that is more than the latencies, it also computed
+        prompts, perhaps parts, and is ignored.
         """
         if not latencies or served > len(latencies):
             return
@@ -47,9 +48,10 @@ class StepTime:
             self._groups.setdefault(sequences.bit_length(), _Group()).add(sequences, seconds)
 
     def line(self) -> tuple[float, float]:
-        """`step_s` and `sequence_s` in seconds, neither negative; both 0 before enough steps.
+        """Return `step_s` and `sequence_s` in seconds, neither negative; both 0 before enough
+        steps.
 
-        From one load alone nothing tells how the time would grow: all of it is `step_s`.
+        With data of one load only, the growth of the time is unknown, and all of it is `step_s`.
         """
         groups = [group for group in self._groups.values() if group.weight >= TELLING_STEPS]
         total = sum(group.weight for group in groups)

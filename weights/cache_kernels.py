@@ -1,10 +1,10 @@
-"""Which attention kernels read which KV cache, on which GPU.
+"""Attention kernels by KV cache and GPU.
 
 From the sources of vLLM 0.32, below vllm/: `supported_kv_cache_dtypes` of
 v1/attention/backends/{flash_attn,flashinfer,triton_attn,flex_attention,cpu_attn}.py and of mla/.
-FlashAttention's FP8 begins with Hopper (fa_utils.py `flash_attn_supports_kv_cache_dtype`), Triton's
-with capability 8.9 (triton_attn.py `TritonAttentionImpl`). vLLM does not start with a backend that
-is named and does not read the cache (platforms/cuda.py `get_attn_backend_cls`).
+FlashAttention's FP8 requires Hopper (fa_utils.py `flash_attn_supports_kv_cache_dtype`), Triton's
+capability 8.9 (triton_attn.py `TritonAttentionImpl`). vLLM does not start with a configured backend
+that cannot read the cache (platforms/cuda.py `get_attn_backend_cls`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _fp8(
 
 
 def named_backend(engine: EngineConfig) -> tuple[str, str]:
-    """The attention backend that is named, and where; empty where vLLM chooses it."""
+    """Return the configured attention backend and its key; empty if vLLM chooses it."""
     if named := engine.args.get("attention_backend"):
         return "engine_args.attention_backend", str(named).upper()
     config = engine.args.get("attention_config")

@@ -1,11 +1,11 @@
-"""The text that shows a quantizer what the model will see.
+"""Calibration text, which represents the model's future input.
 
     .txt      one long text
     .jsonl    an object a line: `text`, `prompt`, chat `messages`, or the `turns` of a user
 
-All of it becomes one stream of tokens, conversations through the model's chat template; windows
-of equal length are taken from it, evenly spread. Nothing is drawn by chance, so the same file
-gives the same weights. A file that is no such thing is a `Problem` with its line.
+All of it becomes one stream of tokens, conversations through the model's chat template. Windows of
+equal length are taken from it, evenly spread. No choice is random, so the same file gives the same
+weights. An invalid file is a `Problem` with its line.
 """
 
 import json
@@ -70,7 +70,8 @@ def token_windows(
     count: int,
     length: int,
 ) -> list[list[int]]:
-    """At most `count` windows of `length` tokens; one shorter window if the text has no more."""
+    """Return at most `count` windows of `length` tokens; one shorter window if the text has no
+    more."""
     stream = [token for sample in samples for token in encode(sample)]
     if len(stream) < LEAST_TOKENS:
         raise Problem(

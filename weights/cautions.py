@@ -1,4 +1,4 @@
-"""Where 4-bit weights lose more than a perplexity shows."""
+"""Cautions: models that lose more in 4 bits than the perplexity shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DELICATE = re.compile(r"distill|math|code|(?<![a-z0-9])r1(?![a-z0-9])", re.IGNO
 
 
 def four_bit_cautions(model: str, parameters: int) -> Iterator[str]:
-    """Of a model of that name and so many parameters: what to look at before 4 bits are served.
+    """Yield what to check before serving 4 bits, for a model of that name and number of parameters.
 
     The loss of the embedded model was measured (docs/benchmarks/weights.md).
     """

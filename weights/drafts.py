@@ -1,10 +1,10 @@
-"""A draft model made of a model's own first layers: same tokenizer, embeddings, norm and head.
+"""A draft model from a model's first layers, with the same tokenizer, embeddings, norm and head.
 
     python -m weights.drafts MODEL LAYERS FOLDER
 
-Bytes are copied as they are, so a layer keeps its dtype and its quantization, and neither torch
-nor the memory of the model is needed. FOLDER appears whole, in one rename, or not at all. Such a
-draft is nearly free to make and often wrong: `antefix tune-speculation` tells whether it pays.
+Bytes are copied unchanged, so a layer keeps its dtype and its quantization, and neither torch nor
+the memory of the model is needed. FOLDER is created complete, in one rename, or not at all. Such a
+draft is nearly free to create and often wrong: `antefix tune-speculation` measures whether it pays.
 """
 
 import json
@@ -39,9 +39,10 @@ class _Stored:
 
 
 def first_layers(model: Path, layers: int, folder: Path) -> None:
-    """Writes to `folder`, which must not exist, the model in `model` with `layers` layers.
+    """Write the model in `model` with only its first `layers` layers to `folder`, which must not
+    exist.
 
-    Raises Problem for a model that cannot be cut so, OSError where the disk refuses.
+    Raises Problem for a model that cannot be cut like this, OSError for errors of the disk.
     """
     config = _config(model)
     whole = config["num_hidden_layers"]
@@ -109,7 +110,7 @@ def _tensors_of(file: Path) -> Iterator[tuple[str, _Stored]]:
 
 
 def _layer_of(name: str) -> int:
-    """-1 for what belongs to no layer."""
+    """Return the layer of a tensor; -1 for a tensor outside of layers."""
     found = _LAYER.search(name)
     return int(found[1]) if found else -1
 
@@ -146,7 +147,8 @@ def _copy(source: Any, out: Any, size: int) -> None:
 
 
 def _companions(model: Path) -> Iterator[Path]:
-    """Tokenizer, chat template and configurations; no sums, which are of the whole model."""
+    """Return tokenizer, chat template and configurations, without sums, which are those of the
+    whole model."""
     for file in sorted(model.iterdir()):
         named_out = any(file.match(pattern) for pattern in _NOT_KEPT)
         if file.is_file() and file.suffix in _KEPT_SUFFIXES and not named_out:

@@ -1,7 +1,7 @@
-"""What the planner expects of one engine that is configured already: cache, speed, attention.
+"""The plan of a configured engine: cache, speed, attention.
 
-vLLM 0.32 chooses FlashAttention below Blackwell for caches of 16 bit
-(vllm/platforms/cuda.py `_get_backend_priorities`), and Triton's for caches with scales.
+vLLM 0.32 chooses FlashAttention below Blackwell for caches of 16 bit (vllm/platforms/cuda.py
+`_get_backend_priorities`), and Triton's for caches with scales.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ _BLACKWELL = (10, 0)
 
 @dataclass(frozen=True)
 class EnginePlan:
-    """`kv_tokens` fit in the cache of one replica; `roofline` predicts its times. None: that is not
-    planned, and `no_kv_tokens` or `no_roofline` says why. `attention`: the backend that vLLM should
-    choose, empty where nothing is expected. `is_quantized`: None where the model is not known."""
+    """Expectations. `kv_tokens` fit in the cache of one replica; `roofline` predicts its times.
+
+    None: it is not planned, and `no_kv_tokens` or `no_roofline` is the reason. `attention`: the
+    backend that vLLM should choose, empty if unknown. `is_quantized`: None if the model is unknown.
+    """
 
     kv_tokens: int | None = None
     no_kv_tokens: str = ""
@@ -40,7 +42,7 @@ class EnginePlan:
 
 
 def engine_plan(model: Model, engine: EngineConfig, device: Device | None) -> EnginePlan:
-    """`engine.args` should name the dtype that the engine computes in; `device` None: not known."""
+    """Return the plan. `engine.args` should set the dtype of the engine; `device` None: unknown."""
     plan = EnginePlan(is_quantized=bool(model.method or engine.quantization))
     cache = cache_dtype_of(engine)
     if cache is None or device is None:

@@ -68,11 +68,11 @@ SLOW_BACKENDS = ("conch", "emulation", "exllama", "torch", "triton")
 
 @dataclass(frozen=True)
 class Stored:
-    """How a checkpoint keeps the weights of its linear layers.
+    """The storage of a checkpoint's linear layers.
 
-    `activations`: what inputs are rounded to before they are multiplied; empty: nothing.
-    `group`: inputs that share a scale, -1 for all of an output; 0 where there are no groups.
-    `block`: outputs x inputs that share a scale.
+    `activations`: the type to which inputs are rounded before multiplication; empty: none. `group`:
+    inputs that share a scale, -1 for all of an output; 0 without groups. `block`: outputs x inputs
+    that share a scale.
     """
 
     method: str
@@ -84,7 +84,7 @@ class Stored:
 
     @property
     def words(self) -> str:
-        """As people call it: W4A16, W8A8 INT8, FP8."""
+        """The usual name: W4A16, W8A8 INT8, FP8."""
         if self.weights == "fp8":
             return "FP8"
         bits = {"int4": "W4", "int8": "W8", "fp4": "FP4 W4"}.get(self.weights, "")
@@ -95,7 +95,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class KernelVerdict:
-    """Of a kernel: `refuse` where there is none, `warn` where it is slow."""
+    """A verdict about a kernel: `refuse` if there is none, `warn` if it is slow."""
 
     refuses: bool
     message: str
@@ -103,7 +103,8 @@ class KernelVerdict:
 
 
 def stored_in(quantization: Mapping[str, Any] | None) -> tuple[Stored, ...]:
-    """The formats in a config.json's `quantization_config`; none for weights of 16 or 32 bit."""
+    """Return the formats in a config.json's `quantization_config`; none for weights of 16 or 32
+    bit."""
     if not quantization:
         return ()
     method = str(quantization.get("quant_method", "")).lower()
@@ -120,7 +121,7 @@ def stored_in(quantization: Mapping[str, Any] | None) -> tuple[Stored, ...]:
 
 
 def config_groups(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """compressed-tensors' formats, each with the layers it is for."""
+    """Return compressed-tensors' formats, each with its layers."""
     groups = _mapping(quantization.get("config_groups"))
     return [group for group in groups.values() if isinstance(group, Mapping)]
 
@@ -139,7 +140,7 @@ def _compressed(group: Mapping[str, Any]) -> Stored:
 
 
 def _type_of(numbers: Mapping[str, Any]) -> str:
-    """compressed-tensors' `type` and `num_bits` in one word; empty: not quantized."""
+    """Return compressed-tensors' `type` and `num_bits` in one word; empty: not quantized."""
     bits = numbers.get("num_bits")
     if not isinstance(bits, int):
         return ""
@@ -157,15 +158,15 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _whole(value: Any) -> int:
-    """A group size: -1 or above 0; 0 for anything else."""
+    """Return a group size: -1 or above 0; 0 for any other value."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return value if is_number and (value > 0 or value == -1) else 0
 
 
 def fits(named: str, method: str) -> bool:
-    """Whether vLLM takes `quantization: named` for a checkpoint of that quant_method.
+    """Return whether vLLM accepts `quantization: named` for a checkpoint of that quant_method.
 
-    Said only of pairs that are known here; all others are taken to fit.
+    It is known only for some pairs; all others are assumed to fit.
     """
     if method not in ("awq", "gptq", "compressed-tensors", "fp8") or named == method:
         return True
@@ -175,7 +176,7 @@ def fits(named: str, method: str) -> bool:
 
 
 def verdicts(stored: Stored, capability: Capability | None) -> Iterator[KernelVerdict]:
-    """What the kernels for these weights are like. `capability` None: vLLM's CPU build."""
+    """Yield verdicts about the kernels for these weights. `capability` None: vLLM's CPU build."""
     if stored.method in GONE:
         yield KernelVerdict(
             True,
@@ -189,7 +190,7 @@ def verdicts(stored: Stored, capability: Capability | None) -> Iterator[KernelVe
 
 
 def verdicts_while_loading(named: str, capability: Capability | None) -> Iterator[KernelVerdict]:
-    """What the kernels are like for 16-bit weights that vLLM quantizes by this name."""
+    """Yield verdicts about the kernels for 16-bit weights that vLLM quantizes by this name."""
     if named in EXPERTS_WHILE_LOADING:
         yield from verdicts(Stored(named), capability)
     elif named == "fp8_per_channel" and _is_between(LEAST_FOR_INTEGERS, capability, LEAST_FOR_FP8):

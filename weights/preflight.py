@@ -1,11 +1,10 @@
-"""What is wrong with serving a model by these arguments on this device, before it is loaded.
+"""Faults of serving a model with these arguments on this device, before it is loaded.
 
 A pure function of a model's config.json and the engine's arguments. `refuses` marks what vLLM
-cannot start or would corrupt; a warning is what works, slowly or other than meant. Of what is not
-known nothing is said. The rules are vLLM 0.32's: weights.kernels, weights.cache_kernels,
-weights.divisions and weights.fits name their sources; contexts are those of config/model.py
-`_get_and_verify_max_len`, drafts those of config/speculative.py
-`verify_equal_vocab_size_if_draft_model`.
+cannot start or would corrupt; a warning marks what works slowly or not as intended. Unknown facts
+give no findings. The rules are vLLM 0.32's: weights.kernels, weights.cache_kernels,
+weights.divisions and weights.fits name their sources. Contexts follow config/model.py
+`_get_and_verify_max_len`, drafts config/speculative.py `verify_equal_vocab_size_if_draft_model`.
 """
 
 from __future__ import annotations
@@ -42,8 +41,10 @@ _DRAFT = "engine_args.speculative_config.model"
 def findings(
     model: Model, engine: EngineConfig, device: Device | None = None, draft: Model | None = None
 ) -> list[Finding]:
-    """`device` None: it is not known what replicas run on, so that kernels and memory are left
-    out. `draft`: of speculative_config, where its config is known."""
+    """Return the findings. `device` None: unknown, so kernels and memory are not checked.
+
+    `draft`: that of speculative_config, if its config is known.
+    """
     found = [*_context(model, engine), *dimension_findings(model, engine)]
     found += _named_quantization(model, engine, device)
     found += _dtype_of_kernels(model, engine)
@@ -59,7 +60,7 @@ def findings(
 
 
 def overflow_findings(here: int | None, there: int | None, to: str) -> list[Finding]:
-    """Of the contexts, in tokens, of a pool and of the one it overflows to."""
+    """Compare the contexts, in tokens, of a pool and of its overflow pool."""
     if here is None or there is None or there >= here:
         return []
     message = (
@@ -83,7 +84,8 @@ def _context(model: Model, engine: EngineConfig) -> Iterator[Finding]:
 
 
 def _stretches_otherwise(engine: EngineConfig) -> bool:
-    """Whether positions are scaled in a way that may lengthen the context: not as YaRN does it."""
+    """Return whether positions are scaled in a way that may lengthen the context, other than
+    YaRN's."""
     overrides = str(engine.args.get("hf_overrides") or "")
     return "rope" in overrides and not any(kind in overrides for kind in _LENGTHEN_NOTHING)
 
@@ -162,7 +164,7 @@ def _verdicts(model: Model, engine: EngineConfig, device: Device) -> Iterator[Ke
 
 
 def _slow_by_choice(model: Model, engine: EngineConfig) -> Iterator[Finding]:
-    """A slow kernel that was asked for, where vLLM would have taken a fast one."""
+    """Yield slow kernels that were selected although vLLM would choose a fast one."""
     named, method = engine.quantization, model.method
     integers = any(stored.weights in ("int4", "int8") for stored in model.stored)
     if named == "moe_wna16" and method in ("awq", "gptq"):
@@ -216,8 +218,8 @@ def _bfloat16(engine: EngineConfig, device: Device) -> Iterator[Finding]:
 
 
 def _draft_degree(engine: EngineConfig) -> Iterator[Finding]:
-    """By config/speculative.py `_verify_and_get_draft_tp`, and v1/spec_decode/draft_model.py for a
-    draft model, below vllm/."""
+    """Check the draft's degree, by config/speculative.py `_verify_and_get_draft_tp`, and
+    v1/spec_decode/draft_model.py for a draft model, below vllm/."""
     config, whole = engine.speculation, engine.tensor_parallel
     method, degree = config.get("method"), config.get("draft_tensor_parallel_size")
     is_model = method == "draft_model"

@@ -1,15 +1,15 @@
-"""Files of prompts and of texts, as users have them; read where they are.
+"""Files of prompts and of texts.
 
 A file whose name ends in .jsonl holds one object a line, with one of these keys:
 
-    turns      a list of user messages, as MT-bench has them; the first is taken, since each of
+    turns      a list of user messages, as in MT-bench; only the first is used, since each of
                the others follows an answer that is not in the file
     messages   a conversation, each message with a role and a content
     prompt     one user message
     text       a document, or, as a prompt, one user message
 
-Any other file is plain text: one prompt a line, or one document. Whatever is wrong with a file
-is a `Problem` that names it, and the line.
+Any other file is plain text: one prompt per line, or one document. A fault of a file is a `Problem`
+that names the file and the line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEYS = ("turns", "messages", "prompt", "text")
 
 
 def read_prompts(path: Path) -> list[Conversation]:
-    """Every prompt of the file, in its order; at least one."""
+    """Return every prompt of the file, in its order; at least one."""
     lines = _content(path).splitlines()
     if path.suffix == ".jsonl":
         documents = [_document(path, n, line) for n, line in enumerate(lines, 1) if line.strip()]
@@ -40,7 +40,7 @@ def read_prompts(path: Path) -> list[Conversation]:
 
 
 def read_texts(path: Path) -> list[str | Conversation]:
-    """Every text of the file: documents as they are, the others as conversations."""
+    """Return every text of the file: documents unchanged, the others as conversations."""
     content = _content(path)
     if path.suffix != ".jsonl":
         return [content]

@@ -1,4 +1,4 @@
-"""What one quantization is to do, as its process gets it and as a resumed one compares it."""
+"""The parameters of one quantization, for its process and for a resumed one to compare."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ class QuantizeJob:
         return cls(**json.loads(text))
 
     def digest(self) -> str:
-        """Changes with the job, the calibration text and the model's files."""
+        """Return a digest that changes with the job, the calibration text and the model's files."""
         found = hashlib.sha256(self.to_json().encode())
         if self.calibration is not None:
             found.update(Path(self.calibration).read_bytes())

@@ -1,13 +1,14 @@
-"""Quantizes one model with llm-compressor. A process of its own, which has its packages in front:
+"""Quantize one model with llm-compressor, in a separate process with its packages first in the
+path:
 
     python -m weights.quantizing FOLDER
 
     FOLDER/job.json   a QuantizeJob
-    FOLDER/layers/    each finished decoder layer, so that the next run goes on from there
-    FOLDER/model/     what vLLM serves, complete once this process has ended with 0
+    FOLDER/layers/    each finished decoder layer, so that the next run resumes there
+    FOLDER/model/     the model for vLLM, complete once this process has exited with 0
 
-Prints `<fraction> <what it does>` lines on standard output, and before it fails for a reason that
-the user can do something about, `error <JSON of message and remedy>`.
+It prints `<fraction> <step>` lines on standard output. Before it fails for a reason that users can
+fix, it prints `error <JSON of message and remedy>`.
 """
 
 import datetime
@@ -124,7 +125,8 @@ def _where(job: QuantizeJob) -> dict[str, Any]:
 
 
 def _group_size(job: QuantizeJob, scheme: Scheme) -> int | None:
-    """Asked of a model without weights, so that a size that does not fit is told at once."""
+    """Return the group size from the model without weights, so that an unsuitable one is reported
+    at once."""
     config = AutoConfig.from_pretrained(**_where(job))
     already = getattr(config, "quantization_config", None)
     if already and not job.gguf:
@@ -161,7 +163,7 @@ def _windows(job: QuantizeJob, tokenizer: PreTrainedTokenizerBase) -> list[list[
 
 
 def _load(job: QuantizeJob, folder: Path, calibrating: bool) -> tuple[PreTrainedModel, torch.dtype]:
-    """The model, and the number format in which it is to be written."""
+    """Return the model, and the number format in which it is written."""
     how: dict[str, Any] = {"dtype": "auto"}
     if job.gguf:
         how = {"quantization_config": GgufConfig(dequantize=True), "dtype": torch.bfloat16}
@@ -201,11 +203,11 @@ def _recipe(
 
 @CalibrationPipeline.register("resumable")
 class ResumableCalibration(CalibrationPipeline):  # type: ignore[misc]
-    """One decoder layer after the other: its inputs are shown to the modifiers, they change its
-    weights, and the outputs of the changed layer are the inputs of the next.
+    """Calibrate one decoder layer after the other.
 
-    A finished layer is kept on the disk. A later run loads it and only computes its outputs, which
-    are then those of an uninterrupted run, bit for bit.
+    The modifiers see its inputs and change its weights. The outputs of the changed layer are the
+    inputs of the next. A finished layer is stored on the disk. A later run loads it and only
+    computes its outputs, which equal those of an uninterrupted run, bit for bit.
     """
 
     folder: Path
@@ -252,7 +254,7 @@ class ResumableCalibration(CalibrationPipeline):  # type: ignore[misc]
 
 
 def _keep(model: Any, part: Subgraph, file: Path) -> None:
-    """Writes what the modifiers may have changed; the file gets its name when it is whole."""
+    """Write what the modifiers may have changed; the file gets its name when it is complete."""
     modules = part.submodules(model)
     if not any(is_module_quantized(module) for module in modules):
         return

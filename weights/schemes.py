@@ -1,8 +1,8 @@
-"""The ways to quantize a model, and the group sizes that fit one.
+"""Quantization schemes, and the group sizes that fit a model.
 
-What each writes is compressed-tensors, which vLLM serves as it is. Weight-only schemes make a
-decode step cheaper, since it waits for memory; W8A8 schemes make large batches cheaper too, since
-those wait for arithmetic.
+Each writes compressed-tensors, which vLLM serves directly. Weight-only schemes make a decode step
+cheaper, because it waits for memory. W8A8 schemes make large batches cheaper too, because those
+wait for arithmetic.
 
 AWQ: Lin et al. 2023 (arXiv 2306.00978); GPTQ: Frantar et al. 2022 (2210.17323); SmoothQuant: Xiao
 et al. 2022 (2211.10438).
@@ -36,11 +36,12 @@ class Scheme:
     weight_bits: int
     weight_type: Literal["int", "float"]
     activation_bits: int
-    """16: not quantized; 8: quantized for each token as it comes."""
+    """16: not quantized; 8: quantized per token, at run time."""
     method: Literal["round", "awq", "gptq", "smoothquant"]
     symmetric: bool
     grouped: bool
-    """Whether a weight's scale is that of a group of inputs; else of a whole output channel."""
+    """Whether a weight's scale is that of a group of inputs; otherwise of a whole output
+    channel."""
     served_by: str
     meant_for: str
 
@@ -49,7 +50,7 @@ class Scheme:
         return self.method != "round"
 
     def arguments(self, group_size: int | None) -> dict[str, Any]:
-        """Of compressed-tensors' QuantizationScheme, for all linear layers."""
+        """Return arguments of compressed-tensors' QuantizationScheme, for all linear layers."""
         weights: dict[str, Any] = {
             "num_bits": self.weight_bits,
             "type": self.weight_type,
@@ -116,10 +117,11 @@ def scheme_called(name: str) -> Scheme:
 
 
 def fitting_group(inputs: Mapping[str, int], wanted: int | None, tensor_parallel: int) -> int:
-    """The group size for layers of so many inputs each: `wanted`, or the largest that fits.
+    """Return the group size for layers of these numbers of inputs: `wanted`, or the largest that
+    fits.
 
-    A group may not cross the border between two GPUs. Raises Problem naming the first layer
-    that stands in the way.
+    A group may not cross the border between two GPUs. Raises Problem that names the first
+    unsuitable layer.
     """
     on_one_gpu = {
         layer: _inputs_of_one_gpu(layer, size, tensor_parallel) for layer, size in inputs.items()

@@ -1,4 +1,4 @@
-"""Scores of a model on tasks, as lm-eval measured them, kept beside the weights that they judge.
+"""Scores of a model on tasks from lm-eval, stored next to the evaluated weights.
 
     antefix-scores.json   a `TaskScores`
 
@@ -28,7 +28,7 @@ STANDARD_ERRORS = 1.96
 
 @dataclass(frozen=True)
 class TaskScore:
-    """`stderr`: of the mean; `samples`: questions that were asked. None: not told."""
+    """A score. `stderr`: that of the mean; `samples`: the number of questions. None: unknown."""
 
     value: float
     stderr: float | None
@@ -37,14 +37,14 @@ class TaskScore:
 
     @property
     def low(self) -> float:
-        """The lower end of the 95 % interval; the value itself where no error was told."""
+        """The lower end of the 95 % interval; the value itself without a known error."""
         return self.value - STANDARD_ERRORS * (self.stderr or 0.0)
 
 
 @dataclass(frozen=True)
 class TaskScores:
-    """Of one model. `digest`: of its weights (`weights.checkpoint`). `model`: as requests named it.
-    `scores`: by task and metric, as `hellaswag/acc_norm`."""
+    """The scores of one model. `digest`: of its weights (`weights.checkpoint`). `model`: its name
+    in requests. `scores`: by task and metric, such as `hellaswag/acc_norm`."""
 
     date: str
     harness: str
@@ -53,7 +53,7 @@ class TaskScores:
     scores: Mapping[str, TaskScore]
 
     def too_low(self, least: Mapping[str, float]) -> list[str]:
-        """What does not reach its least score, in words; empty where all does."""
+        """Return the scores below their minimum as text; empty if there are none."""
         return [words for name, limit in least.items() if (words := self._complaint(name, limit))]
 
     def _complaint(self, name: str, limit: float) -> str:
@@ -70,7 +70,7 @@ class TaskScores:
         )
 
     def with_older(self, older: TaskScores | None) -> TaskScores:
-        """With what an earlier run on other tasks found of the same weights."""
+        """Return the scores with those of an earlier run on other tasks with the same weights."""
         if older is None or older.digest != self.digest:
             return self
         return replace(self, scores={**older.scores, **self.scores})
@@ -80,7 +80,7 @@ _ADAPTER = TypeAdapter(TaskScores)
 
 
 def imported(text: str, digest: str) -> TaskScores:
-    """The scores in a results file of lm-eval. Raises Problem where it is none."""
+    """Return the scores in a results file of lm-eval. Raises Problem if it is not one."""
     try:
         found = json.loads(text)
         scores = dict(_scores(found))
@@ -122,7 +122,7 @@ def _scores(found: Mapping[str, Any]) -> Iterator[tuple[str, TaskScore]]:
 
 
 def read(folder: Path) -> TaskScores | None:
-    """The scores in a model's folder; None where it has none."""
+    """Return the scores in a model's folder; None if it has none."""
     file = folder / NAME
     try:
         return _ADAPTER.validate_json(file.read_bytes())
@@ -136,7 +136,7 @@ def read(folder: Path) -> TaskScores | None:
 
 
 def write(folder: Path, scores: TaskScores) -> None:
-    """Whole or not at all. Raises OSError."""
+    """Write the scores, completely or not at all. Raises OSError."""
     file = folder / NAME
     partial = file.with_name(f"{file.name}.{os.getpid()}")
     try:
