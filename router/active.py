@@ -1,19 +1,20 @@
-"""How many replicas of a pool take traffic: one number in Redis, followed by all its gateways.
+"""The number of active replicas of a pool: one value in Redis that all its gateways follow.
 
     key       value                                                    lifetime
-    active    "<count> <promoted>", signed: the <count> most senior    for good
+    active    "<count> <promoted>", signed: the <count> most senior    no expiry
               of the live replicas take traffic, and <promoted> of
               these because gateways asked for more than the
               autoscaler
 
-The other live replicas are warm: loaded, and idle. Who is most senior follows from the replicas'
-own snapshots (`router.load`), so a dead one is replaced by the next without a word. Who writes
-says what it had seen, and nothing is written if another was faster: gateways that see the same
-overload promote one replica together, and the autoscaler undoes no promotion unseen.
+The other live replicas are warm: loaded and idle. Seniority follows from the replicas' snapshots
+(`router.load`), so the next replica replaces a dead one without a message. A writer names the value
+that it has read, and nothing is written if another writer was faster. So gateways that see the same
+overload promote one replica together, and the autoscaler never undoes a promotion that it has not
+seen.
 
-Without the number all replicas take traffic. A number that the fleet did not sign counts as none,
-and the next writer that has seen none replaces it. Raises REDIS_FAILURES within REDIS_TIMEOUT_S;
-what failed may have happened or not, and the next reading tells.
+Without the number all replicas take traffic. A number that the fleet did not sign counts as
+missing, and the next writer that has read none replaces it. Raises REDIS_FAILURES within
+REDIS_TIMEOUT_S. A failed write may have happened, and the next reading shows it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Active:
-    """`count` replicas take traffic, `promoted` of them beyond what the autoscaler asked for."""
+    """`count` replicas take traffic, `promoted` of them beyond the autoscaler's number."""
 
     count: int
     promoted: int = 0
@@ -61,7 +62,7 @@ def active_key(pool: str) -> str:
 
 
 def parsed(value: str | None, pool: str = "", signer: Signer | None = None) -> Active | None:
-    """What the pool's key holds; None for nothing, or nothing that is readable and genuine."""
+    """Return the value of the pool's key; None if it is missing, unreadable or not genuine."""
     text = opened(signer, active_key(pool), value) if value else None
     found = _FORM.fullmatch(text or "")
     return Active(int(found[1]), int(found[2])) if found else None
@@ -83,16 +84,15 @@ class ActiveWriter:
     signer: Signer | None = None
 
     async def publish(self, count: int, seen: Active | None) -> Active | None:
-        """Let `count` replicas take traffic, if the number is still the one `seen`.
+        """Let `count` replicas take traffic, if the number is still `seen`.
 
-        Returns what it is now: `Active(count)`, or what another made it meanwhile.
+        Return the current number: `Active(count)`, or the one that another writer set meanwhile.
         """
         return await self._replace(seen, Active(max(0, count)))
 
     async def promote(self, seen: Active) -> Active | None:
-        """Let one more replica take traffic, if the number is still the one `seen`.
-
-        Returns what it is now.
+        """Let one more replica take traffic, if the number is still `seen`. Return the current
+        number.
         """
         # one replica takes traffic even where the number is 0
         count = max(1, seen.count) + 1

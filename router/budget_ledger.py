@@ -1,34 +1,36 @@
-"""Budgets of requests, tokens and concurrent requests, kept in Redis for all gateways together.
+"""Budgets of requests, tokens and concurrent requests, stored in Redis for all gateways together.
 
-What is granted never exceeds a limit within any 60 s:
+Grants never exceed a limit within any 60 s:
 
 - A reservation is one script (`budget_scripts`). It counts in its second, in a window of 62 buckets
-  of a second with its running sum, which any 60 s lie in: 97 % of a limit can be used at a steady
-  rate. Settling takes back, from the same second, what was not used. What a dead gateway reserved
-  and did not settle counts in full until it leaves the window, for its engines may have computed it
-  and its clients read it; its concurrent requests are leases, which lapse unless renewed.
-- Without Redis a gateway may hold as much in its window as Redis counted for it when it had been
-  silent for `SILENT` buckets, and at most its share of the limit, 1/gateways: what it had goes on
-  as it leaves the window. More would not be safe: until then Redis may give all the rest to others,
-  and to be cut off looks as if Redis were dead. From then on Redis withholds the shares of silent
-  gateways; a window later nothing else is left in the window, and each has its whole share. That
-  ends before Redis stops withholding it, after 15 minutes.
-- A Redis that has forgotten, or another server that takes over, counts anew: nothing is granted
-  until all gateways that there were have put back what they granted in the last window, or a window
-  has passed; and the shares of gateways that have not come back are withheld. Who was killed speaks
-  by its book (`budget_book`), through the next process at its place. One that has neither run for a
-  window nor such a book cannot speak for its predecessor: a fleet's first minute may be such.
-- A call that Redis gets too late does nothing. One whose answer is lost is taken as done where that
-  counts more, and is never sent again where a second time would count less.
-- What a request used beyond its reservation is a debt: it counts from its end on, in Redis and in
-  a gateway's share, and may take what is left below 0 (`budget_settlements`).
-- A Redis whose clock is set back counts anew likewise. One whose clock is set forward, by a minute
-  or more, has forgotten what was used of the last one.
+  of a second with a running sum. Any 60 s lie within the window, so 97 % of a limit can be used at
+  a steady rate. Settling releases unused amounts from the same second. Unsettled reservations of a
+  dead gateway count in full until they leave the window: engines may have computed them. Its
+  concurrent requests are leases, which expire unless renewed.
+- Without Redis a gateway may have in its window the amount that Redis counted for it after `SILENT`
+  silent buckets, and at most its share of the limit, 1/gateways. Its earlier grants become
+  available as they leave the window. More would not be safe: until then Redis may give the rest to
+  others, and a gateway that is cut off sees the same as with a dead Redis. From then
+  on Redis withholds the shares of silent gateways. A window later, the window contains only shares,
+  and each gateway has its whole share. That ends before Redis stops withholding it, after 15
+  minutes.
+- A Redis that has lost its data, or another server that takes over, counts again from zero. Nothing
+  is granted until all previous gateways have reported their grants of the last window, or a window
+  has passed. The shares of gateways that have not returned are withheld. A killed gateway is
+  represented by its book (`budget_book`), through the next process in its place. A process that has
+  neither run for a window nor found such a book cannot represent its predecessor: this may happen
+  in a fleet's first minute.
+- A call that reaches Redis too late has no effect. A call whose answer is lost is treated as done
+  if that counts more. It is never sent again if a second time would count less.
+- The use of a request beyond its reservation is a debt. It counts from the request's end, in Redis
+  and in a gateway's share, and may make the rest negative (`budget_settlements`).
+- A Redis whose clock is set back also counts again from zero. One whose clock is set forward, by a
+  minute or more, has lost the use of the last minute.
 
-It rests on this: clocks run equally fast and Redis' is not set forward; no proxy changes servers
-unseen behind a connection; a Redis that was replaced takes no more writes; and there are no more
-gateways than the fleet file or Redis knew of when Redis forgot. Concurrent requests of a
-gateway that is cut off count for 30 s more; those that still run then are beyond the limit.
+Assumptions: clocks run equally fast, and Redis' is not set forward. No proxy changes servers behind
+a connection. A replaced Redis accepts no more writes. There are no more gateways than the fleet
+file or Redis knew when Redis lost its data. Concurrent requests of a gateway that is cut off count
+for 30 s more; those that still run then exceed the limit.
 """
 
 from __future__ import annotations
@@ -71,10 +73,10 @@ _KINDS: dict[bytes, Kind] = {b"r": "requests", b"t": "tokens", b"c": "concurrent
 
 
 class BudgetLedger:
-    """One gateway's hand in them. `gateways` may be changed: how many there should be.
-    `redis_is_full`: that is why Redis does not count.
+    """Access of one gateway to the budgets. `gateways` may change: the expected number of gateways.
 
-    `bucket_s` is a sixtieth of the window; beats come as often.
+    `redis_is_full`: why Redis does not count. `bucket_s` is a sixtieth of the window; beats have
+    the same period.
     """
 
     def __init__(
@@ -107,13 +109,14 @@ class BudgetLedger:
 
     @property
     def by_share(self) -> bool:
-        """Whether Redis is away, so that this gateway has its share alone, or nothing yet."""
+        """Whether Redis is unavailable, so that this gateway has only its share, or nothing yet."""
         return not self._heard.is_set()
 
     async def reserve(
         self, budgets: Sequence[TenantBudget], tokens: int, requests: int = 1
     ) -> Granted | NotGranted:
-        """All of the budgets or none. Waits `PATIENCE_S` at most for a Redis that has just gone."""
+        """Reserve all of the budgets, or none. Waits at most `PATIENCE_S` if Redis has just become
+        unavailable."""
         patient_until = self._now() + PATIENCE_S
         while True:
             patient = self._now() < patient_until
@@ -136,7 +139,8 @@ class BudgetLedger:
                     await self._heard.wait()
 
     def settle(self, granted: Granted, tokens: int, requests: int = 1) -> None:
-        """It has ended and used this much: the rest goes back, and what is beyond is owed."""
+        """Settle an ended request that used this much: release the rest, and record a debt for the
+        excess."""
         if (owed := tokens - granted.tokens) > 0:
             epoch = None if self.by_share else self._epoch
             self._settlements.owe(granted, owed, self._bucket(), epoch)
@@ -144,7 +148,7 @@ class BudgetLedger:
         self._settlements.give_back(granted, *back, epoch=self._epoch)
 
     async def run(self) -> None:
-        """Keep in touch with Redis until cancelled."""
+        """Stay in contact with Redis until cancelled."""
         loops = (("budgets", self._keep_in_touch), ("budget_settlements", self._settle_some))
         try:
             await asyncio.gather(
@@ -158,7 +162,7 @@ class BudgetLedger:
                 await self._lane.aclose()
 
     async def leave(self) -> None:
-        """For good, so that nobody withholds a share for this gateway."""
+        """Leave permanently, so that no share is withheld for this gateway."""
         left = False
         if self._heard.is_set():
             with contextlib.suppress(*REDIS_FAILURES):
@@ -169,7 +173,7 @@ class BudgetLedger:
     async def _asked(
         self, budgets: Sequence[TenantBudget], tokens: int, requests: int
     ) -> Granted | NotGranted | None:
-        """None: Redis did not say."""
+        """Reserve in Redis; None: Redis did not answer."""
         lease = self._lease()
         limits = [
             value
@@ -278,7 +282,7 @@ class BudgetLedger:
                 self._settlements.put_back(now)
 
     async def _keep_in_touch(self) -> None:
-        """One beat, and a bucket's time to the next unless one is due at once."""
+        """Send one beat, and wait for a bucket's time unless another is due at once."""
         self._wake.clear()
         self._book.forget_old(self._now())
         try:
@@ -306,7 +310,7 @@ class BudgetLedger:
                 await lane.call("SCRIPT", "LOAD", script)
 
     async def _tell(self) -> None:
-        """A beat: that this gateway is there, and what Redis does not know of it."""
+        """Send a beat: this gateway's presence, and grants that Redis has not seen."""
         book, beats, known = self._book, self._book.beats, self._heard.is_set()
         told = {
             "all": not known,

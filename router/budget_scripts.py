@@ -1,4 +1,4 @@
-"""What Redis does with budgets, each script at once. Times are Redis' own, seconds.
+"""Redis scripts for budgets, each of them atomic. Times are those of Redis, in seconds.
 
     key                        value                                                lifetime
     budgets                    hash: gen, born, expected; m:<gateway> -> heard,     for ever
@@ -8,11 +8,11 @@
                                r<i> and t<i>: requests and tokens of bucket i % 62  and swept
     ...:budgets:<scope>:leases sorted set: requests under way, by when they lapse   the last lease
 
-None of them expires while it counts: a Redis that is short of memory evicts what would. All are in
-one hash slot, so that one script sees the gateways and a request's scopes together.
+Keys in use have no expiry, because a Redis without free memory evicts keys that have one. All are
+in one hash slot, so that one script sees the gateways and a request's scopes together.
 
-`gen` is the server's run_id. Another one has other data, or older: everything is counted anew. So
-it is after its clock was set back.
+`gen` is the server's run_id. Another server has other data, or older: counting starts again. The
+same applies after its clock was set back.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""One engine's KV events as they happen: every batch in order, or the word that some are lost.
+"""One engine's KV events as they happen: every batch in order, or a report that some are lost.
 
-vLLM publishes numbered batches (PUB socket) and sends past ones again on request (ROUTER).
-A gap in the numbers is filled by asking; what the engine no longer has is told by `lost`, as
-is an engine that counts anew and a batch that cannot be decoded. A gap shows at the next
-batch. ZeroMQ reconnects by itself; nothing here raises but cancellation.
-
-Source: ZmqEventPublisher in vllm/distributed/kv_events.py of vLLM 0.32.
+vLLM publishes numbered batches (PUB socket) and sends past ones again on request (ROUTER). A gap in
+the numbers is filled by a request. `lost` marks batches that the engine no longer has, a restarted
+numbering, and a batch that cannot be decoded. A gap shows at the next batch. ZeroMQ reconnects by
+itself; nothing here raises except cancellation. Source: ZmqEventPublisher in
+vllm/distributed/kv_events.py of vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ RECEIVE_HWM = 100_000
 
 @dataclass(frozen=True)
 class EventBatch:
-    """What one engine step changed. `lost`: events before it are gone for good."""
+    """The changes of one engine step. `lost`: events before it are lost."""
 
     events: list[KvEvent]
     lost: bool
@@ -55,7 +54,7 @@ class EventStream:
         self._context.destroy(linger=0)
 
     async def batches(self) -> AsyncGenerator[EventBatch, None]:
-        """All batches from the engine's first, until `close`."""
+        """Yield all batches from the engine's first, until `close`."""
         if self._context.closed:
             return
         subscriber = self._socket(zmq.SUB, self._endpoint)
@@ -74,7 +73,7 @@ class EventStream:
             subscriber.close(linger=0)
 
     async def _in_order(self, frames: list[bytes]) -> AsyncIterator[EventBatch]:
-        """A message's batch, after those that should have come before it."""
+        """Yield a message's batch, after missing earlier ones."""
         try:
             _, number_bytes, payload = frames
         except ValueError:
@@ -94,7 +93,8 @@ class EventStream:
             lost = False
 
     async def _replay(self, first: int, end: int) -> list[bytes]:
-        """Past batches, asked for from `first`: those up to `end` that leave no gap before it."""
+        """Request past batches from `first`. Return those up to `end` that leave no gap before
+        it."""
         found: dict[int, bytes] = {}
         # A new socket each time: an answer that comes too late goes nowhere.
         with self._socket(zmq.DEALER, self._replay_endpoint) as replay:

@@ -1,12 +1,12 @@
-"""What one replica holds and how busy it is, kept in Redis while it lives.
+"""The publisher of one replica's cache and load to Redis, while it lives.
 
-The engine's events change `CachedBlocks` as they come; what changed is written about FLUSH_DELAY_S
-later, in order, while more comes in. A heartbeat publishes the load and finds out whether Redis
-still knows the replica: if not (flushed, restarted, swept while the replica was frozen), it
-claims a slot under a new incarnation and writes everything anew. What an outage kept from Redis
-is written when it answers. After an event gap, or events of more blocks than there are, nothing
-is believed: the incarnation ends and its bits go. Nothing here raises; while writing lags behind,
-`synced` is False and the index under-reports.
+The engine's events change `CachedBlocks` as they arrive. Changes are written about FLUSH_DELAY_S
+later, in order, while more arrive. A heartbeat publishes the load and checks whether Redis still
+knows the replica. If not (flushed, restarted, swept while the replica was frozen), it claims a slot
+under a new incarnation and writes everything again. Changes during an outage are written when Redis
+answers. After an event gap, or events of more blocks than exist, nothing is trusted: the
+incarnation ends and its bits are cleared. Nothing here raises; while writing lags behind, `synced`
+is False and the index under-reports.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Batches: TypeAlias = "Callable[[], AsyncGenerator[EventBatch, None]]"
 
 @dataclass(frozen=True)
 class Lease:
-    """What a snapshot tells of the replica's place in the index."""
+    """The part of a snapshot about the replica's place in the index."""
 
     slot: int
     incarnation: str
@@ -58,7 +58,8 @@ class Lease:
 
 @dataclass(frozen=True)
 class Refresh:
-    """How often all bits are set again: well within their lifetime, and never many at once."""
+    """The frequency of setting all bits again: well within their lifetime, and never many at
+    once."""
 
     period_s: float = 1200.0
     keys: int = 2048
@@ -70,7 +71,7 @@ def _chunks(keys: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
 
 
 class _Tenancy:
-    """One incarnation in its slot: the changes still to be written under it, in order."""
+    """One incarnation in its slot, with the changes still to be written under it, in order."""
 
     def __init__(self, redis: AsyncRedis, pool: str, slot: int, incarnation: str) -> None:
         self._redis = redis
@@ -88,7 +89,7 @@ class _Tenancy:
         self.outbox.extend(Changes(list(keys), []) for keys in _chunks(changes.set, CHUNK_KEYS))
 
     async def write_next(self) -> bool:
-        """Write the first of the outbox; False when fenced off. After an error, call again."""
+        """Write the first of the outbox. False if fenced off. After an error, call again."""
         first = self.outbox[0]
         number = self.written + 1
         if not await slots.write_bits(
@@ -100,8 +101,8 @@ class _Tenancy:
         return True
 
     async def renew(self, snapshot: str) -> bool:
-        """False when fenced off, or when so much time has passed that its bits may have expired:
-        Redis' clock was set forward."""
+        """Renew the lease. False if fenced off, or if the bits may have expired because Redis'
+        clock was set forward."""
         now = await slots.renew(
             self._redis, self._pool, self.slot, self.incarnation, snapshot, self.written
         )
@@ -109,7 +110,7 @@ class _Tenancy:
         return 0 < now < before + SET_FORWARD_S
 
     async def leave(self, keys: Sequence[bytes]) -> None:
-        """End the lease, clear the bits of these keys and give the slot back."""
+        """End the lease, clear the bits of these keys and release the slot."""
         await slots.withdraw(self._redis, self._pool, self.slot, self.incarnation)
         self.add(Changes([], list(keys)))
         while self.outbox:
@@ -119,11 +120,11 @@ class _Tenancy:
 
 
 class IndexPublisher:
-    """Keeps one replica's lease, load and segment bits in Redis from `start` to `stop`. `published`
-    is set once it is on the board, for the first time.
+    """Keeps one replica's lease, load and segment bits in Redis from `start` to `stop`.
 
-    `measure` makes the snapshot that is published with the lease, as JSON with the lease's
-    incarnation in it. `on_lost` is called when events are gone for good.
+    `published` is set once it is on the board, for the first time. `measure` creates the snapshot
+    that is published with the lease, as JSON with the lease's incarnation in it. `on_lost` is
+    called when events are lost.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class IndexPublisher:
 
     @property
     def synced(self) -> bool:
-        """All that the engine holds is in Redis, but for changes younger than a heartbeat."""
+        """Whether the engine's whole cache is in Redis, except changes younger than a heartbeat."""
         if self._tenancy is None or self._over or not self._beating:
             return False
         since = [at for at in (self._waiting_since, self._writing_since) if at is not None]
@@ -172,7 +173,7 @@ class IndexPublisher:
 
     @property
     def lag_s(self) -> float:
-        """Age of the oldest change that Redis does not hold yet; 0 when it holds all."""
+        """Age of the oldest change that is not in Redis yet; 0 if all are."""
         since = [at for at in (self._waiting_since, self._writing_since) if at is not None]
         # what is written anew has waited since the move, whatever `synced` makes of it
         now = time.monotonic()
@@ -180,11 +181,11 @@ class IndexPublisher:
 
     @property
     def ended(self) -> list[str]:
-        """Its loops that ended before `stop`: none, ever."""
+        """Its loops that ended before `stop`: normally none."""
         return self._loops.ended
 
     def start(self, batches: Batches) -> None:
-        """`batches` gives the engine's events, and is called again when that failed."""
+        """Start. `batches` yields the engine's events, and is called again when that failed."""
         of = f"of a replica of {self._pool}"
         follow = partial(self._follow, batches)
         kept = partial(forever, logger=logger, outages=REDIS_FAILURES)
@@ -202,12 +203,13 @@ class IndexPublisher:
             self._loops.start(loop, kept(loop, step, period_s, fails=fails))
 
     def cleared(self) -> None:
-        """The engine dropped its whole cache; call it for what the event stream tells late."""
+        """Record that the engine dropped its whole cache; call it before the event stream reports
+        it late."""
         self._cached.apply([AllBlocksCleared()])
         self._end_tenancy()
 
     async def stop(self) -> None:
-        """Leave the index within `stop_s`; what cannot be cleared by then is the sweeper's."""
+        """Leave the index within `stop_s`; the sweeper clears the rest."""
         with contextlib.suppress(*REDIS_FAILURES):
             async with asyncio.timeout(self._stop_s):
                 await self._loops.stop()
@@ -252,7 +254,7 @@ class IndexPublisher:
         self._end_tenancy()
 
     def _end_tenancy(self) -> None:
-        """All that is in Redis is void: another incarnation fences it off at once."""
+        """End the incarnation, which fences off all its data in Redis at once."""
         doomed = self._cached.take_changes().cleared
         if doomed:
             self._doomed += doomed
@@ -270,7 +272,7 @@ class IndexPublisher:
             raise
 
     async def _catch_up(self) -> None:
-        """Write what waits; what comes meanwhile has set `_work`."""
+        """Write the queue; new changes meanwhile have set `_work`."""
         if self._tenancy is None or self._over:
             await self._move()
         tenancy = self._tenancy
@@ -295,7 +297,7 @@ class IndexPublisher:
             self._work.set()
 
     async def _move(self) -> None:
-        """Claim a slot for a new incarnation, with all that is held to be written under it."""
+        """Claim a slot for a new incarnation, and queue the whole cache under it."""
         old = self._tenancy
         # After a flush, the former number: no gateway then reads it as another replica's.
         wanted = old.slot if old else None
@@ -335,7 +337,8 @@ class IndexPublisher:
             self._fenced(tenancy)
 
     async def _refresh(self) -> None:
-        """Set every bit again now and then: for its lifetime, and should Redis have lost it."""
+        """Set every bit again from time to time: for its lifetime, and in case Redis has lost
+        it."""
         await self._pause()
         for keys in self._cached.chunks(self._often.keys):
             assert self._tenancy is not None
@@ -345,7 +348,7 @@ class IndexPublisher:
             await self._pause()
 
     async def _pause(self) -> None:
-        """Until Redis has what was written, a pause at least."""
+        """Wait until Redis has all writes, at least a pause."""
         await asyncio.sleep(self._often.pause_s)
         while not self.synced:  # noqa: ASYNC110  # nothing tells when
             await asyncio.sleep(self._often.pause_s)

@@ -1,12 +1,11 @@
-"""Gives back the slots of replicas that died: clears their bits, then frees their numbers.
+"""Releases the slots of dead replicas: it clears their bits, then frees their numbers.
 
-It runs in every gateway; a lock lets one work at a time. It looks at the slots that the gateway
-reads with the loads, so that a sweeper with nothing to do asks Redis nothing. A slot that had no
-lease for UNLEASED_S, by this sweeper's own clock, is first retired, which fences its writer off
-for good; then every bitmap of the pool is looked at, some at a time, with pauses. A sweeper that
-stops midway leaves the slot marked, and another begins it again when the lock has run out. A slot
-is freed only after one whole pass over one and the same Redis process; otherwise it stays taken.
-Nothing here raises.
+It runs in every gateway; a lock lets one work at a time. It checks the slots that the gateway reads
+with the loads, so that an idle sweeper sends nothing to Redis. A slot without a lease for
+UNLEASED_S, by this sweeper's clock, is first retired, which fences its writer off permanently. Then
+every bitmap of the pool is checked, some at a time, with pauses. A sweeper that stops midway leaves
+the slot marked, and another restarts it when the lock has expired. A slot is freed only after one
+whole pass over one and the same Redis process; otherwise it stays taken. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class Sweeper:
         )
 
     async def sweep_once(self) -> int:
-        """Look once, and sweep what is due. Returns how many slots became free."""
+        """Check once, and sweep what is due. Return how many slots became free."""
         try:
             taken = await self._look()
             if taken is None:
@@ -127,11 +126,11 @@ class Sweeper:
         return freed
 
     async def _hold_lock(self) -> bool:
-        """Take the lock, or keep it for another LOCK_S; False while it is another's."""
+        """Take the lock, or keep it for another LOCK_S. False while another has it."""
         return bool(await _LOCK(self._redis, [self._lock_key], self._id, int(LOCK_S * 1000)))
 
     async def _clear(self, retired: Sequence[int]) -> bool:
-        """Clear these slots' bits everywhere; False when a bit may have been missed."""
+        """Clear these slots' bits everywhere. False if a bit may have been missed."""
         server, process = await self._server()
         prefix = slots.segment_prefix(self._pool)
         # Redis reads *, ? and [] in a pattern; a pool's name may have them.
@@ -155,7 +154,7 @@ class Sweeper:
                 return False
 
     async def _server(self) -> tuple[Any, str]:
-        """The one server that has all keys of the pool, and which process it is."""
+        """Return the one server with all keys of the pool, and the id of its process."""
         server: Any = self._redis
         if not isinstance(server, Redis):
             server = server.get_node_from_key(slots.slots_key(self._pool))
