@@ -1,7 +1,6 @@
-"""The replica's side of `deployments.wire.confirmation`: headers on each answer, and its load's.
+"""The replica's side of `deployments.wire.confirmation`: headers on each answer, and its load.
 
-A gateway that asks for an answer that can be gone on with gets its tokens, too
-(`deployments.wire.continuation`).
+A gateway that requests a resumable answer also gets its tokens (`deployments.wire.continuation`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ _PATHS = frozenset({"/v1/chat/completions", "/v1/completions", RESPONSES_PATH})
 
 
 class Confirming:
-    """ASGI: `current` for the application inside, its headers and `load`'s on the answer."""
+    """ASGI: sets `current` for the inner application, and adds its headers and those of `load` to
+    the answer."""
 
     def __init__(self, app: ASGIApp, load: Callable[[], LoadReport]) -> None:
         self._app = app
@@ -106,10 +106,10 @@ class Confirming:
 
 
 class _Answer:
-    """With headers; before the events of a stream with the tokens so far, where a gateway `counts`
-    them.
+    """An answer with headers, and with the token count before the events of a stream, if a gateway
+    `counts` them.
 
-    A stream begins with its first token: keep-alive comments from before that are dropped.
+    A stream starts with its first token: keep-alive comments before that are dropped.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class _Answer:
         await self._send(self._counted(message))
 
     async def close(self) -> None:
-        """The application has returned."""
+        """Finish the answer; the application has returned."""
 
     async def _begin(self, *more: tuple[bytes, bytes]) -> None:
         if self._start is None:
@@ -162,9 +162,10 @@ class _Answer:
 
 
 class _ContinuableAnswer(_Answer):
-    """With its tokens, and without the events that the client has.
+    """An answer with its tokens, and without the events that the client already has.
 
-    One in one piece begins with its first token; its bytes come at its end, behind a comment.
+    An answer in one piece starts with its first token; its bytes follow at its end, behind a
+    comment.
     """
 
     def __init__(
@@ -276,7 +277,7 @@ class _ContinuableAnswer(_Answer):
 
 
 async def _body_of(receive: Receive) -> bytes | None:
-    """None where the client has gone."""
+    """Return the request's body; None if the client has disconnected."""
     parts = []
     while True:
         message = await receive()
@@ -288,7 +289,7 @@ async def _body_of(receive: Receive) -> bytes | None:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """What has been read, then what comes."""
+    """Return a `receive` that repeats the body, then continues."""
     read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -313,7 +314,8 @@ def _is_last(message: Message) -> bool:
 
 
 def _is_comment(message: Message) -> bool:
-    """Of a stream, as vLLM's keep-alives are; it sends them whole."""
+    """Return whether the message is a comment of a stream, such as vLLM's keep-alives, which it
+    sends whole."""
     body: bytes = message.get("body", b"")
     return body.startswith(b":") and body.find(b"\n\n") == len(body) - 2
 

@@ -1,13 +1,13 @@
-"""How often engines of one pool have died on this node lately, and how long the next start waits.
+"""Recent deaths of a pool's engines on this node, and the delay of the next start.
 
     <temporary folder>/antefix-<uid>/deaths/<Ray node>-<pool>/
         deaths       a line for each: Unix seconds, cause
         alive-<pid>  locked by a running replica; without its lock the replica was killed
 
-Ray Serve starts a replica anew as soon as it is gone. An engine that dies again and again, for lack
-of memory for example, then takes its node's time for starts alone. So from the third death within
-ten minutes on a start waits, twice as long each time and a minute at most. A start that fails is
-none of these: Ray Serve waits by itself. Nothing here prevents a start, or raises. With
+Ray Serve restarts a replica as soon as it is gone. An engine that dies repeatedly, for lack of
+memory for example, would occupy its node with starts only. So from the third death within ten
+minutes on, a start waits, twice as long each time and at most a minute. Failed starts do not count,
+because Ray Serve delays those itself. Nothing here prevents a start, or raises. With
 ANTEFIX_RESTART_BACK_OFF=off in a pool's `env` no start waits, for tests that kill engines.
 """
 
@@ -41,20 +41,21 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 5.0, 60.0
 
 
 def back_off_s(deaths: int) -> float:
-    """How long a start waits after this many deaths in the last RECENT_S, in seconds."""
+    """Return the delay of a start after this many deaths in the last RECENT_S, in seconds."""
     if deaths <= FREE_DEATHS:
         return 0.0
     return float(min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(deaths - FREE_DEATHS - 1, 10)))
 
 
 def folder_of(node_id: str, board: str) -> Path:
-    """Where the deaths of a pool's engines on a Ray node are kept; a new Ray begins anew."""
+    """Return the folder for deaths of a pool's engines on a Ray node; a new Ray starts with an
+    empty one."""
     pool = blake2b(board.encode(), digest_size=8).hexdigest()
     return user_folder() / "deaths" / f"{node_id}-{pool}"
 
 
 class Deaths:
-    """As one replica sees and makes them."""
+    """The deaths from the view of one replica."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._folder = folder
@@ -62,7 +63,7 @@ class Deaths:
         self._lock: int | None = None
 
     async def wait(self) -> None:
-        """Until a replica may start its engine."""
+        """Wait until a replica may start its engine."""
         await asyncio.to_thread(self.find_killed)
         recent = await asyncio.to_thread(self.recent)
         if os.environ.get(BACK_OFF) == "off":
@@ -78,7 +79,7 @@ class Deaths:
             await asyncio.sleep(wait_s)
 
     async def follow(self, tell: Callable[[Mapping[str, int]], None]) -> None:
-        """Tell how many there were lately, every PERIOD_S until cancelled."""
+        """Report the number of recent deaths every PERIOD_S until cancelled."""
 
         async def look() -> None:
             tell(await asyncio.to_thread(self.recent))
@@ -87,7 +88,7 @@ class Deaths:
         await forever("engine_deaths", look, PERIOD_S, fails=fails, logger=logger)
 
     def recent(self) -> Counter[str]:
-        """By cause, of the last RECENT_S; empty where that cannot be read."""
+        """Return deaths of the last RECENT_S by cause; empty if they cannot be read."""
         with self._tried("read"):
             now, found = self._clock(), Counter[str]()
             file = self._folder / "deaths"
@@ -100,7 +101,7 @@ class Deaths:
         return Counter()
 
     def find_killed(self) -> None:
-        """Count replicas that are gone and could not say so."""
+        """Count replicas that were killed and could not report it."""
         with self._tried("look for"):
             for marker in self._folder.glob("alive-*"):
                 lock = os.open(marker, os.O_RDWR)
@@ -114,7 +115,7 @@ class Deaths:
                 self.add("killed")
 
     def alive(self) -> None:
-        """This process's replica runs from now on."""
+        """Record that this process's replica runs from now on."""
         with self._tried("mark the replica for"):
             made_private(user_folder())
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -124,12 +125,12 @@ class Deaths:
             new.rename(self._marker)
 
     def left(self) -> None:
-        """It ends because it is to."""
+        """Record its planned end."""
         with self._tried("unmark the replica for"):
             self._marker.unlink(missing_ok=True)
 
     def add(self, cause: Cause) -> None:
-        """This replica's engine died, or another replica was found killed."""
+        """Record that this replica's engine died, or that another replica was found killed."""
         with self._tried("count"):
             made_private(user_folder())
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
 """One replica: a vLLM engine behind its own HTTP server, inside a Ray Serve actor.
 
-The replica publishes its address as Serve replica metadata, and in Redis its load and which
-prefixes its engine holds. When the engine's process dies the replica leaves the board and exits
-at once: Ray Serve then replaces it without waiting for three failed health checks. A witness
-(`witness.py`) finds an engine that hangs: the replica leaves routing while it is suspected, and the
-witness ends both when it is sure, where the pool's `hung_engine` lets it. `parts` has what the
-replica is made of.
+The replica publishes its address as Serve replica metadata, and in Redis its load and the prefixes
+in its engine's cache. When the engine's process dies, the replica leaves the board and exits at
+once: Ray Serve then replaces it without waiting for three failed health checks. A watchdog
+(`witness.py`) finds a hung engine: the replica leaves routing while it is suspected, and the
+watchdog stops both when it is certain, if the pool's `hung_engine` allows it. `parts` has the parts
+of the replica.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PUBLISHED_WITHIN_S = 5.0
 
 
 class EngineReplica:
-    """Ray Serve deployment class; `hold` is the one method gateways call."""
+    """Ray Serve deployment class; `hold` is the one method that gateways call."""
 
     parts: ReplicaParts
     # None until its start is due
@@ -60,7 +60,7 @@ class EngineReplica:
         await self.begin(Surroundings.here(), given, had_waited)
 
     async def begin(self, here: Surroundings, given: Assignment, had_waited: bool = False) -> None:
-        """Start the engine, once it is due, and all that watches it; see `parts_of`."""
+        """Start the engine, after its delay, and its watchers; see `parts_of`."""
         self._deaths = Deaths(deaths.folder_of(here.node_id, given.board))
         await self._deaths.wait()
         self.parts = await parts_of(here, given, had_waited)
@@ -105,7 +105,8 @@ class EngineReplica:
         await check_health(self.parts, self._known_by)
 
     async def follow_settings(self, pool: str) -> None:
-        """What a running engine has to know of the fleet file (`router.fleet_settings`)."""
+        """Apply the settings of the fleet file that a running engine needs
+        (`router.fleet_settings`)."""
 
         async def follow() -> None:
             if (found := await self.parts.settings.newer()) is not None:
@@ -194,16 +195,20 @@ class EngineReplica:
 def cause_to_leave(
     is_dead: bool, health: EngineHealth, ends_hung: bool
 ) -> Literal["died", "hung"] | None:
-    """Why a replica exits at once; None: it does not. `ends_hung`: its pool has engines that hang
-    ended (`is_restarted`)."""
+    """Return why a replica exits at once; None: it does not.
+
+    `ends_hung`: its pool stops hung engines (`is_restarted`).
+    """
     if is_dead:
         return "died"
     return "hung" if ends_hung and health is EngineHealth.HUNG else None
 
 
 async def check_health(parts: ReplicaParts, known_by: float) -> None:
-    """Raises what is wrong. `known_by`: until then, on the loop's clock, it waits for the replica
-    to be on the board."""
+    """Raise if the replica is unhealthy.
+
+    `known_by`: until then, on the loop's clock, it waits for the replica to be on the board.
+    """
     # Ray Serve takes the next engine of an update away once it has asked this one.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout_at(known_by):

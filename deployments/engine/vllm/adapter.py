@@ -1,6 +1,7 @@
-"""Runs vLLM: its engine and its OpenAI server. `args.py` has its parser, `facts.py` its prompts.
+"""The adapter to vLLM: its engine and its OpenAI server. `args.py` has its parser, `facts.py` its
+prompts.
 
-vLLM moves these between releases; everything else of ours sees `VllmEngine` alone.
+vLLM moves these between releases; all other code uses only `VllmEngine`.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ NO_HOSTS = ["none.invalid"]
 
 @dataclass
 class _Request:
-    """One that is under way; `uncached_tokens` of its prompt are to be computed."""
+    """A running request; `uncached_tokens` of its prompt must be computed."""
 
     request_id: str
     uncached_tokens: int
@@ -84,7 +85,7 @@ class _Request:
 
 
 class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not read
-    """Tells what a gateway wants to know of each request, and when the whole cache went."""
+    """Reports facts about each request to a gateway, and when the whole cache was dropped."""
 
     continuing: Continuing
     grammars: GrammarGate
@@ -170,9 +171,9 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
                 self.continuing.end(continued)
 
     def queue(self, prefill_rate: float | None = None) -> tuple[int, int, int]:
-        """Sequences without a first token, sequences with one, and the former's prompt tokens
-        that are to be computed, where so many are in a second: the sequences of a request share
-        its prompt."""
+        """Return sequences without a first token, sequences with one, and the former's prompt
+        tokens that must be computed, at this rate per second: the sequences of a request share its
+        prompt."""
         states = self.output_processor.request_states
         ids_of = self.output_processor.external_req_ids
         waiting, running, now = 0, 0, time.monotonic()
@@ -204,14 +205,13 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
 
 
 class VllmEngine:
-    """One vLLM engine and the ASGI application of its own OpenAI server.
+    """One vLLM engine and the ASGI application of its OpenAI server.
 
-    `renderer` says how it turns requests into tokens, None where only vLLM can; `block_size`
-    is in tokens, 0 when it caches no prefixes; it has `kv_blocks` of them, 0: unknown. Its KV
-    events are at `events_at`. It runs `max_sequences` requests at once, of `max_model_len` tokens
-    each, and computes at most `max_step_tokens` a step, in `dtype`; `on_cpu`: not on GPUs.
-    `can_sleep` where it was started with vLLM's sleep mode. `start_phases`: seconds of its start,
-    by what it did.
+    `renderer`: how it turns requests into tokens, None if only vLLM can. `block_size` is in tokens,
+    0 if it caches no prefixes; it has `kv_blocks` of them, 0: unknown. Its KV events are at
+    `events_at`. It runs `max_sequences` requests at once, of `max_model_len` tokens each, and
+    computes at most `max_step_tokens` a step, in `dtype`; `on_cpu`: not on GPUs. `can_sleep` if it
+    was started with vLLM's sleep mode. `start_phases`: seconds of each phase of its start.
     """
 
     def __init__(
@@ -256,12 +256,13 @@ class VllmEngine:
         resume: ResumeMode | None = None,
         resume_proof: str = "",
     ) -> VllmEngine:
-        """Load the model; `when_slower` says what becomes of speculation that loses; `folders` has
-        the folder of each model that is named by an id and was downloaded before; into the file
-        `heartbeat` the engine's process says what it does (`heartbeat.py`); `resume` and
-        `resume_proof` say how other engines continue its answers (`resume_mode.py`).
+        """Load the model.
 
-        Raises what vLLM raises: a replica that cannot load must not start.
+        `when_slower`: what happens to speculation that is slower. `folders`: the folder of each
+        model that is named by an id and was downloaded before. `heartbeat`: the file for the
+        engine's reports (`heartbeat.py`). `resume` and `resume_proof`: how other engines continue
+        its answers (`resume_mode.py`). Raises vLLM's errors: a replica that cannot load must not
+        start.
         """
         began = time.monotonic()
         named, here = with_own_seed(engine_args), folders or {}
@@ -322,23 +323,24 @@ class VllmEngine:
 
     @property
     def grammars(self) -> GrammarGate:
-        """What lets constraints on answers into the engine."""
+        """The gate for constraints on answers."""
         return self._engine.grammars
 
     def queue(self) -> tuple[int, int, int]:
-        """As `_WatchedEngine.queue`."""
+        """Return the queue as `_WatchedEngine.queue`."""
         return self._engine.queue(self.stats.prefill_rate)
 
     def speculation(self) -> SpeculationReport | None:
-        """What is known of the engine's speculation; None without, or before the first answer."""
+        """Return the state of the engine's speculation; None without, or before the first
+        answer."""
         return speculation.read(_speculation_file(self._folder.name))
 
     def on_cache_dropped(self, callback: Callable[[], None]) -> None:
-        """Call when the engine has dropped its whole prefix cache."""
+        """Set a callback for when the engine has dropped its whole prefix cache."""
         self._engine.on_cache_dropped = callback
 
     def report_reuse(self) -> None:
-        """From now on KV events tell of reused blocks, too, not only of new ones."""
+        """Report reused blocks in KV events from now on, not only new ones."""
         self._engine.reports_reuse = True
 
     async def reset_prefix_cache(self) -> bool:
@@ -346,18 +348,20 @@ class VllmEngine:
         return await self._engine.reset_prefix_cache()
 
     async def sleep(self) -> None:
-        """Move the weights to the host's memory and drop the KV cache; what runs ends first."""
+        """Move the weights to the host's memory and drop the KV cache; running requests end
+        first."""
         await self._engine.sleep(level=1, mode="wait")
 
     async def wake_up(self) -> None:
-        """Be as before `sleep`, but for the cache. Raises where the device's memory is taken."""
+        """Return to the state before `sleep`, except the cache. Raises if the device's memory is
+        taken."""
         if not await self._engine.wake_up():
             raise RuntimeError("vLLM did not get all of its memory back")
 
     async def probe(self) -> None:
-        """Ask the engine's process something that costs it nothing; returns with its answer.
+        """Send a cheap call to the engine's process; return with its answer.
 
-        Raises what vLLM raises where the engine is gone.
+        Raises vLLM's errors if the engine is gone.
         """
         await self._engine.get_weight_version()
 
@@ -367,7 +371,7 @@ class VllmEngine:
         return bool(self._engine.errored)
 
     async def check_health(self) -> None:
-        """Raises EngineDeadError when the engine is gone."""
+        """Raise EngineDeadError if the engine is gone."""
         await self._engine.check_health()
 
     def stop(self) -> None:
@@ -376,7 +380,8 @@ class VllmEngine:
 
 
 def _engine_args(args: Namespace, folder: str) -> AsyncEngineArgs:
-    """vLLM's own, with what we choose where the fleet file says nothing. KV events to `folder`."""
+    """Return vLLM's arguments, with Antefix's defaults if the fleet file does not set them. KV
+    events go to `folder`."""
     chosen = AsyncEngineArgs.from_cli_args(args)
     choose_dtype(chosen)
     chosen.allowed_media_domains = chosen.allowed_media_domains or NO_HOSTS
@@ -399,7 +404,7 @@ def _event_endpoints(folder: str) -> tuple[str, str]:
 
 
 def _dtype_of(engine: AsyncLLM) -> str:
-    """What the weights are computed in, such as bfloat16."""
+    """Return the type of computation, such as bfloat16."""
     return str(engine.model_config.dtype).removeprefix("torch.")
 
 
@@ -408,7 +413,7 @@ def _speculation_file(folder: str) -> Path:
 
 
 def _prompt_length(prompt: Any) -> int:
-    """Tokens of an input that vLLM's renderer has made; 1 for any other."""
+    """Return the tokens of an input that vLLM's renderer has created; 1 for any other."""
     token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
     return len(token_ids) if token_ids else 1
 

@@ -1,13 +1,13 @@
-"""Compiled code that outlives a pod: vLLM's and Triton's caches below one folder.
+"""Compiled code that survives a pod: vLLM's and Triton's caches below one folder.
 
     $ANTEFIX_COMPILE_CACHE/vllm      torch.compile's artifacts, with Inductor's and their kernels
     $ANTEFIX_COMPILE_CACHE/triton    the Triton kernels that vLLM calls itself
 
-The chart names a folder on the models volume. Engines on several nodes share it: each entry has a
-key of vLLM's version, the configuration and the GPU, and is renamed into place. Where this user
-cannot write the folder, the engine compiles as it would without one. vLLM sets
-TORCHINDUCTOR_CACHE_DIR itself, below VLLM_CACHE_ROOT. CUDA graphs are never kept: each engine
-captures its own. Source: vllm/compilation/compiler_interface.py and decorators.py of vLLM 0.32.
+The chart sets a folder on the models volume. Engines on several nodes share it: each entry has a
+key of vLLM's version, the configuration and the GPU, and is renamed into place. If this user cannot
+write the folder, the engine compiles as it would without one. vLLM sets TORCHINDUCTOR_CACHE_DIR
+itself, below VLLM_CACHE_ROOT. CUDA graphs are never stored: each engine captures its own. Source:
+vllm/compilation/compiler_interface.py and decorators.py of vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ _LISTS = "torch_compile_cache/*/rank_*/*/vllm_compile_cache.py"
 
 
 def keep_compiled(environ: MutableMapping[str, str]) -> None:
-    """Point vLLM and Triton at the folder that `environ` names, unless it says where they keep
-    theirs. To be called before an engine starts; raises nothing."""
+    """Point vLLM and Triton at the folder in `environ`, unless it already sets their caches.
+
+    Call it before an engine starts; raises nothing.
+    """
     if not (named := environ.get(FOLDER)):
         return
     folders = {key: Path(named, name) for key, name in _BELOW.items() if key not in environ}
@@ -45,7 +47,8 @@ def keep_compiled(environ: MutableMapping[str, str]) -> None:
 
 
 def _remove_broken_lists(root: Path) -> None:
-    """A pod that ends while it writes a list leaves half of it, which vLLM would fail on."""
+    """Remove truncated lists: a pod that ends while it writes a list leaves half of it, which would
+    make vLLM fail."""
     for path in root.glob(_LISTS):
         try:
             ast.literal_eval(path.read_text(encoding="utf-8"))

@@ -1,9 +1,8 @@
-"""How large a constraint on an answer may be: a choice, regular expression, grammar or schema.
+"""Size limits of a constraint on an answer: a choice, regular expression, grammar or schema.
 
-vLLM compiles constraints of any size. These bounds are checked first, and cost milliseconds at
-most. They never raise for a constraint that cannot be read: vLLM reports what is wrong with it.
-What stays within them can still take long to compile, so it is tried first as well
-(`grammar_trial.py`).
+vLLM compiles constraints of any size. These limits are checked first, and cost milliseconds at
+most. They never raise for an unreadable constraint: vLLM reports its fault. A constraint within
+them can still take long to compile, so it is tried first as well (`grammar_trial.py`).
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _UNPRINTABLE = 10**_MOST_DIGITS
 
 @dataclass(frozen=True)
 class Excess:
-    """`what` is `value`, which is more than `most`."""
+    """`what` is `value`, which exceeds `most`."""
 
     what: str
     value: int | float
@@ -60,7 +59,7 @@ class Excess:
 
 
 def excess_of(kind: str, constraint: Any) -> Excess | None:
-    """The first bound that a constraint exceeds; None: it is within all of them.
+    """Return the first limit that a constraint exceeds; None: it is within all of them.
 
     `kind` is the name of a field of vLLM's StructuredOutputsParams.
     """
@@ -130,7 +129,7 @@ def _keyword_excesses(schema: Mapping[str, Any]) -> Iterator[Excess]:
 
 
 def _subschemas(schema: Mapping[str, Any]) -> Iterator[Any]:
-    """Schemas inside, where the names of properties are no keywords."""
+    """Yield the schemas inside, where names of properties are not keywords."""
     for name, inner in schema.items():
         if name in NAMED and isinstance(inner, Mapping):
             yield from inner.values()
@@ -154,15 +153,17 @@ def _pattern_excesses(what: str, pattern: str, is_grammar: bool = False) -> Iter
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a regular expression or grammar. `repetitions`: the most of one element, where those of
-    nested groups multiply; at least 1."""
+    """The form of a regular expression or grammar.
+
+    `repetitions`: the most of one element, multiplied over nested groups; at least 1.
+    """
 
     alternatives: int
     repetitions: int
 
 
 def shape_of(pattern: str, is_grammar: bool = False) -> Shape:
-    """Read as far as any dialect agrees: groups, classes, escapes, `|` and `{n,m}`.
+    """Parse what all dialects agree on: groups, classes, escapes, `|` and `{n,m}`.
 
     In a grammar `"..."` and `'...'` are strings, and `~ n..m` repeats as well.
     """
@@ -195,13 +196,14 @@ def shape_of(pattern: str, is_grammar: bool = False) -> Shape:
 
 
 def _most_of(repeat: re.Match[str]) -> int:
-    """The repetitions of `{n}`, `{n,}`, `{n,m}` or `n..m`."""
+    """Return the repetitions of `{n}`, `{n,}`, `{n,m}` or `n..m`."""
     numbers = [text[:_MOST_DIGITS] for text in repeat.groups() if text and text != ","]
     return max((int(number) for number in numbers), default=1) or 1
 
 
 def _end_of_class(pattern: str, at: int) -> int:
-    """The index after a character class that began just before `at`; `[]]` and `[^]]` hold `]`."""
+    """Return the index after a character class that started just before `at`; `[]]` and `[^]]`
+    contain `]`."""
     start = at + 1 if pattern[at : at + 1] == "^" else at
     at = start
     while at < len(pattern):

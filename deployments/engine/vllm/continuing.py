@@ -1,11 +1,10 @@
-"""Going on with an answer that another vLLM began, in the process of its API server.
+"""Continue an answer that another vLLM started, in the process of its API server.
 
-The prompt's outputs are prefilled with it (`continuing_core`); here they go through detokenizer,
-stop strings and logprobs, and then, as outputs with the boundaries that they came with, through
-the endpoint's own parsers. Nothing of that is new to vLLM: it sees a request whose first outputs
-came at once. Sources, of vLLM 0.32: `add_request` and `generate` in vllm/v1/engine/async_llm.py,
-`process_outputs` in vllm/v1/engine/output_processor.py, `check_stop` in
-vllm/v1/core/sched/utils.py.
+The prompt's outputs are prefilled with it (`continuing_core`). Here they go through detokenizer,
+stop strings and logprobs, and then, as outputs with their original boundaries, through the
+endpoint's own parsers. vLLM sees a request whose first outputs arrived at once. Sources, of vLLM
+0.32: `add_request` and `generate` in vllm/v1/engine/async_llm.py, `process_outputs` in
+vllm/v1/engine/output_processor.py, `check_stop` in vllm/v1/core/sched/utils.py.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _OF_SCHEDULING = frozenset(
 def why_not(
     sampling_params: Any, prompt: Any, config: Any, is_response: bool = False
 ) -> str | None:
-    """Why another engine could not continue such an answer; None where it could."""
+    """Return why another engine could not continue such an answer; None if it could."""
     one_piece = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
     seeded = sampling_params.sampling_type == SamplingType.RANDOM_SEED
     extra = sampling_params.extra_args or {}
@@ -88,9 +87,12 @@ def why_not(
 
 
 def made_by(model: str, engine_args: Mapping[str, Any], config: Any) -> str:
-    """The same for engines of one release and model, and of arguments that answer alike; `model`
-    may lie elsewhere. vLLM's model runners draw from a seed each in its own way, and so do
-    platforms."""
+    """Return an id that is equal for engines of one release and model, with arguments that give the
+    same answers.
+
+    `model` may be in different folders. vLLM's model runners draw from a seed in different ways,
+    and so do platforms.
+    """
     named = {key.replace("-", "_"): value for key, value in engine_args.items()}
     kept = {key: value for key, value in named.items() if key not in _OF_SCHEDULING}
     told = [vllm_version, Path(model).name, kept]
@@ -101,10 +103,11 @@ def made_by(model: str, engine_args: Mapping[str, Any], config: Any) -> str:
 
 
 class Continuing:
-    """Beside one AsyncLLM: tells its tokens as they come, and has it start with known ones.
+    """An extension of one AsyncLLM: it reports tokens as they arrive, and starts requests with
+    known ones.
 
-    Exchanges whose gateway did not ask pass by: a look-up of a context variable each, and of an
-    empty dictionary each step.
+    Exchanges without a request for it cost a look-up of a context variable each, and of an empty
+    dictionary each step.
     """
 
     def __init__(self, engine: Any, made_by: str, resume: Resume) -> None:
@@ -125,9 +128,9 @@ class Continuing:
     def begin(
         self, exchange: Continuation, prompt: Any, sampling_params: Any
     ) -> Continuation | None:
-        """For a call of `generate`: the exchange, where another engine could go on with it.
+        """Return the exchange of a call of `generate`, if another engine could continue it.
 
-        Raises VLLMValidationError where this was to go on with one, and cannot.
+        Raises VLLMValidationError if this call should continue one, and cannot.
         """
         exchange.prompts += 1
         is_response = exchange.path == RESPONSES_PATH
@@ -154,7 +157,7 @@ class Continuing:
         return None
 
     def end(self, exchange: Continuation) -> None:
-        """Of the call of `generate`."""
+        """End the call of `generate`."""
         exchange.replaying = False
         for request_id in [name for name, told in self._told.items() if told.exchange is exchange]:
             del self._told[request_id]
@@ -168,7 +171,8 @@ class Continuing:
         return done
 
     async def _add_request(self, request: Any) -> None:
-        """In front of the engine; before vLLM first waits, so that nothing of it can have come."""
+        """Add the request before the engine does, and before vLLM first waits, so that no output
+        can have arrived."""
         exchange = continuation.current.get()
         if exchange is not None and exchange.offered:
             known = exchange.known
@@ -187,9 +191,10 @@ class Continuing:
         await self._add(request)
 
     def _replay(self, exchange: Continuation, known: Known, request: Any) -> None:
-        """Through vLLM's output processor, one chunk after the other, all choices of the request.
+        """Pass the known tokens through vLLM's output processor, one chunk after the other, for all
+        choices of the request.
 
-        Raises VLLMValidationError for chunks that this request cannot have made.
+        Raises VLLMValidationError for chunks that this request cannot have generated.
         """
         exchange.replayed = True
         processor = self._processor
@@ -222,10 +227,10 @@ class Continuing:
 
 
 def tell_chunks(exchange: Continuation, output: Any) -> None:
-    """What a stream's engine has just made, to its gateway.
+    """Report a stream's new outputs to its gateway.
 
-    Raises VLLMValidationError where the replay made fewer events than there were: what comes now
-    would not go on with what the client has.
+    Raises VLLMValidationError if the replay gave fewer events than the client has, because the next
+    events would not continue them.
     """
     # without any token a chat's client may have the event of its role
     if exchange.first_events.missing and exchange.known_tokens:
@@ -236,16 +241,16 @@ def tell_chunks(exchange: Continuation, output: Any) -> None:
 
 
 def _refused(exchange: Continuation, reason: str) -> VLLMValidationError:
-    """For vLLM a client's mistake, so that it logs none of its own; the server says 409."""
+    """Return a client's error for vLLM, so that it logs nothing; the server answers 409."""
     return VLLMValidationError(str(exchange.refuse(reason)))
 
 
 def _outputs(
     known: Known, choices: Mapping[int, Any], params: Any, max_model_len: int
 ) -> Iterator[EngineCoreOutput]:
-    """What the engine that began had said; `choices` are vLLM's states of them.
+    """Yield the outputs of the first engine; `choices` are vLLM's states of them.
 
-    Raises KeyError for tokens of a choice that was not asked for.
+    Raises KeyError for tokens of a choice that was not requested.
     """
     sequences = {
         index: _Sequence(params, len(state.prompt_token_ids)) for index, state in choices.items()
@@ -266,7 +271,7 @@ def _outputs(
 def _yield_first(
     queue: RequestOutputCollector, replayed: deque[Any], exchange: Continuation
 ) -> None:
-    """vLLM's `generate` is to find each of `replayed` in its queue, and not all merged into one."""
+    """Yield each of `replayed` in vLLM's queue separately, so that they are not merged into one."""
 
     def get_nowait() -> Any:
         if replayed:
@@ -278,7 +283,8 @@ def _yield_first(
 
 
 def _logprobs(token_ids: tuple[int, ...]) -> LogprobsLists:
-    """What was said of these tokens, their client has; their ids are what later ones depend on."""
+    """Return empty logprobs of these tokens, which their client has; later ones depend only on the
+    ids."""
     rows = len(token_ids)
     return LogprobsLists(
         np.array(token_ids, dtype=np.int64).reshape(rows, 1),
@@ -288,7 +294,7 @@ def _logprobs(token_ids: tuple[int, ...]) -> LogprobsLists:
 
 
 class _Sequence:
-    """One choice, as far as vLLM's scheduler looks at it to end it."""
+    """One choice, with the fields that vLLM's scheduler checks for its end."""
 
     pooling_params = None
 
@@ -309,7 +315,7 @@ class _Sequence:
         return self._prompt_tokens + self.num_output_tokens
 
     def ends_with(self, token_ids: tuple[int, ...], max_model_len: int) -> Any:
-        """vLLM's reason to end it with the last of them; None where it goes on."""
+        """Return vLLM's reason to end it with the last of them; None if it continues."""
         self.output_token_ids += token_ids
         if not check_stop(self, max_model_len):
             return None
@@ -318,7 +324,7 @@ class _Sequence:
 
 @dataclass
 class _Told:
-    """An answer in one piece: its tokens are told as the engine makes them."""
+    """An answer in one piece, whose tokens are reported as the engine generates them."""
 
     exchange: Continuation
     confirmation: Confirmation | None

@@ -1,11 +1,11 @@
-"""An engine that starts a request at its k known output tokens, as if it had made them itself.
+"""An engine that starts a request at its known output tokens, as if it had generated them itself.
 
-That is what vLLM does with a request that it preempted: prompt and outputs are prefilled again.
-Here a new request comes with outputs, in `extra_args`, and is in all its parts as it was after
-them: the scheduler's own list and its block hashes, the grammar, the worker's list (of penalties,
-`min_tokens`, bad words, drafts) and its seeded generator. Without them nothing is changed.
-Sources, of vLLM 0.32: vllm/v1/request.py, vllm/v1/structured_output/__init__.py,
-vllm/v1/worker/gpu_input_batch.py, and `forward_cpu` in vllm/v1/sample/ops/topk_topp_sampler.py.
+vLLM does the same with a preempted request: prompt and outputs are prefilled again. Here a new
+request arrives with outputs, in `extra_args`, and all its state is restored: the scheduler's own
+list and its block hashes, the grammar, the worker's list (of penalties, `min_tokens`, bad words,
+drafts) and its seeded generator. Other requests are not changed. Sources, of vLLM 0.32:
+vllm/v1/request.py, vllm/v1/structured_output/__init__.py, vllm/v1/worker/gpu_input_batch.py, and
+`forward_cpu` in vllm/v1/sample/ops/topk_topp_sampler.py.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ KNOWN_TOKENS = "antefix_known_tokens"
 
 
 def known_tokens(sampling_params: Any) -> list[int]:
-    """Of a request that is gone on with; empty for any other."""
+    """Return the known tokens of a continued request; empty for any other."""
     extra = sampling_params.extra_args if sampling_params is not None else None
     return extra.get(KNOWN_TOKENS) or [] if extra else []
 
 
 @cache
 def register() -> None:
-    """For vLLM's engine and workers. Once more changes nothing."""
+    """Register with vLLM's engine and workers. Repeated calls have no effect."""
     _start_requests_with_outputs()
     _advance_grammars()
     _tell_workers()
@@ -67,9 +67,9 @@ def _advance_grammars() -> None:
 
 
 def _accept(manager: Any, request: Any, grammar: Any, tokens: list[int]) -> None:
-    """Token by token, as they came: where reasoning ends the grammar begins.
+    """Accept tokens one by one: the grammar starts at the end of reasoning.
 
-    Raises RuntimeError for tokens that no grammar let through: vLLM then fails this request alone.
+    Raises RuntimeError for tokens that no grammar allows: vLLM then fails only this request.
     """
     asked = request.structured_output_request
     so_far = SimpleNamespace(

@@ -1,8 +1,8 @@
-"""What a vLLM engine says of how it turns requests into tokens (`deployments.prompt`).
+"""Facts of a vLLM engine about turning requests into tokens (`deployments.prompt`).
 
-Everything is read from the engine's own renderer, after it has started. An engine that renders
-in a way of its own has no facts: the log says why, and its prompts stay unknown to gateways. So
-has one whose facts, tried here, do not give the tokens that its renderer gives.
+They are read from the engine's own renderer, after it has started. An engine with its own way of
+rendering has no facts: the log gives the reason, and gateways do not know its prompts. The same
+applies if its facts, tested here, do not give the tokens of its renderer.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _PROBE = "Once  upon a time,\n\tin 2031: naïve café, Ελλάς, 東京, न�
 
 
 def renderer_facts(renderer: BaseRenderer, args: Namespace) -> RendererFacts | None:
-    """The facts of the engine that `renderer` belongs to, as `args` made its server.
+    """Return the facts of the engine with this `renderer`, whose server has `args`.
 
-    None, and a line in the log, when gateways cannot render as it does. Takes about a second
-    for a large tokenizer; raises nothing.
+    None, with a line in the log, if gateways cannot render like it. Takes about a second for a
+    large tokenizer; raises nothing.
     """
     try:
         why = _not_plain(renderer, args)
@@ -82,7 +82,7 @@ def _not_plain(renderer: BaseRenderer, args: Namespace) -> str | None:
 
 
 def _other_ways(tokenizer: type) -> str:
-    """Methods that a model's own tokenizer class replaces."""
+    """Return methods that a model's own tokenizer class replaces."""
     return ", ".join(
         f"{base.__name__}.{name}"
         for base in tokenizer.__mro__
@@ -141,7 +141,7 @@ def _completion(renderer: HfRenderer, fields: Mapping[str, Any]) -> list[list[in
 def _chat(
     renderer: HfRenderer, args: Namespace, facts: RendererFacts, fields: Mapping[str, Any]
 ) -> list[list[int]] | None:
-    """None where the template refuses a chat of one message."""
+    """Return the token ids of a chat; None if the template rejects a chat of one message."""
     request = ChatCompletionRequest(**fields)
     params = request.build_chat_params(
         load_chat_template(args.chat_template), args.chat_template_content_format

@@ -1,11 +1,12 @@
-"""Lets a constraint into the engine once it is known to compile in time (`grammar_trial.py`).
+"""Admit a constraint to the engine once it is known to compile in time (`grammar_trial.py`).
 
-Small and plain ones go in at once. Any other is tried first, at a cost of one more compile; the
-verdict is kept, so that it is tried once. A trial needs a turn, which lasts until the compile in
-the engine is over: a tenant has one turn at a time, and tenants take turns. Each constraint begins
-with a quick trial. One that does not end within it needs a turn of the second kind, so that
-constraints that compile quickly never wait for those that compile for seconds. Where trials do not
-work the constraint goes in untried, with a turn.
+Small and plain ones are admitted at once. Any other is tried first, at the cost of one more
+compile; the verdict is cached, so that it is tried once. A trial needs a turn, which lasts until
+the compile in the engine is over: a tenant has one turn at a time, and tenants take turns.
+
+Each constraint starts with a quick trial. One that does not end within it needs a turn of the
+second kind. So constraints that compile quickly never wait for those that compile for seconds. If
+trials do not work, the constraint is admitted untried, with a turn.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ CACHED_BYTES = 32 * 1024 * 1024
 
 
 class Turn:
-    """A compile in the engine. It ends with `compiled`, or `most_s` after it began: one that no
-    request waits for any more goes on."""
+    """A compile in the engine. It ends with `compiled`, or `most_s` after its start: a compile
+    without a waiting request continues."""
 
     def __init__(self, most_s: float, ended: Callable[[], None], done: Callable[[], None]) -> None:
         self._ended, self._done = ended, done
@@ -53,7 +54,7 @@ class Turn:
         self._is_over = self._is_compiled = False
 
     def compiled(self) -> None:
-        """The request has its first token. Once more changes nothing."""
+        """Record the request's first token. Repeated calls have no effect."""
         if not self._is_compiled:
             self._is_compiled = True
             self._timer.cancel()
@@ -67,9 +68,9 @@ class Turn:
 
 
 class GrammarGate:
-    """Of one engine, whose constraints are tried with `trials`.
+    """The gate of one engine, whose constraints are tried with `trials`.
 
-    `at_once`: quick compiles, and as many long ones; None: half as many as there are cores.
+    `at_once`: the number of quick compiles, and of long ones; None: half the number of cores.
     """
 
     def __init__(self, trials: TrialClient, at_once: int | None = None) -> None:
@@ -87,21 +88,23 @@ class GrammarGate:
 
     @property
     def longest_wait_s(self) -> float:
-        """How long a constraint waits by now for other tenants' compiles; 0: none does."""
+        """How long a constraint has waited for other tenants' compiles; 0: none does."""
         return max(self._quick.longest_wait_s, self._long.longest_wait_s)
 
     @property
     def stuck_s(self) -> float:
-        """How long a constraint waits by now for its quick trial; 0 up to STUCK_S.
+        """How long a constraint has waited for its quick trial; 0 up to STUCK_S.
 
-        Gateways hold requests for it whose constraint may need a trial.
+        Gateways then queue requests whose constraint may need a trial.
         """
         waits_s = self._quick.longest_wait_s
         return waits_s if waits_s > STUCK_S else 0.0
 
     async def admit(self, structured: Any, tenant: str) -> Turn | None:
-        """Return once the constraint of this tenant's request may go into the engine. Where it
-        compiles slowly there, return the turn that it has. Raises Unfit."""
+        """Return once the constraint of this tenant's request may enter the engine.
+
+        If it compiles slowly there, return its turn. Raises Unfit.
+        """
         fields = {
             name: value
             for name, value in vars(structured).items()
@@ -147,7 +150,8 @@ class GrammarGate:
     async def _tried(
         self, turns: GrammarTurns, name: bytes, fields: Mapping[str, Any], tenant: str
     ) -> tuple[TrialVerdict | None, float, Callable[[], None]]:
-        """As `_try`, and what ends the turn. It ends with the trial when its request is gone."""
+        """Return the result of `_try`, and a function that ends the turn. The turn ends with the
+        trial if its request is gone."""
         await turns.begin(tenant)
         end = partial(turns.end, tenant)
         trying = asyncio.ensure_future(self._try(name, fields, turns is self._quick))
@@ -158,11 +162,11 @@ class GrammarGate:
             raise
 
     def _is_slow(self, name: bytes, verdict: TrialVerdict) -> bool:
-        """Whether the engine needs long to compile it."""
+        """Return whether the engine needs long to compile it."""
         return verdict.fits and verdict.cpu_s >= SLOW_CPU_S and name not in self._cached
 
     def _turns_of(self, name: bytes, verdict: TrialVerdict | None) -> GrammarTurns:
-        """Those that its compile in the engine takes; None: that its first trial takes."""
+        """Return the turns for its compile in the engine; None: those for its first trial."""
         is_long = (
             verdict is not None and verdict.cpu_s >= QUICK_CPU_S and self._is_slow(name, verdict)
         )
@@ -179,7 +183,7 @@ class GrammarGate:
     async def _try(
         self, name: bytes, fields: Mapping[str, Any], quick: bool
     ) -> tuple[TrialVerdict | None, float]:
-        """The verdict, None: it needs a longer trial; and the seconds it took. Never raises."""
+        """Return the verdict, None: it needs a longer trial; and its seconds. Never raises."""
         if (known := self._known.get(name)) is not None:
             self.results["known"] += 1
             return known, known.cpu_s
@@ -202,7 +206,7 @@ class GrammarGate:
 
 
 class _Cached:
-    """The last long constraints that the engine has compiled: it has them in its cache."""
+    """The last long constraints that the engine has compiled and cached."""
 
     def __init__(self) -> None:
         self._bytes: OrderedDict[bytes, int] = OrderedDict()

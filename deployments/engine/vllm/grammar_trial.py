@@ -1,15 +1,15 @@
-"""Compiles a constraint in a process that can be killed, before the engine compiles it.
+"""Compile a constraint in a process that can be killed, before the engine compiles it.
 
-vLLM compiles in threads of its engine, without a limit, and never cancels one. A server process
-forks a worker for each trial. The worker does what vLLM will do, with vLLM's own code, and the
-kernel kills it where it exceeds its CPU time or memory. So an engine only compiles what a worker
-has compiled.
+vLLM compiles in threads of its engine, without a limit, and never cancels a compile. A server
+process forks a worker for each trial. The worker runs vLLM's own code, and the kernel kills it if
+it exceeds its CPU time or memory. So an engine only compiles constraints that a worker has
+compiled.
 
 The server is forked from the engine's process before that loads anything (`plugin.py`): vLLM is
 imported by then, so it costs neither an import nor its memory again. It ends with the engine. It
-loads the tokenizer for the first trial. One request a connection, on a Unix socket:
+loads the tokenizer for the first trial. One request per connection, on a Unix socket:
 
-    sent                                answered, and the end of the connection
+    request                             answer, and the end of the connection
     S and a pickle of a vLLM config     {}
     T, a letter of TrialKind, and       a TrialVerdict as JSON; STARVED; nothing: the worker was
       JSON of StructuredOutputsParams     killed
@@ -63,8 +63,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 class TrialKind(StrEnum):
-    """`QUICK` has QUICK_CPU_S. The others have MOST_CPU_S: `IDLE` takes only what all else leaves
-    of a core, which is nothing where the cores are never idle; `LONG` takes a small share."""
+    """`QUICK` has QUICK_CPU_S. The others have MOST_CPU_S: `IDLE` runs only on idle cores; `LONG`
+    takes a small share of a core."""
 
     QUICK = "q"
     IDLE = "i"
@@ -73,9 +73,9 @@ class TrialKind(StrEnum):
 
 @dataclass(frozen=True)
 class TrialVerdict:
-    """`cpu_s`: seconds of computing that it took; `backend`: vLLM's name of what compiled it;
-    `cached_bytes`: of the compiled grammar in that backend's cache, 0: it has none; `check_s`: of
-    `cpu_s`, for vLLM's check before the compile."""
+    """`cpu_s`: the CPU seconds used; `backend`: vLLM's name of the compiler; `cached_bytes`: the
+    size of the compiled grammar in that backend's cache, 0: it has none; `check_s`: the part of
+    `cpu_s` for vLLM's check before the compile."""
 
     fits: bool
     cpu_s: float = 0.0
@@ -84,7 +84,7 @@ class TrialVerdict:
     check_s: float = 0.0
 
     def refusal(self, what: str) -> str:
-        """A sentence with the bound that `what`, which does not fit, exceeds."""
+        """Return a sentence with the limit that `what` exceeds."""
         if self.check_s > MOST_CHECK_S:
             return (
                 f"The engine takes {self.check_s:.2f} s of CPU time to check {what} before it"
@@ -97,7 +97,7 @@ class TrialVerdict:
 
     @classmethod
     def from_answer(cls, answer: bytes, kind: TrialKind) -> TrialVerdict | None:
-        """None: it takes longer than a quick trial may, or found no idle core."""
+        """Parse an answer. None: it takes longer than a quick trial may, or found no idle core."""
         if answer == STARVED:
             return None
         if answer:
@@ -106,13 +106,16 @@ class TrialVerdict:
 
 
 def message_of(kind: TrialKind, asked: Mapping[str, Any]) -> bytes:
-    """To the server; `asked` as `_Compiler.tried` takes it."""
+    """Return the message to the server; `asked` as for `_Compiler.tried`."""
     return TRIAL + kind.encode() + json.dumps(asked).encode()
 
 
 def begin(path: Path) -> None:
-    """Fork the server of the trials at this socket, once an engine. The caller has one thread of
-    Python's, and holds no lock. Raises OSError where the socket is there already."""
+    """Fork the server of the trials at this socket, once per engine.
+
+    The caller has one Python thread, and holds no lock. Raises OSError if the socket exists
+    already.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen(64)
@@ -160,7 +163,7 @@ def _serve(listener: socket.socket) -> None:
 
 
 def _work(compiler: _Compiler, asked: bytes, connection: socket.socket) -> None:
-    """The worker: ends this process."""
+    """Run the worker, which ends this process."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with contextlib.suppress(OSError):  # the first to go where memory is short
@@ -174,8 +177,11 @@ def _work(compiler: _Compiler, asked: bytes, connection: socket.socket) -> None:
 
 
 def _watch(connection: socket.socket, kind: TrialKind) -> None:
-    """End this process once the other end of the connection is closed, since its verdict is of no
-    use then, and once it is starved of idle cores. The thread stays at the server's priority."""
+    """End this process once its verdict is useless because the other end of the connection is
+    closed, and once it lacks idle cores.
+
+    The thread stays at the server's priority.
+    """
 
     def watch() -> None:
         gone, spent_s = select.poll(), time.process_time()
@@ -191,7 +197,7 @@ def _watch(connection: socket.socket, kind: TrialKind) -> None:
 
 
 def _limit(kind: TrialKind, memory_bytes: int) -> None:
-    """From now on. The kernel kills a process that exceeds its CPU time."""
+    """Set the limits. The kernel kills a process that exceeds its CPU time."""
     if kind == TrialKind.IDLE:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if kind == TrialKind.QUICK:
@@ -222,8 +228,8 @@ class _Compiler:
                 logger.info("grammars of %s are not tried: %r", name, error)
 
     def tried(self, asked: Mapping[str, Any], kind: TrialKind) -> TrialVerdict:
-        """`asked` are fields of vLLM's StructuredOutputsParams; `backend`: which compiles all in
-        this engine, where one has compiled before."""
+        """Try a constraint. `asked` are fields of vLLM's StructuredOutputsParams; `backend`: the
+        one for all constraints of this engine, once it has compiled one."""
         from vllm.sampling_params import SamplingParams, StructuredOutputsParams
         from vllm.v1.structured_output.request import get_structured_output_key
 

@@ -1,4 +1,4 @@
-"""Turns at long compiles: a tenant has one at a time, and tenants that wait take turns."""
+"""Turns at long compiles: a tenant has one at a time, and waiting tenants take turns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Waiting:
 
 
 class GrammarTurns:
-    """`at_once` of them, over all tenants. All methods run in one event loop."""
+    """`at_once` turns, over all tenants. All methods run in one event loop."""
 
     def __init__(self, at_once: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._at_once = at_once
@@ -29,7 +29,7 @@ class GrammarTurns:
 
     @property
     def longest_wait_s(self) -> float:
-        """How long the one that has waited longest waits by now for other tenants' turns."""
+        """Return the longest current wait for other tenants' turns."""
         now = self._clock()
         waits = (now - one.since for one in self._waiting if one.tenant not in self._held)
         return max(waits, default=0.0)

@@ -1,8 +1,8 @@
-"""What can be said of a speculative_config before any model is read: n-gram, suffix, draft model,
-EAGLE, MTP and the other methods vLLM has.
+"""Checks of a speculative_config before any model is read: n-gram, suffix, draft model, EAGLE, MTP
+and vLLM's other methods.
 
-vLLM's own `SpeculativeConfig` cannot be made without the target model's config, so its fields
-are checked one by one, and those of its rules that need no model are told again here.
+vLLM's own `SpeculativeConfig` cannot be built without the target model's config. So its fields are
+checked one by one, and its rules that need no model are repeated here.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -43,7 +43,7 @@ _SHORTHANDS = {
 
 
 class SpeculativeRefusal(NamedTuple):
-    """A key of speculative_config that vLLM refuses; empty `key`: the whole of it."""
+    """A key of speculative_config that vLLM rejects; empty `key`: the whole of it."""
 
     key: str
     value: Any
@@ -59,8 +59,10 @@ def broken_speculative_config(
     quantizations: Collection[str],
     beside: Collection[str] = (),
 ) -> Iterator[SpeculativeRefusal]:
-    """Everything wrong with `given`, whose keys are `fields` of vLLM's SpeculativeConfig.
-    `beside` names the engine arguments that are set too."""
+    """Yield every fault of `given`, whose keys are `fields` of vLLM's SpeculativeConfig.
+
+    `beside` names the engine arguments that are set too.
+    """
     if not isinstance(given, Mapping):
         yield SpeculativeRefusal("", given, "not a mapping", "Write keys below it: method: ngram")
         return

@@ -1,4 +1,4 @@
-"""What a vLLM engine tells of its steps, as the load board needs it."""
+"""Step statistics of a vLLM engine for the load board."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autoscaling.step_time import StepTime
 
 
 class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not read
-    """What the load board needs of vLLM's statistics, learned as the engine runs."""
+    """Statistics for the load board, learned while the engine runs."""
 
     def __init__(self, vllm_config: VllmConfig | None = None, engine_index: int = 0) -> None:
         self.kv_use = 0.0

@@ -1,4 +1,4 @@
-"""A replica's end of the trials of its engine's grammars (`grammar_trial.py`)."""
+"""The replica's client of the trials of its engine's grammars (`grammar_trial.py`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IDLE_S = 40.0
 
 
 class TrialClient:
-    """`path` is the socket of the trials, `config` what vLLM was configured with."""
+    """`path` is the socket of the trials, `config` the configuration of vLLM."""
 
     def __init__(self, path: Path, config: Any, idle_s: float = IDLE_S) -> None:
         self._path = path
@@ -35,11 +35,11 @@ class TrialClient:
         self._set_up: asyncio.Lock | None = asyncio.Lock()
 
     async def quick(self, asked: Mapping[str, Any]) -> TrialVerdict | None:
-        """None: it takes longer than a quick trial may. Raises OSError and TimeoutError."""
+        """Run a quick trial. None: it takes longer. Raises OSError and TimeoutError."""
         return await self._try(TrialKind.QUICK, asked, QUICK_S)
 
     async def long(self, asked: Mapping[str, Any]) -> TrialVerdict:
-        """Raises OSError and TimeoutError."""
+        """Run a long trial. Raises OSError and TimeoutError."""
         verdict = None
         with contextlib.suppress(TimeoutError):
             verdict = await self._try(TrialKind.IDLE, asked, self._idle_s)
