@@ -454,7 +454,10 @@ class PoolScheduler:
 
 
 def _engine_s(load: ReplicaLoad, tokens: int, decode_s: float, sequences: int) -> float:
-    """Return the engine seconds of a request.¶They are the time to compute `tokens` prompt tokens,
-    and the share of `sequences` sequences in the steps of `decode_s`."""
+    """Return the engine seconds of a request.
+
+    They are the time to compute `tokens` prompt tokens, and the share of `sequences` sequences in
+    the steps of `decode_s`.
+    """
     share = sequences / (load.running + sequences)
     return tokens / load.prefill_rate + max(0.0, decode_s) * share

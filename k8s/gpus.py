@@ -80,8 +80,9 @@ def driver_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Pref
             "problem",
             "GPU driver",
             f"{some(old)}: older than {OLDEST_DRIVER}, which the GPU image's CUDA 13 needs",
-            f"upgrade NVIDIA's driver there to {OLDEST_DRIVER} or later (driver.version of the GPU "
-            "operator, or newer nodes), or keep engines off those nodes by engine.nodeSelector",
+            f"upgrade NVIDIA's driver there to {OLDEST_DRIVER} or later, by driver.version of the "
+            "GPU operator or by newer nodes; or keep engines off those nodes by "
+            "engine.nodeSelector",
         )
     elif known:
         yield PreflightFinding("ok", "GPU driver", some(known))

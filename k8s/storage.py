@@ -87,7 +87,7 @@ def ownership_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightF
             "warning",
             "owner of the volume",
             f"{storage_class['provisioner']} sets no group on a shared volume (fsGroupPolicy "
-            f"{policy}), so podSecurity.fsGroup has no effect, and user {needs.run_as} may not "
+            f"{policy}); so podSecurity.fsGroup has no effect, and user {needs.run_as} may not "
             "be able to write there",
             f"let the class make volumes of user {needs.run_as}: EFS with uid and gid in its "
             f"parameters, Azure Files with mountPermissions, an NFS export with "

@@ -8,12 +8,11 @@ Grants never exceed a limit within any 60 s:
   dead gateway count in full until they leave the window: engines may have computed them. Its
   concurrent requests are leases, which expire unless renewed.
 - Without Redis a gateway may have in its window the amount that Redis counted for it after `SILENT`
-  silent buckets, and at most its share of the limit, 1/gateways. Its earlier grants become
+  silent buckets. It has at most its share of the limit, 1/gateways. Its earlier grants become
   available as they leave the window. More would not be safe: until then Redis may give the rest to
-  others, and a gateway that is cut off sees the same as with a dead Redis. From then
-  on Redis withholds the shares of silent gateways. A window later, the window contains only shares,
-  and each gateway has its whole share. That ends before Redis stops withholding it, after 15
-  minutes.
+  others, and a gateway that is cut off sees the same as with a dead Redis. From then on Redis
+  withholds the shares of silent gateways. A window later, the window contains only shares, and each
+  gateway has its whole share. That ends before Redis stops withholding it, after 15 minutes.
 - A Redis that has lost its data, or another server that takes over, counts again from zero. Nothing
   is granted until all previous gateways have reported their grants of the last window, or a window
   has passed. The shares of gateways that have not returned are withheld. A killed gateway is

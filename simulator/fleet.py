@@ -1,9 +1,9 @@
 """Simulated replicas, each with a simulated engine: requested, starting, serving, draining, gone.
 
-A fleet is a function of the times it is given. A replica is paid for from its request until it has
-drained, or until its start is cancelled, because it has a GPU for that time. Serving replicas are
-in order of age. A smaller fleet removes the youngest, starting ones first, as Ray Serve does. A
-draining replica finishes its requests, however long that takes.
+A fleet is a function of the times it is given. A replica has a GPU, and is paid for, from its
+request until it has drained, or until its start is cancelled. Serving replicas are in order of age.
+A smaller fleet removes the youngest, starting ones first, as Ray Serve does. A draining replica
+finishes its requests, however long that takes.
 """
 
 from __future__ import annotations

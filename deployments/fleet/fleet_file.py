@@ -1,12 +1,14 @@
 """The fleet file: reads a path into a `Fleet`, or into all of its faults.
 
-deployments.fleet.fleet        the allowed content, and its meaning
-common.yaml_file               YAML with line numbers
-common.section                 messages for pydantic's errors
-deployments.fleet.settings.environment  ${VARIABLE}
-deployments.fleet.settings.engine_args  vLLM's check of the engine arguments
-deployments.fleet.settings.quality       the quality that weights must prove
-deployments.fleet.weights_check  models against engine arguments and GPUs
+Its parts:
+
+    deployments.fleet.fleet                 the allowed content, and its meaning
+    common.yaml_file                        YAML with line numbers
+    common.section                          messages for pydantic's errors
+    deployments.fleet.settings.environment  ${VARIABLE}
+    deployments.fleet.settings.engine_args  vLLM's check of the engine arguments
+    deployments.fleet.settings.quality      the quality that weights must prove
+    deployments.fleet.weights_check         models against engine arguments and GPUs
 """
 
 import os
