@@ -24,8 +24,8 @@ from autoscaling.overflow import OverflowGate, OverflowRules
 from autoscaling.slo import PriorityClass, Slo
 from autoscaling.waiting import Waiter, WaitingRoom
 
-# A batch request goes while this share of the interactive SLO holds: the rest is for those who
-# come in the meantime and cannot wait.
+# A batch request starts only while this share of the interactive SLO is free. The rest is kept for
+# interactive requests that arrive in the meantime.
 BATCH_SHARE = 0.5
 MAX_RETRY_AFTER_S = 3600
 
@@ -111,7 +111,7 @@ class Admission:
     def decide(self, case: AdmissionCase) -> Verdict:
         """Decide one request, once."""
         if case.only_overflow:
-            # whether this pool could serve it does not matter, and it takes no tenant's share
+            # this pool's state does not matter, and the request uses no tenant's share
             return self._elsewhere(case, math.inf)
         verdict = self._decide(case)
         if self.gate is not None and (verdict.kind != "wait" or case.priority == "interactive"):
@@ -212,7 +212,7 @@ class Admission:
         if not ranked:
             return 0
         slo = self._slos.get("interactive")
-        # not where it would be cheapest: others would wait behind it there
+        # not the cheapest replica if it is slow: other requests would wait behind this one there
         fit = (i for i, of in enumerate(ranked) if has_room(of) and not is_slow(of, slo))
         return next(fit, None)
 
@@ -328,7 +328,7 @@ class Admission:
 
 
 def _refusal(slo: Slo | None, due: float, reason: str, best_ttft_s: float | None) -> Verdict:
-    # a backlog drains by a second in a second
+    # a backlog shrinks by one second per second
     excess = due - slo.ttft_s if slo is not None else 0.0
     return Verdict("reject", reason, 0, _whole_seconds(excess), best_ttft_s)
 

@@ -17,10 +17,10 @@ from autoscaling.slo import Slo
 
 # The share of requests that may miss the SLO.
 MISSES = 0.01
-# Standard deviations above the mean that a Poisson number exceeds in so many cases.
+# A Poisson number exceeds its mean by this many standard deviations in that share of cases.
 MISSES_SIGMA = 2.33
-# Where a prompt alone takes most of the SLO no number of replicas helps it; the others may still
-# wait for this share of it.
+# If one prompt takes most of the SLO, no number of replicas helps it. The other prompts may still
+# wait for this share of the SLO.
 WAIT_SHARE = 0.5
 
 
@@ -97,7 +97,7 @@ def share(engine: EngineRates, work: Workload, replicas: int) -> ReplicaShare:
     if spare <= 0.0:
         return FULL
     tpot = (engine.step_s or 0.0) / spare
-    # All replicas' sequences together vary as a Poisson number does.
+    # The sequences of all replicas together vary like a Poisson number.
     sequences = replicas * (outputs * tpot + busy)
     capacity = replicas * sequences_per_replica(engine, work)
     taken = (sequences + MISSES_SIGMA * math.sqrt(sequences)) / capacity

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from autoscaling.ewma import Ewma
 
-# So many of the latest answers tell how long answers are.
+# Number of latest answers whose lengths are kept.
 ANSWERS = 20.0
-# In so many seconds of steps the weight of what was before falls to 1/e.
+# After this many seconds of steps, the weight of earlier ones has fallen to 1/e.
 PACE_S = 4.0
 
 
@@ -30,7 +30,7 @@ class DecodeTime:
         more, and their total number of tokens."""
         if not latencies or tokens < 1:
             return
-        # one that was preempted has waited longer than this step
+        # a preempted sequence has waited longer than this step
         kept = math.exp(-min(latencies) / PACE_S)
         self._seconds = kept * self._seconds + sum(latencies)
         self._generated = kept * self._generated + tokens

@@ -20,10 +20,10 @@ from autoscaling.capacity import (
 from autoscaling.forecast import Forecast, History
 from autoscaling.slo import Slo
 
-# A replica is added for the expected rate, and removed only when it would not be needed at a rate
-# this many standard deviations higher: a rate at the edge between two numbers changes neither.
+# A replica is added for the expected rate. One is removed only if it would not be needed at a rate
+# this many standard deviations higher. So a rate between two numbers of replicas changes neither.
 DOWN_SIGMA = 1.0
-# What was refused and what was computed is counted over this time.
+# Refused and computed work is counted over this time.
 RECENT_S = 60.0
 
 
@@ -97,7 +97,7 @@ def for_backlog(pool: PoolDemand) -> int:
 
     def left(tokens: float, replicas: int, seconds: float) -> float:
         speed = replicas * pool.speed
-        # Admission lets no more than an SLO of work wait.
+        # Admission lets at most one SLO of work wait.
         return max(0.0, tokens + min((coming - speed) * seconds, speed * pool.slo.ttft_s))
 
     def enough(tokens: float) -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 
-# Of so many tenants it is known what they had; tenants come and go.
+# The use of this many tenants is kept.
 TENANTS_KEPT = 4096
-# A tenant of which nothing was heard for so long shares the pool with nobody.
+# A tenant without a request for this long no longer counts for the shares.
 TENANT_ACTIVE_S = 600.0
 
 
@@ -23,7 +23,7 @@ class FairShare:
     def __init__(self) -> None:
         self.weights: Mapping[str, float] = {}
         self._now = 0.0
-        # the latest charged last
+        # in order of the latest charge, the newest last
         self._had: OrderedDict[str, float] = OrderedDict()
 
     def had(self, tenant: str) -> float:
@@ -60,7 +60,7 @@ class ActiveTenants:
     """Tenants with recent requests. Times are seconds of any one clock."""
 
     def __init__(self) -> None:
-        # when each was last heard of, the latest last
+        # time of each tenant's latest request, the newest last
         self._heard: OrderedDict[str, float] = OrderedDict()
 
     @property

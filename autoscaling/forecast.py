@@ -18,18 +18,19 @@ from typing import NamedTuple
 
 HISTORY_S = 300.0
 WINDOWS_S = (3.0, 10.0, 30.0, 100.0)
-# Standard deviations that noise does not reach: one in some thousands, and every second is asked.
+# Noise exceeds this many standard deviations in one of some thousands of checks, and there is a
+# check every second.
 CHANGE_SIGMA = 4.0
-# In less than this a slope is noise.
+# Over less than this time a slope is noise.
 TREND_S = 30.0
-# A slope counts for what of it exceeds so many of its standard deviations.
+# Only the part of a slope above this many of its standard deviations counts.
 SLOPE_SIGMA = 1.5
-# Between two samples lies at most this share of their age: some 50 samples for all of HISTORY_S.
+# Two samples are at most this share of their age apart: some 50 samples for all of HISTORY_S.
 RESOLUTION = 0.12
-# Nothing is learned from samples that are closer to each other.
+# Samples closer to each other than this teach nothing.
 LEAST_S = 0.1
 PRIOR_S = 30.0
-# One surprise counts as at most so many times the usual one.
+# One surprise counts as at most this multiple of the usual one.
 OUTLIER = 16.0
 
 
@@ -104,7 +105,7 @@ class History:
         line = _fit(_from(samples, began), self.dispersion)
         size = _growth(samples, "uncached_tokens", "arrived") or 0.0
         before, lasted = samples[-2], sample.at - samples[-2].at
-        # What was taken for granted at first counts as some seconds.
+        # The initial assumption counts like PRIOR_S seconds of samples.
         memory = min(HISTORY_S, sample.at - samples[0].at + PRIOR_S)
         requests = _learned(
             self.dispersion, sample.arrived - before.arrived, line.rate * lasted, lasted, memory
@@ -124,7 +125,7 @@ class History:
             return 0.0
         newest, counted = self.samples[-1], attrgetter(count)
         oldest = _from(self.samples, newest.at - window_s)[0]
-        # large counts that fell and were lowered leave a rounding error, which is no growth
+        # large counts that fell and were lowered leave a rounding error, which is not growth
         return float(max(0.0, counted(newest) - counted(oldest)))
 
     def per_request(self, count: str) -> float | None:
@@ -179,7 +180,7 @@ def _fit(samples: Sequence[DemandSample], dispersion: float) -> Forecast:
         later = middle - (newest.at - (before.at + after.at) / 2.0)
         spread += (after.at - before.at) * later * later
         covariance += later * (after.arrived - before.arrived)
-    # As if one had come at least: nothing in a short time is not yet "never".
+    # As if at least one request had arrived: none in a short time does not mean "never".
     noise = dispersion * max(mean, 1.0 / seen)
     slope = slope_var = 0.0
     if seen >= TREND_S and spread > 0.0:
@@ -204,7 +205,7 @@ def _changed_at(samples: Sequence[DemandSample], since: float, dispersion: float
     for window in WINDOWS_S:
         split = _index(samples, newest.at - window)
         lasted = newest.at - samples[split].at
-        # What came before has to be surer than the window that is held against it.
+        # The samples before the window must cover at least as long as the window.
         if split <= first or samples[split].at - samples[first].at < lasted:
             continue
         line = _fit(samples[first : split + 1], dispersion)

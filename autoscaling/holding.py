@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 # Ray Serve's own delay before it scales down.
 MAX_HOLD_S = 600.0
-# Gaps scatter: held for this much longer than the last one.
+# Gaps vary: a replica is held for this multiple of the last one.
 MARGIN = 1.5
-# Two replicas more at once are a surge, and who surged once may again before long.
+# Two more replicas at once are a surge, and another surge may follow soon.
 SURGE, SURGE_HOLD_S = 2, 300.0
-# What was learned fades within this time, several times the longest pause that is learned from.
+# Learned pauses fade within this time, several times the longest pause that is learned.
 REMEMBERED_S = 3600.0
 
 

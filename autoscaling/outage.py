@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from router.slots import LEASE_S
 
-# What is believed no longer of a start: nobody says any more how it is with it.
+# A report of a start counts for this long without a newer one.
 FRESH_S = 5.0
-# A start that is late is expected to take as long again as it is late, and at least this share of
-# what was predicted: how late it can get, nobody knows.
+# A late start is expected to take as long again as it is late, and at least this share of the
+# prediction. There is no bound on how late it can get.
 LATE_SHARE = 0.1
 
 

@@ -12,10 +12,11 @@ from typing import Protocol
 
 from autoscaling.slo import Slo
 
-# A replica where who comes waits longer than this has no room for another tenant's turn: enough to
-# keep an engine busy until a gateway has heard that it is free, and little beside a prefill.
+# A replica where a new request waits longer than this has no room for another tenant's turn. The
+# time keeps an engine busy until a gateway knows that it is free, and is short compared with a
+# prefill.
 ENGINE_QUEUE_S = 0.02
-# No doubt is larger: beyond it a prediction says nothing, and would close the pool.
+# The largest doubt. With a larger one, a prediction says nothing and would close the pool.
 MAX_DOUBT = 0.5
 
 

@@ -12,10 +12,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
-# What a request says of it: X-Antefix-Overflow.
+# A request's own choice: X-Antefix-Overflow.
 OverflowChoice = Literal["never", "allow", "only"]
 SHARE_WINDOW_S = 60.0
-# A tenant with less than so many requests left in the window is gone.
+# A tenant with fewer requests left in the window than this is forgotten.
 FORGOTTEN = 0.01
 
 
@@ -79,7 +79,7 @@ class OverflowGate:
         counts = self._counts[tenant]
         counts.fade(now)
         most = self.rules.max_share * (counts.requests + 1.0)
-        # by half: one that was the only one, a while ago
+        # half is added for a request that was the only one, a while ago
         return counts.overflowed + 1.0 <= max(1.5, most)
 
     def count(self, overflowed: bool, now: float, tenant: str = "") -> None:

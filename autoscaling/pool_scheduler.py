@@ -39,11 +39,11 @@ from router.policies import Candidate, PlacementRequest, Policy, make_policy
 from router.recent import Placed, Recent, RecentPlacements, announcement
 from router.slots import LEASE_S
 
-# So long after a board became empty it is known whether its replicas are gone. Who waits anyhow is
-# not sent to them before.
+# This long after a board became empty, it is known whether its replicas are dead. Waiting requests
+# are not sent to them before.
 FOUND_OUT_S = LEASE_S + 2.0
-# So many mean errors later than predicted come no more than 1 in 100 first tokens, where errors are
-# normal: an SLO is promised to those who are let in, not to most of them.
+# At most 1 in 100 first tokens is later than predicted by this many mean errors, if errors are
+# normal. An SLO is promised to all admitted requests, not to most of them.
 DOUBT_ERRORS = 3.0
 
 
@@ -96,8 +96,8 @@ class PoolScheduler:
         self.gateway = secrets.token_hex(8)
         self.announce: Callable[[Placed], None] = _nobody
         self.board = LoadBoard(clock)
-        # by whether engines have measured how fast they compute prompts: the prior may be off by
-        # any factor, which would be taken for the engines' own ever after
+        # by whether engines have measured how fast they compute prompts: the prior may be wrong by
+        # any factor, which would then distort the measured rates for good
         self._corrections = {False: TtftCorrection(), True: TtftCorrection()}
         self.admission = Admission({})
         self.demand = DemandCounters()
@@ -158,7 +158,7 @@ class PoolScheduler:
         if avoid:
             loads = {r: load for r, load in loads.items() if r not in avoid}
         if not loads:
-            if self.outage is not None:  # those that were last known are gone
+            if self.outage is not None:  # the replicas known before are dead
                 return Considered(Placement(()), Recent())
             known = {r: load for r, load in self.board.last_known().items() if r not in avoid}
             blind = place_blind(prompt, known, self._in_flight, self._rng)
@@ -210,7 +210,7 @@ class PoolScheduler:
             verdict = self.admission.decide(case)
         decision = Decision(request, considered, verdict)
         if verdict.kind == "overflow":
-            return decision  # counted when the other pool has read it
+            return decision  # counted after the other pool has decided
         self._count(decision)
         if verdict.kind == "admit":
             attempt = self._take(request, considered, verdict.index)
@@ -410,14 +410,15 @@ class PoolScheduler:
             uncached_tokens=max(0, prompt.prompt_tokens - chosen.cached_tokens),
             predicted_ttft_s=chosen.predicted_ttft_s,
             matched=considered.recent.matched,
-            # all that is not in the index: another's announcement of it may be withdrawn
+            # everything that is not in the index: an announcement by another gateway may be
+            # withdrawn
             announced=announcement(prompt.keys, confirmed),
             sequences=request.sequences,
         )
         self._in_flight[chosen.replica_id] += request.sequences
         self.heard(placed)
         self.announce(placed)
-        # a guess without loads is no prediction, and who sleeps must wake first
+        # a guess without loads is no prediction, and a sleeping replica must wake first
         load = self.board.load_of(chosen.replica_id)
         is_telling = placement.policy != BLIND and load is not None and not load.asleep
         work_s = self._work_s(request, chosen)
@@ -429,7 +430,7 @@ class PoolScheduler:
         self, request: SchedulingRequest, considered: Considered, now: float
     ) -> Waiter[SchedulingRequest]:
         ranked, tokens, work_s = considered.ranked, request.prompt.prompt_tokens, 0.0
-        if ranked:  # else it is not known what it costs
+        if ranked:  # otherwise the cost is unknown
             best = min(ranked, key=lambda candidate: candidate.raw_ttft_s)
             tokens, work_s = max(0, tokens - best.cached_tokens), self._work_s(request, best)
         return Waiter(request, request.tenant, work_s=work_s, since=now, tokens=tokens)

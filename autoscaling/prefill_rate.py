@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-# So many of the latest prompts speak for the engine.
+# Number of latest prompts that are used.
 MEMORY = 32
-# A shorter prompt's time is the step's own, not its tokens'.
+# A shorter prompt's time depends on the step, not on its tokens.
 TELLING_TOKENS = 64
 
 
 class PrefillRate:
     def __init__(self) -> None:
-        # when each began and ended, and its tokens
+        # each prompt's start, end and tokens
         self._prompts: deque[tuple[float, float, int]] = deque(maxlen=MEMORY)
 
     def add(self, ended_at: float, seconds: float, tokens: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-# interactive: somebody waits for the first token. batch: what comes later is as good.
+# interactive: a client waits for the first token. batch: a later answer is as good.
 PriorityClass = Literal["interactive", "batch"]
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from autoscaling.forecast import DemandSample, History
 from autoscaling.holding import ReplicaHold
 
-# Beyond these, a number is no count and no time.
+# A larger number is not a valid count or time.
 MAX_COUNT, MAX_TIME_S = 1e15, 1e11
-# What is made of them, such as replicas times seconds or a sum of falls, stays far below this.
+# Derived values, such as replicas times seconds or a sum of decreases, stay far below this.
 MAX_DERIVED = 1e60
-# More samples or levels than this were not stored by us.
+# A stored state never has more samples or levels than this.
 MAX_STORED = 5000
 
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf, log2
 
-# Before so many steps nothing is said: the first ones compile, page in and allocate.
+# No bound before this many steps: the first ones compile, page in and allocate.
 TELLING_STEPS = 20
-# After a stall a group's longest step has halved in about 700 steps.
+# After a stall, a group's longest step halves in about 700 steps.
 KEPT = 0.999
-# Within a group work doubles.
+# Work doubles within a group.
 GROUP_SPAN = 2.0
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# How many of its latest steps a group speaks for.
+# Number of a group's latest steps that count.
 MEMORY_STEPS = 100.0
-# Until it has seen so many steps, a group may be told by one that stalled.
+# A group with fewer steps than this may be dominated by one that stalled.
 TELLING_STEPS = 5.0
 
 
@@ -42,7 +42,7 @@ class StepTime:
         """
         if not latencies or served > len(latencies):
             return
-        # one that was preempted has waited longer than this step
+        # a preempted sequence has waited longer than this step
         sequences, seconds = len(latencies), min(latencies)
         if seconds > 0:
             self._groups.setdefault(sequences.bit_length(), _Group()).add(sequences, seconds)
@@ -64,7 +64,7 @@ class StepTime:
         slope = together / spread if len(groups) > 1 else 0.0
         if slope <= 0:
             return t, 0.0
-        if slope * n >= t:  # the line that fits best begins at 0
+        if slope * n >= t:  # the best line starts at 0
             squares = sum(g.weight * g.sequences**2 for g in groups)
             return 0.0, sum(g.weight * g.sequences * g.seconds for g in groups) / squares
         return t - slope * n, slope

@@ -37,7 +37,7 @@ class WaitingRoom(Generic[T]):
     def __init__(self, limit: int, shares: FairShare | None = None) -> None:
         self.limit = limit
         self._shares = shares or FairShare()
-        # whose turn it is among equals; a tenant without waiters is not in it
+        # the order of turns among equals, without tenants that have no waiters
         self._queues: OrderedDict[str, OrderedDict[Waiter[T], None]] = OrderedDict()
         self._work_s: dict[str, float] = {}
         self._size = 0

@@ -35,18 +35,18 @@ from weights.roofline import OfferedLoad, speed_of
 
 CONTAINER = "ray-engine"
 QUESTION, ANOTHER_QUESTION = "What is the capital of France?", "And of Italy?"
-# Timed one after the other, after a first one that is not counted.
+# Timed one after another, after a first request that does not count.
 TIMED_REQUESTS = 3
 PROMPT_TOKENS, ANSWER_TOKENS = 2000, 64
-# Of one rule of the prompt, in any usual tokenizer.
+# Tokens of one rule of the prompt, in any usual tokenizer.
 RULE_TOKENS = 12
 PREFIX_TRIES = 5
-# The answer whose engine is killed takes this long, several times what a kubectl command takes.
+# Duration of the answer whose engine is killed: several times that of a kubectl command.
 CUT_ANSWER_S = 10.0
 LEAST_CUT_TOKENS, KILL_AFTER_EVENTS = 96, 8
 CLIENTS, SHORT_ANSWER, LONG_ANSWER, BETWEEN_ANSWERS_S = 2, 16, 256, 0.2
 ANSWER_S, EXPLAINED_WITHIN_S, PERIOD_S = 300.0, 30.0, 1.0
-# Where neither the fleet nor the model's config.json says it.
+# Used if neither the fleet nor the model's config.json has it.
 USUAL_CONTEXT = 4096
 
 
@@ -211,7 +211,7 @@ class PoolAcceptance:
                 kill(replica)
 
         cut, error = None, ""
-        if len(pods) == 1:  # an answer would be lost, and its tenant suspected of it
+        if len(pods) == 1:  # otherwise an answer would be lost, and its tenant would be suspected
             kill(*pods)
         else:
             try:
@@ -246,7 +246,7 @@ class PoolAcceptance:
             except GatewayError:
                 return False
             there = {one["replica"] for one in pool["replicas"] if one["role"] == "active"}
-            # an autoscaler may want fewer by now
+            # an autoscaler may want fewer in the meantime
             return len(there - lost.keys()) >= min(wanted, int(pool["target_replicas"]))
 
         return _until(is_back, since, self.release.recover_s)
@@ -319,7 +319,7 @@ class PoolAcceptance:
         )
 
 
-# Of a request that was answered with 429.
+# The result of a request that was answered with 429.
 _REFUSED = "refused"
 
 

@@ -126,7 +126,7 @@ def bench(
             _fields(body),
         )
         for file in filter(None, (html, record)):
-            _write(file, "")  # before the load, not after it
+            _write(file, "")  # an error occurs before the load, not after it
         form, requests, watch = _run(OpenAiApi.at(url, key), form, traffic, timeout)
         _check_any_answered(requests)
         client = cost(watch, requests)

@@ -26,10 +26,10 @@ from simulator.engines import Hardware
 PROMPTS, PROMPT_ROUNDS = 4, 3
 STREAMS, STREAM_TOKENS = (1, 2, 4, 8, 16), 24
 SHORT_TOKENS = 16
-# Beyond what any tokenizer keeps for special tokens, within every vocabulary.
+# Above the special tokens of any tokenizer, and within every vocabulary.
 TOKEN_IDS = range(1000, 20000)
 LONGEST_PROMPT = 2048
-# A measured time of 0 would say that an engine takes as many as you like.
+# A measured time of 0 would mean that an engine takes any number of requests.
 LEAST_S = 1e-6
 
 
@@ -39,7 +39,7 @@ async def calibrated(http: aiohttp.ClientSession, engine: Endpoint, model: str) 
         answer.raise_for_status()
         facts = EngineFacts.from_json(await answer.read())
     measuring = _Measuring(http, engine, model)
-    await measuring.prompt(SHORT_TOKENS)  # the first of all takes longer
+    await measuring.prompt(SHORT_TOKENS)  # the first request of all takes longer
     longest = min(LONGEST_PROMPT, facts.max_model_len - STREAM_TOKENS)
     lengths = [longest * (i + 1) // PROMPTS for i in range(PROMPTS)]
     took = {

@@ -77,7 +77,7 @@ class _CommandGroup(TyperGroup):
 
 def _usage_error(error: typer.TyperException) -> Exception:
     message = " ".join(error.format_message().split()).removesuffix(".")
-    if not message:  # the help was shown, in place of a command
+    if not message:  # the help was shown instead of running a command
         return typer.Exit(ExitCode.USAGE)
     message = message.replace("Value error, ", "")
     if isinstance(error.__cause__, ValidationError):

@@ -24,7 +24,7 @@ from weights.report import Evaluation, write
 if TYPE_CHECKING:
     from deployments.offline.evaluation import EvaluationTask
 
-# Two engines on one GPU, with room for what is not theirs.
+# Two engines on one GPU, with room for other memory.
 GPU_SHARE = 0.45
 
 
@@ -139,7 +139,7 @@ def _engine_args(given: list[str], together: bool) -> dict[str, Any]:
             raise CommandError(
                 f"--engine-arg {each!r} has no usable value", "quote it", ExitCode.USAGE
             ) from error
-    # as much context as the KV cache holds
+    # the context is as long as the KV cache allows
     arguments.setdefault("max_model_len", "auto")
     if together and not has_cpu_build():
         arguments.setdefault("gpu_memory_utilization", GPU_SHARE)
@@ -166,7 +166,7 @@ def _evaluated(
     from deployments.offline.evaluation import evaluate as compare
     from deployments.offline.offline_engine import OfflineEngine
 
-    # what a fleet file's `env` would say; whoever has set these knows better
+    # as `env` in a fleet file; variables that are set already win
     env = {
         name: os.environ.get(name, value)
         for name, value in (

@@ -21,10 +21,10 @@ from common.errors import Problem
 READY_SECONDS = 60.0
 FIRST_QUESTION = "What is the capital of France?"
 FIRST_ANSWER_TOKENS = 32
-# A gateway waits as long for an engine to write its traces.
+# A gateway waits this long for an engine to write its traces.
 PROFILE_WRITING_S = 600.0
 
-# Not the environment's proxies: the fleet is on this machine or in its network.
+# Without the environment's proxies: the fleet is on this machine or in its network.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 

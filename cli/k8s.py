@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from k8s.status import GroupStatus, Report
     from k8s.upgrade_diff import UpgradeDiff
 
-# of a value that changes, in characters
+# length at which a changed value is cut, in characters
 _LONGEST_VALUE = 80
 
 k8s = CommandLine(

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-# Ours and, for a replica's first lines, Ray Serve's.
+# Names used by Antefix and, in a replica's first lines, by Ray Serve.
 _TIME, _LEVEL, _EXCEPTION = (
     ("timestamp", "asctime"),
     ("level", "levelname"),
     ("exception", "exc_text"),
 )
-# What the command says in another way, or nobody reads. The rest is Ray Serve's.
+# Fields that the command shows otherwise, or that are of no use. The rest is Ray Serve's.
 _LEFT_OUT = {
     *("message", "logger", "component", "replica"),
     *("filename", "lineno", "process", "worker_id", "node_id", "actor_id", "actor_name"),
@@ -23,7 +23,7 @@ _LEFT_OUT = {
 }
 
 _STAMP = re.compile(r'"(?:timestamp|asctime)": ?"([^"]+)"')
-# Where a line of text may have its time: after a process's name and a level.
+# The time of a line of text is within these characters, after a process's name and a level.
 _BEGINNING = 100
 _ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?(?!\d)")
 _REDIS = re.compile(r"\d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d\.\d{3}")

@@ -72,7 +72,7 @@ def logs(
         wanted, offsets = _wanted(request, as_json), dict[Path, int]()
 
         def show(found: list[LogLine], count: int) -> None:
-            # Stable: lines of one file keep their order.
+            # The sort is stable: lines of one file keep their order.
             by_time = sorted(found, key=lambda line: line.written_at)
             for line in by_time[max(0, len(by_time) - count) :]:
                 text = line.text if as_json else _prefixed(line.component, readable(line.text))
@@ -148,7 +148,7 @@ def _all_files(home: Home, state: FleetState, rotated: bool) -> Iterator[Path]:
 
 
 def _wanted(request: str, as_json: bool) -> Wanted:
-    # vLLM puts something before and after a request's id
+    # vLLM adds text before and after a request's id
     about = re.compile(rf"(?<![A-Za-z0-9]){re.escape(request)}(?![A-Za-z0-9])")
 
     def wanted(line: str) -> bool:
@@ -168,7 +168,7 @@ def _ending(file: Path, count: int, whole: bool) -> list[str]:
             if length >= size:
                 return lines
             if len(lines) > count:
-                return lines[1:]  # of the first one, the beginning may be missing
+                return lines[1:]  # the first line may be incomplete
             length *= 2
 
 
@@ -189,7 +189,7 @@ def _new_lines(file: Path, offsets: dict[Path, int]) -> list[str]:
     begin = offsets.get(file, 0)
     with file.open("rb") as log:
         if begin > log.seek(0, 2):
-            begin = 0  # rotated
+            begin = 0  # the file was rotated
         log.seek(begin)
         whole, newline, _ = log.read().rpartition(b"\n")
     offsets[file] = begin + len(whole) + len(newline)

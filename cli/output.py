@@ -69,7 +69,7 @@ def answering(as_json: bool = False) -> Iterator[None]:
     except (typer.Exit, typer.Abort):
         raise
     except BrokenPipeError:
-        # Who read the output has left, as `head` does; Click ends the command without a word.
+        # The reader of the output has ended, as `head` does; Click ends the command silently.
         raise
     except Exception as error:
         if os.environ.get("ANTEFIX_DEBUG") == "1":

@@ -87,7 +87,7 @@ def plan(
 
         if as_json and as_fleet:
             raise _usage("--json and --fleet exclude each other", "remove one of them")
-        # names first: a mistake in one makes the other options pointless
+        # names first: with a wrong name, the other options do not matter
         kind, config = gpu_called(gpu), _config_of(model, download)
         if context is None:
             raise _usage(

@@ -72,7 +72,7 @@ def _print(pool: str, proof: Proof) -> None:
         note(
             "every resumed answer had the same tokens as the uninterrupted one; for the fleet file:"
         )
-        # quoted: of digits alone it would be a number
+        # quoted, because YAML reads digits alone as a number
         lines = f'resume: exact\n    resume_proof: "{engine.made_by}"'
         typer.echo(f"pools:\n  {pool}:\n    {lines}")
         return

@@ -61,7 +61,7 @@ def name_of(model: str) -> str:
 def write_starter(model: str, on_cpus: bool, file: Path, replace: bool = False) -> None:
     """Write the file. Raises Problem if `file` exists and `replace` is false, or if it cannot be
     written."""
-    if Path(model).exists():  # of a fleet file, paths start where a command runs
+    if Path(model).exists():  # relative paths in a fleet file start at the working directory
         model = str(Path(model).absolute())
     if file.exists() and not replace:
         raise Problem(f"{file} exists already", "name another file: --out, or add --force")

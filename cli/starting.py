@@ -103,7 +103,7 @@ def start(home: Home, wanted: Wanted) -> Started:
             return Started(_beside(home, _same_or_refused(recorded, wanted), wanted), None)
         note("cleaning up after a fleet that crashed")
         _clean_up(home, recorded)
-    # Nobody else is given them until gateways listen there.
+    # The ports are reserved until gateways listen there.
     with contextlib.ExitStack() as ports:
         state = _new_state(wanted, ports)
         home.save_state(state)
@@ -235,7 +235,7 @@ def _start(
             with steps.step("Redis"):
                 state = cluster.start_redis(home, state)
         if programs is not None:
-            # Before the engines, so that what stands in its way is told before they load.
+            # Before the engines, so that an obstacle is reported before they load.
             with steps.step("Prometheus"):
                 state = cluster.start_monitoring(home, state, programs)
         engines = _EngineSteps(steps, fleet)
@@ -262,7 +262,8 @@ def with_models_here(fleet: Fleet, steps: Steps) -> Fleet:
         with steps.step(f"Model {model}") as step:
             resolved = resolve_model(model, step.show)
         for name, pool in fleet.pools.items():
-            # A damaged embedded model is mended by whoever resolves it, so that name stays.
+            # A damaged copy of the embedded model is repaired when it is resolved, so its name
+            # stays.
             if pool.model == model != EMBEDDED:
                 pools[name] = pool.model_copy(update={"model": resolved})
     return fleet.model_copy(update={"pools": pools})

@@ -135,7 +135,7 @@ def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
         title_style="bold",
         caption="; ".join(_of_pool_in_words(pool)),
         caption_justify="left",
-        # narrow: all of it fits in 80 columns
+        # narrow: everything fits in 80 columns
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
@@ -156,7 +156,7 @@ def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
 
 def _load_in_words(replica: Mapping[str, Any]) -> tuple[str, ...]:
     """Return requests that run and wait, KV use and TTFT."""
-    if replica["running"] is None:  # not known, or this key's tenant is not told
+    if replica["running"] is None:  # unknown, or hidden from this key's tenant
         return ("?",) * 4
     return (
         str(replica["running"]),

@@ -72,7 +72,7 @@ def up(
 ) -> None:
     """Start a fleet, send a first request, and leave it running."""
     with answering(as_json):
-        # Ended by systemd or a closed terminal, `up` cleans up as after Ctrl-C.
+        # When systemd or a closed terminal ends it, `up` cleans up as after Ctrl-C.
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
         began = time.monotonic()
@@ -137,7 +137,7 @@ def _print_result(home: Home, result: starting.Started, seconds: float, as_json:
 def _dtypes(state: FleetState, home: Home) -> str:
     try:
         return dtypes_in_words(*GatewayClient.of(state, home.keys()).status()["pools"].values())
-    except GatewayError:  # the fleet has answered its first question: this is no reason to fail
+    except GatewayError:  # the fleet has answered its first question, so this is no reason to fail
         return ""
 
 
@@ -152,7 +152,7 @@ def _card(state: FleetState, api_key: str, dtypes: str) -> str:
         "API key": api_key,
         "Model": state.model,
         "Dtype": dtypes,
-        # What follows the # stays in the browser.
+        # The part after the # stays in the browser.
         "Page": f"{state.page_url}#key={api_key}",
         "Metrics": state.metrics_url,
         "Prometheus": state.prometheus_url,
@@ -193,7 +193,7 @@ def _stay(home: Home, state: FleetState) -> None:
         if not cluster.is_alive(state):
             with home.turn(lambda: None):
                 cluster.stop(home, state)
-            # `antefix logs` reads a fleet that runs
+            # `antefix logs` reads only a running fleet
             folders = filter(None, (home.logs, cluster.ray_logs(state)))
             note(f"the fleet crashed; its logs are in {' and '.join(map(str, folders))}")
             raise typer.Exit(ExitCode.FAILED)

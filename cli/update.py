@@ -18,7 +18,8 @@ from cli.progress import ProgressStep, Steps
 from deployments.fleet.applications import Restarts, restarts
 from deployments.fleet.fleet import Fleet
 
-# What processes other than gateways and engines were started with, and where all of them are found.
+# Settings with which processes other than gateways and engines were started, or by which they are
+# found.
 _FIXED: tuple[tuple[str, Callable[[Fleet], Any]], ...] = (
     ("name", lambda fleet: fleet.name),
     ("redis.url", lambda fleet: fleet.redis.url),
@@ -64,7 +65,7 @@ def _update(home: Home, state: FleetState, wanted: starting.Wanted) -> Restarts:
         _check(Fleet.model_validate(state.fleet), fleet)
         _tell_of_ports(wanted.fleet, fleet)
         changed = restarts(state.fleet, fleet.model_dump(mode="json"))
-        # what an update that failed has left is not known
+        # the state that a failed update has left is unknown
         before = state.fleet if state.fleet_digest else {}
         state = dataclasses.replace(
             state,

@@ -26,18 +26,18 @@ from common.errors import Problem
 from deployments.gateway.intake.api_keys import read_text
 from deployments.gateway.intake.keys_file import plain_keys
 
-# 300 to 400 tokens of any usual tokenizer: two segments of 128, and room in a context of 512.
+# 300 to 400 tokens in any usual tokenizer: two segments of 128, within a context of 512.
 RULES = 28
 ANSWER_TOKENS = 16
 FIRST_QUESTION = "What is the capital of France?"
-# The index hears of a block some milliseconds after the engine has it.
+# The index learns of a block some milliseconds after the engine has cached it.
 QUESTIONS = ("And of Italy?", "And of Spain?", "And of Greece?", "And of Norway?", "And of Japan?")
 SAMPLED_QUESTION = "And of Peru?"
 BETWEEN_QUESTIONS_S = 1.0
 EXPLAINED_WITHIN_S = 10.0
 GREEDY = {"temperature": 0}
 SAMPLED = {"temperature": 0.7, "top_p": 0.9}
-# The other pool would not have the prefix.
+# The overflow pool would not have the prefix.
 HEADERS = {"x-antefix-overflow": "never"}
 
 
@@ -208,7 +208,7 @@ def explained(client: GatewayClient, request_id: str, within_s: float) -> Mappin
     while True:
         try:
             told = client.explanation(request_id)
-            # until then it is what was known while the answer was under way
+            # until then it has the state during the answer
             if told.get("outcome") is not None or time.monotonic() > deadline:
                 return told
         except GatewayError as error:

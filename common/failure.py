@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 _ERROR = re.compile(r"\b((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b: ?.+)")
-# What vLLM and Ray say when the reason is elsewhere.
+# Messages of vLLM and Ray whose reason is elsewhere.
 _SAYS_NOTHING = re.compile(
     r"See root cause above|Engine core initialization failed|RayTaskError|RayActorError|"
     r"cancelled|ActorDiedError"
@@ -30,7 +30,7 @@ def _reason(lines: list[str]) -> str:
     for number, line in reversed(list(enumerate(lines))):
         found = _ERROR.search(_ANSI.sub("", line))
         if found and not _SAYS_NOTHING.search(line):
-            # pydantic, which checks vLLM's settings, tells the reason on the lines after.
+            # pydantic, which checks vLLM's settings, gives the reason in the next lines.
             told_after = lines[number + 1 : number + 3] if "validation error" in line else []
             return " ".join(part.strip() for part in (found[1], *told_after))[:LONGEST]
     return ""

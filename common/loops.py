@@ -18,19 +18,19 @@ from typing import Any, NoReturn
 
 logger = logging.getLogger("ray.serve")
 
-# How long the next step waits after one that failed; unexpected failures double it each time.
+# Wait after a failed step; each unexpected failure in a row doubles it.
 RETRY_S = 0.1
 RETRY_AT_MOST_S = 2.0
-# A cause that did not show for so long is logged again.
+# A cause that did not occur for this long is logged again.
 FORGET_S = 60.0
 AGAIN_S = 0.02
-# Of this process, in whole milliseconds, as event loops' timers are: those of a node do not all ask
-# Redis at once.
+# Of this process, in whole milliseconds like event loops' timers, so that the processes of a node
+# do not all call Redis at once.
 _PHASE_S = random.randrange(1000) / 1000
 
 Outages = tuple[type[BaseException], ...]
 
-# Of this process, by loop: from 0 on for each that ever began.
+# Failures of this process by loop; 0 for each loop that has started.
 failures: Counter[str] = Counter()
 
 
@@ -48,7 +48,7 @@ class Trouble:
         self._fails = fails
         self._logger = logger
         self._outages = outages
-        # cause -> when it was last met
+        # cause -> time of its last occurrence
         self._met: dict[str, float] = {}
         self._in_a_row = 0
         failures[loop] += 0
@@ -158,7 +158,7 @@ class Loops:
         while stopping:
             for task in stopping:
                 task.cancel()
-            # Again if need be: Python 3.11 can lose a cancellation in `wait_for`.
+            # Repeated if necessary: Python 3.11 can lose a cancellation in `wait_for`.
             _, stopping = await asyncio.wait(stopping, timeout=AGAIN_S)
 
     def _done(self, task: asyncio.Task[Any]) -> None:

@@ -59,7 +59,7 @@ def _has_autogroups() -> bool:
     """
     try:
         return AUTOGROUPS.read_text().strip() == "1"
-    except OSError:  # a kernel without
+    except OSError:  # a kernel without autogroups
         return False
 
 

@@ -23,7 +23,7 @@ _LONGEST_SHOWN = 80
 class Section(BaseModel):
     """A mapping of a file. A null selects the default."""
 
-    # strict: YAML has types of its own, so `replicas: true` or `port: "80"` is a mistake
+    # strict, because YAML has its types: `replicas: true` or `port: "80"` is a mistake
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="before")
@@ -120,7 +120,7 @@ def faults_of(
         kind, value = details["type"], details["input"]
         says_nothing = (
             value is ...
-            # under a mistyped key may be a secret
+            # the value under a mistyped key may be a secret
             or kind in ("missing", "extra_forbidden")
             or details["loc"][-1:] == ("[key]",)
             or (kind == "rule" and isinstance(value, Mapping) and bool(value))

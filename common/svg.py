@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Ours stands out; colours that colour-blind readers can tell from the rest.
+# Antefix's colour stands out, and colour-blind readers can distinguish all of them.
 OURS, OTHERS, TAIL, LIMIT = "#0072b2", "#9a9a9a", "#404040", "#d55e00"
 
 

@@ -119,7 +119,7 @@ def _walk(
             yield from _walk(item, (*keys, str(place)), lines, above)
     if isinstance(node, yaml.MappingNode):
         first_line: dict[str, int] = {}
-        for key, value in sorted(node.value, key=_is_merge):  # a mapping's own keys win
+        for key, value in sorted(node.value, key=_is_merge):  # a mapping's explicit keys win
             name = key.value if isinstance(key.value, str) else ""
             line = key.start_mark.line + 1
             if _is_merge((key, value)):

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 Verdict = Literal["passed", "failed", "not applicable"]
 
-# Of the planned KV cache; docs/planning.md says how far off times may be.
+# Share of the planned KV cache; docs/planning.md says how accurate planned times are.
 LEAST_KV_SHARE = 0.9
 MOST_TIMES_PLANNED = 1.5
-# Of the second prompt's tokens, most of which the first had.
+# Share of the second prompt's tokens, most of which the first prompt had.
 LEAST_CACHED_SHARE = 0.5
 # Kernels for any shape, several times slower than Marlin, Machete and CUTLASS.
 SLOW_KERNELS = ("conch", "emulation", "exllama", "torch", "triton")

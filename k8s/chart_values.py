@@ -16,7 +16,7 @@ from deployments.fleet.fleet import Fleet
 _DNS_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 _LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 
-# Kubernetes' own form, apimachinery's resource.Quantity: 500m, 1.5, 4Gi, 1e9
+# Kubernetes' format, apimachinery's resource.Quantity: 500m, 1.5, 4Gi, 1e9
 _QUANTITY = r"(\d+(\.\d*)?|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?"
 
 Size = Annotated[str, Field(pattern=f"^{_QUANTITY}$")]
@@ -29,7 +29,7 @@ Path = Annotated[str, Field(pattern="^/")]
 ObjectName = Annotated[str, Field(pattern=f"^{_DNS_NAME}$", max_length=253)]
 ObjectNameOrNone = Annotated[str, Field(pattern=f"^({_DNS_NAME})?$", max_length=253)]
 NamespaceOrAll = Annotated[str, Field(pattern=f"^({_DNS_NAME}|\\*)?$", max_length=63)]
-# KubeRay makes longer names of it: a RayService's is at most 47 long
+# KubeRay makes longer names from it: a RayService's has at most 47 characters
 Fullname = Annotated[str, Field(pattern="^([a-z]([-a-z0-9]*[a-z0-9])?)?$", max_length=40)]
 HostName = Annotated[str, Field(pattern=rf"^(\*\.)?{_DNS_NAME}$", max_length=253)]
 LabelKey = Annotated[str, Field(pattern=f"^({_DNS_NAME}/)?{_LABEL_NAME}$")]
@@ -42,7 +42,7 @@ Repository = Annotated[str, Field(pattern=r"^([^\s/:@]+(:\d+)?/)?[^\s:@]+$")]
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
 TagOrNone = Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$")]
 Digest = Annotated[str, Field(pattern="^(sha256:[a-f0-9]{64})?$")]
-# it stands before = in lines and lists of keys
+# lines and lists of keys have it before =
 TenantName = Annotated[str, Field(pattern=r"^[^\s=,#]+$")]
 HttpUrl = Annotated[str, Field(pattern=r"^(https?://\S+)?$")]
 RedisUrl = Annotated[str, Field(pattern=r"^(rediss?(\+sentinel|\+cluster)?://\S+)?$")]

@@ -17,10 +17,10 @@ from common.errors import Problem
 
 Object = dict[str, Any]
 
-# of one answer: a list comes in pages, or thousands of pods would take longer
+# per response: lists are read in pages, because thousands of pods would take longer
 _TIMEOUT_S = 15.0
 _PAGE = 500
-# where an API group is served
+# the path of an API group
 _CORE = "/api/v1"
 
 
@@ -42,7 +42,7 @@ class Cluster:
         """Connect. Raises Problem."""
         configuration = client.Configuration()
         self.namespace = _configured(configuration, kubeconfig, context)
-        # a cluster that is away is said at once, not after retries
+        # an unreachable cluster is reported at once, not after retries
         configuration.retries = False
         self._host = configuration.host
         self._api = client.ApiClient(configuration)

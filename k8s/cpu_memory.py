@@ -12,11 +12,12 @@ from math import ceil
 from k8s.findings import PreflightFinding
 from k8s.needs import ClusterNeeds
 
-# An engine's container with 1 GiB of cache and SmolLM2-135M in float32 (0.50 GiB) held 3248 MiB
-# beside the page cache: Kubernetes 1.34, vLLM 0.32.0, Ray 2.60.0, 2026-11-22. The chart's
+# An engine's container with 1 GiB of cache and SmolLM2-135M in float32 (0.50 GiB) used 3248 MiB
+# without the page cache: Kubernetes 1.34, vLLM 0.32.0, Ray 2.60.0, 2026-11-22. The chart's
 # templates/_memory.tpl has the same number.
 PROCESSES_BYTES = 1711 * 2**20
-# Each of the two that wait had 450 MiB of its own, beside what all share: the same day's versions.
+# Each of the two waiting processes used 450 MiB in addition to shared memory, with the same
+# versions on the same day.
 WAITING_BYTES = 2**30
 
 

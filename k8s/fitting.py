@@ -12,7 +12,7 @@ from typing import Any
 
 from k8s.needs import Amounts, Object, PodGroup, amounts, requests_of, total
 
-# Why a node is left out that matches no term of the required node affinity.
+# The reason for a node that matches no term of the required node affinity.
 NO_TERM = "not what nodeAffinity requires"
 _BLOCKING = ("NoSchedule", "NoExecute")
 
@@ -78,7 +78,7 @@ def place(groups: Sequence[tuple[PodGroup, int]], nodes: Sequence[Node]) -> Fit:
     """Place each group with a number of pods, in the given order."""
     left = {node.name: dict(node.free) for node in nodes}
     placed = tuple(PlacedPods(group, count) for group, count in groups)
-    # large before small, and who has little choice before who has much
+    # large groups before small ones, and groups with few possible nodes before those with many
     for one in sorted(placed, key=lambda p: _size(p.group, nodes)):
         for node in _takers(one.group, nodes):
             room = left[node.name]
@@ -142,7 +142,7 @@ def _takers(group: PodGroup, nodes: Sequence[Node]) -> Iterator[Node]:
     """Return the fullest nodes first, so that nodes stay empty for groups that need a whole one."""
     resource = group.gpu_resource if group.gpus else "memory"
     fitting = [node for node in nodes if not against(group, node)]
-    # who needs no GPU goes where none is, as taints and prices of GPU nodes would have it
+    # pods without GPUs prefer nodes without GPUs, because of taints and prices
     yield from sorted(
         fitting, key=lambda n: (not group.gpus and _gpus(n) > 0, n.free.get(resource, 0), n.name)
     )

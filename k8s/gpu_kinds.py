@@ -20,7 +20,7 @@ from k8s.needs import PodGroup
 Labels = Mapping[str, str]
 
 _GKE = "cloud.google.com/gke-accelerator"
-# Which GPU a node has; the first that is set counts.
+# Labels with a node's GPU; the first that is set counts.
 MODEL_LABELS = (
     "nvidia.com/gpu.product",
     _GKE,
@@ -34,10 +34,10 @@ INSTANCE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/insta
 _MEMORY_LABELS = ("nvidia.com/gpu.memory", "karpenter.k8s.aws/instance-gpu-memory")
 _MIB = 1 << 20
 
-# Words of a product's name. Two kinds of A100 are told apart by a second word.
+# Words of a product's name. A second word distinguishes the two kinds of A100.
 _KINDS = ("GB300", "GB200", "B300", "B200", "H200", "H100", "H20", "L40S", "L4", "A10G")
 _OLDER_KINDS = ("T4", "V100", "P100", "P4", "K80")
-# GKE's name of the smaller A100 is older than the larger one
+# GKE's name of the smaller A100 is older than the larger A100
 _GKE_A100_40 = "nvidia-tesla-a100"
 
 # docs.aws.amazon.com/ec2/latest/instancetypes/ac.html, cloud.google.com/compute/docs/gpus,
@@ -137,5 +137,5 @@ def _offered(kind: str, called: str, labels: Labels) -> OfferedGpu | None:
     memory = next((labels[label] for label in _MEMORY_LABELS if label in labels), "")
     if memory.isdecimal():
         return OfferedGpu(kind, called, int(memory) * _MIB)
-    # a slice, of which only that label tells the size
+    # a MIG slice, whose size only that label gives
     return None if "-MIG-" in called.upper() else OfferedGpu(kind, called)

@@ -11,7 +11,7 @@ from k8s.needs import Amounts, ClusterNeeds
 _GPU_PRESENT = "nvidia.com/gpu.present"
 # NVIDIA's feature discovery; the second is its older name
 _DRIVER_LABELS = ("nvidia.com/cuda.driver-version.major", "nvidia.com/cuda.driver.major")
-# The image has CUDA 13, whose oldest driver is that:
+# The image has CUDA 13, which needs at least this driver:
 # docs.nvidia.com/cuda/cuda-toolkit-release-notes, "CUDA Driver"
 OLDEST_DRIVER = 580
 

@@ -8,7 +8,7 @@ from k8s.fitting import Node, against
 from k8s.needs import ClusterNeeds
 
 _TITLE = "images"
-# the kubelet's --node-status-max-images: the largest ones
+# the kubelet's --node-status-max-images: it reports the largest images
 _MOST_TOLD = 50
 
 

@@ -28,9 +28,9 @@ REPORTS = re.compile(
     r"|[Cc]ustom all-?reduce|world_size=\d+ rank=\d+|(Using|Selected) \w*Kernel\w* for "
     r"|V\d Model Runner"
 )
-# Time, level and place that vLLM and its processes put in front.
+# Time, level and source that vLLM and its processes put in front.
 _FRONT = re.compile(r"^.*?\b(INFO|WARNING|ERROR) [\d-]+ [\d:]+ (\[[^\]]*\] )?")
-# Reports are sent to others, who need no addresses.
+# Addresses are removed, because reports are sent to other people.
 _ADDRESS = re.compile(r"distributed_init_method=\S+ ")
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _PACKAGES = (

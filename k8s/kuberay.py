@@ -10,9 +10,9 @@ from k8s.needs import ClusterNeeds, Object
 
 Version = tuple[int, ...]
 OLDEST, NEWEST = (1, 5), (1, 7)
-# the first whose CRD has authOptions: it gives Ray's pods a token, and takes it to them itself
+# the first version whose CRD has authOptions: it gives Ray's pods a token, and passes it to them
 FIRST_WITH_RAY_AUTH = (1, 5, 1)
-# of Ray's head: its dashboard, where KubeRay hands over the fleet and asks how it is
+# port of the Ray head's dashboard, where KubeRay deploys the fleet and reads its state
 _DASHBOARD = 8265
 _TITLE = "KubeRay"
 _INSTALL = (

@@ -32,7 +32,7 @@ class Leadership:
     def __init__(self, api: client.ApiClient, lease: str, namespace: str, identity: str) -> None:
         lock = LeaseLock(lease, namespace, identity)  # type: ignore[no-untyped-call]
         lock.api_instance = client.CoordinationV1Api(api)
-        # Only its decision is used: its own loop waits for ever when an answer does not come.
+        # Only its decision is used: its loop would wait forever for a response that never comes.
         self._election = LeaderElection(  # type: ignore[no-untyped-call]
             Config(lock, LEASE_S, 0.8 * LEASE_S, LEASE_S / 3, _nothing, _nothing)  # type: ignore[no-untyped-call]
         )
@@ -47,7 +47,7 @@ class Leadership:
             leads = bool(self._election.try_acquire_or_renew())  # type: ignore[no-untyped-call]
         except KUBERNETES_FAILURES as error:
             logger.warning("the Lease %s cannot be requested: %s", self._lease, said(error))
-        # a request that begins before this ends before the Lease does
+        # a request that starts before this time ends before the Lease does
         self._ends = asked + LEASE_S - TIMEOUT_S if leads else float("-inf")
         if leads != self._led:
             why_not = "does not lead: another pod does, or this one may not write the Lease"

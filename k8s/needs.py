@@ -22,9 +22,9 @@ Amounts = Mapping[str, Decimal]
 PODMONITORS = "monitoring.coreos.com/v1/podmonitors"
 RULES = "monitoring.coreos.com/v1/prometheusrules"
 HTTPROUTES = "gateway.networking.k8s.io/v1/httproutes"
-# environment variables that give the Hub's client a token, another Hub, or none
+# environment variables that give the Hub's client a token, or another Hub or none
 _TOKENS = ("HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
-# the values of a component that is spelled otherwise there
+# components whose values have another name
 _SETTINGS = {"warm-nodes": "warmNodes"}
 
 
@@ -277,7 +277,7 @@ def _policies_for(template: Object, objects: Sequence[Object]) -> Iterator[Objec
 
 def _other_groups(objects: Sequence[Object]) -> Iterator[PodGroup]:
     for of in objects:
-        # of placeholders there are none at first, and they give way
+        # placeholders start with 0 replicas, and are evicted for other pods
         if of["kind"] in ("StatefulSet", "Deployment") and (count := of["spec"]["replicas"]):
             template = of["spec"]["template"]
             name = template["metadata"]["labels"]["antefix/component"]
@@ -324,7 +324,7 @@ def _references(pods: Object, values: Object) -> Iterator[Reference]:
         secret = redis["external"]["existingSecret"]
         named.append(Reference("secrets", secret, "redis.external.existingSecret", ("url",)))
     annotations = values["ingress"]["annotations"]
-    # cert-manager makes the Secret when it sees the Ingress
+    # cert-manager creates the Secret for the Ingress
     is_made = any(key.startswith("cert-manager.io/") for key in annotations)
     if values["ingress"]["enabled"] and not is_made:
         tls = values["ingress"]["tlsSecret"]
@@ -347,7 +347,7 @@ def _references(pods: Object, values: Object) -> Iterator[Reference]:
             for kind, plural in (("secretRef", "secrets"), ("configMapRef", "configmaps")):
                 if (of := source.get(kind)) and not of.get("optional"):
                     named.append(Reference(plural, of["name"], f"{key}.envFrom"))
-    # several pools share engine's
+    # several pools can share the reference of `engine`
     yield from dict.fromkeys(reference for reference in named if reference.name)
 
 

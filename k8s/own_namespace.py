@@ -9,7 +9,7 @@ from k8s.findings import PreflightFinding, some
 from k8s.needs import ClusterNeeds, Reference, amounts, total
 
 _DOCKER = "kubernetes.io/dockerconfigjson"
-# what an object is called, and how it is made
+# the name of a kind, and the way to create an object
 _KINDS = {
     "secrets": ("Secret", "kubectl create secret generic {name} -n {namespace} {keys}"),
     "configmaps": ("ConfigMap", "kubectl create configmap {name} -n {namespace} ..."),
@@ -17,7 +17,7 @@ _KINDS = {
     "serviceaccounts": ("service account", "kubectl create serviceaccount {name} -n {namespace}"),
     "runtimeclasses": ("RuntimeClass", "install the GPU operator, or leave {value} empty"),
 }
-# Secrets of a type of their own, by the key of the values
+# Secrets with a special type, by the key of the values
 _TYPED = {
     "image.pullSecrets": "kubectl create secret docker-registry {name} -n {namespace} ...",
     "ingress.tlsSecret": "kubectl create secret tls {name} -n {namespace} --cert=... --key=...",
@@ -57,7 +57,7 @@ def quota_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFindi
             if resource not in group.limits and resource not in defaulted
         ]
         if over:
-            # those of the release itself are among what is used
+            # an installed release is part of what is used
             yield PreflightFinding(
                 "warning" if facts.is_installed else "problem",
                 name,

@@ -96,7 +96,7 @@ def _stuck(container: Object) -> str:
         return "" if wait.get("reason") in _ON_ITS_WAY else f"{words}{before}"
     ended = state.get("terminated")
     if ended and container["name"] == _AUTOSCALER:
-        # KubeRay looks after the container of Ray alone, and lets Ray's pods restart nothing
+        # KubeRay watches only Ray's container, and Ray's pods do not restart containers
         return (
             f"ended with {ended_with(ended)} and is not restarted; until the pod is deleted, "
             "nothing scales, and KubeRay applies no change of the fleet"

@@ -34,7 +34,7 @@ _DEFAULT_INGRESS = "ingressclass.kubernetes.io/is-default-class"
 
 def findings(facts: Facts, needs: ClusterNeeds) -> list[PreflightFinding]:
     found = [*_server(facts), *kuberay_findings(facts, needs)]
-    # an upgrade replaces the release's own pods, so they are no hindrance to it
+    # an upgrade replaces the release's pods, so they do not count
     nodes = nodes_of(facts.nodes or [], facts.pods or [], (facts.namespace, facts.release))
     if facts.nodes is not None:
         found += gpu_findings(needs, nodes)
@@ -63,7 +63,7 @@ def findings(facts: Facts, needs: ClusterNeeds) -> list[PreflightFinding]:
 
 
 def _server(facts: Facts) -> Iterator[PreflightFinding]:
-    # managed clusters write 27+
+    # managed clusters return 27+
     minor = int(re.sub(r"\D.*", "", facts.version["minor"]))
     seen = facts.version.get("gitVersion", f"1.{minor}")
     if (1, minor) < OLDEST_KUBERNETES:

@@ -93,7 +93,7 @@ def seen(cluster: Cluster, service: Object) -> ClusterObjects:
         stateful_sets=own("statefulsets", "apps/v1"),
         deployments=own("deployments", "apps/v1"),
         jobs=own("jobs", "batch/v1"),
-        # of the Service that clients have, which is called as the RayService
+        # of the Service for clients, which has the RayService's name
         slices=own("endpointslices", "discovery.k8s.io/v1", f"kubernetes.io/service-name={name}"),
         warnings=events("type=Warning"),
         deletions=events("reason=DeletedWorkerPod", "reason=DeletedHeadPod"),

@@ -142,7 +142,7 @@ def _too_large(group: PodGroup, nodes: Sequence[Node]) -> tuple[str, str]:
             "pipeline_parallel_size instead, or add larger nodes",
         )
     lacks = [lacking(group, node.allocatable) for node in nodes]
-    # what every node lacks, or where each lacks something else, all of that
+    # the resources that every node lacks, otherwise all that any node lacks
     shown = [r for r in group.requests if all(r in of for of in lacks)] or sorted(
         {r for of in lacks for r in of}
     )

@@ -19,10 +19,10 @@ from k8s.cluster import Object
 
 _OF_GROUPS = ("replicas", "minReplicas", "maxReplicas", "scaleStrategy")
 _OF_PODS_SINCE_1_6 = ("tolerations", "schedulingGates")
-# the API server's own, which are in what it keeps and not in what it is given
+# the API server's defaults, which a stored object has and a submitted one has not
 _DEFAULTS: Mapping[str, object] = {"numOfHosts": 1, "protocol": "TCP"}
 _QUANTITIES = ("requests", "limits")
-# by which key items of a list are the same thing
+# keys that identify an item of a list
 _NAMES = ("groupName", "name", "mountPath")
 
 
@@ -54,7 +54,7 @@ def spec_changes(old: Object, new: Object, version: tuple[int, ...]) -> SpecChan
         a, b = (next((g for g in of if g["groupName"] == name), None) for of in groups)
         if a is not None and b is not None:
             changes += [Change(name, _in_pod(path), *v) for path, *v in differences(a, b)]
-    # KubeRay counts groups from the first: only new last ones leave the others as they are
+    # KubeRay numbers groups from the first: only new groups at the end leave the others unchanged
     if names_after[: len(names_before)] != names_before:
         gone = [name for name in names_before if name not in names_after]
         come = [name for name in names_after if name not in names_before]

@@ -101,7 +101,7 @@ def report(seen: ClusterObjects) -> Report:
     }
     everything = [*groups, *beside]
     endpoints = _endpoints(seen.slices)
-    # KubeRay may count engines among those that serve
+    # KubeRay may count engines among the serving pods
     is_reached = endpoints > 0 or any(no.resource == "endpointslices" for no in seen.denied)
     is_up = is_serving and is_reached and bool(groups)
     return Report(
@@ -260,5 +260,5 @@ def _events(events: Sequence[Object], name: str) -> list[str]:
         f"{one.get('reason', '')}: {' '.join(one.get('message', '').split())}"
         for one in sorted(own, key=when)
     ]
-    # the latest of those that say the same
+    # the latest of equal events
     return list(dict.fromkeys(reversed(lines)))[:_MOST_EVENTS][::-1]

@@ -14,11 +14,11 @@ _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _TITLE = "storage class"
 _MODELS = "models.pvc"
 _EPHEMERAL = "ephemeral-storage"
-# file systems of which every volume is as large as the whole
+# file systems in which every volume has the size of the whole
 _HEED_NO_SIZE = ("efs.csi.aws.com", "nfs.csi.k8s.io", "rancher.io/local-path")
-# of the documentation's storage classes, and nobody's
+# identifiers in the documentation's storage classes, which do not exist
 _EXAMPLES = ("fs-0123456789abcdef0",)
-# beyond the weights: tokenizers, and a revision that a later one replaces file by file
+# beyond the weights: tokenizers, and a revision that replaces another file by file
 _SPARE = Decimal("1.1")
 
 
@@ -78,7 +78,7 @@ def ownership_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightF
         if not claim.is_shared or storage_class is None or needs.run_as is None:
             continue
         driver = drivers.get(storage_class["provisioner"])
-        # the API's own default, for which a shared volume is as None
+        # the API's default, which means None for a shared volume
         policy = (driver or {}).get("spec", {}).get("fsGroupPolicy", "ReadWriteOnceWithFSType")
         parameters = storage_class.get("parameters", {})
         if driver is None or policy == "File" or _lets_write(parameters, needs.run_as):

@@ -21,7 +21,7 @@ from k8s.spec_changes import Change, SpecChanges, differences, spec_changes
 
 _VERSION = "ray.io/kuberay-version"
 _POOL = "antefix/pool"
-# what is not printed: fleets may hold a token or a password there
+# values that are not printed: they may be a token or a password
 _SECRETS = (".env.", ".redis.url.")
 
 

@@ -14,10 +14,10 @@ import yaml
 from common.errors import Problem
 
 _CHART = Path(__file__).parent.parent / "helm" / "antefix"
-# One that the chart takes: without a cluster Helm goes by the newest that it knows, and an old
-# Helm knows none of those.
+# A version that the chart accepts. Without a cluster Helm assumes the newest that it knows, which
+# is too old in an old Helm.
 _KUBERNETES = "1.30.0"
-# Where images are in what is rendered of values that do not say it. RFC 2606: there is none.
+# The registry of images in values that name none; RFC 2606 reserves it.
 NO_REGISTRY = "registry.invalid"
 
 
@@ -59,7 +59,7 @@ def rendered(
         nowhere.write_text(yaml.safe_dump({"image": {"registry": NO_REGISTRY}}))
         given = ["--values", str(nowhere), *given]
         if fleet is not None:
-            # the null between them, or Helm would merge the two
+            # a null in between, because Helm would merge the two fleets
             none, own = Path(folder) / "none.yaml", Path(folder) / "own.yaml"
             none.write_text("fleet: null\n")
             own.write_text(yaml.safe_dump({"fleet": yaml.safe_load(fleet.read_bytes())}))

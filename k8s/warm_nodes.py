@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 
 HOLD_S = 300.0
-# Replicas: growth by less is no reason to bring a node.
+# In replicas: for less growth, no node is added.
 SLACK = 0.1
 
 
@@ -102,7 +102,7 @@ def _replicas_soon(expected: Expected, most: int) -> int:
     demand, arrivals, forecast = expected.demand, expected.arrivals, expected.forecast
     if forecast is None or not 0 < arrivals < forecast:
         return demand
-    # the least first: a quotient may be infinite
+    # the minimum first: a quotient may be infinite
     return ceil(min(most, forecast * demand / arrivals) - SLACK)
 
 

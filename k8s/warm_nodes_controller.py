@@ -164,7 +164,7 @@ class Controller:
             return msgspec.json.decode(answer.data, type=FleetStatus)
         except (OSError, urllib3.exceptions.HTTPError, msgspec.MsgspecError) as error:
             raise NoStatus(f"{self._settings.status_url}: {error}") from None
-        except ValueError:  # whose message may hold the key
+        except ValueError:  # the error's message may contain the key
             raise NoStatus(f"{self._api_keys} contains no usable key") from None
 
     def _say(self, missing: str) -> None:
@@ -221,7 +221,7 @@ def run(
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    # it says each renewal
+    # it logs each renewal
     logging.getLogger("leaderelection").setLevel(logging.WARNING)
     settings = msgspec.json.decode(os.environ["ANTEFIX_WARM_NODES"], type=Settings)
     configuration = client.Configuration()
@@ -231,7 +231,7 @@ def main() -> None:
     leadership = Leadership(api, lease, settings.namespace, socket.gethostname())
     controller = Controller(api, settings, leadership, Path(os.environ["ANTEFIX_API_KEYS_FILE"]))
     stop = threading.Event()
-    # as a container's first process it would not end without
+    # the first process of a container ignores SIGTERM without a handler
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     run(controller, leadership, stop)
 

@@ -18,9 +18,9 @@ from loadgen.player import SentRequest
 from loadgen.summary import distribution, late_s, tail_of, ttft_s
 
 BEAT_S = 0.02
-# Of one core: the loop has no more.
+# Share of one core, which is all that the loop has.
 MOST_CPU = 0.7
-# A delay of so much, or of so much of the median TTFT where that is more, is no longer nothing.
+# A delay of this much, or of this share of the median TTFT if that is more, matters.
 MOST_LATE_S, MOST_LATE_OF_TTFT = 0.005, 0.05
 
 

@@ -17,9 +17,9 @@ from loadgen.summary import e2e_s, gaps_s, tpot_s, ttft_s
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# More dots than these are drawn as pixels, or a page grows by 100 bytes a request.
+# More dots than this are drawn as pixels, because each dot adds 100 bytes to the page.
 MOST_DOTS = 2000
-# A curve of more points looks the same.
+# A curve with more points looks the same.
 MOST_POINTS = 1000
 
 _STYLE = """
@@ -54,7 +54,7 @@ def page(result: Mapping[str, Any], requests: Sequence[SentRequest]) -> str:
         for name, words in table.facts(result)
     )
     warnings = "".join(f'<p class="warning">{html.escape(w)}</p>' for w in result["warnings"])
-    # nothing in it ends the element that holds it
+    # no text in it can close the element
     data = json.dumps(result).replace("<", "\\u003c")
     return f"""<!doctype html>
 <html lang="en">

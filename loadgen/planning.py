@@ -13,7 +13,7 @@ from loadgen.workloads import WORDS, ChatTurn, Conversation, Message
 from simulator.traces import Request, Trace
 
 PATH = "/chat/completions"
-# A block's text is a part of these words, told from the others by a few of its own.
+# A block's text is a range of these words, and a few words that identify it.
 POOL_WORDS, OWN_WORDS = 1 << 16, 4
 
 
@@ -43,7 +43,7 @@ class RequestForm:
             "stream_options": {"include_usage": True},
         }
         if turn.tools:
-            # the answer is written beforehand: an engine that may call a tool changes its length
+            # the answer is generated beforehand: an engine that may call a tool changes its length
             body |= {"tools": turn.tools, "tool_choice": "none"}
         return {name: value for name, value in {**body, **self.fields}.items() if value is not None}
 

@@ -20,11 +20,11 @@ import msgspec
 
 from loadgen.token_stream import BadStream, TokenStream
 
-# A body is made so long before it is due, that making it makes nothing late.
+# A body is made this long before it is due, so that making it delays no request.
 PREPARE_S = 0.25
-# Nobody waits longer for one answer.
+# The longest wait for one answer.
 TIMEOUT_S = 300.0
-# What is shown of an error.
+# The length of an error that is shown.
 REASON_CHARACTERS = 300
 CACHED_HEADER = "x-antefix-cached-tokens"
 

@@ -20,7 +20,7 @@ from loadgen.player import PlannedSession, Player, SentRequest
 from loadgen.workloads import ChatTurn, Conversation, Message
 
 CHECK_WITHIN_S = 60.0
-# Shorter than servers keep idle connections: one that is just being closed fails a request.
+# Shorter than servers keep idle connections: a request on a connection that is being closed fails.
 KEEP_IDLE_S = 4.0
 LOOK_EVERY_S = 0.25
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -147,7 +147,7 @@ async def offer(
     """Send the load, and return the result of each request. `on_look` gets the player from time to
     time."""
     _allow_connections()
-    # what was made so far stays, so collecting garbage has less to look at
+    # objects made so far are kept, so garbage collection has less to look at
     gc.collect()
     gc.freeze()
     player = Player(http, api.url, api.headers, timeout_s)

@@ -39,7 +39,7 @@ class LatencySlo:
         first_s, per_token_s = ttft_s(of), tpot_s(of)
         return (
             (self.ttft_s is None or (first_s is not None and first_s <= self.ttft_s))
-            # an answer of one token has no further ones
+            # an answer of one token has no time per token
             and (self.tpot_s is None or per_token_s is None or per_token_s <= self.tpot_s)
             and (self.e2e_s is None or e2e_s(of) <= self.e2e_s)
         )

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from loadgen.arrivals import Arrivals, steady
 
-# Rates are for two cores: about half of what they can compute if every prefix is found.
+# Rates are for two cores: about half of what they can compute if every prefix is cached.
 TURNS, THINK_S = 6, (0.5, 1.5)
 APPLICATIONS = 6
 HOT_SHARE = 0.5

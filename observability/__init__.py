@@ -2,5 +2,5 @@
 
 from pathlib import Path
 
-# What `make observability` writes. It is in the chart because Helm reads nothing outside of it.
+# The output of `make observability`. It is in the chart, because Helm reads no files outside it.
 GENERATED = Path(__file__).parents[1] / "helm" / "antefix" / "files"

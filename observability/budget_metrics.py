@@ -14,10 +14,10 @@ from observability.families import Families
 from observability.request_metrics import TENANTS_TOLD
 from observability.request_record import LimitLeft
 
-# In which what was used leaves a budget.
+# The time after which use no longer counts for a budget.
 WINDOW_S = 62.0
 
-# Tenant, model, kind: the labels.
+# The labels: tenant, model, kind.
 _Budget = tuple[str, str, str]
 
 
@@ -29,7 +29,7 @@ class BudgetMetrics:
         self._families = families
         self._tenants: frozenset[str] = frozenset()
         self._limits: dict[_Budget, int] = {}
-        # what is left, and when a request found it so
+        # the rest of the budget, and the time of the request that measured it
         self._left: dict[_Budget, tuple[int, float]] = {}
 
     def change(self, limits: Mapping[str, Sequence[LimitLeft]]) -> None:
@@ -42,7 +42,7 @@ class BudgetMetrics:
                 self._limits[tenant, of.model, of.kind] = of.limit
                 for kind in (of.kind, "unknown"):
                     self._families.budget_refusals.labels(tenant, of.model, kind)
-        # a series cannot be taken back while other processes share its file
+        # a series cannot be removed while other processes share its file
         for budget in before.keys() - self._limits.keys():
             self._left.pop(budget, None)
             self._families.budget_limit.labels(*budget).set(nan)

@@ -70,7 +70,7 @@ The dashboards and alerts use the metrics of NVIDIA's dcgm-exporter:
 def _replica_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     families = ReplicaFamilies(registry)
-    assert families.prefill and families.calibrated  # made when they are asked for
+    assert families.prefill and families.calibrated  # created when they are requested
     SpeculationFamilies(registry)
     return registry
 

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Nobody scrapes as often, and merging takes the process's time.
+# Scrapes are rarer than this, and merging costs the process time.
 FRESH_S = 1.0
-# Each is a thread; more are closed unanswered.
+# Each is a thread; further connections are closed unanswered.
 CONNECTIONS_AT_MOST = 16
-# From its first byte to its last. Prometheus waits no longer for an answer.
+# From the first byte to the last. Prometheus does not wait longer for an answer.
 CONNECTION_S = 10.0
-# Names of this machine that no stranger's DNS can answer for.
+# Names of this machine that no foreign DNS server answers for.
 OWN_NAMES = ("localhost", "host.docker.internal")
 
 
@@ -93,8 +93,8 @@ def serve(folder: Path, host: str, port: int, *, fresh_s: float = FRESH_S) -> No
 
 
 _FOREIGN = (
-    b"These metrics are for this machine only. Ask for them by its address, such as 127.0.0.1,"
-    b" or set 'metrics.host' in the fleet file to let other machines in.\n"
+    b"Only this machine may read these metrics. Use its address, such as 127.0.0.1, or set"
+    b" 'metrics.host' in the fleet file to allow other machines.\n"
 )
 
 
@@ -151,7 +151,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._open: dict[socket.socket, float] = {}  # since when, by the monotonic clock
+        self._open: dict[socket.socket, float] = {}  # start, by the monotonic clock
         super().__init__(*args, **options)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -189,8 +189,8 @@ class _ServerOfIpv6(_Server):
 class _Handler(WSGIRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer an unreadable request, which is the client's fault: never a 5xx."""
-        self.request_version = self.protocol_version  # else no status is sent
-        text = b"This is no request in HTTP/1.1. Send GET /metrics, and without TLS.\n"
+        self.request_version = self.protocol_version  # otherwise no status is sent
+        text = b"The request is not valid HTTP/1.1. Send GET /metrics, without TLS.\n"
         self.send_response(code if code < HTTPStatus.INTERNAL_SERVER_ERROR else 400)
         self.send_header("content-type", "text/plain")
         self.send_header("content-length", str(len(text)))
@@ -202,8 +202,7 @@ class _Handler(WSGIRequestHandler):
 
 
 def _merged(files: Iterable[Path]) -> Iterable[Metric]:
-    # vLLM counts in files that may go while they are read; one that a full disk has no room for is
-    # empty
+    # vLLM's files may be removed while they are read; a file is empty if the disk was full
     there = [str(file) for file in files if file.exists() and file.stat().st_size]
     return MultiProcessCollector.merge(there)  # type: ignore[no-untyped-call, no-any-return]
 

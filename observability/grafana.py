@@ -77,7 +77,7 @@ class Compared:
         pushed = _PUSHED.fullmatch(self.theirs.message)
         if pushed is None:
             return PushState.EDITED
-        # Grafana may store what was pushed in another form: newer ones migrate the schema.
+        # Grafana may store a dashboard in another form: newer versions migrate the schema.
         return PushState.SAME if pushed["digest"] == digest(self.ours) else PushState.OUTDATED
 
     def diff(self) -> str:
@@ -147,7 +147,7 @@ class Grafana:
 
     def __init__(self, url: str, token: str) -> None:
         parts = _address(url)
-        # without what is before the @: that may be a password
+        # without the part before the @, which may be a password
         self.where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         path = parts.path.strip("/")
         self._api = GrafanaApi.from_url(
@@ -162,7 +162,7 @@ class Grafana:
         if version is None:
             raise Problem(f"{self.where} does not answer like Grafana", "check GRAFANA_URL")
         major = version.partition(".")[0]
-        # Some Grafanas do not tell strangers their version.
+        # Some Grafanas do not show their version without a login.
         if major.isdecimal() and int(major) < _OLDEST:
             raise Problem(
                 f"Grafana {version} at {self.where} is too old for these dashboards",
@@ -199,7 +199,7 @@ class Grafana:
         with self._explained(f"read {title}"):
             content = self._api.dashboard.get_dashboard(uid)["dashboard"]
             versions = self._api.dashboard_versions.get_dashboard_versions_by_uid(uid)
-        # a list in older Grafanas, an object that holds one in newer ones
+        # a list in older Grafanas, an object with a list in newer ones
         listed = versions["versions"] if isinstance(versions, dict) else versions
         latest: dict[str, Any] = max(listed, key=lambda one: int(one["version"]), default={})
         return FoundDashboard(
@@ -299,7 +299,7 @@ def _address(url: str) -> SplitResult:
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return parts
     except ValueError:
-        pass  # a port that is none
+        pass  # an invalid port
     raise Problem("GRAFANA_URL is not a URL", "set it to one such as https://grafana.example.com")
 
 

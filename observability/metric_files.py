@@ -32,13 +32,13 @@ from common.private_folder import made_private, user_folder
 logger = logging.getLogger("ray.serve")
 
 FOLDER = "ANTEFIX_METRICS_FOLDER"
-# Long enough for any Prometheus to have read the last of a replica that is gone.
+# Long enough for any Prometheus to have read the last values of a removed replica.
 KEEP_S = 3600.0
 _OWNER = "owner"
 _FIRST_BYTES = 1 << 16
-# Of an entry, beside its key: its length, its padding and two doubles.
+# Bytes of an entry in addition to its key: its length, its padding and two doubles.
 _ENTRY_BYTES = 28
-# Lets go when the process ends.
+# The locks are released when the process ends.
 _held: list[int] = []
 
 
@@ -60,7 +60,7 @@ def write_as_gateway(folder: Path) -> None:
     for number in count():
         process = folder / "gateway" / str(number)
         if _claim(process, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            # what was the case for its predecessor is not the case
+            # the predecessor's gauges no longer apply
             for gauges in process.glob("gauge_*.db"):
                 gauges.unlink()
             _write_to(process)
@@ -106,7 +106,7 @@ def _claim(process: Path, how: int) -> bool:
 
 def _write_to(process: Path) -> None:
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(process)
-    # the same name for the next process; children, which have their own, take their pid
+    # the next process uses the same name; child processes have separate values, named by their pid
     own = values.MultiProcessValue(lambda: "own")  # type: ignore[no-untyped-call]
     values.ValueClass = own
     values.MmapedDict = _Reserved  # type: ignore[attr-defined, assignment]

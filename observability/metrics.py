@@ -19,9 +19,9 @@ from observability.replica_families import ReplicaFamilies, SpeculationFamilies
 _CAUSES = ("routing", "index", "engine")
 _STATES = ("active", "warm", "asleep", "suspect", "leaving", "starting", "stopping")
 PRIORITIES = ("interactive", "batch")
-# How an engine ends that was not asked to, as `deployments.engine.deaths` tells them apart.
+# Unexpected ends of an engine, as `deployments.engine.deaths` classifies them.
 ENGINE_DEATHS = ("died", "hung", "killed")
-# What becomes of a constraint on an answer, as the engine's grammar gate counts it.
+# Results for a constraint on an answer, as the engine's grammar gate counts them.
 GRAMMAR_RESULTS = ("plain", "known", "fits", "refused", "untried")
 
 
@@ -145,7 +145,7 @@ class ProcessCounts:
 
     def _tell(self, label: str, count: int) -> None:
         told, self._told[label] = self._told[label], count
-        # less: that process began anew
+        # less than before: the process was restarted
         self._counter.labels(label).inc(count - told if count >= told else count)
 
 
@@ -208,7 +208,7 @@ class ReplicaMetrics:
         self._is_suspect = False
         self._grammars.own(dict.fromkeys(GRAMMAR_RESULTS, 0))
         self._families.startup.set(startup_s)
-        self._families.suspect.set(0)  # an unset gauge is left out of what is collected
+        self._families.suspect.set(0)  # unset gauges are not collected
         if calibrated is not None:
             self._families.calibrated.set(calibrated)
 

@@ -62,7 +62,7 @@ def _keys(found: re.Match[str]) -> str:
     return "change a copy of the Secret, see [keys](../kubernetes/keys.md)"
 
 
-# By what a step quotes.
+# By the command or page that a step quotes.
 _EQUIVALENTS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"`antefix status`", _status),
     (r"[Tt]he page at `/antefix/`", _page),

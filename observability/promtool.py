@@ -22,6 +22,6 @@ def complaints(rules: str) -> str | None:
         )
     if done.returncode == 0:
         return ""
-    # its first line says FAILED; the others begin with places in a file that is gone
+    # the first line says FAILED; the others name lines of a file that no longer exists
     lines = done.stderr.replace(str(file), "").splitlines()[1:]
     return "; ".join(re.sub(r"^[:\s\d]+", "", line) for line in lines if line.strip())

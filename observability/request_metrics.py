@@ -19,9 +19,9 @@ from observability.metrics import PRIORITIES
 from observability.request_record import Phases, RequestRecord
 from observability.slo import Throughput
 
-# So few that counting them holds up nobody.
+# Few enough that counting them delays no request.
 AT_ONCE = 32
-# A series stays for as long as its process: more tenants than these are counted as one.
+# A process never removes a series, so tenants beyond this number are counted as one.
 TENANTS_TOLD = 1000
 OTHER_TENANTS = "(others)"
 # Outcomes, each with its modes.
@@ -65,7 +65,7 @@ class RequestMetrics:
         self.under_way: dict[RequestRecord, None] = {}
         self._answered: deque[RequestRecord] = deque()
         self._ended: deque[RequestRecord] = deque()
-        # no pool is known yet where a key is wrong
+        # with a wrong key, the pool is unknown
         families.errors.labels("", "invalid_api_key")
         self.promise(promises)
 
@@ -141,7 +141,7 @@ class RequestMetrics:
         waiting = [record for record in self.under_way if record.ttft_s is None]
         queued = Tally(record.pool for record in waiting)
         oldest: dict[str, float] = {}
-        for record in waiting:  # oldest first
+        for record in waiting:  # the oldest is first
             oldest.setdefault(record.pool, now - record.arrived)
         for pool in self._promises:
             self._families.queue.labels(pool).set(queued[pool])
@@ -158,7 +158,7 @@ class RequestMetrics:
         labels = (record.served_by, record.priority)
         self._buffer.observe(self._families.ttft, labels, record.ttft_s)
         for phase, seconds in vars(record.phases).items():
-            if seconds:  # most wait for no turn, and fail nowhere
+            if seconds:  # most requests wait for no turn and have no failed attempt
                 labels = (record.served_by, phase.removesuffix("_s"))
                 self._buffer.observe(self._families.ttft_phase, labels, seconds)
         for objective in ("ttft", "ttft_p50"):

@@ -17,23 +17,24 @@ Fact = str | bool | int | float
 # The headers of https://www.w3.org/TR/trace-context/
 CONTEXT_HEADERS = ("traceparent", "tracestate")
 
-# The API's code for a request beyond its tenant's budget.
+# The API's code for a request over its tenant's budget.
 OVER_BUDGET = "rate_limit_exceeded"
 
-# The status of a request whose client left before an answer began, as logs of proxies have it.
+# The status of a request whose client left before an answer started, as in proxies' logs.
 CLIENT_LEFT = 499
 
-# Another engine went on with it; was asked to and could not; none took it in time, or it was lost
-# as well; none was asked, because the answer was not one that can be gone on with. And: its gateway
-# was lost, and this one passes on the rest.
+# continued: another engine continued the answer. refused: the engine was asked to, and could not.
+# failed: no engine accepted it in time, or that engine was lost as well. impossible: the answer was
+# of a kind that cannot be continued. rejoined: its gateway was lost, and this one relays the rest.
 Resumed = Literal["", "continued", "refused", "failed", "impossible", "rejoined"]
-# From an engine that was taken away, to another; it ended where it was.
+# Off an engine that was drained: moved to another, or ended where it was.
 Moved = Literal["", "moved", "stayed"]
-# Of one that another engine continued: the same tokens are proved, or not.
+# Of an answer that another engine continued: whether equal tokens are proved.
 ResumeMode = Literal["", "exact", "continued"]
 Outcome = Literal["ok", "invalid", "rejected", "deadline", "failed", "cancelled"]
-# Its body arrives; its prompt is read and its place decided; it waits for its turn; it waits for
-# a replica that takes it; a replica has it, without a token yet; it is answered.
+# In order: the body arrives; the prompt is read and a replica is chosen; the request waits for its
+# turn; it waits for a replica that accepts it; a replica has it, without a token yet; it is
+# answered.
 Stage = Literal["upload", "placement", "turn", "reservation", "engine", "answer"]
 
 
@@ -232,7 +233,7 @@ class RequestRecord:
 
 
 def _outcome(status: int, code: str) -> Outcome:
-    if code == OVER_BUDGET:  # the fleet could have served it: no promise is missed
+    if code == OVER_BUDGET:  # the fleet could have served it, so it misses no objective
         return "invalid"
     if status == 429:
         return "rejected"

@@ -40,7 +40,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Severity = Literal["page", "ticket"]
 SEVERITIES: tuple[Severity, ...] = ("page", "ticket")
 
-# How many times as fast as planned a budget burns, over a long window and still over a short one:
+# How many times faster than planned a budget burns, over a long window and also over a short one:
 # Google, The Site Reliability Workbook, chapter 5, table 5-8, for a period of 30 days.
 # https://sre.google/workbook/alerting-on-slos/
 BURNS: Mapping[Severity, tuple[tuple[float, str, str], ...]] = {

@@ -22,7 +22,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from observability.request_record import Fact, GatewayTracing, Leg, RequestRecord, RequestTrace
 
-# A collector that does not answer must not hold up a gateway that ends.
+# A collector that does not answer must not delay the end of a gateway.
 CLOSE_S = 3.0
 _W3C = TraceContextTextMapPropagator()
 _OPERATIONS = {
@@ -40,7 +40,7 @@ class SpanTracing(GatewayTracing):
         about = {"service.version": version}
         if not service_is_named:
             about["service.name"] = "antefix-gateway"
-        # it would hold up the end of the process: `close` does not
+        # shutdown_on_exit would delay the end of the process, unlike `close`
         self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(_exporter(protocol)))
         self._tracer = self._provider.get_tracer("antefix", version)
@@ -91,7 +91,7 @@ class SpanTrace(RequestTrace):
 
     def ended(self, record: RequestRecord) -> None:
         span = self._span
-        if self._placement.is_recording():  # it was never let in
+        if self._placement.is_recording():  # the request was never admitted
             _set(self._placement, "antefix.verdict", record.verdict)
             _set_error(self._placement, record.error or record.outcome, record.outcome == "failed")
             self._placement.end()
@@ -146,7 +146,8 @@ class SpanLeg(Leg):
             _set(span, "gen_ai.response.time_to_first_chunk", record.phases.engine_s)
             _set(span, "antefix.pool", record.served_by)
             _set_usage(span, record)
-        if isinstance(error, asyncio.CancelledError):  # the client left, or its time was up
+        # the client disconnected, or its deadline has passed
+        if isinstance(error, asyncio.CancelledError):
             _set_error(span, "cancelled", False)
         elif error is not None:
             _set_error(span, getattr(error, "code", "") or type(error).__name__, True)

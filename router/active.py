@@ -32,9 +32,9 @@ from router.slots import REDIS_TIMEOUT_S, Script
 
 _FORM = re.compile(r"(0|[1-9]\d{0,8}) (0|[1-9]\d{0,8})", re.ASCII)
 
-# ARGV: the value that the writer saw, the new value, the SHA-1 of a value that does not count.
-# Returns nothing when it has written, otherwise what it found and its SHA-1. A value of another
-# type is none.
+# ARGV: the value that the writer saw, the new value, and the SHA-1 of a value that does not count.
+# Returns nothing after a write, otherwise the value that it found and its SHA-1. A value of another
+# type counts as missing.
 _REPLACE = Script("""
 local found = redis.call('MGET', KEYS[1])[1] or ''
 local sha = redis.sha1hex(found)
@@ -42,7 +42,7 @@ if found ~= ARGV[1] and sha ~= ARGV[3] then return {found, sha} end
 redis.call('SET', KEYS[1], ARGV[2])
 return {}
 """)
-# Another value may be forged while the last one is replaced.
+# Another value may be forged while one is being replaced.
 _ATTEMPTS = 3
 
 
@@ -70,7 +70,7 @@ def parsed(value: str | None, pool: str = "", signer: Signer | None = None) -> A
 
 async def read(redis: AsyncRedis, pool: str, signer: Signer | None = None) -> Active | None:
     async with asyncio.timeout(REDIS_TIMEOUT_S):
-        # MGET: a value of another type is none
+        # MGET: a value of another type counts as missing
         [value] = await cast(Awaitable[list[str | None]], redis.mget([active_key(pool)]))
     return parsed(value, pool, signer)
 
@@ -94,7 +94,7 @@ class ActiveWriter:
         """Let one more replica take traffic, if the number is still `seen`. Return the current
         number.
         """
-        # one replica takes traffic even where the number is 0
+        # one replica takes traffic even if the number is 0
         count = max(1, seen.count) + 1
         return await self._replace(seen, Active(count, count - seen.count + seen.promoted))
 

@@ -34,10 +34,11 @@ from router.budget_scripts import WINDOW
 
 logger = logging.getLogger("ray.serve")
 
-# Buckets that are kept. What left the window matters to a gateway that Redis went away from.
+# Number of buckets that are kept. A gateway without Redis also needs those that have left the
+# window.
 HISTORY = 2 * WINDOW + 10
 PLACES = 1000
-# A gateway writes every second: who has not for so long is gone, with its fleet.
+# A gateway writes every second: after this long without a write, it and its fleet are dead.
 LEFT_S = 86400.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _MEMORY = Path("/dev/shm")  # the folder in it is private
@@ -128,7 +129,7 @@ class Book:
         try:
             if folder is not None and (lock := _free_place(folder)) is not None:
                 self._lock, path = lock
-                # nobody else has the name, whose book lies beside it
+                # the lock file's name is unique, and so is the book next to it
                 os.pwrite(self._lock, (os.pread(self._lock, 16, 0) or self.name.encode()), 0)
                 self.name = os.pread(self._lock, 16, 0).decode()
                 self._files = path, path.with_suffix(".old"), path.with_suffix(".new")
@@ -305,7 +306,7 @@ def _free_place(folder: Path) -> tuple[int, Path] | None:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(lock).st_ino == path.stat().st_ino:  # else it has just been taken away
+            if os.fstat(lock).st_ino == path.stat().st_ino:  # otherwise it has just been removed
                 return lock, path
         except OSError:
             pass

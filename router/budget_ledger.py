@@ -56,15 +56,16 @@ from router.redis_lane import Lane, open_lane
 
 logger = logging.getLogger("ray.serve")
 
-# A reservation's answer comes within a bucket, or counts as none; beats can wait for a busy loop.
+# A reservation's reply arrives within a bucket, or counts as missing; beats can wait for a busy
+# loop.
 CALL_S = 0.5
 BEAT_S = 2.0
 CONNECT_S = 1.0
-# How long a request waits for a Redis that has just gone.
+# How long a request waits after Redis has become unavailable.
 PATIENCE_S = 1.0
-# Buckets before this one that 60 s touch, where no answer is on its way.
+# Number of earlier buckets that 60 s overlap, if no reply is outstanding.
 MINUTE = 60
-# How soon a Redis that was away, or whose gateways have not all told it, is asked again.
+# Pauses before Redis is called again: after an outage, and while some gateways have not reported.
 RETRY_S, AGAIN_S = 0.25, 0.2
 _SHA = {script: sha1(script.encode()).hexdigest() for script in (BEAT, LEAVE, RESERVE, SETTLE)}
 
@@ -95,7 +96,7 @@ class BudgetLedger:
         self._book = Book(books, self._began, bucket_s, name)
         self._lane: Lane | None = None
         self._gen = ""
-        self._offset = 0.0  # Redis' time less the loop's
+        self._offset = 0.0  # Redis' time minus the loop's
         self._heard = asyncio.Event()
         self._wake = asyncio.Event()
         self._telling = False
@@ -121,7 +122,7 @@ class BudgetLedger:
             patient = self._now() < patient_until
             if self._heard.is_set():
                 reply = await self._asked(budgets, tokens, requests)
-                if reply is None and not patient and self._heard.is_set():  # it is slow, not away
+                if reply is None and not patient and self._heard.is_set():  # slow, but available
                     return NotGranted("unknown", budgets[0], PATIENCE_S, ())
                 if reply is not None and not (patient and _soon_known(reply)):
                     return reply
@@ -182,7 +183,7 @@ class BudgetLedger:
         epoch, began = self._epoch, self._now()
         try:
             reply = await self._run(RESERVE, requests, tokens, lease, *limits)
-        except TimeoutError:  # beats tell whether it is away
+        except TimeoutError:  # beats detect whether Redis is available
             return None
         except REDIS_FAILURES as error:
             self._lost(error)
@@ -193,7 +194,7 @@ class BudgetLedger:
                 budgets, requests, tokens, lease, left, False, reply[1], self._bucket(), epoch
             )
             self._note(granted)
-            if self._now() - began > 2 * CALL_S:  # the loop stood still: its bucket may be over
+            if self._now() - began > 2 * CALL_S:  # the loop was blocked: its bucket may be over
                 self.settle(granted, 0, 0)
                 return None
             return granted
@@ -203,7 +204,8 @@ class BudgetLedger:
             return NotGranted(_KINDS[reply[1]], whose, float(reply[3]), left)
         if reply[0] == b"young":
             wait_s = float(reply[1])
-            begun = wait_s > (WINDOW - SILENT) * self._bucket_s  # the others may tell in a moment
+            # the other gateways may report soon
+            begun = wait_s > (WINDOW - SILENT) * self._bucket_s
             return NotGranted("unknown", budgets[0], PATIENCE_S if begun else wait_s, ())
         self._unheard()
         return None
@@ -213,14 +215,15 @@ class BudgetLedger:
     ) -> Granted | NotGranted:
         now, bucket, length = self._now(), self._bucket(), self._bucket_s
         beats, window_s = self._book.beats, WINDOW * self._bucket_s
-        if beats.heard_from is None or self._telling:  # Redis may count it in a moment, or may not
+        if beats.heard_from is None or self._telling:  # Redis may or may not count it soon
             return NotGranted("unknown", budgets[0], PATIENCE_S, ())
         if now >= beats.heard_from + (AWAY - 2) * length - window_s:
             return NotGranted("unknown", budgets[0], window_s, ())
-        # since then Redis withholds the share, and what others got of it before has left the window
+        # since then Redis withholds the share, and others' earlier grants from it have left the
+        # window
         withheld = beats.heard_by + SILENT * length
         whole = now > withheld + (WINDOW + 1) * length
-        # until then: what Redis counted for this gateway as it began to withhold
+        # until then: the use that Redis had counted for this gateway when it began to withhold
         counted_since = math.ceil((withheld - (WINDOW - 1) * length + 2 * CALL_S) / length)
         left = []
         for of in budgets:
@@ -238,7 +241,7 @@ class BudgetLedger:
                     rest.append(None)
                     continue
                 share = math.floor(limit * beats.share)
-                # its predecessor's requests may not have ended
+                # the predecessor's requests may still be running
                 known = whole and (kind != "concurrent" or now > self._began + LEASE * length)
                 room = (share if known else min(share, kept[place])) - used
                 if count > room:
@@ -277,7 +280,7 @@ class BudgetLedger:
             self._settlements.lost(now)
             self._lost(error)
         else:
-            if reply == [b"late"]:  # it has done nothing
+            if reply == [b"late"]:  # the script had no effect
                 self._settlements.put_back(now)
 
     async def _keep_in_touch(self) -> None:
@@ -322,26 +325,27 @@ class BudgetLedger:
         expected = max(self.gateways, beats.counted)
         book.beat(heard_by=max(heard_by, began + BEAT_S))
         arguments = expected, vouches, f"{beats.share:.17g}", json.dumps(told)
-        # what is granted by share meanwhile would be told to nobody
+        # grants from the share would not be reported while this call runs
         self._telling = not known
         try:
             reply = await self._run(BEAT, *arguments, within_s=BEAT_S)
         finally:
             self._telling = False
-        if reply[0] == b"unknown":  # Redis has forgotten, and is to be told all
+        if reply[0] == b"unknown":  # Redis has lost its data and needs a full report
             self._unheard()
             await self._tell()
             return
-        if reply[0] != b"ok":  # Redis' clock is not what it was
+        if reply[0] != b"ok":  # Redis' clock has changed
             raise TimeoutError("Redis answered too late")
-        # the quickest answer says it best; never more than it is, unless Redis' clock was set back
+        # the fastest reply is the most accurate; the offset is never too large, unless Redis' clock
+        # was set back
         offset = float(reply[1]) - self._now()
         self._offset = offset if offset < self._offset - 2 * BEAT_S else max(self._offset, offset)
-        # one before, whose answer was lost, may still come
+        # an earlier beat, whose reply was lost, may still take effect
         heard = {"heard_by": max(heard_by, self._now()), "heard_from": began}
         book.beat(**heard, share=float(reply[2]), counted=reply[3])
         if not known:
-            self._epoch += not reply[4]  # it has been told what was settled, or is to hear of it
+            self._epoch += not reply[4]  # settlements have been reported, or will be
             book.all_seen()
             logger.info("%d gateways keep budgets in Redis", reply[3])
             self._heard.set()

@@ -26,9 +26,10 @@ from router.segment_keys import (
 
 logger = logging.getLogger(__name__)
 
-# Of the blocks that attention reads, on CPU builds too; other media are offloaded copies.
+# The medium of the blocks that attention reads, also in CPU builds; other media are offloaded
+# copies.
 MAIN_MEDIUM = "GPU"
-# Kinds of KV cache group that need, and so keep, every block of a prefix; None: not told.
+# Kinds of KV cache group that need, and so keep, every block of a prefix; None: unknown.
 FULL_ATTENTION = {None, "full_attention", "mla_attention", "sink_full_attention"}
 
 
@@ -96,8 +97,9 @@ class CachedBlocks:
         self._revision = revision
         self._segment_tokens = segment_tokens
         self._blocks: dict[BlockHash, _Block] = {}
-        # Key -> reachable blocks that complete it: a LoRA adapter loaded anew under its name has
-        # other block hashes for the same tokens. Insertion order: a key after those it chains to.
+        # Key -> reachable blocks that complete it. A LoRA adapter loaded again under its name has
+        # other block hashes for the same tokens. In insertion order: a key comes after those it
+        # chains to.
         self._held: dict[bytes, int] = {}
         self._set: dict[bytes, None] = {}
         self._cleared: dict[bytes, None] = {}

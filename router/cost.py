@@ -26,7 +26,8 @@ def wait_s(load: ReplicaLoad, prompt_tokens: int) -> float:
     room for them. The wait is the slower of the two, not their sum.
     """
     wait = load.queued_prefill_tokens / load.prefill_rate
-    # each candidate asks: what cannot be pressed is not asked about, and `max` would take a while
+    # this runs for each candidate: no pressure is computed where there can be none, and `max` would
+    # be slower
     if load.running and (pressure := kv_pressure(load, prompt_tokens)) > wait:
         wait = pressure
     if (pressure := sequence_pressure(load)) > wait:
@@ -89,14 +90,15 @@ def step_under_way_s(load: ReplicaLoad) -> float:
     return (load.step_s + load.running * load.sequence_s) / 2.0
 
 
-# A second of prefill here delays those who come here next: counted this often beside the request
-# itself. In a queue at utilisation u it is u / (1 - u) times; 3 is a pool that is 3/4 busy. It does
-# not grow with a backlog: 15 crowds few replicas, and first tokens came later under saturation.
+# A second of prefill here delays the next requests here, so it counts this often in addition to the
+# request itself. In a queue at utilisation u it is u / (1 - u) times; 3 is a pool that is 3/4 busy.
+# It does not grow with a backlog: 15 crowds few replicas, and first tokens arrived later under
+# saturation.
 OTHERS = 3.0
 
 
-# The least that a token of a prefix costs which one replica can serve: the request waits for it.
-# With 0.05 a fleet of two computes shared system prompts on both, with 0.2 agents crowd.
+# The minimum cost of a prefix token that only one replica can serve: the request waits for it. With
+# 0.05 a fleet of two computes shared system prompts on both, with 0.2 agents crowd.
 OWN = 0.1
 
 
@@ -151,19 +153,19 @@ def crowding_s(load: ReplicaLoad, at_work: Sequence[ReplicaLoad], own_tokens: in
     return (own_s + overlaps) / len(at_work)
 
 
-# How many observations are remembered: each one's weight halves in about 45.
+# Number of observations that count: the weight of each halves in about 45.
 MEMORY = 64
 MIN_SLOPE, MAX_SLOPE = 0.1, 10.0
-# An observation counts as at most this many typical errors away from what was expected, and the
-# typical error as at least FLOOR_SHARE of it, so that a single outlier moves little and a lasting
-# change is followed, ever faster.
+# An observation counts as at most this many typical errors from the expectation, and the typical
+# error as at least FLOOR_SHARE of it. So a single outlier changes little, and a lasting change is
+# followed ever faster.
 OUTLIER_ERRORS = 4.0
 FLOOR_SHARE, FLOOR_S = 0.05, 0.001
-# How far off predictions are held to be before any was judged, as if that many had been: a new
-# fleet's first requests say little of what it does when all its engines work.
+# The assumed error of predictions before the first observation, and its weight in observations. A
+# new fleet's first requests say little about it when all its engines work.
 UNJUDGED_ERROR, UNJUDGED = 0.2, 16
-# Pulls the slope to 1, and to 0 what a token of a prompt takes, where the predictions and prompts
-# are all about the same and cannot tell them.
+# Pulls the slope to 1, and the time per prompt token to 0, if predictions and prompts are all about
+# equal and do not determine them.
 RIDGE = 1e-3
 MAX_RELATIVE_ERROR = 10.0
 MAX_TTFT_S = 86400.0
@@ -188,8 +190,8 @@ class TtftCorrection:
         self.sharing = NodeSharing()
         self._seen = 0
         self._spread = 0.0
-        # of 1, of what was predicted and of the prompt's tokens; and the weighted means of their
-        # products, with each other and with what was observed
+        # of 1, the prediction and the prompt's tokens; and the weighted means of their products,
+        # with each other and with the observation
         self._factors = [offset, slope, token_s]
         self._products = [[0.0] * 3 for _ in range(3)]
         self._with_observed = [0.0] * 3
@@ -210,7 +212,7 @@ class TtftCorrection:
     def apply(self, ttft: float, working: int = 0, prompt_tokens: int = 0) -> float:
         """Return corrected seconds, from the result of `predict_ttft`, with `working` busy engines
         on the node (see `NodeSharing`)."""
-        offset, slope, token_s = self._factors  # not by `_line`: each candidate asks
+        offset, slope, token_s = self._factors  # not by `_line`: this runs for each candidate
         return (slope * ttft + token_s * prompt_tokens + offset) * self.sharing.factor(working)
 
     def observe(

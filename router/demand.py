@@ -38,7 +38,7 @@ WRITE_PERIOD_S = 0.5
 UNCHANGED_PERIOD_S = 1.0
 EXPIRE_S = 60
 DECIDED_EXPIRE_S = 10
-# A gateway that wrote nothing for so long is gone, and with it what it held.
+# A gateway that has not written for this long is dead, and its requests with it.
 FORGET_S = 10.0
 SOURCES_KEPT = 1000
 
@@ -121,12 +121,12 @@ async def read_decided(redis: AsyncRedis, pool: str, signer: Signer | None) -> D
     REDIS_FAILURES."""
     key = decided_key(pool)
     async with asyncio.timeout(REDIS_TIMEOUT_S):
-        # MGET: a value of another type is none
+        # MGET: a value of another type counts as missing
         [found] = await cast(Awaitable[list[str | None]], redis.mget([key]))
     text = None if found is None else opened(signer, key, found)
     try:
         return None if text is None else _decided(text)
-    except (msgspec.MsgspecError, ValueError):  # by hand
+    except (msgspec.MsgspecError, ValueError):  # written by hand
         return None
 
 
@@ -155,7 +155,7 @@ async def tell(
     async def write() -> None:
         nonlocal written, written_at
         now = asyncio.get_running_loop().time()
-        # half a period of slack: steps of a loop are not taken at exact times
+        # with half a period of slack: a loop's steps are not at exact times
         is_due = now - written_at > UNCHANGED_PERIOD_S - WRITE_PERIOD_S / 2
         if not is_wanted() or (counters == written and not is_due):
             return
@@ -193,7 +193,7 @@ class GrowingSum:
             self._total += count - last if count >= last else count
             self._last.pop(source, None)
             self._last[source] = count
-        # gateways and replicas come and go; one that is heard of again soon goes on
+        # gateways and replicas come and go; a source that returns soon continues its count
         for source in list(self._last)[: -max(SOURCES_KEPT, len(counts))]:
             del self._last[source]
         return self._total
@@ -229,7 +229,7 @@ class DemandReader:
         self._failing = False
         self._demand = Demand()
         self._heard: dict[str, _Heard] = {}
-        self._sequences: dict[str, int] = {}  # gateway -> the highest, those of gone ones as well
+        self._sequences: dict[str, int] = {}  # gateway -> its highest, also of dead gateways
         self._sums = {name: GrowingSum() for name in _COUNTS}
 
     async def read(self) -> Demand:

@@ -17,9 +17,9 @@ FIRST_READ = 32
 CLOSER_READ = 256
 ROUNDS = 3
 
-# An int of ones without end: which slots there are is known only from the bitmaps.
+# An int with infinitely many ones: only the bitmaps show which slots exist.
 EVERY_SLOT = -1
-# One bit in so many, or fewer: a mask is taken apart bit by bit, else all at once.
+# With one bit in this many, or fewer, a mask is split bit by bit, otherwise all at once.
 SPARSE = 16
 ZERO_OR_ONE = bytes.maketrans(b"01", b"\x00\x01")
 
@@ -46,7 +46,7 @@ class DepthSearch:
 
     def __init__(self, segments: int) -> None:
         self._gaps = [Gap(-1, segments, EVERY_SLOT)] if segments else []
-        # depth in segments, and the mask of the slots that have it
+        # depth in segments, and the mask of the slots with that depth
         self._known: list[tuple[int, int]] = []
         self._rounds = 0
         self._asked: list[Sequence[int]] = []
@@ -72,7 +72,7 @@ class DepthSearch:
         as_int = int.from_bytes
         for gap, asked in zip(gaps, self._asked, strict=True):
             low, high, slots = gap
-            # Each slot belongs behind its deepest set position, so that comes first.
+            # From the deepest position, because each slot belongs to its deepest set one.
             for offset in range(len(asked) - 1, -1, -1):
                 bitmap = bitmaps[begin + offset]
                 if bitmap and (here := as_int(bitmap, "little") & slots):

@@ -22,9 +22,9 @@ from router.kv_events import KvEvent, UndecodableEvents
 
 logger = logging.getLogger(__name__)
 
-# How long the engine may take for each past batch: its publisher looks every 0.1 s.
+# How long the engine may take for each past batch: its publisher checks every 0.1 s.
 REPLAY_TIMEOUT_S = 1.0
-# Batches that wait here while the replica is busy; the publisher's own default.
+# Batches that wait here while the replica is busy; the publisher's default.
 RECEIVE_HWM = 100_000
 
 
@@ -65,7 +65,7 @@ class EventStream:
                 async for batch in self._in_order(frames):
                     yield batch
         except (asyncio.CancelledError, zmq.ZMQError):
-            # Closing a socket cancels who waits for it; that is no cancellation of the task.
+            # Closing a socket cancels a waiting receiver, which is not a cancellation of the task.
             task = asyncio.current_task()
             if not self._context.closed or (task is not None and task.cancelling()):
                 raise
@@ -96,7 +96,7 @@ class EventStream:
         """Request past batches from `first`. Return those up to `end` that leave no gap before
         it."""
         found: dict[int, bytes] = {}
-        # A new socket each time: an answer that comes too late goes nowhere.
+        # A new socket each time, so that a late answer is dropped.
         with self._socket(zmq.DEALER, self._replay_endpoint) as replay:
             await replay.send_multipart([b"", first.to_bytes(8, "big")])
             try:
@@ -104,7 +104,7 @@ class EventStream:
                     async with asyncio.timeout(self.replay_timeout_s):
                         _, _, number_bytes, payload = await replay.recv_multipart()
                     number = int.from_bytes(number_bytes, "big", signed=True)
-                    if number < 0:  # the end of what the engine still has
+                    if number < 0:  # the end of the engine's past batches
                         break
                     found[number] = payload
             except (TimeoutError, ValueError) as error:

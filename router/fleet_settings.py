@@ -56,12 +56,12 @@ async def read_settings(
     one of REDIS_FAILURES."""
     key = settings_key(fleet)
     async with asyncio.timeout(REDIS_TIMEOUT_S):
-        # MGET: a value of another type is none
+        # MGET: a value of another type counts as missing
         [found] = await cast(Awaitable[list[str | None]], redis.mget([key]))
     text = None if found is None else opened(signer, key, found)
     try:
         return None if text is None else _settings(text)
-    except (msgspec.MsgspecError, ValueError):  # by hand
+    except (msgspec.MsgspecError, ValueError):  # written by hand
         return None
 
 
@@ -159,5 +159,5 @@ class SettingsWriter:
             else:
                 text = msgspec.json.encode(GivenSettings(version, given)).decode()
                 await self._redis.set(key, signed(self._signer, key, text), ex=EXPIRE_S)
-        if given == self._given:  # else others were given meanwhile
+        if given == self._given:  # otherwise other settings were given meanwhile
             self._version = version

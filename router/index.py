@@ -31,12 +31,12 @@ from router.slots import segment_prefix
 
 logger = logging.getLogger(__name__)
 
-# slot -> leading segments that its replica holds, at least 1
+# slot -> number of leading segments in the replica's cache, at least 1
 Depths: TypeAlias = Mapping[int, int]
 
 BUDGET_S = 0.005
 PROBE_PERIOD_S = 0.1
-# A new connection may take longer than a lookup's budget: it is made beside the lookups.
+# A new connection may take longer than a lookup's budget, so it is opened concurrently.
 CONNECT_TIMEOUT_S = 1.0
 RECENT = 256
 
@@ -99,7 +99,7 @@ class PrefixIndex:
                     self._pool,
                     str(error) or "no reply in time",
                 )
-            # An error may mean that another server has the keys now.
+            # After an error, another server may have the keys.
             if self._breaker.is_open or isinstance(error, ResponseError):
                 await self._hang_up()
             return None
@@ -168,7 +168,7 @@ class PrefixIndex:
             self._opening = asyncio.create_task(self._open())
         opening = self._opening
         try:
-            # Whoever stops waiting leaves the others theirs.
+            # A caller that stops waiting does not cancel the connection of the others.
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             if not opening.cancelled():

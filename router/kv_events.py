@@ -14,7 +14,7 @@ import msgspec
 
 from router.segment_keys import MAX_TOKEN, SegmentMedia
 
-# bytes, or an int where VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES is set
+# bytes, or an int if VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES is set
 BlockHash = bytes | int
 
 

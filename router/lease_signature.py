@@ -31,7 +31,7 @@ class LeaseSigner:
     def is_genuine(self, slot: int, lease: str) -> bool:
         """Return whether a replica of this fleet wrote it for this slot. Never raises."""
         tail = self._tail(slot, lease[:-_TAIL] + "}")
-        # as bytes: what stands in Redis may be anything
+        # as bytes: the text in Redis may be anything
         given = lease[-_TAIL:].encode("utf-8", "surrogatepass")
         return hmac.compare_digest(given, tail.encode())
 

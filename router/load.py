@@ -23,9 +23,9 @@ import msgspec
 from router.active import Active
 from router.slots import LEASE_S
 
-# A placement that no snapshot names by then is waiting elsewhere, or never arrived.
+# A placement that no snapshot contains by then is waiting elsewhere, or has not arrived.
 UNSEEN_S = 1.0
-# How long a board that cannot be read still says who may be alive.
+# How long an unreadable board still reports which replicas may be alive.
 LAST_KNOWN_S = 300.0
 EXPIRED_AT_ONCE = 16
 
@@ -170,21 +170,21 @@ class LoadBoard:
         self._last_known_at = float("-inf")
         self._last_known: dict[str, ReplicaLoad] = {}
         self._empty_since: float | None = None
-        # as told; and the same with the placements that it cannot show yet
+        # as reported; and the same with the placements that the reports do not contain yet
         self._told: dict[str, ReplicaLoad] = {}
         self._loads: dict[str, ReplicaLoad] = {}
         self.active_seen: Active | None = None
         self.prefill_learned = False
         self._by_seniority: list[str] = []
         self._replica_in: dict[int, str] = {}
-        # ticket -> when placed, slot, sequences, uncached tokens; oldest first. And their sums by
-        # slot.
+        # ticket -> time of placement, slot, sequences, uncached tokens; oldest first. And their
+        # sums by slot.
         self._unseen: dict[str, tuple[float, int, int, int]] = {}
         self._unseen_in: dict[int, tuple[int, int]] = {}
 
     def update(self, snapshots: Iterable[ReplicaLoad], current: Active | None = None) -> None:
-        # A pool's engines are alike: what one has learned is true of all, and the chance of
-        # what each was asked must not tilt the balance.
+        # A pool's engines are alike, so what one has learned holds for all. Random differences in
+        # their measurements must not affect the balance.
         loads = list(snapshots)
         is_open = any(not load.closed for load in loads)
         learned = [load.prefill_rate for load in loads if load.prefill_learned]
@@ -204,7 +204,7 @@ class LoadBoard:
         if is_open:
             self._empty_since = None
         elif self._empty_since is None or not was_read:
-            # what was not read for so long: replicas could not renew their leases either
+            # the board was not readable: replicas could not renew their leases either
             self._empty_since = self._read_at
         for load in loads:
             for ticket in load.arrived:
@@ -214,7 +214,7 @@ class LoadBoard:
             self._sum_up(slot)
         told = self._told.values()
         staying = [load for load in told if not load.is_avoided]
-        # rather one that leaves, or may hang, than none
+        # a replica that is leaving, or may hang, is better than none
         serving = staying or [load for load in told if not load.closed]
         by_seniority = sorted(serving, key=lambda load: load.seniority)
         self._by_seniority = [load.replica_id for load in by_seniority]

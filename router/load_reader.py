@@ -22,9 +22,9 @@ from router.signature import Signer
 
 logger = logging.getLogger(__name__)
 
-# A request is placed by loads that are no older, and is what has them read.
+# A request is placed by loads that are at most this old, and causes a reading.
 READ_PERIOD_S = 0.1
-# How often they are read where nothing asks for them; a lease ends after `slots.LEASE_S`.
+# Period of readings without requests; a lease ends after `slots.LEASE_S`.
 IDLE_PERIOD_S = 0.5
 
 _decode = msgspec.json.Decoder(ReplicaLoad).decode
@@ -57,17 +57,17 @@ class LoadReader:
         self._pool = pool
         self.board = board
         self.scaled = scaled
-        # A reading that began before a promotion may be older than it.
+        # A reading that started before a promotion may not contain it.
         self._promotions = 0
-        self._unreadable: dict[int, str] = {}  # slot -> what was told of it
+        self._unreadable: dict[int, str] = {}  # slot -> the warning that was logged
         self._known: frozenset[int] = frozenset()
-        # slot -> a genuine lease as it was last read: most are the same the next time
+        # slot -> a genuine lease of the last reading: most are the same the next time
         self._decoded: dict[int, tuple[str, ReplicaLoad]] = {}
         self._began_at = float("-inf")
         self._wanted = asyncio.Event()
         self._is_reading = False
         self._is_on_time = True
-        # Done with the next reading; made when a caller waits for one.
+        # Done after the next reading; created when a caller waits for one.
         self._reading: asyncio.Future[None] | None = None
 
     async def run(self, needed_every_s: Callable[[], float] = lambda: READ_PERIOD_S) -> None:
@@ -109,7 +109,7 @@ class LoadReader:
 
     async def next_reading(self) -> None:
         """Wait until the board was read once more, or the reading is late."""
-        # later than an idle reading comes: its callers are woken once for it
+        # longer than the period of idle readings: its callers are woken once for it
         await asyncio.wait((self._next(),), timeout=1.5 * IDLE_PERIOD_S)
 
     async def next_taken(self) -> slots.Taken | None:
@@ -169,7 +169,7 @@ class LoadReader:
         seen = self.board.active_seen
         if self._promotions == promotions:
             seen = active.parsed(found.beside, self._pool, self._signer)
-        # a number that was left by a fleet file of another day says nothing
+        # a number from an earlier fleet file, with autoscaling, no longer applies
         self.board.update(self._readable(genuine), seen if self.scaled else None)
 
     def _genuine(self, leases: dict[int, str]) -> dict[int, str]:
@@ -223,7 +223,8 @@ class LoadReader:
                 decoded[slot] = lease, _decode(lease)
             except msgspec.MsgspecError as error:
                 unreadable[slot] = str(error)
-                if self._unreadable.get(slot) != unreadable[slot]:  # it comes again and again
+                # logged once, not at each reading
+                if self._unreadable.get(slot) != unreadable[slot]:
                     logger.warning("the snapshot in slot %d is not readable: %s", slot, error)
         self._decoded, self._unreadable = decoded, unreadable
         return [load for _, load in decoded.values()]

@@ -40,7 +40,7 @@ QUEUE_LENGTH = 1024
 BATCH = 64
 WRITE_TIMEOUT_S = 1.0
 LOOK_BACK_MS = 5000
-# A silent stream is looked at afresh this often, in case Redis' clock went back.
+# A silent stream is read from its end again after this time, in case Redis' clock was set back.
 BLOCK_MS = 5000
 READ_TIMEOUT_S = 6.0
 READ_COUNT = 256
@@ -87,9 +87,10 @@ class PlacedStream:
         self._redis = redis
         self._signer = signer
         self._sent = 0
-        self._numbers: dict[str, int] = {}  # gateway -> its latest, the latest heard of last
+        # gateway -> its latest number, in order of the last entry
+        self._numbers: dict[str, int] = {}
         self._key = stream_key(pool)
-        # a read holds up what comes after it
+        # a blocking read delays later commands on its connection
         self._telling, self._hearing = (KeptLane(redis, self._key.encode()) for _ in range(2))
         self._gateway = gateway
         self._heard = heard

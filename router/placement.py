@@ -191,7 +191,7 @@ def _candidates(
         if at_work and not (load.waiting or load.running) and load.node_ip in at_work:
             own_tokens = prompt_tokens - cached_tokens
             crowding_s = cost.crowding_s(load, at_work[load.node_ip], own_tokens)
-        # by position: by name it would take five times as long, for each of them
+        # positional arguments: named ones would take five times as long, for each candidate
         candidate = Candidate(
             replica_id,
             load.url,
@@ -228,7 +228,8 @@ def _cached_tokens(
     cached = []
     segment_tokens, most = 0, 0
     for load in loads.values():
-        if load.segment_tokens != segment_tokens:  # one length in a pool, as a rule
+        # normally all replicas of a pool have the same length
+        if load.segment_tokens != segment_tokens:
             segment_tokens = load.segment_tokens
             most = reusable_tokens(prompt_tokens, segment_tokens)
         tokens = depths.get(load.slot, 0) * segment_tokens

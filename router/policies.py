@@ -35,7 +35,7 @@ class PlacementRequest:
     needs_trial: bool = False
 
 
-# What the times are called in explanations.
+# Names of the times in explanations.
 _IN_JSON = {
     "predicted_ttft_s": "predicted_ttft",
     "raw_ttft_s": "raw_ttft",
@@ -114,7 +114,7 @@ class Prefix:
     """
 
     name = "prefix"
-    # A prediction is no better than this, and the engine step under way is half over on average.
+    # The smallest error of a prediction. The running engine step is half over on average.
     noise_share, noise_s, noise_steps = 0.02, 0.001, 0.5
 
     def rank(
@@ -231,7 +231,7 @@ def rendezvous(key: bytes, replica_id: str) -> int:
     return int.from_bytes(digest, "big")
 
 
-# How far above the mean a replica's requests may be for keys still to gather there.
+# How far above the mean a replica's requests may be before keys no longer gather there.
 GATHER_SHARE, GATHER_REQUESTS = 1.25, 1.0
 
 

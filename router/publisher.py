@@ -32,16 +32,16 @@ from router.redis_client import REDIS_FAILURES, AsyncRedis
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.1
-# How often a lease is renewed whose text has not changed; it ends after LEASE_S.
+# How often a lease with unchanged text is renewed; it ends after LEASE_S.
 RENEW_S = 0.25
-# Gathers what an engine step stores and removes.
+# Collects the changes of an engine step.
 FLUSH_DELAY_S = 0.005
 STOP_S = 2.0
-# Segments written in one pipeline: within the time Redis has to answer, many replicas at once.
+# Segments per pipeline: Redis must answer many replicas at once in time.
 CHUNK_KEYS = 1024
-# So far ahead between two heartbeats is a clock that was set: bits may have expired.
+# A clock that is this far ahead at the next heartbeat was set: bits may have expired.
 SET_FORWARD_S = 1200
-# Before an engine's events that ended, or failed, are followed again.
+# Pause before an engine's events are followed again, after their end or a failure.
 FOLLOW_AGAIN_S = 1.0
 
 Batches: TypeAlias = "Callable[[], AsyncGenerator[EventBatch, None]]"
@@ -115,7 +115,7 @@ class _Tenancy:
         self.add(Changes([], list(keys)))
         while self.outbox:
             if not await self.write_next():
-                return  # the sweeper's now
+                return  # the sweeper removes the rest
         await slots.release(self._redis, self._pool, self.slot, self.incarnation, self.written)
 
 
@@ -148,19 +148,20 @@ class IndexPublisher:
         self.published = asyncio.Event()
         self._loops = Loops()
         self._work = asyncio.Event()
-        self._work.set()  # a slot is to be claimed
+        self._work.set()  # a slot must be claimed
         self._tenancy: _Tenancy | None = None
-        # The tenancy is over, another is to be claimed; what its slot still has in Redis.
+        # The tenancy is over, and another slot must be claimed; the keys that remain in Redis for
+        # the old slot.
         self._over = False
         self._doomed: list[bytes] = []
-        # Kept until Redis confirms the claim, so that a repeated one takes no second slot.
+        # Kept until Redis confirms the claim, so that a repeated claim takes no second slot.
         self._claiming = secrets.token_hex(8)
         self._beating = False
-        # Since when the oldest change waits to be taken from `cached`, or to be acknowledged.
+        # Start of the wait of the oldest change: to be taken from `cached`, or to be acknowledged.
         self._waiting_since: float | None = None
         self._writing_since: float | None = None
         self._moved_at = time.monotonic()
-        # What Redis has as this replica's lease, and since when; empty: not known.
+        # This replica's lease in Redis, and its time; empty: unknown.
         self._published_text, self._renewed_at = "", float("-inf")
 
     @property
@@ -175,7 +176,7 @@ class IndexPublisher:
     def lag_s(self) -> float:
         """Age of the oldest change that is not in Redis yet; 0 if all are."""
         since = [at for at in (self._waiting_since, self._writing_since) if at is not None]
-        # what is written anew has waited since the move, whatever `synced` makes of it
+        # changes written again have waited since the move, whatever `synced` returns
         now = time.monotonic()
         return now - max(min(since, default=now), self._moved_at)
 
@@ -233,12 +234,12 @@ class IndexPublisher:
                         )
                         self._lose()
                     self._changed()
-                    # An iterator that always has more must not keep the others waiting.
+                    # A stream that always has more events must not block other tasks.
                     await asyncio.sleep(0)
         except Exception:
             self._lose()
             raise
-        # From here on nobody tells what the engine still holds.
+        # From here on, no events report the engine's cache.
         self._forget()
 
     def _lose(self) -> None:
@@ -267,7 +268,7 @@ class IndexPublisher:
         try:
             await asyncio.sleep(FLUSH_DELAY_S)
             await self._catch_up()
-        except BaseException:  # whatever it is, the next attempt repairs it
+        except BaseException:  # any error: the next attempt repairs it
             self._work.set()
             raise
 
@@ -283,7 +284,7 @@ class IndexPublisher:
             if not await tenancy.write_next():
                 self._fenced(tenancy)
         self._writing_since = None
-        if self._waiting_since is not None:  # behind what an earlier attempt had left
+        if self._waiting_since is not None:  # later than the rest of an earlier attempt
             self._work.set()
 
     def _take_changes(self, tenancy: _Tenancy) -> None:
@@ -299,7 +300,8 @@ class IndexPublisher:
     async def _move(self) -> None:
         """Claim a slot for a new incarnation, and queue the whole cache under it."""
         old = self._tenancy
-        # After a flush, the former number: no gateway then reads it as another replica's.
+        # After a flush, the same number as before, so that no gateway reads it as another
+        # replica's.
         wanted = old.slot if old else None
         slot = await slots.claim(self._redis, self._pool, self._claiming, wanted)
         self._tenancy = _Tenancy(self._redis, self._pool, slot, self._claiming)
@@ -309,9 +311,9 @@ class IndexPublisher:
         self._over, doomed, self._doomed = False, self._doomed, []
         self._writing_since, self._waiting_since = float("-inf"), None
         self._moved_at = time.monotonic()
-        await self._renew()  # before the old lease goes: the replica is never off the board
+        await self._renew()  # before the old lease ends, so that the replica stays on the board
         if old is not None:
-            with contextlib.suppress(*REDIS_FAILURES):  # the sweeper's then
+            with contextlib.suppress(*REDIS_FAILURES):  # the sweeper removes it
                 await old.leave(doomed)
 
     async def _beat(self) -> None:

@@ -19,16 +19,16 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-# Keys travel and are kept by their first bytes: enough among what was placed within a minute.
+# Keys are sent and stored by their first bytes, which suffice for the placements of a minute.
 PREFIX_BYTES = 8
 MAX_ANNOUNCED = 256
 MAX_MATCHED = 8
-# How long after its predicted first token a placement stays announced: by then the engine has
-# told the index.
+# How long a placement stays announced after its predicted first token. By then the engine has
+# reported to the index.
 ANNOUNCED_AFTER_S = 2.0
 MAX_ANNOUNCED_S = 60.0
 LATELY_S = 30.0
-# What was not counted for so long is forgotten: less than a hundredth of its count is left.
+# A key that was not counted for this long is forgotten: less than a hundredth of its count is left.
 FADED_S = 5.0 * LATELY_S
 MAX_PLACEMENTS = 4096
 MAX_COUNTED = 8192
@@ -144,9 +144,9 @@ class _Announcements:
         self._limit = limit
         # ticket -> placement and its end, oldest first
         self._placed: OrderedDict[str, tuple[float, Placed]] = OrderedDict()
-        # (end, ticket); the ticket may be gone
+        # (end, ticket); the ticket may no longer exist
         self._ends: list[tuple[float, str]] = []
-        # incarnation -> segment -> how many placements announce it there
+        # incarnation -> segment -> number of placements that announce it there
         self._segments: dict[str, Counter[bytes]] = {}
 
     def add(self, placed: Placed, now: float) -> None:
@@ -209,7 +209,7 @@ class _Lately(Generic[K]):
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        # thing -> (when it was last counted, its count then), least lately counted first
+        # key -> (time of its last count, its count then), oldest first
         self._counts: OrderedDict[K, tuple[float, float]] = OrderedDict()
 
     def add(self, thing: K, now: float, times: int = 1) -> None:

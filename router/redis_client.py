@@ -23,17 +23,17 @@ from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
 AsyncRedis: TypeAlias = "Redis | RedisCluster"
 
-# What a Redis that is down, slow or wrong raises; redis-py's cluster errors are no RedisError.
+# Errors of a Redis that is down, slow or wrong; redis-py's cluster errors are not RedisErrors.
 REDIS_FAILURES = (RedisError, RedisClusterException, OSError, TimeoutError)
 
 DEFAULT_PORT = 6379
 DEFAULT_SENTINEL_PORT = 26379
-# No timeout of redis-py's own beside it: callers have theirs, and on Python 3.11 the
-# asyncio.wait_for that it is made of can swallow a cancellation.
+# Used instead of redis-py's timeout: callers set one, and on Python 3.11 redis-py's
+# asyncio.wait_for can swallow a cancellation.
 CONNECT_TIMEOUT_S = 1.0
-# What is no UTF-8 was written by a stranger: it is read as something nobody wrote.
+# Bytes that are not UTF-8 are foreign: they are read as a value that is never written.
 FOREIGN = "replace"
-# Short, and without retries: the next sentinel is asked within one command's time.
+# Short, and without retries, so that the next sentinel is called within one command's time.
 SENTINEL_CONNECT_TIMEOUT_S = 0.25
 
 
@@ -112,7 +112,7 @@ def _primary(transport: str, netloc: str, path: str, query: str, ours: dict[str,
         name: options[name] for name in ("username", "password") if name in options
     }
     tls = {name: value for name, value in options.items() if name.startswith("ssl")}
-    # A sentinel without a password refuses one: each is asked again without.
+    # A sentinel without a password rejects one, so each is also called without it.
     logins: list[dict[str, Any]] = [own] if own else [login, {}] if login else [{}]
     nodes = _nodes(netloc, DEFAULT_SENTINEL_PORT)
     first, *others = (

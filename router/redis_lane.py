@@ -36,7 +36,7 @@ class Lane(asyncio.Protocol):
     ) -> None:
         self._connection = connection
         self._on_closed = on_closed
-        # redis-py has no public way to a connection's transport.
+        # redis-py has no public access to a connection's transport.
         self._transport: asyncio.Transport = cast(Any, connection)._writer.transport
         self._parser = hiredis.Reader(protocolError=InvalidResponse, replyError=ResponseError)
         self._waiting: deque[asyncio.Future[Any]] = deque()
@@ -85,7 +85,7 @@ class Lane(asyncio.Protocol):
             self._parser.feed(data)
             while (reply := self._parser.gets()) is not False:
                 self._hand_out(reply)
-        except (InvalidResponse, IndexError) as error:  # IndexError: a reply nobody asked for
+        except (InvalidResponse, IndexError) as error:  # IndexError: a reply without a request
             self._fail(f"out of step: {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -117,8 +117,8 @@ class Lane(asyncio.Protocol):
 
 
 def _expire(loop: asyncio.AbstractEventLoop, reply: asyncio.Future[Any]) -> None:
-    # A loop that stood still may run its timers before it reads a reply that came meanwhile:
-    # one more turn decides.
+    # A loop that was blocked may run its timers before it reads a reply that has arrived, so it
+    # gets one more turn.
     loop.call_soon(loop.call_soon, _give_up, reply)
 
 
@@ -161,7 +161,7 @@ async def open_lane(
     """Return a lane to the server with the key. It has no timeout: set a limit."""
     connection: AbstractConnection
     if isinstance(redis, RedisCluster):
-        # An ordinary command first: it learns where the key's hash slot is now.
+        # An ordinary command first: it finds the current server of the key's hash slot.
         await redis.execute_command("EXISTS", key)
         node = redis.get_node_from_key(cast(str, key))
         assert node is not None

@@ -43,7 +43,7 @@ class Media:
     length: int
 
 
-# (identifier, offset from the start of the segment), sorted; an offset below 0 began before it
+# (identifier, offset from the start of the segment), sorted; a negative offset starts before it
 SegmentMedia = tuple[tuple[str, int], ...]
 
 
@@ -82,7 +82,7 @@ class SegmentHasher:
         def tagged(person: bytes) -> blake2b:
             return blake2b(key=secret, digest_size=KEY_BYTES, person=person)
 
-        # One tag for each form of input, so that none can be mistaken for another.
+        # One tag for each form of input, so that no two can be confused.
         self._root = tagged(b"afx namespace")
         self._segment = tagged(b"afx segment")
         self._media_segment = tagged(b"afx media")

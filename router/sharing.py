@@ -15,12 +15,12 @@ from collections.abc import Mapping
 
 from router.load import ReplicaLoad
 
-# So many observations of one number of engines are remembered; before the first one it is as if
-# PRIOR had said what is known of others.
+# Number of observations that count, for each number of engines. Before the first one, PRIOR
+# observations are assumed, from other numbers of engines.
 MEMORY, PRIOR = 32, 1
-# Logarithms: how far off one observation counts at most, and all of them together.
+# Logarithms: the largest effect of one observation, and of all together.
 MAX_SURPRISE, MAX_LOG = 1.0, 3.0
-# More engines that work on a node than this are like this many.
+# More working engines on a node count as this many.
 MOST_WORKING = 64
 
 
@@ -31,7 +31,7 @@ class NodeSharing:
     def __init__(self) -> None:
         self._logs: dict[int, float] = {}
         self._seen: Counter[int] = Counter()
-        # as they follow from the logarithms: each decision asks for every replica's
+        # computed from the logarithms once: each decision needs every replica's
         self._factors: dict[int, float] = {}
 
     def factor(self, working: int) -> float:

@@ -43,12 +43,12 @@ LEASE_S = 2.0
 SEGMENT_TTL_S = 3600
 # A lookup waits for one batch at most: about half a millisecond on a slow core.
 BATCH_KEYS = 128
-# A gateway trusts what it read of a lease for as long as the lease would have lasted.
+# A gateway relies on a lease that it has read for as long as the lease would have lasted.
 COOLING_S = 2
 
 SWEEPING = "sweeping:"
 FREED = "freed:"
-# What is written here by no script of ours names no slot, nor may it stretch a bitmap.
+# A value that Antefix's scripts did not write is not a slot, and must not extend a bitmap.
 _SLOT = re.compile(r"0|[1-9][0-9]{0,4}")
 
 Argument: TypeAlias = "str | bytes | int"
@@ -227,7 +227,8 @@ async def write_bits(
             keys += (prefix + key for key in islice(added, BATCH_KEYS - cleared_count))
             batch_number = number + i if number else 0
             arguments = (slot, incarnation, batch_number, cleared_count, SEGMENT_TTL_S)
-            # redis-py has no EVALSHA in a cluster's pipeline; the script is small beside its keys.
+            # redis-py has no EVALSHA in a cluster's pipeline; the script is small compared with its
+            # keys.
             pipe.eval(_WRITE.lua, len(keys), *keys, *arguments)
         return all(await pipe.execute())
 

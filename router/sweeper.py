@@ -28,11 +28,11 @@ from router.redis_client import REDIS_FAILURES, AsyncRedis
 logger = logging.getLogger(__name__)
 
 SWEEP_PERIOD_S = 1.0
-# Two leases: a replica that stalls for one is not punished for it.
+# Two leases, so that a replica that stalls for one keeps its slot.
 UNLEASED_S = 2 * slots.LEASE_S
 LOCK_S = 30.0
 PAGE_KEYS = 1000
-# Redis is busy with a page for about a millisecond.
+# A page occupies Redis for about a millisecond.
 PAGE_PAUSE_S = 0.01
 
 _LOCK = slots.Script("""
@@ -69,7 +69,7 @@ class Sweeper:
         self._pause = pause
         self._id = secrets.token_hex(8)
         self._lock_key = redis_keys.key(pool, "sweeper")
-        # (slot, registry value) -> since when it has been seen without a lease
+        # (slot, registry value) -> time since which it has had no lease
         self._unleased: dict[tuple[int, str], float] = {}
         self._failing = False
 
@@ -88,7 +88,7 @@ class Sweeper:
         try:
             taken = await self._look()
             if taken is None:
-                # Publishers need the time again to find back to Redis.
+                # After an outage, publishers get the full time again.
                 self._unleased.clear()
                 return 0
             freed = await self._sweep(self._due(taken))
@@ -133,7 +133,7 @@ class Sweeper:
         """Clear these slots' bits everywhere. False if a bit may have been missed."""
         server, process = await self._server()
         prefix = slots.segment_prefix(self._pool)
-        # Redis reads *, ? and [] in a pattern; a pool's name may have them.
+        # Redis interprets *, ? and [] in a pattern, and a pool's name may contain them.
         pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", prefix) + b"*"
         cursor = 0
         while True:
@@ -147,7 +147,7 @@ class Sweeper:
                 if not await slots.write_bits(self._redis, self._pool, slot, mark, (), keys):
                     return False
             if cursor == 0:
-                # A cursor means nothing to another process, say after a failover.
+                # A cursor is invalid in another process, for example after a failover.
                 return await self._server() == (server, process)
             await self._pause()
             if not await self._hold_lock():

@@ -60,7 +60,7 @@ def start_monitoring(home: Home, state: FleetState, programs: monitoring.Program
 
 
 def start_ray(home: Home, state: FleetState, fleet: Fleet) -> FleetState:
-    # Of a run whose state was lost too: a home has one run at a time.
+    # Also the folder of a run whose state was lost: a home has one run at a time.
     shutil.rmtree(home.metrics_folder(state.run_id).parent, ignore_errors=True)
     home.metrics_folder(state.run_id).mkdir(mode=0o700, parents=True)
     ray_head.prepare_temp_dir(home)
@@ -94,7 +94,7 @@ def deploy(
             "api_keys": {keys.api_key: "default"},
             "engine_secret": keys.engine_secret,
             "redis_url": state.redis_url,
-            # nodes of another's cluster do not have it
+            # nodes of a foreign cluster do not have this file
             "keys_file": str(home.keys_file) if state.own_ray else "",
         },
     }
@@ -171,7 +171,7 @@ def _drive(home: Home, state: FleetState, request: dict[str, Any]) -> Iterator[d
                 ended = event["event"] in ("running", "removed", "failed")
                 yield event
         finally:
-            # Its last event came, or nobody waits for one any more.
+            # The last event has arrived, or the caller no longer reads.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 driver.wait(10 if ended else 0)
             driver.kill()

@@ -59,13 +59,13 @@ class FleetState:
     deployed: bool = False
     started_serve: bool = True
     redis_url: str = field(default="", repr=False)
-    # what runs, as it was deployed; its `env` may hold secrets
+    # the deployed fleet; its `env` may hold secrets
     fleet: dict[str, Any] = field(default_factory=dict, repr=False)
     metrics_url: str = ""
     prometheus_url: str = ""
     alertmanager_url: str = ""
     ready: bool = False
-    # by `antefix up --host`, whatever the fleet file says
+    # set by `antefix up --host`, regardless of the fleet file
     host_given: bool = False
 
     @property
@@ -127,7 +127,7 @@ class Home:
     def keys(self) -> Keys:
         data = self._read("keys.json")
         if data is None:
-            # Never a leading "-": pasted after an option it would read as another one.
+            # Never a leading "-": after an option, it would be parsed as another option.
             made = Keys(f"sk-{secrets.token_urlsafe(32)}", secrets.token_urlsafe(32))
             self._write("keys.json", json.dumps(dataclasses.asdict(made), indent=1))
             return made

@@ -39,7 +39,7 @@ START_SECONDS = 30.0
 END_SECONDS = 5.0
 PORT_ATTEMPTS = 5
 
-# Not the environment's proxies: both are on this machine.
+# Without the environment's proxies: both are on this machine.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _ERROR = re.compile(r'\blevel=error\b.*?\berr="((?:[^"\\]|\\.)*)"', re.IGNORECASE)
 
@@ -63,7 +63,7 @@ class Monitoring:
 def find_programs() -> Programs:
     """Return the programs on PATH. Raises Problem that names the missing ones."""
     prometheus = shutil.which("prometheus")
-    # Debian names it after its package.
+    # Debian names the program after its package.
     alertmanager = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
     if prometheus and alertmanager:
         return Programs(prometheus, alertmanager)
@@ -103,7 +103,7 @@ def start(
                 programs.alertmanager,
                 f"--config.file={folder / 'alertmanager.yaml'}",
                 f"--storage.path={folder / 'alertmanager'}",
-                "--cluster.listen-address=",  # one alone; else it listens to other machines
+                "--cluster.listen-address=",  # no cluster; otherwise it listens to other machines
                 *_listening(port),
             ],
         )
@@ -185,7 +185,7 @@ class _Starter:
             said = self._run(command(port), port, log_file)
             if not said:
                 return _url(port)
-            # Between being found free and being bound, a port can be taken.
+            # A free port can be taken before it is bound.
             if "address already in use" not in said:
                 break
         raise Problem(f"{name} does not start: {said}", f"see {log_file}")
@@ -202,7 +202,7 @@ class _Starter:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    start_new_session=True,  # a Ctrl-C is for `up`
+                    start_new_session=True,  # `up` handles Ctrl-C
                 )
             except OSError as error:
                 return f"{command[0]} cannot be run: {error.strerror or error}"

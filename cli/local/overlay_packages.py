@@ -79,7 +79,7 @@ def _install(lock: Path, folder: Path, report: Report, lock_fd: int, *, what: st
         poll=report_packages,
         what=f"{what} (requirements/{lock.name})",
     )
-    # A folder that has its name after a power cut has its bytes too.
+    # After a power cut, a folder with its final name has all its bytes.
     os.sync()
     (partial / "packages").rename(folder)
     shutil.rmtree(partial)

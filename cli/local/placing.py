@@ -29,5 +29,5 @@ def _lacks(message: str) -> str:
             if free.get(name, 0.0) < needed
         ]
     except (AttributeError, TypeError, ValueError):
-        return ""  # in another form than Ray 2.5x has
+        return ""  # a form that Ray 2.5x does not use
     return f"each needs {', '.join(lacking)}" if lacking else ""

@@ -29,7 +29,7 @@ def held(host: str, port: int = 0) -> socket.socket:
     """
     holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        # Connections of an earlier server that linger in TIME_WAIT are no obstacle either.
+        # Connections of an earlier server in TIME_WAIT do not prevent the bind either.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((host, port))
     except BaseException:
@@ -53,7 +53,7 @@ def own_address() -> str:
     """Return the address by which other machines reach this one; empty without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # chooses a route, and sends nothing
+            probe.connect(("192.0.2.1", 9))  # chooses a route without sending anything
         except OSError:
             return ""
         return str(probe.getsockname()[0])

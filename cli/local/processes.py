@@ -56,7 +56,7 @@ def stop(run_id: str) -> None:
     _terminate([p for p in processes(run_id) if p.pid not in redis_pids], TERM_SECONDS)
     _terminate(redis, TERM_SECONDS)
     deadline = time.monotonic() + KILL_SECONDS
-    # Again and again: a process that is being killed may have started another meanwhile.
+    # Repeated, because a process may have started another before it was killed.
     while left := processes(run_id):
         if time.monotonic() > deadline:
             shown = ", ".join(f"{p.pid} ({_name(p)})" for p in left)
@@ -73,7 +73,8 @@ def stop(run_id: str) -> None:
 def _terminate(targets: Sequence[psutil.Process], seconds: float) -> None:
     for process in targets:
         with contextlib.suppress(psutil.Error):
-            process.terminate()  # psutil raises NoSuchProcess when the pid is another's now
+            # psutil raises NoSuchProcess if the pid belongs to another process now
+            process.terminate()
     psutil.wait_procs(targets, timeout=seconds)
 
 

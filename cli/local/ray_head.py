@@ -35,7 +35,7 @@ def start(home: Home, run_id: str, fleet: Fleet) -> str:
     for attempt in range(ATTEMPTS):
         if attempt:
             processes.stop(run_id)
-        # Chosen here: the raylet gives its agents only 15 s to tell a port they chose themselves.
+        # Chosen here, because the raylet waits only 15 s for ports that its agents choose.
         gcs, listen, grpc, runtime_env, metrics, dashboard = free_ports(6)
         ports = {
             "port": gcs,
@@ -70,11 +70,11 @@ def environment(home: Home, run_id: str) -> dict[str, str]:
         "RAY_AUTH_TOKEN_PATH": str(home.ray_token_file()),
         "RAY_START_HOOK": "cli.local.ray_start_hook.keep_to_loopback",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Else Ray's processes write their state into their logs every minute, hundreds of lines
-        # among which nobody finds another. Once a day: what should switch it off, -1, lets one
-        # of them write without a pause (Ray 2.60).
+        # By default Ray's processes log their state every minute, in hundreds of lines. So they do
+        # it once a day. -1, which should switch it off, makes one of them log without a pause (Ray
+        # 2.60).
         "RAY_event_stats_print_interval_ms": "86400000",
-        # Ray runs its workers at nice 15, which lets anything else on the machine starve them.
+        # Ray runs its workers at nice 15, so that any other process can starve them.
         "RAY_worker_niceness": "0",
         metric_files.FOLDER: str(home.metrics_folder(run_id)),
         **processes.marker(run_id),
@@ -156,7 +156,7 @@ def _run(home: Home, command: list[str], env: Mapping[str, str]) -> str:
                 stdout=log,
                 stderr=log,
                 timeout=START_SECONDS,
-                start_new_session=True,  # a Ctrl-C or a closed terminal is for `up`, not for Ray
+                start_new_session=True,  # `up` handles Ctrl-C and a closed terminal, not Ray
             )
         except subprocess.TimeoutExpired:
             return f"no answer for {START_SECONDS:.0f} s"

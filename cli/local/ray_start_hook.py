@@ -16,5 +16,5 @@ def keep_to_loopback(params: Any, head: bool) -> None:
     no harm.
     """
     params.node_ip_address = LOOPBACK
-    # Ray Client's server: a port of its own that nothing here uses.
+    # Ray Client's server has a separate port, which nothing here uses.
     params.ray_client_server_port = None

@@ -53,7 +53,7 @@ def _run(command: list[str], configuration: str, folder: str) -> None:
     except OSError as error:
         _say(f"{command[0]} cannot be run: {error}")
         return
-    with contextlib.suppress(BrokenPipeError):  # it ended at once, and its log tells why
+    with contextlib.suppress(BrokenPipeError):  # it ended at once; the reason is in its log
         process.communicate(configuration)
     process.wait()
 

@@ -41,7 +41,7 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 @dataclass(frozen=True)
 class RedisServer:
-    url: str = field(repr=False)  # holds the password, and a repr ends up in logs
+    url: str = field(repr=False)  # holds the password, and a repr may be logged
     pid: int
 
 
@@ -54,7 +54,7 @@ def start(data_dir: Path, log_file: Path, env: Mapping[str, str]) -> RedisServer
         try:
             return _start_on(free_ports(1)[0], executable, data_dir, log_file, env)
         except Problem as error:
-            # Between being found free and being bound, a port can be taken.
+            # A free port can be taken before it is bound.
             if "Address already in use" not in error.message or attempt == PORT_ATTEMPTS:
                 raise
     raise AssertionError("unreachable")
@@ -146,7 +146,7 @@ def _start_on(
         with process.stdin as stdin:
             stdin.write(_configuration(port, password, data_dir).encode())
     except BrokenPipeError:
-        pass  # it ended already, and its log tells why
+        pass  # it has ended; the reason is in its log
     server = RedisServer(url=f"redis://:{password}@127.0.0.1:{port}/0", pid=process.pid)
     try:
         _wait_for_ping(server, process, log_file, begin)
@@ -160,8 +160,8 @@ def _start_on(
 
 def _configuration(port: int, password: str, data_dir: Path) -> str:
     quoted = str(data_dir.absolute()).replace("\\", "\\\\").replace('"', '\\"')
-    # volatile-lru: bitmaps and leases expire by themselves, and a lost bitmap is only a prefix
-    # not found. Who writes in which slot does not expire, and is never to be lost alone.
+    # volatile-lru: bitmaps and leases expire, and a lost bitmap only means that a prefix is not
+    # found. The owners of slots do not expire, and must never be lost alone.
     return f"""\
 bind 127.0.0.1
 port {port}

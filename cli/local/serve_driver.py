@@ -64,7 +64,7 @@ def deploy(request: dict[str, Any], emit: Emit) -> None:
         return
     if request["local"] and not _fits(fleet, emit):
         return
-    # The gateways listen themselves; a proxy in front would only add a hop.
+    # Gateways listen themselves; a proxy in front of them would only add a hop.
     serve.start(proxy_location="Disabled")
     emit({"event": "connected", "started_serve": started_serve})
     secrets = Secrets(**request["secrets"])
@@ -124,7 +124,7 @@ def remove(request: dict[str, Any], emit: Emit) -> None:
     """Remove the fleet. Streams in flight end first, up to the fleet's drain time."""
     if _serve_is_running():
         for name in _ours():
-            # Ray Serve's own wait gives up after 60 s, whatever the drain time is.
+            # Ray Serve gives up its wait after 60 s, whatever the drain time is.
             serve.delete(name, _blocking=False)
         while _ours():
             time.sleep(POLL_SECONDS)
@@ -193,7 +193,7 @@ def _failure(status: ApplicationStatusOverview) -> str:
     for name, deployment in status.deployments.items():
         if "failed to start" in deployment.message or (
             deployment.status.value == "DEPLOY_FAILED"
-            # of one that had started the health check failed: Serve replaces it
+            # the health check of a started replica failed: Serve replaces it
             or (
                 deployment.status.value == "UNHEALTHY"
                 and deployment.status_trigger.value != "HEALTH_CHECK_FAILED"
@@ -204,7 +204,7 @@ def _failure(status: ApplicationStatusOverview) -> str:
 
 
 def main() -> None:
-    # Ray and its libraries print; only our lines may reach the one who reads.
+    # Ray and its libraries print too; the reader must get only this driver's lines.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 

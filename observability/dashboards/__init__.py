@@ -22,7 +22,7 @@ def render(slo: SloFile) -> dict[str, str]:
     rendered = {}
     for module in _MODULES:
         built = module.dashboard(slo).build()
-        # Grafana would number them by itself, and a dashboard saved there would differ from ours.
+        # Grafana would number the panels, and a saved dashboard would differ from the rendered one.
         for number, panel in enumerate(built.panels or [], start=1):
             panel.id_val = number
         name = module.__name__.rpartition(".")[2].replace("_", "-")

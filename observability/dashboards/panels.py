@@ -33,7 +33,7 @@ TOKENS_PER_S = "si:tok/s"
 GREEN, YELLOW, ORANGE, RED = "green", "yellow", "orange", "red"
 
 AnyPanel = Builder[model.Panel]
-# A value from which on a colour holds, lowest first; None: from the bottom.
+# The lowest value of each colour, lowest first; None: no lower limit.
 Step = tuple[float | None, str]
 FINE: tuple[Step, ...] = ((None, GREEN),)
 
@@ -193,7 +193,7 @@ def figures(
         .thresholds(_thresholds(FINE))
         .cell_height(shapes.TableCellHeight.SM)
     )
-    # Grafana calls the figure of query A "Value #A"; with a single query, plainly "Value".
+    # Grafana names the column of query A "Value #A"; with a single query, only "Value".
     names = {f"Value #{_letter(i)}": column.title for i, column in enumerate(columns)}
     names["Value"] = columns[0].title
     order = [*labels, *names]

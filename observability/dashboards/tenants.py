@@ -45,7 +45,7 @@ _COST = "antefix_tenant_cost_total"
 _NO_PRICE = "no pool has a price"
 _LIMIT, _LEFT = "antefix_budget_limit", "antefix_budget_left"
 _REFUSALS = "antefix_budget_refusals_total"
-# a budget is of all pools together
+# a budget covers all pools together
 _BUDGET, _OF_BUDGET = "tenant, model, kind", 'tenant=~"$tenant"'
 _NO_LIMIT = "no tenant has limits"
 
