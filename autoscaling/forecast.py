@@ -205,7 +205,7 @@ def _changed_at(samples: Sequence[DemandSample], since: float, dispersion: float
     for window in WINDOWS_S:
         split = _index(samples, newest.at - window)
         lasted = newest.at - samples[split].at
-        # The samples before the window must cover at least as long as the window.
+        # The time before the window must not be shorter than the window.
         if split <= first or samples[split].at - samples[first].at < lasted:
             continue
         line = _fit(samples[first : split + 1], dispersion)

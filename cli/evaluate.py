@@ -139,7 +139,7 @@ def _engine_args(given: list[str], together: bool) -> dict[str, Any]:
             raise CommandError(
                 f"--engine-arg {each!r} has no usable value", "quote it", ExitCode.USAGE
             ) from error
-    # the context is as long as the KV cache allows
+    # the context fills the KV cache
     arguments.setdefault("max_model_len", "auto")
     if together and not has_cpu_build():
         arguments.setdefault("gpu_memory_utilization", GPU_SHARE)

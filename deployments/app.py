@@ -48,28 +48,30 @@ from router.signature import Signer
 logger = logging.getLogger("ray.serve")
 
 HEALTH_CHECK_PERIOD_S = 2.0
-# One event loop for the HTTP server and Ray Serve's router: no thread hop in a request.
+# One event loop for the HTTP server and Ray Serve's router, so that a request never changes
+# threads.
 GATEWAY_ENVIRONMENT = {
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
 }
 
-# Until `serve_log` takes over: a replica's log is JSON from its first line.
+# Until `serve_log` takes over, so that a replica's log is JSON from its first line.
 LOGGING = {"encoding": "JSON"}
 
 ENGINE_ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
-    # Whole hashes in KV events: of 64 bits, somebody could find two prompts that share one.
+    # Full hashes in KV events: with 64 bits, an attacker could find two prompts with the same hash.
     "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
-    # Gateways refuse less by `gateway.max_n`, which may change while an engine runs.
+    # Gateways refuse at `gateway.max_n`, which is lower and may change while an engine runs.
     "VLLM_MAX_N_SEQUENCES": str(MOST_N),
-    # Whoever is listed in `allowed_media_domains` must not lead an engine elsewhere.
+    # A host in `allowed_media_domains` must not redirect an engine elsewhere.
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
-    # Else vLLM tells its makers which model runs where, and the Hub's client what it downloads.
+    # Otherwise vLLM reports to its makers which model runs where, and the Hub's client reports its
+    # downloads.
     "DO_NOT_TRACK": "1",
 }
-# OpenMP's threads wait for each other by spinning, which keeps those of another engine off the
-# cores that they wait for: two engines on two cores decoded a sixth of what they do asleep.
+# OpenMP's threads wait for each other by spinning, which occupies cores that another engine's
+# threads need. Two spinning engines on two cores decoded a sixth as fast as with sleeping threads.
 _CPU_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
@@ -113,7 +115,7 @@ async def begin_anew(fleet: Fleet, secrets: Secrets) -> None:
     redis = connect(secrets.redis_url)
     try:
         await forget_settings(redis, fleet.with_secret(secrets.engine_secret).board)
-    except REDIS_FAILURES as error:  # its gateways will write others
+    except REDIS_FAILURES as error:  # the fleet's gateways will write others
         logger.warning("the settings of %s may be an earlier fleet's: %s", fleet.board, error)
     finally:
         await redis.aclose()
@@ -186,7 +188,7 @@ def placement_options(pool: Pool) -> dict[str, Any]:
         custom[f"accelerator_type:{resources.accelerator_type}"] = 0.001
     on_cpus = {} if _gpus(pool) else _CPU_ENVIRONMENT
     environment = {**ENGINE_ENVIRONMENT, **on_cpus, **pool.env}
-    if pool.prestart and not _spans_nodes(pool):  # the workers of those are Ray's, too
+    if pool.prestart and not _spans_nodes(pool):  # workers of pools across nodes are also Ray's
         environment |= prestart.environment(environment)
     actor: dict[str, Any] = {
         "num_cpus": resources.cpus,
@@ -197,8 +199,8 @@ def placement_options(pool: Pool) -> dict[str, Any]:
     worker = {"GPU": 1.0, **custom}
     return {
         "ray_actor_options": actor,
-        # The replica actor shares the first worker's bundle: it takes no GPU itself, but vLLM
-        # finds out in it what kind of GPU it is for, so it has to be where one is.
+        # The replica actor shares the first worker's bundle. It uses no GPU, but vLLM detects the
+        # kind of GPU in it, so it must be on a node with one.
         "placement_group_bundles": [
             {"CPU": resources.cpus, **worker},
             *(worker for _ in range(pool.world_size - 1)),
@@ -272,7 +274,7 @@ def as_deployed(cold: Fleet, details: Mapping[str, Any]) -> Fleet:
         (deployment,) = (gateways.get("deployed_app_config") or {})["deployments"]
         hot = Fleet.model_validate(deployment["user_config"])
         wanted = hot.pools[name]
-    except (KeyError, ValueError) as error:  # the gateways tell more of it
+    except (KeyError, ValueError) as error:  # the gateways log the details
         logger.warning("the settings of pool %s are unknown so far: %s", name, error)
         return cold
     pool = cold.pools[name].model_copy(
@@ -306,7 +308,7 @@ def secrets_from_environment(fleet: FleetBase, environment: Mapping[str, str]) -
     """Return the secrets. Raises Problem for missing ones."""
     keys_file = environment.get(KEYS_FILE, "")
     api_keys: Mapping[str, str] = {}
-    if keys_file:  # gateways read it themselves: Ray Serve keeps what it is given
+    if keys_file:  # gateways read the file, because Ray Serve stores its arguments
         check_file(Path(keys_file))
     elif not (api_keys := given_in(environment.get("ANTEFIX_API_KEYS", ""))):
         raise Problem(
@@ -327,7 +329,7 @@ def secrets_from_environment(fleet: FleetBase, environment: Mapping[str, str]) -
         )
     try:
         connect(redis_url)
-    except ValueError:  # its words may hold a password
+    except ValueError:  # its message may contain a password
         refusal = refusal_of(redis_url) or Refusal("not usable", "See docs/fleet-file.md")
         raise Problem(
             f"the Redis URL {masked(redis_url)} cannot be used: {refusal.message}",

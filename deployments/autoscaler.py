@@ -63,10 +63,10 @@ class Watch:
 
     board: BoardName
     redis_url: str = field(repr=False)
-    # what gateways were last given; of the build while none has told
+    # the gateways' latest settings; those of the build until gateways have written some
     fleet: Fleet = field(repr=False)
     signer: Signer | None = field(default=None, repr=False)
-    # until Redis has said whether there is newer
+    # False until Redis has reported whether there are newer settings
     is_current: bool = False
     signals: Signals | None = None
     demand: int | None = None
@@ -142,11 +142,11 @@ class Watch:
         output: GrowingSum,
     ) -> None:
         await self._read_settings(settings)
-        if self.pool is None or limits_of(self.pool) is None:  # nothing is decided
+        if self.pool is None or limits_of(self.pool) is None:  # nothing to decide
             self.signals, self.leaving = None, 0
             return
         demand = await reader.read()
-        with contextlib.suppress(*REDIS_FAILURES):  # as for the demand, which logs it
+        with contextlib.suppress(*REDIS_FAILURES):  # as for the demand, whose reader logs it
             await loads_reader.read()
         board = loads_reader.board
         loads = {**board.loads(), **board.warm()}
@@ -176,7 +176,7 @@ class Watch:
             )
         self.signals = signals
         if self.decided is not None:
-            # as of now: what fails meanwhile is to be heard of, too
+            # current counts, so that later failures are reported too
             counts = {"failures": failures.total(), "forged": forged.total()}
             await self._tell(redis, structs.replace(self.decided, **counts))
         if self.demand is not None and board.is_read:
@@ -188,7 +188,7 @@ class Watch:
                 self.fleet = Fleet.model_validate_json(found.fleet)
             self.is_current = True
         except REDIS_FAILURES:
-            pass  # as it last was
+            pass  # the settings stay as they were
         except ValueError as error:
             logger.warning("the settings of %s are not readable: %s", self.board, error)
 
@@ -201,7 +201,7 @@ class Watch:
             if wanted != self.bounds:
                 self.bounds = await asyncio.to_thread(ask_serve, name) or self.bounds
             refused = 0 if wanted == self.bounds else refused + 1
-            if refused == 2:  # once may be a change that has not reached all
+            if refused == 2:  # the first time, a change may not have reached all processes
                 logger.error(
                     "%s: settings in Redis request %s, but Ray Serve was given %s and keeps it",
                     *(self.board, wanted, self.bounds),
@@ -209,7 +209,7 @@ class Watch:
             await asyncio.sleep(BOUNDS_PERIOD_S if refused else READ_PERIOD_S)
 
     async def _tell(self, redis: AsyncRedis, decided: Decided) -> None:
-        with contextlib.suppress(*REDIS_FAILURES):  # to be shown, and soon told again
+        with contextlib.suppress(*REDIS_FAILURES):  # only for display, and written again soon
             await tell_decided(redis, self.board, decided, self.signer)
 
     async def _publish(self, redis: AsyncRedis, demand: int, seen: active.Active | None) -> None:
@@ -262,23 +262,23 @@ class PoolAutoscaler:
         try:
             state = self._decided(watch, context)
         except Exception as error:
-            # Ray Serve heals nothing, in no application, while a policy raises
+            # while a policy raises, Ray Serve does not heal any application
             self._trouble.met(error)
-            state = {}  # it may be what cannot be decided from
+            state = {}  # the state may be the reason for the error
         target = context.target_num_replicas if self._target is None else self._target
         return target, state
 
     def _decided(self, watch: Watch, context: AutoscalingContext) -> dict[str, Any]:
         state, now, pool = context.policy_state, time.monotonic(), watch.pool
         is_due = watch.is_current and now - self._decided_at >= DECIDE_PERIOD_S
-        if is_due and pool is not None:  # else it is about to go
+        if is_due and pool is not None:  # otherwise the pool is being removed
             if (limits := limits_of(pool)) is None:
                 watch.demand = watch.decided = None
                 self._target, state = self._bounded(watch, pool.first_replicas, context), {}
                 always = GpuRequest(*(self._target,) * 3, self._gpus, self._target)
                 _SHARED_GPUS.tell(self._board, always)
             elif watch.signals is not None:
-                self._decided_at = now  # also where that fails
+                self._decided_at = now  # even if the decision fails
                 state = self._decide(watch, limits, watch.signals, context)
         return state
 
@@ -287,10 +287,10 @@ class PoolAutoscaler:
     ) -> dict[str, Any]:
         starting = max(0, context.target_num_replicas - context.current_num_replicas)
         known = State.from_dict(context.policy_state.get(_STATE))
-        # Ray Serve knows them too, while Redis is away
+        # without Redis, Ray Serve's number is used
         running = context.current_num_replicas if signals.running is None else signals.running
         if known.demand is None:
-            # While engines are replaced, old ones are there beside new ones.
+            # While engines are replaced, old and new ones exist at the same time.
             running = min(running, context.target_num_replicas)
             starting = min(starting, context.target_num_replicas - running)
         decision = decide(
@@ -351,7 +351,7 @@ def autoscaling_config(
 ) -> AutoscalingConfig:
     """Return Ray Serve's configuration of a pool that runs `replicas` now; None: it is new."""
     policy = AutoscalingPolicy(policy_function=PoolAutoscaler)  # type: ignore[no-untyped-call]
-    # Not by keywords of the policy: Ray Serve logs those, and the address may hold a password.
+    # Not as keywords of the policy: Ray Serve logs those, and the address may contain a password.
     policy.set_serialized_policy_def(
         cloudpickle.dumps(  # type: ignore[no-untyped-call]
             PoolAutoscaler(fleet.board_of(name), redis_url, fleet, gpus, signer=signer)
@@ -359,10 +359,10 @@ def autoscaling_config(
     )
     return AutoscalingConfig(
         min_replicas=0,
-        # Ray Serve begins again with these when it is told of other engines
+        # Ray Serve starts with this number again when it gets other engines
         initial_replicas=fleet.pools[name].first_replicas if replicas is None else replicas,
         max_replicas=MOST_REPLICAS,
-        # the policy has its own idea of when
+        # the policy decides the times
         upscale_delay_s=0.0,
         downscale_delay_s=0.0,
         downscale_to_zero_delay_s=0.0,
@@ -376,7 +376,7 @@ def limits_of(pool: Pool) -> Limits | None:
     if slo is None or not pool.is_scaled:
         return None
     if settings is None:
-        # all are there always; how many of them take traffic is what is decided
+        # all replicas always exist; the number that takes traffic is decided
         return Limits(pool.replicas, pool.first_replicas, slo, pool.warm_replicas)
     return Limits(
         min_replicas=settings.min_replicas,

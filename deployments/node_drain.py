@@ -26,7 +26,7 @@ import psutil
 
 from deployments.process.node_drain import PERIOD_S, ask, folder_of, nodes
 
-# The kubelet ends all pods of a deleted cluster within that.
+# When a cluster is deleted, the kubelet ends all pods within this time.
 OTHERS_BEGIN_S = 10.0
 TIMEOUT_S = 3.0
 
@@ -50,7 +50,7 @@ def wait_for_the_others(within_s: float) -> None:
     """Return when no other node of the cluster drains any more."""
     began = time.monotonic()
     while time.monotonic() - began < within_s:
-        # asked from the beginning: the first time imports Ray, which takes long on a busy node
+        # called from the start: the first call imports Ray, which is slow on a busy node
         others_drain = _others_drain()
         if time.monotonic() - began > OTHERS_BEGIN_S and not others_drain:
             return

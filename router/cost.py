@@ -164,8 +164,8 @@ FLOOR_SHARE, FLOOR_S = 0.05, 0.001
 # The assumed error of predictions before the first observation, and its weight in observations. A
 # new fleet's first requests say little about it when all its engines work.
 UNJUDGED_ERROR, UNJUDGED = 0.2, 16
-# Pulls the slope to 1, and the time per prompt token to 0, if predictions and prompts are all about
-# equal and do not determine them.
+# Pulls the slope to 1, and the time per prompt token to 0. This matters if predictions and prompts
+# are all about equal and do not determine them.
 RIDGE = 1e-3
 MAX_RELATIVE_ERROR = 10.0
 MAX_TTFT_S = 86400.0

@@ -352,5 +352,5 @@ class IndexPublisher:
     async def _pause(self) -> None:
         """Wait until Redis has all writes, at least a pause."""
         await asyncio.sleep(self._often.pause_s)
-        while not self.synced:  # noqa: ASYNC110  # nothing tells when
+        while not self.synced:  # noqa: ASYNC110  # no event reports it
             await asyncio.sleep(self._often.pause_s)

@@ -43,7 +43,7 @@ LEASE_S = 2.0
 SEGMENT_TTL_S = 3600
 # A lookup waits for one batch at most: about half a millisecond on a slow core.
 BATCH_KEYS = 128
-# A gateway relies on a lease that it has read for as long as the lease would have lasted.
+# A gateway relies on a lease that it has read until the lease would have ended.
 COOLING_S = 2
 
 SWEEPING = "sweeping:"

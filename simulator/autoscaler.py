@@ -31,7 +31,7 @@ class AutoscaledGateway(SimulatedGateway):
 
     def tick(self, now: float) -> Mapping[str, float | str]:
         decision = decide(self._signals(now), self._state, self._limits)
-        # it is kept as JSON between the calls
+        # stored as JSON between the calls
         self._state = State.from_dict(decision.state.to_dict())
         output_tokens = self._pool.fleet.generated
         counts = self._pool.scheduler.demand

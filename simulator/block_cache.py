@@ -14,7 +14,7 @@ class BlockCache:
         self._users: dict[int, int] = {}
         # least recently freed first
         self._free: OrderedDict[int, None] = OrderedDict()
-        # given to requests, nothing cached in them yet
+        # allocated to requests, with nothing cached in them yet
         self._blank = 0
 
     @property

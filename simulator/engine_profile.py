@@ -34,7 +34,7 @@ def read(file: Path) -> EngineProfile:
     except (OSError, msgspec.MsgspecError) as error:
         raise Problem(f"{file} is not an engine profile: {error}", remedy) from error
     figures = vars(found.hardware)
-    # a figure that is left out would be a default of ours
+    # a missing figure would be replaced by a default
     if wrong := ", ".join(sorted(figures.keys() ^ named)):
         raise Problem(
             f"{file}: hardware must have just these: {', '.join(figures)}", f"see to {wrong}"

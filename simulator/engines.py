@@ -51,7 +51,7 @@ class Job:
     # prompt and answer
     length: int = 0
     cached_tokens: int = 0
-    # tokens whose KV is computed or found
+    # tokens whose KV is computed or cached
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
     blank: int = 0
@@ -90,7 +90,7 @@ class Job:
     @property
     def left(self) -> int:
         """Return the steps until its answer ends, after its first token."""
-        # The last token of an answer is never computed on.
+        # No step follows the last token of an answer.
         return self.length - 1 - self.computed
 
     @property
@@ -121,20 +121,20 @@ class SimulatedEngine:
         self._events: list[KvEvent] = []
         self._step_began = 0.0
         self._now = self._first_token_at = 0.0
-        # Whether the step under way is one of many that are alike.
+        # Whether the current step is one of many equal ones.
         self._steady = False
-        # whether it computes on no prompt
+        # whether the step computes no prompt
         self._decodes_only = False
-        # learned as the engine's adapter does
+        # learned in the same way as by the engine's adapter
         self._inter_token = Ewma(memory=20.0)
         self._decode_time = DecodeTime()
         self._step_time = StepTime()
         self._prefill_rate = PrefillRate()
-        # what the last two say; None: to be asked again
+        # results of the last two; None: to be computed again
         self._learned: tuple[float | None, tuple[float, float]] | None = None
-        # When the step under way ends; None while there is nothing to do.
+        # End of the current step; None while there is no work.
         self.next_at: float | None = None
-        # Tokens of answers so far.
+        # Tokens generated so far.
         self.generated = 0
 
     def submit(self, job: Job, now: float) -> None:
@@ -225,7 +225,7 @@ class SimulatedEngine:
         if not self._prefilled and not self._running and not computed:
             self.next_at = None
             return
-        # Who waits now is let in by the end of another, and who comes meanwhile after this step.
+        # Waiting requests are admitted when another one ends, and new ones after this step.
         self._decodes_only = not computed
         self._steady = self._decodes_only and all(
             job.stored >= len(job.blocks) for job in self._running
@@ -238,7 +238,7 @@ class SimulatedEngine:
         if len(self._running) + len(self._prefilled) >= self._hardware.sequences:
             return False
         size = self._hardware.block_tokens
-        # The last prompt token is always computed: the engine goes on from it.
+        # The last prompt token is always computed, because the engine continues from it.
         found = self.cached_blocks(job.blocks[: (job.prompt_tokens - 1) // size])
         blank = -(-job.length // size) - found
         evicted = self._cache.use(job.blocks[:found], blank)
@@ -277,7 +277,7 @@ class SimulatedEngine:
 
     def _steps_alike(self) -> int:
         """Return the number of equal steps from the current one on, in a steady state."""
-        # A request that waits while none of the others leaves room stays until one ends.
+        # If no running request leaves room, a waiting one stays until one ends.
         return min(job.left for job in self._running)
 
     def _skip(self, now: float) -> None:

@@ -23,7 +23,7 @@ class Call:
 
     number: int
     request: Request
-    # None: not in a replica (yet)
+    # None: not at a replica (yet)
     replica: Replica | None = None
     overflowed: bool = False
     rejected_at: float | None = None

@@ -69,7 +69,7 @@ class ScheduledFleet:
         [replica] = [r for r in self.fleet.serving if r.slot == chosen.slot]
         call.attempt = attempt
         replica.submit(call, chosen.cached_tokens, self._now)
-        # the next look sees it there
+        # the next look finds it at the replica
         self.scheduler.board.unplaced(attempt.ticket)
 
     def learn(self, progress: Progress) -> None:
@@ -121,7 +121,7 @@ class SimulatedGateway:
         self._look(now)
         request = self._pool.request(call)
         considered = scheduler.consider(request)
-        if not self._pool.fleet.serving:  # a real one would try those that were last known
+        if not self._pool.fleet.serving:  # a real gateway would try the last known replicas
             considered = Considered(Placement(()), Recent())
         if scheduler.needs_warm(request, considered):
             self.promoted += 1

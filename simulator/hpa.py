@@ -32,7 +32,7 @@ class ScalingPolicy:
         """Return the maximum after the period, from the number at its start."""
         if self.kind == "Pods":
             return at_begin + self.value
-        # whole numbers: a factor of 1.1 would make 111 of 100
+        # integers: with floats, 100 times 1.1 would round up to 111
         return -(-at_begin * (100 + self.value) // 100)
 
     def least(self, at_begin: int) -> int:
@@ -89,7 +89,7 @@ def _tolerated(ratio: float) -> bool:
 
 
 def _ceil(replicas: float) -> int:
-    # 8 * 1.1 / 1.1 are 8, not 9
+    # 8 * 1.1 / 1.1 must be 8, not 9
     return math.ceil(replicas - 1e-9)
 
 
@@ -110,7 +110,7 @@ class HorizontalPodAutoscaler:
         self._least, self._most = min_replicas, max_replicas
         self._up, self._down = up, down
         self._desired: list[tuple[float, int]] = []
-        # when, and by how many; what went down is negative
+        # time and size of each change; a removal is negative
         self._changes: list[tuple[float, int]] = []
 
     def replicas(self, current: int, desired: int, now: float) -> int:

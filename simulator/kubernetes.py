@@ -60,14 +60,14 @@ def is_target(told: str) -> bool:
 
 class Hpa:
     def __init__(self, metric: str, target: float, of: FleetSettings) -> None:
-        # without an alpha feature gate it has no fewer than one
+        # without an alpha feature gate the minimum is 1
         self._hpa = HorizontalPodAutoscaler(max(1, of.min_replicas), of.max_replicas)
         self._metric, self._target = metric, target
         self._next_sync_at = 0.0
 
     def scale(self, fleet: SimulatedFleet, queued: int, now: float) -> None:
         current = len(fleet.serving) + len(fleet.starting)
-        # at none it is switched off
+        # at 0 replicas it is switched off
         if now < self._next_sync_at or not current:
             return
         self._next_sync_at = now + SYNC_PERIOD_S

@@ -9,7 +9,7 @@ from common.svg import LIMIT, OTHERS, OURS, TAIL, drawn
 from simulator.results import arrivals_over_time, attainment_over_time
 from simulator.types import Result
 
-# After ours and the one compared with: told apart by colour-blind readers too.
+# After Antefix and the main peer; colour-blind readers can distinguish all of them.
 COLOURS = (OURS, LIMIT, OTHERS, "#009e73", "#cc79a7", "#e69f00")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from common.percentiles import P99_SAMPLES, percentile
 from simulator.types import Result
 
-# One change of the number of replicas against the one before, that soon after it.
+# Two opposite changes of the number of replicas within this time are a flap.
 FLAP_S = 300.0
 BIN_S = 60.0
 ARRIVALS_BIN_S = 20

@@ -40,7 +40,7 @@ from simulator.fleet import SimulatedFleet
 from simulator.types import FleetSettings
 
 TARGET_ONGOING_REQUESTS = float(DEFAULT_TARGET_ONGOING_REQUESTS)
-# A clock that began at 0 would make its first moments look like none.
+# With a clock that starts at 0, its first times would count as missing.
 EPOCH = 1_000_000.0
 
 

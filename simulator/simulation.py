@@ -29,7 +29,7 @@ from simulator.traces import Trace
 from simulator.types import FleetSettings, Result, Sample
 
 TICK_S = 1.0
-# A policy that leaves requests unanswered for so long after the last one came never serves them.
+# A policy that leaves requests unanswered for this long after the last arrival never serves them.
 MAX_TAIL_S = 86_400.0
 KNOWN = (
     "antefix, fixed:N, all-at:SECONDS, serve-default, serve-default:T, hpa-waiting:T,"
@@ -135,7 +135,7 @@ def _play(
             times.append(calls[arrived].request.at)
         if (ready_at := fleet.next_ready_at) is not None:
             times.append(ready_at)
-        # who waits may go as soon as another ends
+        # a waiting request may start when another one ends
         if stack.waiting and (change_at := fleet.next_change_at) is not None:
             times.append(change_at)
         now = max(now, min(times))

@@ -33,7 +33,7 @@ from autoscaling.slo import PriorityClass
 from common.errors import Problem
 
 MOONCAKE_BLOCK_TOKENS = 512
-# How far a copy of a request is from it, where a trace is scaled up.
+# Largest distance of a copy from its request, in a trace that is scaled up.
 COPIES_WITHIN_S = 30.0
 
 
@@ -105,7 +105,7 @@ class Lengths:
 @dataclass(frozen=True)
 class _Shape:
     seconds: float
-    # requests a second at a time; made anew for every trace
+    # requests per second at a time; created for each trace
     rate: Callable[[random.Random], Callable[[float], float]]
     highest: float
 
@@ -208,7 +208,7 @@ def _azure(file: Path, lines: Iterable[str], seed: int) -> Trace:
     begin: datetime | None = None
     for row in rows:
         try:
-            # seven digits of a second, of which Python takes six
+            # the fraction has seven digits, of which Python reads six
             told = datetime.fromisoformat(row["TIMESTAMP"][:26])
             begin = begin or told
             prompt, answer = int(row["ContextTokens"]), int(row["GeneratedTokens"])
@@ -228,7 +228,7 @@ def _checked(file: Path, number: int, request: Request) -> Request:
         raise _bad_line(file, number, "it is before the first one", "sorted by time")
     if request.prompt_tokens < 1 or request.answer_tokens < 0:
         raise _bad_line(file, number, "its lengths are not valid", "Mooncake's or Azure's")
-    # an answer of nothing took its first step all the same
+    # an empty answer still took its first step
     return replace(request, answer_tokens=max(1, request.answer_tokens))
 
 

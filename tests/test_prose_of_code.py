@@ -1,4 +1,4 @@
-"""What the code says is plain English too: its messages, its help and its docstrings.
+"""What the code says is plain English too: its messages, help, docstrings and comments.
 
 The rules are those of `docs/vale`, as for pages. A string of three words or more is taken for a
 message: errors, remedies, log lines, help, and texts of the dashboards.
@@ -25,6 +25,9 @@ PACKAGES = (
 FILES = (*(f"{package}/**/*.py" for package in PACKAGES), "deployments/*.py")
 # Lua, HTML, the prompt of `antefix prove-resume`, and the words of generated prompts.
 OTHER_LANGUAGE = re.compile(r"redis\.call|\blocal \w|</|A river begins|time year people")
+COMMENT = re.compile(r"(?:^ *# .*\n)+|  # .*$", re.M)
+# The arguments of a script for Redis.
+PROTOCOL = "# ..."
 # Code spans, a policy of the simulator, and a part of an address.
 CODE = re.compile(r"``[^`]*``|\+ours|en-us")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -41,7 +44,10 @@ def words(node: ast.AST) -> str:
 
 
 def read_by_people(module: str) -> Iterator[str]:
-    """The docstrings, of whose tables each line is one paragraph, and the messages."""
+    """Comments, docstrings, of whose tables each line is one paragraph, and messages."""
+    for comment in COMMENT.findall(module):
+        if not comment.startswith(PROTOCOL):
+            yield re.sub(r"^ *# ", "", comment, flags=re.M)
     tree = ast.parse(module)
     known: set[ast.AST] = set()
     for node in ast.walk(tree):
@@ -65,7 +71,7 @@ def test_what_a_package_says_is_plain_english(files: str) -> None:
     assert not {file: faults for file, faults in found.items() if faults}
 
 
-def test_docstrings_and_messages_are_read_and_code_is_not() -> None:
+def test_messages_docstrings_and_comments_are_read_and_code_is_not() -> None:
     odd = "Nobody gets in."
     module = f'"""{odd}"""\nraise E(f"{{x}}: nobody gets in")\ndef f():\n    "``nobody`` gets in"\n'
-    assert len(alerts_in(module)) == 2
+    assert len(alerts_in(module + f"# {odd}\nx = 1  # {odd}\n")) == 4

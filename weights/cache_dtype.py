@@ -30,7 +30,7 @@ class CacheDtype:
         return width * self.bits // 8 + self.scale_bytes
 
 
-# What `auto` is for a model of 16 bit.
+# `auto` for a 16-bit model.
 SIXTEEN_BIT_CACHE = CacheDtype("auto", 16)
 _DTYPES = (
     SIXTEEN_BIT_CACHE,
@@ -45,5 +45,5 @@ _DTYPES = (
     CacheDtype("int4_per_token_head", 4, _FLOAT32_BYTES),
 )
 CACHE_DTYPES = {dtype.name: dtype for dtype in _DTYPES}
-# What a plan can be made for.
+# Dtypes for which a plan can be made.
 PLANNED = ("auto", "fp8", "int8_per_token_head", "int4_per_token_head")

@@ -15,11 +15,11 @@ from weights.cache_dtype import CACHE_DTYPES
 from weights.finding import Device, EngineConfig, Finding, Model
 from weights.kernels import LEAST_FOR_BFLOAT16, LEAST_FOR_FP8, Capability
 
-# The only one that reads a cache with scales of each token and head.
+# The only backend that reads a cache with scales per token and head.
 TRITON = "TRITON_ATTN"
 _KEY = "engine_args.kv_cache_dtype"
 _FROM_HOPPER: Capability = (9, 0)
-# Backends -> the least capability with which each reads FP8; None: never.
+# Backends -> the minimum capability with which each reads FP8; None: never.
 _READS_FP8: Mapping[str, Capability | None] = {
     "FLASH_ATTN": _FROM_HOPPER,
     "FLASHINFER": LEAST_FOR_BFLOAT16,

@@ -57,7 +57,7 @@ def _sample(line: str, where: str) -> Sample:
         ):
             return [{"role": str(m["role"]), "content": m["content"]} for m in messages]
         case {"turns": [str(first), *_]}:
-            # The answers between the turns are not in the file, so that later ones make no sense.
+            # The file has no answers between the turns, so later turns make no sense.
             return [{"role": "user", "content": first}]
         case {"text": str(text)} | {"prompt": str(text)} if text.strip():
             return text

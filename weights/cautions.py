@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 FEW_PARAMETERS = 1e9
-# Words of an id that mark what loses more: chains of reasoning, digits and syntax forgive no token.
+# Words in an id of models that lose more: in reasoning, digits and syntax, every wrong token
+# matters.
 _DELICATE = re.compile(r"distill|math|code|(?<![a-z0-9])r1(?![a-z0-9])", re.IGNORECASE)
 
 

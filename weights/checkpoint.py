@@ -21,7 +21,7 @@ from common.errors import Problem
 
 SAMPLE = 4096
 LENGTH_BYTES = 8
-# of a header, by the format's own reference implementation
+# maximum of the format's reference implementation, in bytes
 LARGEST_HEADER = 100_000_000
 
 

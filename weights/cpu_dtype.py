@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# As `torch.cpu.get_capabilities` names them, for x86-64 and for ARM.
+# Names in `torch.cpu.get_capabilities`, for x86-64 and for ARM.
 _FOR_BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")
 
 
@@ -20,7 +20,7 @@ class CpuDtype(NamedTuple):
     why: str
 
 
-# What `dtype_for` chooses from.
+# Possible results of `dtype_for`.
 CPU_DTYPES = ("bfloat16", "float32")
 
 

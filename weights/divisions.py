@@ -20,7 +20,7 @@ from weights.kernels import Stored, config_groups
 from weights.model_shape import Linear, ModelShape
 
 _DEGREES = range(1, 65)
-# The names that formats give to the list of layers that are not quantized.
+# Names of the list of unquantized layers, in the formats.
 _LEFT_OUT = ("ignore", "modules_to_not_convert", "ignored_layers")
 _TENSOR_PARALLEL = "engine_args.tensor_parallel_size"
 

@@ -18,15 +18,16 @@ from weights.speculation import expected_tokens
 
 Method = Literal["ngram", "eagle3", "draft_model"]
 
-# Assumed until it is measured: the share of drafts that are right, in the range that Leviathan et
-# al. (arXiv 2211.17192) report for small drafts.
+# Assumed until it is measured: the acceptance rate of drafts, in the range that Leviathan et al.
+# (arXiv 2211.17192) report for small drafts.
 DRAFTS_ACCEPTED = 0.6
 MOST_DRAFTED = 8
 WORTH_DRAFTING = 1.05
 # vLLM 0.32 runs a draft model's passes without CUDA graphs (standalone_ar/speculator.py). Assumed:
-# a dozen kernels a layer, 20 microseconds of Python and launch each.
+# a dozen kernels per layer, each with 20 microseconds of Python and launch.
 EAGER_LAYER_S = 240e-6
-# n-grams are looked up on the host, and vLLM then schedules no step ahead: assumed, once a step.
+# n-grams are looked up on the host, and vLLM then does not schedule a step ahead: assumed, per
+# step.
 LOOKUP_S = 1e-3
 
 

@@ -23,7 +23,7 @@ WEIGHTS = "model.safetensors"
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 _KEPT_SUFFIXES = {".json", ".jinja", ".txt", ".model", ".tiktoken", ".py"}
 _NOT_KEPT = ("*.index.json", "antefix-evaluation.json")
-# one entry a layer, where a model has them
+# lists with one entry per layer, in models that have them
 _LISTS_BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers")
 
 
@@ -127,7 +127,7 @@ def _write(tensors: Mapping[str, _Stored], target: Path) -> None:
         }
         offset += size
     text = json.dumps(header).encode()
-    # readers map the file: values begin where 8 divides the address
+    # readers map the file, so values start at a multiple of 8
     text += b" " * (-len(text) % 8)
     with target.open("wb") as out:
         out.write(len(text).to_bytes(8, "little") + text)

@@ -19,9 +19,9 @@ from weights.memory import BF16, FP8, Precision, budget_of, kv_tokens
 from weights.roofline import RooflineEngine
 from weights.sizing import MOST_SEQUENCES, STEP_TOKENS, stored_precision
 
-# FlashAttention's largest head; above it vLLM takes another backend.
+# FlashAttention's largest head dimension; above it vLLM uses another backend.
 _LARGEST_HEAD = 256
-# Where FlashInfer comes first.
+# From this capability on, vLLM prefers FlashInfer.
 _BLACKWELL = (10, 0)
 
 

@@ -31,9 +31,9 @@ from weights.memory import (
     weight_bytes,
 )
 
-# vLLM's own default of --gpu-memory-utilization.
+# vLLM's default of --gpu-memory-utilization.
 UTILIZATION = 0.92
-# Of a step and of a batch, where the fleet file says nothing: vLLM's smallest.
+# vLLM's smallest defaults, for a step and a batch, if the fleet file sets none.
 _STEP_TOKENS, _SEQUENCES = 2048, 128
 _SMALLER = "use fewer bits (antefix quantize) or a GPU with more memory"
 _BLOCK = 16

@@ -23,11 +23,11 @@ from typing import Any
 
 Capability = tuple[int, int]
 
-# Checkpoints' quant_method -> the least capability, and the types vLLM computes in.
+# Checkpoints' quant_method -> the minimum capability, and the dtypes in which vLLM computes.
 _HALF = ("float16", "bfloat16")
 METHODS: Mapping[str, tuple[Capability, tuple[str, ...]]] = {
     "awq": ((7, 5), _HALF),
-    # the method itself says 6.0, and then insists on Marlin
+    # the method allows 6.0, but needs Marlin
     "gptq": ((7, 5), _HALF),
     "compressed-tensors": ((7, 0), ("float32", *_HALF)),
     "fp8": ((7, 5), _HALF),
@@ -40,16 +40,16 @@ METHODS: Mapping[str, tuple[Capability, tuple[str, ...]]] = {
     "experts_int8": ((8, 0), _HALF),
 }
 DEPRECATED = ("fbgemm_fp8", "fp_quant")
-# What older vLLMs had, and this one does not.
+# Methods of older vLLMs that this one does not have.
 GONE = ("bitsandbytes", "gguf", "aqlm", "marlin", "hqq", "squeezellm", "bitblas")
-# Names in a fleet file that fit a checkpoint's quant_method beside its own.
+# Other names in a fleet file that fit a checkpoint's quant_method.
 ALSO_CALLED: Mapping[str, tuple[str, ...]] = {
     "awq": ("awq_marlin", "auto_awq", "moe_wna16"),
     "gptq": ("gptq_marlin", "auto_gptq", "moe_wna16"),
 }
-# Names that quantize weights of 16 bit while they load.
+# Names that quantize 16-bit weights while they load.
 WHILE_LOADING = ("fp8_per_tensor", "fp8_per_channel", "fp8_per_block")
-# Names that do so with the weights of experts alone, to INT8; inputs stay in 16 bit.
+# Names that do so only with the weights of experts, to INT8; inputs stay in 16 bit.
 EXPERTS_WHILE_LOADING = ("int8_per_channel_weight_only", "experts_int8")
 NEED_A_CHECKPOINT = (
     *("awq", "awq_marlin", "auto_awq", "gptq", "gptq_marlin", "auto_gptq"),
@@ -259,7 +259,7 @@ def _on_gpus(stored: Stored, capability: Capability) -> Iterator[KernelVerdict]:
 
 def _least(stored: Stored) -> Capability:
     least = METHODS.get(stored.method, ((0, 0), ()))[0]
-    # as compressed-tensors allows more than any of its schemes does
+    # because compressed-tensors allows more than any of its schemes does
     return max(least, LEAST_FOR_INTEGERS) if stored.weights else least
 
 

@@ -20,8 +20,8 @@ GIB = 1 << 30
 SIXTEEN_BIT = 2
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
-# vLLM's own report for Llama 3 8B, github.com/vllm-project/vllm/pull/10511: 1.79 GiB that is not
-# torch's on one GPU, 3.58 GiB on each of two, where NCCL keeps buffers.
+# From vLLM's report for Llama 3 8B, github.com/vllm-project/vllm/pull/10511: 1.79 GiB that torch
+# does not own on one GPU, 3.58 GiB on each of two, where NCCL has buffers.
 RUNTIME_BYTES = int(1.79 * GIB)
 RUNTIME_BYTES_TP = int(3.58 * GIB)
 # CUDA offers less than the driver lists: 79.22 of 79.65 GiB on an H100 (the same report).

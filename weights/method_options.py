@@ -62,7 +62,7 @@ OPTIONS = {
         ("gptq",), True, "whether the inputs with the largest activations are rounded first"
     ),
 }
-# Of schemes with groups, whatever their method. Kernels for W8A8 read symmetric weights alone.
+# For schemes with groups, with any method. Kernels for W8A8 read only symmetric weights.
 SYMMETRIC = "symmetric"
 _SYMMETRIC = MethodOption((), True, "whether weights are rounded without zero points")
 

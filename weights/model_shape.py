@@ -14,9 +14,9 @@ from typing import Any
 
 from common.errors import Problem
 
-# these have an up and a down projection, no gate
+# model types with an up and a down projection, but no gate
 PLAIN_MLPS = ("phi", "gpt_neox", "starcoder2", "nemotron", "falcon", "opt", "persimmon")
-# the rest of the rope types leave max_position_embeddings as what it is after scaling
+# with other rope types, max_position_embeddings is the length after scaling
 LENGTHENING_ROPES = ("linear", "dynamic")
 ATTENTION_KINDS = ("full_attention", "sliding_attention")
 
@@ -68,8 +68,8 @@ class ModelShape:
     full_attention_layers: int | None = None
     quantization: Mapping[str, Any] | None = None
     gated_mlp: bool = True
-    # One layer over three hidden states of another model, whose token table it looks up, and fewer
-    # tokens to choose from: vLLM 0.32's model_executor/models/llama_eagle3.py.
+    # One layer over three hidden states of another model. It uses that model's token table, and a
+    # smaller vocabulary: vLLM 0.32's model_executor/models/llama_eagle3.py.
     is_eagle3_head: bool = False
 
     @property
@@ -134,7 +134,7 @@ class ModelShape:
 
     def _attention(self) -> tuple[Linear, ...]:
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        # a head's layer reads the token beside the states, which are three before
+        # the layer of an EAGLE-3 head reads the token next to the states, of which there are three
         width = self.hidden * (2 if self.is_eagle3_head else 1)
         states = Linear("fc", 3 * self.hidden, self.hidden, 1, shard="none")
         return (
@@ -201,7 +201,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         head_dim=_first(config, "head_dim") or hidden // heads,
         intermediate=_number(config, "intermediate_size"),
         vocabulary=drafted_from or _number(config, "vocab_size"),
-        # what Hugging Face takes where the key is missing
+        # Hugging Face's default
         tied_embeddings=bool(config.get("tie_word_embeddings", True)),
         max_context=_max_context(config, kind),
         dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
@@ -262,7 +262,7 @@ def _attention_layers(config: Mapping[str, Any], layers: int) -> tuple[int | Non
 def _max_context(config: Mapping[str, Any], kind: str) -> int | None:
     longest = _first(config, "max_position_embeddings")
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    # Gemma 3 states its length after scaling, whatever its rope says
+    # Gemma 3 gives its length after scaling, whatever its rope
     if rope.get("rope_type", rope.get("type")) in LENGTHENING_ROPES and "gemma3" not in kind:
         longest = int(longest * (rope.get("factor") or 1))
     return longest or None

@@ -113,7 +113,7 @@ def plan_for(
             refused.append(RefusedPrecision(precision, _reason(engines, gpu, precision)))
     if not options:
         raise _impossible([o for engines in tried.values() for o in engines or ()], refused, target)
-    # options are in the order of PRECISIONS, so of equal ones the one with the most bits is first
+    # options are in the order of PRECISIONS, so the one with the most bits is first among equals
     chosen = min(options, key=lambda option: option.gpus)
     cost = _cost_per_request(chosen, target)
     return Plan(

@@ -62,7 +62,7 @@ def _pool(plan: Plan, option: Option, model: str, replicas: int) -> dict[str, An
             "tensor_parallel_size": engine.tp,
             "max_model_len": plan.target.context,
             "max_num_seqs": option.concurrency,
-            # no fewer than a step's sequences, or vLLM refuses
+            # at least the sequences of a step, because vLLM refuses less
             "max_num_batched_tokens": STEP_TOKENS,
             "gpu_memory_utilization": plan.target.utilization,
             "kv_cache_dtype": plan.target.cache.name,

@@ -29,9 +29,9 @@ from weights.kernels import (
     verdicts_while_loading,
 )
 
-# Kinds of rope that leave max_position_embeddings as the longest, by config/model.py.
+# Kinds of rope with which max_position_embeddings is the maximum, by config/model.py.
 _LENGTHEN_NOTHING = ("yarn", "longrope", "llama3")
-# Methods that draft from the text alone.
+# Methods that need no weights for drafts.
 _WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
 _QUANTIZATION = "engine_args.quantization"
 _DTYPE = "engine_args.dtype"
@@ -196,7 +196,7 @@ def _slow_by_choice(model: Model, engine: EngineConfig) -> Iterator[Finding]:
 
 def _dtype_of_kernels(model: Model, engine: EngineConfig) -> Iterator[Finding]:
     types = METHODS.get(model.method, ((0, 0), ()))[1]
-    # compressed-tensors has kernels that do, but those of 4 and 8 bits times 16 do not
+    # compressed-tensors has kernels for float32, but not for 4 or 8 bits times 16
     if any(is_weight_only(stored) for stored in model.stored):
         types = tuple(name for name in types if name != "float32")
     if engine.dtype and types and engine.dtype not in types:

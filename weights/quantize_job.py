@@ -47,7 +47,7 @@ class QuantizeJob:
         if self.local:
             source = Path(self.source)
             files = [source] if source.is_file() else sorted(source.iterdir())
-            # Times and sizes, since reading hundreds of gigabytes would cost more than it saves.
+            # Times and sizes, because reading hundreds of gigabytes would cost more than it saves.
             for file in (f for f in files if f.suffix in (".gguf", ".safetensors", ".json")):
                 seen = file.stat()
                 found.update(f"{file.name} {seen.st_size} {seen.st_mtime_ns}".encode())

@@ -71,7 +71,7 @@ class QuantizingProgress:
         self._lines = lines
 
     def say(self, fraction: float, what: str) -> None:
-        # A parent that is gone breaks the pipe, which ends this process: nobody waits for it.
+        # If the parent is dead, the broken pipe ends this process, which is no longer needed.
         print(f"{fraction:.4f} {what}", file=self._lines, flush=True)
 
     def fail(self, error: Problem) -> None:
@@ -99,7 +99,7 @@ def quantize(folder: Path, progress: QuantizingProgress) -> None:
     ResumableCalibration.folder = folder / "layers"
     ResumableCalibration.progress = progress
     if not torch.accelerator.is_available():
-        # Pinned memory is for copies to an accelerator; without one, asking for it fails.
+        # Pinned memory is for copies to an accelerator; without one, a request for it fails.
         IntermediatesCache.pin_memory = lambda *_: None
     progress.say(LOADED, "quantizing")
     oneshot(
@@ -169,13 +169,13 @@ def _load(job: QuantizeJob, folder: Path, calibrating: bool) -> tuple[PreTrained
         how = {"quantization_config": GgufConfig(dequantize=True), "dtype": torch.bfloat16}
     model = AutoModelForCausalLM.from_pretrained(**_where(job), **how)
     if job.gguf:
-        # llm-compressor looks for the configuration beside the weights, where a GGUF has none.
+        # llm-compressor looks for the configuration next to the weights, where a GGUF has none.
         model.config.save_pretrained(folder / "config")
         model.config._name_or_path = str(folder / "config")
         model.generation_config = GenerationConfig.from_model_config(model.config)
     kept_in = model.dtype
     if calibrating and not torch.cuda.is_available():
-        # Most CPUs compute bfloat16 several times slower; its values are all float32 values.
+        # Most CPUs compute bfloat16 several times slower; float32 can represent all its values.
         model = model.float()
     return model, kept_in
 
@@ -189,7 +189,7 @@ def _recipe(
     }
     match scheme.method:
         case "gptq":
-            # its own default is to order; None says not to
+            # GPTQ orders by default; None disables it
             order: dict[str, Any] = {} if options["act_order"] else {"actorder": None}
             return [GPTQModifier(dampening_frac=options["damp"], **order, **quantized)]
         case "awq":
@@ -228,7 +228,7 @@ class ResumableCalibration(CalibrationPipeline):  # type: ignore[misc]
                     LOADED + (CALIBRATED - LOADED) * index / len(parts),
                     f"calibrating layer {max(index, 1)} of {len(parts) - 1}",
                 )
-                # Holds what was fetched to the GPU until the layer is done.
+                # Keeps data on the GPU until the layer is done.
                 with disable_offloading():
                     self._one(model, part, states, index, last=part is parts[-1])
         LifecycleCallbacks.calibration_end()
@@ -286,7 +286,7 @@ def _write(
     tokenizer.save_pretrained(folder)
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
     for file in folder.iterdir():
-        # safetensors writes for its user alone; an engine may run as another.
+        # safetensors makes files private to its user; an engine may run as another user.
         file.chmod(0o644)
         _flush(file)
     _flush(folder)
@@ -331,7 +331,7 @@ def _flush(path: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    # llm-compressor logs to standard output, which is for the progress here.
+    # llm-compressor logs to standard output, which is reserved for the progress here.
     progress = QuantizingProgress(os.fdopen(os.dup(sys.stdout.fileno()), "w"))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import log
 
-# With more replicas hardly any prompt waits.
+# With more replicas, prompts hardly ever wait.
 _MOST_REPLICAS = 256
 
 

@@ -17,18 +17,18 @@ from weights.memory import SIXTEEN_BIT, Precision, kv_bytes_of, weight_bytes
 from weights.model_shape import ModelShape
 from weights.queueing import mean_wait, wait_percentile
 
-# Fitted by hand, to two digits, to tests/weights/published.yaml: of the datasheet's bandwidth, and
-# of its operations a second in the matrix products of a prompt. 8 bit reaches less of twice as
-# much, for scales and for the layers that stay in 16 bit.
+# Fitted by hand, to two digits, to tests/weights/published.yaml: shares of the datasheet's
+# bandwidth, and of its operations per second in the matrix products of a prompt. 8-bit kernels
+# reach a smaller share of twice the rate, because of scales and of layers that stay in 16 bit.
 BANDWIDTH_REACHED = 0.85
 COMPUTE_REACHED = {"bf16": 0.65, "int8": 0.45, "fp8": 0.45}
-# 4-bit weights are unpacked on the way to 16-bit arithmetic.
+# 4-bit weights are unpacked before the 16-bit arithmetic.
 UNPACKING = 0.9
-# Kernels that start one after another in a layer, and the small ones between the products.
+# Launches of a layer's kernels one after another, and small kernels between the products.
 LAYER_S = 50e-6
-# Scheduling, sampling and handing over, once a step.
+# Scheduling, sampling and handover, per step.
 STEP_S = 0.5e-3
-# A ring over NVLink: two all-reduces a layer, each with this latency beside its bytes.
+# A ring over NVLink: two all-reduces per layer, each with this latency in addition to its bytes.
 ALL_REDUCE_S = 15e-6
 
 
@@ -110,7 +110,7 @@ def decode_step_s(engine: RooflineEngine, batch: int, context: float, checked: i
     computed = 2 * engine.shape.active_parameters * tokens / engine.flops
     cache = batch * kv_bytes_of(engine.shape, int(context), engine.cache_read, engine.tp)
     overhead = STEP_S + engine.shape.layers * LAYER_S
-    # attention's kernels run after the products', so their reading adds to either
+    # attention's kernels run after the products, so its reads are added to the larger of the two
     return max(read, computed) + cache / engine.bandwidth + all_reduces_s(engine, tokens) + overhead
 
 
@@ -119,7 +119,7 @@ def prefill_s(engine: RooflineEngine, tokens: int) -> float:
     square), all-reduces."""
     shape = engine.shape
     width = shape.qk_nope_head_dim + shape.qk_rope_head_dim if shape.is_mla else shape.head_dim
-    # the output head works on the last token only
+    # the output head computes only the last token
     products = 2 * (shape.active_parameters - shape.vocabulary * shape.hidden) * tokens
     attention = 2 * shape.layers * shape.heads * width * tokens**2
     rate16 = engine.gpu.flops["bf16"] * COMPUTE_REACHED["bf16"] * engine.tp

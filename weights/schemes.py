@@ -16,8 +16,8 @@ from common.errors import Problem
 
 GROUP_SIZES = (128, 64, 32, 16)
 
-# The embeddings' mirror costs quality out of proportion, and a router's few numbers decide which
-# expert works: both stay as they are, as do the parts that see and hear.
+# The output head costs too much quality when quantized, and a router's few weights choose the
+# experts. Both stay as they are, as do the vision and audio parts.
 NOT_QUANTIZED = (
     "lm_head",
     r"re:.*mlp\.gate$",
@@ -26,7 +26,7 @@ NOT_QUANTIZED = (
     r"re:.*router.*",
     r"re:.*(visual|vision_tower|vision_model|multi_modal_projector|audio_tower).*",
 )
-# Tensor parallelism cuts these along their inputs, and all others along their outputs.
+# Tensor parallelism splits these along their inputs, and all others along their outputs.
 ROW_PARALLEL = ("o_proj", "down_proj", "out_proj", "dense", "wo", "w2")
 
 

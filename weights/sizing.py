@@ -28,7 +28,7 @@ from weights.model_shape import ModelShape
 from weights.roofline import OfferedLoad, RooflineEngine, Speed, speed_of
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
-# vLLM's own limit on sequences a step, and the one that the memory is counted for.
+# vLLM's limit of sequences per step, which is also used for the memory.
 MOST_SEQUENCES = 256
 STEP_TOKENS = 8192
 

@@ -24,13 +24,13 @@ from weights.speculation import expected_tokens, ratio_interval
 WhenSlower = Literal["keep", "stop"]
 
 TRIAL_STEPS = 8
-# A trial whose steps are mostly disturbed by prompts is given up after so many.
+# A trial is abandoned after this many steps, if prompts disturb most of them.
 LONGEST_TRIAL = 3 * TRIAL_STEPS
-# On each side of a trial: contexts grow, so the steps before it alone would look too fast.
+# Steps on each side of a trial: contexts grow, so only the steps before it would look too fast.
 WINDOW_STEPS = 16
 FIRST_GAP, LONGEST_GAP = 32, 1024
 FEWEST_TRIALS, LATEST_TRIALS = 3, 10
-# How many of its latest passes the acceptance speaks for.
+# Number of latest passes in the acceptance rate.
 MEMORY_PASSES = 10_000
 
 

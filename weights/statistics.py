@@ -19,7 +19,7 @@ from weights.estimate import Estimate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Rows of a vocabulary's length that are in memory at once, in float32.
+# Rows of a vocabulary's length in memory at once, in float32.
 ROWS = 64
 RESAMPLES = 2000
 SEED = 7
@@ -70,7 +70,7 @@ def compared(
         p = np.exp(p_log)
         with np.errstate(invalid="ignore"):
             terms = np.where(p > 0, p * (p_log - q_log), 0.0)
-        # rounding alone can take the sum of two equal distributions below 0
+        # rounding can make the sum of two equal distributions negative
         figures.kl.extend(np.maximum(terms.sum(axis=-1, dtype=np.float64), 0.0).tolist())
         agree = likeliest[begin : begin + ROWS] == q_log.argmax(axis=-1)
         figures.agree.extend(agree.tolist())

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from common.errors import Problem
 
 NAME = "antefix-scores.json"
-# Standard errors from a mean to the end of its 95 % interval, where it is normally distributed.
+# Standard errors from the mean to the end of its 95 % interval, if it is normally distributed.
 STANDARD_ERRORS = 1.96
 
 
@@ -105,7 +105,7 @@ def _scores(found: Mapping[str, Any]) -> Iterator[tuple[str, TaskScore]]:
         better = found.get("higher_is_better", {}).get(task, {})
         samples = found.get("n-samples", {}).get(task, {}).get("effective")
         for key, value in figures.items():
-            # a metric and the filter of answers before it: acc,none
+            # a metric and the filter of answers: acc,none
             metric, comma, answers = key.partition(",")
             if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
                 continue

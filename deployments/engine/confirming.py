@@ -34,7 +34,8 @@ from deployments.wire.headers import (
 )
 from router.load import LoadReport
 
-# Whose answers the engine can go on with. A stream of the last begins before its engine is asked.
+# Paths with answers that an engine can continue. A stream of the last one starts before its engine
+# is called.
 _PATHS = frozenset({"/v1/chat/completions", "/v1/completions", RESPONSES_PATH})
 
 
@@ -122,7 +123,7 @@ class _Answer:
         self._send = send
         self._confirmation = confirmation
         self._load = load
-        # who asks an engine itself gets what vLLM says, and nothing else
+        # a client that calls an engine directly gets vLLM's answer unchanged
         self._counts = counts
         self._start: Message | None = None
         self._streams = False
@@ -178,7 +179,7 @@ class _ContinuableAnswer(_Answer):
         super().__init__(send, confirmation, load, counts=True)
         self._exchange = exchange
         self._begun = self._ended = False
-        self._early = b""  # of a stream, from before the engine was asked
+        self._early = b""  # of a stream, from before the call of the engine
         self._whole, self._status = b"", 200  # of an answer in one piece
         self._progress: asyncio.Task[None] | None = None
         self._told, self._sending = asyncio.Event(), asyncio.Lock()
@@ -187,7 +188,7 @@ class _ContinuableAnswer(_Answer):
     async def send(self, message: Message) -> None:
         exchange = self._exchange
         if exchange.refused is not None or (exchange.lost and self._begun):
-            return  # `close` says it, or the connection's end does
+            return  # `close` reports it, or the end of the connection does
         if message["type"] == "http.response.body" and exchange.path == RESPONSES_PATH:
             body = self._early + message.get("body", b"")
             if self._streams and not exchange.prompts and not _is_last(message):

@@ -30,12 +30,12 @@ from common.private_folder import made_private, user_folder
 
 logger = logging.getLogger("ray.serve")
 
-# "killed": the replica itself, by the kernel for lack of memory or by an operator.
+# "killed": the replica itself was killed, by the kernel for lack of memory or by an operator.
 Cause = Literal["died", "hung", "killed"]
 BACK_OFF = "ANTEFIX_RESTART_BACK_OFF"
 RECENT_S = 600.0
 PERIOD_S = 10.0
-# So many deaths cost no wait.
+# After this many deaths there is still no wait.
 FREE_DEATHS = 2
 FIRST_WAIT_S, LONGEST_WAIT_S = 5.0, 60.0
 
@@ -94,7 +94,7 @@ class Deaths:
             file = self._folder / "deaths"
             for line in file.read_text().splitlines() if file.exists() else ():
                 at, _, cause = line.partition(" ")
-                # a clock that was set back makes no death recent for ever
+                # if the clock was set back, later times do not stay recent forever
                 if now - RECENT_S < float(at) <= now + 1:
                     found[cause] += 1
             return found
@@ -109,7 +109,7 @@ class Deaths:
                     fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     marker.unlink()
                 except BlockingIOError:
-                    continue  # it lives
+                    continue  # the replica is alive
                 finally:
                     os.close(lock)
                 self.add("killed")

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from deployments.wire.confirmation import Confirmation
 
-# A gateway asks as soon as it has left.
+# A gateway asks as soon as its client has left.
 KEPT_S = 10.0
 
 

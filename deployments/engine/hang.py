@@ -21,7 +21,7 @@ from enum import IntEnum
 from deployments.engine.vllm.heartbeat import LoopPhase
 
 PERIOD_S = 0.25
-# Who looks so late was frozen or starved itself, and knows nothing of the time between.
+# A watcher that looks this late was frozen or starved, and ignores the time in between.
 LATE_S = 1.0
 
 
@@ -57,8 +57,8 @@ class HangLimits:
 
 STOPPED = HangLimits(0.5, 3.0)
 SILENT = HangLimits(3.0, 8.0)
-# What an engine answers passes a thread that has to have a core beside its steps, so this is
-# patient; and so many times it has said meanwhile what it does, some three times a step.
+# An engine's answers pass through a thread that needs a core besides its steps, so the limits are
+# long. The engine must also have reported this many beats meanwhile, about three per step.
 MUTE, MUTE_BEATS = HangLimits(8.0, 15.0), 60
 
 

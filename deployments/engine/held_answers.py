@@ -35,12 +35,12 @@ from deployments.wire.headers import (
 )
 
 MOST_BYTES = 128 * 2**20
-# What one takes besides its bytes, roughly: no number of small ones is free.
+# Rough cost of a stream in addition to its bytes, so that many small ones also count.
 OWN_BYTES = 4096
-# A reader that takes nothing more is not told that the stream is another's.
+# Limit for telling a reader that has stopped reading that another one has its stream.
 LAST_WORDS_S = 1.0
 
-# Of one stream, within this time.
+# Limit of takeovers of one stream, within this time.
 MOST_TAKEOVERS, TAKEOVERS_S = 10, 60.0
 
 
@@ -148,12 +148,12 @@ class _Stream:
         self._parts: list[bytes] = []
         self._counter = EventCounter()
         self._takeovers: deque[float] = deque(maxlen=MOST_TAKEOVERS)
-        self._taken = 0  # parts, by the reader
+        self._taken = 0  # parts that the reader has received
         self._is_whole = False
         self._reading: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._news, self._room = asyncio.Event(), asyncio.Event()
-        # nobody reads it any more, and nobody may
+        # no reader is left, and none may follow
         self._abandoned = asyncio.Event()
 
     @property
@@ -241,7 +241,7 @@ class _Stream:
                 await send({**_PART, "body": self._next()})
                 self._room.set()
             elif self._is_whole or self.has_ended:
-                if self._is_whole:  # else its connection is cut, as without us
+                if self._is_whole:  # otherwise its connection is cut, as without this class
                     await send({**_PART, "more_body": False})
                 return
             else:

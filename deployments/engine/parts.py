@@ -54,11 +54,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ray.serve")
 
-# Before the first request has been measured: what a small model does on one CPU core.
+# Used before the first measured request: the rate of a small model on one CPU core.
 DEFAULT_PREFILL_RATE = 500.0
-# Seconds for which a stream to a gateway whose machine is gone keeps its place. To TCP, a gateway
-# whose client stops reading looks the same once all buffers are full: a shorter time would cut
-# clients that only pause.
+# Seconds for which a stream keeps its place after its gateway's machine has died. To TCP, a gateway
+# whose client stops reading looks the same once all buffers are full. A shorter time would
+# disconnect clients that only pause.
 GATEWAY_GONE_S = 60.0
 
 
@@ -181,14 +181,14 @@ async def _start_engine(
     began, pool = time.monotonic(), given.pool
     keep_compiled(os.environ)
     local = local_models(pool, os.environ)
-    if local.is_offline:  # read when the Hub's client is imported, which vLLM does
+    if local.is_offline:  # the Hub's client, which vLLM imports, reads it at import
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    # vLLM is imported by replicas alone: a gateway that did would take 500 MB more.
+    # Only replicas import vLLM, because it would take 500 MB in a gateway.
     with without_gc():
         from deployments.engine.vllm.adapter import VllmEngine
     imported_s = time.monotonic() - began
     adopt_logs("engine")
-    # before vLLM makes its metrics
+    # before vLLM creates its metrics
     count = partial(metric_files.write_as_replica, pool=given.board.pool, replica=here.replica_id)
     node_metrics.join(given.board.fleet_name, given.metrics, count)
     model = await asyncio.to_thread(

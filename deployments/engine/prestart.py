@@ -45,33 +45,34 @@ from deployments.engine.vllm import core_process
 
 logger = logging.getLogger("ray.serve")
 
-# Ray's, for what a worker process runs before it is given anything to do.
+# Ray's variable with the code that a worker process runs before it gets any work.
 HOOK = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 KEY = "ANTEFIX_PRESTART"
-# Where they share cores, gateways go first: they have little to do and every token waits for it.
+# On shared cores, gateways have priority: they have little work, and every token waits for it.
 NICENESS = 5
-# All that a replica imports. By name: the first of them imports this.
+# All imports of a replica. By name, because the first of them imports this module.
 _MODULES = ("deployments.engine.replica", "deployments.engine.vllm.adapter")
 
-# A replica that has just come is needed more than the next.
+# A replica that has just started is more important than a process in waiting.
 SETTLE_S = 15.0
 PERIOD_S = 5.0
-# Who was asked for and has not come.
+# How long a requested process may take to appear.
 ASKED_S = 60.0
-# A replica asks so often in so long, lest what cannot live here is begun again and again.
+# A replica requests this many processes within this time, in case they cannot live here.
 ASKS, ASKS_S = 3, 3600.0
-# After the node's last replica: one that is replaced, and a pool that scales to zero and back.
+# How long processes stay after the node's last replica, which may be replaced, or whose pool may
+# scale to zero and back.
 WANTED_S = 600.0
-# Ray keeps the process of an actor that is not started after all.
+# Ray keeps the process of an actor that is not started in the end.
 UNUSED_S = 3600.0
 FORGOTTEN_S = 24 * 3600.0
-# What the two take, and which part of the node's memory is not theirs to take: Ray ends workers
-# that run something where 95 % are used.
+# The memory of both processes, and the largest share of the node's memory in use. Ray ends busy
+# workers at 95 %.
 MEMORY_BYTES, USED_AT_MOST = 2**30, 0.9
-# Ray does not end who is idle before.
+# Ray does not end idle workers earlier.
 KEEP_ALIVE_S = 365 * 24 * 3600
 RPC_S = 10.0
-# Modules whose change makes who waits an engine of before.
+# Modules whose changes make a process in waiting outdated.
 CODE = ("autoscaling.", "common.", "deployments.", "observability.", "router.", "vllm.version")
 
 
@@ -97,7 +98,7 @@ def _make(folder: Path) -> None:
 def warm_up() -> None:
     """Preload, in a new worker process of Ray, which Ray ends if this raises."""
     try:
-        # who asks a process without one begins one
+        # reading the context without a process starts one
         if ray.is_initialized():
             folder = folder_of(ray.get_runtime_context().get_node_id())
             threading.Thread(target=_end_unless_needed, args=(folder,), daemon=True).start()
@@ -107,10 +108,10 @@ def warm_up() -> None:
         logger.exception("no engine starts from this process in waiting")
 
 
-# The lock of this process, while it waits or after it did, and how nice its threads are to be.
+# The lock of this process, during and after its wait, and the niceness of its threads.
 _lock: IO[str] | None = None
 _niceness = 0
-# Either a replica begins or the process ends.
+# Either a replica starts or the process ends.
 _deciding, _has_begun = threading.Lock(), False
 
 
@@ -119,7 +120,7 @@ def _wait_in(folder: Path) -> None:
     mine = folder / f"asked-{os.getpid()}"
     try:
         (folder / "asked").rename(mine)
-    except FileNotFoundError:  # an actor is to start in this one
+    except FileNotFoundError:  # an actor will start in this process
         return
     changes = json.loads(mine.read_text())
     mine.unlink()
@@ -223,7 +224,7 @@ def begin() -> bool:
     waited = is_waiting()
     if _lock is not None:
         _lock.close()
-    if waited:  # in another thread, and Linux has a niceness for each
+    if waited:  # this runs in another thread, and Linux has a niceness per thread
         os.setpriority(os.PRIO_PROCESS, 0, _niceness)
     else:
         os.nice(NICENESS)

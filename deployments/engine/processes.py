@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 PROC = Path("/proc")
-# Neither runs nor wants to, nor waits for a disk; a zombie never will.
+# States in which a thread neither runs nor wants to, nor waits for a disk; a zombie never will.
 _AT_REST = frozenset("SITZX")
-# Timers and pollers need a little all the time.
+# Timers and pollers always use a little time.
 _LITTLE = 0.1
 
 
@@ -75,7 +75,8 @@ def were_quiet(before: Threads, after: Threads, passed_s: float) -> bool:
     ended."""
     if before.keys() != after.keys():
         return False
-    # one that waits for a core shows how long only when it has got it; until then it is in state R
+    # the time of a wait for a core counts only once the thread has the core; until then it is in
+    # state R
     if not all(thread.state in _AT_REST for thread in after.values()):
         return False
     used_s = sum(after[name].used_s - before[name].used_s for name in after)

@@ -35,13 +35,13 @@ logger = logging.getLogger("ray.serve")
 
 WATCH_PERIOD_S = 0.25
 PROBE_PERIOD_S = 1.0
-# Whether it is promoted, a replica need not know sooner: a request tells it, too.
+# A replica may learn late whether it is promoted, because requests carry that too.
 BOARD_PERIOD_S = 1.0
 SETTINGS_PERIOD_S = 2.0
-# Until all gateways have read that a replica listens no more: it tells, and they read, ten times a
-# second, and a request that was placed just before is on its way.
+# Until all gateways have read that a replica no longer listens: it reports, and they read, ten
+# times a second, and a request that was placed just before is still to arrive.
 HEARD_S = 0.5
-# Ray Serve is not told of a replica before gateways can know it, but without Redis they cannot.
+# Ray Serve learns of a replica only after gateways can know it, which is impossible without Redis.
 PUBLISHED_WITHIN_S = 5.0
 
 
@@ -124,7 +124,7 @@ class EngineReplica:
     def _take_settings(self, text: str, pool: str) -> None:
         try:
             fleet = Fleet.model_validate_json(text)
-        except ValueError as error:  # by another release
+        except ValueError as error:  # another release wrote it
             logger.warning("the settings of the fleet are not readable: %s", error)
             return
         set_log_level(fleet.log_level)
@@ -186,7 +186,7 @@ class EngineReplica:
         parts.held.close()
         await parts.server.drain()
         await parts.publisher.stop()  # a replica that leaves the board earlier seems dead
-        await parts.loops.stop()  # not before: a request may have waited for one's end
+        await parts.loops.stop()  # not earlier: a request may wait for the end of one
         parts.witness.stop()
         parts.events.close()
         parts.engine.stop()
@@ -209,7 +209,7 @@ async def check_health(parts: ReplicaParts, known_by: float) -> None:
 
     `known_by`: until then, on the loop's clock, it waits for the replica to be on the board.
     """
-    # Ray Serve takes the next engine of an update away once it has asked this one.
+    # An update removes the next engine once Ray Serve has checked this one.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout_at(known_by):
             await parts.publisher.published.wait()

@@ -18,7 +18,7 @@ from ray.serve._private.common import RequestMetadata
 
 logger = logging.getLogger("ray.serve")
 
-# Of no request of Ray Serve's.
+# The metadata of no real request of Ray Serve.
 _METADATA = RequestMetadata(request_id="antefix", internal_request_id="antefix")
 
 
@@ -30,7 +30,7 @@ class ServePlaces:
     def __init__(self, replica: Any) -> None:
         self._replica = replica
         self._loop: asyncio.AbstractEventLoop = replica._event_loop
-        # token, and whether it is taken or given back
+        # token, and whether its place is taken or released
         self._untold: list[tuple[str, bool]] = []
 
     @classmethod
@@ -80,7 +80,7 @@ class ServePlaces:
         self._loop.call_soon_threadsafe(self._hear, told)
 
     def _hear(self, told: list[tuple[str, bool]]) -> None:
-        # tasks begin in their order, and this one is done before another begins
+        # tasks start in order, and this one ends before the next starts
         self._loop.create_task(self._count(told))
 
     async def _count(self, told: list[tuple[str, bool]]) -> None:

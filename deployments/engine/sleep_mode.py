@@ -141,7 +141,7 @@ class Awake:
         self._sleeper = sleeper
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # what only asks about the engine is answered by its server
+        # the server answers requests that only read the engine's state
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return

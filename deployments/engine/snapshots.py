@@ -116,7 +116,7 @@ class Snapshots:
             waiting=report.waiting,
             running=report.running,
             queued_prefill_tokens=report.queued_prefill_tokens,
-            # vLLM reports while it steps: an idle engine's last report is of a busy one
+            # vLLM reports during its steps, so an idle engine's last report is of a busy one
             kv_use=stats.kv_use if busy else 0.0,
             kv_capacity_tokens=engine.kv_capacity_tokens,
             prefill_rate=stats.prefill_rate or facts.prefill_rate,

@@ -32,9 +32,9 @@ from deployments.wire.headers import (
     UNRESERVED_HEADER,
 )
 
-# How long one twin waits for the other: a gateway sends both within milliseconds.
+# How long one copy of a request waits for the other: a gateway sends both within milliseconds.
 TWIN_TIMEOUT_S = 30.0
-# Long enough for every gateway to read a snapshot that names an arrival.
+# Long enough for every gateway to read a snapshot with an arrival.
 ARRIVED_S = 1.0
 ARRIVALS = 1024
 
@@ -85,7 +85,7 @@ class Tickets:
         """Return when the ticket's HTTP exchange has ended, or did not start in time."""
         exchange = self._exchanges.setdefault(ticket, _Exchange())
         exchange.holds += 1
-        self._give_back(ticket, exchange)  # this is its place now
+        self._give_back(ticket, exchange)  # the call of `hold` has the place now
         try:
             async with asyncio.timeout(self._twin_timeout_s):
                 await exchange.arrived.wait()
@@ -152,7 +152,7 @@ class TicketGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            # no gateway sends one, and vLLM's application has doors for WebSockets
+            # no gateway opens one, but vLLM's application accepts WebSockets
             await WebSocketClose(POLICY_VIOLATION)(scope, receive, send)
             return
         headers = dict(scope["headers"])

@@ -32,14 +32,14 @@ from deployments.engine.vllm.heartbeat import (
     ReplicaBeat,
 )
 
-# One that fails must not be started all the time; one that ended with CANNOT, not again.
+# Pause before a failed witness is started again; one that ended with CANNOT is not started again.
 RESTART_S, CANNOT = 5.0, 4
-# What a replica that still runs needs to leave the board; and an engine, to write its stacks.
+# Time for a running replica to leave the board, and for an engine to write its stacks.
 LEAVES_IN_S = 2.0
 STACKS_S = 0.5
-# An engine whose replica has ended may end by itself.
+# Time for an engine whose replica has ended to end without help.
 ORPHAN_S = 5.0
-# SIGKILL waits for what a driver or a disk holds up.
+# SIGKILL waits for a driver or a disk.
 DIES_IN_S = 5.0
 
 
@@ -121,7 +121,7 @@ class _EngineWatch:
         self._replica_fd = _opened(replica, path)
         self._core: int | None = None
         self._core_fd: int | None = None
-        # of the engine, when its loop began: its workers are there by then
+        # children of the engine when its loop started, which include its workers
         self._at_first: list[int] = []
         self._judge = Judge()
         self._beats = 0
@@ -153,7 +153,7 @@ class _EngineWatch:
         waits = core.phase is LoopPhase.STEP or replica.probe > 0
         stalls = waits and core.beats == self._beats
         self._beats = core.beats
-        # a worker, too: while the engine is idle nothing waits for it
+        # also a worker, for which nothing waits while the engine is idle
         stopped = any(processes.state(pid) == "T" for pid in (self._replica, *self._at_first))
         quiet = False
         if stalls and self._core is not None:
@@ -184,7 +184,7 @@ class _EngineWatch:
         last = self._seen
         try:
             threads = processes.threads(processes.with_children(core))
-        except OSError:  # nothing is known, so nothing counts
+        except OSError:  # without data, the time does not count
             self._seen = None
             return False
         self._seen = now, threads
@@ -203,7 +203,7 @@ class _EngineWatch:
     def _print_stacks(self, ours: list[int]) -> None:
         """Print the engine's stacks to its own log, and the place in the kernel of each thread of
         these processes."""
-        # what is stopped can neither write its stacks nor leave
+        # a stopped process can neither write its stacks nor end
         if processes.state(self._core or 0) != "T":
             _send(self._core_fd, STACKS_SIGNAL)
             time.sleep(STACKS_S)
@@ -227,7 +227,7 @@ class _EngineWatch:
 
     def _kill(self, pids: list[int]) -> None:
         """Kill the engine and, in `pids`, its workers, which end with it if they can."""
-        # it lives, so its children's numbers are still theirs
+        # the engine is alive, so its children's pids are still theirs
         for pid in pids if not _wait_for(self._core_fd, 0.0) else []:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

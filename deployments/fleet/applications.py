@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Ray Serve's names: of the application and the deployment of gateways. A pool's deployment is
-# called as the pool.
+# Ray Serve's names of the application and the deployment of gateways. A pool's deployment has the
+# pool's name.
 GATEWAYS_APPLICATION = "antefix"
 GATEWAYS_DEPLOYMENT = "gateway"
 
@@ -44,14 +44,15 @@ HOT = (
     *("gateway.retries", "gpu_budget"),
     "log_level",
     "redis.lookup_budget_ms",
-    # of a rollout that something else causes
+    # applies to a rollout with another cause
     "surge_percent",
 )
 HOT_OF_POOL = (
     *("allowed_xargs", "autoscaling", "batch_queue", "hung_engine", "overflow", "policy", "price"),
     *("replicas", "session_header", "shadow_policy", "slo", "warm_replicas"),
 )
-# What gateways are not told: they do not need it, and it may hold secrets or files of engines.
+# Settings that gateways do not get: they do not need them, and these may contain secrets or paths
+# of engines.
 UNTOLD = ("redis.url",)
 UNTOLD_OF_POOL = ("env", "quality")
 
@@ -143,7 +144,7 @@ def serve_config(fleet: Mapping[str, Any]) -> dict[str, Any]:
         }
         for name in sorted(fleet["pools"])
     ]
-    # clients reach gateways, not Ray Serve's own HTTP proxy
+    # clients connect to gateways, not to Ray Serve's HTTP proxy
     return {"proxy_location": "Disabled", "applications": [gateways, *pools]}
 
 

@@ -11,7 +11,7 @@ from weights.finding import Device
 from weights.gpus import GPUS
 from weights.kernels import Capability
 
-# Ray's names of NVIDIA's GPUs that nobody plans for: developer.nvidia.com/cuda-gpus
+# Ray's names of other NVIDIA GPUs, for which there are no plans: developer.nvidia.com/cuda-gpus
 _OTHER_GPUS: Mapping[str, Capability] = {
     "K80": (3, 7),
     "P100": (6, 0),
@@ -26,7 +26,7 @@ _OTHER_GPUS: Mapping[str, Capability] = {
 }
 
 
-# Clouds round what the driver reports.
+# Clouds round the driver's number.
 _ROUNDED = 0.05
 
 

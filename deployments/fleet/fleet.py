@@ -30,7 +30,7 @@ from deployments.fleet.settings.objectives import (
 )
 from router.redis_keys import BoardName, fleet_id
 
-# Engines are started with it, whatever a fleet's own bound; as in OpenAI's API.
+# Engines start with this maximum, regardless of a fleet's limit; as in OpenAI's API.
 MOST_N = 128
 
 DnsLabel = Annotated[str, AfterValidator(rules.dns_label), schema.written_as(rules.DNS_LABEL)]
@@ -231,10 +231,10 @@ class FleetBase(Section):
         description="Prometheus finds the metrics of a node's gateways and engines here.",
     )
 
-    # Not of the file: where two Ray clusters run one fleet, as an upgrade does for a while, neither
-    # may count the other's replicas.
+    # Not in the file: during an upgrade two Ray clusters run one fleet, and neither may count the
+    # other's replicas.
     _cluster: str = PrivateAttr("")
-    # Not of the file either: it comes from the engine secret. "": no secret is known.
+    # Not in the file either: derived from the engine secret. "": no secret is known.
     _id: str = PrivateAttr("")
 
     def in_cluster(self, name: str) -> Self:

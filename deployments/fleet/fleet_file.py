@@ -216,7 +216,7 @@ def _validated(
     except ValidationError as error:
         page = "docs/fleet-file.md"
         _add(found, faults_of(error, of, data, page, masking.shown, opaque="engine_args"))
-    # pydantic asks these of a fleet without other faults only
+    # pydantic checks these only in a fleet without other faults
     pools = data.get("pools")
     broken = broken_by_pools(pools) if isinstance(pools, Mapping) else ()
     _add(

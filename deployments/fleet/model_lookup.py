@@ -15,7 +15,7 @@ from weights.finding import EngineConfig, Model
 from weights.known_models import known_config
 from weights.model_shape import shape_of
 
-# Where older tools say how they quantized.
+# Files in which older tools describe their quantization.
 _MORE_CONFIGS = ("quant_config.json", "quantize_config.json")
 # Methods whose drafts need no weights, or only the model's.
 _WITHOUT_WEIGHTS = ("ngram", "suffix", "mtp")
@@ -84,8 +84,8 @@ def _described(name: str, config: Mapping[str, Any]) -> Model:
     try:
         files = weight_files(folder)
     except Problem:
-        # in another format: its size says less, and so may its config
+        # another format, whose size says less, and perhaps its config too
         return Model(name, shape)
-    # some folders hold the weights twice, the second time as Mistral writes them
+    # some folders have the weights twice, the second time in Mistral's format
     once = [file for file in files if not file.name.startswith("consolidated")] or files
     return Model(name, shape, sum(file.stat().st_size for file in once), knows_all)

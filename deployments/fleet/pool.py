@@ -244,7 +244,7 @@ class Pool(Section):
     def _named_after_the_model(cls, data: Any) -> Any:
         if not isinstance(data, Mapping) or data.get("served_model_name") is not None:
             return data
-        # a name for a pool without a usable model, which is refused for that alone
+        # a name for a pool without a usable model, so that only the model is refused
         return {**data, "served_model_name": rules.name_of_model(data.get("model")) or "unnamed"}
 
     @model_validator(mode="after")

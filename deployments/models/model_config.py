@@ -74,7 +74,7 @@ def _in_hub_cache(model: str, revision: str | None) -> Path | None:
         file = try_to_load_from_cache(model, CONFIG, revision=revision)
     except HFValidationError:
         return None
-    # Otherwise None, or a mark that the Hub has no such file.
+    # Otherwise None, or a marker that the Hub has no such file.
     return Path(file) if isinstance(file, str) else None
 
 
@@ -83,7 +83,7 @@ def _downloaded(model: str, revision: str | None) -> Path:
 
     try:
         return Path(hf_hub_download(model, CONFIG, revision=revision))
-    # The Hub's errors, the network's and those of the file system have no base of their own.
+    # Errors of the Hub, the network and the file system have no common base class.
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise Problem(

@@ -103,7 +103,7 @@ def run_pip(
 
 def _bytes_in(folder: Path) -> int:
     total = 0
-    # Unlike `Path.rglob`, `os.walk` passes over a folder that pip takes away meanwhile.
+    # Unlike `Path.rglob`, `os.walk` ignores a folder that pip removes meanwhile.
     for parent, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(FileNotFoundError):

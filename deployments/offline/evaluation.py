@@ -28,7 +28,7 @@ from weights.prompts import Conversation
 from weights.report import Answers, Distribution, Evaluation, Rates, Side
 from weights.statistics import TokenFigures
 
-# Fewer tokens of a document are no window: they would be read without what came before.
+# A shorter piece of a document is not used: its tokens would have too little context.
 SHORTEST_WINDOW = 16
 FLOAT16_BYTES = 2
 DECODE_PROMPT = 16
@@ -247,7 +247,7 @@ def _rounds_in_turns(
 ) -> tuple[list[_Round], list[_Round]]:
     found: dict[OfflineEngine, list[_Round]] = {a: [], b: []}
     for number in range(asked.rounds):
-        # who is first changes, so that a machine that gets slower is even to both
+        # the order alternates, so that a machine that slows down affects both equally
         for engine in (a, b) if number % 2 == 0 else (b, a):
             found[engine].append(_round(engine, asked, number, report))
     return found[a], found[b]
@@ -324,7 +324,7 @@ def _rates(a: list[_Round], b: list[_Round], concurrency: int) -> Rates | None:
 def _distribution(figures: list[TokenFigures]) -> Distribution:
     kl = np.concatenate([each.kl for each in figures])
     differences = np.concatenate([np.subtract(f.candidate, f.reference) for f in figures])
-    # the few that differ by more are in the outermost bins
+    # the few larger differences are in the outermost bins
     widest = max(0.01, float(np.percentile(np.abs(differences), 99.5)))
     counts, edges = np.histogram(np.clip(differences, -widest, widest), bins=40)
     longest = max(len(each.kl) for each in figures)

@@ -130,7 +130,7 @@ class OfflineEngine:
                 stdout=subprocess.PIPE,
                 stderr=said,
                 text=True,
-                # of its own, so that it ends with its workers, and Ctrl-C is ours alone
+                # a separate session, so that it ends with its workers, and Ctrl-C does not reach it
                 start_new_session=True,
             )
         engine = cls(child, model, log)
@@ -265,9 +265,9 @@ class OfflineEngine:
 
 def _environment(model: str, env: Mapping[str, str]) -> dict[str, str]:
     own = {
-        # its scheduler and its model are in the child itself
+        # the scheduler and the model run in the child process
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        # functions go to workers, which are the child's own processes
+        # functions are sent to workers, which are processes of the child
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
         "PYTHONUNBUFFERED": "1",
     }

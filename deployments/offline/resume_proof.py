@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from deployments.offline.offline_engine import CutCounts, MadeBy, OfflineEngine, Tokens
 
 PROMPTS, ANSWER_TOKENS, CUTS = 16, 64, (1, 7, 20, 41, 63)
-# Of prompts, in tokens: shorter and longer than a block of a KV cache.
+# Lengths of prompts, in tokens: shorter and longer than a block of a KV cache.
 LENGTHS = (5, 12, 31, 64, 90, 150)
 TEXT = (
     "A river begins as rain. It gathers in hollows, finds the lowest stone and goes on from there. "

@@ -25,7 +25,7 @@ from weights.prompts import Conversation
 from weights.speculation import SpeculationCandidate, acceptance_of, expected_tokens
 
 WARM_UP_TOKENS = 8
-# Drafts of these may be shortened while the engine runs; those of others have one length.
+# Drafts of these methods may be shortened while the engine runs; others have one length.
 SHORTENED = frozenset({"ngram", "draft_model", "eagle", "eagle3", "mtp"})
 
 Report = Callable[[str], None]

@@ -21,9 +21,9 @@ from weights.drafts import first_layers
 
 METHODS = ("ngram", "suffix", "draft_model")
 OWN = "as in the fleet file"
-# of shorter repetitions more are found and fewer go on
+# shorter repetitions are more frequent, but continue less often
 NGRAM = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5}
-# Rounds repeat the prompts: answers of an earlier round, remembered, would be drafted whole.
+# Rounds repeat the prompts, so cached answers of an earlier round would be drafted in full.
 SUFFIX = {"method": "suffix", "suffix_decoding_max_cached_requests": 0}
 # vLLM's default of suffix_decoding_max_tree_depth
 SUFFIX_LENGTH = 24
@@ -99,7 +99,8 @@ def engine_args_without(pool: Pool, concurrency: int, apart: bool) -> dict[str, 
     args: dict[str, Any] = {k.replace("-", "_"): v for k, v in pool.engine_args.items()}
     args = {k: v for k, v in args.items() if k not in ("speculative_config", *_SHORT_FORMS)}
     args["max_num_seqs"] = concurrency
-    # every round asks the same: found in the cache, prompts would cost nothing from the second on
+    # all rounds have the same prompts: if they were cached, they would cost nothing from the second
+    # round on
     args["enable_prefix_caching"] = False
     if not apart:
         given = args.get("gpu_memory_utilization")
@@ -142,7 +143,7 @@ def _own_way(own: Mapping[str, Any], lengths: tuple[int, ...]) -> Way:
         return Way(OWN, config, (given or depth,))
     if given is None:
         return Way(OWN, own, lengths)
-    # heads were trained to guess so far
+    # the number of tokens that the heads were trained to predict
     shorter = tuple(length for length in lengths if length < given)
     return Way(OWN, own, (*shorter, given))
 

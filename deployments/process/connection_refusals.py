@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-# Every code below, so that all of them are counted from 0 on.
+# Every code below, so that each has a counter that starts at 0.
 CODES = (
     "body_too_slow",
     "headers_timeout",

@@ -42,11 +42,11 @@ from deployments.process.unchunked import unchunked
 logger = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 8192
-# Files a process has open besides its clients' connections and its own to engines.
+# Open files of a process besides its connections to clients and engines.
 OTHER_FILES = 256
 COMPLAINT_PERIOD_S = 60.0
 
-# Of this process, by the code of the answer.
+# Refusals of this process, by the code of the answer.
 refused: Counter[str] = Counter()
 
 
@@ -104,22 +104,22 @@ class BoundedConnection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
-        # this server's connections between two requests, the longest idle first
+        # this server's connections between two requests, the one idle for longest first
         self._idle = idle
         self._look_timer: asyncio.TimerHandle
         self._refused_at: float | None = None
         self._refusal: ConnectionRefusal | None = None
-        # since when a head or a body is awaited
+        # start of the wait for a head or a body
         self._head_since: float | None = None
         self._body_since: float | None = None
         self._body_bytes = 0
-        # how much of the body had come at the latest looks, oldest first
+        # size of the received body at the latest looks, oldest first
         self._body_looks: deque[tuple[float, int]] = deque()
-        # read since the parser last handed over something that it had kept
+        # bytes read since the parser last passed on something that it had kept
         self._kept_bytes = 0
         self._untaken_bytes = 0
         self._untaken_since = 0.0
-        # `cycle` is the last one that was read, which may wait for this one's answer
+        # `cycle` is the last request that was read, which may wait for this one's answer
         self._answering: RequestResponseCycle | None = None
 
     @property
@@ -172,7 +172,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        # not before: a client that sends empty lines alone keeps no connection
+        # not earlier, so that a client that only sends empty lines does not keep a connection
         self._unset_keepalive_if_required()
         self._kept_bytes = 0
         if self._head_since is None:
@@ -190,10 +190,10 @@ class BoundedConnection(HttpToolsProtocol):
         else:
             self._refusal = ambiguous(self.parser.get_http_version(), self.headers)
         if self._refusal is not None:
-            raise ValueError(self._refusal.code)  # ends the parser's run over what was read
+            raise ValueError(self._refusal.code)  # ends the parser's run over the received bytes
         if self.parser.should_upgrade():
             return
-        # armed again when an answer ended after this head had begun
+        # it was set again if an answer ended after this head had started
         self._unset_keepalive_if_required()
         self._head_since = None
         self._await_body(self.loop.time())
@@ -246,7 +246,7 @@ class BoundedConnection(HttpToolsProtocol):
         late_s = now - self._look_timer.when()
         self._look_later()
         if late_s > limits.look_period_s:
-            return  # the process stood still, and may not have read what has long come
+            return  # the process was blocked, and may have unread data
         if self.transport.is_closing():
             self._abort_untaken(now)
         elif self._refused_at is not None:
@@ -257,7 +257,7 @@ class BoundedConnection(HttpToolsProtocol):
                 self._give_up_head()
         elif self._body_since is not None:
             if self.flow.read_paused or self.cycle.waiting_for_100_continue:
-                self._await_body(now)  # it waits for us
+                self._await_body(now)  # the client waits for this process
             elif self._is_too_slow(now, self._body_since):
                 self._refuse(body_too_slow(limits.body_grace_s, limits.body_bytes_per_s))
 
@@ -279,7 +279,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _give_up_head(self) -> None:
         if self.scope is None:
-            self.transport.close()  # nobody has asked: browsers connect before they need to
+            self.transport.close()  # no request was started: browsers connect before they need to
         else:
             self._refuse(head_timeout(self._limits.head_s))
 

@@ -49,7 +49,7 @@ class _QuietServer(uvicorn.Server):
 
     async def main_loop(self) -> None:
         loop = asyncio.get_running_loop()
-        # 0: the tick of a second that renews the header
+        # 0: the tick of each second, which renews the header
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(until_next(TICK_S, loop.time())):
@@ -99,7 +99,7 @@ class HttpServer:
                 access_log=False,
                 log_config=None,
                 server_header=False,
-                # anyone on this machine could write any address into our logs
+                # otherwise any process on this machine could forge addresses in the logs
                 proxy_headers=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 backlog=2048,
@@ -120,7 +120,7 @@ class HttpServer:
         if port:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Linux has it, and the connections that are accepted inherit it
+        # Linux has it, and accepted connections inherit it
         if self._unacknowledged_s and hasattr(socket, "TCP_USER_TIMEOUT"):
             milliseconds = int(1000 * self._unacknowledged_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

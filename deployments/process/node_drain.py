@@ -25,9 +25,9 @@ from common.private_folder import made_private, user_folder
 logger = logging.getLogger("ray.serve")
 
 PERIOD_S = 0.2
-# How often a process looks whether its node is drained.
+# How often a process checks whether its node is being drained.
 LOOK_PERIOD_S = 0.5
-# A request that was placed just before the others heard of it is still on its way.
+# A request that was placed just before the others learned of the drain is still to arrive.
 SETTLE_S = 2.0
 ASKED = "drain"
 _SERVING = "-"
@@ -54,7 +54,7 @@ async def _follow(
     told = folder / str(os.getpid())
     try:
         write(told, _SERVING)
-        while not (folder / ASKED).exists():  # another process makes it
+        while not (folder / ASKED).exists():  # another process creates it
             # aligned with other loops: an idle process is woken once for all of them
             now = asyncio.get_running_loop().time()
             await asyncio.sleep(until_next(LOOK_PERIOD_S, now))
@@ -79,7 +79,8 @@ def ask(folder: Path, after_s: float, within_s: float) -> None:
 def _tell_ray(node_id: str, within_s: float) -> None:
     """Report the drain to Ray, if it answers. Otherwise Ray Serve replaces the replicas when they
     are gone."""
-    # not at the top: who asks for a drain does without Ray, and does not wait for its import
+    # not at the top: a process that requests a drain does not need Ray, and must not wait for its
+    # import
     import ray
     from ray._private.worker import global_worker
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]

@@ -42,7 +42,7 @@ class ChunkedPieces:
     @property
     def take_one(self) -> bool:
         cycle = self._cycle
-        # False of an answer with a length, None before its headers are out
+        # False for an answer with a length, None before its headers are sent
         return (
             cycle.chunked_encoding is True
             and not self._flow.write_paused

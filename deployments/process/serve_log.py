@@ -26,10 +26,10 @@ from ray import serve
 from ray.serve.exceptions import RayServeException
 
 OWN_PACKAGES = ("autoscaling", "deployments", "observability", "router")
-# What these have to say goes to the process's stderr otherwise, where nobody sees whose it is.
+# Otherwise these log to the process's stderr, without the name of their component.
 OTHER_LOGGERS = ("opentelemetry", "uvicorn.error")
 
-# The request that the running task serves.
+# The request of the current task.
 current_request: ContextVar[str] = ContextVar("current_request", default="")
 
 
@@ -89,13 +89,13 @@ class JsonLines(logging.Formatter):
         if request_id:
             line["request_id"] = request_id
         if record.exc_info and record.exc_info[1] is not None:
-            # uvicorn tells of requests, too, from outside their tasks
+            # uvicorn also logs about requests outside their tasks
             may_quote = bool(request_id) or record.name.startswith("uvicorn")
             line["exception"] = _exception(record.exc_info[1], may_quote)
         line |= getattr(record, "facts", {})
         try:
             return msgspec.json.encode(line, enc_hook=str).decode()
-        except UnicodeEncodeError:  # half a character, as JSON may contain
+        except UnicodeEncodeError:  # a lone surrogate, as JSON may contain
             return json.dumps(line, default=str)
 
 
@@ -103,7 +103,7 @@ class _LogFile(RotatingFileHandler):
     """Serve's file, which rotates as Serve's does."""
 
     def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: N802
-        # the standard one formats the record to see how long it is, and looks at the disk
+        # the standard method formats the record to get its length, and checks the disk
         return self.stream is not None and 0 < self.maxBytes <= self.stream.tell()
 
 
@@ -129,7 +129,7 @@ def _whose(component: str) -> dict[str, str]:
     """Return the component's names. An engine's deployment is named after its pool."""
     try:
         context = serve.get_replica_context()
-    except RayServeException:  # no replica
+    except RayServeException:  # not in a replica
         return {}
     whose = {"replica": context.replica_id.unique_id}
     return whose | {"pool": context.deployment} if component == "engine" else whose

@@ -24,7 +24,7 @@ def unchunked(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:
                 if not has_length:
                     cycle.chunked_encoding = False
             elif not has_length:
-                # what uvicorn compares each piece with
+                # uvicorn compares each piece with it
                 cycle.expected_content_length = len(message.get("body", b""))
             await send(message)
 

@@ -16,7 +16,7 @@ def messages_of(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the request's messages. `fields` stays unchanged."""
     if fields.get("chat_template") is not None:
         raise Unknowable("a chat template in the request")
-    # A prefill engine sends the prompt's tokens along; who routed to it knows them already.
+    # A prefill engine sends the prompt's tokens too; the router in front of it already knows them.
     if mapping_of(fields, "kv_transfer_params").get("prompt_token_ids") is not None:
         raise Unknowable("token ids from another engine")
     return [_kept(message) for message in objects_of(fields, "messages")]

@@ -15,10 +15,10 @@ from deployments.prompt.unknowable import Unknowable, text_of
 
 Conversation = list[dict[str, Any]]
 
-# Fields of a text part that are passed on to templates which take parts. Of others, some are
-# dropped and some make the part an image.
+# Fields of a text part that are passed to templates that take parts. Of the other fields, some are
+# dropped and some turn the part into an image.
 _PASSED_ON = {"cache_control"}
-# A line that Claude Code puts into system prompts; it changes with every request.
+# A line that Claude Code adds to system prompts; it changes with every request.
 _BILLING_LINE = "x-anthropic-billing-header"
 
 
@@ -34,9 +34,9 @@ def conversation_of(
 
 def _seen(message: Mapping[str, Any], content_format: str) -> dict[str, Any]:
     role, content = text_of(message, "role"), message.get("content")
-    # Few templates take a tool's result in parts, so vLLM gives none of them one.
+    # Few templates accept a tool's result in parts, so vLLM never passes it in parts.
     as_parts = content_format == "openai" and role != "tool"
-    # a long chat has hundreds of messages that are one text each
+    # a long chat has hundreds of messages with one text each
     if as_parts or role == "system" or not isinstance(content, str):
         parts = _parts(content)
         if role == "system":

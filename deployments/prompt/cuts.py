@@ -13,9 +13,9 @@ from collections.abc import Collection, Sequence
 
 from tokenizers import AddedToken, Tokenizer
 
-# A piece is no shorter, but for the last: each costs its share of time and memory.
+# Minimum length of a piece, except the last: each has a fixed cost in time and memory.
 MIN_PIECE_CHARS = 1024
-# No space, which its neighbour may swallow, and no part of a word, which may end its neighbour.
+# Not a space, which the tokens next to it may absorb, and not part of a word, which may end there.
 _NO_PART_OF_A_WORD = frozenset(string.punctuation) - {"_"}
 
 

@@ -64,7 +64,7 @@ def _add(item: Mapping[str, Any], messages: list[dict[str, Any]]) -> None:
     """Add one item: as a new message, or to the assistant's last one."""
     kind = item.get("type", "message")
     if kind == "function_call_output":
-        # its content may be a list, which only vLLM's own models can tell apart
+        # the content may be a list, whose kinds only vLLM's models distinguish
         content, call_id = text_of(item, "output"), text_of(item, "call_id")
         messages.append({"role": "tool", "content": content, "tool_call_id": call_id})
     elif kind == "function_call":

@@ -24,8 +24,8 @@ from deployments.prompt.unknowable import Unknowable
 
 Message = Mapping[str, Any]
 
-# transformers' own: a template that shows a message twice leaves it in the prompt. Its last
-# space tells whether the template strips.
+# transformers' mark: a template that shows a message twice leaves it in the prompt. Its last space
+# shows whether the template strips text.
 _END_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 
 _NUMBERS_OF_A_LOOP = frozenset(("first", "last", "index", "index0"))

@@ -11,8 +11,8 @@ from typing import Any
 
 from deployments.prompt.unknowable import Unknowable
 
-# Parameters of vLLM's and transformers' own functions on the way to the template. Some are
-# refused there, some change how the prompt is made, none is only a variable.
+# Parameters of functions in vLLM and transformers before the template. Some are refused there, some
+# change how the prompt is made, and none is only a variable.
 RESERVED = frozenset(
     (
         *("self", "conversation", "conversations", "messages", "tools", "documents"),
@@ -21,7 +21,7 @@ RESERVED = frozenset(
         "return_assistant_tokens_mask",
     )
 )
-# What a request says elsewhere, and only there.
+# Settings that a request has elsewhere, and only there.
 _OVERRIDDEN = frozenset(("add_generation_prompt", "continue_final_message"))
 _UNSET = (None, "auto")
 

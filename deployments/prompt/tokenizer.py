@@ -19,9 +19,9 @@ from deployments.prompt.cuts import pieces, safe_to_cut_before
 from deployments.prompt.facts import RendererFacts
 from deployments.prompt.unknowable import Unknowable
 
-# A prompt that fills the context has four or five characters a token, rarely six.
+# A prompt that fills the context has four or five characters per token, rarely six.
 _MOST_CHARS_PER_TOKEN = 8
-# Characters that never take long.
+# Number of characters that never take long.
 _FEW_CHARS = 65536
 
 
@@ -59,7 +59,7 @@ class PromptTokenizer:
         self._elsewhere = elsewhere
         try:
             self._tokenizer = Tokenizer.from_str(facts.tokenizer)
-        except Exception as error:  # the Rust tokenizer raises nothing narrower
+        except Exception as error:  # the Rust tokenizer raises no narrower error
             raise ValueError("the engine's tokenizer cannot be rebuilt here") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

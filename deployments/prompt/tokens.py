@@ -28,7 +28,7 @@ from deployments.prompt.unknowable import (
 
 logger = logging.getLogger(__name__)
 
-# vLLM's default for /v1/completions; it matters only where a prompt is cut to fit.
+# vLLM's default for /v1/completions; it matters only if a prompt is truncated to fit.
 _COMPLETION_MAX_TOKENS = 16
 
 Result = TypeVar("Result")
@@ -105,8 +105,8 @@ class PromptTokens:
             return made_of(asked(fields))
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # a panic of the Rust tokenizer is no Exception
-            # by its type alone: a message may quote the prompt
+        except BaseException as error:  # a panic of the Rust tokenizer is not an Exception
+            # only by its type, because a message may quote the prompt
             why = str(error) if isinstance(error, Unknowable) else type(error).__name__
             logger.debug("%s: the prompt's tokens are unknown here: %s", path, why)
             return None
@@ -143,7 +143,7 @@ class PromptTokens:
     def _response(self, fields: Mapping[str, Any]) -> _Asked:
         asked = mapping_of(fields, "chat_template_kwargs")
         if any(value in (None, "auto") for value in asked.values()):
-            # vLLM merges these twice here, and what they mean depends on how
+            # vLLM merges these twice here, and the result depends on how
             raise Unknowable("an unset chat_template_kwarg")
         continued = responses.continues_last_message(fields)
         text = self._rendered(
@@ -194,7 +194,7 @@ class PromptTokens:
             raise Unknowable("more messages than tokens")
         template, content_format = chosen
         conversation = conversation_of(messages, content_format, template.knows_developers)
-        # before it is rendered: a template may take seconds for megabytes
+        # before the prompt is rendered: a template may take seconds for megabytes
         self._tokenizer.check_length(sum(len(str(of.get("content") or "")) for of in conversation))
         if not continue_final_message:
             return template.render(conversation, tools, documents, add_generation_prompt, kwargs)
@@ -220,7 +220,7 @@ def _compiled(template: ChatTemplate | None, facts: RendererFacts) -> tuple[Temp
         return None
     try:
         return Template(template.text, facts.special_tokens), template.content_format
-    except Exception as error:  # whatever it is, the engine meets it too; completions go on
+    except Exception as error:  # any error: the engine has the same; completions still work
         logger.warning("a chat template of an engine does not compile: %s", type(error).__name__)
         return None
 

@@ -69,7 +69,7 @@ from weights.speculation_rule import SpeculationReport, WhenSlower
 
 logger = logging.getLogger("ray.serve")
 
-# vLLM takes an empty list for any host. This name can never be one (RFC 6761).
+# vLLM takes an empty list for any host. This name is never a host (RFC 6761).
 NO_HOSTS = ["none.invalid"]
 
 
@@ -100,8 +100,9 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
     ) -> AsyncGenerator[Any, None]:
         constraints.refuse_huge(sampling_params)
-        # "full": vLLM sends the events of the blocks it reuses, too. Never what a client says in
-        # `vllm_xargs`: those events would be counted as blocks that are never evicted.
+        # "full": vLLM also sends the events of the blocks that it reuses. A client's value in
+        # `vllm_xargs` is never used: those events would be counted as blocks that are never
+        # evicted.
         mode = "full" if self.reports_reuse else "incremental"
         extra_args = {**(sampling_params.extra_args or {}), "kv_cache_report_mode": mode}
         for own in (KNOWN_TOKENS, SLOW):
@@ -141,7 +142,7 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
                     if structured
                     else None
                 )
-                # from here on it is in the engine's queue
+                # from here on the request is in the engine's queue
                 request = self.requests[key] = _Request(request_id, uncached, sequences)
                 if turn is not None:
                     sampling_params.extra_args[SLOW] = True
@@ -179,7 +180,8 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         waiting, running, now = 0, 0, time.monotonic()
         queued: list[tuple[float, int]] = []
         for request in self.requests.values():
-            # an answer in one piece yields nothing before its end: vLLM's own state of it tells
+            # an answer in one piece yields nothing before its end, but vLLM's state shows its first
+            # token
             if not request.has_first_token:
                 own = [states.get(name) for name in ids_of.get(request.request_id, ())]
                 if any(s and not s.is_prefilling for s in own):
@@ -192,7 +194,7 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         return waiting, running, queued_tokens(queued, self.first_token_at, now, prefill_rate)
 
     async def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
-        # vLLM sends the event with its next step, which may be long in coming
+        # vLLM sends the event with its next step, which may be much later
         done = bool(await super().reset_prefix_cache(*args, **kwargs))
         if done:
             self.on_cache_dropped()
@@ -269,7 +271,7 @@ class VllmEngine:
         args = parse(here.get(model, model), served_model_name, with_folders(named, here))
         _import_parser_plugins(args)
         stats = EngineStats()
-        # private to this user, and no port: events carry prompts
+        # private to this user, and not a port: events contain prompts
         folder = tempfile.TemporaryDirectory(prefix="antefix-")
         vllm_args = _engine_args(args, folder.name)
         config = vllm_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
@@ -390,7 +392,7 @@ def _engine_args(args: Namespace, folder: str) -> AsyncEngineArgs:
     if chosen.enable_lora and current_platform.is_cpu():
         keep_a_slot_for_no_adapter(chosen, len(args.lora_modules or ()))
     if chosen.otlp_traces_endpoint is None and (traces := engine_environment(os.environ)):
-        os.environ.update(traces)  # vLLM's own processes look for the rest of it there
+        os.environ.update(traces)  # vLLM's processes read the other variables
         chosen.otlp_traces_endpoint = traces[TRACES_ENDPOINT]
     endpoint, replay = _event_endpoints(folder)
     chosen.kv_events_config = KVEventsConfig(

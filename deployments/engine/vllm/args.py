@@ -60,7 +60,7 @@ def to_cli(engine_args: Mapping[str, Any]) -> list[str]:
         elif isinstance(value, list):
             words += [flag, *map(_word, value)]
         else:
-            # --flag=value, so that a value may begin with - and a flag without one refuses it
+            # --flag=value, so that a value may start with - and a flag without a value refuses one
             words.append(f"{flag}={_word(value)}")
     return words
 
@@ -73,7 +73,7 @@ def parse(model: str, served_model_name: str, engine_args: Mapping[str, Any]) ->
     named = {"model": model, "served_model_name": [served_model_name]}
     words = to_cli({**_without_idle_flags(engine_args), **named})
     args: argparse.Namespace = _parser().parse_args(words)
-    # in its developer mode, vLLM would log what it refuses, and with it prompts
+    # in its developer mode, vLLM would log refused requests, and prompts with them
     args.log_error_stack = bool(engine_args.get("log_error_stack"))
     return args
 
@@ -278,7 +278,7 @@ def _broken_speculation(
 
 def main() -> None:
     """stdin: {pool: engine_args}. stdout: a list of faults, each with its pool."""
-    # vLLM logs to stdout: keep that for the answer alone
+    # vLLM logs to stdout, which is reserved for the answer
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     refused = [

@@ -28,7 +28,7 @@ class CallTokens:
     def __init__(self, exchange: Confirmation | None, counted_elsewhere: bool) -> None:
         self._exchange = exchange
         self._counted_elsewhere = counted_elsewhere
-        self._sequences: list[Any] = []  # vLLM's states of them
+        self._sequences: list[Any] = []  # vLLM's states of the sequences
         self._yielded = 0
         self._has_first = False
         if exchange is not None:

@@ -22,7 +22,7 @@ logger = logging.getLogger("ray.serve")
 
 FOLDER = "ANTEFIX_COMPILE_CACHE"
 _BELOW = {"VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton"}
-# vLLM lists in it what it compiled where it makes no AOT artifact, and writes it in place.
+# vLLM lists compiled graphs in this file if it makes no AOT artifact, and writes it in place.
 _LISTS = "torch_compile_cache/*/rank_*/*/vllm_compile_cache.py"
 
 
@@ -52,7 +52,7 @@ def _remove_broken_lists(root: Path) -> None:
     for path in root.glob(_LISTS):
         try:
             ast.literal_eval(path.read_text(encoding="utf-8"))
-        except OSError:  # another engine's
+        except OSError:  # another engine removed it
             continue
         except (ValueError, SyntaxError):
             path.unlink(missing_ok=True)

@@ -15,19 +15,19 @@ from typing import Any
 
 from deployments.wire.plain_constraints import NAMED, compiled_size
 
-# Of UTF-8, without the descriptions in a schema.
+# Bytes of UTF-8, without the descriptions in a schema.
 MOST_BYTES = 65_536
 # A structural tag holds the schemas of all tools.
 MOST_TAG_BYTES = 262_144
 MOST_ALTERNATIVES = 1_000
 MOST_PROPERTIES = 2_000
-# llguidance writes each of an array's items out: with 10^9 of them the replica's process ran out
-# of memory and died, with 10^6 it was busy for 13 s.
+# llguidance expands the items of an array. With 10^9 of them the replica's process ran out of
+# memory and died; with 10^6 it was busy for 13 s.
 MOST_ITEMS = 10_000
 MOST_LENGTH = 1_000_000
-# Of one pattern, where the repetitions of nested groups multiply.
+# Limit for one pattern, in which the repetitions of nested groups multiply.
 MOST_REPETITIONS = 100_000
-# Descriptions compile to nothing, and are still parsed.
+# Descriptions compile to nothing, but are parsed.
 MOST_DOCUMENT_BYTES = 1_048_576
 
 _KEYWORD_BOUNDS = {
@@ -36,11 +36,11 @@ _KEYWORD_BOUNDS = {
     **dict.fromkeys(("minLength", "maxLength"), MOST_LENGTH),
 }
 _LISTS = ("enum", "anyOf", "oneOf", "allOf", "prefixItems", "tags", "elements", "triggers", "type")
-# What holds an instance, and no schema.
+# Keywords that contain an instance, not a schema.
 _DATA = frozenset({"const", "enum", "default", "examples"})
 _REPEAT = re.compile(r"\s*(\d*)\s*(,?)\s*(\d*)\s*\}|\s*(\d+)\s*\.\.\s*(\d+)")
 _MOST_DIGITS = 18
-# Python refuses to print integers of more than 4,300 digits.
+# Python does not print integers of more than 4,300 digits.
 _UNPRINTABLE = 10**_MOST_DIGITS
 
 
@@ -168,8 +168,8 @@ def shape_of(pattern: str, is_grammar: bool = False) -> Shape:
     In a grammar `"..."` and `'...'` are strings, and `~ n..m` repeats as well.
     """
     bars, innermost = 0, 1
-    opened: list[int] = []  # for each open group: the most repetitions within it
-    last = 1  # of the element before
+    opened: list[int] = []  # for each open group: the highest number of repetitions within it
+    last = 1  # of the previous element
     at, end = 0, len(pattern)
     while at < end:
         char = pattern[at]
@@ -212,7 +212,7 @@ def _end_of_class(pattern: str, at: int) -> int:
         elif pattern[at] == "]" and at > start:
             return at + 1
         at += 1
-    return start  # it is none
+    return start  # it is not a set
 
 
 def _end_of_string(pattern: str, at: int, quote: str) -> int:

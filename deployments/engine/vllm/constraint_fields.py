@@ -53,7 +53,7 @@ class Sent:
         return "tools" if tools else self.format_field
 
 
-# By the task that serves a request.
+# Set by the task that serves a request.
 current: ContextVar[Sent | None] = ContextVar("sent constraints", default=None)
 
 
@@ -71,7 +71,7 @@ def remember_fields(state: Any) -> None:
         ("completion", "create_completion", sent_to_chat),
         ("responses", "create_responses", sent_to_responses),
     ):
-        serving = getattr(state, f"openai_serving_{api}", None)  # the model may have no such API
+        serving = getattr(state, f"openai_serving_{api}", None)  # the model may not have this API
         if serving is not None:
             setattr(serving, method, _remembering(getattr(serving, method), read))
 

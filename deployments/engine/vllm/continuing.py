@@ -35,8 +35,8 @@ from deployments.wire import confirmation, continuation
 from deployments.wire.confirmation import Confirmation
 from deployments.wire.continuation import RESPONSES_PATH, Continuation, Known
 
-# Arguments that decide when a token is computed, beside which others and where it is kept, and not
-# which it is: a rollout of one of these need not end answers where they began.
+# Arguments that decide when and where a token is computed, but not which token it is. An update of
+# one of these can still continue answers of the previous engines.
 _OF_SCHEDULING = frozenset(
     {
         *("async_scheduling", "enable_chunked_prefill", "enable_prefix_caching"),
@@ -96,7 +96,7 @@ def made_by(model: str, engine_args: Mapping[str, Any], config: Any) -> str:
     named = {key.replace("-", "_"): value for key, value in engine_args.items()}
     kept = {key: value for key, value in named.items() if key not in _OF_SCHEDULING}
     told = [vllm_version, Path(model).name, kept]
-    # nothing of these on V1 and a CPU: engines of the last release say the same
+    # none of these on V1 and a CPU, so that engines of the last release report the same
     told += [current_platform.device_type] * (not current_platform.is_cpu())
     told += ["V2"] * bool(config.use_v2_model_runner)
     return sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
@@ -111,7 +111,7 @@ class Continuing:
     """
 
     def __init__(self, engine: Any, made_by: str, resume: Resume) -> None:
-        self.no_responses: str | None = None  # why not, once that is known
+        self.no_responses: str | None = None  # the reason, once it is known
         self._made_by = made_by
         self._resume = resume
         self._config = engine.vllm_config
@@ -120,7 +120,7 @@ class Continuing:
         self._processor = engine.output_processor
         self._process = self._processor.process_outputs
         self._add: Callable[[Any], Awaitable[None]] = engine.engine_core.add_request_async
-        # answers in one piece, by vLLM's own id: they yield nothing before their end
+        # answers in one piece, by vLLM's id: they yield nothing before their end
         self._told: dict[str, _Told] = {}
         self._processor.process_outputs = self._process_outputs
         engine.engine_core.add_request_async = self._add_request
@@ -139,7 +139,7 @@ class Continuing:
             reason = self.no_responses or reason
         if self._resume.mode == "off":
             reason = self._resume.why
-        if exchange.prompts > 1:  # whose tokens they are is not told
+        if exchange.prompts > 1:  # tokens are not assigned to prompts
             reason = "it has several prompts"
         if exchange.known is not None and exchange.known.engine not in ("", self._made_by):
             reason = "another model, vLLM or engine arguments began it"
@@ -180,11 +180,11 @@ class Continuing:
                 self._replay(exchange, known, request)
             state = self._processor.request_states.get(request.request_id)
             if state is None:
-                return  # this choice had ended
+                return  # this choice had already ended
             if exchange.in_one_piece:
                 self._told[request.request_id] = _Told(exchange, confirmation.current.get(), state)
             if known is not None:
-                # vLLM has n choices share one object
+                # vLLM shares one object among n choices
                 params = request.sampling_params = copy(request.sampling_params)
                 tokens = known.token_ids(state.request_index)
                 params.extra_args = {**(params.extra_args or {}), KNOWN_TOKENS: tokens}
@@ -219,9 +219,9 @@ class Continuing:
         finally:
             processor.tracing_enabled = tracing
         for state in choices.values():
-            # its next token is the first that this engine computes: no gap is counted
+            # the next token is the first that this engine computes, so no gap is counted
             state.is_prefilling = True
-            # and its prompt tells nothing of how fast prompts are computed
+            # and the prompt does not count for the prefill rate
             state.prompt_len = known.cached_tokens
         _yield_first(first.queue, replayed, exchange)
 
@@ -232,7 +232,7 @@ def tell_chunks(exchange: Continuation, output: Any) -> None:
     Raises VLLMValidationError if the replay gave fewer events than the client has, because the next
     events would not continue them.
     """
-    # without any token a chat's client may have the event of its role
+    # before any token, a chat's client may have received the event with the role
     if exchange.first_events.missing and exchange.known_tokens:
         raise _refused(exchange, "The engine generated different events from the tokens received.")
     if not exchange.in_one_piece:

@@ -15,7 +15,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-# In `extra_args` of a request on its way to the engine, and never a client's (`adapter.generate`).
+# In `extra_args` of a request to the engine, and never from a client (`adapter.generate`).
 KNOWN_TOKENS = "antefix_known_tokens"
 
 
@@ -43,8 +43,8 @@ def _start_requests_with_outputs() -> None:
         tokens = known_tokens(made.sampling_params)
         if tokens:
             made.append_output_token_ids(tokens)
-            # it is of prompts, and vLLM asserts that no more than the prompt is cached: that
-            # assertion ends the engine
+            # these are for prompts, and a failed assertion of vLLM that at most the prompt is
+            # cached would end the engine
             made.prefill_stats = None
         return made
 
@@ -94,11 +94,11 @@ def _tell_workers() -> None:
 
     def add_request(self: InputBatch, request: Any) -> Any:
         tokens = known_tokens(request.sampling_params)
-        # a worker's list is empty once only: whoever shares it must see the same one
+        # a worker's list is empty only once, and everything that shares it must see the same list
         if tokens and not request.output_token_ids:
             request.output_token_ids.extend(tokens)
             if request.generator is not None:
-                for _ in tokens:  # one draw a token, as the CPU's sampler makes it
+                for _ in tokens:  # one draw per token, as in the CPU's sampler
                     torch.randint(0, 2**31, (1,), generator=request.generator, dtype=torch.long)
         return add(self, request)
 

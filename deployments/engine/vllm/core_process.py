@@ -37,13 +37,13 @@ from deployments.engine.vllm.heartbeat import HEARTBEAT
 
 logger = logging.getLogger("ray.serve")
 
-# Variable -> value, None: not set.
+# Variable -> value; None: not set.
 Changes = Mapping[str, str | None]
 
-# How long an engine waits for a process that was begun and has not imported all yet: where that
-# takes minutes, one that is begun anew takes them as well. And how long for one that does nothing.
+# How long an engine waits for a started process that is still importing: if that takes minutes, a
+# new one takes them as well. And how long for one that does nothing.
 READY_S, QUIET_S, _LITTLE_S = 300.0, 3.0, 0.1
-# Computes, or waits for a core or a disk.
+# The process computes, or waits for a core or a disk.
 _AT_WORK = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 _ASKED, _READY = "are you ready", "ready"
 _MODULES = (
@@ -56,10 +56,10 @@ _MODULES = (
 )
 _WORKERS = {"cpu": "vllm.v1.worker.cpu_worker", "cuda": "vllm.v1.worker.gpu_worker"}
 _NAME = "EngineCore"
-# Whether it is set is read at import; where it leads, a folder for each replica, with each metric.
+# An import checks whether it is set; each metric reads its value, a folder per replica.
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 _SPAWN = multiprocessing.get_context("spawn")
-# Before Ray has told this process which actor it is, where this is imported by Ray's hook.
+# Taken before Ray assigns an actor to this process, if Ray's hook imports this module.
 _AT_FIRST = dict(os.environ)
 
 
@@ -91,7 +91,7 @@ class CoreProcess:
             self.process.start()
         theirs.close()
         self._imports = bool(modules)
-        # multiprocessing waits for its children when it ends: this one waits for us
+        # multiprocessing waits at exit for its child processes, and this one waits for its parent
         self._at_exit = Finalize(self, self._told.close, exitpriority=10)
 
     def why_not(self, name: str = _NAME) -> str:
@@ -151,7 +151,7 @@ def _become(told: Connection, modules: Sequence[str]) -> None:
                 told.send(_READY)
             changes, sys.path[:] = told.recv()
             job = told.recv_bytes()
-        except (EOFError, ConnectionError):  # whoever began it has ended, or does without
+        except (EOFError, ConnectionError):  # the parent has ended, or does not need it
             return
         told.close()
         _apply(changes)
@@ -186,7 +186,7 @@ class _EngineProcess:
         began = _kept_or_new(self._process.name)
         try:
             began.run(self._target, self._kwargs)
-        except Exception as error:  # what cannot be sent over a pipe, or a process that has ended
+        except Exception as error:  # an object that cannot be pickled, or a process that has ended
             logger.warning("vLLM starts the engine's process itself: %r", error)
             began.end()
             self._process.start()

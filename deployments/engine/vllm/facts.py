@@ -29,14 +29,15 @@ from deployments.prompt.template_kwargs import RESERVED
 
 logger = logging.getLogger(__name__)
 
-# Classes whose way from text to tokens is the Rust tokenizer's, and methods that are that way.
+# Classes that turn text into tokens with the Rust tokenizer, and the methods that do it.
 _PLAIN_MODULES = {
     "transformers.tokenization_utils_base",
     "transformers.tokenization_utils_tokenizers",
     "vllm.tokenizers.hf",
 }
 _WAY_TO_TOKENS = ("__call__", "_encode_plus", "apply_chat_template", "get_chat_template")
-# A first word, spaces, digits, other scripts, an emoji of several characters, no end of line.
+# A first word, spaces, digits, other scripts and an emoji of several characters, without a newline
+# at the end.
 _PROBE = "Once  upon a time,\n\tin 2031: naïve café, Ελλάς, 東京, नमस्ते 👩‍🚀 a_b(c) "
 
 

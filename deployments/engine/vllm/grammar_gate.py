@@ -31,16 +31,17 @@ from deployments.wire.plain_constraints import KINDS, is_plain
 
 logger = logging.getLogger("ray.serve")
 
-# Compiles that take less need no turn.
+# Shorter compiles need no turn.
 SLOW_CPU_S = 0.05
-# Of a constraint whose trial failed.
+# The verdict on a constraint whose trial failed.
 UNTRIED = TrialVerdict(fits=True, cpu_s=float(MOST_CPU_S), cached_bytes=1024 * 1024)
-# A turn ends after this many times as long as the trial took, and a second, at the latest.
+# A turn ends at the latest after this multiple of the trial's time, plus a second.
 _COMPILE_TIMES = 2.0
 KNOWN = 4096
-# A trial is over within QUICK_CPU_S: some tenants' trials at once are no stuck queue.
+# A quick trial ends within QUICK_CPU_S, so concurrent trials of some tenants do not count as a
+# stuck queue.
 STUCK_S = 5.0
-# Less than an engine keeps (`plugin.GRAMMAR_CACHE_MB`).
+# Less than the cache of an engine (`plugin.GRAMMAR_CACHE_MB`).
 CACHED_BYTES = 32 * 1024 * 1024
 
 
@@ -76,12 +77,12 @@ class GrammarGate:
     def __init__(self, trials: TrialClient, at_once: int | None = None) -> None:
         cores = os.cpu_count() or 1
         self._trials = trials
-        # those of `quick` are over within QUICK_CPU_S
+        # quick ones end within QUICK_CPU_S
         at_once = at_once or (cores + 1) // 2
         self._quick, self._long = GrammarTurns(at_once), GrammarTurns(at_once)
         self._known: OrderedDict[bytes, TrialVerdict] = OrderedDict()
         self._cached = _Cached()
-        # vLLM compiles all with the backend that the first constraint had
+        # vLLM compiles all constraints with the backend of the first one
         self._backend = ""
         # by label of `antefix_grammars`
         self.results: Counter[str] = Counter()

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-# In a request's `extra_args`: its constraint takes long to compile.
+# In a request's `extra_args`: its constraint compiles slowly.
 SLOW = "antefix_slow_grammar"
-# xgrammar's own threads inherit it. Not 19: on busy cores a thread that waits for a core while it
-# holds Python's lock would delay the engine's steps.
+# xgrammar's threads inherit it. Not 19: on busy cores a thread that waits for a core with Python's
+# lock would delay the engine's steps.
 SLOW_NICE = 10
-# Threads for constraints that compile at once.
+# Threads for constraints that compile immediately.
 QUICK_THREADS = 4
 
 
@@ -31,7 +31,8 @@ class GrammarThreads:
     def __init__(self) -> None:
         cores = os.cpu_count() or 1
         self._quick = ThreadPoolExecutor(QUICK_THREADS)
-        # one whose request has left goes on: never fewer threads than turns
+        # a compile continues after its client has left, so there are at least as many threads as
+        # turns
         self._slow = ThreadPoolExecutor(8 + cores, initializer=_yield_to_others)
 
     def submit(self, compile_one: Callable[[Any], Any], request: Any) -> Future[Any]:

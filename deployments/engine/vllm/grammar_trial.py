@@ -42,22 +42,22 @@ from typing import Any
 
 logger = logging.getLogger("vllm.antefix")
 
-# For the engine's process: the socket that the server listens at.
+# For the engine's process: the server's socket.
 SOCKET = "ANTEFIX_GRAMMAR_TRIALS"
 SETUP, TRIAL, STARVED = b"S", b"T", b"starved"
 
-# Of one quick trial; a constraint that compiles within it is no burden to an engine.
+# Limit of a quick trial; a constraint that compiles within it does not slow an engine.
 QUICK_CPU_S = 0.25
-# Of any other trial. xgrammar takes 2 s for a string with `maxLength` 255 or above and a vocabulary
-# of 49,152 tokens, and as long again for each other `maxLength`.
+# Limit of any other trial. xgrammar takes 2 s for a string with `maxLength` 255 or above and a
+# vocabulary of 49,152 tokens. Each other `maxLength` takes the same again.
 MOST_CPU_S = 10
-# More than the server has: xgrammar took 35 MB for 200 properties with a pattern each.
+# In addition to the server's memory: xgrammar took 35 MB for 200 properties with a pattern each.
 MOST_MEMORY_BYTES = 512 * 1024 * 1024
-# vLLM also checks a constraint in the event loop of the replica.
+# vLLM also checks a constraint in the replica's event loop.
 MOST_CHECK_S = 0.2
-# The engine's own threads come first.
+# The engine's threads have priority.
 NICE = 10
-# A trial on idle cores is starved that gets less than this share of one for this long.
+# A trial on idle cores is starved if it gets less than this share of a core for this long.
 STARVED_SHARE, STARVED_S = 0.05, 3.0
 _PR_SET_PDEATHSIG = 1
 
@@ -133,8 +133,8 @@ def _be_a_server(listener: socket.socket) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the workers
-    # an end of a pipe that stays open here would hide that the engine has ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the server does not wait for its workers
+    # an inherited end of a pipe would hide the end of the engine
     os.closerange(3, listener.fileno())
     os.closerange(listener.fileno() + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     os.nice(NICE)
@@ -154,7 +154,7 @@ def _serve(listener: socket.socket) -> None:
                 if asked[:1] == SETUP:
                     compiler = _Compiler(pickle.loads(asked[1:]))
                     gc.collect()
-                    gc.freeze()  # what the workers share stays shared
+                    gc.freeze()  # so that the workers keep sharing this memory
                     connection.sendall(b"{}")
                 elif asked[:1] == TRIAL and compiler is not None and os.fork() == 0:
                     _work(compiler, asked[1:], connection)
@@ -166,7 +166,7 @@ def _work(compiler: _Compiler, asked: bytes, connection: socket.socket) -> None:
     """Run the worker, which ends this process."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        with contextlib.suppress(OSError):  # the first to go where memory is short
+        with contextlib.suppress(OSError):  # the first process to be killed if memory is short
             Path("/proc/self/oom_score_adj").write_text("1000")
         kind = TrialKind(asked[:1].decode())
         _watch(connection, kind)
@@ -185,7 +185,7 @@ def _watch(connection: socket.socket, kind: TrialKind) -> None:
 
     def watch() -> None:
         gone, spent_s = select.poll(), time.process_time()
-        gone.register(connection, 0)  # which asks for POLLHUP and POLLERR only
+        gone.register(connection, 0)  # registers for POLLHUP and POLLERR only
         while not gone.poll(1000 * STARVED_S):
             before_s, spent_s = spent_s, time.process_time()
             if kind == TrialKind.IDLE and spent_s - before_s < STARVED_SHARE * STARVED_S:
@@ -224,7 +224,7 @@ class _Compiler:
         for name in ("xgrammar", "guidance") if chosen == "auto" else (chosen,):
             try:
                 self._backend(name)
-            except Exception as error:  # vLLM reports that for the request that needs it
+            except Exception as error:  # vLLM reports it for the request that needs the backend
                 logger.info("grammars of %s are not tried: %r", name, error)
 
     def tried(self, asked: Mapping[str, Any], kind: TrialKind) -> TrialVerdict:
@@ -236,7 +236,7 @@ class _Compiler:
         fields = dict(asked)
         name = fields.pop("backend", "")
         params = SamplingParams(structured_outputs=StructuredOutputsParams(**fields))
-        if name:  # its vocabulary may take seconds, which are not the constraint's
+        if name:  # loading the vocabulary may take seconds, which do not count for the constraint
             self._backend(name)
         _limit(kind, MOST_MEMORY_BYTES)
         began = time.process_time()
@@ -254,7 +254,7 @@ class _Compiler:
         except MemoryError:
             return TrialVerdict(fits=False, cpu_s=time.process_time() - began, backend=name)
         except Exception as error:
-            # vLLM finds the same, and reports it
+            # vLLM raises and reports the same error
             fits = "bad_alloc" not in str(error)
             return TrialVerdict(fits, time.process_time() - began, name)
         cpu_s = time.process_time() - began

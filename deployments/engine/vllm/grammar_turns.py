@@ -23,7 +23,7 @@ class GrammarTurns:
         self._clock = clock
         self._held: set[str] = set()
         self._waiting: list[_Waiting] = []
-        # the tenant that had the last turn comes last
+        # the tenant with the latest turn is last
         self._last: dict[str, int] = {}
         self._count = 0
 
@@ -65,4 +65,4 @@ class GrammarTurns:
             self._last[one.tenant] = self._count
             one.turn.set_result(None)
         if not self._waiting and not self._held:
-            self._last.clear()  # it grows with tenants
+            self._last.clear()  # otherwise it would grow with each tenant

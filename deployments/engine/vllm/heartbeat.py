@@ -32,11 +32,11 @@ from deployments.engine.vllm.new_steps import Marks, StepsSeen, context_ends
 
 logger = logging.getLogger("vllm.antefix")
 
-# For the engine's process, which vLLM starts: where the file is.
+# For the engine's process, which vLLM starts: the path of the file.
 HEARTBEAT = "ANTEFIX_HEARTBEAT"
-# Has EngineCore write the stack of each of its threads to its log.
+# Makes EngineCore write the stack of each of its threads to its log.
 STACKS_SIGNAL = signal.SIGUSR2
-# vLLM's own limit (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS): workers that take longer end the engine.
+# vLLM's limit (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS): workers that take longer end the engine.
 NEW_STEP_S = 300.0
 
 _SIZE = 4096
@@ -155,7 +155,7 @@ class CoreHeart:
             self._under_way.clear()
         bound_s = inf
         if phase is LoopPhase.STEP and self._is_judged:
-            # a step may compile when it is begun, which delays those before it
+            # a step may compile when it starts, which delays earlier ones
             known = (step.bound_s for step in self._under_way)
             bound_s = max(known, default=self._bound.bound_s(1.0))
         self._beats += 1
@@ -179,7 +179,7 @@ class CoreHeart:
         delayed = any(step.is_new for step in self._under_way)
         step, now = self._under_way.popleft(), self._clock()
         if self._is_plain(scheduled) and not delayed:
-            # until the one before it had ended it waited
+            # the step waited until the previous one had ended
             took_s = now - max(step.began, self._ended_at)
             self._bound.add(scheduled.total_num_scheduled_tokens, took_s)
         self._steps_seen.ended(step.marks)
@@ -223,8 +223,8 @@ def attach(
     heart = CoreHeart(
         HeartbeatFile(path),
         max(1, int(config.model_config.get_hidden_size())),
-        # Workers of another node or of Ray's are not among this process's children: whether they
-        # only wait for a core cannot be seen.
+        # Workers of another node, or of Ray, are not child processes of this one, so it is unknown
+        # whether they only wait for a core.
         is_judged=parallel.nnodes == 1
         and "ray" not in str(parallel.distributed_executor_backend).lower(),
         has_adapters=config.lora_config is not None,

@@ -23,7 +23,7 @@ def draft_nothing_while_off() -> None:
     def propose_as_many(
         self: Any, *args: Any, num_speculative_tokens: int | None = None, **kwargs: Any
     ) -> Any:
-        # ranks of an engine's data parallelism draft together, or wait for each other
+        # data-parallel ranks of an engine draft together, or wait for each other
         self.antefix_is_off = num_speculative_tokens == 0 and self.dp_size == 1
         return propose(self, *args, num_speculative_tokens=num_speculative_tokens, **kwargs)
 

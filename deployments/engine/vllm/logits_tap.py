@@ -21,7 +21,7 @@ from weights.statistics import TokenFigures, compared
 
 _rows: list[torch.Tensor] = []
 _recording = False
-# The model computes logits for a prompt's tokens, not for the sampler.
+# The model is computing logits for a prompt's tokens, not for the sampler.
 _of_prompt = False
 
 
@@ -75,7 +75,7 @@ def write(model: Any, targets: list[int], into: Path) -> list[float] | None:
     logprobs = _recorded(len(targets))
     if logprobs is None:
         return None
-    # whole under its name: with tensor parallelism several workers may write the same
+    # the file appears complete under its name: several workers may write it with tensor parallelism
     partial = into.with_name(f"{into.name}.{os.getpid()}")
     with partial.open("wb") as file:
         likeliest = logprobs.argmax(axis=-1)

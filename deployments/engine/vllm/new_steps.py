@@ -27,7 +27,7 @@ class StepsSeen:
 
     def __init__(self) -> None:
         self._seen: set[Mark] = set()
-        # of requests that have sampled nothing: tokens of the prompt, marks of what they ask for
+        # requests that have not sampled yet: prompt tokens, and marks of their parameters
         self._unsampled: dict[str, tuple[int, Marks]] = {}
 
     def marks(self, scheduled: Any) -> Marks:
@@ -81,7 +81,7 @@ def _asked(params: Any) -> Marks:
 
 
 def _kind(value: Any, default: Any) -> int:
-    # an array is compared with nothing but an array, which no default is
+    # an array can be compared only with an array, and no default is one
     if type(value) is type(default) and value == default:
         return 1 if value else 0
     return 2 if _is_set(value) else 0

@@ -36,14 +36,14 @@ from deployments.engine.vllm.continuing import made_by
 from deployments.engine.vllm.cpu_dtype import choose_dtype
 from deployments.engine.vllm.cut_answers import Cutter
 
-# vLLM's own rounding of one log-probability against ours, which is not of the same kernel.
+# Difference between vLLM's log-probability and the one computed here, by another kernel.
 LOGPROB_TOLERANCE = 0.05
 
 
 class OfflineVllm:
     def __init__(self, model: str, engine_args: dict[str, Any]) -> None:
         began = time.monotonic()
-        # the defaults of the server, so that what is measured is what is served
+        # the server's defaults, so that the measured engine equals the served one
         args = EngineArgs.from_cli_args(parse(model, "model", engine_args))
         choose_dtype(args)
         config = args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
@@ -75,7 +75,7 @@ class OfflineVllm:
 
     def chat_tokens(self, conversations: list[list[dict[str, str]]]) -> list[list[int]]:
         if not self._tokenizer.chat_template:
-            # a base model continues what it is given
+            # a base model continues its prompt
             return self.tokens(["\n\n".join(m["content"] for m in each) for each in conversations])
         return [
             self._tokenizer.apply_chat_template(
@@ -102,7 +102,7 @@ class OfflineVllm:
         first: dict[str, float] = {}
         last: dict[str, float] = {}
         outputs: dict[str, list[int]] = {}
-        steps: list[list[float]] = []  # when, and tokens so far
+        steps: list[list[float]] = []  # time, and number of tokens so far
         while self._engine.has_unfinished_requests():
             changed = self._engine.step()
             now = time.perf_counter() - began
@@ -184,7 +184,7 @@ class OfflineVllm:
 
     def _add(self, prompt: list[int], params: SamplingParams) -> str:
         self._asked += 1
-        # the engine adds a suffix of its own; outputs carry the id that was given
+        # the engine adds a suffix; outputs have the given id
         self._engine.add_request(
             str(self._asked), TokensPrompt(prompt_token_ids=prompt), params.clone()
         )
@@ -255,7 +255,7 @@ def _digest_of_vocabulary(tokenizer: Any) -> str:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # vLLM prints
+    os.dup2(2, 1)  # vLLM prints to stdout
     engine: OfflineVllm | None = None
     for line in sys.stdin:
         asked = json.loads(line)

@@ -20,9 +20,9 @@ from deployments.engine.vllm.idle_drafts import draft_nothing_while_off
 
 logger = logging.getLogger("vllm.antefix")
 
-# A notice may get lost; vLLM itself looks again after 5 s.
+# A notification may be lost; vLLM checks again only after 5 s.
 LOOK_AGAIN_MS = 20
-# vLLM keeps 512 MiB of compiled grammars, which a client could fill.
+# vLLM's default is 512 MiB of compiled grammars, which a client could fill.
 GRAMMAR_CACHE_MB = "64"
 
 
@@ -45,7 +45,8 @@ def register() -> None:
 def _draft_nothing_while_off() -> None:
     from vllm.triton_utils import HAS_TRITON
 
-    if speculation.ASKED not in os.environ or not HAS_TRITON:  # without it no runner V2
+    # without Triton there is no V2 runner
+    if speculation.ASKED not in os.environ or not HAS_TRITON:
         return
     try:
         draft_nothing_while_off()
@@ -58,10 +59,10 @@ def _try_grammars_first() -> None:
     path = os.environ.get(grammar_trial.SOCKET)
     if path is None or "vllm.v1.engine.core" not in sys.modules:
         return
-    # the engine's workers, and its next plugin, begin none
+    # the engine's workers, and another call of the plugin, start none
     del os.environ[grammar_trial.SOCKET]
     os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", GRAMMAR_CACHE_MB)
-    grammar_threads.compile_in_them()  # the trials as well
+    grammar_threads.compile_in_them()  # trials too
     try:
         grammar_trial.begin(Path(path))
     except OSError as error:

@@ -44,7 +44,7 @@ def refuse_by_name() -> None:
     validate = serving._validate_generator_input
 
     def validated(self: Any, engine_input: Any) -> Any:
-        refusal = validate(self, engine_input)  # it looks at nothing but the length
+        refusal = validate(self, engine_input)  # it checks only the length
         if refusal is not None:
             refusal.error.param = TOO_LONG_A_PROMPT
         return refusal

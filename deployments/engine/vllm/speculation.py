@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("vllm.antefix")
 
-# For the engine's process, which vLLM starts: what `measure` was asked for.
+# For the engine's process, which vLLM starts: the arguments of `measure`.
 ASKED = "ANTEFIX_SPECULATION"
-# Their proposers take 0 for the number of tokens, and keep the draft's KV cache up to date.
+# Proposers of these accept 0 tokens, and keep the draft's KV cache up to date.
 TAKE_ANY_NUMBER = frozenset({"ngram", "draft_model", "eagle", "eagle3", "mtp"})
-# After a switch: one step verifies what was drafted before it, one more is under way.
+# After a switch, one step verifies earlier drafts and one more is already scheduled.
 _SETTLING_STEPS = 2
 _REPORT_PERIOD_S = 1.0
-# The load may be another by then.
+# The load may have changed by then.
 _FORGET_AFTER_S = 600.0
 
 

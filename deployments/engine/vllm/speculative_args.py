@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from common.section import did_you_mean, out_of_bounds
 
-# vLLM fills these in itself
+# vLLM sets these
 _INTERNAL = frozenset(
     {
         "target_model_config",
@@ -25,14 +25,14 @@ _INTERNAL = frozenset(
 )
 _NEED_WEIGHTS = frozenset({"draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash"})
 _NEED_A_TOKEN_COUNT = frozenset({"ngram", "ngram_gpu", "draft_model"})
-# vLLM checks these once the engine starts
+# vLLM checks these only when the engine starts
 _SUFFIX_BOUNDS = {
     "suffix_decoding_max_tree_depth": (1, None),
     "suffix_decoding_max_cached_requests": (0, None),
     "suffix_decoding_max_spec_factor": (0, None),
     "suffix_decoding_min_token_prob": (0, 1),
 }
-# vLLM looks these up by name in an enum of its own
+# vLLM looks these up by name in an enum
 _UNTYPED = frozenset({"attention_backend"})
 
 _SHORTHANDS = {

@@ -61,7 +61,7 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
         firsts = len(iteration_stats.time_to_first_tokens_iter)
         decoded = iteration_stats.num_generation_tokens - firsts
         self._decode_time.add_step(iteration_stats.inter_token_latencies_iter, decoded)
-        # never vLLM's own `iteration_timestamp`: that is of a clock that may be set back
+        # not vLLM's `iteration_timestamp`, whose clock may be set back
         now = time.monotonic()
         for finished in iteration_stats.finished_requests:
             self._decode_time.add_answer(finished.num_generation_tokens)

@@ -57,7 +57,7 @@ def tell_mistakes(serving: Any) -> None:
                 yield event
         except (VLLMClientError, ValueError) as error:
             if isinstance(error, ValidationError):
-                raise  # of an event that vLLM made
+                raise  # of an event created by vLLM
             told = serving.create_error_response(error).error
             yield _ErrorEvent(
                 message=told.message, param=told.param, sequence_number=number + 1, error=told

@@ -17,11 +17,12 @@ from deployments.engine.vllm.grammar_trial import (
     message_of,
 )
 
-# Of a quick trial: a machine so busy that none ends within it is no fault of the constraint's.
+# Limit of a quick trial: if the machine is so busy that none ends in time, the constraint is not to
+# blame.
 QUICK_S = 60.0
-# Of a long one, which has MOST_CPU_S of computing: a request has as long.
+# Limit of a long one, which may compute for MOST_CPU_S: a request's time limit.
 LONG_S = 600.0
-# Of a trial on idle cores, which mostly says earlier that it finds none.
+# Limit of a trial on idle cores, which usually reports earlier that there are none.
 IDLE_S = 40.0
 
 

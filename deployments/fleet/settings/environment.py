@@ -45,7 +45,7 @@ def resolved(text: str, environ: Mapping[str, str]) -> tuple[str, list[Unresolve
             )
             return reference[0]
         inside_userinfo = reference.start() < userinfo_end
-        # ":" is kept, for a variable may hold user:password
+        # ":" stays, because a variable may contain user:password
         return quote(environ[name], safe=":") if inside_userinfo else environ[name]
 
     return _REFERENCE.sub(replace, text), unresolved

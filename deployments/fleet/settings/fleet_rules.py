@@ -20,7 +20,7 @@ HUGGING_FACE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9_.-]+)?")
 PATH = re.compile(r"(\.{0,2}/|[a-z0-9]+://).+")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
-# What vLLM's core itself reads from `vllm_xargs`: with them a client changes what others get.
+# Keys of `vllm_xargs` that vLLM's core reads: with them a client would affect other clients.
 XARGS_OF_ENGINES = ("kv_cache_report_mode", "kv_transfer_params", "ec_transfer_params")
 _PARALLEL_SIZES = (
     "tensor_parallel_size",

@@ -9,14 +9,14 @@ from common.section import Broken, Section
 from deployments.fleet.settings.fleet_rules import engine_arg_name
 from weights.speculation_rule import WhenSlower
 
-# vLLM's flags for it; the others are short for keys of the first.
+# vLLM's flags for it; the others are shorthands for keys of the first.
 _FLAGS = ("speculative_config", "spec_method", "spec_model")
 
 
 class SpeculationSettings(Section):
     """How the engines speculate. `engine_args.speculative_config` sets the method."""
 
-    # not `off`: YAML reads that as false
+    # not `off`, because YAML reads that as false
     when_slower: WhenSlower = Field(
         "keep",
         description="This selects what happens at batch sizes where speculation is measured to be "
