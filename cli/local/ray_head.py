@@ -71,8 +71,8 @@ def environment(home: Home, run_id: str) -> dict[str, str]:
         "RAY_START_HOOK": "cli.local.ray_start_hook.keep_to_loopback",
         "RAY_USAGE_STATS_ENABLED": "0",
         # By default Ray's processes log their state every minute, in hundreds of lines. So they do
-        # it once a day. -1, which should switch it off, makes one of them log without a pause (Ray
-        # 2.60).
+        # it once a day. -1, which should switch it off, makes one of them log without a pause
+        # (Ray 2.60).
         "RAY_event_stats_print_interval_ms": "86400000",
         # Ray runs its workers at nice 15, so that any other process can starve them.
         "RAY_worker_niceness": "0",

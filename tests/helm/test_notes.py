@@ -83,7 +83,7 @@ def test_what_is_switched_off_is_listed_too() -> None:
 
 def test_where_all_is_on_nothing_is_listed(full: str) -> None:
     assert "Not enabled" not in full
-    assert "Mind" not in full
+    assert "Warnings:" not in full
 
 
 def test_that_ray_has_no_token_is_warned_of(minimal: str, tmp_path: Path) -> None:

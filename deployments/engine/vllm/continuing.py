@@ -2,8 +2,8 @@
 
 The prompt's outputs are prefilled with it (`continuing_core`). Here they go through detokenizer,
 stop strings and logprobs, and then, as outputs with their original boundaries, through the
-endpoint's own parsers. vLLM sees a request whose first outputs arrived at once. Sources, of vLLM
-0.32: `add_request` and `generate` in vllm/v1/engine/async_llm.py, `process_outputs` in
+endpoint's own parsers. vLLM sees a request whose first outputs arrived at once. Sources, of
+vLLM 0.32: `add_request` and `generate` in vllm/v1/engine/async_llm.py, `process_outputs` in
 vllm/v1/engine/output_processor.py, `check_stop` in vllm/v1/core/sched/utils.py.
 """
 
