@@ -120,7 +120,7 @@ def quantize(
             shape = shape_of(json.loads((target / "config.json").read_text()))
             for caution in four_bit_cautions(model, shape.parameters):
                 note(caution)
-        note(f"to measure what it lost: antefix evaluate {of} {target}")
+        note(f"to measure the loss of quality: antefix evaluate {of} {target}")
 
 
 def _checked(

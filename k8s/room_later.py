@@ -108,7 +108,7 @@ def _rollout(
                 severity,
                 f"room for a rollout of {group.name}",
                 f"fleet.surge_percent {percent} starts {pods} more before it stops an old one, and "
-                "there is no room: a rollout would wait, the old engines serving on",
+                "there is no room: a rollout would wait, while the old engines serve",
                 "keep that room free, or set fleet.surge_percent: 0, which stops an engine first",
             )
 
@@ -124,8 +124,8 @@ def _upgrade(
         yield PreflightFinding(
             severity,
             "room for an upgrade",
-            "a change of pods brings up a second cluster, and there is no room for a second "
-            f"{some(short)}: the upgrade would wait, the old cluster serving on",
+            "a change of pods starts a second cluster, and there is no room for a second "
+            f"{some(short)}: the upgrade would wait, while the old cluster serves",
             "keep spare nodes for it, or set upgrade.strategy: None and delete the old RayCluster "
             "by hand",
         )

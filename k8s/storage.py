@@ -137,7 +137,7 @@ def one_node_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Pr
             "models on one node",
             f"engines need {some(sorted(used), 3)}, and a ReadWriteOnce volume is on one node at "
             "a time",
-            f"set {shared}, or lower the fleet to what one node holds",
+            f"set {shared}, or reduce the fleet to one node",
         )
     elif len(may) > 1:
         yield PreflightFinding(

@@ -26,7 +26,7 @@ def damage(folder: Path) -> str | None:
         for line in lines:
             expected, name = line.split("  ", 1)
             if _sha256(folder / name) != expected:
-                return f"{name} is not what was written"
+                return f"{name} has changed since it was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except (OSError, ValueError) as error:
