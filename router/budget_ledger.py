@@ -56,8 +56,7 @@ from router.redis_lane import Lane, open_lane
 
 logger = logging.getLogger("ray.serve")
 
-# A reservation's reply arrives within a bucket, or counts as missing; beats can wait for a busy
-# loop.
+# A reservation's reply arrives within a bucket, or counts as missing. Beats have more time.
 CALL_S = 0.5
 BEAT_S = 2.0
 CONNECT_S = 1.0
@@ -75,8 +74,8 @@ _KINDS: dict[bytes, Kind] = {b"r": "requests", b"t": "tokens", b"c": "concurrent
 class BudgetLedger:
     """Access of one gateway to the budgets. `gateways` may change: the expected number of gateways.
 
-    `redis_is_full`: why Redis does not count. `bucket_s` is a sixtieth of the window; beats have
-    the same period.
+    `redis_is_full`: whether Redis rejects writes for lack of memory. `bucket_s` is a sixtieth of
+    the window; beats have the same period.
     """
 
     def __init__(
@@ -115,8 +114,7 @@ class BudgetLedger:
     async def reserve(
         self, budgets: Sequence[TenantBudget], tokens: int, requests: int = 1
     ) -> Granted | NotGranted:
-        """Reserve all of the budgets, or none. Waits at most `PATIENCE_S` if Redis has just become
-        unavailable."""
+        """Reserve all of the budgets, or none. Waits at most `PATIENCE_S` if Redis just failed."""
         patient_until = self._now() + PATIENCE_S
         while True:
             patient = self._now() < patient_until
@@ -139,8 +137,7 @@ class BudgetLedger:
                     await self._heard.wait()
 
     def settle(self, granted: Granted, tokens: int, requests: int = 1) -> None:
-        """Settle an ended request that used this much: release the rest, and record a debt for the
-        excess."""
+        """Settle an ended request: release unused amounts, or record the excess as a debt."""
         if (owed := tokens - granted.tokens) > 0:
             epoch = None if self.by_share else self._epoch
             self._settlements.owe(granted, owed, self._bucket(), epoch)
@@ -204,8 +201,7 @@ class BudgetLedger:
             return NotGranted(_KINDS[reply[1]], whose, float(reply[3]), left)
         if reply[0] == b"young":
             wait_s = float(reply[1])
-            # the other gateways may report soon
-            begun = wait_s > (WINDOW - SILENT) * self._bucket_s
+            begun = wait_s > (WINDOW - SILENT) * self._bucket_s  # the others may report soon
             return NotGranted("unknown", budgets[0], PATIENCE_S if begun else wait_s, ())
         self._unheard()
         return None
@@ -219,8 +215,7 @@ class BudgetLedger:
             return NotGranted("unknown", budgets[0], PATIENCE_S, ())
         if now >= beats.heard_from + (AWAY - 2) * length - window_s:
             return NotGranted("unknown", budgets[0], window_s, ())
-        # since then Redis withholds the share, and others' earlier grants from it have left the
-        # window
+        # since then Redis withholds the share, and others' grants from it have left the window
         withheld = beats.heard_by + SILENT * length
         whole = now > withheld + (WINDOW + 1) * length
         # until then: the use that Redis had counted for this gateway when it began to withhold
@@ -337,8 +332,7 @@ class BudgetLedger:
             return
         if reply[0] != b"ok":  # Redis' clock has changed
             raise TimeoutError("Redis answered too late")
-        # the fastest reply is the most accurate; the offset is never too large, unless Redis' clock
-        # was set back
+        # the fastest reply is the most accurate; never too large, unless Redis' clock was set back
         offset = float(reply[1]) - self._now()
         self._offset = offset if offset < self._offset - 2 * BEAT_S else max(self._offset, offset)
         # an earlier beat, whose reply was lost, may still take effect
