@@ -8,19 +8,19 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILDER ?= $(firstword $(foreach name,docker podman buildah,$(if $(shell command -v $(name)),$(name))))
-# Only Docker's format has health checks, and buildah keeps layers when it is told to.
+# Only Docker's format has health checks, and buildah keeps layers only with --layers.
 OF_podman = --format docker
 OF_buildah = --format docker --layers
 image = $(or $(BUILDER),$(error docker, podman and buildah are all missing: install one of them)) \
 	build $(OF_$(notdir $(BUILDER))) --file docker/$(1).Dockerfile \
 	--tag docker.io/antefix/antefix-$(1):$(VERSION) --build-arg VERSION=$(VERSION) \
 	--build-arg REVISION=$(shell git rev-parse HEAD) $(if $(BASE),--build-arg BASE=$(BASE)) $(ARGS) .
-# What the image holds is looked at from inside: buildah runs containers, the others images.
+# The check runs inside the image: buildah runs containers, the others run images.
 GPU_IMAGE = docker.io/antefix/antefix-gpu:$(VERSION)
 CHECK = --volume $(CURDIR)/tests/in_gpu_image:/check/tests/in_gpu_image:ro --env PYTHONPATH=/check $(ARGS)
 IN_IMAGE = python -m tests.in_gpu_image.check
 
-# uv compiles nothing: without .pyc files each process of an engine compiles vLLM for ten seconds.
+# uv does not compile: without .pyc files each process of an engine compiles vLLM for ten seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -33,10 +33,10 @@ MEASUREMENTS = $(BENCHES) soak drills drill-hangs
 .PHONY: help up down test test-cluster fuzz lint format lock audit docs docs-serve reference observability manifests \
 	chart chart-package image-cpu image-gpu check-image-gpu installed $(MEASUREMENTS) clean
 
-help: ## Say what each target does
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-up: ## Install what is needed, then start a fleet here (ARGS= goes to `antefix up`)
+up: ## Install the requirements, then start a fleet on this machine (ARGS= goes to `antefix up`)
 	@$(PYTHON) bootstrap.py
 	@$(BIN)/antefix up $(ARGS)
 
@@ -50,11 +50,11 @@ NOTING := ANTEFIX_SKIPPED_TESTS=$(SKIPPED) ANTEFIX_SLOWEST_TESTS=$(SLOWEST)
 KUBERNETES := .cache/kubernetes-tests.log
 ENGINES := .cache/engines-tests.log
 
-# The fast tests mostly wait, so there are six at once on two cores, and those of a Kubernetes, which
-# starts no pod, beside them and the linters (a shell's background jobs ignore Ctrl-C unless told not
-# to). A fleet's tests leave a third of two cores idle: those of single engines are beside them, one
-# at a time.
-test: ## Install what is needed, then lint and run every test (ARGS= goes to pytest)
+# The fast tests mostly wait, so six run at once on two cores. Tests of a Kubernetes, which starts no
+# pod, run alongside them and the linters (a shell's background jobs ignore Ctrl-C by default). A
+# fleet's tests leave a third of two cores idle: tests of single engines run alongside them, one at a
+# time.
+test: ## Install the requirements, then lint and run every test (ARGS= goes to pytest)
 	@$(PYTHON) tests/programs.py
 	@$(PYTHON) bootstrap.py --dev
 ifeq ($(strip $(ARGS)),)
@@ -77,7 +77,7 @@ test-cluster: ## Test releases on the Kubernetes of KUBECONFIG, given with ANTEF
 	@$(PYTHON) bootstrap.py --dev
 	@$(BIN)/python -m pytest -m kubernetes_long -s tests/kubernetes_long $(ARGS)
 
-fuzz: ## Try every law on random inputs, then wrong requests on a fleet for MINUTES=10 (ARGS=)
+fuzz: ## Run property tests on random inputs, then wrong requests on a fleet for MINUTES=10 (ARGS=)
 	@$(PYTHON) bootstrap.py --dev
 	@$(BIN)/python -m pytest -m "hypothesis and not real" --hypothesis-profile=fuzz --timeout=3600 \
 		-n 2 --dist loadfile $(ARGS)
@@ -91,11 +91,11 @@ lint: ## Check style, format and types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-format: ## Rewrite the sources in the house format
+format: ## Format the sources
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-lock: ## Resolve requirements/*.in again, keeping every pin that still fits
+lock: ## Resolve requirements/*.in again, and keep every pin that still fits
 	@$(PYTHON) bootstrap.py --uv
 	$(COMPILE) requirements/uv.in -o requirements/uv.lock
 	$(COMPILE) --override requirements/overrides.txt requirements/cpu.in -o requirements/cpu.lock
@@ -109,7 +109,7 @@ lock: ## Resolve requirements/*.in again, keeping every pin that still fits
 		-c .cache/in-both.txt $$(sed 's/==.*//; s/^/--no-emit-package /' .cache/in-both.txt) \
 		requirements/quantize.in -o requirements/quantize.lock
 
-audit: ## Ask the advisories of PyPI about every pinned package, which takes an internet
+audit: ## Check every pinned package against PyPI's advisories (requires internet access)
 	@$(PYTHON) bootstrap.py --uv
 	@for lock in cpu gpu quantize interpreter dev uv; do echo "$$lock.lock:" && \
 		$(UV) tool run --quiet --from pip-audit==2.10.1 pip-audit --strict --disable-pip --require-hashes \
@@ -119,11 +119,11 @@ docs: ## Build the documentation site into .cache/site; a dead link fails
 	@$(PYTHON) bootstrap.py --dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-docs-serve: ## Serve the documentation site at http://127.0.0.1:8001, and build it again on changes
+docs-serve: ## Serve the documentation site at http://127.0.0.1:8001, and rebuild it on changes
 	@$(PYTHON) bootstrap.py --dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
 
-reference: ## Write the reference pages, and the house in docs/architecture.md, from the code
+reference: ## Write the reference pages, and the layout in docs/architecture.md, from the code
 	@$(BIN)/antefix config reference > docs/fleet-file.md.new
 	@mv docs/fleet-file.md.new docs/fleet-file.md
 	@$(BIN)/python -m observability.catalogue > docs/metrics.md.new
@@ -151,7 +151,7 @@ chart: observability ## Write the chart's schema, README and generated files, th
 chart-package: chart ## Pack the chart into build/, ready for `helm push` to an OCI registry
 	@helm package helm/antefix --destination build
 
-image-cpu: ## Build the image of all that needs no GPU (BASE= another base; ARGS= goes to the builder)
+image-cpu: ## Build the image of pods without GPUs (BASE= another base; ARGS= goes to the builder)
 	@$(call image,cpu)
 
 image-gpu: ## Build the image of engines on GPUs (BASE= another base; ARGS= goes to the builder)
@@ -170,19 +170,19 @@ installed:
 
 $(MEASUREMENTS): installed
 
-bench-overhead: ## Measure what Antefix adds to a request
+bench-overhead: ## Measure the latency that Antefix adds to a request
 	@$(BIN)/python -m benchmarks.overhead.run $(ARGS)
 
 bench-index: ## Measure lookups in the prefix index, and its publisher
 	@$(BIN)/python -m benchmarks.index.run $(ARGS)
 
-bench-long-prompts: ## Measure what prompts of up to 100,000 tokens cost a gateway
+bench-long-prompts: ## Measure the cost of prompts of up to 100,000 tokens in a gateway
 	@$(BIN)/python -m benchmarks.long_prompts.run $(ARGS)
 
-bench-prediction: ## Measure how right predicted times to first token are, on real engines
+bench-prediction: ## Measure the accuracy of predicted times to first token, on real engines
 	@$(BIN)/python -m benchmarks.prediction.run $(ARGS)
 
-bench-fairness: ## Measure what one tenant's flood costs another, on real engines
+bench-fairness: ## Measure the effect of one tenant's flood on another tenant, on real engines
 	@$(BIN)/python -m benchmarks.fairness.run $(ARGS)
 
 bench-routing: ## Measure the routing policies on real engines
@@ -191,34 +191,34 @@ bench-routing: ## Measure the routing policies on real engines
 bench-scale: ## Play 8 to 1,000 simulated replicas over a real Redis (ARGS="--sizes 8 1000")
 	@$(BIN)/python -m benchmarks.scale.run $(ARGS)
 
-bench-backtest: ## Play traces under our autoscaler, Ray Serve's, HPA and KEDA, on simulated engines
+bench-backtest: ## Play traces under Antefix's autoscaler, Ray Serve's, HPA and KEDA, on simulated engines
 	@$(BIN)/python -m benchmarks.backtest.run $(ARGS)
 
-bench-cold-starts: ## Kill engines and time their replacements, with prestart and without, ten minutes
+bench-cold-starts: ## Kill engines and time their replacements, with and without prestart, ten minutes
 	@$(BIN)/python -m benchmarks.cold_starts.run $(ARGS)
 
 bench-startup: ## Play traces with replicas that take 5, 30 and 120 s to start, on simulated engines
 	@$(BIN)/python -m benchmarks.backtest.startup $(ARGS)
 
-bench-overload: ## Measure a fleet that is offered three times what it can serve
+bench-overload: ## Measure a fleet under three times the load that it can serve
 	@$(BIN)/python -m benchmarks.overload.run $(ARGS)
 
-bench-simulator: ## Compare the backtest's simulator with the fleet it stands for
+bench-simulator: ## Compare the backtest's simulator with the fleet that it models
 	@$(BIN)/python -m benchmarks.validation.run $(ARGS)
 
-bench-spike: ## Measure a spike with a warm replica and without
+bench-spike: ## Measure a load spike with and without a warm replica
 	@$(BIN)/python -m benchmarks.spike.run $(ARGS)
 
-bench-observability: ## Measure what metrics and explanations cost a gateway
+bench-observability: ## Measure the cost of metrics and explanations in a gateway
 	@$(BIN)/python -m benchmarks.observability.run $(ARGS)
 
-bench-weights: ## Quantize the embedded model, measure what it loses, and try speculation (ARGS=)
+bench-weights: ## Quantize the embedded model, measure its quality, and try speculation (ARGS=)
 	@$(BIN)/python -m benchmarks.weights.run $(ARGS)
 
 bench-budgets: ## Measure tenants' budgets while gateways and Redis are killed, twelve minutes
 	@$(BIN)/python -m benchmarks.budgets.run $(ARGS)
 
-bench-isolation: ## Attack a tenant's prompts by timing, with the salt between tenants and without
+bench-isolation: ## Attack a tenant's prompts by timing, with and without the salt between tenants
 	@$(BIN)/python -m benchmarks.isolation.run $(ARGS)
 
 bench-grammars: ## Attack an engine with grammars and measure another tenant, five minutes
@@ -227,24 +227,24 @@ bench-grammars: ## Attack an engine with grammars and measure another tenant, fi
 bench-resume: ## Kill engines in mid-answer and compare the answers, an hour (ARGS="--answers 24 -e 2")
 	@$(BIN)/python -m benchmarks.resume.run $(ARGS)
 
-bench-client: ## Compare what antefix bench measures with vllm bench serve, on one server
+bench-client: ## Compare measurements of antefix bench and vllm bench serve, on one server
 	@$(BIN)/python -m benchmarks.client.run $(ARGS)
 
 bench-peers: ## Compare with other routers, on the same engines (ARGS="--routers antefix smg --seeds 1")
 	@$(BIN)/python -m benchmarks.peers.run $(ARGS)
 
-bench-summary: ## Write docs/benchmarks/README.md from what benchmarks printed (ARGS="FILE ...")
+bench-summary: ## Write docs/benchmarks/README.md from the output of benchmarks (ARGS="FILE ...")
 	@$(BIN)/python -m benchmarks.summary $(ARGS)
 
-soak: ## Watch a fleet under mixed traffic for what grows (ARGS="--minutes 60")
+soak: ## Watch a fleet under mixed traffic for growing resources (ARGS="--minutes 60")
 	@$(BIN)/python -m benchmarks.soak.run $(ARGS)
 
-drills: ## Break a fleet's parts under traffic and say what came of it (only=NAME for one)
+drills: ## Break a fleet's parts under traffic, and report the effects (only=NAME for one)
 	@$(BIN)/python -m benchmarks.drills.run $(if $(only),--only $(only)) $(ARGS)
 
-drill-hangs: ## Freeze real engines at moments=100 by chance, half a minute each (ARGS="--starved-minutes 60")
+drill-hangs: ## Freeze real engines at 100 random moments, half a minute each (moments=100 ARGS="--starved-minutes 60")
 	@$(BIN)/python -m tests.hang_drill --moments $(or $(moments),100) $(ARGS)
 
-clean: ## Remove what was installed and cached inside this repository
+clean: ## Remove installed and cached files of this repository
 	@rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

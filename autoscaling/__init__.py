@@ -1,1 +1,1 @@
-"""Decisions that hold the SLO: who is admitted, what overflows, how many replicas run. Pure."""
+"""Decisions that meet the SLO: admission, overflow, and the number of replicas. Pure."""

@@ -1,14 +1,13 @@
-"""Whether a request goes now, waits, overflows or is refused: by predicted TTFT alone.
+"""Decide whether a request is admitted, queued, overflowed or rejected, by predicted TTFT only.
 
-A request goes where it is predicted to hold its SLO. If that is nowhere, a batch request waits for
-its turn; any other overflows, if it may, and is refused if not, with the time after which the
-backlog will be short enough. Where tenants share a pool that is full, interactive requests wait for
-their turns as well, so that no tenant's queue stands in the engines before another's request.
-`autoscaling.pool_scheduler` asks it for one pool in one gateway. Times are passed in, in seconds of
-any one clock.
+A request goes to a replica that is predicted to meet its SLO. If there is none, a batch request is
+queued. Any other request overflows if it may, and is otherwise rejected with the time after which
+the backlog will be short enough. If tenants share a full pool, interactive requests are queued as
+well, so that no tenant's queue fills the engines before another's request.
 
-What is not known admits: without candidates or predictions, or without an SLO. So does a replica
-where nobody waits: no prediction, however wrong, can close a pool for good.
+`autoscaling.pool_scheduler` calls it for one pool in one gateway. Times are arguments, in seconds
+of any one clock. Admission fails open: without candidates, predictions or an SLO, requests are
+admitted. An idle replica also admits, so that wrong predictions can never close a pool for good.
 """
 
 from __future__ import annotations
@@ -25,17 +24,20 @@ from autoscaling.overflow import OverflowGate, OverflowRules
 from autoscaling.slo import PriorityClass, Slo
 from autoscaling.waiting import Waiter, WaitingRoom
 
-# A batch request goes while this share of the interactive SLO holds: the rest is for those who
-# come in the meantime and cannot wait.
+# A batch request starts only while this share of the interactive SLO is free. The rest is kept for
+# interactive requests that arrive in the meantime.
 BATCH_SHARE = 0.5
 MAX_RETRY_AFTER_S = 3600
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`reason` completes "because ...". `index`: the candidate, of the own pool or (overflow) of
-    the other. `best_ttft_s`: the best prediction in the own pool, None when nothing is known.
-    `outage`: the own pool has no replica, which is what decided."""
+    """A decision. `reason` completes "because ...". `index`: the candidate, of the own pool or
+    (overflow) of the other.
+
+    `best_ttft_s`: the best prediction in the own pool, None if unknown. `outage`: the own pool has
+    no replica, which decided.
+    """
 
     kind: Literal["admit", "wait", "overflow", "reject"]
     reason: str
@@ -47,14 +49,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class AdmissionCase:
-    """One request, as one pool decides it; `now` and durations in seconds.
+    """One request in one pool; `now` and durations in seconds.
 
     `ranked`: the pool's replicas in the order of the routing policy. `overflow`: those of the
-    overflow pool; None when the request may not be served there. `only_overflow`: it asks to be
-    served there and nowhere else. `doubt`: by how much predictions of the pool may be off, relative
-    to what comes (`TtftCorrection.expected_error`); an SLO is held if it is even when the
-    prediction is as wrong as that. A queue that is shorter by it costs no throughput. `shared`:
-    other tenants than this one have lately been served as well.
+    overflow pool; None if it may not serve the request. `only_overflow`: the client requests the
+    overflow pool only. `doubt`: the possible relative error of the pool's predictions
+    (`TtftCorrection.expected_error`). The SLO counts as met only if it is met even with that error;
+    the shorter queue costs no throughput. `shared`: other tenants have also been served lately.
     """
 
     priority: PriorityClass
@@ -69,8 +70,11 @@ class AdmissionCase:
 
 
 class Admission:
-    """`queue` holds the batch requests that wait, `interactive` the others; `shares` says whose
-    turn is next in both. `gate` is None without an overflow pool."""
+    """The state of a pool's admission. `queue` has the queued batch requests, `interactive` the
+    others; `shares` determines the next turn in both.
+
+    `gate` is None without an overflow pool.
+    """
 
     def __init__(
         self,
@@ -95,7 +99,7 @@ class Admission:
         overflow: OverflowRules | None = None,
         interactive_queue: int = 0,
     ) -> None:
-        """Decide by these from now on; who waits goes on waiting, what overflowed counts on."""
+        """Apply these settings from now on. Queued requests stay, and overflow counts are kept."""
         self._slos = slos
         self.queue.limit = batch_queue
         self.interactive.limit = interactive_queue
@@ -105,9 +109,9 @@ class Admission:
             self.gate.rules = overflow
 
     def decide(self, case: AdmissionCase) -> Verdict:
-        """One request, once."""
+        """Decide one request, once."""
         if case.only_overflow:
-            # whether this pool could serve it does not matter, and it takes no tenant's share
+            # this pool's state does not matter, and the request uses no tenant's share
             return self._elsewhere(case, math.inf)
         verdict = self._decide(case)
         if self.gate is not None and (verdict.kind != "wait" or case.priority == "interactive"):
@@ -117,16 +121,16 @@ class Admission:
     def decide_without_replica(
         self, case: AdmissionCase, up_in_s: float | None, patience_s: float
     ) -> Verdict:
-        """One request, once, of a pool that has no replica: `decide` where none can be ranked.
+        """Decide one request, once, in a pool without a replica: `decide` without candidates.
 
-        `up_in_s`: when one is predicted to be up; None: nothing is known, and no request is
-        rejected for that. `patience_s`: until the request's deadline. What overflows because of
-        this is of no share: that is meant for a pool that is busy.
+        `up_in_s`: when one is predicted to be up; None: unknown, and no request is rejected.
+        `patience_s`: until the request's deadline. Overflow for this reason does not count against
+        the share, which is for a busy pool.
         """
         slo, overflow = self._slo_of(case), case.overflow
         reason, due = "no replica is up", math.inf
         if up_in_s is not None:
-            reason += f", and one is predicted to be in {up_in_s:.0f} s"
+            reason += f"; one is expected in {up_in_s:.0f} s"
             due = case.elapsed_s + up_in_s
         verdict = partial(Verdict, reason=reason, best_ttft_s=up_in_s, outage=True)
         in_time = up_in_s is None or up_in_s < patience_s
@@ -147,17 +151,17 @@ class Admission:
     def confirm_overflow(
         self, verdict: Verdict, case: AdmissionCase, unfit: str | None = None
     ) -> Verdict:
-        """A verdict to overflow, once the other pool has read the request; or its rejection.
+        """Confirm a verdict to overflow, once the other pool has read the request; or reject it.
 
-        `case.overflow`: the other pool's replicas as they are now. `unfit`: why the request proved
-        to be none for that pool; None: it is one.
+        `case.overflow`: the other pool's current replicas. `unfit`: why that pool cannot serve the
+        request; None: it can.
         """
         overflow = case.overflow or ()
         if unfit is None and not self.is_lost(case.elapsed_s, overflow, case.doubt, case.priority):
             return verdict
         if self.gate is not None and not case.only_overflow and not verdict.outage:
             self.gate.take_back(case.now, case.tenant)
-        reason = unfit or "others have filled the overflow pool meanwhile"
+        reason = unfit or "other requests have filled the overflow pool meanwhile"
         due = math.inf if verdict.best_ttft_s is None else verdict.best_ttft_s
         if unfit is None:
             due = min([due, *(candidate.predicted_ttft_s for candidate in overflow)])
@@ -170,7 +174,7 @@ class Admission:
         doubt: float = 0.0,
         priority: PriorityClass = "interactive",
     ) -> bool:
-        """Whether such a request would miss its SLO on every one of these replicas."""
+        """Return whether such a request would miss its SLO on every one of these replicas."""
         slo = self._slos.get(priority)
         if slo is None or not ranked:
             return False
@@ -179,9 +183,9 @@ class Admission:
     def until_turn_s(
         self, priority: PriorityClass, ranked: Sequence[Outlook], tenant: str, shared: bool
     ) -> float:
-        """Seconds until such a request would have its turn: 0 where it needs none.
+        """Return the seconds until such a request has its turn; 0 if it needs none.
 
-        The replicas work on those who wait side by side.
+        The replicas work on the queue in parallel.
         """
         if priority == "batch":
             ahead_s = self.interactive.work_s + self.queue.ahead_s(tenant)
@@ -192,8 +196,8 @@ class Admission:
         return ahead_s / max(1, len(ranked))
 
     def next_waiter(self, now: float) -> tuple[PriorityClass, Waiter[Any]] | None:
-        """Whose turn it is: an interactive request's, and of the others one that is overdue as if
-        it were one."""
+        """Return the next queued request: interactive ones first, and overdue batch requests with
+        them."""
         interactive, batch = self.interactive.next(), self.queue.next()
         if interactive is None:
             return None if batch is None else ("batch", batch)
@@ -204,22 +208,21 @@ class Admission:
         return "interactive", interactive
 
     def may_begin(self, ranked: Sequence[Outlook]) -> int | None:
-        """Where the interactive request whose turn it is goes now; None: it waits on."""
+        """Return the target of the next interactive request; None: it stays queued."""
         if not ranked:
             return 0
         slo = self._slos.get("interactive")
-        # not where it would be cheapest: others would wait behind it there
+        # not the cheapest replica if it is slow: other requests would wait behind this one there
         fit = (i for i, of in enumerate(ranked) if has_room(of) and not is_slow(of, slo))
         return next(fit, None)
 
     def may_leave(
         self, waited_s: float, ranked: Sequence[Outlook], shared: bool = False
     ) -> int | None:
-        """Where the batch request whose turn it is goes now; None: it waits on.
+        """Return the target of the next batch request; None: it stays queued.
 
-        One that has waited as long as its SLO goes when an interactive one would; where other
-        tenants are served as well (`shared`), none goes to a replica where others would wait for
-        it.
+        After a wait of the length of its SLO it goes like an interactive one. If other tenants are
+        served as well (`shared`), none goes to a replica where others would wait for it.
         """
         batch, interactive = self._slos.get("batch"), self._slos.get("interactive")
         limit = interactive or batch
@@ -238,14 +241,15 @@ class Admission:
         return next(fit, None)
 
     def _is_full(self, priority: PriorityClass, ranked: Sequence[Outlook], shared: bool) -> bool:
-        """Whether such a request has to wait for its turn, lest it goes before another tenant's."""
+        """Return whether such a request must wait for its turn, so that it does not overtake
+        another tenant's."""
         if not ranked:
             return False
         waiting = len(self.interactive) or (priority == "batch" and len(self.queue))
         return bool(waiting) or (shared and not any(map(has_room, ranked)))
 
     def _slo_of(self, case: AdmissionCase) -> Slo | None:
-        """What a prediction must hold."""
+        """Return the SLO that a prediction must meet."""
         slo = self._slos.get(case.priority)
         return doubted(slo, case.doubt) if slo else None
 
@@ -257,13 +261,15 @@ class Admission:
             waits = Verdict("admit", "no replica is up yet")
             return verdict if verdict.kind == "overflow" else waits
         if not math.isfinite(best):
-            return Verdict("admit", "there is no SLO" if slo is None else "nothing is predicted")
+            return Verdict(
+                "admit", "the pool has no SLO" if slo is None else "no prediction exists"
+            )
         due = best + self.until_turn_s(priority, ranked, case.tenant, case.shared)
         is_full = self._is_full(priority, ranked, case.shared)
         if is_full and (priority == "interactive" or slo is None):
             return self._in_turn(case, due)
         if slo is None:
-            return Verdict("admit", "there is no SLO")
+            return Verdict("admit", "the pool has no SLO")
         if priority == "interactive":
             going = first_holding(ranked, slo, case.elapsed_s)
             if self.gate is not None:
@@ -279,7 +285,8 @@ class Admission:
         return within if verdict.kind == "reject" and going is not None else verdict
 
     def _in_turn(self, case: AdmissionCase, due: float) -> Verdict:
-        """A request to a full pool that others share: in its turn its first token is `due`."""
+        """Decide a request to a full pool that others share. `due`: seconds until its first token
+        in its turn."""
         slo, due_s = self._slo_of(case), due + case.elapsed_s
         waits = Verdict("wait", "other tenants share the pool, which is full", best_ttft_s=due)
         is_held = self.room_of(case.priority).takes(case.tenant)
@@ -294,23 +301,25 @@ class Admission:
         return waits if verdict.kind == "reject" and is_held else verdict
 
     def _should_recover(self, wait_s: float, case: AdmissionCase) -> bool:
-        """Between the thresholds, those who may overflow do."""
+        """Return whether the request overflows between the thresholds, where those that may
+        overflow do."""
         gate = self.gate
         if gate is None or not gate.is_open_for(case.tenant):
             return False
         return wait_s > 0.0 and bool(case.overflow)
 
     def _elsewhere(self, case: AdmissionCase, due: float) -> Verdict:
-        """`due`: seconds until this pool would give it a first token."""
+        """Decide about overflow. `due`: seconds until this pool would give the request a first
+        token."""
         slo, overflow, only = self._slo_of(case), case.overflow, case.only_overflow
         best = due if math.isfinite(due) else None
         alone = "only the overflow pool may answer it"
-        reason = alone if only else "no replica can hold the SLO"
+        reason = alone if only else "no replica can meet the SLO"
         if overflow is not None and self.gate is not None:
             index = first_holding(overflow, slo, case.elapsed_s) if slo and overflow else 0
             if index is None:
                 due = min(due, *(c.predicted_ttft_s for c in overflow))
-                reason = "the overflow pool cannot hold the SLO" + ("" if only else " either")
+                reason = "the overflow pool cannot meet the SLO" + ("" if only else " either")
             elif only or self.gate.has_room(case.now, case.tenant):
                 return Verdict("overflow", reason, index, 0, best)
             else:
@@ -319,12 +328,12 @@ class Admission:
 
 
 def _refusal(slo: Slo | None, due: float, reason: str, best_ttft_s: float | None) -> Verdict:
-    # a backlog drains by a second in a second
+    # a backlog shrinks by one second per second
     excess = due - slo.ttft_s if slo is not None else 0.0
     return Verdict("reject", reason, 0, _whole_seconds(excess), best_ttft_s)
 
 
 def _whole_seconds(seconds: float) -> int:
-    """As Retry-After has them."""
+    """Return whole seconds, for Retry-After."""
     whole = math.ceil(seconds) if math.isfinite(seconds) else 1
     return max(1, min(whole, MAX_RETRY_AFTER_S))

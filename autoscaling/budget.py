@@ -1,4 +1,4 @@
-"""Who gets how many of the GPUs that several pools share."""
+"""Distribution of the GPUs that several pools share."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuRequest:
-    """What one pool would have, in replicas of `gpus` GPUs each.
+    """The request of one pool, in replicas of `gpus` GPUs each.
 
-    `minimum` <= `demand` (to take traffic) <= `target` (warm ones included). The pool has `current`
-    replicas, those that start included, and `leaving` more that still use their GPUs.
+    `minimum` <= `demand` (active) <= `target` (including warm ones). The pool has `current`
+    replicas, including starting ones, and `leaving` more that still use their GPUs.
     """
 
     minimum: int
@@ -23,9 +23,9 @@ class GpuRequest:
 
 
 def granted_now(requests: Mapping[str, GpuRequest], name: str, budget: float) -> int:
-    """Replicas that one pool may have at this moment, of its share by `grants`.
+    """Return the replicas that one pool may have now, of its share by `grants`.
 
-    It grows only into GPUs that no replica uses: one that leaves may take minutes.
+    It grows only into GPUs that no replica uses, because a leaving replica may take minutes.
     """
     share, own = grants(requests, budget), requests[name]
     used = sum(
@@ -38,11 +38,11 @@ def granted_now(requests: Mapping[str, GpuRequest], name: str, budget: float) ->
 
 
 def grants(requests: Mapping[str, GpuRequest], budget: float) -> dict[str, int]:
-    """Replicas for each pool: never more than it requests, never more GPUs than `budget` together.
+    """Return the replicas of each pool: at most its request, and at most `budget` GPUs in all.
 
-    First what each always has; then, one by one, replicas that take traffic, the next always to
-    the pool that has the smallest share of its demand; then warm ones in the same way. So a pool
-    in need takes the warm ones of another before any that serves. Names break ties.
+    Each pool first gets its minimum. Then active replicas are assigned one by one, each to the pool
+    with the smallest share of its demand. Warm ones follow in the same way. So a pool in need takes
+    another's warm replicas before any that serves. Names break ties.
     """
     granted = dict.fromkeys(requests, 0)
     free = budget

@@ -1,10 +1,10 @@
-"""What so many replicas can promise for a workload, and how few of them hold an SLO.
+"""The performance of a number of replicas under a workload, and the fewest that meet an SLO.
 
-A replica's time goes into prompts, into the tokens of its sequences and into the steps around
-them: prompt tokens / prefill_rate + output tokens * sequence_s + steps * step_s = 1 a second. What
-the first two leave says how often a step can run, so how long a token takes (TPOT), so how many
-sequences are in it at a time, and whether they have room. Prompts wait first come, first served,
-for the least busy replica. Nothing here raises.
+A replica spends its time on prompts, on the tokens of its sequences, and on the steps around them:
+prompt tokens / prefill_rate + output tokens * sequence_s + steps * step_s = 1 per second. The rest
+after the first two determines how often a step can run. That determines the time per token (TPOT),
+the number of sequences in it at a time, and whether they have room. Prompts wait first come, first
+served, for the least busy replica. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from autoscaling.slo import Slo
 
 # The share of requests that may miss the SLO.
 MISSES = 0.01
-# Standard deviations above the mean that a Poisson number exceeds in so many cases.
+# A Poisson number exceeds its mean by this many standard deviations in that share of cases.
 MISSES_SIGMA = 2.33
-# Where a prompt alone takes most of the SLO no number of replicas helps it; the others may still
-# wait for this share of it.
+# If one prompt takes most of the SLO, no number of replicas helps it. The other prompts may still
+# wait for this share of the SLO.
 WAIT_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class EngineRates:
-    """What one replica can do; None is what nobody has learned yet.
+    """The rates of one replica; None is unknown.
 
-    `prefill_rate` is prompt tokens a second, measured over whole steps; a step in which only n
-    sequences are decoded takes `step_s + n * sequence_s` seconds.
+    `prefill_rate` is prompt tokens per second, measured over whole steps. A step that only decodes
+    n sequences takes `step_s + n * sequence_s` seconds.
     """
 
     prefill_rate: float | None = None
@@ -41,10 +41,10 @@ class EngineRates:
 
 @dataclass(frozen=True)
 class Workload:
-    """What comes for the whole pool: requests a second, and tokens of the mean request.
+    """The workload of the whole pool: requests per second, and tokens of the mean request.
 
-    `burst_tokens` is the variance of the uncached tokens that come in a second over their mean:
-    with Poisson arrivals of fixed sizes just that size, with exponential ones twice the mean.
+    `burst_tokens` is the variance of the uncached tokens per second over their mean. It equals the
+    size for Poisson arrivals of fixed sizes, and twice the mean for exponential sizes.
     """
 
     requests_per_s: float
@@ -58,10 +58,10 @@ class Workload:
 class ReplicaShare:
     """One replica's share of a workload.
 
-    `wait_s` is what all but MISSES of the requests wait at most before their own prefill, which
-    takes `prefill_s` when its size is what a token of prompt finds itself in; infinite where the
-    queue has no end. `occupancy` is the share of its sequences and KV cache in use at peaks: above
-    1 it is full.
+    `wait_s`: the longest wait before prefill of all requests except MISSES; infinite if the queue
+    grows without end. The prefill then takes `prefill_s`, for the size in which the mean prompt
+    token is. `occupancy`: the used share of its sequences and KV cache at peaks; above 1 it is
+    full.
     """
 
     busy: float
@@ -79,7 +79,7 @@ FULL = ReplicaShare(math.inf, math.inf, math.inf, math.inf, math.inf)
 
 
 def sequences_per_replica(engine: EngineRates, work: Workload) -> float:
-    """How many requests a replica has room for at a time; infinite if nothing limits them."""
+    """Return how many requests a replica has room for at a time; infinite without limits."""
     capacity = engine.max_sequences or math.inf
     tokens = work.prompt_tokens + work.output_tokens
     if engine.kv_capacity_tokens and tokens > 0.0:
@@ -88,7 +88,7 @@ def sequences_per_replica(engine: EngineRates, work: Workload) -> float:
 
 
 def share(engine: EngineRates, work: Workload, replicas: int) -> ReplicaShare:
-    """What each of so many replicas has to bear; `engine.prefill_rate` is known."""
+    """Return the share of each of `replicas` replicas; `engine.prefill_rate` must be known."""
     speed = engine.prefill_rate or math.inf
     per_s = work.requests_per_s / replicas
     outputs = per_s * work.output_tokens
@@ -97,7 +97,7 @@ def share(engine: EngineRates, work: Workload, replicas: int) -> ReplicaShare:
     if spare <= 0.0:
         return FULL
     tpot = (engine.step_s or 0.0) / spare
-    # All replicas' sequences together vary as a Poisson number does.
+    # The sequences of all replicas together vary like a Poisson number.
     sequences = replicas * (outputs * tpot + busy)
     capacity = replicas * sequences_per_replica(engine, work)
     taken = (sequences + MISSES_SIGMA * math.sqrt(sequences)) / capacity
@@ -107,10 +107,11 @@ def share(engine: EngineRates, work: Workload, replicas: int) -> ReplicaShare:
 
 
 def quantile_wait(busy: float, burst_s: float, replicas: int) -> float:
-    """Seconds that all but MISSES wait for one of the replicas, each `busy` of the time.
+    """Return the seconds that all requests except MISSES wait for one of the replicas, each `busy`
+    of the time.
 
-    The wait of an M/G/c queue: whether at all after Sakasegawa, and then exponential with the
-    mean that Pollaczek and Khinchine's formula gives; `burst_s` is E[S^2] / E[S].
+    The wait of an M/G/c queue: its probability after Sakasegawa, and then an exponential time with
+    the mean of Pollaczek and Khinchine's formula; `burst_s` is E[S^2] / E[S].
     """
     if busy <= 0.0:
         return 0.0
@@ -121,16 +122,16 @@ def quantile_wait(busy: float, burst_s: float, replicas: int) -> float:
 
 
 def holds(load: ReplicaShare, slo: Slo) -> bool:
-    """Whether all but MISSES get their first token in time, and tokens come as promised."""
+    """Return whether all requests except MISSES meet TTFT, and tokens meet TPOT."""
     if load.occupancy > 1.0 or (slo.tpot_s is not None and load.tpot_s > slo.tpot_s):
         return False
     return load.wait_s <= max(slo.ttft_s - load.prefill_s, WAIT_SHARE * slo.ttft_s)
 
 
 def needed(engine: EngineRates, work: Workload, slo: Slo, most: int) -> int:
-    """The fewest replicas that hold the SLO; `most` if it takes more, 0 for no work.
+    """Return the fewest replicas that meet the SLO; `most` if it takes more, 0 for no work.
 
-    `engine.prefill_rate` is known.
+    `engine.prefill_rate` must be known.
     """
     if work.requests_per_s <= 0.0:
         return 0

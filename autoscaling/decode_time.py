@@ -1,7 +1,7 @@
-"""How long answers take from their first token to their last, learned as an engine runs.
+"""The time of answers from their first token to their last, learned while an engine runs.
 
-As many tokens as the latest answers had, at the pace of the last seconds: when an engine slows
-down, those that began before tell so only once they have ended.
+It is the length of the latest answers at the pace of the last seconds: when an engine slows down,
+earlier answers show it only at their end.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from autoscaling.ewma import Ewma
 
-# So many of the latest answers tell how long answers are.
+# Number of latest answers whose lengths are kept.
 ANSWERS = 20.0
-# In so many seconds of steps the weight of what was before falls to 1/e.
+# After this many seconds of steps, the weight of earlier ones has fallen to 1/e.
 PACE_S = 4.0
 
 
 class DecodeTime:
-    """Told of each step and of each answer that ended; times in seconds."""
+    """Learns from each step and each ended answer; times in seconds."""
 
     def __init__(self) -> None:
         self._tokens = Ewma(memory=ANSWERS)
@@ -26,20 +26,20 @@ class DecodeTime:
         self._generated = 0.0
 
     def add_step(self, latencies: Sequence[float], tokens: int) -> None:
-        """A step of the engine: the seconds since the token before of each request that got more,
-        and how many tokens they got together."""
+        """Add a step of the engine: the seconds since the previous token of each request that got
+        more, and their total number of tokens."""
         if not latencies or tokens < 1:
             return
-        # one that was preempted has waited longer than this step
+        # a preempted sequence has waited longer than this step
         kept = math.exp(-min(latencies) / PACE_S)
         self._seconds = kept * self._seconds + sum(latencies)
         self._generated = kept * self._generated + tokens
 
     def add_answer(self, tokens: int) -> None:
-        """One has ended, after so many tokens in all."""
+        """Add an ended answer with this many tokens in all."""
         self._tokens.add(max(0, tokens - 1), 1.0)
 
     @property
     def mean(self) -> float:
-        """Seconds; 0 before the first answer."""
+        """Return the mean in seconds; 0 before the first answer."""
         return self._tokens.mean * self._seconds / self._generated if self._generated else 0.0

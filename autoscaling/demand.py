@@ -1,7 +1,7 @@
-"""How many replicas a pool needs, by everything that can ask for one.
+"""The number of replicas that a pool needs, by every cause.
 
-Each term is a number of replicas that stands for itself, those that are starting included, so
-the largest is the answer and none is counted on top of another.
+Each term is an independent number of replicas, including starting ones. The result is the largest,
+so that none is added to another.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from autoscaling.capacity import (
 from autoscaling.forecast import Forecast, History
 from autoscaling.slo import Slo
 
-# A replica is added for the expected rate, and removed only when it would not be needed at a rate
-# this many standard deviations higher: a rate at the edge between two numbers changes neither.
+# A replica is added for the expected rate. One is removed only if it would not be needed at a rate
+# this many standard deviations higher. So a rate between two numbers of replicas changes neither.
 DOWN_SIGMA = 1.0
-# What was refused and what was computed is counted over this time.
+# Refused and computed work is counted over this time.
 RECENT_S = 60.0
 
 
 @dataclass(frozen=True)
 class PoolDemand:
-    """What is known of a pool, made sane. Times are in seconds, `up_in_s` until what starts is up.
+    """The known state of a pool, validated.
 
-    `request` is the workload of one request a second.
+    Times are in seconds, `up_in_s` until starting replicas are up. `request` is the workload of one
+    request per second.
     """
 
     line: Forecast
@@ -48,16 +49,16 @@ class PoolDemand:
 
     @property
     def speed(self) -> float:
-        """Prompt tokens a second of a replica; infinite if unknown."""
+        """Return the prompt tokens per second of a replica; infinite if unknown."""
         return self.engine.prefill_rate or math.inf
 
     @property
     def backlog_s(self) -> float:
-        """Seconds of work that wait for each running replica."""
+        """Return the seconds of queued work of each running replica."""
         return self.queued_tokens / self.speed / max(1, self.running)
 
     def expected_rate(self, ahead_s: float, sigmas: float = 0.0) -> float:
-        """Requests a second, now or then, whichever is more; 0 when nothing came of late."""
+        """Return requests per second, now or then, whichever is more; 0 without recent arrivals."""
         if self.line.rate <= 0.0:
             return 0.0
         return max(self.line.at(0.0, sigmas), self.line.at(ahead_s, sigmas))
@@ -75,7 +76,8 @@ def work_of_a_request(history: History) -> Workload:
 
 
 def for_forecast(pool: PoolDemand, ahead_s: float, sigmas: float = 0.0) -> int:
-    """What holds the SLO for what is expected; 0 when the engine's rates are not known."""
+    """Return the replicas that meet the SLO under the expected load; 0 if the engine's rates are
+    unknown."""
     if pool.engine.prefill_rate is None:
         return 0
     work = replace(pool.request, requests_per_s=pool.expected_rate(ahead_s, sigmas))
@@ -83,8 +85,11 @@ def for_forecast(pool: PoolDemand, ahead_s: float, sigmas: float = 0.0) -> int:
 
 
 def for_backlog(pool: PoolDemand) -> int:
-    """What works off what waits, beside what comes, within the time that a replica takes to start:
-    of what is gone before, a new one would see nothing."""
+    """Return the replicas that finish the queue, in addition to arrivals, within the start time of
+    a replica.
+
+    A new replica would not see requests that are finished before.
+    """
     if pool.queued_tokens <= 0.0 or math.isinf(pool.speed):
         return 0
     coming = pool.expected_rate(0.0) * pool.request.uncached_tokens
@@ -92,7 +97,7 @@ def for_backlog(pool: PoolDemand) -> int:
 
     def left(tokens: float, replicas: int, seconds: float) -> float:
         speed = replicas * pool.speed
-        # Admission lets no more than an SLO of work wait.
+        # Admission lets at most one SLO of work wait.
         return max(0.0, tokens + min((coming - speed) * seconds, speed * pool.slo.ttft_s))
 
     def enough(tokens: float) -> int:
@@ -107,22 +112,24 @@ def for_backlog(pool: PoolDemand) -> int:
 
 
 def for_in_flight(pool: PoolDemand) -> int:
-    """What has room for the requests that are in the replicas now."""
+    """Return the replicas that have room for the requests in the replicas now."""
     capacity = sequences_per_replica(pool.engine, pool.request)
     return math.ceil(min(pool.most, pool.in_flight / capacity)) if pool.in_flight else 0
 
 
 def misses_too_many(history: History) -> bool:
-    """Whether more requests were refused of late than the SLO allows for, and than chance does."""
+    """Return whether more requests were rejected lately than the SLO allows, and than chance
+    explains."""
     allowed = MISSES * history.growth("arrived", RECENT_S)
     refused = history.growth("refused", RECENT_S)
     return refused > 1.0 + allowed + MISSES_SIGMA * math.sqrt(allowed)
 
 
 def seen_speed(history: History, queued_tokens: float) -> float:
-    """Prompt tokens a second that each replica has computed of late: it can do that at least.
+    """Return the prompt tokens per second that each replica has computed lately, a lower bound of
+    its rate.
 
-    Refused prompts are likely to be long: they count as twice the mean.
+    Rejected prompts are likely to be long: they count as twice the mean.
     """
     arrived, running = history.growth("arrived", RECENT_S), history.growth("replica_s", RECENT_S)
     if arrived <= 0.0 or running <= 0.0:

@@ -1,4 +1,4 @@
-"""An exponentially weighted mean of samples that each have a weight."""
+"""An exponentially weighted mean of weighted samples."""
 
 
 class Ewma:
@@ -10,13 +10,13 @@ class Ewma:
         self._weight = 0.0
 
     def add(self, amount: float, weight: float) -> None:
-        """Samples of `weight` together, and of `amount`, their sum."""
+        """Add samples of total `weight` with the sum `amount`."""
         keep = max(0.0, 1.0 - weight / self._memory)
         self._amount = self._amount * keep + amount
         self._weight = self._weight * keep + weight
 
     def add_times(self, amount: float, times: int) -> None:
-        """The same as so many samples of weight 1, one after the other."""
+        """Add `times` equal samples of weight 1, one after the other."""
         keep = max(0.0, 1.0 - 1.0 / self._memory) ** times
         added = (1.0 - keep) * self._memory
         self._amount = self._amount * keep + amount * added
@@ -24,5 +24,5 @@ class Ewma:
 
     @property
     def mean(self) -> float:
-        """0 before the first sample."""
+        """Return the mean; 0 before the first sample."""
         return self._amount / self._weight if self._weight > 0 else 0.0

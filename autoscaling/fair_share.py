@@ -1,8 +1,8 @@
-"""Who has had how much of a pool: engine seconds, by tenant, as virtual time.
+"""The use of a pool by tenant: engine seconds, as virtual time.
 
-Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): the tenant that has had least goes
-next. One that was away begins where the others are: what it did not use is not saved up, and what
-it used while nobody else wanted it is not held against it.
+Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): the tenant with the least use goes
+next. A returning tenant starts at the position of the others. Time that it did not use is not
+saved, and use without competition does not count against it.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 
-# Of so many tenants it is known what they had; tenants come and go.
+# The use of this many tenants is kept.
 TENANTS_KEPT = 4096
-# A tenant of which nothing was heard for so long shares the pool with nobody.
+# A tenant without a request for this long no longer counts for the shares.
 TENANT_ACTIVE_S = 600.0
 
 
 class FairShare:
-    """`weights`: a tenant of weight 2 is due twice the engine seconds of one of weight 1, which
-    is that of those not named."""
+    """`weights`: a tenant of weight 2 is due twice the engine seconds of one of weight 1, the
+    default."""
 
     def __init__(self) -> None:
         self.weights: Mapping[str, float] = {}
         self._now = 0.0
-        # the latest charged last
+        # in order of the latest charge, the newest last
         self._had: OrderedDict[str, float] = OrderedDict()
 
     def had(self, tenant: str) -> float:
-        """Virtual seconds: who has the least is served next."""
+        """Return virtual seconds: the tenant with the least is served next."""
         return max(self._now, self._had.get(tenant, 0.0))
 
     def charge(self, tenant: str, work_s: float) -> None:
-        """It is served now, which will take `work_s` engine seconds."""
+        """Charge the tenant, which is served now, with `work_s` engine seconds."""
         self._now = self.had(tenant)
         self._had[tenant] = self._now + work_s / self._weight(tenant)
         self._had.move_to_end(tenant)
@@ -39,16 +39,17 @@ class FairShare:
             self._had.popitem(last=False)
 
     def settle(self, tenant: str, work_s: float) -> None:
-        """It took so many engine seconds more (or less) than it was charged for."""
+        """Correct a charge by the engine seconds that it took more (or less)."""
         if tenant in self._had:
             self._had[tenant] += work_s / self._weight(tenant)
 
     def until(self, tenant: str, virtual_s: float) -> float:
-        """Engine seconds that the tenant is served before its virtual time is that."""
+        """Return the engine seconds that the tenant is served before its virtual time is
+        `virtual_s`."""
         return max(0.0, virtual_s - self.had(tenant)) * self._weight(tenant)
 
     def after(self, tenant: str, work_s: float) -> float:
-        """Its virtual time once it has had `work_s` engine seconds more."""
+        """Return its virtual time after `work_s` more engine seconds."""
         return self.had(tenant) + work_s / self._weight(tenant)
 
     def _weight(self, tenant: str) -> float:
@@ -56,10 +57,10 @@ class FairShare:
 
 
 class ActiveTenants:
-    """Who has lately asked. Times are seconds of any one clock."""
+    """Tenants with recent requests. Times are seconds of any one clock."""
 
     def __init__(self) -> None:
-        # when each was last heard of, the latest last
+        # time of each tenant's latest request, the newest last
         self._heard: OrderedDict[str, float] = OrderedDict()
 
     @property

@@ -1,9 +1,9 @@
-"""How much is coming: a rate, its trend and how sure they are, from counts that only grow.
+"""Forecast of arrivals: a rate, its trend and their certainty, from counters.
 
-A `History` keeps samples of the counts for HISTORY_S, dense lately and sparse before. A line is
-fitted to the arrivals from the last change on. A change is what noise does not explain: the newest
-WINDOWS_S are each compared with what the line before them had promised, so a cliff counts within
-seconds and Poisson noise does not, whatever the rate. All of it is functions of data.
+A `History` keeps samples of the counters for HISTORY_S, dense lately and sparse before. A line is
+fitted to the arrivals since the last change. A change is a deviation that noise does not explain.
+The newest WINDOWS_S are each compared with the prediction of the line before them. So a cliff
+counts within seconds, and Poisson noise does not, at any rate. All of it is functions of data.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from typing import NamedTuple
 
 HISTORY_S = 300.0
 WINDOWS_S = (3.0, 10.0, 30.0, 100.0)
-# Standard deviations that noise does not reach: one in some thousands, and every second is asked.
+# Noise exceeds this many standard deviations in one of some thousands of checks, and there is a
+# check every second.
 CHANGE_SIGMA = 4.0
-# In less than this a slope is noise.
+# Over less than this time a slope is noise.
 TREND_S = 30.0
-# A slope counts for what of it exceeds so many of its standard deviations.
+# Only the part of a slope above this many of its standard deviations counts.
 SLOPE_SIGMA = 1.5
-# Between two samples lies at most this share of their age: some 50 samples for all of HISTORY_S.
+# Two samples are at most this share of their age apart: some 50 samples for all of HISTORY_S.
 RESOLUTION = 0.12
-# Nothing is learned from samples that are closer to each other.
+# Samples closer to each other than this teach nothing.
 LEAST_S = 0.1
 PRIOR_S = 30.0
-# One surprise counts as at most so many times the usual one.
+# One surprise counts as at most this multiple of the usual one.
 OUTLIER = 16.0
 
 
 class DemandSample(NamedTuple):
-    """Counts since ever at a time in seconds; None where nobody told.
+    """Counters at a time in seconds; None if unknown.
 
-    `refused` of those that arrived were sent away or elsewhere. `progressed` have been answered:
-    those that are being answered count half. `replica_s` are the seconds that replicas ran.
+    `refused` of the arrived requests were rejected or overflowed. `progressed` requests were
+    answered; running ones count half. `replica_s` are the seconds that replicas ran.
     """
 
     at: float
@@ -52,10 +53,10 @@ class DemandSample(NamedTuple):
 
 @dataclass(frozen=True)
 class Forecast:
-    """A line through the rate of arrivals: `rate` a second at its newest sample, and its slope.
+    """A line through the rate of arrivals: `rate` per second at its newest sample, and its slope.
 
-    It is surest `mean_age_s` before that, with variance `level_var`; `slope_var` is the slope's.
-    It has been seen for `seen_s` seconds.
+    It is most certain `mean_age_s` before that, with variance `level_var`; `slope_var` is the
+    slope's. It covers `seen_s` seconds.
     """
 
     rate: float = 0.0
@@ -66,9 +67,9 @@ class Forecast:
     seen_s: float = 0.0
 
     def at(self, ahead_s: float, sigmas: float = 0.0) -> float:
-        """The rate expected then, so many standard deviations up; never below 0.
+        """Return the rate expected then, `sigmas` standard deviations up; never below 0.
 
-        A trend is followed no longer than it has been seen.
+        A trend is extended no longer than it has been seen.
         """
         ahead = min(ahead_s, self.seen_s)
         distance = ahead + self.mean_age_s if self.slope else 0.0
@@ -78,12 +79,12 @@ class Forecast:
 
 @dataclass(frozen=True)
 class History:
-    """The samples, and what was learned of their noise.
+    """The samples, and their learned noise.
 
-    `changed_at` is when what comes changed last. `dispersion` is the variance of the requests that
-    come in a second over their mean: 1 for Poisson arrivals, more for bursts. `token_dispersion`
-    is the same of uncached tokens, in mean requests: 1 for Poisson arrivals of equal size, 2 for
-    exponential sizes.
+    `changed_at`: the last change of the arrivals. `dispersion`: the variance of the requests per
+    second over their mean: 1 for Poisson arrivals, more for bursts. `token_dispersion`: the same of
+    uncached tokens, in mean requests: 1 for Poisson arrivals of equal size, 2 for exponential
+    sizes.
     """
 
     samples: tuple[DemandSample, ...] = ()
@@ -92,7 +93,8 @@ class History:
     token_dispersion: float = 2.0
 
     def heard(self, sample: DemandSample) -> History:
-        """With the newest sample; the same when it is hardly newer than the last."""
+        """Return the history with the newest sample; unchanged if it is hardly newer than the
+        last."""
         silent = sample.at - self.samples[-1].at if self.samples else math.inf
         if silent < LEAST_S:
             return self
@@ -103,7 +105,7 @@ class History:
         line = _fit(_from(samples, began), self.dispersion)
         size = _growth(samples, "uncached_tokens", "arrived") or 0.0
         before, lasted = samples[-2], sample.at - samples[-2].at
-        # What was taken for granted at first counts as some seconds.
+        # The initial assumption counts like PRIOR_S seconds of samples.
         memory = min(HISTORY_S, sample.at - samples[0].at + PRIOR_S)
         requests = _learned(
             self.dispersion, sample.arrived - before.arrived, line.rate * lasted, lasted, memory
@@ -118,25 +120,27 @@ class History:
         return _fit(_from(self.samples, self.changed_at), self.dispersion)
 
     def growth(self, count: str, window_s: float) -> float:
-        """What this count grew by in the last so many seconds."""
+        """Return the growth of this counter in the last `window_s` seconds."""
         if not self.samples:
             return 0.0
         newest, counted = self.samples[-1], attrgetter(count)
         oldest = _from(self.samples, newest.at - window_s)[0]
-        # large counts that fell and were lowered leave a rounding error, which is no growth
+        # large counts that fell and were lowered leave a rounding error, which is not growth
         return float(max(0.0, counted(newest) - counted(oldest)))
 
     def per_request(self, count: str) -> float | None:
-        """Tokens of the mean request, over all samples; None when nothing came or nobody told.
+        """Return the tokens of the mean request, over all samples; None without arrivals or
+        reports.
 
-        `count` is a token count of `DemandSample`; output tokens go by what `progressed`.
+        `count` is a token counter of `DemandSample`; output tokens are relative to `progressed`.
         """
         unit = "progressed" if count == "output_tokens" else "arrived"
         return _growth(self.samples, count, unit)
 
 
 def _added(samples: Sequence[DemandSample], sample: DemandSample) -> tuple[DemandSample, ...]:
-    """A count that went down (a gateway was restarted) is counted on from its new value."""
+    """Add a sample. A counter that went down (a gateway was restarted) continues from its new
+    value."""
     fallen = [_fallen(old, new) for old, new in zip(samples[-1], sample, strict=True)]
     if any(fallen[1:]):
         samples = [_lowered(old, fallen) for old in samples]
@@ -164,7 +168,7 @@ def _thinned(samples: Sequence[DemandSample], now: float) -> list[DemandSample]:
 
 
 def _fit(samples: Sequence[DemandSample], dispersion: float) -> Forecast:
-    """The line through the arrivals, each second weighing as much."""
+    """Return the line through the arrivals, with equal weight for each second."""
     if len(samples) < 2:
         return Forecast()
     newest, oldest = samples[-1], samples[0]
@@ -176,7 +180,7 @@ def _fit(samples: Sequence[DemandSample], dispersion: float) -> Forecast:
         later = middle - (newest.at - (before.at + after.at) / 2.0)
         spread += (after.at - before.at) * later * later
         covariance += later * (after.arrived - before.arrived)
-    # As if one had come at least: nothing in a short time is not yet "never".
+    # As if at least one request had arrived: none in a short time does not mean "never".
     noise = dispersion * max(mean, 1.0 / seen)
     slope = slope_var = 0.0
     if seen >= TREND_S and spread > 0.0:
@@ -194,14 +198,14 @@ def _fit(samples: Sequence[DemandSample], dispersion: float) -> Forecast:
 
 
 def _changed_at(samples: Sequence[DemandSample], since: float, dispersion: float) -> float:
-    """When what comes changed for the last time: `since`, or the start of the first window in
-    which more or less came than noise explains."""
+    """Return the last change of the arrivals: `since`, or the start of the first window whose
+    arrivals noise does not explain."""
     first = _index(samples, since)
     newest = samples[-1]
     for window in WINDOWS_S:
         split = _index(samples, newest.at - window)
         lasted = newest.at - samples[split].at
-        # What came before has to be surer than the window that is held against it.
+        # The time before the window must not be shorter than the window.
         if split <= first or samples[split].at - samples[first].at < lasted:
             continue
         line = _fit(samples[first : split + 1], dispersion)
@@ -219,7 +223,8 @@ def _changed_at(samples: Sequence[DemandSample], since: float, dispersion: float
 def _learned(
     dispersion: float, came: float, expected: float, lasted_s: float, memory_s: float
 ) -> float:
-    """Moved by what came in so many seconds and what was expected."""
+    """Return the dispersion, updated by the arrivals of `lasted_s` seconds and their
+    expectation."""
     if expected <= 0.0:
         return dispersion
     surprise = min((came - expected) ** 2 / expected, OUTLIER * dispersion)
@@ -245,5 +250,5 @@ def _from(samples: Sequence[DemandSample], begin: float) -> Sequence[DemandSampl
 
 
 def _index(samples: Sequence[DemandSample], at: float) -> int:
-    """The newest sample that is no newer than this; the oldest if all are."""
+    """Return the newest sample that is no newer than this; the oldest if all are."""
     return max(0, bisect_right(samples, at, key=lambda sample: sample.at) - 1)

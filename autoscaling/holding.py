@@ -1,8 +1,8 @@
-"""How long a replica stays after it was needed last: as long as it usually takes to come back.
+"""How long a replica stays after it was last needed: the usual time until it is needed again.
 
-Every number of replicas is watched for itself. One that was needed again after a while is held
-for somewhat longer than that the next time, so bursts that recur find their replicas, and a number
-at the edge between needed and not stays. Nothing is held for longer than MAX_HOLD_S.
+Every number of replicas is tracked separately. One that was needed again after a pause is retained
+somewhat longer than that the next time, so recurring bursts find their replicas. A number at the
+edge of being needed stays. Nothing is retained for longer than MAX_HOLD_S.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 # Ray Serve's own delay before it scales down.
 MAX_HOLD_S = 600.0
-# Gaps scatter: held for this much longer than the last one.
+# Gaps vary: a replica is held for this multiple of the last one.
 MARGIN = 1.5
-# Two replicas more at once are a surge, and who surged once may again before long.
+# Two more replicas at once are a surge, and another surge may follow soon.
 SURGE, SURGE_HOLD_S = 2, 300.0
-# What was learned fades within this time, several times the longest pause that is learned from.
+# Learned pauses fade within this time, several times the longest pause that is learned.
 REMEMBERED_S = 3600.0
 
 
 class ReplicaHold(NamedTuple):
-    """When as many replicas as its place says were needed last, and how long they are held."""
+    """When the number of replicas of its index was last needed, and how long they are retained."""
 
     needed_at: float
     hold_s: float
@@ -30,7 +30,8 @@ class ReplicaHold(NamedTuple):
 def watched(
     levels: Sequence[ReplicaHold], needed: int, now: float, elapsed_s: float, hold_s: float
 ) -> tuple[ReplicaHold, ...]:
-    """The levels after `elapsed_s` more seconds, with so many needed now; `hold_s` at least."""
+    """Return the levels after `elapsed_s` more seconds, with `needed` replicas now; retained for at
+    least `hold_s`."""
     fading = min(1.0, elapsed_s / REMEMBERED_S)
     after = []
     for count, level in enumerate(levels, start=1):
@@ -46,7 +47,8 @@ def watched(
 
 
 def raised(levels: Sequence[ReplicaHold], before: int, after: int) -> tuple[ReplicaHold, ...]:
-    """The levels when so many replicas become so many more: those of a surge are held for long."""
+    """Return the levels after growth from `before` to `after` replicas: those of a surge are
+    retained for long."""
     if after - before < SURGE:
         return tuple(levels)
     new = [level._replace(hold_s=max(level.hold_s, SURGE_HOLD_S)) for level in levels[before:after]]
@@ -54,7 +56,7 @@ def raised(levels: Sequence[ReplicaHold], before: int, after: int) -> tuple[Repl
 
 
 def replicas_held(levels: Sequence[ReplicaHold], now: float) -> int:
-    """How many replicas stay: the highest count whose hold has not run out yet."""
+    """Return how many replicas stay: the highest number whose retention has not ended."""
     for count in range(len(levels), 0, -1):
         needed_at, hold_s = levels[count - 1]
         if now - needed_at < hold_s:

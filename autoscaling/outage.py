@@ -1,7 +1,7 @@
-"""A pool without a replica: its first token is predicted for when one has started.
+"""A pool without a replica: its first token is predicted from the start of one.
 
-What is left of a start is a prediction like any other. It decides whether a request overflows,
-waits or comes back later; where nothing is known of it, nobody is refused for it.
+The rest of a start is a prediction like any other. It decides whether a request overflows, waits or
+gets `Retry-After`. If it is unknown, no request is rejected.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ from dataclasses import dataclass
 
 from router.slots import LEASE_S
 
-# What is believed no longer of a start: nobody says any more how it is with it.
+# A report of a start counts for this long without a newer one.
 FRESH_S = 5.0
-# A start that is late is expected to take as long again as it is late, and at least this share of
-# what was predicted: how late it can get, nobody knows.
+# A late start is expected to take as long again as it is late, and at least this share of the
+# prediction. There is no bound on how late it can get.
 LATE_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class Outage:
-    """No replica of the pool is up, as was known at `as_of`. Times are seconds of any one clock.
+    """An outage: no replica of the pool is up, as of `as_of`. Times are seconds of any one clock.
 
-    `since`: when that was first seen. `began`: of each replica that starts, when it began; those
-    that wait for a place on a node are not among them. `startup_s`: how long a start takes, None:
-    nothing is known of that.
+    `since`: when it was first seen. `began`: the start of each starting replica, except those
+    without a place on a node. `startup_s`: the duration of a start, None: unknown.
     """
 
     since: float
@@ -32,8 +31,8 @@ class Outage:
     began: tuple[float, ...] = ()
 
     def up_in_s(self, now: float) -> float | None:
-        """Seconds until a replica is predicted to be up. One that is still to begin takes a whole
-        start, at the least."""
+        """Return the seconds until a replica is predicted to be up. One that has not started takes
+        at least a whole start."""
         whole_s = self.startup_s
         if whole_s is None:
             return None
@@ -47,10 +46,10 @@ def _left_s(startup_s: float, taken_s: float) -> float:
 
 
 def confirmed(told: Outage | None, empty_for_s: float, now: float) -> Outage | None:
-    """What was told of, if it is certain enough to act upon.
+    """Return the reported outage if it is certain enough to act on.
 
-    `empty_for_s`: for how long no replica had a lease. Before a lease's time has passed, one that
-    is replaced may be back; and it has to be told of a time since, and lately.
+    `empty_for_s`: how long no replica has had a lease. Within the time of a lease, a replaced
+    replica may return. The report must be recent, and about a time since then.
     """
     if told is None or empty_for_s < LEASE_S or now - told.as_of > FRESH_S:
         return None

@@ -1,6 +1,6 @@
-"""One replica as one request sees it, and whether it holds what is promised there.
+"""One replica from the view of one request, and whether it meets the objectives.
 
-Functions of what is predicted; seconds, of any one clock.
+Functions of predictions; seconds, of any one clock.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import Protocol
 
 from autoscaling.slo import Slo
 
-# A replica where who comes waits longer than this has no room for another tenant's turn: enough to
-# keep an engine busy until a gateway has heard that it is free, and little beside a prefill.
+# A replica where a new request waits longer than this has no room for another tenant's turn. The
+# time keeps an engine busy until a gateway knows that it is free, and is short compared with a
+# prefill.
 ENGINE_QUEUE_S = 0.02
-# No doubt is larger: beyond it a prediction says nothing, and would close the pool.
+# The largest doubt. With a larger one, a prediction says nothing and would close the pool.
 MAX_DOUBT = 0.5
 
 
 class Outlook(Protocol):
-    """One replica as one request sees it: `router.policies.Candidate` is one. Seconds.
+    """One replica from the view of one request: `router.policies.Candidate` is one. Seconds.
 
-    `wait_s`: before its own prefill begins, uncorrected; exactly 0 where nobody waits.
+    `wait_s`: before its own prefill, uncorrected; exactly 0 without a queue.
     """
 
     @property
@@ -36,13 +37,14 @@ class Outlook(Protocol):
 
 
 def doubted(slo: Slo, doubt: float) -> Slo:
-    """What a prediction must be for the SLO to be held even if it is off by `doubt`."""
+    """Return the SLO that a prediction must meet so that the SLO is met with an error of
+    `doubt`."""
     doubt = min(max(0.0, doubt), MAX_DOUBT) if math.isfinite(doubt) else MAX_DOUBT
     return replace(slo, ttft_s=slo.ttft_s / (1.0 + doubt))
 
 
 def first_holding(ranked: Sequence[Outlook], slo: Slo, elapsed_s: float) -> int | None:
-    """The first in the policy's order that holds the SLO."""
+    """Return the first replica in the policy's order that meets the SLO."""
     holding = (i for i, candidate in enumerate(ranked) if holds(candidate, slo, elapsed_s))
     return next(holding, None)
 
@@ -52,7 +54,7 @@ def has_room(candidate: Outlook) -> bool:
 
 
 def is_slow(candidate: Outlook, slo: Slo | None) -> bool:
-    """Whether its running streams miss what is promised of their tokens."""
+    """Return whether its running streams miss their TPOT."""
     if slo is None or slo.tpot_s is None or not candidate.running:
         return False
     return candidate.inter_token_latency > slo.tpot_s
@@ -65,7 +67,7 @@ def holds(candidate: Outlook, slo: Slo, elapsed_s: float) -> bool:
 
 
 def pressure(ranked: Sequence[Outlook], slo: Slo, elapsed_s: float) -> float:
-    """The least that any replica is used, as a multiple of what the SLO allows."""
+    """Return the load of the least used replica, as a multiple of what the SLO allows."""
 
     def of(candidate: Outlook) -> float:
         ttft = 0.0

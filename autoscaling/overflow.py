@@ -1,7 +1,8 @@
-"""When a request may be answered by another, smaller model instead of being refused.
+"""When a request may be answered by another, smaller model instead of being rejected.
 
-The gate says when, the contract says which: a request overflows only if the other pool can do
-all that it asks for, only before its first token, and only up to a share of its tenant's traffic.
+The gate determines when, the contract which requests. A request overflows only if the other pool
+can serve all of it, and only before its first token. Overflow is limited to a share of its tenant's
+traffic.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
-# What a request says of it: X-Antefix-Overflow.
+# A request's own choice: X-Antefix-Overflow.
 OverflowChoice = Literal["never", "allow", "only"]
 SHARE_WINDOW_S = 60.0
-# A tenant with less than so many requests left in the window is gone.
+# A tenant with fewer requests left in the window than this is forgotten.
 FORGOTTEN = 0.01
 
 
 @dataclass(frozen=True)
 class OverflowRules:
-    """Overflow begins when the best predicted TTFT is above `enter` times the SLO, and ends when
-    it is at or below `leave` times; at most `max_share` of a tenant's requests in a minute do."""
+    """Overflow starts when the best predicted TTFT is above `enter` times the SLO, and ends when it
+    is at or below `leave` times.
+
+    At most `max_share` of a tenant's requests in a minute overflow.
+    """
 
     enter: float = 1.0
     leave: float = 0.7
@@ -30,7 +34,7 @@ class OverflowRules:
 
 @dataclass
 class _Counts:
-    """Of about the last minute; `at` in seconds of the gate's clock."""
+    """Counts of about the last minute; `at` in seconds of the gate's clock."""
 
     at: float = 0.0
     requests: float = 0.0
@@ -45,10 +49,10 @@ class _Counts:
 
 
 class OverflowGate:
-    """Open for a tenant while the pool cannot serve it in time. Times are seconds of any one clock.
+    """A gate that is open for a tenant while the pool cannot serve it in time.
 
-    Shares are each tenant's own: what one lets overflow leaves the others theirs. Requests that ask
-    for overflow themselves are not counted at all.
+    Times are seconds of any one clock. Each tenant has a separate share. Requests that ask for
+    overflow themselves do not count.
     """
 
     def __init__(self, rules: OverflowRules) -> None:
@@ -57,7 +61,7 @@ class OverflowGate:
 
     @property
     def open(self) -> bool:
-        """For anybody."""
+        """Return whether it is open for any tenant."""
         return any(counts.open for counts in self._counts.values())
 
     def is_open_for(self, tenant: str) -> bool:
@@ -70,28 +74,30 @@ class OverflowGate:
         counts.open = pressure > limit
 
     def has_room(self, now: float, tenant: str = "") -> bool:
-        """Whether one more of the tenant's may overflow; its first in a quiet minute always may."""
+        """Return whether one more of the tenant's requests may overflow. Its first in a quiet
+        minute always may."""
         counts = self._counts[tenant]
         counts.fade(now)
         most = self.rules.max_share * (counts.requests + 1.0)
-        # by half: one that was the only one, a while ago
+        # half is added for a request that was the only one, a while ago
         return counts.overflowed + 1.0 <= max(1.5, most)
 
     def count(self, overflowed: bool, now: float, tenant: str = "") -> None:
-        """One request of the pool was decided."""
+        """Count a decided request of the pool."""
         counts = self._counts[tenant]
         counts.fade(now)
         counts.requests += 1.0
         counts.overflowed += overflowed
 
     def take_back(self, now: float, tenant: str = "") -> None:
-        """One that was counted as overflowed was refused instead."""
+        """Correct the count: an overflowed request was rejected instead."""
         counts = self._counts[tenant]
         counts.fade(now)
         counts.overflowed = max(0.0, counts.overflowed - 1.0)
 
     def share(self, now: float) -> float:
-        """Of about the last minute's requests of all tenants, how many overflowed: 0 to 1."""
+        """Return the overflowed share of about the last minute's requests of all tenants, 0 to
+        1."""
         for counts in self._counts.values():
             counts.fade(now)
         for tenant in [t for t, counts in self._counts.items() if counts.requests < FORGOTTEN]:
@@ -103,10 +109,10 @@ class OverflowGate:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a request asks of whoever answers it.
+    """The requirements of a request for the pool that answers it.
 
-    `tokens`: its prompt and the longest answer it asks for. `token_ids`: it names tokens by
-    number, which mean something else to another model.
+    `tokens`: its prompt and its longest answer. `token_ids`: it contains token ids, which another
+    model reads differently.
     """
 
     chat_or_completion: bool
@@ -121,7 +127,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Offers:
-    """What the overflow pool can do. `max_model_len` in tokens; None: not known yet."""
+    """The capabilities of the overflow pool. `max_model_len` in tokens; None: unknown so far."""
 
     max_model_len: int | None
     tools: bool
@@ -132,7 +138,7 @@ class Offers:
 
 
 def refusal(needs: Needs, offers: Offers) -> str | None:
-    """Why the overflow pool must not answer this request; None: it may."""
+    """Return why the overflow pool must not answer this request; None: it may."""
     if not needs.chat_or_completion:
         return "only chats and completions may overflow"
     if needs.adapter is not None:
@@ -141,20 +147,21 @@ def refusal(needs: Needs, offers: Offers) -> str | None:
         return "the overflow pool's context length is not known yet"
     if needs.tokens > offers.max_model_len:
         return (
-            f"prompt and answer may take {needs.tokens} tokens, and the overflow pool's context "
+            f"prompt and answer may take {needs.tokens} tokens, but the overflow pool's context "
             f"holds {offers.max_model_len}"
         )
     if needs.tools and not offers.tools:
         return "the overflow pool does not call tools"
     if needs.response_format and not offers.response_format:
-        return "the overflow pool does not keep to response formats"
+        return "the overflow pool does not enforce response formats"
     if needs.logprobs > offers.max_logprobs:
         return (
-            f"the request asks for {needs.logprobs} logprobs, and the overflow pool gives at most "
+            f"the request asks for {needs.logprobs} logprobs, but the overflow pool returns at "
+            "most "
             f"{offers.max_logprobs}"
         )
     if needs.token_ids and not offers.same_model:
-        return "the request names token ids, which mean others to the overflow pool's model"
+        return "the request contains token ids, which the overflow pool's model reads differently"
     if needs.images and not offers.images:
-        return "the overflow pool does not read images"
+        return "the overflow pool does not support images"
     return None

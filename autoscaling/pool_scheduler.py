@@ -1,11 +1,11 @@
-"""One pool's mind in one gateway: where each request goes, or what it is told instead.
+"""The scheduler of one pool in one gateway: it decides about each request.
 
-It remembers the replicas' loads, what all gateways placed lately, how far predictions are off,
-who waits for a turn and how much overflows; and decides from that: `consider` ranks the replicas,
-`decide` lets the request go, wait, overflow or be refused, `next_turn` lets go who waited. What it
-lets go counts against its replica at once, and is announced to the other gateways.
+Its state is the replicas' loads, recent placements of all gateways, prediction errors, queues and
+overflow. `consider` ranks the replicas, `decide` admits, queues, overflows or rejects the request,
+and `next_turn` admits queued requests. An admitted request counts against its replica at once, and
+is announced to the other gateways.
 
-It is memory and arithmetic alone, on a clock that is passed in: a gateway feeds it from Redis and
+It is only memory and arithmetic, with the clock as an argument. A gateway feeds it from Redis and
 HTTP, the simulator from simulated engines, and both decide by the same code.
 """
 
@@ -39,26 +39,26 @@ from router.policies import Candidate, PlacementRequest, Policy, make_policy
 from router.recent import Placed, Recent, RecentPlacements, announcement
 from router.slots import LEASE_S
 
-# So long after a board became empty it is known whether its replicas are gone. Who waits anyhow is
-# not sent to them before.
+# This long after a board became empty, it is known whether its replicas are dead. Waiting requests
+# are not sent to them before.
 FOUND_OUT_S = LEASE_S + 2.0
-# So many mean errors later than predicted come no more than 1 in 100 first tokens, where errors are
-# normal: an SLO is promised to those who are let in, not to most of them.
+# At most 1 in 100 first tokens is later than predicted by this many mean errors, if errors are
+# normal. An SLO is promised to all admitted requests, not to most of them.
 DOUBT_ERRORS = 3.0
 
 
 def _nobody(placed: Placed) -> None:
-    """For a pool that one gateway has to itself."""
+    """The announcement of a pool with only one gateway."""
 
 
 def _nothing() -> None:
-    """For one who looks often enough by himself."""
+    """The notification of a caller that polls often enough."""
 
 
 @dataclass
 class PoolSettings:
-    """What a scheduler is told of its pool; see the fleet file's reference. `weights`: of tenants
-    whose share is not 1."""
+    """A pool's settings; see the fleet file's reference. `weights`: of tenants whose weight is not
+    1."""
 
     slos: Mapping[PriorityClass, Slo] = field(default_factory=dict)
     batch_queue: int = 0
@@ -70,11 +70,11 @@ class PoolSettings:
 
 
 class PoolScheduler:
-    """`board`, `correction`, `admission` and `demand` are to read; feeds update the board.
+    """The scheduler. `board`, `correction`, `admission` and `demand` are readable; feeds update the
+    board.
 
-    `overflow` is the scheduler of the pool that may serve in place of this one. `announce` is told
-    of each placement, for the other gateways, whose own come in through `heard`; `freed`, that a
-    turn may have come.
+    `overflow` is the scheduler of the overflow pool. `announce` gets each placement, for the other
+    gateways, whose placements arrive through `heard`. `freed` is called when a turn may have come.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class PoolScheduler:
         self.gateway = secrets.token_hex(8)
         self.announce: Callable[[Placed], None] = _nobody
         self.board = LoadBoard(clock)
-        # by whether engines have measured how fast they compute prompts: the prior may be off by
-        # any factor, which would be taken for the engines' own ever after
+        # by whether engines have measured how fast they compute prompts: the prior may be wrong by
+        # any factor, which would then distort the measured rates for good
         self._corrections = {False: TtftCorrection(), True: TtftCorrection()}
         self.admission = Admission({})
         self.demand = DemandCounters()
@@ -107,7 +107,7 @@ class PoolScheduler:
         self.change(settings, overflow)
 
     def change(self, settings: PoolSettings, overflow: PoolScheduler | None) -> None:
-        """Decide by these from now on; what is known and who waits stays.
+        """Apply these settings from now on; state and queues stay.
 
         Raises ValueError for a policy that does not exist, and changes nothing then.
         """
@@ -124,32 +124,32 @@ class PoolScheduler:
 
     @property
     def correction(self) -> TtftCorrection:
-        """Of what is predicted now."""
+        """The correction of current predictions."""
         return self._corrections[self.board.prefill_learned]
 
     @property
     def outage(self) -> Outage | None:
-        """That no replica is up; None as soon as one is, and while that is not known for certain.
+        """The outage of the pool; None as soon as a replica is up, and while it is not certain.
 
-        `told_of_outage` is from whoever watches what Ray Serve runs: a board may be empty also for
-        want of what replicas tell.
+        `told_of_outage` comes from the observer of Ray Serve: a board may also be empty because
+        reports of replicas are missing.
         """
         return confirmed(self.told_of_outage, self.board.empty_for_s, self._clock())
 
     @property
     def may_be_lost(self) -> bool:
-        """The last replica went a moment ago, and it is not known yet whether that is an outage."""
+        """Whether the last replica was lost a moment ago, and an outage is not yet certain."""
         return 0.0 < self.board.empty_for_s < FOUND_OUT_S and self.outage is None
 
     @property
     def unassigned(self) -> int:
-        """Requests that were let go while no replica was known, and wait for any to take them."""
+        """Number of requests admitted without a known replica, which wait for any to take them."""
         return len(self._unassigned)
 
     def consider(
         self, request: SchedulingRequest, avoid: Collection[str] = frozenset()
     ) -> Considered:
-        """Rank the replicas for a request, but for those to `avoid`.
+        """Rank the replicas for a request, except those to `avoid`.
 
         Raises ValueError for a policy that does not exist.
         """
@@ -158,7 +158,7 @@ class PoolScheduler:
         if avoid:
             loads = {r: load for r, load in loads.items() if r not in avoid}
         if not loads:
-            if self.outage is not None:  # those that were last known are gone
+            if self.outage is not None:  # the replicas known before are dead
                 return Considered(Placement(()), Recent())
             known = {r: load for r, load in self.board.last_known().items() if r not in avoid}
             blind = place_blind(prompt, known, self._in_flight, self._rng)
@@ -178,7 +178,8 @@ class PoolScheduler:
         return Considered(placement, recent)
 
     def needs_warm(self, request: SchedulingRequest, considered: Considered) -> bool:
-        """Whether a warm replica should take traffic now: the SLO is lost without."""
+        """Return whether a warm replica should take traffic now, because the SLO is missed without
+        it."""
         if request.priority != "interactive" or not self.board.warm():
             return False
         elapsed_s = self._clock() - request.arrived
@@ -188,9 +189,10 @@ class PoolScheduler:
         return self.admission.is_lost(elapsed_s, considered.ranked, self._doubt)
 
     def decide(self, request: SchedulingRequest, considered: Considered) -> Decision:
-        """Whether the request goes, waits, overflows or is refused: once, before its first attempt.
+        """Decide whether the request is admitted, queued, overflowed or rejected: once, before its
+        first attempt.
 
-        What was considered must be fresh: nothing may have been placed since.
+        `considered` must be fresh, without placements since.
         """
         now, elsewhere = self._clock(), None
         self._tenants.heard_of(request.tenant, now)
@@ -208,7 +210,7 @@ class PoolScheduler:
             verdict = self.admission.decide(case)
         decision = Decision(request, considered, verdict)
         if verdict.kind == "overflow":
-            return decision  # counted when the other pool has read it
+            return decision  # counted after the other pool has decided
         self._count(decision)
         if verdict.kind == "admit":
             attempt = self._take(request, considered, verdict.index)
@@ -240,7 +242,8 @@ class PoolScheduler:
         )
 
     def outlook(self, prompt_tokens: int) -> Sequence[Outlook]:
-        """How soon a prompt of about this length would be served here, nothing of it cached."""
+        """Return how soon a prompt of about this length would be served here, without cached
+        tokens."""
         unknown = SchedulingRequest(PlacementRequest(prompt_tokens), None, self._clock())
         return self.consider(unknown).ranked
 
@@ -251,11 +254,11 @@ class PoolScheduler:
         asked: Decision,
         unfit: str | None = None,
     ) -> Decision:
-        """Let a request go here that `origin` decided (`asked`) to let overflow, where its first
-        token comes soonest; or refuse it there.
+        """Place a request here that `origin` decided (`asked`) to overflow, at the replica with the
+        earliest first token; or reject it there.
 
-        `request` is the same in this pool's tokens. `unfit`: why it proved to be none for this
-        pool. It is refused also where others have filled this pool while it was read.
+        `request` is the same in this pool's tokens. `unfit`: why this pool cannot serve it. It is
+        also rejected if others have filled this pool while it was read.
         """
         considered, now = self.consider(request), self._clock()
         case = self._case_of(request, now, overflow=considered.ranked)
@@ -274,7 +277,8 @@ class PoolScheduler:
         return Decision(request, considered, verdict, attempt)
 
     def next_turn(self) -> tuple[Waiter[SchedulingRequest], Attempt] | None:
-        """Who waited and goes now; None: nobody else goes yet. To be asked until it is None."""
+        """Return a queued request that goes now; None: no other goes yet. Call it until it returns
+        None."""
         now, admission = self._clock(), self.admission
         if (turn := admission.next_waiter(now)) is None:
             return None
@@ -294,19 +298,19 @@ class PoolScheduler:
         return waiter, self._take(waiter.what, considered, index)
 
     def left(self, waiter: Waiter[SchedulingRequest]) -> None:
-        """Its client did not wait any longer. Nothing when its turn has come."""
+        """Remove a queued request whose client left. No effect if its turn has come."""
         self.admission.room_of(waiter.what.priority).leave(waiter)
 
     def place(self, request: SchedulingRequest, avoid: Collection[str] = frozenset()) -> Attempt:
-        """Let the request go where it is best, whatever the SLO: it was let in before."""
+        """Place an admitted request at the best replica, regardless of the SLO."""
         return self._take(request, self.consider(request, avoid), 0)
 
     def place_anywhere(self, request: SchedulingRequest) -> Attempt:
-        """Let the request go to whoever takes it: for one that cannot be decided."""
+        """Admit a request for any replica, if it cannot be decided."""
         return self._take(request, Considered(Placement(()), Recent()), 0)
 
     def answered(self, attempt: Attempt, replica_id: str, report: LoadReport | None) -> None:
-        """The first token came from that replica, and with it how busy it is."""
+        """Record the first token from that replica, with the load that it reports."""
         self._unassigned.discard(attempt.ticket)
         self.board.unplaced(attempt.ticket)
         if report is not None:
@@ -314,10 +318,11 @@ class PoolScheduler:
         self.freed()
 
     def observed(self, attempt: Attempt, ttft_s: float) -> None:
-        """The chosen replica's first token came `ttft_s` seconds after the placement.
+        """Record that the chosen replica's first token arrived `ttft_s` seconds after the
+        placement.
 
-        What the gateway itself took before that (reading, waiting for a turn, an attempt that
-        failed) is no engine's time, and would be predicted of all who come next.
+        The gateway's own time before that (reading, queueing, a failed attempt) is excluded,
+        because it would be added to all later predictions.
         """
         chosen = attempt.chosen
         if attempt.correction is not None and chosen is not None:
@@ -327,9 +332,9 @@ class PoolScheduler:
     def ended(
         self, attempt: Attempt, served_by: str | None, computed: Computed | None = None
     ) -> None:
-        """The attempt is over: served by that replica, or (None) not at all.
+        """End the attempt: served by that replica, or (None) not at all.
 
-        Its tenant has had what was `computed`, where that is known, in place of what was expected.
+        Its tenant is charged for `computed`, if known, instead of the expectation.
         """
         self._unassigned.discard(attempt.ticket)
         self._settle(attempt, served_by, computed)
@@ -344,17 +349,17 @@ class PoolScheduler:
             self._recent.withdraw(attempt.ticket)
 
     def heard(self, placed: Placed) -> None:
-        """Another gateway placed something, or this one did."""
+        """Record a placement of another gateway, or of this one."""
         self._recent.add(placed, self._clock())
         self.board.placed(placed.ticket, placed.slot, placed.uncached_tokens, placed.sequences)
 
     @property
     def has_work(self) -> bool:
-        """Whether a request is placed, or waits to be."""
+        """Return whether a request is placed, or waits for placement."""
         return bool(self._in_flight) or self.unassigned > 0
 
     def refresh_demand(self) -> DemandCounters:
-        """The counters, with who waits now."""
+        """Return the counters, with the current queues."""
         rooms = self.admission.queue, self.admission.interactive
         self.demand.waiting = sum(map(len, rooms)) + self.unassigned
         self.demand.queued_tokens = sum(waiter.tokens for room in rooms for waiter in room)
@@ -386,7 +391,8 @@ class PoolScheduler:
         return self._policies[name]
 
     def _take(self, request: SchedulingRequest, considered: Considered, index: int) -> Attempt:
-        """Choose the candidate at `index`: it counts there until it is seen there."""
+        """Choose the candidate at `index`. The request counts there until the replica reports
+        it."""
         ticket = secrets.token_hex(16)
         placement = considered.placement.preferring(index)
         chosen = placement.chosen
@@ -404,14 +410,15 @@ class PoolScheduler:
             uncached_tokens=max(0, prompt.prompt_tokens - chosen.cached_tokens),
             predicted_ttft_s=chosen.predicted_ttft_s,
             matched=considered.recent.matched,
-            # all that is not in the index: another's announcement of it may be withdrawn
+            # everything that is not in the index: an announcement by another gateway may be
+            # withdrawn
             announced=announcement(prompt.keys, confirmed),
             sequences=request.sequences,
         )
         self._in_flight[chosen.replica_id] += request.sequences
         self.heard(placed)
         self.announce(placed)
-        # a guess without loads is no prediction, and who sleeps must wake first
+        # a guess without loads is no prediction, and a sleeping replica must wake first
         load = self.board.load_of(chosen.replica_id)
         is_telling = placement.policy != BLIND and load is not None and not load.asleep
         work_s = self._work_s(request, chosen)
@@ -423,13 +430,13 @@ class PoolScheduler:
         self, request: SchedulingRequest, considered: Considered, now: float
     ) -> Waiter[SchedulingRequest]:
         ranked, tokens, work_s = considered.ranked, request.prompt.prompt_tokens, 0.0
-        if ranked:  # else it is not known what it costs
+        if ranked:  # otherwise the cost is unknown
             best = min(ranked, key=lambda candidate: candidate.raw_ttft_s)
             tokens, work_s = max(0, tokens - best.cached_tokens), self._work_s(request, best)
         return Waiter(request, request.tenant, work_s=work_s, since=now, tokens=tokens)
 
     def _work_s(self, request: SchedulingRequest, on: Candidate) -> float:
-        """Engine seconds that the request is expected to take there."""
+        """Return the engine seconds that the request is expected to take there."""
         load = self.board.load_of(on.replica_id)
         if load is None:
             return 0.0
@@ -448,7 +455,10 @@ class PoolScheduler:
 
 
 def _engine_s(load: ReplicaLoad, tokens: int, decode_s: float, sequences: int) -> float:
-    """What computing so many prompt tokens takes of an engine, and the part that so many sequences
-    have of the steps of `decode_s`, which they share with those that run."""
+    """Return the engine seconds of a request.
+
+    They are the time to compute `tokens` prompt tokens, and the share of `sequences` sequences in
+    the steps of `decode_s`.
+    """
     share = sequences / (load.running + sequences)
     return tokens / load.prefill_rate + max(0.0, decode_s) * share

@@ -1,6 +1,7 @@
-"""How fast an engine computes prompts, learned as it runs: tokens per second of prefilling.
+"""The rate at which an engine computes prompts, learned while it runs: tokens per second of
+prefilling.
 
-Prompts share steps, so the seconds in which several were prefilled count once: each alone would
+Prompts share steps, so the seconds in which several were prefilled count once. Otherwise each would
 seem as slow as all of them together.
 """
 
@@ -9,25 +10,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-# So many of the latest prompts speak for the engine.
+# Number of latest prompts that are used.
 MEMORY = 32
-# A shorter prompt's time is the step's own, not its tokens'.
+# A shorter prompt's time depends on the step, not on its tokens.
 TELLING_TOKENS = 64
 
 
 class PrefillRate:
     def __init__(self) -> None:
-        # when each began and ended, and its tokens
+        # each prompt's start, end and tokens
         self._prompts: deque[tuple[float, float, int]] = deque(maxlen=MEMORY)
 
     def add(self, ended_at: float, seconds: float, tokens: int) -> None:
-        """A prompt of which `tokens` were computed in `seconds`; times of any one clock."""
+        """Add a prompt of which `tokens` were computed in `seconds`; times of any one clock."""
         if seconds > 0 and tokens >= TELLING_TOKENS:
             self._prompts.append((ended_at - seconds, ended_at, tokens))
 
     @property
     def mean(self) -> float | None:
-        """Tokens per second; None before the first prompt."""
+        """Return tokens per second; None before the first prompt."""
         seconds, until = 0.0, float("-inf")
         for began, ended, _ in sorted(self._prompts):
             seconds += max(0.0, ended - max(began, until))
@@ -38,12 +39,13 @@ class PrefillRate:
 def queued_tokens(
     waiting: Sequence[tuple[float, int]], first_token_at: float, now: float, rate: float | None
 ) -> int:
-    """What is still to be computed of prompts without a first token: when each came, its tokens.
+    """Return the prompt tokens still to compute, from prompts without a first token: arrival time
+    and tokens of each.
 
-    The oldest come first, as an engine computes them. It has been at the first since that came, or
-    since another's first token (`first_token_at`, the last), and tells nothing of it before its
-    end: at its `rate` (tokens a second; None: not known) it has all but the last token at most.
-    Times of any one clock.
+    The oldest come first, as an engine computes them. It has computed the first since its arrival,
+    or since another's first token (`first_token_at`, the last), and reports no progress before its
+    end. At its `rate` (tokens per second; None: unknown) it has finished at most all except the
+    last token. Times of any one clock.
     """
     total = sum(tokens for _, tokens in waiting)
     if not waiting or rate is None:

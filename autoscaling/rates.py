@@ -1,4 +1,4 @@
-"""What one replica can do, from what the replicas of a pool report. Nothing here raises."""
+"""The rates of one replica, from the reports of a pool's replicas. Nothing here raises."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from router.load import ReplicaLoad
 
 
 def rates_of(loads: Iterable[ReplicaLoad]) -> EngineRates:
-    """A pool's engines are alike: each rate is the mean of the replicas that know theirs."""
+    """Return the rates of a pool, whose engines are alike: each is the mean of the replicas that
+    know it."""
     replicas = list(loads)
 
     def mean(values: Iterable[float]) -> float | None:

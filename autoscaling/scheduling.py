@@ -1,4 +1,4 @@
-"""What a pool's scheduler is asked of one request, and what it answers."""
+"""Input and output of a pool's scheduler for one request."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from router.recent import Recent
 
 @dataclass(frozen=True)
 class SchedulingRequest:
-    """One request, as a scheduler sees it.
+    """One request, from the view of a scheduler.
 
     `depths`: slot -> leading segments of the prompt that the index confirms; None: it did not
-    answer. `arrived`: when the request came, in seconds of the scheduler's clock, and `deadline`
-    until when it has to be answered. `policy` None: the pool's own. `no_overflow`: why the overflow
-    pool may not serve it; None: it may. `sequences`: how many an engine makes of it. `is_again`: it
-    was decided before, and came no second time.
+    answer. `arrived`: when the request arrived, in seconds of the scheduler's clock, and `deadline`
+    until when it must be answered. `policy` None: the pool's. `no_overflow`: why the overflow pool
+    may not serve it; None: it may. `sequences`: the number of sequences in the engine. `is_again`:
+    it was decided before, and does not count as a new arrival.
     """
 
     prompt: PlacementRequest
@@ -42,7 +42,7 @@ class SchedulingRequest:
 
 @dataclass(frozen=True)
 class Considered:
-    """What a placement would be, counted nowhere yet; `placement` ranks the replicas."""
+    """A possible placement, not counted anywhere yet; `placement` ranks the replicas."""
 
     placement: Placement
     recent: Recent
@@ -54,11 +54,11 @@ class Considered:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One placement that is under way: `chosen` is None when any replica may serve it.
+    """One active placement: `chosen` is None if any replica may serve it.
 
-    `placed_at` on the scheduler's clock. `correction`: what the prediction for `chosen` was
-    corrected by, which learns from the time from then to its first token; None: that time was not
-    predicted. `work_s`: engine seconds that its tenant was charged for it.
+    `placed_at` on the scheduler's clock. `correction`: the applied correction of the prediction for
+    `chosen`, which learns from the time until its first token; None: that time was not predicted.
+    `work_s`: engine seconds charged to its tenant.
     """
 
     ticket: str
@@ -70,14 +70,14 @@ class Attempt:
     work_s: float = 0.0
 
     def answering(self) -> Attempt:
-        """The same once its first token has come and been told of: without its placement, which
-        knows every replica, while an answer may take minutes."""
+        """Return the same after its first token was recorded: without its placement, which
+        references every replica, because an answer may take minutes."""
         return replace(self, placement=Placement(()))
 
 
 @dataclass(frozen=True)
 class Computed:
-    """What an engine did for a request: prompt tokens that it computed (None: not known), and
+    """The work of an engine for a request: prompt tokens that it computed (None: unknown), and
     `decode_s` from the first token to the last."""
 
     tokens: int | None
@@ -86,9 +86,12 @@ class Computed:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a request is told, and from what. `attempt` is there when it goes, `waiter` when it
-    waits; one that overflows goes to the other pool's `stand_in`. `evicted` waits no longer: it is
-    refused, for one of a tenant with fewer who wait."""
+    """A decision, and its basis.
+
+    An admitted request has an `attempt`, a queued one a `waiter`; an overflowed one goes to the
+    other pool's `stand_in`. `evicted` leaves the queue: it is rejected, to make room for a tenant
+    with fewer queued requests.
+    """
 
     request: SchedulingRequest
     considered: Considered
@@ -98,7 +101,7 @@ class Decision:
     evicted: Waiter[SchedulingRequest] | None = None
 
     def refused_after_all(self) -> Decision:
-        """What it is told when it was evicted."""
+        """Return the decision for an evicted request."""
         reason = "the queue is full, and other tenants have fewer requests in it"
         due_s = math.ceil(min(self.verdict.best_ttft_s or 0.0, MAX_RETRY_AFTER_S))
         refused = replace(

@@ -1,4 +1,4 @@
-"""What the autoscaler remembers from one decision to the next."""
+"""The state of the autoscaler between two decisions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from autoscaling.forecast import DemandSample, History
 from autoscaling.holding import ReplicaHold
 
-# Beyond these, a number is no count and no time.
+# A larger number is not a valid count or time.
 MAX_COUNT, MAX_TIME_S = 1e15, 1e11
-# What is made of them, such as replicas times seconds or a sum of falls, stays far below this.
+# Derived values, such as replicas times seconds or a sum of decreases, stay far below this.
 MAX_DERIVED = 1e60
-# More samples or levels than this were not stored by us.
+# A stored state never has more samples or levels than this.
 MAX_STORED = 5000
 
 
@@ -21,9 +21,9 @@ MAX_STORED = 5000
 class State:
     """Times are of the caller's clock, in seconds.
 
-    `raised_at` and `lowered_at` are of the demand, `busy_at` is when the pool had something to do.
-    `promoted_from` is the demand that gateways knew when they began to promote, `replica_s` counts
-    the seconds that replicas ran.
+    `raised_at` and `lowered_at` are those of the demand, `busy_at` when the pool last had work.
+    `promoted_from`: the demand that gateways knew when they started to promote. `replica_s`: the
+    seconds that replicas ran.
     """
 
     now: float = 0.0
@@ -37,13 +37,13 @@ class State:
     replica_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; `from_dict` reads it again."""
+        """Return JSON-able data, which `from_dict` reads."""
         history = {**vars(self.history), "samples": [list(s) for s in self.history.samples]}
         return {**vars(self), "history": history, "levels": [list(level) for level in self.levels]}
 
     @classmethod
     def from_dict(cls, stored: Any) -> State:
-        """What was not written by `to_dict` is as if nothing had ever been remembered."""
+        """Return the stored state; an empty one for data that `to_dict` did not write."""
         try:
             return _restored(stored)
         except (KeyError, TypeError, ValueError):
@@ -51,7 +51,7 @@ class State:
 
 
 def known(value: object, least: float = 0.0, most: float = MAX_COUNT) -> float | None:
-    """None for what is no number, not finite or out of bounds."""
+    """Return the number; None if it is not a number, not finite or out of bounds."""
     if not isinstance(value, int | float) or not least <= value <= most:
         return None
     return float(value)
@@ -63,7 +63,7 @@ def _restored(stored: Any) -> State:
         raise ValueError("longer than what was stored")
     samples = tuple(_sample(*values) for values in history["samples"])
     if any(after.at <= before.at for before, after in pairwise(samples)):
-        raise ValueError("samples in no order")
+        raise ValueError("samples are not in order")
     promoted_from = stored["promoted_from"]
     return State(
         now=_finite(stored["now"]),
@@ -94,5 +94,5 @@ def _sample(*values: Any) -> DemandSample:
 def _finite(value: Any) -> float:
     number = known(value, -MAX_DERIVED, MAX_DERIVED)
     if number is None:
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return number

@@ -1,7 +1,7 @@
-"""How long an engine's decode steps take, learned as it runs: step_s + sequences * sequence_s.
+"""The time of an engine's decode steps, learned while it runs: step_s + sequences * sequence_s.
 
-Steps are remembered by how many sequences they served, in powers of two, and each such group
-forgets by itself: hours at one load leave the line's slope as it was learned at others.
+Steps are remembered by their number of sequences, in powers of two, and each such group forgets
+separately: hours at one load keep the slope that was learned at others.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# How many of its latest steps a group speaks for.
+# Number of a group's latest steps that count.
 MEMORY_STEPS = 100.0
-# Until it has seen so many steps, a group may be told by one that stalled.
+# A group with fewer steps than this may be dominated by one that stalled.
 TELLING_STEPS = 5.0
 
 
@@ -34,22 +34,24 @@ class StepTime:
         self._groups: dict[int, _Group] = {}
 
     def add(self, latencies: Sequence[float], served: int) -> None:
-        """A step of the engine: the seconds since the token before, of each that got a next one.
+        """Add a step of the engine: the seconds since the previous token, of each request that got
+        a next one.
 
-        It had `served` requests in it; with more of them than latencies it also computed prompts,
-        perhaps a piece only, and tells nothing.
+        The step had `served` requests. If that is more than the latencies, it also computed
+        prompts, perhaps parts, and is ignored.
         """
         if not latencies or served > len(latencies):
             return
-        # one that was preempted has waited longer than this step
+        # a preempted sequence has waited longer than this step
         sequences, seconds = len(latencies), min(latencies)
         if seconds > 0:
             self._groups.setdefault(sequences.bit_length(), _Group()).add(sequences, seconds)
 
     def line(self) -> tuple[float, float]:
-        """`step_s` and `sequence_s` in seconds, neither negative; both 0 before enough steps.
+        """Return `step_s` and `sequence_s` in seconds, neither negative; both 0 before enough
+        steps.
 
-        From one load alone nothing tells how the time would grow: all of it is `step_s`.
+        With data of one load only, the growth of the time is unknown, and all of it is `step_s`.
         """
         groups = [group for group in self._groups.values() if group.weight >= TELLING_STEPS]
         total = sum(group.weight for group in groups)
@@ -62,7 +64,7 @@ class StepTime:
         slope = together / spread if len(groups) > 1 else 0.0
         if slope <= 0:
             return t, 0.0
-        if slope * n >= t:  # the line that fits best begins at 0
+        if slope * n >= t:  # the best line starts at 0
             squares = sum(g.weight * g.sequences**2 for g in groups)
             return 0.0, sum(g.weight * g.sequences * g.seconds for g in groups) / squares
         return t - slope * n, slope

@@ -1,9 +1,9 @@
-"""Where requests wait for their turn: bounded, and fair between tenants.
+"""Queues of requests that wait for their turn: bounded, and fair between tenants.
 
-The tenant that has had the fewest engine seconds goes next (`autoscaling.fair_share`), with its
-oldest request: a thousand requests of one delay the only request of another by one. Interactive
-requests go before batch ones. A room that is full takes one more of a tenant with few by refusing
-the newest of the tenant with most. Times are passed in, in seconds of any one clock.
+The tenant with the fewest engine seconds goes next (`autoscaling.fair_share`), with its oldest
+request: a thousand requests of one delay the only request of another by one. Interactive requests
+go before batch ones. A full queue accepts one more of a tenant with few by evicting the newest of
+the tenant with most. Times are arguments, in seconds of any one clock.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Waiter(Generic[T]):
-    """One that waits, since `since`; `work_s`: seconds of a replica's time that it will take,
-    `tokens`: prompt tokens that are to be computed for it."""
+    """A queued request, since `since`; `work_s`: the seconds of a replica's time that it needs,
+    `tokens`: its prompt tokens to compute."""
 
     what: T
     tenant: str
@@ -32,13 +32,12 @@ class Waiter(Generic[T]):
 
 
 class WaitingRoom(Generic[T]):
-    """Of one class: at most `limit` waiters; those beyond a limit that was lowered keep their
-    place."""
+    """The queue of one class: at most `limit` requests. Requests beyond a lowered limit stay."""
 
     def __init__(self, limit: int, shares: FairShare | None = None) -> None:
         self.limit = limit
         self._shares = shares or FairShare()
-        # whose turn it is among equals; a tenant without waiters is not in it
+        # the order of turns among equals, without tenants that have no waiters
         self._queues: OrderedDict[str, OrderedDict[Waiter[T], None]] = OrderedDict()
         self._work_s: dict[str, float] = {}
         self._size = 0
@@ -55,7 +54,7 @@ class WaitingRoom(Generic[T]):
 
     @property
     def work_s(self) -> float:
-        """Seconds of one replica's time that all who wait will take."""
+        """Return the seconds of one replica's time of all queued requests."""
         return sum(self._work_s.values())
 
     @property
@@ -63,18 +62,18 @@ class WaitingRoom(Generic[T]):
         return {tenant: len(queue) for tenant, queue in self._queues.items()}
 
     def oldest_s(self, now: float) -> float:
-        """How long the oldest has waited; 0 when nobody does."""
+        """Return how long the oldest has waited; 0 for an empty queue."""
         return max((now - next(iter(queue)).since for queue in self._queues.values()), default=0.0)
 
     def takes(self, tenant: str) -> bool:
-        """Whether one more of the tenant's finds a place."""
+        """Return whether one more of the tenant's requests has room."""
         return not self.full or self._fullest_beside(tenant) is not None
 
     def ahead_s(self, tenant: str) -> float:
-        """Seconds of one replica's time that go before one more of the tenant's.
+        """Return the seconds of one replica's time before one more of the tenant's requests.
 
-        Its own who wait, and of each other tenant as much as is due to it by then, to the end of
-        the request in which that is reached.
+        It is the time of the tenant's queued requests, and the part that is due to each other
+        tenant by then. That part extends to the end of the request in which it is reached.
         """
         own_s = self._work_s.get(tenant, 0.0)
         turn = self._shares.after(tenant, own_s)
@@ -86,12 +85,13 @@ class WaitingRoom(Generic[T]):
         return own_s + others_s
 
     def enter(self, waiter: Waiter[T]) -> Waiter[T] | None:
-        """Returns who has to leave for it. Raises OverflowError when it finds no place itself."""
+        """Enqueue. Return the evicted request. Raises OverflowError if there is no room for this
+        one."""
         evicted = None
         if self.full:
             fullest = self._fullest_beside(waiter.tenant)
             if fullest is None:
-                raise OverflowError(f"{self.limit} are waiting already")
+                raise OverflowError(f"{self.limit} are already queued")
             evicted = next(reversed(self._queues[fullest]))
             self.leave(evicted)
         self._queues.setdefault(waiter.tenant, OrderedDict())[waiter] = None
@@ -100,13 +100,14 @@ class WaitingRoom(Generic[T]):
         return evicted
 
     def next(self) -> Waiter[T] | None:
-        """Whose turn it is. It stays until it leaves."""
+        """Return the request whose turn it is. It stays until it leaves."""
         if not self._queues:
             return None
         return next(iter(self._queues[min(self._queues, key=self._shares.had)]))
 
     def leave(self, waiter: Waiter[T]) -> None:
-        """Served, or gone; its tenant comes last among equals. Nothing when it is not here."""
+        """Remove a served or cancelled request; its tenant comes last among equals. No effect if it
+        is not queued."""
         queue = self._queues.get(waiter.tenant)
         if queue is None or waiter not in queue:
             return
@@ -120,7 +121,7 @@ class WaitingRoom(Generic[T]):
             self._queues.move_to_end(waiter.tenant)
 
     def _fullest_beside(self, tenant: str) -> str | None:
-        """The tenant with most who wait; None where this one would have as many."""
+        """Return the tenant with most queued requests; None if this one would have as many."""
         fullest = max(self._queues, key=lambda t: len(self._queues[t]), default=None)
         if fullest is None:
             return None

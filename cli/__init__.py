@@ -1,1 +1,1 @@
-"""`antefix`: one module a command; `local/` is what a fleet on this machine needs."""
+"""`antefix`: one module per command. `local/` runs a fleet on this machine."""

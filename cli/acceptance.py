@@ -1,7 +1,7 @@
-"""One pool of a release on Kubernetes, asked, measured and disturbed for `antefix k8s accept`.
+"""Tests of one pool of a Kubernetes release for `antefix k8s accept`.
 
-`k8s.acceptance` decides what follows from what is seen here. Nothing stays in the release: an
-engine that was killed and a pod that was deleted are replaced.
+`k8s.acceptance` evaluates the results. The tests leave nothing in the release: killed engines and
+deleted pods are replaced.
 """
 
 from __future__ import annotations
@@ -35,25 +35,27 @@ from weights.roofline import OfferedLoad, speed_of
 
 CONTAINER = "ray-engine"
 QUESTION, ANOTHER_QUESTION = "What is the capital of France?", "And of Italy?"
-# Timed one after the other, after a first one that is not counted.
+# Timed one after another, after a first request that does not count.
 TIMED_REQUESTS = 3
 PROMPT_TOKENS, ANSWER_TOKENS = 2000, 64
-# Of one rule of the prompt, in any usual tokenizer.
+# Tokens of one rule of the prompt, in any usual tokenizer.
 RULE_TOKENS = 12
 PREFIX_TRIES = 5
-# The answer whose engine is killed takes this long, several times what a kubectl command takes.
+# Duration of the answer whose engine is killed: several times that of a kubectl command.
 CUT_ANSWER_S = 10.0
 LEAST_CUT_TOKENS, KILL_AFTER_EVENTS = 96, 8
 CLIENTS, SHORT_ANSWER, LONG_ANSWER, BETWEEN_ANSWERS_S = 2, 16, 256, 0.2
 ANSWER_S, EXPLAINED_WITHIN_S, PERIOD_S = 300.0, 30.0, 1.0
-# Where neither the fleet nor the model's config.json says it.
+# Used if neither the fleet nor the model's config.json has it.
 USUAL_CONTEXT = 4096
 
 
 @dataclass(frozen=True)
 class AcceptedRelease:
-    """How a release is reached. `recover_s`: an engine may take this long to come back. `show` gets
-    a line for each check as it is made."""
+    """Access to a release.
+
+    `recover_s`: the time that a replacement engine may take. `show` gets a line for each check.
+    """
 
     client: GatewayClient
     kubectl: Kubectl
@@ -65,7 +67,7 @@ class AcceptedRelease:
 
 @dataclass(frozen=True)
 class LongAnswer:
-    """An answer of `tokens` tokens to the question under `system`, with nothing in its way."""
+    """An answer of `tokens` tokens to the question under `system`, without disturbance."""
 
     system: str
     tokens: int
@@ -74,7 +76,8 @@ class LongAnswer:
 
 @dataclass
 class PoolAcceptance:
-    """Of the pool `name`: `run` makes `checks`. `evidence` is what an engine's pod reported."""
+    """The tests of pool `name`. `run` adds to `checks`. `evidence` is the report of an engine's
+    pod."""
 
     release: AcceptedRelease
     name: str
@@ -83,7 +86,7 @@ class PoolAcceptance:
     checks: list[AcceptanceCheck] = field(default_factory=list)
 
     def run(self, losses: bool) -> None:
-        """Make every check; `losses`: kill and drain engines. What stops it is a failed check."""
+        """Run every check; `losses`: kill and drain engines. An error becomes a failed check."""
         try:
             if not (replicas := self._replicas()):
                 raise Problem("no engine of the pool takes traffic", "see antefix k8s status")
@@ -101,14 +104,14 @@ class PoolAcceptance:
                     self._add(acceptance.left_out(check, "--keep-engines was given"))
         except Problem as error:
             words = f"{error.message}; {error.remedy}"
-            self._add(AcceptanceCheck("run to its end", "failed", reason=words))
+            self._add(AcceptanceCheck("complete run", "failed", reason=words))
 
     def _add(self, check: AcceptanceCheck) -> None:
         self.checks.append(check)
         self.release.show(check.line)
 
     def _replicas(self) -> list[Mapping[str, Any]]:
-        """Those that take traffic."""
+        """Return the replicas that take traffic."""
         pool = self.release.client.status()["pools"][self.name]
         return [one for one in pool["replicas"] if one["role"] == "active"]
 
@@ -140,7 +143,7 @@ class PoolAcceptance:
 
     @property
     def _context(self) -> int:
-        """Of the longest request, in tokens."""
+        """Return the length of the longest request, in tokens."""
         engine, model = engine_of(self.pool), look_up(pool_model(self.pool))
         own = None if isinstance(model, Unknown) else engine.context(model.shape)
         return own or engine.max_model_len or USUAL_CONTEXT
@@ -192,7 +195,8 @@ class PoolAcceptance:
             self._add(acceptance.drained(self._drain_one()))
 
     def _kill_one(self, replicas: Sequence[Mapping[str, Any]], asked: LongAnswer) -> KilledEngine:
-        """Ask again, and kill the engine that answers. A lone one is killed while it is idle."""
+        """Send the request again, and kill the engine that answers. A lone engine is killed while
+        idle."""
         pods = {one["replica"]: self._pod_of(one) for one in replicas}
         events, killed = 0, dict[str, float]()
 
@@ -207,7 +211,7 @@ class PoolAcceptance:
                 kill(replica)
 
         cut, error = None, ""
-        if len(pods) == 1:  # an answer would be lost, and its tenant suspected of it
+        if len(pods) == 1:  # otherwise an answer would be lost, and its tenant would be suspected
             kill(*pods)
         else:
             try:
@@ -242,14 +246,15 @@ class PoolAcceptance:
             except GatewayError:
                 return False
             there = {one["replica"] for one in pool["replicas"] if one["role"] == "active"}
-            # an autoscaler may want fewer by now
+            # an autoscaler may want fewer in the meantime
             return len(there - lost.keys()) >= min(wanted, int(pool["target_replicas"]))
 
         return _until(is_back, since, self.release.recover_s)
 
     @contextmanager
     def _load(self) -> Iterator[list[str]]:
-        """Few clients ask until the end. Of each request that ended what was wrong, or nothing."""
+        """Run a few clients until the end. Yield the errors of ended requests; an empty text is a
+        success."""
         ended, stop = list[str](), threading.Event()
 
         def ask_on() -> None:
@@ -258,7 +263,7 @@ class PoolAcceptance:
                 tokens = min(LONG_ANSWER + SHORT_ANSWER - tokens, self._context // 2)
                 try:
                     made = self._stream(system, QUESTION, tokens).usage["completion_tokens"]
-                    ended.append("" if made == tokens else f"{made} of {tokens} tokens came")
+                    ended.append("" if made == tokens else f"{made} of {tokens} tokens arrived")
                 except GatewayError as error:
                     is_refused = error.status == HTTPStatus.TOO_MANY_REQUESTS
                     ended.append(_REFUSED if is_refused else error.message)
@@ -284,7 +289,7 @@ class PoolAcceptance:
         tokens: int,
         on_event: Callable[[str], None] = lambda _: None,
     ) -> Streamed:
-        """Exactly this many tokens, unless something is wrong."""
+        """Stream exactly this many tokens, unless an error occurs."""
         body = {
             "model": self.pool.served_model_name,
             "messages": [
@@ -314,12 +319,13 @@ class PoolAcceptance:
         )
 
 
-# Of a request that was answered with 429.
+# The result of a request that was answered with 429.
 _REFUSED = "refused"
 
 
 def plan_of(pool: Pool, dtype: str | None, gpus: Sequence[Mapping[str, str]]) -> EnginePlan:
-    """`dtype` is what the engine computes in, `gpus` what nvidia-smi named in its pod."""
+    """Return the plan of an engine. `dtype` is its type of computation, `gpus` the GPUs that
+    nvidia-smi lists in its pod."""
     engine = engine_of(pool)
     engine = replace(engine, args={**engine.args, "dtype": dtype or engine.dtype})
     model = look_up(pool_model(pool), engine)
@@ -345,7 +351,7 @@ def _more(ended: Sequence[str]) -> None:
 
 
 def _until(truth: Callable[[], bool], since: float, within_s: float) -> float | None:
-    """Seconds since `since` when it was true; None: not in time."""
+    """Return the seconds from `since` until `truth` returns true; None: not in time."""
     while (now := time.monotonic()) - since < within_s:
         if truth():
             return now - since

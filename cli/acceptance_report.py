@@ -1,6 +1,6 @@
-"""What `antefix k8s accept` writes: one JSON object, and the same as text, to send back.
+"""The report of `antefix k8s accept`: a JSON object and the same as text, to send back.
 
-Names of release, pools and models are in it, and no key, address, prompt or node.
+It contains names of release, pools and models, but no keys, addresses, prompts or nodes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def report_of(
     began: float,
     busy: bool,
 ) -> dict[str, Any]:
-    """`end` is the check of the whole release, `began` in seconds since the epoch; `busy`: others
-    may have used the release meanwhile."""
+    """Return the report. `end` is the check of the whole release, `began` in seconds since the
+    epoch; `busy`: others may have used the release meanwhile."""
     checks = [*(check for of in tried for check in of.checks), end]
     ray = cluster.get("rayclusters", before.active, "ray.io/v1", before.namespace) or {}
     metadata = ray.get("metadata", {})
@@ -56,13 +56,13 @@ def report_of(
 
 
 def write(told: Mapping[str, Any], path: Path) -> None:
-    """PATH.json and PATH.txt."""
+    """Write PATH.json and PATH.txt."""
     Path(f"{path}.json").write_text(json.dumps(told, indent=1) + "\n")
     Path(f"{path}.txt").write_text("\n".join(lines_of(told)) + "\n")
 
 
 def lines_of(told: Mapping[str, Any]) -> Iterator[str]:
-    """The report as text."""
+    """Yield the report as text."""
     yield f"antefix k8s accept: {told['release']} at {told['at']}, {told['took_s']:g} s"
     yield f"{told['command']}; Kubernetes {told['kubernetes']}, KubeRay {told['kuberay']}"
     for name, of in told["pools"].items():

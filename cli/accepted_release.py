@@ -1,4 +1,4 @@
-"""How `antefix k8s accept` finds a release: whether it is ready and idle, its fleet, a way in."""
+"""Access of `antefix k8s accept` to a release: its readiness, load, fleet and address."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ def _picture(cluster: Cluster, service: Object) -> Report:
 
 
 def ready_release(cluster: Cluster, service: Object) -> Report:
-    """Raises CommandError for one that is not ready."""
+    """Return the release's report. Raises CommandError if it is not ready."""
     picture = _picture(cluster, service)
     if not picture.is_ready:
         raise CommandError(
             f"{picture.name} in {picture.namespace} is not ready",
-            "antefix k8s status says what it waits for",
+            "antefix k8s status shows the reason",
             ExitCode.DEGRADED,
         )
     return picture
 
 
 def fleet_of(service: Object) -> Fleet:
-    """Without its Redis, whose password is not in it. Raises Problem."""
+    """Return the fleet without its Redis URL, which has no password in it. Raises Problem."""
     data = data_of(yaml.safe_load(service["spec"]["serveConfigV2"]))
     try:
         return Fleet.model_validate({key: value for key, value in data.items() if key != "redis"})
     except ValidationError as error:
         raise Problem(
-            f"the release's fleet is not one of this Antefix: {error.errors()[0]['msg']}",
+            f"this version of Antefix cannot read the release's fleet: {error.errors()[0]['msg']}",
             "use the antefix command of the release's own version",
         ) from error
 
 
 def key_of(cluster: Cluster, service: Object, fleet: Fleet) -> str:
-    """An operator's API key where there is one: others do not see what keeps replicas busy.
+    """Return an operator's API key if there is one: other keys do not see the load of replicas.
     Raises Problem."""
     pod = service["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]
     name = next(of["secret"]["secretName"] for of in pod["volumes"] if of["name"] == "auth")
@@ -66,7 +66,7 @@ def key_of(cluster: Cluster, service: Object, fleet: Fleet) -> str:
     text = base64.b64decode(secret.get("data", {}).get("api-keys", "")).decode()
     keys = sorted(plain_keys(text).items(), key=lambda key: not fleet.gateway.is_operator(key[1]))
     if not keys:
-        raise Problem(f"Secret {name} holds no API key that can be sent", "give --api-key-file")
+        raise Problem(f"Secret {name} contains no usable API key", "give --api-key-file")
     return keys[0][0]
 
 
@@ -74,7 +74,7 @@ def key_of(cluster: Cluster, service: Object, fleet: Fleet) -> str:
 def address_of(
     base_url: str | None, kubectl: Kubectl, cluster: Cluster, service: Object
 ) -> Iterator[str]:
-    """Of a gateway. Raises Problem."""
+    """Yield the address of a gateway. Raises Problem."""
     if base_url is not None:
         yield base_url
         return
@@ -88,12 +88,12 @@ def address_of(
 
 
 def idle_engines(client: GatewayClient, under_traffic: bool) -> Mapping[str, int]:
-    """How many take traffic, by pool. Raises Problem for a release that is in use."""
+    """Return the number of active replicas by pool. Raises Problem if the release is in use."""
     pools = client.status()["pools"]
     if any(one["running"] is None for pool in pools.values() for one in pool["replicas"]):
         raise Problem(
-            "a gateway does not show what keeps its replicas busy",
-            "give an operator's key with --api-key-file, and see that Redis runs",
+            "a gateway does not report the load of its replicas",
+            "pass an operator's key with --api-key-file, and check that Redis runs",
         )
     last = client.decisions(limit=1)
     ended = last[0]["at"] + last[0]["duration_s"] if last else 0.0
@@ -102,7 +102,7 @@ def idle_engines(client: GatewayClient, under_traffic: bool) -> Mapping[str, int
     if not under_traffic and (why := traffic_seen(pools, idle_s)):
         raise Problem(
             f"the release is in use: {why}",
-            "wait until it is idle, or go on with --under-traffic",
+            "wait until it is idle, or pass --under-traffic",
         )
     return {
         name: sum(one["role"] == "active" for one in pool["replicas"])
@@ -113,7 +113,7 @@ def idle_engines(client: GatewayClient, under_traffic: bool) -> Mapping[str, int
 def back_as_before(
     cluster: Cluster, service: Object, before: Report, within_s: float
 ) -> AcceptanceCheck:
-    """Wait until as many pods are ready as `before`, for at most that many seconds."""
+    """Wait up to `within_s` seconds until as many pods are ready as `before`."""
     deadline = time.monotonic() + within_s
     wanted = {group.name: group.ready for group in (*before.groups, *before.beside)}
     while True:

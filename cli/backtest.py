@@ -1,4 +1,4 @@
-"""`antefix backtest`: what a scaling policy would have made of a trace."""
+"""`antefix backtest`: replay a trace under a scaling policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`antefix bench`: load on any OpenAI API, and what came of it."""
+"""`antefix bench`: send load to any OpenAI API, and report the results."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def bench(
             _fields(body),
         )
         for file in filter(None, (html, record)):
-            _write(file, "")  # before the load, not after it
+            _write(file, "")  # an error occurs before the load, not after it
         form, requests, watch = _run(OpenAiApi.at(url, key), form, traffic, timeout)
         _check_any_answered(requests)
         client = cost(watch, requests)
@@ -151,7 +151,7 @@ def bench(
 def _run(
     api: OpenAiApi, form: RequestForm, traffic: OfferedTraffic, timeout_s: float
 ) -> tuple[RequestForm, list[SentRequest], ClientWatch]:
-    """The form with the model that was asked, what came of each request, and what it took."""
+    """Return the form with the model used, the result of each request, and the client's cost."""
     import uvloop
 
     from loadgen.run import offer
@@ -168,7 +168,7 @@ def _run(
                     step.show(
                         player.ended / planned,
                         f"{player.ended - player.failed} answered, {player.failed} failed,"
-                        f" {player.sent - player.ended} under way",
+                        f" {player.sent - player.ended} in flight",
                     )
 
                 requests, watch = await offer(http, api, sessions, timeout_s, show)
@@ -182,8 +182,8 @@ def _refuse_beside_trace(given: dict[str, object]) -> None:
     for name, value in given.items():
         if value is not None:
             raise Problem(
-                f"{name} {value} and --trace exclude each other: a trace says what comes when",
-                "leave one away; --scale makes a trace denser",
+                f"{name} {value} and --trace exclude each other: a trace sets the arrivals",
+                "remove one of them; --scale makes a trace denser",
             )
 
 
@@ -193,18 +193,18 @@ def _fields(body: str | None) -> dict[str, Any]:
     try:
         fields = json.loads(body)
     except ValueError as error:
-        raise Problem(f"--body {body!r} is not JSON: {error}", "give one JSON object") from error
+        raise Problem(f"--body {body!r} is not JSON: {error}", "pass one JSON object") from error
     if not isinstance(fields, dict):
-        raise Problem(f"--body {body!r} is no JSON object", 'give one, such as {"top_p": 0.9}')
+        raise Problem(f"--body {body!r} is not a JSON object", 'pass one, such as {"top_p": 0.9}')
     return fields
 
 
 def _check_any_answered(requests: list[SentRequest]) -> None:
     if not any(request.error is None for request in requests):
         raise Problem(
-            f"none of {len(requests)} requests was answered, the first for"
+            f"none of {len(requests)} requests was answered; the first failed with"
             f" {requests[0].error}: {requests[0].reason.removesuffix('.')}",
-            "see the server's log; where prompts are too long for it, give --lengths",
+            "see the server's log; if prompts are too long for it, pass --lengths",
         )
 
 

@@ -34,7 +34,7 @@ def calibrate(
         if not any(replica["url"] for replica in of_pool["replicas"]):
             raise CommandError(
                 f"the pool {name} has no replica whose address is known",
-                "see antefix status; where there are several tenants only operators see addresses:"
+                "see antefix status; with several tenants, only operators see addresses:"
                 " set gateway.tenants.default.operator to true",
                 ExitCode.DEGRADED,
             )
@@ -43,7 +43,7 @@ def calibrate(
             out.write_bytes(found)
         except OSError as error:
             raise Problem(
-                f"{out} cannot be written: {error.strerror}", "name another file"
+                f"{out} cannot be written: {error.strerror}", "choose another file"
             ) from error
         if as_json:
             import json

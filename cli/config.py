@@ -1,4 +1,4 @@
-"""`antefix config`: what is in a fleet file, and what may be."""
+"""`antefix config`: check and show fleet files, and document their format."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def serve(fleet: FleetFile) -> None:
     """Print a fleet file as a configuration for `serve deploy`."""
     with answering():
         load_fleet(fleet, check_engine_args=False)
-        # without YAML's aliases for what is there twice
+        # without YAML's aliases for repeated content
         config = json.loads(json.dumps(serve_config(raw_fleet(fleet))))
         typer.echo(yaml.safe_dump(config, sort_keys=False), nl=False)
 

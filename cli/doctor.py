@@ -1,4 +1,4 @@
-"""`antefix doctor`: whether a fleet can run on this machine, and what a bug report needs."""
+"""`antefix doctor`: check whether a fleet can run on this machine, with facts for a bug report."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def doctor(
 
 
 def findings(facts: MachineFacts, running: bool = False) -> Iterator[PreflightFinding]:
-    """One for each question. `running`: a fleet uses the memory already."""
+    """Yield one finding per question. `running`: a fleet already uses the memory."""
     if facts.cpu_build:
         yield _cpu(facts)
     else:
@@ -63,10 +63,14 @@ def findings(facts: MachineFacts, running: bool = False) -> Iterator[PreflightFi
     yield _size("disk", facts.disk_free, DISK, "an installation with a small model")
     yield _size("shared memory", facts.shared_memory, SHARED_MEMORY, "Ray's object store")
     if facts.open_files < OPEN_FILES:
-        seen = f"a process may open {facts.open_files}; a gateway holds half as many connections"
-        yield PreflightFinding("warning", "open files", seen, f"ulimit -Hn {OPEN_FILES} or more")
+        seen = (
+            f"a process may open {facts.open_files}; a gateway accepts half that many connections"
+        )
+        yield PreflightFinding(
+            "warning", "open files", seen, f"set ulimit -Hn {OPEN_FILES} or more"
+        )
     for port in facts.taken:
-        remedy = "end that program, or antefix up --port 0"
+        remedy = "stop that program, or run antefix up --port 0"
         yield PreflightFinding("warning", f"port {port}", "another program listens there", remedy)
     programs = ", ".join(facts.programs) or "none of Prometheus, Alertmanager, Helm, kubectl"
     yield PreflightFinding("note", "programs", programs)
@@ -98,13 +102,13 @@ def _size(title: str, have: int, need: int, what: str) -> PreflightFinding:
     if have >= need:
         return PreflightFinding("ok", title, seen)
     wanted = f"{what} needs {need / GIB:g} GiB"
-    return PreflightFinding("warning", title, f"{seen}; {wanted}", "free some, or use less")
+    return PreflightFinding("warning", title, f"{seen}; {wanted}", "free some, or reduce the need")
 
 
 def _fleet(base_url: str, running: bool) -> PreflightFinding:
     if running:
         return PreflightFinding("ok", "fleet", f"answers at {base_url}", "")
     if base_url:
-        seen = f"the one at {base_url} does not answer"
+        seen = f"the fleet at {base_url} does not answer"
         return PreflightFinding("problem", "fleet", seen, "antefix up starts it again")
-    return PreflightFinding("note", "fleet", "none runs here", "antefix up")
+    return PreflightFinding("note", "fleet", "no fleet runs here", "start one: antefix up")

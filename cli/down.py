@@ -1,4 +1,4 @@
-"""`antefix down`: drain the fleet, then end the processes it started and no others."""
+"""`antefix down`: drain the fleet, then stop its processes and no others."""
 
 from __future__ import annotations
 

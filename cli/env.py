@@ -1,4 +1,4 @@
-"""`antefix env`: the running fleet for any OpenAI client, as shell variables."""
+"""`antefix env`: the running fleet as shell variables for any OpenAI client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`antefix evaluate`: what a model has lost against the one that it was made from."""
+"""`antefix evaluate`: the quality of a model compared with the model it was made from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from weights.report import Evaluation, write
 if TYPE_CHECKING:
     from deployments.offline.evaluation import EvaluationTask
 
-# Two engines on one GPU, with room for what is not theirs.
+# Two engines on one GPU, with room for other memory.
 GPU_SHARE = 0.45
 
 
@@ -107,8 +107,8 @@ def _asked(
 
     if text is None and prompts is None:
         raise CommandError(
-            "there is nothing to evaluate on",
-            "name a text to read (--text), prompts to answer (--prompts), or both",
+            "no text and no prompts were given",
+            "pass a text to score (--text), prompts to answer (--prompts), or both",
             ExitCode.USAGE,
         )
     return EvaluationTask(
@@ -125,7 +125,7 @@ def _asked(
 
 
 def _engine_args(given: list[str], together: bool) -> dict[str, Any]:
-    """As a fleet file would have them: VALUE is read as YAML."""
+    """Return the arguments as in a fleet file: each VALUE is parsed as YAML."""
     arguments: dict[str, Any] = {}
     for each in given:
         key, equals, value = each.partition("=")
@@ -139,7 +139,7 @@ def _engine_args(given: list[str], together: bool) -> dict[str, Any]:
             raise CommandError(
                 f"--engine-arg {each!r} has no usable value", "quote it", ExitCode.USAGE
             ) from error
-    # as much context as the KV cache holds
+    # the context fills the KV cache
     arguments.setdefault("max_model_len", "auto")
     if together and not has_cpu_build():
         arguments.setdefault("gpu_memory_utilization", GPU_SHARE)
@@ -151,11 +151,12 @@ def _resolved(model: str) -> str:
 
 
 def _beside(candidate: str, resolved: str) -> Path:
-    """The folder of B's weights, where it is the user's."""
+    """Return the folder of B's weights if the user can write there, otherwise the current
+    folder."""
     folder = Path(resolved)
     if candidate != EMBEDDED and folder.is_dir() and os.access(folder, os.W_OK):
         return folder
-    note(f"{candidate} has no folder of yours for the report: it is written here")
+    note(f"{candidate} is not a writable folder: the report goes into the current folder")
     return Path.cwd()
 
 
@@ -165,7 +166,7 @@ def _evaluated(
     from deployments.offline.evaluation import evaluate as compare
     from deployments.offline.offline_engine import OfflineEngine
 
-    # what a fleet file's `env` would say; whoever has set these knows better
+    # as `env` in a fleet file; variables that are set already win
     env = {
         name: os.environ.get(name, value)
         for name, value in (
@@ -215,7 +216,7 @@ def _answer(found: Evaluation, folder: Path, as_json: bool) -> None:
     note(f"the report is in {folder}")
     if broken:
         raise CommandError(
-            f"{found.candidate.model} lost more than was allowed: {'; '.join(broken)}",
-            "quantize less (more bits, smaller groups, calibration text), or allow more",
+            f"{found.candidate.model} lost more than the limits allow: {'; '.join(broken)}",
+            "quantize less (more bits, smaller groups, calibration text), or raise the limits",
             ExitCode.GATE,
         )

@@ -1,4 +1,4 @@
-"""What the exit code of every `antefix` command means."""
+"""Exit codes of all `antefix` commands."""
 
 from enum import IntEnum
 
@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
 
 MEANINGS = {
     ExitCode.OK: "done",
-    ExitCode.FAILED: "failed, and the message says what to do",
+    ExitCode.FAILED: "failed, with the remedy in the message",
     ExitCode.USAGE: "the command line is wrong",
     ExitCode.NOT_RUNNING: "no fleet is running here",
     ExitCode.CONFLICT: "another fleet runs here, the port is taken, or a change needs a restart",

@@ -1,4 +1,4 @@
-"""A few plain calls to a fleet's gateway, with the standard library alone: it imports fast."""
+"""A small client for a fleet's gateway. It uses only the standard library, so it imports fast."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from common.errors import Problem
 READY_SECONDS = 60.0
 FIRST_QUESTION = "What is the capital of France?"
 FIRST_ANSWER_TOKENS = 32
-# A gateway waits as long for an engine to write its traces.
+# A gateway waits this long for an engine to write its traces.
 PROFILE_WRITING_S = 600.0
 
-# Not the environment's proxies: the fleet is on this machine or in its network.
+# Without the environment's proxies: the fleet is on this machine or in its network.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class GatewayError(Problem):
-    """The gateway cannot be reached, or answers with an error; `status` 0 for the former."""
+    """The gateway is unreachable (`status` 0) or returns an error."""
 
     def __init__(self, message: str, remedy: str, status: int = 0) -> None:
         super().__init__(message, remedy)
@@ -38,8 +38,10 @@ class GatewayError(Problem):
 
 @dataclass(frozen=True)
 class Streamed:
-    """A streamed answer; `ttft_s` is from sending the request to its first event. `usage` is empty
-    unless `stream_options` asked for it."""
+    """A streamed answer. `ttft_s` is the time from sending the request to its first event.
+
+    `usage` is empty unless `stream_options` requests it.
+    """
 
     request_id: str
     ttft_s: float
@@ -48,7 +50,7 @@ class Streamed:
 
 
 class GatewayClient:
-    """`base_url` may end in /v1 or not."""
+    """A client. `base_url` may end in /v1 or not."""
 
     def __init__(self, base_url: str, api_key: str) -> None:
         self._origin = base_url.rstrip("/").removesuffix("/v1")
@@ -69,9 +71,10 @@ class GatewayClient:
     def wait_until_ready(
         self, within_s: float = READY_SECONDS, on_wait: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Raises GatewayError with the last answer when it is not ready in time.
+        """Wait until the fleet is ready. Raises GatewayError with the last answer if it is not in
+        time.
 
-        `on_wait` is told what stands in the way, as often as it is asked.
+        `on_wait` gets the current obstacle each time it is read.
         """
         deadline = time.monotonic() + within_s
         while True:
@@ -85,7 +88,7 @@ class GatewayClient:
             time.sleep(0.2)
 
     def ask(self, model: str, question: str, timeout_s: float) -> str:
-        """One short answer, as deterministic as the engine is. Raises GatewayError."""
+        """Return one short answer, as deterministic as the engine is. Raises GatewayError."""
         body = {
             "model": model,
             "messages": [{"role": "user", "content": question}],
@@ -96,15 +99,16 @@ class GatewayClient:
         return str(answer["choices"][0]["message"]["content"]).strip()
 
     def models(self, timeout_s: float = 10.0) -> list[str]:
-        """The fleet's models, the first pool's first. Raises GatewayError."""
+        """Return the fleet's models, the first pool's first. Raises GatewayError."""
         return [str(card["id"]) for card in self._call("/v1/models", None, timeout_s)["data"]]
 
     def explanation(self, request_id: str, timeout_s: float = 10.0) -> dict[str, Any]:
-        """Why it went where it went. Raises GatewayError, with 404 for what is not known (yet)."""
+        """Return the explanation of a request. Raises GatewayError, with 404 if it is not known
+        (yet)."""
         return self._call(f"/antefix/requests/{quote(request_id)}", None, timeout_s)
 
     def profile(self, pool: str | None, replica: str | None, seconds: float) -> dict[str, Any]:
-        """Profile an engine, and return where its traces are. Raises GatewayError.
+        """Profile an engine, and return the paths of its traces. Raises GatewayError.
 
         `pool` and `replica` None: the only one.
         """
@@ -121,7 +125,7 @@ class GatewayClient:
         return self._call(f"/antefix/canaries/{quote(model)}?action={action}", {}, 10.0)
 
     def decisions(self, limit: int, timeout_s: float = 10.0) -> list[dict[str, Any]]:
-        """The last explanations, newest first. Raises GatewayError."""
+        """Return the last explanations, newest first. Raises GatewayError."""
         found = self._call(f"/antefix/decisions?limit={limit}", None, timeout_s)
         return list(found["decisions"])
 
@@ -132,10 +136,11 @@ class GatewayClient:
         timeout_s: float,
         on_event: Callable[[str], None] = lambda _: None,
     ) -> Streamed:
-        """A chat's answer to its end. Raises GatewayError, also for a stream that is cut off.
+        """Stream a chat's answer to its end. Raises GatewayError, also if the stream is
+        interrupted.
 
-        `timeout_s` is for each event, not for the whole. `on_event` gets the id of the replica that
-        began the answer, for each event.
+        `timeout_s` applies to each event, not to the whole answer. `on_event` gets the id of the
+        replica that started the answer, for each event.
         """
         path, began = "/v1/chat/completions", time.monotonic()
         ttft_s, whole, text = 0.0, False, ""
@@ -173,7 +178,7 @@ class GatewayClient:
         timeout_s: float,
         headers: dict[str, str] | None = None,
     ) -> Iterator[http.client.HTTPResponse]:
-        """What goes wrong inside is a GatewayError too."""
+        """Yield the response. Errors inside the block become GatewayError too."""
         request = urllib.request.Request(
             self._origin + path,
             data=None if body is None else json.dumps(body).encode(),

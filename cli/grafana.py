@@ -1,4 +1,4 @@
-"""`antefix grafana`: the dashboards in somebody's Grafana."""
+"""`antefix grafana`: push, compare and pull the dashboards of a Grafana."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _grafana() -> Grafana:
 
 
 def _author(compared: Compared) -> str:
-    """Who edited it in Grafana; empty when nobody did."""
+    """Return who edited the dashboard in Grafana; empty if it was not edited."""
     return compared.theirs.author if compared.theirs and compared.state == "edited" else ""
 
 

@@ -1,4 +1,4 @@
-"""Where to look next, which differs between the fleet on this machine and any other."""
+"""Where to look next: it differs between the fleet on this machine and other fleets."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from cli.local.home import Home
 from common.errors import Problem
 
 LOGS_HERE = "see antefix logs"
-LOGS_ELSEWHERE = "see the logs of its gateways and engines, which on Kubernetes are in their pods"
+LOGS_ELSEWHERE = "see the logs of its gateways and engines (on Kubernetes, their pods' logs)"
 
 
 def is_here(base_url: str) -> bool:
-    """Whether the fleet on this machine serves at that address."""
+    """Return whether the fleet on this machine serves at that address."""
     try:
         state = Home().state()
     except (OSError, Problem):
@@ -19,17 +19,17 @@ def is_here(base_url: str) -> bool:
 
 
 def logs_of(base_url: str) -> str:
-    """How to read the logs of the fleet at that address."""
+    """Return how to read the logs of the fleet at that address."""
     return LOGS_HERE if is_here(base_url) else LOGS_ELSEWHERE
 
 
 def key_of(base_url: str) -> str:
-    """What to do when the fleet at that address refuses the key."""
+    """Return the remedy if the fleet at that address rejects the key."""
     return LOGS_HERE if is_here(base_url) else "set OPENAI_API_KEY to a key of that fleet"
 
 
 def status_of(base_url: str) -> str:
-    """The command that shows the state of the fleet at that address."""
+    """Return the command that shows the state of the fleet at that address."""
     return "antefix status" if is_here(base_url) else "antefix k8s status, on Kubernetes"
 
 

@@ -1,4 +1,4 @@
-"""`antefix init`: a fleet file to begin with."""
+"""`antefix init`: write a first fleet file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`antefix k8s`: a Kubernetes cluster before an install, and a release in it."""
+"""`antefix k8s`: check a Kubernetes cluster before an install, and a release in it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from k8s.status import GroupStatus, Report
     from k8s.upgrade_diff import UpgradeDiff
 
-# of a value that changes, in characters
+# length at which a changed value is cut, in characters
 _LONGEST_VALUE = 80
 
 k8s = CommandLine(
@@ -94,8 +94,8 @@ def preflight(
         given = _given(values, set_values, set_strings)
         if not given and fleet is None:
             raise CommandError(
-                "nothing to install was named",
-                "name the chart's values with --values, or a fleet with --fleet",
+                "no values and no fleet were given",
+                "pass the chart's values with --values, or a fleet with --fleet",
                 ExitCode.USAGE,
             )
         computed = computed_values(given)
@@ -180,7 +180,7 @@ def diff(
         if not needs.images_named:
             raise Problem(
                 "image.registry is empty in these values",
-                "give all values of the release, as for helm upgrade",
+                "pass all values of the release, as for helm upgrade",
             )
         (wanted,) = [of for of in objects if of["kind"] == "RayService"]
         found = upgrade_diff(seen(cluster, service), wanted, needs)
@@ -194,7 +194,7 @@ def diff(
 def _given(
     files: list[str] | None, values: list[str] | None, strings: list[str] | None
 ) -> list[str]:
-    """Helm's own options."""
+    """Return Helm's options for these values."""
     options = {"--values": files, "--set": values, "--set-string": strings}
     return [
         word for option, all_of in options.items() for one in all_of or () for word in (option, one)
@@ -202,7 +202,7 @@ def _given(
 
 
 def named_release(cluster: Cluster, namespace: str, release: str) -> dict[str, Any]:
-    """Its RayService. Raises CommandError where there is none."""
+    """Return the release's RayService. Raises CommandError if there is none."""
     from k8s.release import release_of
 
     service = release_of(cluster, namespace, release)
@@ -210,7 +210,7 @@ def named_release(cluster: Cluster, namespace: str, release: str) -> dict[str, A
         named = f"release {release}" if release else "release of Antefix"
         raise CommandError(
             f"namespace {namespace} has no {named}",
-            "see helm list -A for where it is",
+            "helm list -A shows its namespace",
             ExitCode.NOT_RUNNING,
         )
     return service
@@ -219,7 +219,7 @@ def named_release(cluster: Cluster, namespace: str, release: str) -> dict[str, A
 def _checked(
     values: dict[str, Any], name: str | None, given: list[str], ask_vllm: bool
 ) -> CheckedFleet:
-    """What is wrong with a fleet inside of values is said by its path there, without a line."""
+    """Check the fleet. Faults of a fleet inside values name its path there, without a line."""
     if name is not None:
         checked = check_fleet(name, check_engine_args=ask_vllm)
         for warning in checked.warnings:
@@ -227,8 +227,8 @@ def _checked(
         return checked
     if not values.get("fleet"):
         raise Problem(
-            "the values hold no fleet",
-            "add --values helm/antefix/values/single-node-a100.yaml, or name one with --fleet",
+            "the values contain no fleet",
+            "add --values helm/antefix/values/single-node-a100.yaml, or pass one with --fleet",
         )
     source = given[-1] if given[-2:-1] == ["--values"] else "the values"
     text = yaml.safe_dump(_without_variables(values["fleet"]), sort_keys=False)
@@ -242,12 +242,13 @@ def _checked(
 
 
 def _inside(fault: Fault) -> Fault:
-    """As the values have it, of whose text no line is known."""
+    """Return the fault with the path in the values, whose lines are unknown."""
     return replace(fault, path=f"fleet.{fault.path}".rstrip("."), line=None)
 
 
 def _without_variables(data: Any) -> Any:
-    """What the chart says of a ${VARIABLE} helps, that it is not set on this machine does not."""
+    """Return the data without ${VARIABLE}s. The chart checks them; this machine's environment does
+    not matter."""
     if isinstance(data, dict):
         return {key: _without_variables(value) for key, value in data.items()}
     return escaped(data) if isinstance(data, str) else data
@@ -275,12 +276,12 @@ def _lines(picture: Report) -> Iterator[str]:
     for group in picture.groups:
         yield from _group_lines(group)
     if picture.pending:
-        yield f"cluster that is coming up: {picture.pending}"
+        yield f"cluster that is starting: {picture.pending}"
         for group in picture.coming:
             yield from _group_lines(group)
     for cluster, pods in picture.leaving.items():
-        yield f"cluster that is ending: {cluster}, {_counted(pods, 'pod')}"
-    yield f"gateways that take requests: {picture.endpoints}"
+        yield f"cluster that is stopping: {cluster}, {_counted(pods, 'pod')}"
+    yield f"gateways that accept requests: {picture.endpoints}"
     for group in picture.beside:
         yield from _group_lines(group)
     for pool, (ready, wanted) in picture.placeholders.items():
@@ -309,23 +310,25 @@ def _group_lines(group: GroupStatus) -> Iterator[str]:
 
 
 def _quoted(said: list[str]) -> Iterator[str]:
-    """The last lines of a container's log."""
+    """Yield the last lines of a container's log."""
     yield from (f"      | {line}" for line in said)
 
 
 def _diff_lines(found: UpgradeDiff) -> Iterator[str]:
     yield f"{found.name} in {found.namespace}, cluster {found.cluster or 'none yet'}"
     if found.under_way:
-        yield "an upgrade is under way already, and this is compared with the cluster that comes up"
+        yield (
+            "an upgrade is already in progress; the comparison is with the cluster that is starting"
+        )
     if not (found.hot or found.cold or found.pods or found.added):
-        yield "nothing changes for pods and fleet"
+        yield "pods and fleet stay unchanged"
         yield from _not_shown(found.denied)
         return
     if found.hot and not found.moves:
-        yield "reaches what runs, restarts nothing:"
+        yield "applies without a restart:"
         yield from map(_change_line, found.hot)
     if found.moves:
-        yield "moves to a second cluster, in which all starts anew; then this one ends:"
+        yield "starts a second cluster with new pods, moves to it, and stops this one:"
         yield from map(_change_line, [*found.pods, *found.hot, *found.cold])
     elif found.pods:
         yield "waits until the RayCluster is deleted, since upgrade.strategy is None:"
@@ -345,7 +348,7 @@ def _diff_lines(found: UpgradeDiff) -> Iterator[str]:
 
 def _restarted(who: list[str]) -> str:
     if not who:
-        return "starts or ends engines of pools that come or go:"
+        return "starts engines of added pools and stops engines of removed pools:"
     return f"restarts {', '.join(who)}, in their pods, a few at a time:"
 
 
@@ -353,11 +356,11 @@ def _change_line(change: Change) -> str:
     of = f"pods of {change.where}" if change.where else ""
     what = ": ".join(filter(None, (of, change.path)))
     if not change.path:
-        return f"  {what}: {'gone' if change.new is None else 'new'}"
+        return f"  {what}: {'removed' if change.new is None else 'new'}"
     if change.old is None:
         return f"  {what}: new, {_short(change.new)}"
     if change.new is None:
-        return f"  {what}: gone, it was {_short(change.old)}"
+        return f"  {what}: removed, it was {_short(change.old)}"
     return f"  {what}: {_short(change.old)} -> {_short(change.new)}"
 
 

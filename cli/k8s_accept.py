@@ -1,4 +1,5 @@
-"""`antefix k8s accept`: what an operator runs on the first real cluster, and sends back."""
+"""`antefix k8s accept`: the test that an operator runs on the first real cluster, and its
+report."""
 
 from __future__ import annotations
 
@@ -22,34 +23,35 @@ if TYPE_CHECKING:
 
 def accept(
     release: Annotated[
-        str, typer.Option("--release", help="Needed where a namespace has several.")
+        str, typer.Option("--release", help="Release name; required if the namespace has several.")
     ] = "",
-    pool: Annotated[str | None, typer.Option(help="This pool alone; without, all.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Pool to check; default: all.")] = None,
     keep_engines: Annotated[
-        bool, typer.Option("--keep-engines", help="Kill no engine and drain none.")
+        bool, typer.Option("--keep-engines", help="Do not kill or drain engines.")
     ] = False,
     under_traffic: Annotated[
-        bool, typer.Option("--under-traffic", help="Go on although others use the release.")
+        bool, typer.Option("--under-traffic", help="Continue although the release is in use.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before it begins.")] = False,
-    report: Annotated[Path, typer.Option(help="Writes REPORT.json and REPORT.txt.")] = Path(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    report: Annotated[Path, typer.Option(help="Write REPORT.json and REPORT.txt.")] = Path(
         "antefix-accept"
     ),
     recover: Annotated[
-        float, typer.Option(min=1, help="Seconds that an engine may take to come back.")
+        float, typer.Option(min=1, help="Seconds to wait for a replacement engine.")
     ] = 900.0,
     base_url: Annotated[
-        str | None, typer.Option(help="A gateway's address, instead of kubectl port-forward.")
+        str | None, typer.Option(help="Gateway address to use instead of kubectl port-forward.")
     ] = None,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="An operator's key, tenant=key; without, the release's.")
+        Path | None,
+        typer.Option(help="File with an operator's key, tenant=key; default: the release's key."),
     ] = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try a release: kernels, memory, speed, prefix hits, a killed engine, a drain. It disturbs."""
+    """Test a release: kernels, memory, speed, prefix hits, engine loss, drain. Disrupts service."""
     with answering(as_json):
         from cli.acceptance import AcceptedRelease, PoolAcceptance
         from cli.acceptance_report import report_of, write
@@ -71,7 +73,9 @@ def accept(
         began = time.time()
         if not report.absolute().parent.is_dir():
             raise CommandError(
-                f"--report {report} is in no folder", "name one that exists", ExitCode.USAGE
+                f"--report {report} is not in an existing folder",
+                "choose a path in one that exists",
+                ExitCode.USAGE,
             )
         cluster = Cluster(kubeconfig, context)
         where = namespace or cluster.namespace
@@ -110,17 +114,22 @@ def _confirm() -> None:
     except typer.Abort:
         agreed = False
     if not agreed:
-        raise CommandError("nothing was done", "answer y, or give --yes", ExitCode.USAGE)
+        raise CommandError(
+            "not confirmed: nothing was done", "answer y, or pass --yes", ExitCode.USAGE
+        )
 
 
 def _say(engines: Mapping[str, int], before: Report, keep_engines: bool, report: Path) -> None:
-    """What will be done; `engines`: how many, by pool."""
+    """Print the plan; `engines`: their number by pool."""
     note(f"{before.name} in {before.namespace}: for each of the pools {', '.join(engines)}")
     note("- run a command in an engine's pod that reads its log and its GPUs")
-    note("- ask about a dozen questions, one after the other")
+    note("- send about a dozen requests, one after the other")
     if not keep_engines:
         note("- kill one engine in the middle of an answer, and wait until another is up")
-        note("- delete the pod of one engine, which drains first, while two clients ask")
+        note("- delete the pod of one engine, which drains first, while two clients send requests")
         for name in (name for name, count in engines.items() if count == 1):
-            note(f"  pool {name} has one engine: it is killed idle, and nothing answers meanwhile")
-    note(f"Then {report}.json and {report}.txt are written.")
+            note(
+                f"  pool {name} has one engine: it is killed while idle, and the pool cannot "
+                "answer meanwhile"
+            )
+    note(f"Then write {report}.json and {report}.txt.")

@@ -1,8 +1,8 @@
-"""`antefix keys`: makes API keys, and takes them away, in a file that gateways follow.
+"""`antefix keys`: create and revoke API keys in a file that gateways follow.
 
-A key is shown once, when it is made: the file has its salted hash. Lines that others wrote stay as
-they are, and `tenant=key` lines go on working; what is rotated or revoked becomes a hash. The file
-is replaced in one rename, so no gateway reads half of it.
+A key is shown once, when it is created; the file contains its salted hash. Lines written by others
+stay unchanged, and `tenant=key` lines remain valid. A rotated or revoked key becomes a hash. The
+file is replaced in one rename, so no gateway reads half of it.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def rotate(
 
 
 def _change(file: Path | None, change: Callable[[str], str]) -> None:
-    """A file that no other `antefix keys` changes meanwhile; made where it is not there."""
+    """Change the file, created if missing, while no other `antefix keys` changes it."""
     path = _path(file)
     try:
         with only_one(path.with_name(f".{path.name}.lock"), lambda: note(f"{path} is in use")):
@@ -169,7 +169,9 @@ def _change(file: Path | None, change: Callable[[str], str]) -> None:
             Path(new.name).replace(path)
     except OSError as error:
         why = error.strerror or error
-        raise Problem(f"{path} cannot be changed: {why}", "choose another with --file") from error
+        raise Problem(
+            f"{path} cannot be changed: {why}", "choose another file with --file"
+        ) from error
 
 
 def _path(file: Path | None) -> Path:

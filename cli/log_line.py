@@ -1,4 +1,4 @@
-"""A line of a log as people read it: the time, how grave, what, and the facts that belong to it."""
+"""One line of a log in readable form: time, level, message, and its fields."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-# Ours and, for a replica's first lines, Ray Serve's.
+# Names used by Antefix and, in a replica's first lines, by Ray Serve.
 _TIME, _LEVEL, _EXCEPTION = (
     ("timestamp", "asctime"),
     ("level", "levelname"),
     ("exception", "exc_text"),
 )
-# What the command says in another way, or nobody reads. The rest is Ray Serve's.
+# Fields that the command shows otherwise, or that are of no use. The rest is Ray Serve's.
 _LEFT_OUT = {
     *("message", "logger", "component", "replica"),
     *("filename", "lineno", "process", "worker_id", "node_id", "actor_id", "actor_name"),
@@ -23,7 +23,7 @@ _LEFT_OUT = {
 }
 
 _STAMP = re.compile(r'"(?:timestamp|asctime)": ?"([^"]+)"')
-# Where a line of text may have its time: after a process's name and a level.
+# The time of a line of text is within these characters, after a process's name and a level.
 _BEGINNING = 100
 _ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?(?!\d)")
 _REDIS = re.compile(r"\d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d\.\d{3}")
@@ -31,10 +31,10 @@ _VLLM = re.compile(r"\b[A-Z]{4,8} (\d\d-\d\d \d\d:\d\d:\d\d) ")
 
 
 def time_of(line: str, latest: float) -> float | None:
-    """When a line of any of the fleet's processes was written; None where it does not say.
+    """Return when a process of the fleet wrote the line; None if it has no time.
 
-    In epoch seconds, as is `latest`, the time of its file's last change. A time without a zone is
-    this machine's, one without a year, as vLLM's are, the last such before `latest`.
+    In epoch seconds, like `latest`, the time of its file's last change. A time without a zone is
+    local. A time without a year, as vLLM writes it, is the last such time before `latest`.
     """
     if line.startswith("{"):
         stamp = _STAMP.search(line)
@@ -52,7 +52,7 @@ def time_of(line: str, latest: float) -> float | None:
 
 
 def _seconds(text: str, form: str = "") -> float | None:
-    """ISO 8601 without a `form`."""
+    """Parse a time; without a `form`, as ISO 8601."""
     try:
         at = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
     except ValueError:
@@ -65,7 +65,8 @@ def is_json(line: str) -> bool:
 
 
 def readable(line: str) -> str:
-    """A JSON line as text, its exception on the lines after; any other as it is."""
+    """Return a JSON line as text, with its exception on the following lines; other lines
+    unchanged."""
     told = _parsed(line)
     if told is None:
         return line
@@ -94,7 +95,7 @@ def _first(told: Mapping[str, Any], names: tuple[str, ...]) -> str:
 
 
 def _local(timestamp: str) -> str:
-    """Ray Serve's times are local, without saying so."""
+    """Return local time, which Ray Serve writes without a zone."""
     try:
         return datetime.fromisoformat(timestamp).astimezone().strftime("%H:%M:%S.%f")[:-3]
     except ValueError:

@@ -1,9 +1,8 @@
-"""`antefix logs`: what the fleet's processes wrote, in the order of time, each line with its
-component.
+"""`antefix logs`: the logs of the fleet's processes in order of time, each line with its component.
 
-Gateways and engines write JSON (`deployments.process.serve_log`), which is shown as text for
-people; Redis, Ray and vLLM write text, which is shown as it is. A line without a time of its own
-belongs to the one before it.
+Gateways and engines write JSON (`deployments.process.serve_log`), which is shown as text. Redis,
+Ray and vLLM write text, which is shown unchanged. A line without a time belongs to the line before
+it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Wanted = Callable[[str], bool]
 
 
 class LogLine(NamedTuple):
-    """`written_at` in epoch seconds."""
+    """A log line; `written_at` in epoch seconds."""
 
     written_at: float
     component: str
@@ -67,11 +66,13 @@ def logs(
         home = Home()
         state = home.state()
         if state is None:
-            raise not_running("those on Kubernetes: docs/kubernetes/troubleshoot.md#read-logs")
+            raise not_running(
+                "for logs on Kubernetes see docs/kubernetes/troubleshoot.md#read-logs"
+            )
         wanted, offsets = _wanted(request, as_json), dict[Path, int]()
 
         def show(found: list[LogLine], count: int) -> None:
-            # Stable: lines of one file keep their order.
+            # The sort is stable: lines of one file keep their order.
             by_time = sorted(found, key=lambda line: line.written_at)
             for line in by_time[max(0, len(by_time) - count) :]:
                 text = line.text if as_json else _prefixed(line.component, readable(line.text))
@@ -85,7 +86,7 @@ def logs(
         show(found, lines)
         if request and not found and not follow:
             raise CommandError(
-                f"no line of the logs is about the request {request!r}",
+                f"the logs contain no line about request {request!r}",
                 "pass the x-request-id of its answer; a request without a valid key has no line",
                 ExitCode.FAILED,
             )
@@ -101,9 +102,9 @@ def logs(
 def log_files(
     home: Home, state: FleetState, wanted: Component, rotated: bool = False
 ) -> list[tuple[str, Path]]:
-    """Files of a component that are not empty, by the time they were last written.
+    """Return the non-empty files of a component, by the time of their last change.
 
-    `rotated`: older files of gateways and engines, too.
+    `rotated`: include older files of gateways and engines.
     """
     found = [
         (component_of(file), file)
@@ -128,7 +129,8 @@ def component_of(file: Path) -> str:
 
 
 def _component_of_worker(file: Path) -> str:
-    """Whose printed output it is, vLLM's own included: Ray writes that at its top."""
+    """Return the component of a worker's printed output, including vLLM's: Ray writes it at the
+    top."""
     with file.open("rb") as log:
         top = log.read(1000).decode(errors="replace")
     if f":actor_name:ServeReplica:{GATEWAYS_APPLICATION}:" in top:
@@ -146,7 +148,7 @@ def _all_files(home: Home, state: FleetState, rotated: bool) -> Iterator[Path]:
 
 
 def _wanted(request: str, as_json: bool) -> Wanted:
-    # vLLM puts something before and after a request's id
+    # vLLM adds text before and after a request's id
     about = re.compile(rf"(?<![A-Za-z0-9]){re.escape(request)}(?![A-Za-z0-9])")
 
     def wanted(line: str) -> bool:
@@ -156,7 +158,7 @@ def _wanted(request: str, as_json: bool) -> Wanted:
 
 
 def _ending(file: Path, count: int, whole: bool) -> list[str]:
-    """Its last lines, `count` or more of them where it has so many; all of them if `whole`."""
+    """Return the file's last lines, `count` or more if it has that many; all if `whole`."""
     with file.open("rb") as log:
         size = log.seek(0, 2)
         length = size if whole else BYTES_READ
@@ -166,12 +168,12 @@ def _ending(file: Path, count: int, whole: bool) -> list[str]:
             if length >= size:
                 return lines
             if len(lines) > count:
-                return lines[1:]  # of the first one, the beginning may be missing
+                return lines[1:]  # the first line may be incomplete
             length *= 2
 
 
 def _timed(component: str, file: Path, lines: list[str]) -> list[LogLine]:
-    """The file's lines with the time of each; it never goes back within a file."""
+    """Return the file's lines with the time of each, which never decreases within a file."""
     latest = file.stat().st_mtime
     own = [time_of(line, latest) for line in lines]
     now = next((at for at in own if at is not None), latest)
@@ -183,11 +185,11 @@ def _timed(component: str, file: Path, lines: list[str]) -> list[LogLine]:
 
 
 def _new_lines(file: Path, offsets: dict[Path, int]) -> list[str]:
-    """Whole lines only: half a line is left for the next time."""
+    """Return new whole lines. An incomplete line is left for the next call."""
     begin = offsets.get(file, 0)
     with file.open("rb") as log:
         if begin > log.seek(0, 2):
-            begin = 0  # rotated
+            begin = 0  # the file was rotated
         log.seek(begin)
         whole, newline, _ = log.read().rpartition(b"\n")
     offsets[file] = begin + len(whole) + len(newline)

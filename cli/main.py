@@ -1,5 +1,5 @@
-"""The `antefix` command. Imports neither Ray, nor vLLM, nor torch: those are for processes of
-their own, and --help has to come at once.
+"""The `antefix` command. It imports neither Ray nor vLLM nor torch, which run in separate
+processes, so that --help is fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether the name of a model on a command line is one, before anything is loaded for it."""
+"""Check of a model's name on a command line, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from deployments.models.model_config import model_config, model_folder
 
 
 def check_model(model: str, revision: str | None = None) -> None:
-    """Raise Problem for a folder that does not exist and for an id that no model has.
+    """Raise Problem for a folder that does not exist, or an unknown id.
 
-    An id that this machine has not seen is looked up on the Hugging Face Hub.
+    An id that is not on this machine is looked up on the Hugging Face Hub.
     """
     if model == EMBEDDED:
         return

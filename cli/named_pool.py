@@ -1,4 +1,4 @@
-"""The pool that a command's `--pool` names."""
+"""The pool selected by a command's `--pool`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ P = TypeVar("P")
 
 
 def named_pool(pools: Mapping[str, P], asked: str | None) -> tuple[str, P]:
-    """Its name, and the pool; the first without a name. Raises CommandError for an unknown one."""
+    """Return name and pool; without a name, the first. Raises CommandError for an unknown one."""
     name = next(iter(pools)) if asked is None else asked
     if name not in pools:
         raise CommandError(

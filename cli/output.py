@@ -1,4 +1,4 @@
-"""How every command answers: results on stdout, everything else on stderr, no traceback.
+"""Output of all commands: results on stdout, other text on stderr, no traceback.
 
 With --json, stdout gets exactly one JSON object, which is {"error": ...} on failure.
 """
@@ -28,7 +28,7 @@ notes = Console(stderr=True, highlight=False)
 
 
 class CommandError(Problem):
-    """A Problem with an exit code of its own."""
+    """A Problem with a separate exit code."""
 
     def __init__(self, message: str, remedy: str, exit_code: ExitCode) -> None:
         super().__init__(message, remedy)
@@ -36,7 +36,8 @@ class CommandError(Problem):
 
 
 def not_running(elsewhere: str = "") -> CommandError:
-    """`elsewhere`: what to do about a fleet that runs elsewhere."""
+    """Return the error without a running fleet. `elsewhere`: the remedy for a fleet on another
+    machine."""
     remedy = "; ".join(filter(None, ("start one: antefix up", elsewhere)))
     return CommandError("no fleet is running here", remedy, ExitCode.NOT_RUNNING)
 
@@ -46,13 +47,13 @@ def print_json(data: dict[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    """Plain text on stderr, wrapped nowhere, so that paths and commands can be copied."""
+    """Print plain text on stderr, without wrapping, so that paths and commands can be copied."""
     notes.print(text, markup=False, soft_wrap=True)
 
 
 @contextmanager
 def answering(as_json: bool = False) -> Iterator[None]:
-    """Turns what goes wrong inside into one line, or one JSON object, and an exit code."""
+    """Turn errors inside the block into one line, or one JSON object, and an exit code."""
     try:
         yield
     except FileError as error:
@@ -68,7 +69,7 @@ def answering(as_json: bool = False) -> Iterator[None]:
     except (typer.Exit, typer.Abort):
         raise
     except BrokenPipeError:
-        # Who read the output has left, as `head` does; Click ends the command without a word.
+        # The reader of the output has ended, as `head` does; Click ends the command silently.
         raise
     except Exception as error:
         if os.environ.get("ANTEFIX_DEBUG") == "1":

@@ -1,4 +1,4 @@
-"""`antefix plan`: what to run for a model, a GPU, a load and an SLO."""
+"""`antefix plan`: recommend weights, GPUs and replicas for a model, a load and an SLO."""
 
 from __future__ import annotations
 
@@ -86,13 +86,15 @@ def plan(
         from weights.sizing import SizingTarget
 
         if as_json and as_fleet:
-            raise _usage("--json and --fleet are two answers", "ask for one of them")
-        # names first: a mistake in one makes the other options pointless
+            raise _usage("--json and --fleet exclude each other", "remove one of them")
+        # names first: with a wrong name, the other options do not matter
         kind, config = gpu_called(gpu), _config_of(model, download)
         if context is None:
-            raise _usage("--context is missing", "give the tokens of the longest request")
+            raise _usage(
+                "--context is missing", "pass the length of the longest request, in tokens"
+            )
         if concurrency is None and rate is None:
-            raise _usage("no load was given", "say --concurrency, or --rate, or both")
+            raise _usage("no load was given", "pass --concurrency, --rate or both")
         if kv_cache_dtype not in PLANNED:
             remedy = f"use one of {', '.join(PLANNED)}"
             raise _usage(f"--kv-cache-dtype {kv_cache_dtype!r} is not known", remedy)
@@ -123,10 +125,13 @@ def plan(
                 for caution in four_bit_cautions(model, found.shape.parameters):
                     note(caution)
             if prompt is not None and long_prompt is None:
-                note("every prompt counts as the mean one; --long-prompt says how long some are")
+                note(
+                    "all prompts are assumed to have the mean length; --long-prompt sets that "
+                    "of long ones"
+                )
             if price_per_gpu_hour is None and price is not None:
-                note("the price is of May 2026, in US dollars; --price-per-gpu-hour sets yours")
-            note("an estimate by a roofline: docs/planning.md says how far off it may be")
+                note("the price is in USD, as of May 2026; --price-per-gpu-hour sets another")
+            note("a roofline estimate: docs/planning.md describes its error")
 
 
 def _usage(message: str, remedy: str) -> CommandError:
@@ -143,9 +148,7 @@ def _objectives(text: str) -> tuple[float, float | None]:
             found = {}
             break
     if "ttft" not in found or found.keys() - {"ttft", "tpot"} or min(found.values()) <= 0:
-        raise _usage(
-            f"--slo {text!r} is not understood", "write it as ttft=2,tpot=0.05, in seconds"
-        )
+        raise _usage(f"--slo {text!r} is not valid", "write it as ttft=2,tpot=0.05, in seconds")
     return found["ttft"], found.get("tpot")
 
 

@@ -1,4 +1,4 @@
-"""`antefix profile`: vLLM's profiler on one engine of a running fleet, for a few seconds."""
+"""`antefix profile`: run vLLM's profiler on one engine of a running fleet for a few seconds."""
 
 from __future__ import annotations
 
@@ -42,4 +42,4 @@ def profile(
         typer.echo(f"{found['replica']} of {found['pool']}, on node {found['node_ip']}:")
         for file in found["files"]:
             typer.echo(f"{found['folder']}/{file['name']}  {file['bytes'] / 1e6:,.1f} MB")
-        note("open *.trace.json.gz at https://ui.perfetto.dev; docs/profiling.md says more")
+        note("open *.trace.json.gz at https://ui.perfetto.dev; see docs/profiling.md")

@@ -1,4 +1,4 @@
-"""Long steps, shown as they go: bars on a terminal, a line a step elsewhere. On stderr."""
+"""Progress of long steps on stderr: bars on a terminal, otherwise one line per step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cli.output import note, notes
 
 
 class ProgressStep:
-    """One bar. `show` takes how much is done, 0 to 1 or None where nobody knows."""
+    """One bar. `show` takes the done fraction, 0 to 1, or None if it is unknown."""
 
     def __init__(self, title: str, bars: Progress | None) -> None:
         self._bars = bars
@@ -42,12 +42,12 @@ class ProgressStep:
 
 
 def _words(detail: str) -> str:
-    """Without its numbers, whose every change would be a line."""
+    """Return the detail without its numbers, whose every change would print a line."""
     return re.sub(r"[\d.,]+", "", detail)
 
 
 class Steps:
-    """Used as a context; what is printed inside appears above the bars."""
+    """A context with progress bars. Text printed inside appears above them."""
 
     def __init__(self, console: Console = notes) -> None:
         self._bars = (
@@ -79,7 +79,7 @@ class Steps:
 
     @contextmanager
     def step(self, title: str) -> Iterator[ProgressStep]:
-        """Done when the block ends without an exception."""
+        """Yield a step, which is done when the block ends without an exception."""
         step = self.open(title)
         yield step
         step.done()

@@ -1,4 +1,5 @@
-"""`antefix prove-resume`: do continued answers have the tokens that uncut ones have?"""
+"""`antefix prove-resume`: check whether resumed answers have the same tokens as uninterrupted
+ones."""
 
 from __future__ import annotations
 
@@ -59,17 +60,26 @@ def _print(pool: str, proof: Proof) -> None:
         if found.left_out is not None:
             typer.echo(f"{kind:22} not continued: {found.left_out}")
             continue
-        reruns = f"; {found.reruns} of {found.answers} differ uncut" if found.reruns else ""
-        typer.echo(f"{kind:22} {found.cuts - found.other} of {found.cuts} the same{reruns}")
+        reruns = (
+            f"; {found.reruns} of {found.answers} differ without an interruption"
+            if found.reruns
+            else ""
+        )
+        typer.echo(f"{kind:22} {found.cuts - found.other} of {found.cuts} identical{reruns}")
     engine = proof.engine
     note(f"on {engine.platform} in {engine.dtype}, model runner {engine.runner}")
     if proof.is_exact:
-        note("every continued answer had the tokens of the uncut one; for the fleet file:")
-        # quoted: of digits alone it would be a number
+        note(
+            "every resumed answer had the same tokens as the uninterrupted one; for the fleet file:"
+        )
+        # quoted, because YAML reads digits alone as a number
         lines = f'resume: exact\n    resume_proof: "{engine.made_by}"'
         typer.echo(f"pools:\n  {pool}:\n    {lines}")
         return
-    note(f"{proof.other} of {proof.cuts} had other tokens: leave `resume` out, or `continued`")
+    note(
+        f"{proof.other} of {proof.cuts} had different tokens: omit `resume`, or set it to "
+        "`continued`"
+    )
 
 
 def _json(pool: str, proof: Proof) -> dict[str, Any]:

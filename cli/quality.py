@@ -1,4 +1,4 @@
-"""`antefix quality`: scores that a pool's `quality` asks for, beside the weights they judge."""
+"""`antefix quality`: store the scores that a pool's `quality` requires next to its weights."""
 
 from __future__ import annotations
 
@@ -47,4 +47,4 @@ def import_results(
             return
         for name, score in found.scores.items():
             typer.echo(f"{name}: {score.value:.4g}, at least {score.low:.4g}")
-        note(f"written to {folder / task_scores.NAME}; a pool asks for it by quality.min_scores")
+        note(f"written to {folder / task_scores.NAME}; quality.min_scores of a pool requires it")

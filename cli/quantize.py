@@ -1,4 +1,4 @@
-"""`antefix quantize`: a model's weights in fewer bits, as vLLM serves them."""
+"""`antefix quantize`: reduce a model's weights to fewer bits, in a form that vLLM serves."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def quantize(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Of the scheme's method, such as smoothing=0.85; repeat it. --list shows all.",
+            help="Option of the scheme, such as smoothing=0.85; repeatable. --list shows all.",
         ),
     ] = None,
     tensor_parallel: Annotated[
@@ -81,7 +81,7 @@ def quantize(
             _list(as_json)
             return
         if not model:
-            raise CommandError("no model is named", "antefix quantize MODEL", ExitCode.USAGE)
+            raise CommandError("no model was given", "antefix quantize MODEL", ExitCode.USAGE)
         check_model(model, revision)
         chosen, options = _checked(scheme, calibration, group_size, settings or [])
         began = time.monotonic()
@@ -120,25 +120,25 @@ def quantize(
             shape = shape_of(json.loads((target / "config.json").read_text()))
             for caution in four_bit_cautions(model, shape.parameters):
                 note(caution)
-        note(f"what it lost: antefix evaluate {of} {target}")
+        note(f"to measure the loss of quality: antefix evaluate {of} {target}")
 
 
 def _checked(
     name: str, calibration: Path | None, group_size: int | None, settings: list[str]
 ) -> tuple[Scheme, dict[str, OptionValue]]:
-    """Everything that is wrong with the command line before anything is loaded."""
+    """Check the command line before anything is loaded. Raises for its first fault."""
     try:
         scheme = scheme_called(name)
         if scheme.needs_calibration:
             if calibration is None:
                 raise Problem(
                     f"{name} needs a text to calibrate with",
-                    "name one like what your users write: --calibration prompts.jsonl; "
+                    "pass one like your users' requests: --calibration prompts.jsonl; "
                     "rtn, w8a16, w8a8 and fp8 need none",
                 )
             read_samples(calibration)
         if group_size is not None and not scheme.grouped:
-            raise Problem(f"{name} has no groups", "leave --group-size away")
+            raise Problem(f"{name} has no groups", "remove --group-size")
         options = options_of(scheme, settings)
     except Problem as error:
         raise CommandError(error.message, error.remedy, ExitCode.USAGE) from error
@@ -146,7 +146,8 @@ def _checked(
 
 
 def _target(model: str, source: str, scheme: Scheme, out: Path | None) -> Path:
-    """Where the user says; else beside a model of theirs, or here."""
+    """Return the output folder: the given one, otherwise next to the user's model, or the current
+    folder."""
     if out is None:
         if model == EMBEDDED or not Path(source).exists():
             out = Path(f"{model.rpartition('/')[2]}-{scheme.name}")

@@ -1,4 +1,4 @@
-"""`antefix slo`: check an SLO file, and make rules, alerts, runbooks and dashboards of it."""
+"""`antefix slo`: check an SLO file, and generate rules, alerts, runbooks and dashboards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fleet file for one model here, as `antefix init` and `antefix up --model` write it."""
+"""A fleet file for one model on this machine, for `antefix init` and `antefix up --model`."""
 
 from __future__ import annotations
 
@@ -47,19 +47,21 @@ _ON_GPUS = """\
 
 
 def starter_fleet(model: str, on_cpus: bool) -> str:
-    """The file's text. `model` as in a fleet file: `embedded`, a Hugging Face id or a path."""
+    """Return the file's text. `model` as in a fleet file: `embedded`, a Hugging Face id or a
+    path."""
     return _HEAD.format(name=name_of(model), model=model) + (_ON_CPUS if on_cpus else _ON_GPUS)
 
 
 def name_of(model: str) -> str:
-    """The last part of an id or a path, as a name for a fleet."""
+    """Return the last part of an id or a path, as the name of a fleet."""
     last = model.rstrip("/").rpartition("/")[2].lower()
     return re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:40].strip("-") or "fleet"
 
 
 def write_starter(model: str, on_cpus: bool, file: Path, replace: bool = False) -> None:
-    """Raises Problem where `file` exists already, unless `replace`, or cannot be written."""
-    if Path(model).exists():  # of a fleet file, paths start where a command runs
+    """Write the file. Raises Problem if `file` exists and `replace` is false, or if it cannot be
+    written."""
+    if Path(model).exists():  # relative paths in a fleet file start at the working directory
         model = str(Path(model).absolute())
     if file.exists() and not replace:
         raise Problem(f"{file} exists already", "name another file: --out, or add --force")

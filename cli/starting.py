@@ -1,4 +1,4 @@
-"""The steps of `antefix up`. Whatever stops them, what they started is stopped too."""
+"""The steps of `antefix up`. If one fails, everything that they started is stopped."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from deployments.models.model import EMBEDDED, resolve_model
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the command line asks for. `digest` changes with anything the fleet file says.
+    """The request of the command line.
 
-    `given`: the host and port of the command line, in place of the file's; None where it has none.
-    `programs`: of a Prometheus beside the fleet, if one is wanted.
+    `digest` changes with every value of the fleet file. `given`: host and port of the command line,
+    which override the file; None if not given. `programs`: those of the requested Prometheus, if
+    any.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Started:
-    """`answer` is None when the fleet was running already."""
+    """A started fleet. `answer` is None if the fleet was already running."""
 
     state: FleetState
     answer: str | None
@@ -60,23 +61,24 @@ def wanted(
     *,
     host: str | None = None,
 ) -> Wanted:
-    """Raises FleetError, or Problem for what does not fit together or is not installed."""
+    """Return the request. Raises FleetError, or Problem for conflicting options or missing
+    programs."""
     checked = check_fleet(fleet_file)
     for line in checked.lines():
         note(line)
     fleet = checked.fleet
     if with_prometheus and address is not None:
         raise CommandError(
-            f"--with-prometheus starts a Prometheus for this machine's own Ray, and {address} is "
-            "another's, whose nodes it may not reach",
-            f"leave it out, and let the cluster's Prometheus read port {fleet.metrics.port} of "
-            "every node (metrics.host in the fleet file lets it in)",
+            f"--with-prometheus monitors the Ray of this machine only, and {address} is another "
+            "Ray cluster, whose nodes it may not reach",
+            f"remove it, and let the cluster's Prometheus scrape port {fleet.metrics.port} of "
+            "every node (set metrics.host in the fleet file)",
             ExitCode.USAGE,
         )
     if address is not None and fleet.redis.url is None:
         raise Problem(
-            f"with --address {address} the fleet may span machines, and the embedded Redis "
-            "listens on this one alone",
+            f"with --address {address} the fleet may span machines, but the embedded Redis "
+            "listens on this machine only",
             "set redis.url in the fleet file",
         )
     said = json.dumps([fleet.model_dump(mode="json"), address], sort_keys=True)
@@ -94,14 +96,14 @@ def wanted(
 
 
 def start(home: Home, wanted: Wanted) -> Started:
-    """The running fleet. Must be called in the home's turn."""
+    """Start the fleet and return it. The caller must hold the home's lock."""
     recorded = home.state()
     if recorded is not None:
         if is_running(home, recorded):
             return Started(_beside(home, _same_or_refused(recorded, wanted), wanted), None)
-        note("cleaning up after a fleet that did not end well")
+        note("cleaning up after a fleet that crashed")
         _clean_up(home, recorded)
-    # Nobody else is given them until gateways listen there.
+    # The ports are reserved until gateways listen there.
     with contextlib.ExitStack() as ports:
         state = _new_state(wanted, ports)
         home.save_state(state)
@@ -113,7 +115,7 @@ def start(home: Home, wanted: Wanted) -> Started:
 
 
 def is_running(home: Home, state: FleetState) -> bool:
-    """Whether its gateways answer."""
+    """Return whether its gateways answer."""
     if not state.ready or not cluster.is_alive(state):
         return False
     try:
@@ -128,13 +130,13 @@ def _same_or_refused(running: FleetState, wanted: Wanted) -> FleetState:
         host, port = wanted.given
         if host not in (None, running.host) or port not in (None, 0, running.port):
             note(
-                f"it listens on port {running.port} of {running.host} for as long as it runs; to"
+                f"it keeps listening on port {running.port} of {running.host}; to"
                 " change that: antefix down, then antefix up"
             )
         return running
     raise CommandError(
         f"another fleet ({running.fleet_file}) is running at {running.base_url}",
-        f"make it what this file says: antefix update {wanted.name}; stop it first: antefix down; "
+        f"apply this file to it: antefix update {wanted.name}; stop it first: antefix down; "
         "or set ANTEFIX_HOME to another folder to run both",
         ExitCode.CONFLICT,
     )
@@ -163,7 +165,7 @@ def _new_state(wanted: Wanted, ports: contextlib.ExitStack) -> FleetState:
 
 
 def _reachable(host: str, here: str) -> str:
-    """A host to connect to, for a URL, of an address to listen on."""
+    """Return a host to connect to, for a URL, from an address to listen on."""
     reachable = here if host in ANY_ADDRESS else host
     return f"[{reachable}]" if ":" in reachable else reachable
 
@@ -186,7 +188,7 @@ def _port_of_gateways(host: str, port: int, ports: contextlib.ExitStack) -> int:
 
 
 def _metrics_url(wanted: Wanted, gateway_port: int, ports: contextlib.ExitStack) -> str:
-    """Where this machine's metrics will be. Raises Problem."""
+    """Return the URL of this machine's metrics. Raises Problem."""
     host, usual = wanted.fleet.metrics.host, wanted.fleet.metrics.port
     try:
         kept = bool(wanted.port) and usual != gateway_port and is_free(host, usual)
@@ -203,7 +205,7 @@ def _metrics_url(wanted: Wanted, gateway_port: int, ports: contextlib.ExitStack)
 
 
 def listening_on(fleet: Fleet, state: FleetState) -> Fleet:
-    """The fleet, at the address that was given and the ports that it has."""
+    """Return the fleet with its current address and ports."""
     given = {"host": state.host} if state.host_given else {}
     gateway = fleet.gateway.model_copy(update={**given, "port": state.port})
     fleet = fleet.model_copy(update={"gateway": gateway})
@@ -214,7 +216,7 @@ def listening_on(fleet: Fleet, state: FleetState) -> Fleet:
 
 
 def _beside(home: Home, state: FleetState, wanted: Wanted) -> FleetState:
-    """With Prometheus and Alertmanager beside the running fleet, if they are wanted."""
+    """Start Prometheus and Alertmanager for the running fleet, if they are requested."""
     if wanted.programs is None or len(monitoring.running(state.run_id)) == 2:
         return state
     with Steps() as steps, steps.step("Prometheus"):
@@ -233,7 +235,7 @@ def _start(
             with steps.step("Redis"):
                 state = cluster.start_redis(home, state)
         if programs is not None:
-            # Before the engines, so that what stands in its way is told before they load.
+            # Before the engines, so that an obstacle is reported before they load.
             with steps.step("Prometheus"):
                 state = cluster.start_monitoring(home, state, programs)
         engines = _EngineSteps(steps, fleet)
@@ -252,7 +254,7 @@ def _start(
 
 
 def with_models_here(fleet: Fleet, steps: Steps) -> Fleet:
-    """Makes the embedded model, and names folders absolutely: a replica has another working
+    """Create the embedded model, and make folders absolute: a replica has another working
     directory.
     """
     pools = dict(fleet.pools)
@@ -260,14 +262,15 @@ def with_models_here(fleet: Fleet, steps: Steps) -> Fleet:
         with steps.step(f"Model {model}") as step:
             resolved = resolve_model(model, step.show)
         for name, pool in fleet.pools.items():
-            # A damaged embedded model is mended by whoever resolves it, so that name stays.
+            # A damaged copy of the embedded model is repaired when it is resolved, so its name
+            # stays.
             if pool.model == model != EMBEDDED:
                 pools[name] = pool.model_copy(update={"model": resolved})
     return fleet.model_copy(update={"pools": pools})
 
 
 class _EngineSteps:
-    """A bar a pool, from the moment Ray Serve is reached."""
+    """A bar per pool, from the moment Ray Serve is reached."""
 
     def __init__(self, steps: Steps, fleet: Fleet) -> None:
         self._serve: ProgressStep | None = steps.open("Ray Serve")
@@ -297,7 +300,7 @@ class _EngineSteps:
 
 
 def _clean_up(home: Home, state: FleetState) -> None:
-    """End what a run left, without draining: it failed."""
+    """End what a failed run left, without draining."""
     if state.deployed and not state.own_ray:
         try:
             cluster.remove(home, state)

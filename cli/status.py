@@ -1,7 +1,7 @@
-"""`antefix status`: every replica of a fleet, as one of its gateways sees it.
+"""`antefix status`: every replica of a fleet, as reported by one of its gateways.
 
-Of the fleet on this machine it also shows the programs that run with it. With `--base-url` it reads
-any fleet's gateway, such as one on Kubernetes through a port-forward.
+For the fleet on this machine it also shows the programs that run with it. With `--base-url` it
+reads any fleet's gateway, such as one on Kubernetes through a port-forward.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WATCH_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class ShownFleet:
-    """`addresses` by name as `--json` prints them, `lines` as people read them; `answer` is the
+    """Output of the command. `addresses` by name for `--json`, `lines` for people; `answer` is the
     gateway's."""
 
     base_url: str
@@ -59,13 +59,13 @@ def status(
     with answering(as_json):
         if watch and as_json:
             raise CommandError(
-                "--watch prints again every second, and --json prints one object",
+                "--watch and --json exclude each other",
                 "drop one",
                 ExitCode.USAGE,
             )
         if api_key is not None and base_url is None:
             raise CommandError(
-                "--api-key is for a fleet elsewhere", "give its --base-url too", ExitCode.USAGE
+                "--api-key is for another fleet", "pass its --base-url too", ExitCode.USAGE
             )
 
         def read() -> ShownFleet:
@@ -84,7 +84,7 @@ def status(
 
 
 def idle_pools(answer: Mapping[str, Any]) -> list[str]:
-    """The pools that should run replicas and run none."""
+    """Return the pools that should run replicas but have none."""
     return [
         name
         for name, pool in answer["pools"].items()
@@ -93,7 +93,7 @@ def idle_pools(answer: Mapping[str, Any]) -> list[str]:
 
 
 def dtypes_in_words(*pools: Mapping[str, Any]) -> str:
-    """What the engines of `pools` compute in; empty where none says."""
+    """Return the types in which the engines of `pools` compute; empty if none reports one."""
     replicas = [replica for pool in pools for replica in pool["replicas"]]
     return " and ".join(sorted({dtype for one in replicas if (dtype := one.get("dtype"))}))
 
@@ -144,7 +144,7 @@ def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
         title_style="bold",
         caption="; ".join(_of_pool_in_words(pool)),
         caption_justify="left",
-        # narrow: all of it fits in 80 columns
+        # narrow: everything fits in 80 columns
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
@@ -164,8 +164,8 @@ def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
 
 
 def _load_in_words(replica: Mapping[str, Any]) -> tuple[str, ...]:
-    """Requests that run and wait, KV use and TTFT."""
-    if replica["running"] is None:  # not known, or this key's tenant is not told
+    """Return requests that run and wait, KV use and TTFT."""
+    if replica["running"] is None:  # unknown, or hidden from this key's tenant
         return ("?",) * 4
     return (
         str(replica["running"]),
@@ -177,7 +177,7 @@ def _load_in_words(replica: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _of_pool_in_words(pool: Mapping[str, Any]) -> Iterator[str]:
     if any(replica["role"] == "unknown" for replica in pool["replicas"]):
-        yield "Redis does not answer: replicas serve, but their loads are unknown"
+        yield "Redis does not answer: replicas serve, but their load is unknown"
     elif any(replica["running"] is None for replica in pool["replicas"]):
         yield "only operators see loads, and this key's tenant is not one"
     yield _routing_in_words(pool)
@@ -189,19 +189,19 @@ def _of_pool_in_words(pool: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _speculation_in_words(known: Sequence[Mapping[str, Any]]) -> str:
-    """Of the replicas that tell of theirs."""
+    """Describe the speculation of the replicas that report it."""
     words = []
     if yields := [of["tokens_per_pass"] for of in known if of["tokens_per_pass"] is not None]:
         words.append(f"{fmean(yields):.1f} tokens a pass")
     if speedups := [of["speedup"] for of in known if of["speedup"] is not None]:
-        words.append(f"{fmean(speedups):.2f} times as fast as without")
+        words.append(f"{fmean(speedups):.2f} times the speed without it")
     if stopped := sum(not of["on"] for of in known):
         words.append(f"switched off on {stopped} of {len(known)}")
     return f"speculation: {', '.join(words) or 'not measured yet'}"
 
 
 def _routing_in_words(pool: Mapping[str, Any]) -> str:
-    """How one gateway, the one that was asked, fares with placing this pool's requests."""
+    """Describe this pool's routing in the gateway that answered."""
     index = pool["index"]
     words = [f"policy {pool['policy']}"]
     if not index["prompts_known"]:
@@ -223,7 +223,7 @@ def _replicas_in_words(pool: Mapping[str, Any]) -> str:
 
 
 def _admission_in_words(pool: Mapping[str, Any]) -> str:
-    """How the same gateway lets requests in."""
+    """Describe this pool's admission in the gateway that answered."""
     admission = pool["admission"]
     promised = [
         f"{of['ttft_s']:g} s to the first token ({name})" for name, of in admission["slo"].items()
@@ -235,7 +235,7 @@ def _admission_in_words(pool: Mapping[str, Any]) -> str:
         words.append(f"{admission['waiting']} waiting{at_most}")
     if outage := admission.get("outage"):
         left = outage["up_in_s"]
-        soon = "" if left is None else f", the next is predicted in {left:.0f} s"
+        soon = "" if left is None else f", the next is expected in {left:.0f} s"
         words.append(f"no replica is up{soon}")
     if admission["held"]:
         words.append(f"{admission['held']} held until a replica is up")
@@ -258,11 +258,11 @@ def _watch(read: Callable[[], ShownFleet]) -> None:
 def _read_here(home: Home) -> ShownFleet:
     state = home.state()
     if state is None:
-        raise not_running("for one elsewhere give its --base-url")
+        raise not_running("for another fleet pass --base-url")
     if not cluster.is_alive(state):
         raise CommandError(
-            "the fleet crashed: its Ray is gone",
-            "antefix up starts it again, antefix down clears it away",
+            "the fleet crashed: its Ray does not run",
+            "antefix up starts it again, antefix down removes it",
             ExitCode.NOT_RUNNING,
         )
     try:

@@ -1,4 +1,4 @@
-"""The end of a fleet: what `antefix down` and `antefix up --foreground` have in common."""
+"""The end of a fleet, for `antefix down` and `antefix up --foreground`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from common.errors import Problem
 
 
 def stop_fleet(home: Home, state: FleetState, drain: bool) -> None:
-    """On a Ray of its own, a fleet that cannot be drained is ended all the same. On another's,
-    raises Problem, for it would go on running there.
+    """Stop a fleet. On its own Ray, a fleet that cannot be drained is stopped nevertheless.
+
+    On another's Ray, it raises Problem, because the fleet would continue to run there.
     """
     with Steps() as steps:
         if state.deployed and (not state.own_ray or (drain and cluster.is_alive(state))):

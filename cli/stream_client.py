@@ -1,4 +1,4 @@
-"""A streaming client that costs little: it times bytes and parses nothing."""
+"""A cheap streaming client: it times bytes and parses nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import aiohttp
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a request goes: a gateway, or an engine's own server."""
+    """The target of requests: a gateway, or an engine's server."""
 
     name: str
     url: str
@@ -31,7 +31,7 @@ def session() -> aiohttp.ClientSession:
 async def ttft(
     http: aiohttp.ClientSession, endpoint: Endpoint, model: str, prompt: str, max_tokens: int
 ) -> float:
-    """Seconds to the first byte of one greedy stream of exactly `max_tokens` tokens.
+    """Return the seconds to the first byte of one greedy stream of exactly `max_tokens` tokens.
 
     Raises on any error and on a stream that ends early.
     """
@@ -65,14 +65,14 @@ async def throughput(
     prompts: list[str],
     max_tokens: int,
 ) -> float:
-    """Streamed tokens per second with all `prompts` under way at once."""
+    """Return streamed tokens per second with all `prompts` running at once."""
     started = time.perf_counter()
     await asyncio.gather(*(ttft(http, endpoint, model, p, max_tokens) for p in prompts))
     return len(prompts) * max_tokens / (time.perf_counter() - started)
 
 
 async def tokenize(http: aiohttp.ClientSession, endpoint: Endpoint, model: str) -> float:
-    """Seconds for a call that the engine answers without a step of its model."""
+    """Return the seconds of a call that the engine answers without a step of its model."""
     body = {"model": model, "prompt": "hello"}
     started = time.perf_counter()
     url = endpoint.url + "/tokenize"
@@ -85,7 +85,7 @@ async def tokenize(http: aiohttp.ClientSession, endpoint: Endpoint, model: str) 
 async def interleaved(
     endpoints: list[Endpoint], measure: Measure, rounds: int, warmup: int
 ) -> dict[str, list[float]]:
-    """`measure` of each endpoint, `rounds` times, in a new order each round."""
+    """Run `measure` on each endpoint, `rounds` times, in a new order each round."""
     figures: dict[str, list[float]] = {endpoint.name: [] for endpoint in endpoints}
     for turn in range(warmup + rounds):
         for endpoint in random.sample(endpoints, len(endpoints)):

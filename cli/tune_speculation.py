@@ -1,4 +1,5 @@
-"""`antefix tune-speculation`: which speculative decoding pays under the user's prompts and load."""
+"""`antefix tune-speculation`: find the speculative decoding that pays under the user's prompts and
+load."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def tune_speculation(
             raise CommandError(
                 f"{prompts} has {len(conversations)} prompts, fewer than --concurrency"
                 f" {concurrency}",
-                "add prompts, or ask for fewer at once",
+                "add prompts, or lower --concurrency",
                 ExitCode.USAGE,
             )
         model = _model(of_fleet)
@@ -86,7 +87,7 @@ def tune_speculation(
         for words in left_out:
             note(words)
         if not tried:
-            raise Problem("nothing is left to try", "name another --method")
+            raise Problem("no way of drafting is left to try", "choose another --method")
         trial = Trial(
             model=model,
             engine_args=ways.engine_args_without(of_fleet, concurrency, apart),
@@ -113,7 +114,7 @@ def _model(pool: Pool) -> str:
 
 
 def _run(trial: Trial, tried: list[Way]) -> tuple[Sweep, MeasuredArm | None, Recommendation]:
-    """What was measured, what won once more, and what comes of it."""
+    """Return the measurements, a second measurement of the winner, and the recommendation."""
     from deployments.offline.speculation_sweep import confirm, sweep
 
     with Steps() as steps:
@@ -132,7 +133,7 @@ def _run(trial: Trial, tried: list[Way]) -> tuple[Sweep, MeasuredArm | None, Rec
 
 
 def _lines(pool: str, won: MeasuredArm) -> str:
-    """For the fleet file."""
+    """Return the lines for the fleet file."""
     import yaml
 
     args = {"engine_args": {"speculative_config": dict(won.config)}}
@@ -171,9 +172,9 @@ def _print(
     for way, reason in found.failed.items():
         note(f"{way} could not be measured: {reason}")
     if trial.apart:
-        note("the engines were measured one after the other: drift is in the speedups")
+        note("the engines were measured one after the other: speedups include drift")
     if confirmed is not None and advice.best is None:
-        note(f"what won at first did not win again: {advice.reason}")
+        note(f"the winner of the first round did not win again: {advice.reason}")
     elif advice.best is None or confirmed is None:
         note(advice.reason)
     else:

@@ -1,4 +1,4 @@
-"""`antefix up`: from a fleet file to an answered request."""
+"""`antefix up`: start a fleet from its file, and send a first request."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def up(
 ) -> None:
     """Start a fleet, send a first request, and leave it running."""
     with answering(as_json):
-        # Ended by systemd or a closed terminal, `up` cleans up as after Ctrl-C.
+        # When systemd or a closed terminal ends it, `up` cleans up as after Ctrl-C.
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
         began = time.monotonic()
@@ -87,13 +87,13 @@ def up(
 
 
 def fleet_file(home: Home, fleet: str | None, model: str | None) -> str:
-    """The fleet file that was named, or one that is written for `model` and may be edited."""
+    """Return the given fleet file, or one written for `model`, which users may edit."""
     if model is None:
         return fleet or "laptop"
     if fleet is not None:
         raise CommandError(
-            f"{fleet} and --model {model} are two fleets",
-            "name one of them; a fleet file has its own `model`",
+            f"{fleet} and --model {model} exclude each other",
+            "remove one of them; a fleet file has its own `model`",
             ExitCode.USAGE,
         )
     check_model(model)
@@ -137,7 +137,7 @@ def _print_result(home: Home, result: starting.Started, seconds: float, as_json:
 def _dtypes(state: FleetState, home: Home) -> str:
     try:
         return dtypes_in_words(*GatewayClient.of(state, home.keys()).status()["pools"].values())
-    except GatewayError:  # the fleet has answered its first question: this is no reason to fail
+    except GatewayError:  # the fleet has answered its first question, so this is no reason to fail
         return ""
 
 
@@ -152,7 +152,7 @@ def _card(state: FleetState, api_key: str, dtypes: str) -> str:
         "API key": api_key,
         "Model": state.model,
         "Dtype": dtypes,
-        # What follows the # stays in the browser.
+        # The part after the # stays in the browser.
         "Page": f"{state.page_url}#key={api_key}",
         "Metrics": state.metrics_url,
         "Prometheus": state.prometheus_url,
@@ -169,14 +169,14 @@ Next: antefix chat, antefix status, eval "$(antefix env)", antefix down"""
 
 
 def elsewhere(state: FleetState) -> str:
-    """The base URL for other machines, where gateways listen to them on every address."""
+    """Return the base URL for other machines, if gateways listen on every address."""
     if state.host not in ANY_ADDRESS or not state.own_ray or not (here := own_address()):
         return ""
     return f"http://{here}:{state.port}/v1, by plain HTTP"
 
 
 def _stay(home: Home, state: FleetState) -> None:
-    """Until a signal, then drain and stop; or until the fleet is gone, then fail."""
+    """Wait for a signal, then drain and stop; if the fleet crashes, fail."""
     asked_to_stop = False
 
     def ask(signal_number: int, frame: object) -> None:
@@ -193,9 +193,9 @@ def _stay(home: Home, state: FleetState) -> None:
         if not cluster.is_alive(state):
             with home.turn(lambda: None):
                 cluster.stop(home, state)
-            # `antefix logs` reads a fleet that runs
+            # `antefix logs` reads only a running fleet
             folders = filter(None, (home.logs, cluster.ray_logs(state)))
-            note(f"the fleet died; its logs are in {' and '.join(map(str, folders))}")
+            note(f"the fleet crashed; its logs are in {' and '.join(map(str, folders))}")
             raise typer.Exit(ExitCode.FAILED)
     with home.turn(lambda: None):
         stop_fleet(home, state, drain=True)

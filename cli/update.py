@@ -1,4 +1,4 @@
-"""`antefix update`: a fleet that runs becomes what its file says now, engine by engine."""
+"""`antefix update`: apply a changed fleet file to the running fleet, engine by engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from cli.progress import ProgressStep, Steps
 from deployments.fleet.applications import Restarts, restarts
 from deployments.fleet.fleet import Fleet
 
-# What processes other than gateways and engines were started with, and where all of them are found.
+# Settings with which processes other than gateways and engines were started, or by which they are
+# found.
 _FIXED: tuple[tuple[str, Callable[[Fleet], Any]], ...] = (
     ("name", lambda fleet: fleet.name),
     ("redis.url", lambda fleet: fleet.redis.url),
@@ -52,9 +53,11 @@ def update(
 
 
 def _update(home: Home, state: FleetState, wanted: starting.Wanted) -> Restarts:
-    """Raises Problem."""
+    """Apply the file. Raises Problem."""
     if not state.fleet:
-        raise CommandError("this fleet was started by an earlier release", _ANEW, ExitCode.CONFLICT)
+        raise CommandError(
+            "an earlier release of Antefix started this fleet", _ANEW, ExitCode.CONFLICT
+        )
     with Steps() as steps:
         fleet = starting.listening_on(wanted.fleet, state)
         if state.own_ray:
@@ -62,7 +65,7 @@ def _update(home: Home, state: FleetState, wanted: starting.Wanted) -> Restarts:
         _check(Fleet.model_validate(state.fleet), fleet)
         _tell_of_ports(wanted.fleet, fleet)
         changed = restarts(state.fleet, fleet.model_dump(mode="json"))
-        # what an update that failed has left is not known
+        # the state that a failed update has left is unknown
         before = state.fleet if state.fleet_digest else {}
         state = dataclasses.replace(
             state,
@@ -79,25 +82,25 @@ def _update(home: Home, state: FleetState, wanted: starting.Wanted) -> Restarts:
 
 
 def _check(running: Fleet, fleet: Fleet) -> None:
-    """Raises CommandError for what cannot change while it runs."""
+    """Raise CommandError for settings that cannot change while the fleet runs."""
     for name, of in _FIXED:
         if of(running) != of(fleet):
             raise CommandError(f"a running fleet keeps its {name}", _ANEW, ExitCode.CONFLICT)
 
 
 def _tell_of_ports(wanted: Fleet, fleet: Fleet) -> None:
-    """Of those that were taken, or chosen on the command line, when it was started."""
+    """Report ports that were taken, or chosen on the command line, at the start."""
     for name, is_, says in (
         ("gateway.host", fleet.gateway.host, wanted.gateway.host),
         ("gateway.port", fleet.gateway.port, wanted.gateway.port),
         ("metrics.port", fleet.metrics.port, wanted.metrics.port),
     ):
         if is_ != says:
-            note(f"{name} stays {is_}, and not {says}: a running fleet keeps it; {_ANEW}")
+            note(f"{name} stays {is_} instead of {says}: a running fleet keeps it; {_ANEW}")
 
 
 class _Showing:
-    """How far the pools are."""
+    """The progress of the pools."""
 
     def __init__(self, step: ProgressStep) -> None:
         self._step = step

@@ -1,9 +1,10 @@
-"""`antefix verify`: that a fleet answers, and that a prefix is computed once. `helm test` runs it.
+"""`antefix verify`: check that a fleet answers, and that a prefix is computed once. `helm test`
+runs it.
 
-It asks two questions under one system prompt that nobody sent before. The second must find it: the
-index knew where it was cached, and the engine there confirms that it was. A third is answered at a
-temperature: an engine's sampler is other code than its greedy one, and may be what is broken. Every
-failure says which part of that chain broke.
+It sends two questions under one new system prompt. The second must hit the cache: the index must
+list the prefix, and the engine must confirm it. A third question is sampled at a temperature,
+because an engine's sampler is separate code from its greedy path. Every failure names the broken
+part of that chain.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from common.errors import Problem
 from deployments.gateway.intake.api_keys import read_text
 from deployments.gateway.intake.keys_file import plain_keys
 
-# 300 to 400 tokens of any usual tokenizer: two segments of 128, and room in a context of 512.
+# 300 to 400 tokens in any usual tokenizer: two segments of 128, within a context of 512.
 RULES = 28
 ANSWER_TOKENS = 16
 FIRST_QUESTION = "What is the capital of France?"
-# The index hears of a block some milliseconds after the engine has it.
+# The index learns of a block some milliseconds after the engine has cached it.
 QUESTIONS = ("And of Italy?", "And of Spain?", "And of Greece?", "And of Norway?", "And of Japan?")
 SAMPLED_QUESTION = "And of Peru?"
 BETWEEN_QUESTIONS_S = 1.0
 EXPLAINED_WITHIN_S = 10.0
 GREEDY = {"temperature": 0}
 SAMPLED = {"temperature": 0.7, "top_p": 0.9}
-# The other pool would not have the prefix.
+# The overflow pool would not have the prefix.
 HEADERS = {"x-antefix-overflow": "never"}
 
 
 @dataclass(frozen=True)
 class VerifiedAnswer:
-    """One question's answer and what the fleet told of it; tokens are the prompt's."""
+    """A question's answer and the fleet's report on it; tokens are those of the prompt."""
 
     request_id: str
     pool: str
@@ -108,8 +109,8 @@ def verify(
         if not as_json:
             typer.echo(f"again       {_shown(again)}")
             typer.echo(
-                f"prefix hit  the index knew {again.cached_tokens_in_index} tokens of it at "
-                f"{again.replica}, the engine confirms {again.cached_tokens}"
+                f"prefix hit  the index had {again.cached_tokens_in_index} tokens of it at "
+                f"{again.replica}, the engine confirmed {again.cached_tokens}"
             )
         try:
             sampled, _ = ask(SAMPLED_QUESTION, SAMPLED)
@@ -123,13 +124,13 @@ def verify(
 
 
 def first_key(file: Path) -> str:
-    """Of those that stand there as they are: a hash cannot be sent."""
+    """Return the first plain key of the file: a hash cannot be sent."""
     try:
         keys = plain_keys(read_text(file))
     except Problem as error:
         raise Problem(error.message, "correct --api-key-file") from error
     if not keys:
-        raise Problem(f"{file} holds no API key that can be sent", "write a line tenant=key")
+        raise Problem(f"{file} contains no usable API key", "write a line tenant=key")
     return next(iter(keys))
 
 
@@ -161,7 +162,7 @@ def _first_model(client: GatewayClient, url: str) -> str:
 
 
 def new_system_prompt(rules: int = RULES) -> str:
-    """New at its first words, so that no cache has any of it."""
+    """Return a system prompt whose first words are new, so that no cache has any of it."""
     text = " ".join(
         f"Rule {number}: keep the answer to one short sentence." for number in range(1, rules + 1)
     )
@@ -199,13 +200,15 @@ def _ask(
 
 
 def explained(client: GatewayClient, request_id: str, within_s: float) -> Mapping[str, Any]:
-    """The explanation of a request that ended, which is written in the background. Raises
-    GatewayError."""
+    """Return the explanation of an ended request, which is written in the background.
+
+    Raises GatewayError.
+    """
     deadline = time.monotonic() + within_s
     while True:
         try:
             told = client.explanation(request_id)
-            # until then it is what was known while the answer was under way
+            # until then it has the state during the answer
             if told.get("outcome") is not None or time.monotonic() > deadline:
                 return told
         except GatewayError as error:
@@ -222,30 +225,32 @@ def _no_hit(asked: VerifiedAnswer, told: Mapping[str, Any], logs: str) -> Proble
     """Return which part of the chain broke; `logs` says how to read the fleet's."""
     pool, counted = told["pool"], told["prompt_tokens"]["counted"]
     if not told["prompt_known"]:
-        why = f"gateways cannot make the prompts of pool {pool}, which is placed by load alone"
+        why = f"gateways cannot tokenize prompts of pool {pool}, so they place them by load only"
         remedy = 'see docs/routing.md, "The prompt\'s tokens"'
     elif not told["segments"]:
         why = f"pool {pool} has no prefix index for a prompt of {counted} tokens"
-        remedy = "leave enable_prefix_caching out of engine_args, or lower segment_tokens"
+        remedy = "remove enable_prefix_caching from engine_args, or lower segment_tokens"
     elif not told["index_answered"]:
         why = "the prefix index did not answer in time"
-        remedy = "look at Redis, or raise redis.lookup_budget_ms"
+        remedy = "check Redis, or raise redis.lookup_budget_ms"
     elif told["reuse_loss_tokens"].get("routing"):
-        why = f"another replica held the prefix, and policy {asked.policy} went elsewhere"
+        why = f"another replica had the prefix, but policy {asked.policy} chose this one"
         remedy = "set the pool's policy to prefix, or try again when the fleet is less busy"
     elif asked.cached_tokens:
-        why = f"{asked.replica} reused {asked.cached_tokens} tokens that the index did not know"
-        remedy = f"{logs} for KV events that were lost"
+        why = f"{asked.replica} reused {asked.cached_tokens} tokens that the index did not have"
+        remedy = f"{logs} for lost KV events"
     else:
-        why = f"{asked.replica} computed all of its {asked.prompt_tokens} tokens again"
-        remedy = "see that engine_args leave prefix caching on and the KV cache has room"
-    return Problem(f"there was no prefix hit in {len(QUESTIONS)} requests: {why}", remedy)
+        why = f"{asked.replica} recomputed all {asked.prompt_tokens} tokens"
+        remedy = (
+            "check that engine_args leave prefix caching on and that the KV cache has free blocks"
+        )
+    return Problem(f"no prefix hit in {len(QUESTIONS)} requests: {why}", remedy)
 
 
 def _not_sampled(error: GatewayError) -> Problem:
     asked = " and ".join(f"{name} {value}" for name, value in SAMPLED.items())
     return Problem(
-        f"a request with {asked} failed, and those at temperature 0 did not: {error.message}",
+        f"a request with {asked} failed, unlike those at temperature 0: {error.message}",
         "see the engine's log; where it names nvcc, set VLLM_USE_FLASHINFER_SAMPLER=0 in the image",
     )
 

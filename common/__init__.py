@@ -1,1 +1,1 @@
-"""What every package may use: nothing in here knows what Antefix does."""
+"""Modules that every package may use. They know nothing of Antefix."""

@@ -1,4 +1,4 @@
-"""A Python module in a process of its own, which tells its progress in lines on standard output.
+"""Run a Python module in a child process that reports its progress in lines on standard output.
 
 <fraction> <what it does>
 error {"message": ..., "remedy": ...}
@@ -26,10 +26,10 @@ def run_module(
     report: Report,
     lock_fd: int,
 ) -> int:
-    """Its exit code. It runs in `folder`; `log` gets its standard error.
+    """Return the exit code of the module, run in `folder`.
 
-    It holds the lock `lock_fd` too, and does not outlive an exception here. Raises the `Problem`
-    that it told.
+    The child's standard error goes to `log`. The child also holds the lock `lock_fd`, and ends if
+    an exception is raised here. Raises the `Problem` that the child reports.
     """
     told: Problem | None = None
     with (

@@ -1,10 +1,10 @@
-"""The one error of what a user can mend."""
+"""The error for faults that users can fix."""
 
 
 class Problem(Exception):
-    """What is wrong, with the value, and the `remedy`: what the user can do about it.
+    """A fault: `message` names the value and what is wrong, `remedy` says how to fix it.
 
-    `remedy` is empty where `message` says it itself.
+    `remedy` is empty if `message` contains it.
     """
 
     def __init__(self, message: str, remedy: str) -> None:

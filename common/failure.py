@@ -1,4 +1,4 @@
-"""Why a deployment failed, in one line: the gist of a traceback, or of the engines' logs."""
+"""The reason for a failed deployment in one line, from a traceback or the engines' logs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 _ERROR = re.compile(r"\b((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b: ?.+)")
-# What vLLM and Ray say when the reason is elsewhere.
+# Messages of vLLM and Ray whose reason is elsewhere.
 _SAYS_NOTHING = re.compile(
     r"See root cause above|Engine core initialization failed|RayTaskError|RayActorError|"
     r"cancelled|ActorDiedError"
@@ -18,8 +18,9 @@ BYTES_READ = 200_000
 
 
 def gist(message: str, logs: Path | None = None) -> str:
-    """The last line of `message` that tells a reason; else the last one in an engine's log, where
-    `logs` is Ray's folder of them.
+    """Return the last line of `message` that gives a reason, or otherwise of an engine's log.
+
+    `logs` is Ray's folder of engine logs.
     """
     found = _reason(message.splitlines()) or (_reason_in_logs(logs) if logs else "")
     return found or _last_line(message)
@@ -29,7 +30,7 @@ def _reason(lines: list[str]) -> str:
     for number, line in reversed(list(enumerate(lines))):
         found = _ERROR.search(_ANSI.sub("", line))
         if found and not _SAYS_NOTHING.search(line):
-            # pydantic, which checks vLLM's settings, tells the reason on the lines after.
+            # pydantic, which checks vLLM's settings, gives the reason in the next lines.
             told_after = lines[number + 1 : number + 3] if "validation error" in line else []
             return " ".join(part.strip() for part in (found[1], *told_after))[:LONGEST]
     return ""
@@ -49,7 +50,7 @@ def _last_line(message: str) -> str:
 
 
 def tail(file: Path) -> list[str]:
-    """The last lines of a log, without its beginning when it is long."""
+    """Return the last lines of a log, without its beginning if it is long."""
     with file.open("rb") as log:
         size = log.seek(0, 2)
         log.seek(max(0, size - BYTES_READ))

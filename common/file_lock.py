@@ -1,7 +1,7 @@
-"""One process at a time, on this machine.
+"""A lock that one process of this machine holds at a time.
 
-The kernel lets go when the last process that holds the descriptor ends, so a kill leaves nothing
-behind, and a child that was given the descriptor keeps the turn while it still writes.
+The kernel releases it when the last process with the descriptor ends, so a kill leaves nothing
+behind. A child that inherits the descriptor keeps the lock while it still writes.
 """
 
 import fcntl
@@ -12,7 +12,8 @@ from pathlib import Path
 
 @contextmanager
 def only_one(lock_file: Path, on_wait: Callable[[], None]) -> Iterator[int]:
-    """Yields the descriptor that holds the turn; `on_wait` is called once if another has it."""
+    """Yield the descriptor that holds the lock. `on_wait` is called once if another process has
+    it."""
     with lock_file.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
-"""Background loops: a step, taken again and again, that nothing it raises can end.
+"""Background loops: a step that is repeated, even if it raises.
 
-What a step raises is logged once for each cause while that lasts, and the step is taken again,
-later each time. What nobody expected is counted in `failures`, by loop: the metric
-`antefix_loop_failures_total`. `Loops` knows which tasks ended all the same, for health checks.
+Each cause of an error is logged once while it lasts, and the step is retried with growing delays.
+Unexpected errors are counted in `failures`, by loop: the metric `antefix_loop_failures_total`.
+`Loops` knows which tasks ended nevertheless, for health checks.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from typing import Any, NoReturn
 
 logger = logging.getLogger("ray.serve")
 
-# How long the next step waits after one that failed; unexpected failures double it each time.
+# Wait after a failed step; each unexpected failure in a row doubles it.
 RETRY_S = 0.1
 RETRY_AT_MOST_S = 2.0
-# A cause that did not show for so long is logged again.
+# A cause that did not occur for this long is logged again.
 FORGET_S = 60.0
 AGAIN_S = 0.02
-# Of this process, in whole milliseconds, as event loops' timers are: those of a node do not all ask
-# Redis at once.
+# Of this process, in whole milliseconds like event loops' timers, so that the processes of a node
+# do not all call Redis at once.
 _PHASE_S = random.randrange(1000) / 1000
 
 Outages = tuple[type[BaseException], ...]
 
-# Of this process, by loop: from 0 on for each that ever began.
+# Failures of this process by loop; 0 for each loop that has started.
 failures: Counter[str] = Counter()
 
 
 class Trouble:
-    """What the steps of one loop raise.
+    """The errors of one loop's steps.
 
-    `fails` begins the line in the log. `outages` are expected to come and go: they are logged in
-    one line, not counted, and do not make the loop slower.
+    `fails` starts the log line. `outages` are expected from time to time: they are logged in one
+    line, are not counted, and do not slow down the loop.
     """
 
     def __init__(
@@ -48,17 +48,17 @@ class Trouble:
         self._fails = fails
         self._logger = logger
         self._outages = outages
-        # cause -> when it was last met
+        # cause -> time of its last occurrence
         self._met: dict[str, float] = {}
         self._in_a_row = 0
         failures[loop] += 0
 
     def over(self) -> None:
-        """A step was taken."""
+        """Record a step that succeeded."""
         self._in_a_row = 0
 
     def met(self, error: BaseException) -> float:
-        """A step raised this. Returns how long to wait before the next, in seconds."""
+        """Record an error of a step. Return the delay before the next step, in seconds."""
         expected = isinstance(error, self._outages)
         cause = "outage" if expected else _cause(error)
         now = time.monotonic()
@@ -70,7 +70,7 @@ class Trouble:
             return RETRY_S
         failures[self._loop] += 1
         if not known:
-            self._logger.error("%s, and is tried again: %r", self._fails, error, exc_info=error)
+            self._logger.error("%s; retrying: %r", self._fails, error, exc_info=error)
         self._in_a_row += 1
         return float(min(RETRY_AT_MOST_S, RETRY_S * 2 ** min(self._in_a_row - 1, 10)))
 
@@ -84,11 +84,11 @@ async def forever(
     logger: logging.Logger,
     outages: Outages = (),
 ) -> NoReturn:
-    """Take the step about every `period_s` until cancelled; with 0 again at once.
+    """Run the step about every `period_s` until cancelled; 0 repeats it at once.
 
-    Steps of loops with the same period, or a multiple of it, are taken at the same moments: between
-    requests a process is woken once for all of them. `loop` is its name in the metric; for the
-    others see `Trouble`.
+    Steps of loops with the same period, or a multiple of it, run at the same moments: an idle
+    process wakes once for all of them. `loop` is the name in the metric; `Trouble` describes the
+    other arguments.
     """
     trouble = Trouble(loop, fails, logger, outages)
     while True:
@@ -112,7 +112,8 @@ async def forever(
 
 
 def until_next(period_s: float, now: float) -> float:
-    """Seconds until the next moment of the period that is at least half of one away."""
+    """Return the seconds until the next moment of the period that is at least half a period
+    ahead."""
     if not period_s:
         return 0.0
     left_s = period_s - (now + _PHASE_S) % period_s
@@ -122,7 +123,7 @@ def until_next(period_s: float, now: float) -> float:
 def forever_in_thread(
     loop: str, step: Callable[[], object], *, fails: str, logger: logging.Logger
 ) -> None:
-    """As `forever`, in a daemon thread of its own, without an end."""
+    """Run `forever` in a daemon thread, without an end."""
     trouble = Trouble(loop, fails, logger)
 
     def run() -> NoReturn:
@@ -139,7 +140,7 @@ def forever_in_thread(
 
 
 class Loops:
-    """Tasks that are to run until `stop`. `ended` names those that did not, each once."""
+    """Tasks that run until `stop`. `ended` names each that ended earlier, once."""
 
     def __init__(self) -> None:
         self.ended: list[str] = []
@@ -152,12 +153,12 @@ class Loops:
         return task
 
     async def stop(self, *tasks: asyncio.Task[Any]) -> None:
-        """End these, or all."""
+        """Cancel these tasks, or all."""
         stopping = {task for task in tasks or list(self._tasks) if self._tasks.pop(task, None)}
         while stopping:
             for task in stopping:
                 task.cancel()
-            # Again if need be: Python 3.11 can lose a cancellation in `wait_for`.
+            # Repeated if necessary: Python 3.11 can lose a cancellation in `wait_for`.
             _, stopping = await asyncio.wait(stopping, timeout=AGAIN_S)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
@@ -176,7 +177,7 @@ def _is_cancelled() -> bool:
 
 
 def _cause(error: BaseException) -> str:
-    """The kind of error and where it was raised: what it says may be another thing each time."""
+    """Return the kind of error and where it was raised. Its message may differ each time."""
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next

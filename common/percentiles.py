@@ -1,6 +1,6 @@
-"""The percentile of every figure in this project, and which one a tail may be told by.
+"""The percentiles of all figures of this project, and the highest one that samples allow.
 
-p99 from 300 samples on, where three are beyond it; p90 of fewer
+p99 from 300 samples on, with three samples beyond it; p90 with fewer
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ P99_SAMPLES = 300
 
 
 def percentile(figures: Iterable[float], percent: float) -> float:
-    """Between two of the figures in proportion, as numpy has it; not a number of none."""
+    """Interpolate between two samples, as numpy does. Return NaN for no samples."""
     ordered = sorted(figures)
     if not ordered:
         return math.nan
@@ -24,7 +24,7 @@ def percentile(figures: Iterable[float], percent: float) -> float:
 
 
 def tail_percent(samples: int) -> int:
-    """99 or 90: the highest percentile that is more than the largest few of so few."""
+    """Return 99 or 90: the highest percentile that does not depend on the few largest samples."""
     return 99 if samples >= P99_SAMPLES else 90
 
 

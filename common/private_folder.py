@@ -1,7 +1,7 @@
-"""A folder in the temporary directory that nobody but this user can read or write into.
+"""A folder in the temporary directory that only this user can read and write.
 
-Its name is known to every user of the machine, so it may be there already: made by another, who
-could then read what is put there and write what is read from there, or a link of theirs.
+Every user of the machine knows its name, so another user may have created it, or a link. That user
+could read its content and write into it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from pathlib import Path
 
 
 def user_folder() -> Path:
-    """Where it is; see `made_private`. Short, for a Unix socket's path ends at 107 characters."""
+    """Return the folder's path; see `made_private`. It is short, because the path of a Unix socket
+    has at most 107 characters."""
     return Path(tempfile.gettempdir()) / f"antefix-{os.getuid()}"
 
 
 def made_private(folder: Path) -> Path:
-    """The folder, made where it is not there. What is below it needs no look of its own.
+    """Create the folder if necessary, and return it. Its content needs no further check.
 
-    Raises PermissionError for one that is another user's or a link, OSError for one that cannot
-    be made.
+    Raises PermissionError if it belongs to another user or is a link, and OSError if it cannot be
+    created.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()

@@ -1,4 +1,4 @@
-"""Which release of Antefix this process runs."""
+"""The release of Antefix that this process runs."""
 
 from __future__ import annotations
 

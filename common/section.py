@@ -1,4 +1,4 @@
-"""What a YAML file may say, as pydantic models, and pydantic's refusals as words for its writer."""
+"""Content of a YAML file as pydantic models, and pydantic's errors as messages for its author."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,9 +21,9 @@ _LONGEST_SHOWN = 80
 
 
 class Section(BaseModel):
-    """A mapping of a file. A null is the default."""
+    """A mapping of a file. A null selects the default."""
 
-    # strict: YAML has types of its own, so `replicas: true` or `port: "80"` is a mistake
+    # strict, because YAML has its types: `replicas: true` or `port: "80"` is a mistake
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="before")
@@ -46,7 +46,7 @@ class Section(BaseModel):
 
 
 class Broken(NamedTuple):
-    """A rule broken at `loc`, a path below the thing that was checked. `...` as value: none."""
+    """A broken rule at `loc`, a path below the checked value. `...` as value: none."""
 
     loc: tuple[str | int, ...]
     value: object
@@ -55,13 +55,14 @@ class Broken(NamedTuple):
 
 
 def refuse(message: str, remedy: str) -> PydanticCustomError:
-    """What a validator raises: it keeps the remedy, which pydantic would hide of another error."""
+    """Return the error for a validator to raise. It keeps the remedy, which pydantic drops from
+    other errors."""
     context = {"message": message, "remedy": remedy}
     return PydanticCustomError("rule", "{message}. {remedy}", context)
 
 
 def raise_all(broken: Iterable[Broken]) -> None:
-    """Raise every broken rule at its own place, or return."""
+    """Raise every broken rule at its place, or return."""
     details = [
         InitErrorDetails(type=refuse(rule.message, rule.remedy), loc=rule.loc, input=rule.value)
         for rule in broken
@@ -71,13 +72,13 @@ def raise_all(broken: Iterable[Broken]) -> None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """The remedy that names the nearest known word, where one is near."""
+    """Return a remedy that names the nearest known word, if one is near."""
     near = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"Did you mean {near[0]}?" if near else None
 
 
 def shown(value: object) -> str:
-    """`value` as one short piece of YAML for a message."""
+    """Return `value` as one short piece of YAML for a message."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -95,7 +96,7 @@ def shown(value: object) -> str:
 
 
 def _needs_quotes(text: str) -> bool:
-    """Text that would read as a number, a truth value or nothing, were it not quoted."""
+    """Return whether text would parse as a number, a boolean or null without quotes."""
     return bool(re.fullmatch(r"[-+.\d][\d._e+-]*|true|false|yes|no|on|off|null|~", text, re.I))
 
 
@@ -107,10 +108,10 @@ def faults_of(
     show: Callable[[tuple[str, ...], object], str] = lambda keys, value: shown(value),
     opaque: str = "",
 ) -> Iterator[tuple[Keys, Fault]]:
-    """Every fault that pydantic found in `data`, with the keys that lead to it.
+    """Return every fault that pydantic found in `data`, with the keys that lead to it.
 
-    `page` documents the file; `show` shows the value at some keys; below `opaque` a key's own
-    name is the last that leads anywhere.
+    `page` documents the file. `show` formats the value at some keys. Below `opaque`, only a key's
+    name is reported.
     """
     for details in error.errors():
         keys: Keys = tuple(key for key in details["loc"] if key != "[key]")
@@ -119,7 +120,7 @@ def faults_of(
         kind, value = details["type"], details["input"]
         says_nothing = (
             value is ...
-            # under a mistyped key may be a secret
+            # the value under a mistyped key may be a secret
             or kind in ("missing", "extra_forbidden")
             or details["loc"][-1:] == ("[key]",)
             or (kind == "rule" and isinstance(value, Mapping) and bool(value))
@@ -129,7 +130,7 @@ def faults_of(
 
 
 def _path(keys: Keys, data: Any) -> str:
-    """An entry of a list goes by its name."""
+    """Name an entry of a list by its name."""
     parts = []
     for key in keys:
         try:
@@ -144,7 +145,7 @@ def _path(keys: Keys, data: Any) -> str:
 def _words_for(
     details: ErrorDetails, keys: Keys, model: type[BaseModel], page: str
 ) -> tuple[str, str]:
-    """The message and the remedy for one of pydantic's errors."""
+    """Return the message and the remedy for one of pydantic's errors."""
     kind, context, value = details["type"], details.get("ctx", {}), details["input"]
     if kind == "rule":
         return context["message"], context["remedy"]
@@ -166,7 +167,7 @@ def _words_for(
 
 
 def _keys_at(keys: Keys, section: type[BaseModel]) -> list[str]:
-    """The keys of the section that `keys` lead to; where they lead into a mapping, its values'."""
+    """Return the keys of the section at `keys`; for a mapping, those of its values."""
     for key in keys:
         fields = section.model_fields
         field = fields.get(str(key)) or fields.get("root")
@@ -182,7 +183,7 @@ def _section_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def out_of_bounds(details: ErrorDetails) -> tuple[str, str] | None:
-    """Message and remedy; None when `details` is about something else than a bound."""
+    """Return message and remedy; None if `details` is not about a bound."""
     if details["type"] not in _BOUNDS:
         return None
     message, remedy = _BOUNDS[details["type"]]
@@ -191,7 +192,7 @@ def out_of_bounds(details: ErrorDetails) -> tuple[str, str] | None:
 
 
 def _number_remedy(text: str, remedy: str) -> str:
-    """YAML reads 1e6 and "8000" as text; say so when that is all that is wrong."""
+    """YAML reads 1e6 and "8000" as text. Say so if that is the only fault."""
     try:
         number = float(text)
     except ValueError:
@@ -214,11 +215,11 @@ _WORDS = {
     "finite_number": ("not a finite number", "Write one, such as 600"),
     "bool_type": ("neither true nor false", "Write one of the two"),
     "string_type": ("not text", "Write text"),
-    "string_too_short": ("empty", "Write something, or leave the key out"),
+    "string_too_short": ("empty", "Write a value, or leave the key out"),
     "model_type": ("not a mapping", "Write keys below it, each with a value"),
     "dict_type": ("not a mapping", "Write keys below it, each with a value"),
     "mapping_type": ("not a mapping", "Write keys below it, each with a value"),
-    "list_type": ("not a list", "Write each entry on a line of its own, after a dash"),
+    "list_type": ("not a list", "Write each entry on a separate line, after a dash"),
     "too_short": ("empty", "Add at least one entry"),
     "invalid_key": ("not text", "Quote the key"),
     "invalid-json-value": ("not plain data", "Use text, numbers, lists, mappings"),

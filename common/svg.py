@@ -1,4 +1,4 @@
-"""Figures as small SVGs; the same numbers give the same bytes."""
+"""Figures as small SVGs. The same numbers give the same bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Ours stands out; colours that colour-blind readers can tell from the rest.
+# Antefix's colour stands out, and colour-blind readers can distinguish all of them.
 OURS, OTHERS, TAIL, LIMIT = "#0072b2", "#9a9a9a", "#404040", "#d55e00"
 
 
@@ -24,10 +24,10 @@ def drawn(
     top: float = 1.0,
     **layout: Any,
 ) -> Iterator[tuple[Figure, Any]]:
-    """A figure and its axes (rows x columns), written to `file` at the end.
+    """Yield a figure and its axes (rows x columns), and write it to `file` at the end.
 
-    `size`: width and height in inches; the axes end at `top` of the height, what is above is for
-    a legend; `layout`: of `Figure.subplots`. Raises ImportError without matplotlib.
+    `size`: width and height in inches. The axes end at `top` of the height, and the rest is for a
+    legend. `layout`: arguments of `Figure.subplots`. Raises ImportError without matplotlib.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -1,6 +1,6 @@
-"""A YAML file that a person wrote: its data, the line of every key, and what is wrong with it.
+"""A YAML file written by a person: its data, the line of every key, and its faults.
 
-Duplicate keys are refused: YAML would keep the last and say nothing.
+Duplicate keys are rejected. YAML would silently keep the last.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,8 +16,9 @@ Keys = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong. `value` is fit to be shown: short, without secrets; None where it says
-    nothing. `line` counts from 1; None where the fault is the file itself.
+    """One fault. `value` is short and has no secrets; None if it does not help.
+
+    `line` counts from 1; None if the fault concerns the file itself.
     """
 
     path: str
@@ -37,7 +38,7 @@ class Fault:
 
 
 class FileError(Problem):
-    """A file that cannot be used. str() prints every fault, one a line, each with its remedy."""
+    """An unusable file. str() prints every fault with its remedy, one per line."""
 
     def __init__(self, source: str, faults: Sequence[Fault]) -> None:
         self.source = source
@@ -55,9 +56,9 @@ def unreadable(error: OSError | UnicodeDecodeError) -> Fault:
 
 @dataclass(frozen=True)
 class YamlFile:
-    """The mapping that a file is, on which line each of its keys stands, and its faults.
+    """The mapping in a file, the line of each of its keys, and its faults.
 
-    One with faults has data that says nothing.
+    If it has faults, its data is unusable.
     """
 
     data: Mapping[Any, Any]
@@ -65,20 +66,20 @@ class YamlFile:
     faults: tuple[Fault, ...] = ()
 
     def line_of(self, keys: Keys) -> int:
-        """The line of the last of `keys` that the file holds."""
+        """Return the line of the last of `keys` that the file has."""
         texts = tuple(str(key) for key in keys)
         while texts and texts not in self.lines:
             texts = texts[:-1]
         return self.lines.get(texts, 1)
 
     def located(self, faults: Iterable[tuple[Keys, Fault]]) -> list[Fault]:
-        """With their lines, and in their order."""
+        """Return the faults with their lines, in order."""
         found = [replace(fault, line=self.line_of(keys)) for keys, fault in faults]
         return sorted(found, key=lambda fault: fault.line or 0)
 
 
 def read_yaml(text: str, example: str) -> YamlFile:
-    """`example` is the remedy for a text that is no mapping at all."""
+    """Read `text`. `example` is the remedy for a text that is not a mapping."""
     lines: dict[Keys, int] = {}
     data = None
     try:
@@ -90,7 +91,7 @@ def read_yaml(text: str, example: str) -> YamlFile:
     except yaml.YAMLError as error:
         return YamlFile({}, {}, (_syntax_fault(error, text),))
     except (ValueError, RecursionError) as error:
-        fault = Fault("", None, f"not YAML that can be read: {error}", "Correct it", 1)
+        fault = Fault("", None, f"not readable YAML:  {error}", "Correct it", 1)
         return YamlFile({}, {}, (fault,))
     if not isinstance(data, Mapping):
         message = "the file is empty" if data is None else "not a mapping"
@@ -105,7 +106,11 @@ def _walk(
     lines.setdefault(keys, line)
     if id(node) in above:
         yield Fault(
-            ".".join(map(str, keys)), None, "an alias that holds itself", "Write it out", line
+            ".".join(map(str, keys)),
+            None,
+            "an alias that contains itself",
+            "Write the value in full",
+            line,
         )
         return
     above = (*above, id(node))
@@ -114,7 +119,7 @@ def _walk(
             yield from _walk(item, (*keys, str(place)), lines, above)
     if isinstance(node, yaml.MappingNode):
         first_line: dict[str, int] = {}
-        for key, value in sorted(node.value, key=_is_merge):  # a mapping's own keys win
+        for key, value in sorted(node.value, key=_is_merge):  # a mapping's explicit keys win
             name = key.value if isinstance(key.value, str) else ""
             line = key.start_mark.line + 1
             if _is_merge((key, value)):
@@ -136,8 +141,8 @@ def _is_merge(entry: tuple[yaml.Node, yaml.Node]) -> bool:
 def _syntax_fault(error: yaml.YAMLError, text: str) -> Fault:
     if isinstance(error, yaml.reader.ReaderError):
         line = text.count("\n", 0, error.position) + 1
-        message = f"holds the control character {error.character:#04x}"
-        return Fault("", None, message, "Take it out", line)
+        message = f"contains the control character {error.character:#04x}"
+        return Fault("", None, message, "Remove it", line)
     mark = getattr(error, "problem_mark", None)
     said = getattr(error, "problem", None) or "cannot be read"
     context = getattr(error, "context", None)

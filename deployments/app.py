@@ -1,4 +1,4 @@
-"""What Ray Serve runs: an application of gateways, and one a pool of engines.
+"""The Ray Serve applications: one of gateways, and one per pool of engines.
 
 `build_gateways` and `build_pool` are their import paths, for `serve deploy` and a RayService
 (`deployments.fleet.applications` has the whole configuration); `antefix up` calls `applications`.
@@ -48,38 +48,40 @@ from router.signature import Signer
 logger = logging.getLogger("ray.serve")
 
 HEALTH_CHECK_PERIOD_S = 2.0
-# One event loop for the HTTP server and Ray Serve's router: no thread hop in a request.
+# One event loop for the HTTP server and Ray Serve's router, so that a request never changes
+# threads.
 GATEWAY_ENVIRONMENT = {
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
 }
 
-# Until `serve_log` takes over: a replica's log is JSON from its first line.
+# Until `serve_log` takes over, so that a replica's log is JSON from its first line.
 LOGGING = {"encoding": "JSON"}
 
 ENGINE_ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
-    # Whole hashes in KV events: of 64 bits, somebody could find two prompts that share one.
+    # Full hashes in KV events: with 64 bits, an attacker could find two prompts with the same hash.
     "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
-    # Gateways refuse less by `gateway.max_n`, which may change while an engine runs.
+    # Gateways refuse at `gateway.max_n`, which is lower and may change while an engine runs.
     "VLLM_MAX_N_SEQUENCES": str(MOST_N),
-    # Whoever is listed in `allowed_media_domains` must not lead an engine elsewhere.
+    # A host in `allowed_media_domains` must not redirect an engine elsewhere.
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
-    # Else vLLM tells its makers which model runs where, and the Hub's client what it downloads.
+    # Otherwise vLLM reports to its makers which model runs where, and the Hub's client reports its
+    # downloads.
     "DO_NOT_TRACK": "1",
 }
-# OpenMP's threads wait for each other by spinning, which keeps those of another engine off the
-# cores that they wait for: two engines on two cores decoded a sixth of what they do asleep.
+# OpenMP's threads wait for each other by spinning, which occupies cores that another engine's
+# threads need. Two spinning engines on two cores decoded a sixth as fast as with sleeping threads.
 _CPU_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def applications(
     fleet: Fleet, secrets: Secrets, running: Mapping[str, int] | None = None
 ) -> dict[str, serve.Application]:
-    """The whole fleet as Ray Serve applications, by name.
+    """Return the whole fleet as Ray Serve applications, by name.
 
-    `running`: how many replicas pools have now, where they run already. Gateways whose cold fields
-    are the same go on, with the new settings; the engines of a pool that is deployed again do not.
+    `running`: the current number of replicas of running pools. Gateways with the same cold fields
+    continue with the new settings; the engines of a redeployed pool do not.
     """
     fleet = fleet.with_secret(secrets.engine_secret)
     told = fleet.model_dump(mode="json")
@@ -98,7 +100,7 @@ def applications(
 
 
 async def running_replicas(fleet: Fleet, secrets: Secrets) -> dict[str, int]:
-    """How many the autoscaler runs now of the pools that it knows."""
+    """Return the number of replicas that the autoscaler runs now, of the pools that it knows."""
     fleet = fleet.with_secret(secrets.engine_secret)
     targets = {name: await _last_target(fleet.board_of(name), secrets) for name in fleet.pools}
     return {name: target for name, target in targets.items() if target is not None}
@@ -109,11 +111,11 @@ def _digest(value: Any) -> str:
 
 
 async def begin_anew(fleet: Fleet, secrets: Secrets) -> None:
-    """Before a fleet of which nothing runs: what an earlier one left in Redis is not for it."""
+    """Delete an earlier fleet's data in Redis, before a fleet of which nothing runs."""
     redis = connect(secrets.redis_url)
     try:
         await forget_settings(redis, fleet.with_secret(secrets.engine_secret).board)
-    except REDIS_FAILURES as error:  # its gateways will write others
+    except REDIS_FAILURES as error:  # the fleet's gateways will write others
         logger.warning("the settings of %s may be an earlier fleet's: %s", fleet.board, error)
     finally:
         await redis.aclose()
@@ -139,7 +141,8 @@ def _gateways(base: FleetBase) -> Any:
 def _pool(
     fleet: Fleet, name: str, secrets: Secrets, replicas: int | None = None
 ) -> serve.Application:
-    """`replicas` to begin with, where that is not for the fleet to say."""
+    """Return a pool's application. `replicas`: the initial number, if the fleet does not determine
+    it."""
     pool = fleet.pools[name]
     gpus = _gpus(pool) if not _spans_nodes(pool) else float(pool.world_size)
     engine: Any = serve.deployment(
@@ -173,11 +176,11 @@ def _pool(
 
 
 def placement_options(pool: Pool) -> dict[str, Any]:
-    """Where a replica may run, as Ray Serve deployment options.
+    """Return where a replica may run, as Ray Serve deployment options.
 
-    Tensor parallel stays inside a node: one actor takes all its GPUs. With pipeline parallel
-    every GPU is a bundle of its own, as vLLM's Ray executor asks, so the stages may be on
-    different nodes; packing keeps a stage's GPUs together where a node has room for them.
+    Tensor parallelism stays in one node: one actor takes all its GPUs. With pipeline parallelism
+    every GPU is a separate bundle, as vLLM's Ray executor requires, so stages may run on different
+    nodes. Packing keeps a stage's GPUs together if a node has room for them.
     """
     resources = pool.resources
     custom = dict(resources.custom)
@@ -185,7 +188,7 @@ def placement_options(pool: Pool) -> dict[str, Any]:
         custom[f"accelerator_type:{resources.accelerator_type}"] = 0.001
     on_cpus = {} if _gpus(pool) else _CPU_ENVIRONMENT
     environment = {**ENGINE_ENVIRONMENT, **on_cpus, **pool.env}
-    if pool.prestart and not _spans_nodes(pool):  # the workers of those are Ray's, too
+    if pool.prestart and not _spans_nodes(pool):  # workers of pools across nodes are also Ray's
         environment |= prestart.environment(environment)
     actor: dict[str, Any] = {
         "num_cpus": resources.cpus,
@@ -196,8 +199,8 @@ def placement_options(pool: Pool) -> dict[str, Any]:
     worker = {"GPU": 1.0, **custom}
     return {
         "ray_actor_options": actor,
-        # The replica actor shares the first worker's bundle: it takes no GPU itself, but vLLM
-        # finds out in it what kind of GPU it is for, so it has to be where one is.
+        # The replica actor shares the first worker's bundle. It uses no GPU, but vLLM detects the
+        # kind of GPU in it, so it must be on a node with one.
         "placement_group_bundles": [
             {"CPU": resources.cpus, **worker},
             *(worker for _ in range(pool.world_size - 1)),
@@ -207,7 +210,8 @@ def placement_options(pool: Pool) -> dict[str, Any]:
 
 
 def _with_its_executor(pool: Pool) -> Pool:
-    """vLLM would look for all its GPUs in the replica's node, and refuse to start."""
+    """Set the Ray executor. By default vLLM would search all its GPUs in the replica's node, and
+    not start."""
     if not _spans_nodes(pool):
         return pool
     engine_args = {**pool.engine_args, "distributed_executor_backend": "ray"}
@@ -215,7 +219,8 @@ def _with_its_executor(pool: Pool) -> Pool:
 
 
 def _spans_nodes(pool: Pool) -> bool:
-    """Whether the workers are Ray actors. vLLM's CPU build knows only processes of one node."""
+    """Return whether the workers are Ray actors. vLLM's CPU build supports processes of one node
+    only."""
     backend = pool.engine_args.get("distributed_executor_backend") or "ray"
     return pool.pipeline_parallel > 1 and _gpus(pool) > 0 and backend == "ray"
 
@@ -227,12 +232,12 @@ def _gpus(pool: Pool) -> float:
 
 
 def build_gateways(args: Mapping[str, Any]) -> serve.Application:
-    """The application of the gateways; `args["fleet"]` as `applications.args_of_gateways` has it.
+    """Build the application of the gateways; `args["fleet"]` is `applications.args_of_gateways`.
 
-    What is hot is in the `user_config` of its deployment. Secrets come from the environment:
+    Hot settings are in the `user_config` of its deployment. Secrets come from the environment:
     ANTEFIX_API_KEYS (`tenant=key,...`) or ANTEFIX_API_KEYS_FILE, ANTEFIX_ENGINE_SECRET, and
-    ANTEFIX_REDIS_URL where the fleet has no `redis.url`. Where several Ray clusters run one fleet,
-    ANTEFIX_CLUSTER tells them apart. Raises FleetError, or Problem for what is missing.
+    ANTEFIX_REDIS_URL if the fleet has no `redis.url`. If several Ray clusters run one fleet,
+    ANTEFIX_CLUSTER distinguishes them. Raises FleetError, or Problem for missing secrets.
     """
     base = parse_base(_text(args), "fleet").in_cluster(os.environ.get("ANTEFIX_CLUSTER", ""))
     secrets = secrets_from_environment(base, os.environ)
@@ -242,10 +247,10 @@ def build_gateways(args: Mapping[str, Any]) -> serve.Application:
 
 
 def build_pool(args: Mapping[str, Any]) -> serve.Application:
-    """The application of one pool; `args["fleet"]` as `applications.args_of_pool` has it.
+    """Build the application of one pool; `args["fleet"]` is `applications.args_of_pool`.
 
-    What is hot is asked of Ray Serve, which was given it with the gateways' application. The
-    environment is that of `build_gateways`, and so is what it raises.
+    Hot settings are read from Ray Serve, which has them from the gateways' application. Environment
+    and errors are those of `build_gateways`.
     """
     cold = parse_fleet(_text(args), "fleet").in_cluster(os.environ.get("ANTEFIX_CLUSTER", ""))
     secrets = secrets_from_environment(cold, os.environ)
@@ -258,16 +263,19 @@ def build_pool(args: Mapping[str, Any]) -> serve.Application:
 
 
 def as_deployed(cold: Fleet, details: Mapping[str, Any]) -> Fleet:
-    """The fleet of one pool, with its hot fields too; `details` is what Ray Serve tells
-    (`ServeInstanceDetails`). Without them where it tells of none."""
+    """Return the fleet of one pool with its hot fields from `details`, Ray Serve's report
+    (`ServeInstanceDetails`).
+
+    Without hot fields if the report has none.
+    """
     (name,) = cold.pools
     gateways = details.get("applications", {}).get(GATEWAYS_APPLICATION, {})
     try:
         (deployment,) = (gateways.get("deployed_app_config") or {})["deployments"]
         hot = Fleet.model_validate(deployment["user_config"])
         wanted = hot.pools[name]
-    except (KeyError, ValueError) as error:  # the gateways tell more of it
-        logger.warning("the settings of pool %s are not known yet: %s", name, error)
+    except (KeyError, ValueError) as error:  # the gateways log the details
+        logger.warning("the settings of pool %s are unknown so far: %s", name, error)
         return cold
     pool = cold.pools[name].model_copy(
         update={field: getattr(wanted, field) for field in HOT_OF_POOL}
@@ -277,15 +285,15 @@ def as_deployed(cold: Fleet, details: Mapping[str, Any]) -> Fleet:
 
 
 async def _last_target(board: str, secrets: Secrets) -> int | None:
-    """How many replicas the autoscaler runs now; None: it is not known, or there are none yet.
+    """Return the number of replicas that the autoscaler runs now; None: unknown, or none yet.
 
-    Ray Serve knows, and tells of no deployment whose application it builds again.
+    Ray Serve does not report deployments of an application that it is building again.
     """
     redis = connect(secrets.redis_url)
     try:
         decided = await read_decided(redis, board, Signer(secrets.engine_secret))
     except REDIS_FAILURES as error:
-        logger.warning("what was decided for %s is not known: %s", board, error)
+        logger.warning("the autoscaling decision for %s is unknown: %s", board, error)
         return None
     finally:
         await redis.aclose()
@@ -297,16 +305,16 @@ def _text(args: Mapping[str, Any]) -> str:
 
 
 def secrets_from_environment(fleet: FleetBase, environment: Mapping[str, str]) -> Secrets:
-    """Raises Problem for what is missing."""
+    """Return the secrets. Raises Problem for missing ones."""
     keys_file = environment.get(KEYS_FILE, "")
     api_keys: Mapping[str, str] = {}
-    if keys_file:  # gateways read it themselves: Ray Serve keeps what it is given
+    if keys_file:  # gateways read the file, because Ray Serve stores its arguments
         check_file(Path(keys_file))
     elif not (api_keys := given_in(environment.get("ANTEFIX_API_KEYS", ""))):
         raise Problem(
             "no API keys are set",
             "set ANTEFIX_API_KEYS to 'tenant=key', several separated by commas, or "
-            f"{KEYS_FILE} to a file that holds them",
+            f"{KEYS_FILE} to a file that contains them",
         )
     engine_secret = environment.get("ANTEFIX_ENGINE_SECRET")
     if not engine_secret:
@@ -316,10 +324,12 @@ def secrets_from_environment(fleet: FleetBase, environment: Mapping[str, str]) -
         )
     redis_url = fleet.redis.url or environment.get("ANTEFIX_REDIS_URL")
     if not redis_url:
-        raise Problem("no Redis is named", "set redis.url in the fleet file, or ANTEFIX_REDIS_URL")
+        raise Problem(
+            "no Redis is configured", "set redis.url in the fleet file, or ANTEFIX_REDIS_URL"
+        )
     try:
         connect(redis_url)
-    except ValueError:  # its words may hold a password
+    except ValueError:  # its message may contain a password
         refusal = refusal_of(redis_url) or Refusal("not usable", "See docs/fleet-file.md")
         raise Problem(
             f"the Redis URL {masked(redis_url)} cannot be used: {refusal.message}",

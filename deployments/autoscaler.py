@@ -1,16 +1,14 @@
-"""Ray Serve's autoscaling policy of one pool: `autoscaling.scaling.decide` on what Redis tells.
+"""Ray Serve's autoscaling policy of one pool: `autoscaling.scaling.decide` on data in Redis.
 
-Ray Serve calls it in its controller's loop, ten times a second, so it must never wait: a thread of
-its own follows Redis and leaves what it has read; the policy decides from that once a second. What
-the policy remembers is in Ray Serve's hands (`policy_state`). The number of replicas that take
-traffic goes to the gateways through Redis (`router.active`), the number to run to Ray Serve.
+Ray Serve calls it in its controller's loop, ten times a second, so it must never wait. A separate
+thread reads Redis; the policy decides from its data once a second. Ray Serve stores the policy's
+state (`policy_state`). The number of active replicas goes to the gateways through Redis
+(`router.active`), the number to run to Ray Serve.
 
-What the fleet file says of a pool comes through Redis, too (`router.fleet_settings`): if Ray Serve
-were told, it would forget what was decided. So a pool whose number is always the same has a policy
-as well, which reads only the settings, and Ray Serve's own bounds are none:
-`deployments.scaling_bounds` has ours.
-
-https://docs.ray.io/en/latest/serve/advanced-guides/advanced-autoscaling.html
+A pool's settings of the fleet file come through Redis too (`router.fleet_settings`), because Ray
+Serve would forget its decisions if they changed there. So a pool with a fixed number also has a
+policy, which reads only the settings. Ray Serve's own bounds are open: `deployments.scaling_bounds`
+has Antefix's. https://docs.ray.io/en/latest/serve/advanced-guides/advanced-autoscaling.html
 """
 
 from __future__ import annotations
@@ -57,18 +55,18 @@ _STATE = "antefix"
 
 @dataclass
 class Watch:
-    """What a thread has read of a pool, and what it is to write.
+    """Data of a pool that a thread has read, and data that it writes.
 
-    It ends when nobody `keep`s it: after a redeployment another policy decides, and the demand of
-    the old one must not come back.
+    The thread ends if `keep` is not called: after a redeployment another policy decides, and the
+    demand of the old one must not return.
     """
 
     board: BoardName
     redis_url: str = field(repr=False)
-    # what gateways were last given; of the build while none has told
+    # the gateways' latest settings; those of the build until gateways have written some
     fleet: Fleet = field(repr=False)
     signer: Signer | None = field(default=None, repr=False)
-    # until Redis has said whether there is newer
+    # False until Redis has reported whether there are newer settings
     is_current: bool = False
     signals: Signals | None = None
     demand: int | None = None
@@ -85,7 +83,7 @@ class Watch:
 
     @property
     def pool(self) -> Pool | None:
-        """None: it is about to go."""
+        """The pool's settings; None: the pool is about to be removed."""
         return self.fleet.pools.get(self.board.pool)
 
     @property
@@ -93,7 +91,7 @@ class Watch:
         return self._thread is not None and self._thread.is_alive()
 
     def keep(self) -> None:
-        """For `keep_s` more; starts it where it has ended."""
+        """Continue for `keep_s` more; restart an ended thread."""
         self._until = time.monotonic() + self.keep_s
         if not self.is_alive:
             self.signals = self.demand = self.decided = None
@@ -101,7 +99,7 @@ class Watch:
             self._thread.start()
 
     def _follow(self) -> None:
-        trouble = Trouble("autoscaler_thread", f"nothing is read of {self.board}", logger)
+        trouble = Trouble("autoscaler_thread", f"nothing is read from {self.board}", logger)
         while time.monotonic() < self._until:
             try:
                 asyncio.run(self._run())
@@ -144,11 +142,11 @@ class Watch:
         output: GrowingSum,
     ) -> None:
         await self._read_settings(settings)
-        if self.pool is None or limits_of(self.pool) is None:  # nothing is decided
+        if self.pool is None or limits_of(self.pool) is None:  # nothing to decide
             self.signals, self.leaving = None, 0
             return
         demand = await reader.read()
-        with contextlib.suppress(*REDIS_FAILURES):  # as for the demand, which logs it
+        with contextlib.suppress(*REDIS_FAILURES):  # as for the demand, whose reader logs it
             await loads_reader.read()
         board = loads_reader.board
         loads = {**board.loads(), **board.warm()}
@@ -178,7 +176,7 @@ class Watch:
             )
         self.signals = signals
         if self.decided is not None:
-            # as of now: what fails meanwhile is to be heard of, too
+            # current counts, so that later failures are reported too
             counts = {"failures": failures.total(), "forged": forged.total()}
             await self._tell(redis, structs.replace(self.decided, **counts))
         if self.demand is not None and board.is_read:
@@ -190,7 +188,7 @@ class Watch:
                 self.fleet = Fleet.model_validate_json(found.fleet)
             self.is_current = True
         except REDIS_FAILURES:
-            pass  # as it last was
+            pass  # the settings stay as they were
         except ValueError as error:
             logger.warning("the settings of %s are not readable: %s", self.board, error)
 
@@ -203,15 +201,15 @@ class Watch:
             if wanted != self.bounds:
                 self.bounds = await asyncio.to_thread(ask_serve, name) or self.bounds
             refused = 0 if wanted == self.bounds else refused + 1
-            if refused == 2:  # once may be a change that has not reached all
+            if refused == 2:  # the first time, a change may not have reached all processes
                 logger.error(
-                    "%s: settings in Redis ask for %s, Ray Serve was given %s, which is kept",
+                    "%s: settings in Redis request %s, but Ray Serve was given %s and keeps it",
                     *(self.board, wanted, self.bounds),
                 )
             await asyncio.sleep(BOUNDS_PERIOD_S if refused else READ_PERIOD_S)
 
     async def _tell(self, redis: AsyncRedis, decided: Decided) -> None:
-        with contextlib.suppress(*REDIS_FAILURES):  # to be shown, and soon told again
+        with contextlib.suppress(*REDIS_FAILURES):  # only for display, and written again soon
             await tell_decided(redis, self.board, decided, self.signer)
 
     async def _publish(self, redis: AsyncRedis, demand: int, seen: active.Active | None) -> None:
@@ -228,10 +226,11 @@ _SHARED_GPUS = SharedGpus()
 
 
 class PoolAutoscaler:
-    """The policy object of one pool. `watch`: what it decides from; None before its first call.
+    """The policy object of one pool. `watch`: the data of its decisions; None before its first
+    call.
 
-    Ray Serve pickles it to its controller and, while it works there, again for every replica that
-    it starts; its thread stays where it decides.
+    Ray Serve pickles it to its controller and again for every replica that it starts; the thread
+    stays in the deciding process.
     """
 
     def __init__(
@@ -245,13 +244,16 @@ class PoolAutoscaler:
         self.watch: Watch | None = None
         self._decided_at = float("-inf")
         self._target: int | None = None
-        self._trouble = Trouble("autoscaler", f"{board} keeps its replicas undecided", logger)
+        self._trouble = Trouble(
+            "autoscaler", f"{board} keeps its number of replicas: no decision was made", logger
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "watch": None}
 
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-        """The number of replicas to run, and what to remember; as it was where deciding fails."""
+        """Return the number of replicas to run, and the state to store. If deciding fails, both
+        stay unchanged."""
         if self.watch is None:
             self.watch = Watch(self._board, self._redis_url, self._fleet, self._signer)
         watch = self.watch
@@ -260,23 +262,23 @@ class PoolAutoscaler:
         try:
             state = self._decided(watch, context)
         except Exception as error:
-            # Ray Serve heals nothing, in no application, while a policy raises
+            # while a policy raises, Ray Serve does not heal any application
             self._trouble.met(error)
-            state = {}  # it may be what cannot be decided from
+            state = {}  # the state may be the reason for the error
         target = context.target_num_replicas if self._target is None else self._target
         return target, state
 
     def _decided(self, watch: Watch, context: AutoscalingContext) -> dict[str, Any]:
         state, now, pool = context.policy_state, time.monotonic(), watch.pool
         is_due = watch.is_current and now - self._decided_at >= DECIDE_PERIOD_S
-        if is_due and pool is not None:  # else it is about to go
+        if is_due and pool is not None:  # otherwise the pool is being removed
             if (limits := limits_of(pool)) is None:
                 watch.demand = watch.decided = None
                 self._target, state = self._bounded(watch, pool.first_replicas, context), {}
                 always = GpuRequest(*(self._target,) * 3, self._gpus, self._target)
                 _SHARED_GPUS.tell(self._board, always)
             elif watch.signals is not None:
-                self._decided_at = now  # also where that fails
+                self._decided_at = now  # even if the decision fails
                 state = self._decide(watch, limits, watch.signals, context)
         return state
 
@@ -285,10 +287,10 @@ class PoolAutoscaler:
     ) -> dict[str, Any]:
         starting = max(0, context.target_num_replicas - context.current_num_replicas)
         known = State.from_dict(context.policy_state.get(_STATE))
-        # Ray Serve knows them too, while Redis is away
+        # without Redis, Ray Serve's number is used
         running = context.current_num_replicas if signals.running is None else signals.running
         if known.demand is None:
-            # While engines are replaced, old ones are there beside new ones.
+            # While engines are replaced, old and new ones exist at the same time.
             running = min(running, context.target_num_replicas)
             starting = min(starting, context.target_num_replicas - running)
         decision = decide(
@@ -308,7 +310,7 @@ class PoolAutoscaler:
         granted = self._bounded(watch, granted, context)
         if granted != self._target:
             logger.info(
-                "%s: %s replicas, %d of them to take traffic: %s",
+                "%s: %s replicas, %d of them for traffic: %s",
                 self._board,
                 granted,
                 min(decision.demand, granted),
@@ -331,7 +333,7 @@ class PoolAutoscaler:
 
 
 def _granted(board: BoardName, request: GpuRequest, fleet: Fleet) -> int:
-    """The pool's replicas, with what it takes of the fleet's GPUs counted."""
+    """Return the pool's replicas, counted against the fleet's GPU budget."""
     if fleet.gpu_budget is None or request.gpus <= 0:
         _SHARED_GPUS.tell(board, request)
         return request.target
@@ -347,9 +349,9 @@ def autoscaling_config(
     signer: Signer | None,
     replicas: int | None = None,
 ) -> AutoscalingConfig:
-    """What Ray Serve is told of a pool, which runs `replicas` now; None: it is new."""
+    """Return Ray Serve's configuration of a pool that runs `replicas` now; None: it is new."""
     policy = AutoscalingPolicy(policy_function=PoolAutoscaler)  # type: ignore[no-untyped-call]
-    # Not by keywords of the policy: Ray Serve logs those, and the address may hold a password.
+    # Not as keywords of the policy: Ray Serve logs those, and the address may contain a password.
     policy.set_serialized_policy_def(
         cloudpickle.dumps(  # type: ignore[no-untyped-call]
             PoolAutoscaler(fleet.board_of(name), redis_url, fleet, gpus, signer=signer)
@@ -357,10 +359,10 @@ def autoscaling_config(
     )
     return AutoscalingConfig(
         min_replicas=0,
-        # Ray Serve begins again with these when it is told of other engines
+        # Ray Serve starts with this number again when it gets other engines
         initial_replicas=fleet.pools[name].first_replicas if replicas is None else replicas,
         max_replicas=MOST_REPLICAS,
-        # the policy has its own idea of when
+        # the policy decides the times
         upscale_delay_s=0.0,
         downscale_delay_s=0.0,
         downscale_to_zero_delay_s=0.0,
@@ -369,12 +371,12 @@ def autoscaling_config(
 
 
 def limits_of(pool: Pool) -> Limits | None:
-    """The bounds of a pool's replicas; None where there is nothing to decide."""
+    """Return the bounds of a pool's replicas; None if the number is fixed."""
     slo, settings = pool.slo.by_class().get("interactive"), pool.autoscaling
     if slo is None or not pool.is_scaled:
         return None
     if settings is None:
-        # all are there always; how many of them take traffic is what is decided
+        # all replicas always exist; the number that takes traffic is decided
         return Limits(pool.replicas, pool.first_replicas, slo, pool.warm_replicas)
     return Limits(
         min_replicas=settings.min_replicas,

@@ -1,15 +1,14 @@
-"""Ends what runs on a node without losing a request: a pod's preStop, before its SIGTERM.
+"""Drain a node without losing a request: a pod's preStop, before its SIGTERM.
 
     python -m deployments.node_drain --after 10 --within 600
 
-Engines leave routing at once and finish what they have; gateways go on for `--after` seconds,
-until every load balancer has heard, then take no new connection. They tell Ray, too, so that Ray
-Serve starts replacements on other nodes first. This returns when no process of the node has a
-request left, at once where there is none, or after `--within` seconds. With `--head` it waits for
-the cluster's other nodes instead, while these are being drained: without its head, none of them
-could finish.
+Engines leave routing at once and finish their requests. Gateways continue for `--after` seconds,
+until every load balancer has removed them, then accept no new connections. They also report the
+drain to Ray, so that Ray Serve starts replacements on other nodes first. The command returns when
+no process of the node has requests left, or after `--within` seconds. With `--head` it waits for
+the other nodes of the cluster instead, while they drain: without the head, they could not finish.
 
-It speaks with the node's processes through the files of `deployments.process.node_drain`.
+It communicates with the node's processes through the files of `deployments.process.node_drain`.
 """
 
 from __future__ import annotations
@@ -27,13 +26,14 @@ import psutil
 
 from deployments.process.node_drain import PERIOD_S, ask, folder_of, nodes
 
-# The kubelet ends all pods of a deleted cluster within that.
+# When a cluster is deleted, the kubelet ends all pods within this time.
 OTHERS_BEGIN_S = 10.0
 TIMEOUT_S = 3.0
 
 
 def drain(node_id: str | None, after_s: float, within_s: float) -> bool:
-    """Whether all requests ended in time. Without a node's id: all that this machine or pod has."""
+    """Return whether all requests ended in time. Without a node's id: those of this machine or
+    pod."""
     ends = time.monotonic() + within_s
     folders = [folder_of(node_id)] if node_id else list(nodes().glob("*"))
     for folder in folders:
@@ -47,10 +47,10 @@ def drain(node_id: str | None, after_s: float, within_s: float) -> bool:
 
 
 def wait_for_the_others(within_s: float) -> None:
-    """Return when no other node of the cluster is being drained any more."""
+    """Return when no other node of the cluster drains any more."""
     began = time.monotonic()
     while time.monotonic() - began < within_s:
-        # asked from the beginning: the first time imports Ray, which takes long on a busy node
+        # called from the start: the first call imports Ray, which is slow on a busy node
         others_drain = _others_drain()
         if time.monotonic() - began > OTHERS_BEGIN_S and not others_drain:
             return
@@ -58,7 +58,7 @@ def wait_for_the_others(within_s: float) -> None:
 
 
 def _said(folder: Path) -> Iterator[str]:
-    """What each process that lives says."""
+    """Yield the report of each living process."""
     for path in folder.glob("[0-9]*"):
         if path.suffix or not psutil.pid_exists(int(path.name)):
             continue
@@ -67,7 +67,7 @@ def _said(folder: Path) -> Iterator[str]:
 
 
 def _others_drain() -> bool:
-    """Whether a node that lives is being drained. False too when Ray does not answer any more."""
+    """Return whether another living node drains. False also if Ray no longer answers."""
     from ray._private import services
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
@@ -84,7 +84,8 @@ def _others_drain() -> bool:
 
 
 def _listens(node: Any) -> bool:
-    """Ray itself learns only from health checks, a minute later, that a node was killed."""
+    """Return whether the node listens. Ray notices a killed node only by health checks, a minute
+    later."""
     at = (node.node_manager_address, node.node_manager_port)
     with contextlib.suppress(OSError), socket.create_connection(at, timeout=TIMEOUT_S):
         return True
@@ -95,7 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Drain this node before it is stopped.")
     parser.add_argument("--after", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--within", type=float, required=True, metavar="SECONDS")
-    parser.add_argument("--node-id", help="Ray's; without: whatever runs here")
+    parser.add_argument("--node-id", help="Ray address; default: the Ray on this node")
     parser.add_argument("--head", action="store_true")
     asked = parser.parse_args()
     if asked.head:

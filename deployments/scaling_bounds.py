@@ -1,8 +1,8 @@
-"""How many replicas a pool may have, by what Ray Serve was given.
+"""Bounds of a pool's number of replicas, from Ray Serve's configuration.
 
 The autoscaler reads the fleet's settings from Redis, where gateways write them. They are signed,
 but engines have the key as well. So the number of replicas stays within the bounds of the fleet
-that the controller was started with, until Ray Serve itself confirms other bounds: an operator's
+with which the controller started, until Ray Serve itself confirms other bounds: an operator's
 change reaches Ray Serve first, as the gateways' `user_config`. A pool that already has more
 replicas, or fewer, keeps them: the bounds limit changes.
 """
@@ -28,7 +28,7 @@ ANSWER_S = 5.0
 
 @dataclass(frozen=True)
 class ScalingBounds:
-    """The fewest and the most replicas, warm ones included."""
+    """The minimum and maximum number of replicas, including warm ones."""
 
     least: int
     most: int
@@ -45,9 +45,9 @@ def bounds_of(pool: Pool) -> ScalingBounds:
 
 
 def given_to_serve(details: Mapping[str, Any], pool: str) -> ScalingBounds | None:
-    """Return the bounds in what Ray Serve reports of itself (`ServeInstanceDetails`).
+    """Return the bounds in Ray Serve's report (`ServeInstanceDetails`).
 
-    None: it has no gateways, or settings that cannot be used.
+    None: it has no gateways, or unusable settings.
     """
     try:
         gateways = details["applications"][GATEWAYS_APPLICATION]["deployments"]
@@ -58,7 +58,7 @@ def given_to_serve(details: Mapping[str, Any], pool: str) -> ScalingBounds | Non
 
 
 def ask_serve(pool: str) -> ScalingBounds | None:
-    """Return `given_to_serve` now, in ANSWER_S; None as well when Ray Serve does not answer."""
+    """Return `given_to_serve` now, within ANSWER_S; None also if Ray Serve does not answer."""
     if not ray.is_initialized():
         return None
     try:
@@ -66,5 +66,5 @@ def ask_serve(pool: str) -> ScalingBounds | None:
         asked: Any = controller.get_serve_instance_details.remote()
         return given_to_serve(ray.get(asked, timeout=ANSWER_S), pool)
     except (RayError, ValueError) as error:  # ValueError: there is no controller
-        logger.warning("Ray Serve does not say how many replicas %s may have: %s", pool, error)
+        logger.warning("Ray Serve does not report the replica limits of %s: %s", pool, error)
         return None

@@ -1,4 +1,4 @@
-"""The GPUs that the pools of a fleet share, in the process that decides all of them."""
+"""The GPUs that the pools of a fleet share, in the process that decides for all of them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ KEEP_S = 10.0
 
 
 class SharedGpus:
-    """What the pools of each fleet asked for last, and when."""
+    """The last request of each pool of each fleet, and its time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._requests: dict[str, dict[str, tuple[float, GpuRequest]]] = {}
 
     def tell(self, board: BoardName, request: GpuRequest) -> None:
-        """Have a pool's GPUs counted, also where nothing is decided of it."""
+        """Count a pool's GPUs, also if its number is fixed."""
         requests = self._requests.setdefault(board.fleet_board, {})
         requests[board.pool] = (self._clock(), request)
 
@@ -32,9 +32,9 @@ class SharedGpus:
         budget: float,
         at_first: Mapping[str, GpuRequest] | None = None,
     ) -> int:
-        """The pool's replicas, of a `budget` of GPUs for all pools of its fleet.
+        """Return the pool's replicas within a `budget` of GPUs for all pools of its fleet.
 
-        `at_first`: what each pool of the fleet has before it has asked.
+        `at_first`: what each pool of the fleet has before its first request.
         """
         self.tell(board, request)
         now, of_fleet = self._clock(), at_first or {}
@@ -47,7 +47,7 @@ class SharedGpus:
 
 
 def requests_at_first(fleet: Fleet) -> dict[str, GpuRequest]:
-    """Of each pool that has GPUs."""
+    """Return the initial request of each pool with GPUs."""
     found = {}
     for name, pool in fleet.pools.items():
         gpus = pool.world_size if pool.resources.gpus is None else pool.resources.gpus

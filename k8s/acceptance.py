@@ -1,6 +1,6 @@
-"""What `antefix k8s accept` concludes from what it saw: one check a question, as functions of data.
+"""Results of `antefix k8s accept`: one check per question, as functions of data.
 
-The bounds are assumptions until a GPU has been measured: docs/kubernetes/accept.md has them.
+The bounds are assumptions until a GPU has been measured: docs/kubernetes/accept.md lists them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 Verdict = Literal["passed", "failed", "not applicable"]
 
-# Of the planned KV cache; docs/planning.md says how far off times may be.
+# Share of the planned KV cache; docs/planning.md says how accurate planned times are.
 LEAST_KV_SHARE = 0.9
 MOST_TIMES_PLANNED = 1.5
-# Of the second prompt's tokens, most of which the first had.
+# Share of the second prompt's tokens, most of which the first prompt had.
 LEAST_CACHED_SHARE = 0.5
 # Kernels for any shape, several times slower than Marlin, Machete and CUTLASS.
 SLOW_KERNELS = ("conch", "emulation", "exllama", "torch", "triton")
@@ -25,8 +25,11 @@ QUIET_S = 60.0
 
 @dataclass(frozen=True)
 class AcceptanceCheck:
-    """`expected` and `measured` are for people, `figures` for programs: seconds, tokens, counts.
-    `reason`: why it failed, or does not apply."""
+    """One check. `expected` and `measured` are for people, `figures` for programs: seconds, tokens,
+    counts.
+
+    `reason`: why it failed, or does not apply.
+    """
 
     name: str
     verdict: Verdict
@@ -57,8 +60,11 @@ def _judged(
 
 
 def traffic_seen(pools: Mapping[str, Any], idle_s: float | None) -> str:
-    """Why the release looks busy; empty where it does not. `pools` are those of a gateway's status,
-    `idle_s` is since its last request; None: there was none."""
+    """Return why the release looks busy; empty if it is idle.
+
+    `pools` come from a gateway's status. `idle_s` is the time since its last request; None: there
+    was none.
+    """
     for name, pool in pools.items():
         busy = sum(one["running"] + one["waiting"] for one in pool["replicas"])
         if busy := busy + pool["admission"]["waiting"]:
@@ -71,7 +77,7 @@ def traffic_seen(pools: Mapping[str, Any], idle_s: float | None) -> str:
 def attention(log: Sequence[str], expected: str, on_cpus: bool) -> AcceptanceCheck:
     name = "attention backend"
     if on_cpus:
-        return left_out(name, "vLLM's CPU build has one, and does not log it")
+        return left_out(name, "vLLM's CPU build has one, but does not log it")
     seen = _last(log, r"Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?backend\b")
     reason = "vLLM chose another" if seen else "the engine's log names none"
     holds = bool(seen) and expected in ("", seen)
@@ -79,7 +85,7 @@ def attention(log: Sequence[str], expected: str, on_cpus: bool) -> AcceptanceChe
 
 
 def quantization(log: Sequence[str], is_quantized: bool | None) -> AcceptanceCheck:
-    """`is_quantized`: whether the weights are; None where that is not known here."""
+    """`is_quantized`: whether the weights are quantized; None if unknown."""
     name = "quantized kernels"
     seen = _all(log, r"(?:Using|Selected) (\w*Kernel\w*) for ")
     if not seen and not is_quantized:
@@ -93,7 +99,7 @@ def quantization(log: Sequence[str], is_quantized: bool | None) -> AcceptanceChe
 
 
 def nccl(log: Sequence[str], gpus: int, on_cpus: bool) -> AcceptanceCheck:
-    """`gpus`: of one replica."""
+    """`gpus`: the number of GPUs of one replica."""
     name = "NCCL"
     if on_cpus or gpus < 2:
         return left_out(name, "the engine is on CPUs" if on_cpus else "an engine has one GPU")
@@ -115,7 +121,7 @@ def nccl(log: Sequence[str], gpus: int, on_cpus: bool) -> AcceptanceCheck:
 
 
 def kv_cache(log: Sequence[str], planned: int | None, why_not: str) -> AcceptanceCheck:
-    """`planned` tokens in one replica; None: `why_not`."""
+    """`planned`: tokens in one replica; None: see `why_not`."""
     name, seen = "KV cache", _last(log, r"KV cache size: ([\d,]+) tokens")
     if planned is None or not seen:
         reason = why_not if seen else "the engine's log does not name its size"
@@ -135,9 +141,9 @@ def kv_cache(log: Sequence[str], planned: int | None, why_not: str) -> Acceptanc
 def duration(
     name: str, seconds: Sequence[float], planned_s: float | None, why_not: str
 ) -> AcceptanceCheck:
-    """The median of TTFTs or of TPOTs against the plan's; None: `why_not`."""
+    """Compare the median TTFT or TPOT with the plan's; None: see `why_not`."""
     if not seconds:
-        return left_out(name, "no answer told it")
+        return left_out(name, "no answer reported it")
     seen = median(seconds)
     measured = f"{seen:.4g} s (median of {len(seconds)})"
     if planned_s is None:
@@ -155,8 +161,11 @@ def duration(
 
 @dataclass(frozen=True)
 class AcceptedAnswer:
-    """An answer to its end, as the client and the gateway's explanation have it. `output_tokens`
-    and `cached_in_usage` are its usage's; `resumed` says how another engine continued it."""
+    """A whole answer, as the client and the gateway's explanation report it.
+
+    `output_tokens` and `cached_in_usage` come from its usage; `resumed` is how another engine
+    resumed it.
+    """
 
     request_id: str
     text: str
@@ -178,7 +187,7 @@ def prefix_hit(first: AcceptedAnswer, again: AcceptedAnswer) -> AcceptanceCheck:
         f"at least {LEAST_CACHED_SHARE:.0%} of the second prompt from the cache",
         f"{again.cached_tokens} of {again.prompt_tokens} tokens{usage}; TTFT {first.ttft_s:.3g} s, "
         f"then {again.ttft_s:.3g} s",
-        "antefix verify says which part of the chain is missing",
+        "antefix verify shows which part of the chain is missing",
         cached_tokens=again.cached_tokens,
         cached_tokens_in_usage=again.cached_in_usage,
         prompt_tokens=again.prompt_tokens,
@@ -187,7 +196,7 @@ def prefix_hit(first: AcceptedAnswer, again: AcceptedAnswer) -> AcceptanceCheck:
 
 
 def speculation(configured: bool, reports: Sequence[Mapping[str, Any] | None]) -> AcceptanceCheck:
-    """`reports`: of the pool's replicas, as a gateway's status has them."""
+    """`reports`: those of the pool's replicas in a gateway's status."""
     name = "speculation"
     if not configured:
         return left_out(name, "the pool has no speculative_config")
@@ -196,20 +205,23 @@ def speculation(configured: bool, reports: Sequence[Mapping[str, Any] | None]) -
     if known and not any(report["on"] for report in known):
         return _judged(name, True, "faster, or off", "off", reports=known)
     if not speedups:
-        return left_out(name, "too few steps to measure it; antefix status shows it under load")
-    measured = f"{median(speedups):.2f} times as fast as without"
+        return left_out(name, "too few steps to measure; antefix status shows it under load")
+    measured = f"{median(speedups):.2f} times the speed without it"
     if any(report["losing"] and report["on"] for report in known):
-        reason = "it costs time: set speculation.when_slower to stop"
+        reason = "slower than without: set speculation.when_slower to stop"
         return _judged(name, False, "faster, or off", measured, reason, reports=known)
     if median(speedups) < 1:
-        return left_out(name, "not certain after so few steps", measured, reports=known)
+        return left_out(name, "not certain after this few steps", measured, reports=known)
     return _judged(name, True, "faster, or off", measured, reports=known)
 
 
 @dataclass(frozen=True)
 class KilledEngine:
-    """An engine that was ended in the middle of an answer. `error`: the client's, empty for a whole
-    answer. `back_s`: until there were as many engines as before; None: not in time."""
+    """An engine that was killed in the middle of an answer.
+
+    `error`: the client's error, empty for a whole answer. `back_s`: seconds until the number of
+    engines was restored; None: not in time.
+    """
 
     uncut: AcceptedAnswer
     cut: AcceptedAnswer | None
@@ -225,15 +237,15 @@ def resume(found: KilledEngine, asked_tokens: int, setting: str | None) -> Accep
     if cut is None:
         return _judged(name, False, expected, "an error", found.error)
     if cut.resumed is None:
-        return left_out(name, "the answer ended before its engine did")
+        return left_out(name, "the answer finished before its engine was killed")
     mode = str(cut.resumed["mode"])
     is_same = cut.text == found.uncut.text
-    words = "the same text as uncut" if is_same else "another text than uncut"
+    words = "the same text as uninterrupted" if is_same else "a different text than uninterrupted"
     is_whole = cut.output_tokens == asked_tokens
     return _judged(
         name,
         is_whole and (is_same or mode != "exact"),
-        expected if mode != "exact" else f"{expected}, with the text of the uncut one",
+        expected if mode != "exact" else f"{expected}, with the same text as uninterrupted",
         f"{cut.output_tokens} tokens, {mode}, {words}, after a gap of "
         f"{cut.resumed['waited_s']:.2f} s",
         "the text differs" if is_whole else "tokens are missing",
@@ -245,14 +257,14 @@ def resume(found: KilledEngine, asked_tokens: int, setting: str | None) -> Accep
 
 
 def engine_back(found: KilledEngine, within_s: float, startup_s: float) -> AcceptanceCheck:
-    """`startup_s`: how long the engine took to load before."""
+    """`startup_s`: the time that the engine took to load before."""
     seen = "not back" if found.back_s is None else f"back after {found.back_s:.1f} s"
     return _judged(
         "engine killed",
         found.back_s is not None,
         f"another within {within_s:g} s",
         f"{seen} (it loaded in {startup_s:.1f} s before)",
-        "antefix k8s status says what it waits for",
+        "antefix k8s status shows the reason",
         back_s=found.back_s,
         startup_s=startup_s,
     )
@@ -260,9 +272,11 @@ def engine_back(found: KilledEngine, within_s: float, startup_s: float) -> Accep
 
 @dataclass(frozen=True)
 class DrainedEngine:
-    """An engine's pod that was deleted under load. Seconds until the pod had gone and until there
-    were as many engines as before; None: not in time. `lost`: what went wrong with requests;
-    `refused` had 429."""
+    """An engine's pod that was deleted under load.
+
+    Seconds until the pod was gone and until the number of engines was restored; None: not in time.
+    `lost`: errors of requests; `refused`: requests that got 429.
+    """
 
     asked: int
     refused: int
@@ -276,11 +290,11 @@ def drained(found: DrainedEngine) -> AcceptanceCheck:
         "not in time" if seconds is None else f"{seconds:.1f} s"
         for seconds in (found.gone_s, found.back_s)
     )
-    reason = found.lost[0] if found.lost else "antefix k8s status says what it waits for"
+    reason = found.lost[0] if found.lost else "antefix k8s status shows the reason"
     return _judged(
         "drain",
         not found.lost and None not in (found.gone_s, found.back_s) and found.asked > 0,
-        "no request lost, and another engine",
+        "no request lost, and a new engine",
         f"{len(found.lost)} of {found.asked} requests lost, {found.refused} refused with 429; "
         f"pod gone: {gone}, engine back: {back}",
         reason,
@@ -289,7 +303,7 @@ def drained(found: DrainedEngine) -> AcceptanceCheck:
 
 
 def as_before(before: Mapping[str, int], now: Mapping[str, int], is_ready: bool) -> AcceptanceCheck:
-    """Ready pods by group, before and now."""
+    """Compare ready pods by group, before and now."""
     less = {name: now.get(name, 0) for name, ready in before.items() if now.get(name, 0) < ready}
     shown = ", ".join(f"{name} {ready}" for name, ready in now.items())
     return _judged(
@@ -297,7 +311,7 @@ def as_before(before: Mapping[str, int], now: Mapping[str, int], is_ready: bool)
         is_ready and not less,
         ", ".join(f"{name} {ready}" for name, ready in before.items()),
         f"{shown}, {'ready' if is_ready else 'not ready'}",
-        "antefix k8s status says what it waits for",
+        "antefix k8s status shows the reason",
     )
 
 

@@ -1,8 +1,8 @@
-"""What values.yaml says of its keys, in the comments above them.
+"""Descriptions of the keys of values.yaml, from the comments above them.
 
-A line that begins with `# --` begins a description, which goes on in the `#` lines below it.
-`# @default -- text` there is shown instead of the default. What is below a described key without
-descriptions of its own is that key's value.
+A line that starts with `# --` starts a description, which continues in the `#` lines below it. `#
+@default -- text` there replaces the default. Keys below a described key that have no descriptions
+are part of its value.
 """
 
 import re
@@ -21,12 +21,13 @@ _Entry = tuple[yaml.Node, yaml.Node]
 
 
 class UndescribedKey(ValueError):
-    """A key of values.yaml has no comment."""
+    """A key of values.yaml without a comment."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """`path` from the top; `default` as the file has it, None also for a section."""
+    """A described key. `path` starts at the top; `default` is that of the file, None also for a
+    section."""
 
     path: tuple[str, ...]
     description: str
@@ -36,7 +37,7 @@ class Key:
 
 
 def described_keys(text: str) -> list[Key]:
-    """Every key with a description, in the file's order. Raises UndescribedKey."""
+    """Return every key with a description, in the file's order. Raises UndescribedKey."""
     top = _keys_below(yaml.compose(text, Loader=yaml.SafeLoader))
     return list(_keys_in(top, (), text.splitlines()))
 
@@ -57,19 +58,19 @@ def _keys_in(keys: list[_Entry], above: tuple[str, ...], lines: list[str]) -> It
 
 
 def _keys_below(value: yaml.Node | None) -> list[_Entry]:
-    """Those that may have comments: none within { }."""
+    """Yield the keys that may have comments, which excludes those within { }."""
     return value.value if isinstance(value, yaml.MappingNode) and not value.flow_style else []
 
 
 def _is_described(name: yaml.Node, value: yaml.Node, lines: list[str]) -> bool:
-    """Whether a key, or one below it, has a comment."""
+    """Return whether a key, or one below it, has a comment."""
     if _comment_above(name, lines)[0]:
         return True
     return any(_is_described(*key, lines) for key in _keys_below(value))
 
 
 def _comment_above(name: yaml.Node, lines: list[str]) -> tuple[str, str | None]:
-    """The description, empty where there is none, and the default to show."""
+    """Return the description, empty if there is none, and the default to show."""
     words: list[str] = []
     shown = None
     for line in reversed(lines[: name.start_mark.line]):

@@ -1,4 +1,4 @@
-"""helm/antefix/README.md, written from the comments in values.yaml and the chart's schema.
+"""helm/antefix/README.md, generated from the comments in values.yaml and the chart's schema.
 
 `python -m k8s.chart_readme` writes it. A key without a comment raises UndescribedKey.
 """
@@ -84,7 +84,7 @@ _NO_SECTION = "The fleet, and all objects"
 
 
 def readme() -> str:
-    """The whole page, as Markdown."""
+    """Return the whole page, as Markdown."""
     types = schema()
     sections: dict[str, list[Key]] = {_NO_SECTION: []}
     for key in described_keys((CHART / "values.yaml").read_text(encoding="utf-8")):
@@ -129,7 +129,7 @@ def _default_of(key: Key) -> str:
 
 
 def _flow(value: Any) -> str:
-    """As YAML in one line, without quotes that nothing needs."""
+    """Return the value as YAML in one line, without unnecessary quotes."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {_flow(of)}" for name, of in value.items()) + "}"
     if isinstance(value, list):

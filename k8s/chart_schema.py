@@ -1,9 +1,9 @@
-"""helm/antefix/values.schema.json, written from the types of the values and the comments in them.
+"""helm/antefix/values.schema.json, generated from the types and comments of the values.
 
-`python -m k8s.chart_schema` writes it, and applications.json, which tells the templates what
-`deployments.fleet.applications` says of the fleet's fields. No reference is left in the schema and
-no choice between types that `type` can say, for then Helm names the place and what it wants,
-instead of all that did not fit.
+`python -m k8s.chart_schema` writes it, and applications.json, which gives the templates the fields
+of `deployments.fleet.applications`. The schema contains no references, and no choices between types
+that `type` can express. Helm then names the place and the expected type of a fault, instead of
+every alternative.
 """
 
 import json
@@ -23,13 +23,16 @@ Schema = dict[str, Any]
 
 # Helm adds these to the values of a chart that another depends on
 _HELMS_OWN: Schema = {
-    "global": {"type": "object", "description": "Of charts that depend on this one; not read."},
+    "global": {
+        "type": "object",
+        "description": "Values of charts that depend on this one; not read.",
+    },
     "enabled": {"type": "boolean", "description": "For a `condition` of such a chart; not read."},
 }
 
 
 def schema() -> Schema:
-    """The whole schema, in the draft that every Helm reads."""
+    """Return the whole schema, in a draft that every Helm reads."""
     raw = ChartValues.model_json_schema(by_alias=True)
     tidy: Schema = _tidied(raw, raw.pop("$defs"))
     _take_no_fleet(tidy["properties"]["fleet"])
@@ -51,7 +54,7 @@ def text() -> str:
 
 
 def applications_text() -> str:
-    """Which fields of a fleet go where in the configuration for Ray Serve."""
+    """Return which fields of a fleet belong to which part of the Ray Serve configuration."""
     fields = {
         "coldForAll": applications.COLD_FOR_ALL,
         "coldForGateways": applications.COLD_FOR_GATEWAYS,
@@ -63,14 +66,14 @@ def applications_text() -> str:
 
 
 def _take_no_fleet(fleet: Schema) -> None:
-    """The default is none at all, which the chart itself refuses, with what to do."""
+    """Accept an empty fleet, the chart's default, which the chart itself rejects with a remedy."""
     del fleet["required"]
     del fleet["properties"]["pools"]["minProperties"]
     fleet["dependencies"] = {"pools": ["name"]}
 
 
 def _at(schema: Schema, path: tuple[str, ...]) -> Schema:
-    """What `path` leads to; `*` leads to what every name has."""
+    """Return the schema at `path`; `*` selects the schema of every name."""
     for name in path:
         if name == "*":
             (schema,) = schema["patternProperties"].values()
@@ -80,7 +83,7 @@ def _at(schema: Schema, path: tuple[str, ...]) -> Schema:
 
 
 def _tidied(part: Any, definitions: Mapping[str, Any]) -> Any:
-    """`part` without references, titles and defaults, which are elsewhere."""
+    """Return `part` without references, titles and defaults, which other files have."""
     if isinstance(part, list):
         return [_tidied(item, definitions) for item in part]
     if not isinstance(part, dict):
@@ -107,7 +110,7 @@ def _tidied_keys(keys: Schema, definitions: Mapping[str, Any]) -> Schema:
 
 
 def _any_of(choices: list[Schema]) -> Schema:
-    """One schema for choices of different types: each keyword is about one type only."""
+    """Merge a choice of different types into one schema: each keyword concerns one type only."""
     merged: Schema = {}
     for choice in choices:
         merged = {**choice, **merged}

@@ -1,7 +1,7 @@
-"""What the chart's values may be: the types of helm/antefix/values.yaml.
+"""Types of the chart's values, helm/antefix/values.yaml.
 
-Only types are here: descriptions and defaults are in values.yaml, and a key that only one of
-the two files has fails a test. Names are in camelCase there.
+Only types are here: values.yaml has descriptions and defaults. A test fails if a key is in only one
+of the two files. Names are in camelCase there.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from deployments.fleet.fleet import Fleet
 _DNS_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 _LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 
-# Kubernetes' own form, apimachinery's resource.Quantity: 500m, 1.5, 4Gi, 1e9
+# Kubernetes' format, apimachinery's resource.Quantity: 500m, 1.5, 4Gi, 1e9
 _QUANTITY = r"(\d+(\.\d*)?|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?"
 
 Size = Annotated[str, Field(pattern=f"^{_QUANTITY}$")]
@@ -29,7 +29,7 @@ Path = Annotated[str, Field(pattern="^/")]
 ObjectName = Annotated[str, Field(pattern=f"^{_DNS_NAME}$", max_length=253)]
 ObjectNameOrNone = Annotated[str, Field(pattern=f"^({_DNS_NAME})?$", max_length=253)]
 NamespaceOrAll = Annotated[str, Field(pattern=f"^({_DNS_NAME}|\\*)?$", max_length=63)]
-# KubeRay makes longer names of it: a RayService's is at most 47 long
+# KubeRay makes longer names from it: a RayService's has at most 47 characters
 Fullname = Annotated[str, Field(pattern="^([a-z]([-a-z0-9]*[a-z0-9])?)?$", max_length=40)]
 HostName = Annotated[str, Field(pattern=rf"^(\*\.)?{_DNS_NAME}$", max_length=253)]
 LabelKey = Annotated[str, Field(pattern=f"^({_DNS_NAME}/)?{_LABEL_NAME}$")]
@@ -42,7 +42,7 @@ Repository = Annotated[str, Field(pattern=r"^([^\s/:@]+(:\d+)?/)?[^\s:@]+$")]
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
 TagOrNone = Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$")]
 Digest = Annotated[str, Field(pattern="^(sha256:[a-f0-9]{64})?$")]
-# it stands before = in lines and lists of keys
+# lines and lists of keys have it before =
 TenantName = Annotated[str, Field(pattern=r"^[^\s=,#]+$")]
 HttpUrl = Annotated[str, Field(pattern=r"^(https?://\S+)?$")]
 RedisUrl = Annotated[str, Field(pattern=r"^(rediss?(\+sentinel|\+cluster)?://\S+)?$")]
@@ -54,7 +54,7 @@ def _nothing_required(schema: JsonDict) -> None:
 
 
 class ChartSection(BaseModel):
-    """Keys of values.yaml."""
+    """A section of values.yaml."""
 
     model_config = ConfigDict(
         extra="forbid", alias_generator=to_camel, json_schema_extra=_nothing_required
@@ -62,7 +62,7 @@ class ChartSection(BaseModel):
 
 
 class KubernetesPart(BaseModel):
-    """What Kubernetes defines, as far as the chart takes it."""
+    """A Kubernetes object, with the fields that the chart accepts."""
 
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
 
@@ -113,7 +113,7 @@ class EnvVar(KubernetesPart):
 
 
 class OpenPart(KubernetesPart):
-    """Of many forms, which the API server knows."""
+    """An object with many forms, which the API server checks."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -134,7 +134,7 @@ class TopologySpread(OpenPart):
 
 
 class PodTemplate(KubernetesPart):
-    """A PodTemplateSpec, as much of it as goes over the chart's own."""
+    """A PodTemplateSpec, with the fields that are merged over the chart's."""
 
     metadata: Mapping[str, object] | None = None
     spec: Mapping[str, object] | None = None
@@ -397,7 +397,7 @@ class PodSecurity(ChartSection):
 
 
 class Manifest(OpenPart):
-    """Of an object of any kind."""
+    """A manifest of any kind."""
 
     api_version: str
     kind: str

@@ -1,7 +1,7 @@
-"""The Kubernetes API, asked with somebody's kubeconfig: what is there, as plain objects.
+"""A read-only client of the Kubernetes API, with the user's kubeconfig.
 
-Only reads. Objects come as they are in YAML. What a user may not ask is `Denied`, which is about
-one question; everything else that goes wrong ends the whole and is a Problem.
+Objects are plain, as in YAML. `Denied` reports a single forbidden question. Every other failure
+ends the command, as a Problem.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from common.errors import Problem
 
 Object = dict[str, Any]
 
-# of one answer: a list comes in pages, or thousands of pods would take longer
+# per response: lists are read in pages, because thousands of pods would take longer
 _TIMEOUT_S = 15.0
 _PAGE = 500
-# where an API group is served
+# the path of an API group
 _CORE = "/api/v1"
 
 
 class Denied(Problem):
-    """These credentials may not ask this: `verb` of `resource`, `where`."""
+    """These credentials may not perform `verb` on `resource`, `where`."""
 
     def __init__(self, verb: str, resource: str, where: str) -> None:
         self.verb, self.resource, self.where = verb, resource, where
@@ -36,13 +36,13 @@ class Denied(Problem):
 
 
 class Cluster:
-    """`namespace` is the context's own."""
+    """A cluster. `namespace` is that of the context."""
 
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
-        """Raises Problem."""
+        """Connect. Raises Problem."""
         configuration = client.Configuration()
         self.namespace = _configured(configuration, kubeconfig, context)
-        # a cluster that is away is said at once, not after retries
+        # an unreachable cluster is reported at once, not after retries
         configuration.retries = False
         self._host = configuration.host
         self._api = client.ApiClient(configuration)
@@ -51,7 +51,7 @@ class Cluster:
         return self._asked("/version") or {}
 
     def serves(self, api: str) -> bool:
-        """Whether there is such a resource, written as group/version/plural."""
+        """Return whether the cluster serves a resource, written as group/version/plural."""
         group_version, _, plural = api.rpartition("/")
         served = self._asked(f"/apis/{group_version}") or {}
         return any(resource["name"] == plural for resource in served.get("resources", ()))
@@ -62,7 +62,8 @@ class Cluster:
     def list(
         self, plural: str, group: str = "", namespace: str = "", labels: str = "", fields: str = ""
     ) -> list[Object]:
-        """Of all namespaces where none is given; `group` as in apps/v1. Raises Denied."""
+        """List objects, of all namespaces if none is given; `group` as in apps/v1. Raises
+        Denied."""
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(_PAGE)}
         items: list[Object] = []
         while True:
@@ -75,7 +76,7 @@ class Cluster:
                 return items
 
     def get(self, plural: str, name: str, group: str = "", namespace: str = "") -> Object | None:
-        """None where there is none. Raises Denied."""
+        """Return an object, or None if it does not exist. Raises Denied."""
         path = f"{_path(plural, group, namespace)}/{name}"
         return self._asked(path, {}, ("get", plural, namespace))
 
@@ -98,7 +99,7 @@ class Cluster:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Problem(
                 f"the cluster at {self._host} does not answer: {_reason(error)}",
-                "see whether kubectl get nodes works; --context and --kubeconfig choose another",
+                "check that kubectl get nodes works; --context and --kubeconfig choose another",
             ) from None
         if answer.status == 404:
             return None
@@ -115,8 +116,8 @@ class Cluster:
             raise Denied(verb, resource, where)
         if status == 401:
             raise Problem(
-                f"the cluster at {self._host} does not take these credentials",
-                "log in to it again, until kubectl get pods works",
+                f"the cluster at {self._host} rejects these credentials",
+                "log in again and check that kubectl get pods works",
             )
         try:
             said = json.loads(body)["message"]
@@ -124,12 +125,12 @@ class Cluster:
             said = f"status {status}"
         raise Problem(
             f"the cluster at {self._host} answers {verb} {resource} with: {said}",
-            "see whether kubectl get nodes works",
+            "check that kubectl get nodes works",
         )
 
 
 def _configured(configuration: Any, kubeconfig: str | None, context: str | None) -> str:
-    """The namespace. In a pod, where no kubeconfig is, its service account does."""
+    """Return the namespace. In a pod without a kubeconfig, the service account is used."""
     # the library reads the variable when it is imported
     kubeconfig = kubeconfig or os.environ.get("KUBECONFIG")
     try:
@@ -141,8 +142,8 @@ def _configured(configuration: Any, kubeconfig: str | None, context: str | None)
         if kubeconfig is None and context is None and _is_in_cluster(configuration):
             return "default"
         raise Problem(
-            f"no cluster to ask: {str(error).strip().rstrip('.')}",
-            "name a kubeconfig with --kubeconfig or KUBECONFIG, and one of its contexts",
+            f"no cluster is configured: {str(error).strip().rstrip('.')}",
+            "pass a kubeconfig with --kubeconfig or KUBECONFIG, and one of its contexts",
         ) from None
     chosen = next((one for one in contexts if one["name"] == context), active)
     return str(chosen["context"].get("namespace") or "default")
@@ -162,5 +163,5 @@ def _path(plural: str, group: str, namespace: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """urllib3's own words, without the name of a Python object in front."""
+    """Return urllib3's message, without the name of a Python object in front."""
     return str(error).rpartition(">: ")[2] or str(error)

@@ -1,9 +1,9 @@
-"""Whether engines on CPUs have the memory that vLLM wants before it starts.
+"""Check that engines on CPUs have the memory that vLLM requires at its start.
 
-vLLM refuses to start where what is left of the container's limit is less than the KV cache that
-it is told to have, which it then allocates. Left is the limit less all that the container uses: by
-then the weights, and its processes, which are Ray's agents, the replica and vLLM's own.
-Source: vllm/v1/worker/cpu_worker.py, determine_available_memory, 0.32.
+vLLM does not start if less memory is left than the configured KV cache, which it then allocates.
+The memory left is the container's limit minus its use. That use includes the weights and the
+processes: Ray's agents, the replica, and vLLM. Source: vllm/v1/worker/cpu_worker.py,
+determine_available_memory, 0.32.
 """
 
 from collections.abc import Iterator
@@ -12,11 +12,12 @@ from math import ceil
 from k8s.findings import PreflightFinding
 from k8s.needs import ClusterNeeds
 
-# An engine's container with 1 GiB of cache and SmolLM2-135M in float32 (0.50 GiB) held 3248 MiB
-# beside the page cache: Kubernetes 1.34, vLLM 0.32.0, Ray 2.60.0, 2026-11-22. The chart's
+# An engine's container with 1 GiB of cache and SmolLM2-135M in float32 (0.50 GiB) used 3248 MiB
+# without the page cache: Kubernetes 1.34, vLLM 0.32.0, Ray 2.60.0, 2026-11-22. The chart's
 # templates/_memory.tpl has the same number.
 PROCESSES_BYTES = 1711 * 2**20
-# Each of the two that wait had 450 MiB of its own, beside what all share: the same day's versions.
+# Each of the two waiting processes used 450 MiB in addition to shared memory, with the same
+# versions on the same day.
 WAITING_BYTES = 2**30
 
 
@@ -46,7 +47,7 @@ def cpu_memory_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
         yield PreflightFinding(
             "warning" if fits_bfloat16 else "problem",
             title,
-            f"a limit of {_gib(int(limit))} does not hold {_held(cache, most)} and "
+            f"a limit of {_gib(int(limit))} is too small for {_held(cache, most)} and "
             f"{_gib(processes)} of processes: {refuses}",
             remedy,
         )
@@ -54,7 +55,7 @@ def cpu_memory_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
 
 def _held(cache: int, weights: int) -> str:
     if not weights:
-        return f"{_gib(cache)} of KV cache, weights of a size that is not known here"
+        return f"{_gib(cache)} of KV cache, weights of unknown size"
     return f"{_gib(cache)} of KV cache, {_gib(weights)} of weights"
 
 

@@ -1,10 +1,10 @@
-"""Pods that failed and that KubeRay has taken away: what its Events still say of them.
+"""Failed pods that KubeRay has deleted, from its Events.
 
-Ray's autoscaler wants pods that restart nothing, so KubeRay deletes one whose Ray container ended
-and makes another. Its Event prints the container's end as Go does, with the termination message,
-which is where the chart has the kubelet put the log's last lines. Kubernetes keeps Events for an
-hour, and KubeRay 1.7 may cut their text.
-Source: ray-operator/controllers/ray/raycluster_controller.go, 1.5 to 1.7.
+Ray's autoscaler requires pods without restarts, so KubeRay replaces a pod whose Ray container
+ended. Its Event contains the container's end in Go's format, with the termination message. In that
+message the chart has the kubelet store the log's last lines. Kubernetes keeps Events for an hour,
+and KubeRay 1.7 may cut their text. Source: ray-operator/controllers/ray/raycluster_controller.go,
+1.5 to 1.7.
 """
 
 import re
@@ -27,7 +27,7 @@ _TERMINATED = re.compile(
 
 @dataclass(frozen=True)
 class EndedPod:
-    """`when` is the time of the Event, as the cluster writes it."""
+    """A pod that ended. `when` is the time of the Event, in the cluster's format."""
 
     pod: str
     why: str
@@ -36,7 +36,7 @@ class EndedPod:
 
 
 def ended_pods(deletions: Sequence[Object], name: str) -> list[EndedPod]:
-    """The last few of the release whose RayService has that name, the latest last."""
+    """Return the last few failed pods of the release of this RayService, the latest last."""
     own = [one for one in deletions if one["involvedObject"].get("name", "").startswith(name)]
     found = [_ended(one) for one in sorted(own, key=when)]
     return [one for one in found if one is not None][-_MOST:]
@@ -53,7 +53,7 @@ def when(event: Object) -> str:
 
 
 def _ended(event: Object) -> EndedPod | None:
-    """None for a pod that was not wanted any more, or that ended well."""
+    """Return the pod's end; None if the pod was no longer wanted, or ended well."""
     message = event.get("message", "")
     pod = _DELETED.search(message)
     if pod is None:

@@ -1,4 +1,4 @@
-"""What preflight asks a cluster, all at once; what to make of it is for `k8s.preflight` to say."""
+"""Facts that preflight reads from a cluster, all at once. `k8s.preflight` evaluates them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class Facts:
-    """Plain objects of the cluster. None: these credentials may not ask, and `denied` says so."""
+    """Plain objects of the cluster. None: these credentials may not read them; see `denied`."""
 
     version: Object
     newest_known_minor: int
@@ -40,7 +40,7 @@ class Facts:
 
     @property
     def is_installed(self) -> bool:
-        """Whether pods of the release are there already."""
+        """Whether the cluster already has pods of the release."""
         return any(
             pod["metadata"]["namespace"] == self.namespace
             and pod["metadata"].get("labels", {}).get("app.kubernetes.io/instance") == self.release
@@ -49,7 +49,7 @@ class Facts:
 
 
 def gather(cluster: Cluster, needs: ClusterNeeds, namespace: str, release: str) -> Facts:
-    """Raises Problem."""
+    """Read the facts. Raises Problem."""
     denied: list[Denied] = []
 
     def ask(question: Callable[[], _Answer]) -> _Answer | None:
@@ -97,7 +97,7 @@ def gather(cluster: Cluster, needs: ClusterNeeds, namespace: str, release: str) 
 
 
 def _nodes_come(cluster: Cluster) -> bool:
-    """Whether something adds nodes for pods that wait: Karpenter, or the cluster autoscaler."""
+    """Return whether nodes are added for pending pods, by Karpenter or the cluster autoscaler."""
     if cluster.has_group("karpenter.sh"):
         return True
     try:

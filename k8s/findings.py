@@ -1,4 +1,4 @@
-"""What `antefix k8s preflight` says: one finding a question, each bad one with its remedy."""
+"""Findings of `antefix k8s preflight`: one per question, each bad one with its remedy."""
 
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -8,7 +8,8 @@ Severity = Literal["ok", "note", "warning", "problem"]
 
 @dataclass(frozen=True)
 class PreflightFinding:
-    """`seen` is what the cluster showed; `remedy` is empty where nothing is to be done."""
+    """A finding. `seen` describes the cluster's state; `remedy` is empty if nothing has to be
+    done."""
 
     severity: Severity
     title: str
@@ -20,6 +21,6 @@ class PreflightFinding:
 
 
 def some(names: list[str], most: int = 6) -> str:
-    """A list in a sentence, cut where it gets long."""
+    """Return a list for a sentence, shortened if it is long."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,8 +1,8 @@
-"""Whether pods fit on nodes: first fit, largest first, as a scheduler would at best.
+"""Check whether pods fit on nodes: first fit, largest first, like a scheduler at its best.
 
-It follows node selectors, required node affinity, taints and requests, of GPUs, cores, memory and
-the number of pods. It knows nothing of preferences, anti-affinity or volumes' zones: what does not
-fit here fits nowhere, what fits may still be placed worse.
+It respects node selectors, required node affinity, taints, and requests of GPUs, cores, memory and
+the number of pods. It ignores preferences, anti-affinity and volumes' zones. Pods that do not fit
+here fit nowhere; pods that fit may still be placed worse.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +12,14 @@ from typing import Any
 
 from k8s.needs import Amounts, Object, PodGroup, amounts, requests_of, total
 
-# Why a node is left out that matches no term of the required node affinity.
+# The reason for a node that matches no term of the required node affinity.
 NO_TERM = "not what nodeAffinity requires"
 _BLOCKING = ("NoSchedule", "NoExecute")
 
 
 @dataclass(frozen=True)
 class Node:
-    """`free` is what is allocatable minus what its pods request."""
+    """A node. `free` is the allocatable amount minus the requests of its pods."""
 
     name: str
     labels: Mapping[str, str]
@@ -31,7 +31,7 @@ class Node:
 
 @dataclass
 class PlacedPods:
-    """Where a group's pods went: name of the node to number of pods."""
+    """Placement of a group's pods: number of pods by name of the node."""
 
     group: PodGroup
     wanted: int
@@ -44,22 +44,24 @@ class PlacedPods:
 
 @dataclass(frozen=True)
 class Fit:
-    """Every group, and what each node has left when all are placed."""
+    """The placement of every group, and the rest of each node after it."""
 
     placed: tuple[PlacedPods, ...]
     left: Mapping[str, Amounts]
 
     @property
     def short(self) -> list[str]:
-        """The groups that have pods without a node."""
+        """Return the groups that have pods without a node."""
         return [placed.group.name for placed in self.placed if placed.missing]
 
 
 def nodes_of(
     nodes: Sequence[Object], pods: Sequence[Object], leaving: tuple[str, str] | None = None
 ) -> list[Node]:
-    """No room is taken by pods of the release `leaving`, its namespace and name, nor by those
-    below priority 0, which give way.
+    """Return the nodes with their free resources.
+
+    Pods of the release `leaving` (namespace and name) and pods with a priority below 0 do not
+    count, because they make room.
     """
     used: dict[str, list[Amounts]] = {}
     for pod in pods:
@@ -73,10 +75,10 @@ def nodes_of(
 
 
 def place(groups: Sequence[tuple[PodGroup, int]], nodes: Sequence[Node]) -> Fit:
-    """Each group with a number of pods, in the order given."""
+    """Place each group with a number of pods, in the given order."""
     left = {node.name: dict(node.free) for node in nodes}
     placed = tuple(PlacedPods(group, count) for group, count in groups)
-    # large before small, and who has little choice before who has much
+    # large groups before small ones, and groups with few possible nodes before those with many
     for one in sorted(placed, key=lambda p: _size(p.group, nodes)):
         for node in _takers(one.group, nodes):
             room = left[node.name]
@@ -88,12 +90,13 @@ def place(groups: Sequence[tuple[PodGroup, int]], nodes: Sequence[Node]) -> Fit:
 
 
 def lacking(group: PodGroup, room: Amounts) -> list[str]:
-    """The resources that a pod of the group requests more of than there are."""
+    """Return the resources of which a pod of the group requests more than is free."""
     return [name for name, asked in group.requests.items() if asked > room.get(name, Decimal(0))]
 
 
 def against(group: PodGroup, node: Node) -> str:
-    """Why no pod of the group may be on the node, however much room it has; empty: it may."""
+    """Return why no pod of the group may run on the node, regardless of free resources; empty: it
+    may."""
     if not node.ready:
         return "not ready, or cordoned"
     for label, value in group.node_selector.items():
@@ -112,7 +115,7 @@ def against(group: PodGroup, node: Node) -> str:
 
 
 def required_terms(affinity: Object) -> list[Object]:
-    """The node selector terms of which a node must match one; none where any node will do."""
+    """Return the node selector terms of which a node must match one; none if any node will do."""
     rules = affinity.get("nodeAffinity") or {}
     required = rules.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     terms: list[Object] = required.get("nodeSelectorTerms", [])
@@ -136,10 +139,10 @@ def _node(node: Object, used: list[Amounts]) -> Node:
 
 
 def _takers(group: PodGroup, nodes: Sequence[Node]) -> Iterator[Node]:
-    """The fullest first, so that nodes stay whole for who needs a whole one."""
+    """Return the fullest nodes first, so that nodes stay empty for groups that need a whole one."""
     resource = group.gpu_resource if group.gpus else "memory"
     fitting = [node for node in nodes if not against(group, node)]
-    # who needs no GPU goes where none is, as taints and prices of GPU nodes would have it
+    # pods without GPUs prefer nodes without GPUs, because of taints and prices
     yield from sorted(
         fitting, key=lambda n: (not group.gpus and _gpus(n) > 0, n.free.get(resource, 0), n.name)
     )
@@ -162,7 +165,7 @@ def _term_matches(term: Object, node: Node) -> bool:
 
 
 def expression_holds(expression: Object, labels: Mapping[str, str]) -> bool:
-    """Of a selector of nodes or of labels."""
+    """Return whether labels match a requirement of a selector of nodes or of labels."""
     there = labels.get(expression["key"])
     values = expression.get("values", [])
     match expression["operator"]:

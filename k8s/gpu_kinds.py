@@ -1,13 +1,13 @@
-"""Which GPU a node has, from its labels, or those that a pod asks for, by Ray's name for its kind.
+"""The GPU kind of a node, or of the nodes that a pod selects, from labels, by Ray's name for it.
 
-    nvidia.com/gpu.product               NVIDIA's feature discovery: the name that nvidia-smi has
+    nvidia.com/gpu.product               NVIDIA's feature discovery: the name in nvidia-smi
     cloud.google.com/gke-accelerator     GKE
     karpenter.k8s.aws/instance-gpu-name  Karpenter on AWS
     k8s.amazonaws.com/accelerator        EKS, set by an administrator for the cluster autoscaler
     accelerator                          set by an administrator
     node.kubernetes.io/instance-type     AWS, Google Cloud and Azure, by their lists of machines
 
-What none of them tells is not known, and nothing is derived from it.
+A GPU without any of these labels is unknown.
 """
 
 import re
@@ -20,7 +20,7 @@ from k8s.needs import PodGroup
 Labels = Mapping[str, str]
 
 _GKE = "cloud.google.com/gke-accelerator"
-# Which GPU a node has; the first that is set counts.
+# Labels with a node's GPU; the first that is set counts.
 MODEL_LABELS = (
     "nvidia.com/gpu.product",
     _GKE,
@@ -34,10 +34,10 @@ INSTANCE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/insta
 _MEMORY_LABELS = ("nvidia.com/gpu.memory", "karpenter.k8s.aws/instance-gpu-memory")
 _MIB = 1 << 20
 
-# Words of a product's name. Two kinds of A100 are told apart by a second word.
+# Words of a product's name. A second word distinguishes the two kinds of A100.
 _KINDS = ("GB300", "GB200", "B300", "B200", "H200", "H100", "H20", "L40S", "L4", "A10G")
 _OLDER_KINDS = ("T4", "V100", "P100", "P4", "K80")
-# GKE's name of the smaller A100 is older than the larger one
+# GKE's name of the smaller A100 is older than the larger A100
 _GKE_A100_40 = "nvidia-tesla-a100"
 
 # docs.aws.amazon.com/ec2/latest/instancetypes/ac.html, cloud.google.com/compute/docs/gpus,
@@ -70,7 +70,7 @@ _INSTANCES: tuple[tuple[str, str], ...] = (
 
 
 def gpu_of(labels: Labels) -> OfferedGpu | None:
-    """The GPU that these labels name; None where they name none that is known."""
+    """Return the GPU that these labels name; None if they name no known GPU."""
     for label in MODEL_LABELS:
         if label in labels:
             kind = _kind_of(label, labels[label])
@@ -83,8 +83,10 @@ def gpu_of(labels: Labels) -> OfferedGpu | None:
 
 
 def gpus_for(group: PodGroup, nodes: Sequence[Node]) -> tuple[OfferedGpu, ...]:
-    """The GPUs of the nodes that the group's pods may be on; without such nodes, those that its
-    nodeSelector or its required node affinity names. Empty where one of them is not known.
+    """Return the GPUs of the nodes on which the group's pods may run.
+
+    Without such nodes, return those that its nodeSelector or required node affinity names. Empty if
+    one of them is unknown.
     """
     may = [n for n in nodes if n.allocatable.get(group.gpu_resource) and not against(group, n)]
     named = list(_named_by(group))
@@ -95,7 +97,7 @@ def gpus_for(group: PodGroup, nodes: Sequence[Node]) -> tuple[OfferedGpu, ...]:
 
 
 def _named_by(group: PodGroup) -> Iterator[OfferedGpu | None]:
-    """What the nodeSelector names, or each term of the affinity; None where one names nothing."""
+    """Return the GPU of the nodeSelector, or of each affinity term; None if one names none."""
     chosen = gpu_of(group.node_selector)
     terms = required_terms(group.affinity)
     if chosen or not terms:
@@ -112,7 +114,8 @@ def _named_by(group: PodGroup) -> Iterator[OfferedGpu | None]:
 
 
 def selectors_of(nodes: Sequence[Node]) -> Iterator[tuple[str, list[str]]]:
-    """Node selectors that choose one kind of GPU, as YAML, each with the names of its nodes."""
+    """Return node selectors that select one kind of GPU, as YAML, each with the names of its
+    nodes."""
     found: dict[str, list[str]] = {}
     for node in nodes:
         labels = (label for label in (*MODEL_LABELS, *INSTANCE_LABELS) if label in node.labels)
@@ -134,5 +137,5 @@ def _offered(kind: str, called: str, labels: Labels) -> OfferedGpu | None:
     memory = next((labels[label] for label in _MEMORY_LABELS if label in labels), "")
     if memory.isdecimal():
         return OfferedGpu(kind, called, int(memory) * _MIB)
-    # a slice, of which only that label tells the size
+    # a MIG slice, whose size only that label gives
     return None if "-MIG-" in called.upper() else OfferedGpu(kind, called)

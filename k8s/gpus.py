@@ -1,4 +1,4 @@
-"""What preflight says of a cluster's GPUs: which there are, who offers them, and their driver."""
+"""Findings about a cluster's GPUs: their kinds, their device plugin, and their driver."""
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -11,20 +11,20 @@ from k8s.needs import Amounts, ClusterNeeds
 _GPU_PRESENT = "nvidia.com/gpu.present"
 # NVIDIA's feature discovery; the second is its older name
 _DRIVER_LABELS = ("nvidia.com/cuda.driver-version.major", "nvidia.com/cuda.driver.major")
-# The image has CUDA 13, whose oldest driver is that:
+# The image has CUDA 13, which needs at least this driver:
 # docs.nvidia.com/cuda/cuda-toolkit-release-notes, "CUDA Driver"
 OLDEST_DRIVER = 580
 
 
 def model_of(node: Node) -> str:
-    """The GPU's name as the node's labels have it; empty where none says so."""
+    """Return the GPU's name from the node's labels; empty if there is none."""
     if model := next((node.labels[label] for label in MODEL_LABELS if label in node.labels), ""):
         return model
     return "an unnamed GPU" if node.labels.get(_GPU_PRESENT) == "true" else ""
 
 
 def gpu_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
-    """Which GPUs there are, and whether the device plugin offers them."""
+    """Report the GPUs, and whether the device plugin offers them."""
     wanting = [group for group in needs.groups if group.gpus]
     if not wanting:
         yield PreflightFinding("ok", "GPUs", "the fleet needs none")
@@ -36,8 +36,8 @@ def gpu_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Preflig
         yield PreflightFinding(
             "problem" if not has else "warning",
             "device plugin",
-            f"{some(hidden)}: labelled with a GPU, and no {' or '.join(resources)} allocatable",
-            "install NVIDIA's GPU operator or device plugin there, and see that its pods run: "
+            f"{some(hidden)}: labelled with a GPU, but no {' or '.join(resources)} is allocatable",
+            "install NVIDIA's GPU operator or device plugin there, and check that its pods run: "
             "kubectl get pods -A | grep nvidia",
         )
     if not has:
@@ -65,7 +65,7 @@ def gpu_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Preflig
 
 
 def driver_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
-    """Whether NVIDIA's driver knows the image's CUDA, where nodes say which driver they have."""
+    """Check that NVIDIA's driver supports the image's CUDA, if nodes report their driver."""
     wanting = [g for g in needs.groups if g.gpus and g.gpu_resource.startswith("nvidia.com/")]
     used = [
         node
@@ -80,8 +80,9 @@ def driver_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Pref
             "problem",
             "GPU driver",
             f"{some(old)}: older than {OLDEST_DRIVER}, which the GPU image's CUDA 13 needs",
-            f"upgrade NVIDIA's driver there to {OLDEST_DRIVER} or later (driver.version of the GPU "
-            "operator, or newer nodes), or keep engines off those nodes by engine.nodeSelector",
+            f"upgrade NVIDIA's driver there to {OLDEST_DRIVER} or later, by driver.version of the "
+            "GPU operator or by newer nodes; or keep engines off those nodes by "
+            "engine.nodeSelector",
         )
     elif known:
         yield PreflightFinding("ok", "GPU driver", some(known))
@@ -96,7 +97,7 @@ def driver_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Pref
 
 
 def _driver(node: Node) -> int:
-    """Major version; 0 where the node's labels do not say."""
+    """Return the driver's major version; 0 if the node's labels do not have it."""
     said = next((node.labels[label] for label in _DRIVER_LABELS if label in node.labels), "")
     return int(said) if said.isdecimal() else 0
 

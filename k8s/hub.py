@@ -1,4 +1,4 @@
-"""What preflight says of models whose licence the Hub wants accepted."""
+"""Findings about models whose licence must be accepted on the Hub."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from k8s.needs import ClusterNeeds
 
 
 def licence_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
-    """For each such model, whether pods that download it have a token."""
+    """For each such model, check that pods that download it have a token."""
     if not needs.asks_hub or needs.hub_token is None:
         return
     gated = {

@@ -1,4 +1,4 @@
-"""What preflight says of images: whether they are named, and which nodes have them already."""
+"""Findings about images: whether they are set, and which nodes already have them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +8,7 @@ from k8s.fitting import Node, against
 from k8s.needs import ClusterNeeds
 
 _TITLE = "images"
-# the kubelet's --node-status-max-images: the largest ones
+# the kubelet's --node-status-max-images: it reports the largest images
 _MOST_TOLD = 50
 
 
@@ -17,15 +17,15 @@ def registry_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
         yield PreflightFinding(
             "warning",
             _TITLE,
-            "image.registry is empty, and nobody publishes Antefix's images",
-            "build and push them as docs/kubernetes/install.md says, and set image.registry",
+            "image.registry is empty, and no registry has Antefix's images",
+            "build and push them (docs/kubernetes/install.md), and set image.registry",
         )
 
 
 def pull_findings(
     needs: ClusterNeeds, told: Sequence[Object], nodes: Sequence[Node]
 ) -> Iterator[PreflightFinding]:
-    """`told` are the nodes' own objects, which list the images that a node has."""
+    """`told` are the nodes' objects, which list the images of a node."""
     if not needs.images_named:
         return
     has = {of["metadata"]["name"]: _names(of) for of in told}
@@ -57,7 +57,7 @@ def pull_findings(
 
 
 def _names(node: Object) -> set[str]:
-    """Of its images; empty where it tells none, or not all."""
+    """Return the images of a node; empty if it does not list all of them."""
     images = node["status"].get("images") or ()
     if len(images) >= _MOST_TOLD:
         return set()
@@ -65,7 +65,8 @@ def _names(node: Object) -> set[str]:
 
 
 def _full(image: str) -> str:
-    """As a node has it: with Docker's own registry in front where none is."""
+    """Return the image's name as nodes list it: with Docker's registry in front if there is
+    none."""
     first, _, rest = image.partition("/")
     if rest and ("." in first or ":" in first or first == "localhost"):
         return image

@@ -1,4 +1,5 @@
-"""What `antefix k8s accept` runs in an engine's pod, by `python -c`, with Python's library alone.
+"""Program that `antefix k8s accept` runs in an engine's pod by `python -c`, with only Python's
+library.
 
 look POOL    prints one JSON object: `versions`, `gpus` and `log`, the lines in which the engine
              reports its kernels, its KV cache and its communication
@@ -27,9 +28,9 @@ REPORTS = re.compile(
     r"|[Cc]ustom all-?reduce|world_size=\d+ rank=\d+|(Using|Selected) \w*Kernel\w* for "
     r"|V\d Model Runner"
 )
-# Time, level and place that vLLM and its processes put in front.
+# Time, level and source that vLLM and its processes put in front.
 _FRONT = re.compile(r"^.*?\b(INFO|WARNING|ERROR) [\d-]+ [\d:]+ (\[[^\]]*\] )?")
-# Reports are sent to others, who need no addresses.
+# Addresses are removed, because reports are sent to other people.
 _ADDRESS = re.compile(r"distributed_init_method=\S+ ")
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _PACKAGES = (
@@ -40,7 +41,8 @@ _ASK_GPUS = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total")
 
 
 def reports(folder: Path) -> list[str]:
-    """The lines, oldest file first, each once: the last of a kind is of the engine that runs."""
+    """Return the lines, oldest file first, each once. The last of a kind belongs to the running
+    engine."""
     files = sorted(folder.glob("worker-*"), key=lambda file: file.stat().st_mtime)
     found: dict[str, None] = {}
     for line in (line for file in files for line in file.read_text(errors="replace").splitlines()):
@@ -52,7 +54,7 @@ def reports(folder: Path) -> list[str]:
 
 
 def gpus() -> list[dict[str, str]]:
-    """Empty where there is no nvidia-smi."""
+    """Return the GPUs; empty without nvidia-smi."""
     command = [*_ASK_GPUS, "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
@@ -69,7 +71,7 @@ def versions() -> Iterator[tuple[str, str]]:
 
 
 def replica_processes(pool: str) -> list[int]:
-    """Process ids of the pool's replica and of all that it started, parents first."""
+    """Return the process ids of the pool's replica and of its descendants, parents first."""
     parents: dict[int, int] = {}
     found: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -85,7 +87,7 @@ def replica_processes(pool: str) -> list[int]:
 
 
 def kill(pool: str) -> int:
-    """The replica first: it must not learn that its engine ended."""
+    """Kill the replica first, so that it does not notice the end of its engine."""
     processes = replica_processes(pool)
     for pid in processes:
         with contextlib.suppress(ProcessLookupError):

@@ -1,6 +1,6 @@
-"""What `antefix k8s accept` does in a release: commands in pods, a pod deleted, a port forwarded.
+"""Actions of `antefix k8s accept` in a release: run commands in pods, delete a pod, forward a port.
 
-All of it is kubectl, with the user's own rights. `k8s.cluster` reads, and changes nothing.
+All of them use kubectl, with the user's rights. `k8s.cluster` only reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FORWARDED_WITHIN_S = 30.0
 
 
 class Kubectl:
-    """Of one namespace. Raises Problem where kubectl is not installed."""
+    """kubectl for one namespace. Raises Problem if kubectl is not installed."""
 
     def __init__(
         self, namespace: str, kubeconfig: str | None = None, context: str | None = None
@@ -29,7 +29,7 @@ class Kubectl:
         program = shutil.which("kubectl")
         if program is None:
             raise Problem(
-                "kubectl is not on PATH, and it runs commands in the release's pods",
+                "kubectl is not on PATH; it is needed to run commands in the release's pods",
                 "install it: https://kubernetes.io/docs/tasks/tools/",
             )
         given = {"--kubeconfig": kubeconfig, "--context": context, "--namespace": namespace}
@@ -37,18 +37,18 @@ class Kubectl:
         self._command = [program, *options]
 
     def python(self, pod: str, container: str, program: str, *arguments: str) -> str:
-        """What `program`, a text, prints in the pod. Raises Problem."""
+        """Return the output of `program`, a text, in the pod. Raises Problem."""
         return self._run(
             "exec", pod, "--container", container, "--", "python", "-c", program, *arguments
         )
 
     def delete(self, pod: str) -> None:
-        """Begin its end: it drains first, and this does not wait. Raises Problem."""
+        """Delete the pod, which drains first. It does not wait. Raises Problem."""
         self._run("delete", "pod", pod, "--wait=false")
 
     @contextmanager
     def forwarded(self, service: str, port: int) -> Iterator[str]:
-        """The address on this machine that leads to one pod of the service. Raises Problem."""
+        """Yield the local address that leads to one pod of the service. Raises Problem."""
         command = [*self._command, "port-forward", f"service/{service}", f":{port}"]
         with tempfile.NamedTemporaryFile() as said:
             process = subprocess.Popen(
@@ -72,7 +72,7 @@ class Kubectl:
                 timeout=_COMMAND_S,
             )
         except subprocess.TimeoutExpired:
-            raise _failed(arguments[0], f"nothing came within {_COMMAND_S:g} s") from None
+            raise _failed(arguments[0], f"no output within {_COMMAND_S:g} s") from None
         if done.returncode:
             raise _failed(arguments[0], done.stderr)
         return done.stdout
@@ -88,7 +88,7 @@ def _port_of(process: subprocess.Popen[bytes], said: Path) -> int:
 
 
 def _failed(verb: str, words: str) -> Problem:
-    last = next(reversed(words.strip().splitlines()), "it says nothing")
+    last = next(reversed(words.strip().splitlines()), "no error message")
     return Problem(
-        f"kubectl {verb} failed: {last}", "see that your credentials may do it, and try again"
+        f"kubectl {verb} failed: {last}", "check that your credentials allow it, and try again"
     )

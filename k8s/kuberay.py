@@ -1,4 +1,4 @@
-"""What preflight says of KubeRay: whether its operator is there, fits, and reaches the release."""
+"""Findings about KubeRay: whether its operator exists, is compatible, and reaches the release."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +10,9 @@ from k8s.needs import ClusterNeeds, Object
 
 Version = tuple[int, ...]
 OLDEST, NEWEST = (1, 5), (1, 7)
-# the first whose CRD has authOptions: it gives Ray's pods a token, and takes it to them itself
+# the first version whose CRD has authOptions: it gives Ray's pods a token, and passes it to them
 FIRST_WITH_RAY_AUTH = (1, 5, 1)
-# of Ray's head: its dashboard, where KubeRay hands over the fleet and asks how it is
+# port of the Ray head's dashboard, where KubeRay deploys the fleet and reads its state
 _DASHBOARD = 8265
 _TITLE = "KubeRay"
 _INSTALL = (
@@ -35,18 +35,18 @@ def kuberay_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFin
 
 
 def _unseen(needs: ClusterNeeds) -> PreflightFinding:
-    remedy = f"see that one runs: {_INSTALL}"
+    remedy = f"check that it runs:  {_INSTALL}"
     if not needs.head_policies:
         return PreflightFinding(
             "warning",
             _TITLE,
-            "its CRDs are there, and no operator was found",
-            f"{remedy}; unless your cloud runs it out of sight",
+            "its CRDs exist, but no operator was found",
+            f"{remedy}; ignore this if your cloud runs it outside the cluster",
         )
     return _problem(
-        "its CRDs are there, no operator was found, and the network policy lets only pods that it "
+        "its CRDs exist, no operator was found, and the network policy allows only pods that it "
         "knows reach Ray's head",
-        f"{remedy}; where your cloud runs it out of sight, set {_OPEN}, such as an ipBlock of "
+        f"{remedy}; if your cloud runs it outside the cluster, set {_OPEN}, such as an ipBlock of "
         "the control plane, or networkPolicy.enabled: false",
     )
 
@@ -87,13 +87,13 @@ def _operator(operator: Object, namespace: str, needs: ClusterNeeds) -> Prefligh
     if not version:
         return PreflightFinding("note", _TITLE, f"{image}: its version is not in the tag")
     if version[:2] > NEWEST:
-        newest = f"newer than the {_dotted(NEWEST)} that this Antefix knows"
+        newest = f"newer than the {_dotted(NEWEST)} that this Antefix was tested with"
         return PreflightFinding("note", _TITLE, f"{image}, {newest}")
     return PreflightFinding("ok", _TITLE, image)
 
 
 def version_of(image: str) -> Version:
-    """As its tag has it; empty where the tag has none."""
+    """Return the version in the image's tag; empty if the tag has none."""
     found = re.search(r":v?(\d+)\.(\d+)(?:\.(\d+))?[^:/]*$", image.partition("@")[0])
     return tuple(int(number or 0) for number in found.groups()) if found else ()
 
@@ -101,10 +101,10 @@ def version_of(image: str) -> Version:
 def may_reach(
     policies: Sequence[Object], port: int, labels: Mapping[str, str], namespace: str
 ) -> bool:
-    """Whether pods with those labels may reach the port of who the policies are for.
+    """Return whether pods with those labels may reach the port in the policies' namespace.
 
-    They are in another namespace, or where it is empty, in the policies' own. Where a policy speaks
-    of addresses, or of other labels of namespaces, nobody can say: they may.
+    The pods are in another namespace, or in the same one if it is empty. If a policy uses addresses
+    or other labels of namespaces, the answer is unknown, and it returns true.
     """
     rules = [rule for policy in policies for rule in policy["spec"].get("ingress", ())]
     return not policies or any(
@@ -133,7 +133,7 @@ def _admits(peer: Object, labels: Mapping[str, str], namespace: str) -> bool:
 
 
 def _selected(selector: Object, labels: Mapping[str, str], unknown: bool = False) -> bool:
-    """`unknown`: the answer for keys that `labels` has not."""
+    """`unknown`: the answer for keys that `labels` does not have."""
     expressions = [
         *(
             {"key": key, "operator": "In", "values": [value]}
@@ -147,7 +147,7 @@ def _selected(selector: Object, labels: Mapping[str, str], unknown: bool = False
 
 
 def _watched(container: Object) -> set[str]:
-    """Namespaces the operator is limited to; empty: all."""
+    """Return the namespaces to which the operator is limited; empty: all."""
     words = [*container.get("command", ()), *container.get("args", ())]
     given = re.search(r"--?watch-namespace[= ](\S*)", " ".join(words))
     return set(filter(None, given[1].split(","))) if given else set()

@@ -1,8 +1,8 @@
-"""One of several processes at a time writes: the one whose name a Lease of Kubernetes holds.
+"""Leader election: only the process named in a Kubernetes Lease writes.
 
-A process that leads knows how long it may: each of its writes ends before the Lease can be
-another's, as long as it asks `holds` before it and its client is `impatient`. One that is killed
-is followed LEASE_S after it last wrote its name. Nothing here raises while Kubernetes is away.
+The leader knows how long it may write. It asks `holds` before each write and uses an `impatient`
+client, so each write ends before another process can hold the Lease. If it is killed, another takes
+over LEASE_S after its last renewal. Nothing here raises while Kubernetes is unavailable.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ KUBERNETES_FAILURES = (ApiException, urllib3.exceptions.HTTPError)
 
 
 class Leadership:
-    """Whether this process may write. It may for LEASE_S after it last wrote its name."""
+    """Leadership of this process. It may write for LEASE_S after its last renewal of the Lease."""
 
     def __init__(self, api: client.ApiClient, lease: str, namespace: str, identity: str) -> None:
         lock = LeaseLock(lease, namespace, identity)  # type: ignore[no-untyped-call]
         lock.api_instance = client.CoordinationV1Api(api)
-        # Only its decision is used: its own loop waits for ever when an answer does not come.
+        # Only its decision is used: its loop would wait forever for a response that never comes.
         self._election = LeaderElection(  # type: ignore[no-untyped-call]
             Config(lock, LEASE_S, 0.8 * LEASE_S, LEASE_S / 3, _nothing, _nothing)  # type: ignore[no-untyped-call]
         )
@@ -41,17 +41,17 @@ class Leadership:
         self._led: bool | None = None
 
     def renew(self) -> bool:
-        """Whether it leads, having asked for it."""
+        """Request the Lease, and return whether this process leads."""
         asked, leads = time.monotonic(), False
         try:
             leads = bool(self._election.try_acquire_or_renew())  # type: ignore[no-untyped-call]
         except KUBERNETES_FAILURES as error:
-            logger.warning("the Lease %s cannot be asked for: %s", self._lease, said(error))
-        # a request that begins before this ends before the Lease does
+            logger.warning("the Lease %s cannot be requested: %s", self._lease, said(error))
+        # a request that starts before this time ends before the Lease does
         self._ends = asked + LEASE_S - TIMEOUT_S if leads else float("-inf")
         if leads != self._led:
-            why_not = "does not lead: another does, or it may not write the Lease"
-            logger.info("%s %s", "leads by the Lease" if leads else why_not, self._lease)
+            why_not = "does not lead: another pod does, or this one may not write the Lease"
+            logger.info("%s %s", "leads, by the Lease" if leads else why_not, self._lease)
         self._led = leads
         return leads
 
@@ -60,16 +60,16 @@ class Leadership:
 
 
 def said(error: Exception) -> str:
-    """In one line: what an ApiException says by itself has the answer's headers too."""
+    """Return the error in one line. An ApiException also contains the response's headers."""
     return " ".join(str(getattr(error, "body", None) or error).split())
 
 
 def _nothing() -> None:
-    """What the election would call."""
+    """Callbacks of the election, which are not needed."""
 
 
 class _Impatient(RESTClientObject):
-    """Waits TIMEOUT_S for an answer: the client by itself waits for ever."""
+    """Wait TIMEOUT_S for an answer. The client itself would wait forever."""
 
     def request(
         self,
@@ -85,7 +85,7 @@ class _Impatient(RESTClientObject):
 
 
 def impatient(api: client.ApiClient) -> client.ApiClient:
-    """The same client, with a timeout and no retries of its own."""
+    """Return the same client with a timeout and without retries."""
     api.configuration.retries = False
     api.rest_client = _Impatient(api.configuration)
     return api

@@ -1,7 +1,7 @@
-"""What preflight says of the links between a pod's GPUs, where node labels name PCIe cards.
+"""Findings about the links between a pod's GPUs, if node labels name PCIe cards.
 
-NVLink joins all GPUs of an SXM board. Bridges join PCIe cards in pairs, or nothing does: NVIDIA's
-product briefs of the A100 and the H100 PCIe.
+NVLink joins all GPUs of an SXM board. PCIe cards have bridges between pairs, or none. Source:
+NVIDIA's product briefs of the A100 and the H100 PCIe.
 """
 
 import re
@@ -18,7 +18,7 @@ _INSTANCES = r"Standard_NC\d+(ads_A100_v4|adi?s_H100_v5)"
 
 
 def link_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
-    """A warning for each pool whose tensor parallelism is over more than two PCIe cards."""
+    """Warn for each pool with tensor parallelism over more than two PCIe cards."""
     for group in needs.groups:
         if not group.is_engine:
             continue

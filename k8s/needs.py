@@ -1,7 +1,7 @@
-"""What a release needs of its cluster, from the chart's values and the objects Helm makes of them.
+"""The requirements of a release, from the chart's values and the objects that Helm renders.
 
-Pods are those that Helm renders, what has to be there beside them is what the values name. Amounts
-are bytes and cores, exact decimals, by the name of the resource; `pods` is one of the resources.
+Pods come from the rendered objects, other required objects from the values. Amounts are bytes and
+cores, exact decimals, by name of the resource; `pods` is one of the resources.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,18 +22,18 @@ Amounts = Mapping[str, Decimal]
 PODMONITORS = "monitoring.coreos.com/v1/podmonitors"
 RULES = "monitoring.coreos.com/v1/prometheusrules"
 HTTPROUTES = "gateway.networking.k8s.io/v1/httproutes"
-# environment variables that give the Hub's client a token, another Hub, or none
+# environment variables that give the Hub's client a token, or another Hub or none
 _TOKENS = ("HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
-# the values of a component that is spelled otherwise there
+# components whose values have another name
 _SETTINGS = {"warm-nodes": "warmNodes"}
 
 
 @dataclass(frozen=True)
 class PodGroup:
-    """Pods that are alike. `settings` is where the values say where they may run.
+    """A group of equal pods. `settings` is the key of the values that controls their nodes.
 
-    A pod's GPUs are all on one node. `count` pods are there at first, `least` and `most` are the
-    bounds of the autoscaler; a replica is `pods_per_replica` of them.
+    All GPUs of a pod are on one node. The group starts with `count` pods; `least` and `most` are
+    the autoscaler's bounds. A replica has `pods_per_replica` pods.
     """
 
     name: str
@@ -56,7 +56,7 @@ class PodGroup:
 
 @dataclass(frozen=True)
 class Reference:
-    """An object that the key `value` of the values names, and the keys it must have."""
+    """An object named by the key `value` of the values, and the keys it must have."""
 
     plural: str
     name: str
@@ -66,7 +66,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Claim:
-    """A volume that the chart claims, `size` in bytes. An empty class is the cluster's default."""
+    """A volume claim of the chart, `size` in bytes. An empty class is the cluster's default."""
 
     value: str
     storage_class: str
@@ -75,22 +75,25 @@ class Claim:
 
     @property
     def is_shared(self) -> bool:
-        """Whether pods of several nodes mount it at once."""
+        """Whether pods of several nodes mount it at the same time."""
         return "ReadWriteMany" in self.access_modes
 
 
 @dataclass(frozen=True)
 class ClusterNeeds:
-    """`apis` maps what must be served, as group/version/plural, to the value that asks for it.
+    """The requirements of a release.
 
-    `head_policies` are the network policies for Ray's head, `images` what each group's pods run,
-    `run_as` the user of pods, None where the cluster chooses it. `downloads` are the pools of
-    which each pod downloads its weights, with the bytes of these where they are known;
-    `cpu_caches` the bytes of KV cache and of weights, None where they are not known, that an
-    engine on CPUs is to hold; `prestarted` the pools where processes wait for the next engine;
-    `fleet` is what they all serve; `hub_models` what each of its pools takes from the Hub;
-    `asks_hub` whether pods of the release ask the Hub for them, `hub_token` whether they have a
-    token for it, None where their environment may hold one.
+    `apis`: required APIs, as group/version/plural, by the value that needs them. `head_policies`:
+    the network policies for Ray's head. `images`: those of each group's pods. `run_as`: the user of
+    pods, None if the cluster chooses it.
+
+    `downloads`: pools whose pods each download their weights, with the bytes if known.
+    `cpu_caches`: the bytes of KV cache and of weights (None if unknown) of an engine on CPUs.
+    `prestarted`: pools with processes that wait for the next engine.
+
+    `fleet`: the fleet file. `hub_models`: the models of each pool from the Hub. `asks_hub`: whether
+    pods download from the Hub. `hub_token`: whether they have a token, None if their environment
+    may contain one.
     """
 
     groups: tuple[PodGroup, ...]
@@ -117,9 +120,10 @@ class ClusterNeeds:
 
 
 def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> ClusterNeeds:
-    """`objects` are what Helm renders of `values`: the chart's defaults with the user's over them.
+    """Return the needs. `objects` are rendered by Helm from `values`, the chart's defaults and the
+    user's.
 
-    `fleet` is the one in the values, and tells how far a pool may grow.
+    `fleet` is the fleet in the values. It determines how far a pool may grow.
     """
     (cluster,) = [of["spec"]["rayClusterConfig"] for of in objects if of["kind"] == "RayService"]
     pods = {"head": cluster["headGroupSpec"]["template"]["spec"]}
@@ -165,7 +169,7 @@ def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Cluster
 
 
 def surge_pods(group: PodGroup, pods: int, surge_percent: int) -> int:
-    """How many pods Ray Serve asks for beyond `pods` before it stops the first of them.
+    """Return the pods that Ray Serve starts beyond `pods` before it stops the first of them.
 
     It rounds up, in replicas: `_surge_replicas_to_start` in ray/serve/_private/deployment_state.py,
     2.60.
@@ -175,7 +179,7 @@ def surge_pods(group: PodGroup, pods: int, surge_percent: int) -> int:
 
 
 def amounts(quantities: Object | None) -> dict[str, Decimal]:
-    """Of a Kubernetes mapping such as {cpu: 200m, memory: 4Gi}."""
+    """Return the amounts of a Kubernetes mapping such as {cpu: 200m, memory: 4Gi}."""
     return {
         name: parse_quantity(value)  # type: ignore[no-untyped-call]
         for name, value in (quantities or {}).items()
@@ -191,7 +195,8 @@ def total(parts: Iterable[Amounts]) -> dict[str, Decimal]:
 
 
 def requests_of(spec: Object) -> dict[str, Decimal]:
-    """Of a pod, as the scheduler counts them: its containers together, or its largest init one."""
+    """Return a pod's requests as the scheduler counts them: the sum of its containers, or its
+    largest init container."""
     inits = spec.get("initContainers", [])
     beside = [one for one in inits if one.get("restartPolicy") == "Always"]
     running = total([_requested(one) for one in [*spec["containers"], *beside]])
@@ -205,7 +210,7 @@ def requests_of(spec: Object) -> dict[str, Decimal]:
 
 
 def limits_of(spec: Object) -> dict[str, Decimal]:
-    """Of a pod: those that each of its containers has."""
+    """Return the sums of the limits that every container of the pod sets."""
     limited = [amounts(one.get("resources", {}).get("limits")) for one in spec["containers"]]
     common = set.intersection(*(set(limits) for limits in limited))
     return {name: amount for name, amount in total(limited).items() if name in common}
@@ -243,7 +248,7 @@ def _ray_groups(cluster: Object, fleet: Fleet, values: Object) -> Iterator[PodGr
 
 
 def _whole(models: Sequence[HubModel]) -> int | None:
-    """Bytes of a pool's models, at least; None where its main one's are not known."""
+    """Return at least the bytes of a pool's models; None if its main model's are unknown."""
     return None if models[0].bytes is None else sum(model.bytes or 0 for model in models)
 
 
@@ -258,7 +263,7 @@ def _hub_token(fleet: Fleet, values: Object) -> bool | None:
 
 
 def _policies_for(template: Object, objects: Sequence[Object]) -> Iterator[Object]:
-    """The chart selects pods by labels alone where it has a policy for a component."""
+    """Yield the network policies that select this pod template, by its labels."""
     labels = template["metadata"]["labels"]
     for of in objects:
         if of["kind"] == "NetworkPolicy":
@@ -272,7 +277,7 @@ def _policies_for(template: Object, objects: Sequence[Object]) -> Iterator[Objec
 
 def _other_groups(objects: Sequence[Object]) -> Iterator[PodGroup]:
     for of in objects:
-        # of placeholders there are none at first, and they give way
+        # placeholders start with 0 replicas, and are evicted for other pods
         if of["kind"] in ("StatefulSet", "Deployment") and (count := of["spec"]["replicas"]):
             template = of["spec"]["template"]
             name = template["metadata"]["labels"]["antefix/component"]
@@ -319,7 +324,7 @@ def _references(pods: Object, values: Object) -> Iterator[Reference]:
         secret = redis["external"]["existingSecret"]
         named.append(Reference("secrets", secret, "redis.external.existingSecret", ("url",)))
     annotations = values["ingress"]["annotations"]
-    # cert-manager makes the Secret when it sees the Ingress
+    # cert-manager creates the Secret for the Ingress
     is_made = any(key.startswith("cert-manager.io/") for key in annotations)
     if values["ingress"]["enabled"] and not is_made:
         tls = values["ingress"]["tlsSecret"]
@@ -342,7 +347,7 @@ def _references(pods: Object, values: Object) -> Iterator[Reference]:
             for kind, plural in (("secretRef", "secrets"), ("configMapRef", "configmaps")):
                 if (of := source.get(kind)) and not of.get("optional"):
                     named.append(Reference(plural, of["name"], f"{key}.envFrom"))
-    # several pools share engine's
+    # several pools can share the reference of `engine`
     yield from dict.fromkeys(reference for reference in named if reference.name)
 
 

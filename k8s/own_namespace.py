@@ -1,4 +1,5 @@
-"""What the release's own namespace says: quotas, pod security, and what the values name in it."""
+"""Findings about the release's namespace: quotas, pod security, and objects that the values
+name."""
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -8,7 +9,7 @@ from k8s.findings import PreflightFinding, some
 from k8s.needs import ClusterNeeds, Reference, amounts, total
 
 _DOCKER = "kubernetes.io/dockerconfigjson"
-# what an object is called, and how it is made
+# the name of a kind, and the way to create an object
 _KINDS = {
     "secrets": ("Secret", "kubectl create secret generic {name} -n {namespace} {keys}"),
     "configmaps": ("ConfigMap", "kubectl create configmap {name} -n {namespace} ..."),
@@ -16,7 +17,7 @@ _KINDS = {
     "serviceaccounts": ("service account", "kubectl create serviceaccount {name} -n {namespace}"),
     "runtimeclasses": ("RuntimeClass", "install the GPU operator, or leave {value} empty"),
 }
-# Secrets of a type of their own, by the key of the values
+# Secrets with a special type, by the key of the values
 _TYPED = {
     "image.pullSecrets": "kubectl create secret docker-registry {name} -n {namespace} ...",
     "ingress.tlsSecret": "kubectl create secret tls {name} -n {namespace} --cert=... --key=...",
@@ -56,12 +57,12 @@ def quota_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFindi
             if resource not in group.limits and resource not in defaulted
         ]
         if over:
-            # those of the release itself are among what is used
+            # an installed release is part of what is used
             yield PreflightFinding(
                 "warning" if facts.is_installed else "problem",
                 name,
                 "; ".join(over),
-                f"raise it in {facts.namespace}, or lower the fleet",
+                f"raise the quota in {facts.namespace}, or lower the fleet",
             )
         for resource in dict.fromkeys(resource for resource, _ in unset):
             groups = [group for of, group in unset if of == resource]
@@ -81,8 +82,8 @@ def pod_security_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[Preflig
             yield PreflightFinding(
                 "note",
                 f"namespace {facts.namespace}",
-                "not there yet",
-                "install with --create-namespace; Secrets that values name must be there before",
+                "does not exist yet",
+                "install with --create-namespace; create the Secrets that the values name first",
             )
         return
     labels = facts.own_namespace["metadata"].get("labels", {})
@@ -108,7 +109,7 @@ def reference_findings(facts: Facts, references: Sequence[Reference]) -> Iterato
         kind = _KINDS[reference.plural][0]
         title, create = f"{kind} {reference.name}", _create(reference, facts.namespace)
         if there is None:
-            seen = f"{reference.value} names it, and it is not there"
+            seen = f"{reference.value} names it, but it does not exist"
             yield PreflightFinding("problem", title, seen, create)
             continue
         lacks = [key for key in reference.keys if key not in (there.get("data") or {})]

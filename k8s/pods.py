@@ -1,6 +1,7 @@
-"""Why a pod is not ready, and what its container said last: as scheduler and kubelet have it.
+"""Reasons why a pod is not ready, from scheduler and kubelet, and its container's last log lines.
 
-A container's last lines are in its termination message, where the chart has the kubelet put them.
+The last lines are in the container's termination message, where the chart has the kubelet store
+them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ _AUTOSCALER = "autoscaler"
 
 @dataclass(frozen=True)
 class Waiting:
-    """A pod that is not ready, and why; `said` are the last lines of a container that ended."""
+    """A pod that is not ready, and why. `said` are the last log lines of a container that ended."""
 
     pod: str
     why: str
@@ -38,7 +39,8 @@ def leaves(pod: Object) -> bool:
 
 
 def last_lines(message: str) -> list[str]:
-    """Without those that only mark a place in the line above, as Python's tracebacks do."""
+    """Return the lines without those that only mark a place in the line above, as in Python's
+    tracebacks."""
     lines = [line.strip()[:_LONGEST_LINE] for line in message.splitlines()]
     return [line for line in lines if line.strip("^~")][-_MOST_LINES:]
 
@@ -67,7 +69,7 @@ def _why(pod: Object) -> str:
             restarts = container["restartCount"]
             last = container.get("lastState", {}).get("terminated")
             again = f", {_times(restarts)}; before, {ended_with(last)}" if last else ""
-            return f"{container['name']} runs and is not ready yet{again}"
+            return f"{container['name']} runs, but is not ready yet{again}"
     for container in containers:
         if wait := container["state"].get("waiting"):
             return f"{container['name']}: {wait.get('reason', 'waits')}"
@@ -85,7 +87,7 @@ def _containers(pod: Object) -> Iterator[Object]:
 
 
 def _stuck(container: Object) -> str:
-    """Why a container waits or ended, with how it ended the last time; empty: it does neither."""
+    """Return why a container waits or ended, and how it ended before; empty: neither."""
     state = container["state"]
     last = container.get("lastState", {}).get("terminated")
     before = f", ended last with {ended_with(last)}" if last and last.get("reason") else ""
@@ -94,9 +96,9 @@ def _stuck(container: Object) -> str:
         return "" if wait.get("reason") in _ON_ITS_WAY else f"{words}{before}"
     ended = state.get("terminated")
     if ended and container["name"] == _AUTOSCALER:
-        # KubeRay looks after the container of Ray alone, and lets Ray's pods restart nothing
+        # KubeRay watches only Ray's container, and Ray's pods do not restart containers
         return (
-            f"ended with {ended_with(ended)} and is not started again; until the pod is deleted "
+            f"ended with {ended_with(ended)} and is not restarted; until the pod is deleted, "
             "nothing scales, and KubeRay applies no change of the fleet"
         )
     return f"ended with {ended_with(ended)}" if ended and ended["exitCode"] else ""

@@ -1,7 +1,7 @@
-"""What stands in the way of an install: the cluster's facts against the release's needs.
+"""Obstacles to an install: the cluster's facts against the release's needs.
 
-Everything here is a function of data. A question that could not be asked is a finding too, and
-nothing is said of what its answer would have told.
+Everything here is a function of data. A question that these credentials may not ask is a finding
+too.
 """
 
 import re
@@ -34,7 +34,7 @@ _DEFAULT_INGRESS = "ingressclass.kubernetes.io/is-default-class"
 
 def findings(facts: Facts, needs: ClusterNeeds) -> list[PreflightFinding]:
     found = [*_server(facts), *kuberay_findings(facts, needs)]
-    # an upgrade replaces the release's own pods, so they are no hindrance to it
+    # an upgrade replaces the release's pods, so they do not count
     nodes = nodes_of(facts.nodes or [], facts.pods or [], (facts.namespace, facts.release))
     if facts.nodes is not None:
         found += gpu_findings(needs, nodes)
@@ -63,7 +63,7 @@ def findings(facts: Facts, needs: ClusterNeeds) -> list[PreflightFinding]:
 
 
 def _server(facts: Facts) -> Iterator[PreflightFinding]:
-    # managed clusters write 27+
+    # managed clusters return 27+
     minor = int(re.sub(r"\D.*", "", facts.version["minor"]))
     seen = facts.version.get("gitVersion", f"1.{minor}")
     if (1, minor) < OLDEST_KUBERNETES:
@@ -72,7 +72,7 @@ def _server(facts: Facts) -> Iterator[PreflightFinding]:
             "problem", "Kubernetes", seen, f"upgrade the cluster to {oldest} or later"
         )
     elif minor > facts.newest_known_minor:
-        newest = f"newer than the 1.{facts.newest_known_minor} that this Antefix knows"
+        newest = f"newer than the 1.{facts.newest_known_minor} that this Antefix was tested with"
         yield PreflightFinding("note", "Kubernetes", f"{seen}, {newest}")
     else:
         yield PreflightFinding("ok", "Kubernetes", seen)
@@ -104,11 +104,11 @@ def _ingress(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFinding]:
     if needs.ingress_class in names or (not needs.ingress_class and default):
         yield PreflightFinding("ok", "ingress class", needs.ingress_class or "the default")
         return
-    missing = f"{needs.ingress_class} is not there" if needs.ingress_class else "no default one"
+    missing = f"{needs.ingress_class} does not exist" if needs.ingress_class else "no default class"
     yield PreflightFinding(
         "problem",
         "ingress class",
-        f"{missing}; there is {some(names) or 'none'}",
+        f"{missing}; the cluster has {some(names) or 'none'}",
         "set ingress.className to one of them, or install an ingress controller",
     )
 
@@ -120,9 +120,9 @@ def _denied(facts: Facts) -> Iterator[PreflightFinding]:
             "warning",
             f"may not {verb} {resource}",
             f"these credentials may not {verb} {resource} {where}, so {_unseen(resource)}",
-            f"ask an administrator for {verb} on {resource}, or to run this",
+            f"ask an administrator for {verb} on {resource}, or to run this command",
         )
 
 
 def _unseen(resource: str) -> str:
-    return "nodes were taken to be empty" if resource == "pods" else "that was not looked at"
+    return "nodes were assumed empty" if resource == "pods" else "this was not checked"

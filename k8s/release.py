@@ -1,4 +1,4 @@
-"""A release's objects in a cluster: what `antefix k8s status` and `antefix k8s diff` look at."""
+"""The objects of a release in a cluster, for `antefix k8s status` and `antefix k8s diff`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class ClusterObjects:
-    """Plain objects; lists are empty where these credentials may not ask.
+    """Plain objects; lists are empty if these credentials may not read them.
 
-    `warnings` are events of the namespace; `deletions` those in which KubeRay says of a pod that
-    failed, and that it took away, how it ended.
+    `warnings` are events of the namespace. `deletions` are events in which KubeRay reports how a
+    deleted pod ended.
     """
 
     service: Object
@@ -32,7 +32,7 @@ class ClusterObjects:
 
 
 def release_of(cluster: Cluster, namespace: str, release: str) -> Object | None:
-    """Its RayService; without a name, the only one there is. Raises Problem."""
+    """Return the RayService; without a name, the only one in the namespace. Raises Problem."""
     labels = "app.kubernetes.io/name=antefix"
     if release:
         labels += f",app.kubernetes.io/instance={release}"
@@ -48,13 +48,13 @@ def release_name(service: Object) -> str:
 
 
 def parts_of(service: Object) -> tuple[Object, Object]:
-    """The active and the pending part of a RayService's status."""
+    """Return the active and the pending part of a RayService's status."""
     status = service.get("status", {})
     return status.get("activeServiceStatus", {}), status.get("pendingServiceStatus", {})
 
 
 def seen(cluster: Cluster, service: Object) -> ClusterObjects:
-    """Raises Problem."""
+    """Read the release's objects. Raises Problem."""
     namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
     labels = f"app.kubernetes.io/instance={release_name(service)}"
     denied: list[Denied] = []
@@ -93,7 +93,7 @@ def seen(cluster: Cluster, service: Object) -> ClusterObjects:
         stateful_sets=own("statefulsets", "apps/v1"),
         deployments=own("deployments", "apps/v1"),
         jobs=own("jobs", "batch/v1"),
-        # of the Service that clients have, which is called as the RayService
+        # of the Service for clients, which has the RayService's name
         slices=own("endpointslices", "discovery.k8s.io/v1", f"kubernetes.io/service-name={name}"),
         warnings=events("type=Warning"),
         deletions=events("reason=DeletedWorkerPod", "reason=DeletedHeadPod"),

@@ -1,4 +1,4 @@
-"""Whether the cluster's nodes hold the release, and what to do where they do not."""
+"""Check that the cluster's nodes have room for the release, and find remedies."""
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -17,7 +17,7 @@ _BYTES = {"memory", "ephemeral-storage"}
 def room_findings(
     needs: ClusterNeeds, nodes: Sequence[Node], nodes_come: bool
 ) -> Iterator[PreflightFinding]:
-    """For every group whether its first pods fit, and where they do what `k8s.room_later` says."""
+    """For every group, report whether its first pods fit. If they all fit, add `k8s.room_later`."""
     first = place([(group, group.count) for group in needs.groups], nodes)
     for placed in first.placed:
         title = f"room for {placed.group.name}"
@@ -34,7 +34,7 @@ def room_findings(
         if nodes_come:
             severity, remedy = (
                 "warning",
-                f"new nodes may come, as the autoscaler's settings say; {remedy}",
+                f"the autoscaler's settings allow new nodes; {remedy}",
             )
         yield PreflightFinding(
             severity, title, f"needs {_needs_in_words(placed.group, placed.wanted)}; {why}", remedy
@@ -70,7 +70,7 @@ def fit_as_json(needs: ClusterNeeds, nodes: Sequence[Node]) -> dict[str, Any]:
 
 
 def _misfit(placed: PlacedPods, fit: Fit, nodes: Sequence[Node]) -> tuple[str, str]:
-    """Why pods of a group have no node, and what to do."""
+    """Return why pods of a group have no node, and the remedy."""
     group = placed.group
     with_gpus = [n for n in nodes if not group.gpus or n.allocatable.get(group.gpu_resource)]
     matching = [node for node in with_gpus if not against(group, node)]
@@ -103,7 +103,7 @@ def _misfit(placed: PlacedPods, fit: Fit, nodes: Sequence[Node]) -> tuple[str, s
 def _no_node(group: PodGroup, nodes: Sequence[Node]) -> tuple[str, str]:
     if not nodes:
         has = f"no node with {group.gpu_resource}" if group.gpus else "no nodes"
-        plugin = ", or install the device plugin on those there are" if group.gpus else ""
+        plugin = ", or install the device plugin on existing ones" if group.gpus else ""
         return f"the cluster has {has}", f"add some{plugin}"
     reasons: dict[str, list[str]] = {}
     for node in nodes:
@@ -113,7 +113,7 @@ def _no_node(group: PodGroup, nodes: Sequence[Node]) -> tuple[str, str]:
 
 
 def _matching(group: PodGroup, nodes: Sequence[Node]) -> str:
-    """What to change where no node takes the group's pods."""
+    """Return the remedy if no node accepts the group's pods."""
     settings = _settings_for(group)
     otherwise = ".tolerations to what the nodes have, or change the nodes"
     without_term = [node for node in nodes if against(group, node) == NO_TERM]
@@ -129,7 +129,7 @@ def _matching(group: PodGroup, nodes: Sequence[Node]) -> str:
 
 
 def _proposed(nodes: Sequence[Node]) -> str:
-    """Labels that choose a kind of GPU, each with the nodes that have it; empty where none do."""
+    """Return labels that select a GPU kind, each with the nodes that have it; empty if none do."""
     return " or ".join(f"{label} ({some(names, 3)})" for label, names in selectors_of(nodes))
 
 
@@ -142,7 +142,7 @@ def _too_large(group: PodGroup, nodes: Sequence[Node]) -> tuple[str, str]:
             "pipeline_parallel_size instead, or add larger nodes",
         )
     lacks = [lacking(group, node.allocatable) for node in nodes]
-    # what every node lacks, or where each lacks something else, all of that
+    # the resources that every node lacks, otherwise all that any node lacks
     shown = [r for r in group.requests if all(r in of for of in lacks)] or sorted(
         {r for of in lacks for r in of}
     )

@@ -1,4 +1,5 @@
-"""Whether the nodes hold what a release becomes: grown, changed, or with a node less."""
+"""Check that the nodes have room for later states of a release: growth, changes, or the loss of a
+node."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -12,7 +13,7 @@ Counts = Mapping[str, int]
 def later_findings(
     needs: ClusterNeeds, nodes: Sequence[Node], nodes_come: bool
 ) -> Iterator[PreflightFinding]:
-    """Of a release whose first pods fit."""
+    """Report on a release whose first pods fit."""
     if not nodes_come:
         yield from _growth(needs, nodes)
         yield from _lost_node(needs, nodes)
@@ -22,9 +23,9 @@ def later_findings(
 
 
 def most_at_once(groups: Sequence[PodGroup], gpu_budget: float | None) -> Iterator[Counts]:
-    """Pods of each group when all have grown.
+    """Return the pods of each group at full growth.
 
-    Where the budget does not let all of them, once for each pool: that one has grown first.
+    If the budget does not allow all, return one case per pool, in which that pool has grown first.
     """
     most = {group.name: group.most for group in groups}
     if gpu_budget is None or _gpus(groups, most) <= gpu_budget:
@@ -58,14 +59,14 @@ def _growth(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFin
             yield PreflightFinding(
                 "note",
                 f"growth of {name}",
-                f"autoscaling may ask for {placed.wanted} pods, and there is room for "
+                f"autoscaling may request {placed.wanted} pods, but there is room for only "
                 f"{placed.wanted - placed.missing} while the others grow too",
                 f"add nodes, or lower {shared}fleet.pools.{name}.autoscaling.max_replicas",
             )
 
 
 def _lost_node(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
-    """Of pools that have fewer engines than they always should when one node is lost."""
+    """Report pools that fall below their minimum number of engines when one node is lost."""
     engines = [group for group in needs.groups if group.gpus]
     with_gpus = [
         node
@@ -107,7 +108,7 @@ def _rollout(
                 severity,
                 f"room for a rollout of {group.name}",
                 f"fleet.surge_percent {percent} starts {pods} more before it stops an old one, and "
-                "there is no room: a rollout would wait, the old engines serving on",
+                "there is no room: a rollout would wait, while the old engines serve",
                 "keep that room free, or set fleet.surge_percent: 0, which stops an engine first",
             )
 
@@ -123,8 +124,8 @@ def _upgrade(
         yield PreflightFinding(
             severity,
             "room for an upgrade",
-            "a change of pods brings up a second cluster, and there is no room for a second "
-            f"{some(short)}: the upgrade would wait, the old cluster serving on",
+            "a change of pods starts a second cluster, and there is no room for a second "
+            f"{some(short)}: the upgrade would wait, while the old cluster serves",
             "keep spare nodes for it, or set upgrade.strategy: None and delete the old RayCluster "
             "by hand",
         )

@@ -1,10 +1,12 @@
-"""What differs between two specs of a RayCluster, as KubeRay's hash would see it.
+"""Differences between two specs of a RayCluster, as KubeRay's hash sees them.
 
-KubeRay makes a second cluster when the hash of the wanted spec is another than that of the cluster
-that runs, and leaves out of it what Ray's autoscaler changes. Sources: 1.5 to 1.7,
+KubeRay starts a second cluster when the hash of the wanted spec differs from that of the running
+cluster. The hash excludes fields that Ray's autoscaler changes. Sources: 1.5 to 1.7,
 ray-operator/controllers/ray/utils/util.go, GenerateHashWithoutReplicasAndWorkersToDelete (in 1.5 in
-rayservice_controller.go); rayservice_controller.go, isClusterSpecHashEqual. A hash is of what Go
-makes of the text, so an empty field is none, and a quantity is a number.
+rayservice_controller.go); rayservice_controller.go, isClusterSpecHashEqual.
+
+The hash covers the object as Go parses it, so an empty field equals a missing one, and quantities
+are numbers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,16 +19,16 @@ from k8s.cluster import Object
 
 _OF_GROUPS = ("replicas", "minReplicas", "maxReplicas", "scaleStrategy")
 _OF_PODS_SINCE_1_6 = ("tolerations", "schedulingGates")
-# the API server's own, which are in what it keeps and not in what it is given
+# the API server's defaults, which a stored object has and a submitted one has not
 _DEFAULTS: Mapping[str, object] = {"numOfHosts": 1, "protocol": "TCP"}
 _QUANTITIES = ("requests", "limits")
-# by which key items of a list are the same thing
+# keys that identify an item of a list
 _NAMES = ("groupName", "name", "mountPath")
 
 
 @dataclass(frozen=True)
 class Change:
-    """`path` with dots; None: there is nothing. `where` is a group of pods, or empty: all."""
+    """A change. `path` has dots; None: no value. `where` is a group of pods; empty: all."""
 
     where: str
     path: str
@@ -36,14 +38,14 @@ class Change:
 
 @dataclass(frozen=True)
 class SpecChanges:
-    """`changes` make a second cluster; `added` groups alone are added to the one that runs."""
+    """`changes` start a second cluster; `added` are groups added to the running cluster."""
 
     changes: tuple[Change, ...]
     added: tuple[str, ...]
 
 
 def spec_changes(old: Object, new: Object, version: tuple[int, ...]) -> SpecChanges:
-    """Between two `rayClusterConfig`s, as that version of KubeRay, empty where unknown, has it."""
+    """Compare two `rayClusterConfig`s under this version of KubeRay, empty if unknown."""
     before, after = _hashed(old, version), _hashed(new, version)
     groups = before.pop("workerGroupSpecs", []), after.pop("workerGroupSpecs", [])
     names_before, names_after = ([group["groupName"] for group in of] for of in groups)
@@ -52,7 +54,7 @@ def spec_changes(old: Object, new: Object, version: tuple[int, ...]) -> SpecChan
         a, b = (next((g for g in of if g["groupName"] == name), None) for of in groups)
         if a is not None and b is not None:
             changes += [Change(name, _in_pod(path), *v) for path, *v in differences(a, b)]
-    # KubeRay counts groups from the first: only new last ones leave the others as they are
+    # KubeRay numbers groups from the first: only new groups at the end leave the others unchanged
     if names_after[: len(names_before)] != names_before:
         gone = [name for name in names_before if name not in names_after]
         come = [name for name in names_after if name not in names_before]
@@ -65,7 +67,7 @@ def spec_changes(old: Object, new: Object, version: tuple[int, ...]) -> SpecChan
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The path, with dots, of each smallest part that differs, with both values."""
+    """Return the path, with dots, of each smallest part that differs, with both values."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):
             yield from differences(old.get(key), new.get(key), f"{path}.{key}".lstrip("."))
@@ -120,7 +122,7 @@ def _as_go_has_it(data: Any, key: str = "") -> Any:
 
 
 def _quantity(text: Any) -> str:
-    """The same for the same amount."""
+    """Return equal values for equal amounts."""
     amount = parse_quantity(text)  # type: ignore[no-untyped-call]
     for suffix, unit in (("Gi", 2**30), ("Mi", 2**20)):
         if amount >= unit and amount % unit == 0:
@@ -129,7 +131,7 @@ def _quantity(text: Any) -> str:
 
 
 def _named(items: list[Any]) -> str:
-    """The key that tells the items apart; empty where none does."""
+    """Return the key that identifies the items; empty if there is none."""
     for key in _NAMES:
         names = [item.get(key) for item in items if isinstance(item, Mapping)]
         if len(names) == len(items) and None not in names and len({*names}) == len(names):

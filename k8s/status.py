@@ -1,7 +1,7 @@
-"""How a release is doing: `antefix k8s status`.
+"""The state of a release: `antefix k8s status`.
 
-`report` makes one picture of the release's objects, which is a function of data. What these
-credentials may not ask is missing from the picture, and `denied` names it.
+`report` is a function of the release's objects. Objects that these credentials may not read are
+missing, and `denied` names them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,8 @@ _JOB_NAME = "batch.kubernetes.io/job-name"
 
 @dataclass(frozen=True)
 class GroupStatus:
-    """`extra` pods are more than are wanted: Ray's autoscaler takes them away when they idle."""
+    """A group of pods. `extra` pods exceed the wanted number: Ray's autoscaler removes them when
+    idle."""
 
     name: str
     cluster: str
@@ -38,7 +39,8 @@ class GroupStatus:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """`state` is done, running or failed; `said` are the last lines of its pod that failed."""
+    """A job. `state` is done, running or failed; `said` are the last log lines of its failed
+    pod."""
 
     name: str
     state: str
@@ -48,10 +50,12 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class Report:
-    """`groups` are those of the active cluster, `coming` those of one that is to take its place,
-    `leaving` clusters that still have pods and are neither, with how many, `beside` Redis and the
-    like, `placeholders` of pools' warm nodes as ready of wanted, `endpoints` gateways that take
-    requests, `ended` pods that failed and are gone.
+    """The state of a release.
+
+    `groups`: those of the active cluster; `coming`: those of its successor; `leaving`: other
+    clusters that still have pods, with their number. `beside`: Redis and other workloads.
+    `placeholders`: ready and wanted placeholders of warm nodes by pool. `endpoints`: gateways that
+    accept requests. `ended`: pods that failed and were deleted.
     """
 
     name: str
@@ -97,7 +101,7 @@ def report(seen: ClusterObjects) -> Report:
     }
     everything = [*groups, *beside]
     endpoints = _endpoints(seen.slices)
-    # KubeRay may count engines among those that serve
+    # KubeRay may count engines among the serving pods
     is_reached = endpoints > 0 or any(no.resource == "endpointslices" for no in seen.denied)
     is_up = is_serving and is_reached and bool(groups)
     return Report(
@@ -122,8 +126,10 @@ def report(seen: ClusterObjects) -> Report:
 
 
 def _endpoints(slices: Sequence[Object]) -> int:
-    """A slice has no port `serve` where its pods have none: those of engines, in a Service that
-    selects them too. A gateway with addresses of two families is in two slices.
+    """Count the endpoints of gateways.
+
+    A slice has no port `serve` if its pods have none: those of engines, which a Service also
+    selects. A gateway with addresses of two families is in two slices.
     """
     return len(
         {
@@ -137,7 +143,7 @@ def _endpoints(slices: Sequence[Object]) -> int:
 
 
 def _heads(clusters: Sequence[Object]) -> Iterator[str]:
-    """Words for a head that is not ready, which holds back every change."""
+    """Return the message for a head that is not ready, which blocks every change."""
     for cluster in clusters:
         for condition in cluster.get("status", {}).get("conditions", ()):
             if condition["type"] == "HeadPodReady" and condition["status"] == "False":
@@ -215,7 +221,7 @@ def _component(owner: Object) -> str:
 
 
 def _labels_of_pods(owner: Object) -> Object:
-    """Of a Deployment's or StatefulSet's."""
+    """Return the state of a Deployment or StatefulSet."""
     labels: Object = owner["spec"]["template"]["metadata"].get("labels", {})
     return labels
 
@@ -230,7 +236,7 @@ def _condition(condition: Object) -> str:
 
 
 def _applications(of: Object) -> Iterator[str]:
-    """What Ray Serve says of its applications and deployments that do not run."""
+    """Return Ray Serve's messages about applications and deployments that do not run."""
     for name, app in of.get("applicationStatuses", {}).items():
         if app.get("status") != "RUNNING":
             yield _told(name, app)
@@ -240,19 +246,19 @@ def _applications(of: Object) -> Iterator[str]:
 
 
 def _told(name: str, of: Object) -> str:
-    """A message may hold a whole traceback, of which the reason is enough."""
+    """Return the reason in a message, which may contain a whole traceback."""
     message = of.get("message", "")
     words = gist(message) if "\n" in message else message
     return f"{name} {of.get('status', 'unknown')}: {words}".rstrip(": ")
 
 
 def _events(events: Sequence[Object], name: str) -> list[str]:
-    """The last warnings about the release's objects, whose names all begin with its own."""
+    """Return the last warnings about the release's objects, whose names all start with its name."""
     own = [one for one in events if one["involvedObject"].get("name", "").startswith(name)]
     lines = [
         f"{one['involvedObject']['kind']} {one['involvedObject']['name']}: "
         f"{one.get('reason', '')}: {' '.join(one.get('message', '').split())}"
         for one in sorted(own, key=when)
     ]
-    # the latest of those that say the same
+    # the latest of equal events
     return list(dict.fromkeys(reversed(lines)))[:_MOST_EVENTS][::-1]

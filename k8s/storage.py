@@ -1,4 +1,4 @@
-"""What preflight says of volumes: classes of claims, who may mount them, and room for weights."""
+"""Findings about volumes: classes of claims, access modes, and space for weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -14,11 +14,11 @@ _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _TITLE = "storage class"
 _MODELS = "models.pvc"
 _EPHEMERAL = "ephemeral-storage"
-# file systems of which every volume is as large as the whole
+# file systems in which every volume has the size of the whole
 _HEED_NO_SIZE = ("efs.csi.aws.com", "nfs.csi.k8s.io", "rancher.io/local-path")
-# of the documentation's storage classes, and nobody's
+# identifiers in the documentation's storage classes, which do not exist
 _EXAMPLES = ("fs-0123456789abcdef0",)
-# beyond the weights: tokenizers, and a revision that a later one replaces file by file
+# beyond the weights: tokenizers, and a revision that replaces another file by file
 _SPARE = Decimal("1.1")
 
 
@@ -37,22 +37,24 @@ def claim_findings(facts: Facts, claims: Sequence[Claim]) -> Iterator[PreflightF
             yield PreflightFinding(
                 "problem",
                 _TITLE,
-                f"the cluster has no default one, and {claim.value} is empty",
-                f"set {claim.value} to one of: {some(list(classes)) or 'none yet, so make one'}",
+                f"the cluster has no default class, and {claim.value} is empty",
+                f"set {claim.value} to one of: {some(list(classes))}"
+                if classes
+                else f"create a storage class, and set {claim.value} to it",
             )
         elif chosen not in classes:
             yield PreflightFinding(
                 "problem",
                 _TITLE,
-                f"{chosen} is not there; there is {some(list(classes)) or 'none'}",
-                f"set {claim.value} to one that is",
+                f"{chosen} does not exist; the cluster has {some(list(classes)) or 'none'}",
+                f"set {claim.value} to one that exists",
             )
         elif example := _example_in(classes[chosen]):
             yield PreflightFinding(
                 "problem",
                 _TITLE,
                 f"{chosen} has {example}, which is the documentation's example",
-                "make the class again with your own",
+                "recreate the class with your own",
             )
         elif claim.is_shared:
             yield PreflightFinding(
@@ -68,7 +70,7 @@ def claim_findings(facts: Facts, claims: Sequence[Claim]) -> Iterator[PreflightF
 
 
 def ownership_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFinding]:
-    """Of a claim that several nodes share: whether its driver gives it to the pods' group."""
+    """For a claim that several nodes share, check that its driver sets the pods' group."""
     classes = {of["metadata"]["name"]: of for of in facts.storage_classes or ()}
     drivers = {of["metadata"]["name"]: of for of in facts.csi_drivers or ()}
     for claim in needs.claims:
@@ -76,7 +78,7 @@ def ownership_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightF
         if not claim.is_shared or storage_class is None or needs.run_as is None:
             continue
         driver = drivers.get(storage_class["provisioner"])
-        # the API's own default, for which a shared volume is as None
+        # the API's default, which means None for a shared volume
         policy = (driver or {}).get("spec", {}).get("fsGroupPolicy", "ReadWriteOnceWithFSType")
         parameters = storage_class.get("parameters", {})
         if driver is None or policy == "File" or _lets_write(parameters, needs.run_as):
@@ -84,8 +86,8 @@ def ownership_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightF
         yield PreflightFinding(
             "warning",
             "owner of the volume",
-            f"{storage_class['provisioner']} gives a shared volume to no group (fsGroupPolicy "
-            f"{policy}), so podSecurity.fsGroup has no effect, and user {needs.run_as} may not "
+            f"{storage_class['provisioner']} sets no group on a shared volume (fsGroupPolicy "
+            f"{policy}); so podSecurity.fsGroup has no effect, and user {needs.run_as} may not "
             "be able to write there",
             f"let the class make volumes of user {needs.run_as}: EFS with uid and gid in its "
             f"parameters, Azure Files with mountPermissions, an NFS export with "
@@ -95,7 +97,7 @@ def ownership_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightF
 
 
 def size_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFinding]:
-    """Whether the claim for models holds what is downloaded into it."""
+    """Check that the claim for models is large enough for the downloads."""
     claims = [c for c in needs.claims if c.value.startswith(_MODELS) and c.size is not None]
     models = dict.fromkeys(model for of in needs.hub_models.values() for model in of)
     known = sum(model.bytes or 0 for model in models)
@@ -120,7 +122,7 @@ def size_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFindin
 
 
 def one_node_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
-    """Of a claim that one node mounts at a time: whether all who need it can be on one."""
+    """For a claim that one node mounts at a time, check that all its pods can be on one node."""
     claims = [c for c in needs.claims if c.value.startswith(_MODELS) and not c.is_shared]
     engines = [group for group in needs.groups if group.is_engine]
     if not claims or not engines:
@@ -135,20 +137,20 @@ def one_node_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Pr
             "models on one node",
             f"engines need {some(sorted(used), 3)}, and a ReadWriteOnce volume is on one node at "
             "a time",
-            f"set {shared}, or lower the fleet to what one node holds",
+            f"set {shared}, or reduce the fleet to one node",
         )
     elif len(may) > 1:
         yield PreflightFinding(
             "warning",
             "models on one node",
             f"engines may be on {some(sorted(may), 3)}, and a ReadWriteOnce volume is on one node "
-            "at a time: pods on another wait for ever",
+            "at a time: pods on another wait forever",
             f"set engine.nodeSelector to one node's kubernetes.io/hostname, or {shared}",
         )
 
 
 def disk_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
-    """Where each pod downloads its weights."""
+    """Report pools whose pods each download their weights."""
     if not needs.downloads:
         return
     for group in needs.groups:
@@ -174,13 +176,14 @@ def disk_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Prefli
 
 
 def _example_in(storage_class: Object) -> str:
-    """The parameter that is left as the documentation has it; empty where none is."""
+    """Return the parameter that still has the documentation's example; empty if there is none."""
     parameters = storage_class.get("parameters", {})
     return next((f"{key} {value}" for key, value in parameters.items() if value in _EXAMPLES), "")
 
 
 def _lets_write(parameters: Mapping[str, str], user: int) -> bool:
-    """Whether a class makes volumes of the user (EFS), or that all may write (NFS, Azure Files)."""
+    """Return whether a class creates volumes for the user (EFS), or writable for all (NFS, Azure
+    Files)."""
     permissions = parameters.get("mountPermissions", "")
     return parameters.get("uid") == str(user) or permissions.endswith(("2", "3", "6", "7"))
 
@@ -195,7 +198,7 @@ def _default_of(classes: Mapping[str, Object]) -> str:
 
 
 def _takers(group: PodGroup, nodes: Sequence[Node]) -> list[Node]:
-    """The nodes that a pod of the group may be on, were they empty."""
+    """Return the nodes on which a pod of the group could run if they were empty."""
     return [n for n in nodes if not against(group, n) and not lacking(group, n.allocatable)]
 
 

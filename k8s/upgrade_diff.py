@@ -1,8 +1,8 @@
-"""What an upgrade to other values would do: `antefix k8s diff`.
+"""The effects of an upgrade to other values: `antefix k8s diff`.
 
-Two things happen to a RayService. Ray Serve is given another fleet, which restarts nothing, or
-some pools' engines, or the gateways: `deployments.fleet.applications` knows. And KubeRay compares
-the pods' specs: where they differ it makes a second cluster, in which all starts anew.
+An upgrade changes a RayService in two ways. Ray Serve gets another fleet, which restarts nothing,
+some pools' engines, or the gateways: see `deployments.fleet.applications`. KubeRay compares the
+pods' specs, and starts a second cluster if they differ.
 """
 
 from collections import Counter
@@ -21,15 +21,16 @@ from k8s.spec_changes import Change, SpecChanges, differences, spec_changes
 
 _VERSION = "ray.io/kuberay-version"
 _POOL = "antefix/pool"
-# what is not printed: fleets may hold a token or a password there
+# values that are not printed: they may be a token or a password
 _SECRETS = (".env.", ".redis.url.")
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """`now` the release's pods have. `after` a second cluster has at first, or the pods that stay.
-    `meanwhile` both clusters have, or the pods with what `surge_percent` starts before it stops
-    others.
+    """GPUs of the release. `now`: those of its pods.
+
+    `after`: those of a new second cluster at first, or of the pods that stay. `meanwhile`: those of
+    both clusters, or of the pods with the surge of `surge_percent`.
     """
 
     now: int
@@ -39,9 +40,11 @@ class Gpus:
 
 @dataclass(frozen=True)
 class UpgradeDiff:
-    """`hot` changes of the fleet reach processes that run, `cold` ones restart `gateways` and the
-    engines of `pools` in place. `pods` make a second cluster, or where the strategy is None, wait
-    until the RayCluster is deleted; `added` groups of pods come to the cluster that runs.
+    """`hot` changes of the fleet reach running processes; `cold` ones restart `gateways` and the
+    engines of `pools` in place.
+
+    `pods` start a second cluster, or wait until the RayCluster is deleted if the strategy is None.
+    `added` groups of pods join the running cluster.
     """
 
     name: str
@@ -67,8 +70,8 @@ class UpgradeDiff:
 
 
 def upgrade_diff(seen: ClusterObjects, wanted: Object, needs: ClusterNeeds) -> UpgradeDiff:
-    """`seen` is the release as it is, `wanted` the RayService that Helm renders of the new values,
-    and `needs` what their pods need.
+    """`seen` is the current release, `wanted` the RayService that Helm renders of the new values,
+    and `needs` the needs of their pods.
     """
     metadata, spec = seen.service["metadata"], wanted["spec"]
     active, pending = (of.get("rayClusterName", "") for of in parts_of(seen.service))
@@ -97,8 +100,8 @@ def upgrade_diff(seen: ClusterObjects, wanted: Object, needs: ClusterNeeds) -> U
 
 @dataclass(frozen=True)
 class ServeChanges:
-    """What Ray Serve makes of another configuration; `hot` are paths of `changes`, `pools` those
-    whose engines restart.
+    """Return how Ray Serve applies another configuration. `hot` are paths of `changes`, `pools`
+    those whose engines restart.
     """
 
     changes: tuple[Change, ...]
@@ -129,8 +132,8 @@ def serve_changes(old: str, new: str) -> ServeChanges:
 
 
 def _starts_anew(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether all of it restarts: another chart's way to make applications, or one chart's that has
-    but one application.
+    """Return whether all applications restart: an older chart creates them differently, or has only
+    one.
     """
     old, new = (
         next(one for one in config["applications"] if one["name"] == GATEWAYS_APPLICATION)
@@ -145,7 +148,7 @@ def _within(path: str, sections: tuple[str, ...]) -> bool:
 
 
 def _shown(path: str, values: Sequence[Any]) -> Iterator[Any]:
-    """Of a whole section its keys."""
+    """Return the keys of a whole section."""
     for value in values:
         if value is None:
             yield None
@@ -156,7 +159,7 @@ def _shown(path: str, values: Sequence[Any]) -> Iterator[Any]:
 
 
 def _pod_changes(service: Object, cluster: Object | None, wanted: Object) -> SpecChanges:
-    """KubeRay compares with the cluster that comes up, or else with the one that runs."""
+    """Return the cluster with which KubeRay compares: the pending one, otherwise the active one."""
     if cluster is None:
         return spec_changes(service["spec"]["rayClusterConfig"], wanted, ())
     made_by = cluster["metadata"].get("annotations", {}).get(_VERSION, "")
@@ -183,5 +186,6 @@ def _gpus(pods: Sequence[Object], needs: ClusterNeeds, told: ServeChanges, moves
 
 
 def _stay(group: PodGroup, there: int) -> int:
-    """Pods of a pool whose cluster stays: the autoscaler keeps its number, within the bounds."""
+    """Return the pods of a pool whose cluster stays: the autoscaler keeps the number, within the
+    bounds."""
     return max(group.least, min(there, group.most)) if there else group.count

@@ -1,4 +1,5 @@
-"""The chart's values, its defaults with the user's files over them, and what Helm makes of them."""
+"""The chart's values (its defaults and the user's files over them), and the objects rendered from
+them."""
 
 import re
 import shutil
@@ -13,21 +14,23 @@ import yaml
 from common.errors import Problem
 
 _CHART = Path(__file__).parent.parent / "helm" / "antefix"
-# One that the chart takes: without a cluster Helm goes by the newest that it knows, and an old
-# Helm knows none of those.
+# A version that the chart accepts. Without a cluster Helm assumes the newest that it knows, which
+# is too old in an old Helm.
 _KUBERNETES = "1.30.0"
-# Where images are in what is rendered of values that do not say it. RFC 2606: there is none.
+# The registry of images in values that name none; RFC 2606 reserves it.
 NO_REGISTRY = "registry.invalid"
 
 
 def computed_values(given: Sequence[str]) -> dict[str, Any]:
-    """The chart's defaults with `given` over them, as Helm merges: options of `helm upgrade` that
-    give values. A pool that is null is gone, as in the chart. Raises Problem, in Helm's words.
+    """Return the chart's defaults with `given` merged over them by Helm's rules.
+
+    `given` are options of `helm upgrade` that set values. A null pool is removed, as in the chart.
+    Raises Problem with Helm's message.
     """
     if not _CHART.exists():
         raise Problem(
-            f"the chart is not at {_CHART}, and its defaults are needed",
-            "run this in a checkout of Antefix; a wheel does not hold the chart",
+            f"the chart, whose defaults are needed, is not at {_CHART}",
+            "run this in a checkout of Antefix; a wheel does not contain the chart",
         )
     with tempfile.TemporaryDirectory() as folder:
         chart = Path(folder)
@@ -45,16 +48,18 @@ def computed_values(given: Sequence[str]) -> dict[str, Any]:
 def rendered(
     given: Sequence[str], release: str, namespace: str, fleet: Path | None = None
 ) -> list[dict[str, Any]]:
-    """The objects that `helm install` would make; `fleet`, a fleet file, takes the place of the
-    values' own. Values that do not say where images are have them in NO_REGISTRY, for they tell
-    what room is needed all the same. Raises Problem in Helm's words.
+    """Return the objects that `helm install` would create.
+
+    `fleet`, a fleet file, replaces that of the values. If the values have no registry, NO_REGISTRY
+    is used, because the objects still show the required resources. Raises Problem with Helm's
+    message.
     """
     with tempfile.TemporaryDirectory() as folder:
         nowhere = Path(folder) / "nowhere.yaml"
         nowhere.write_text(yaml.safe_dump({"image": {"registry": NO_REGISTRY}}))
         given = ["--values", str(nowhere), *given]
         if fleet is not None:
-            # the null between them, or Helm would merge the two
+            # a null in between, because Helm would merge the two fleets
             none, own = Path(folder) / "none.yaml", Path(folder) / "own.yaml"
             none.write_text("fleet: null\n")
             own.write_text(yaml.safe_dump({"fleet": yaml.safe_load(fleet.read_bytes())}))
@@ -67,21 +72,21 @@ def _template(release: str, chart: Path, options: Sequence[str]) -> list[dict[st
     helm = shutil.which("helm")
     if helm is None:
         raise Problem(
-            "helm is not on PATH, and it says which pods the chart makes of the values",
-            "install Helm 4, which installs the chart too: https://helm.sh/docs/intro/install/",
+            "helm is not on PATH; it is needed to render the chart",
+            "install Helm 4: https://helm.sh/docs/intro/install/",
         )
     command = [helm, "template", release, str(chart), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Problem(
-            f"the values are not what the chart takes: {_in_one_line(done.stderr)}",
-            "correct them; helm/antefix/README.md has every key",
+            f"the chart rejects the values: {_in_one_line(done.stderr)}",
+            "correct them; helm/antefix/README.md lists every key",
         )
     return [of for of in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if of]
 
 
 def _in_one_line(error: str) -> str:
-    """What Helm says is wrong, without where in the chart it found out."""
+    """Return Helm's error, without its place in the chart."""
     said = re.sub(r"^Error: (execution error at \(\S+\): ?)?", "", error.strip())
     said = re.sub(r"(?<=: )cannot unmarshal yaml .*: json: .*", "it is not a mapping", said)
     said = re.sub(r"(?<=: )cannot unmarshal yaml .*: yaml:", "it is not YAML:", said)

@@ -1,10 +1,10 @@
-"""How many placeholder pods keep GPU nodes warm for each pool.
+"""The number of placeholder pods that keep GPU nodes warm for each pool.
 
-What the autoscaler expects by the time that a replica could serve is in `demand` already. A node
-takes longer than a replica, so room is kept for the same growth once more: pods for
-`forecast / arrivals x demand` replicas and the warm ones, less the pods that are there. The number
-grows at once and shrinks by one after it was too large for HOLD_S. It never exceeds what engines
-may still use, and is 0 everywhere while an engine's pod waits for a GPU.
+`demand` already includes the load expected once a new replica could serve. A node takes longer to
+start than a replica, so room is kept for the same growth once more: pods for `forecast / arrivals x
+demand` replicas and the warm ones, minus the existing pods. The number grows at once, and shrinks
+by one after it was too large for HOLD_S. It never exceeds the free GPUs of the engines, and is 0
+while an engine's pod waits for a GPU.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from math import ceil
 
 HOLD_S = 300.0
-# Replicas: growth by less is no reason to bring a node.
+# In replicas: for less growth, no node is added.
 SLACK = 0.1
 
 
 @dataclass(frozen=True)
 class WarmNodesPool:
-    """What the chart says of a pool that is autoscaled on GPUs."""
+    """The chart's settings of a pool that is autoscaled on GPUs."""
 
     name: str
     pods_per_replica: int
@@ -31,7 +31,7 @@ class WarmNodesPool:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the autoscaler decided: replicas to take traffic; requests a second, now and soon."""
+    """The autoscaler's decision: active replicas; requests per second, now and soon."""
 
     demand: int
     arrivals: float = 0.0
@@ -40,7 +40,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class PodCounts:
-    """A pool's pods that are there or coming, and its placeholders; `expected` None: not known."""
+    """A pool's pods that exist or start, and its placeholders; `expected` None: unknown."""
 
     pods: int
     placeholders: int
@@ -49,7 +49,7 @@ class PodCounts:
 
 @dataclass(frozen=True)
 class WarmNodesLimits:
-    """What binds all pools: placeholders of one, GPUs that the fleet's budget leaves free."""
+    """Limits of all pools: placeholders per pool, and GPUs that the fleet's budget leaves free."""
 
     max_per_pool: int
     free_gpus: float
@@ -58,7 +58,7 @@ class WarmNodesLimits:
 
 @dataclass(frozen=True)
 class WarmNodesDecision:
-    """Placeholders by pool, and since when those that have too many have them."""
+    """Placeholders by pool, and since when pools have too many."""
 
     placeholders: Mapping[str, int]
     too_many_since: Mapping[str, float]
@@ -71,7 +71,7 @@ def decide(
     too_many_since: Mapping[str, float],
     now: float,
 ) -> WarmNodesDecision:
-    """`now` and `too_many_since`: seconds of any clock that does not jump."""
+    """Compute the placeholders. `now` and `too_many_since`: seconds of any monotonic clock."""
     if limits.engine_waits:
         return WarmNodesDecision({pool.name: 0 for pool in pools}, {})
     counts, since = {}, dict(too_many_since)
@@ -98,11 +98,11 @@ def _wanted(pool: WarmNodesPool, of: PodCounts) -> int:
 
 
 def _replicas_soon(expected: Expected, most: int) -> int:
-    """To take traffic after the growth that is expected now, once more."""
+    """Return the active replicas after the expected growth, applied once more."""
     demand, arrivals, forecast = expected.demand, expected.arrivals, expected.forecast
     if forecast is None or not 0 < arrivals < forecast:
         return demand
-    # the least first: a quotient may be infinite
+    # the minimum first: a quotient may be infinite
     return ceil(min(most, forecast * demand / arrivals) - SLACK)
 
 
@@ -112,7 +112,7 @@ def _room(pool: WarmNodesPool, pods: int, max_per_pool: int) -> int:
 
 
 def _within(wanted: Mapping[WarmNodesPool, int], free_gpus: float) -> dict[str, int]:
-    """One after the other in turns, as long as the GPUs last."""
+    """Distribute the GPUs in turns, while they last."""
     granted = {pool.name: 0 for pool in wanted}
     for turn in range(max(wanted.values(), default=0)):
         for pool, count in wanted.items():

@@ -1,8 +1,9 @@
-"""Sizes the placeholder pods that keep GPU nodes warm: `python -m k8s.warm_nodes_controller`.
+"""Controller of the placeholder pods that keep GPU nodes warm: `python -m
+k8s.warm_nodes_controller`.
 
-Every PERIOD_S the one that holds the Lease asks a gateway what the autoscaler expects and
-Kubernetes for the engines' pods, and scales each pool's placeholders as `k8s.warm_nodes` decides.
-What cannot be asked changes nothing: it is asked again. ANTEFIX_WARM_NODES holds `Settings` as
+Every PERIOD_S the process with the Lease asks a gateway for the autoscaler's forecast and
+Kubernetes for the engines' pods. It scales each pool's placeholders as `k8s.warm_nodes` decides. If
+a question fails, nothing changes, and it is repeated. ANTEFIX_WARM_NODES contains `Settings` as
 JSON, written by the chart.
 """
 
@@ -35,7 +36,7 @@ CONFLICT = 409
 
 
 class NoStatus(Exception):
-    """A gateway did not say what is expected."""
+    """A gateway did not return a forecast."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Settings:
     gpu_budget: float | None = None
 
     def placeholders(self, pool: str) -> str:
-        """Name of the Deployment."""
+        """Return the name of the Deployment."""
         return f"{self.name}-placeholder-{pool}"
 
 
@@ -63,13 +64,13 @@ class PoolStatus:
 
 @dataclass(frozen=True)
 class FleetStatus:
-    """What is read of `GET /antefix/status`."""
+    """Read `GET /antefix/status`."""
 
     pools: dict[str, PoolStatus]
 
 
 class Controller:
-    """Scales the placeholders once for each `step`."""
+    """Scales the placeholders once per `step`."""
 
     def __init__(
         self, api: client.ApiClient, settings: Settings, leadership: Leadership, api_keys: Path
@@ -84,7 +85,7 @@ class Controller:
         self._missing = ""
 
     def step(self) -> None:
-        """Raises one of KUBERNETES_FAILURES."""
+        """Run one step. Raises one of KUBERNETES_FAILURES."""
         settings, now = self._settings, time.monotonic()
         pods = self._engine_pods()
         expected = self._expected()
@@ -127,7 +128,8 @@ class Controller:
         return (scale.spec.replicas if scale.spec else 0) or 0
 
     def _resize(self, pool: WarmNodesPool, replicas: int) -> bool:
-        """False: another may lead by now, and nothing was written."""
+        """Scale a Deployment. Return false if another process may lead by now, and nothing was
+        written."""
         scale, conflicts = {"spec": {"replicas": replicas}}, 0
         while self._leadership.holds():
             try:
@@ -143,11 +145,12 @@ class Controller:
         return False
 
     def _expected(self) -> Mapping[str, Expected]:
-        """Nothing of a pool that is not decided, of none when no gateway answers."""
+        """Return the expectations by pool. Pools without a decision are missing; it is empty if no
+        gateway answers."""
         try:
             pools = self._status().pools
         except NoStatus as missing:
-            self._say(f"no forecast, placeholders stay as they are: {missing}")
+            self._say(f"no forecast; placeholders stay as they are: {missing}")
             return {}
         self._say("")
         return {name: pool.autoscaler for name, pool in pools.items() if pool.autoscaler}
@@ -161,8 +164,8 @@ class Controller:
             return msgspec.json.decode(answer.data, type=FleetStatus)
         except (OSError, urllib3.exceptions.HTTPError, msgspec.MsgspecError) as error:
             raise NoStatus(f"{self._settings.status_url}: {error}") from None
-        except ValueError:  # whose message may hold the key
-            raise NoStatus(f"{self._api_keys} holds no key that can be sent") from None
+        except ValueError:  # the error's message may contain the key
+            raise NoStatus(f"{self._api_keys} contains no usable key") from None
 
     def _say(self, missing: str) -> None:
         if missing != self._missing:
@@ -171,9 +174,10 @@ class Controller:
 
 
 def first_key(text: str) -> str:
-    """Of `tenant=key` on lines or between commas, `#` being comments; empty where there is none.
+    """Return the first usable key of `tenant=key` lines or comma-separated entries, without `#`
+    comments.
 
-    A salted hash cannot be sent.
+    Empty if there is none. A salted hash is not usable.
     """
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
     entries = (entry.strip() for line in lines for entry in line.split(","))
@@ -191,7 +195,7 @@ def gpus_of(pod: Any, resource: str) -> int:
 
 
 def waits_for_gpu(pod: Any, resource: str) -> bool:
-    """Whether the scheduler found no node with enough of them."""
+    """Return whether the scheduler found no node with enough of the resource."""
     return any(
         condition.type == "PodScheduled"
         and condition.status == "False"
@@ -211,13 +215,13 @@ def run(
             try:
                 controller.step()
             except KUBERNETES_FAILURES as error:
-                logger.warning("nothing is changed until Kubernetes answers: %s", said(error))
+                logger.warning("nothing changes until Kubernetes answers: %s", said(error))
         stop.wait(period_s)
 
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    # it says each renewal
+    # it logs each renewal
     logging.getLogger("leaderelection").setLevel(logging.WARNING)
     settings = msgspec.json.decode(os.environ["ANTEFIX_WARM_NODES"], type=Settings)
     configuration = client.Configuration()
@@ -227,7 +231,7 @@ def main() -> None:
     leadership = Leadership(api, lease, settings.namespace, socket.gethostname())
     controller = Controller(api, settings, leadership, Path(os.environ["ANTEFIX_API_KEYS_FILE"]))
     stop = threading.Event()
-    # as a container's first process it would not end without
+    # the first process of a container ignores SIGTERM without a handler
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     run(controller, leadership, stop)
 

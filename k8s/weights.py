@@ -1,6 +1,6 @@
-"""What preflight says of a pool's weights on the GPUs that the cluster has for them.
+"""Findings about a pool's weights on the cluster's GPUs for it.
 
-The checks are those of `antefix config check`. What that already said is not said again.
+The checks are those of `antefix config check`, without findings that it has already reported.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from k8s.needs import ClusterNeeds, PodGroup
 
 
 def weights_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
-    """One or more for each pool on GPUs."""
+    """Yield one or more findings for each pool on GPUs."""
     groups = [group for group in needs.groups if group.is_engine and group.gpus]
     if not groups:
         return
@@ -45,8 +45,7 @@ def _unchecked(group: PodGroup, why: str) -> tuple[str, str]:
         return why, ""
     label = MODEL_LABELS[0]
     return (
-        "kernels and memory not checked: no label of its nodes, its nodeSelector or its affinity "
-        "names a GPU that is known",
+        "kernels and memory not checked: no node label, nodeSelector or affinity names a known GPU",
         f"set fleet.pools.{group.name}.resources.accelerator_type, such as A100-80G, or label the "
         f"nodes with {label}",
     )

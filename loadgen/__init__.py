@@ -1,1 +1,1 @@
-"""Load for any OpenAI API, open loop: who asks what and when, the client, what it measured."""
+"""Open-loop load for any OpenAI API: traffic, client and measurements."""

@@ -1,7 +1,7 @@
-"""When requests come: arrivals of a Poisson process, whose rate may change. Pure.
+"""Arrival times of a Poisson process with a changing rate. Pure.
 
-How many come is not left to chance: given their number, the arrivals of such a process are
-independent of each other, each with a density as the rate. So runs of one rate are of one size.
+The number of arrivals is fixed, so that runs of one rate have the same size. Given the number,
+arrivals of such a process are independent, with a density proportional to the rate.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ Arrivals = Callable[[random.Random], list[float]]
 
 
 def steady(count: float, seconds: float) -> Arrivals:
-    """`count` (rounded, at least one) within so many seconds."""
+    """Return `count` arrivals (rounded, at least one) within this many seconds."""
     return lambda rng: sorted(rng.uniform(0.0, seconds) for _ in range(_whole(count)))
 
 
 def ramp(first: float, last: float, seconds: float) -> Arrivals:
-    """From `first` a second to `last` a second, in a line. Neither is below 0, one is above."""
+    """Return arrivals with a rate that changes linearly from `first` to `last` per second.
+
+    Neither is below 0, and one is above.
+    """
     slope = (last - first) / seconds
 
     def when(share: float) -> float:
-        """By then, so much of all has come: first t + slope t²/2 = share of the whole."""
+        """Return the time by which this share of all has arrived: first t + slope t²/2 = share of
+        the total."""
         come = share * (first + last) / 2 * seconds
         # in the form that does not divide by the slope
         return 2 * come / (first + math.sqrt(max(0.0, first**2 + 2 * slope * come)))

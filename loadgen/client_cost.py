@@ -1,7 +1,7 @@
-"""What the client itself took, and whether it was the limit of what it measured.
+"""The cost of the client, and whether it limited the measurement.
 
-A client that has too little of a core sends late and reads late, and both look like a slow
-server. So a heartbeat tells how late the event loop is; sends tell it of themselves.
+A client without enough CPU time sends and reads late, and both look like a slow server. A heartbeat
+measures the delay of the event loop, and each request its own delay.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from loadgen.player import SentRequest
 from loadgen.summary import distribution, late_s, tail_of, ttft_s
 
 BEAT_S = 0.02
-# Of one core: the loop has no more.
+# Share of one core, which is all that the loop has.
 MOST_CPU = 0.7
-# A delay of so much, or of so much of the median TTFT where that is more, is no longer nothing.
+# A delay of this much, or of this share of the median TTFT if that is more, matters.
 MOST_LATE_S, MOST_LATE_OF_TTFT = 0.005, 0.05
 
 
 @dataclass
 class ClientWatch:
-    """`cpu_s`: of this process and all its threads; `lags_s`: by how much each beat was late."""
+    """`cpu_s`: of this process and all its threads; `lags_s`: the delay of each heartbeat."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -35,7 +35,7 @@ class ClientWatch:
 
 @contextlib.asynccontextmanager
 async def watched() -> AsyncIterator[ClientWatch]:
-    """Filled in when the block has ended."""
+    """Yield a watch that is complete when the block has ended."""
     watch = ClientWatch()
     beating = asyncio.create_task(_beat(watch.lags_s))
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
@@ -56,7 +56,7 @@ async def _beat(lags_s: array[float]) -> None:
 
 
 def cost(watch: ClientWatch, requests: Sequence[SentRequest]) -> dict[str, Any]:
-    """For the result, beside what was measured."""
+    """Return the client's cost for the result."""
     return {
         "cpu_s": round(watch.cpu_s, 3),
         "cpu_share_of_a_core": round(watch.cpu_s / watch.wall_s, 4),
@@ -67,7 +67,7 @@ def cost(watch: ClientWatch, requests: Sequence[SentRequest]) -> dict[str, Any]:
 
 
 def warnings(client: Mapping[str, Any], requests: Sequence[SentRequest]) -> list[str]:
-    """Why the client was the limit, in sentences; none where it was not."""
+    """Return sentences on how the client limited the measurement; empty if it did not."""
     found = []
     if (share := client["cpu_share_of_a_core"]) > MOST_CPU:
         found.append(

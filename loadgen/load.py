@@ -1,4 +1,4 @@
-"""What is offered in a run: a workload or a trace, when its requests come, and in which form."""
+"""The traffic of a run: a workload or a trace, its arrivals, and the form of its requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulator import traces
 
 @dataclass(frozen=True)
 class OfferedTraffic:
-    """`told`: of it, for the result. `example`: one of its requests."""
+    """Traffic. `told`: its description for the result. `example`: one of its requests."""
 
     told: dict[str, Any]
     plan: Callable[[RequestForm], list[PlannedSession]] = field(repr=False)
@@ -27,9 +27,10 @@ class OfferedTraffic:
 def of_workload(
     name: str, rate: float | None, ramp_to: float | None, seconds: float, lengths: float, seed: int
 ) -> OfferedTraffic:
-    """`rate`: requests a second, the workload's own where it is None. Raises Problem."""
+    """Return the traffic of a workload. `rate`: requests per second; None: the workload's default.
+    Raises Problem."""
     if name not in WORKLOADS:
-        raise Problem(f"there is no workload {name!r}", f"give one of {', '.join(WORKLOADS)}")
+        raise Problem(f"unknown workload {name!r}", f"use one of {', '.join(WORKLOADS)}")
     workload = WORKLOADS[name]
     first = rate or workload.rate
     if ramp_to is None:
@@ -52,18 +53,16 @@ def of_workload(
 def of_trace_file(
     file: Path, scale: float, seconds: float, lengths: float, seed: int
 ) -> OfferedTraffic:
-    """The first `seconds` of it, with `scale` times as many requests. Raises Problem."""
+    """Return the first `seconds` of a trace, with `scale` times its requests. Raises Problem."""
     trace = traces.read(file, seed).until(seconds)
     if not trace.requests:
-        raise Problem(
-            f"{file} has no request in its first {seconds:g} seconds", "give more --seconds"
-        )
+        raise Problem(f"{file} has no request in its first {seconds:g} seconds", "raise --seconds")
     if scale != 1.0:
         trace = trace.scaled(scale, seed)
     if not trace.requests:
         raise Problem(
             f"--scale {scale:g} leaves no request of {file} in its first {seconds:g} seconds",
-            "give more of either",
+            "raise either",
         )
     told = {
         "workload": file.name,

@@ -1,4 +1,4 @@
-"""A run's result as one HTML page that needs nothing else: figures, plots, and all as JSON."""
+"""The result of a run as one self-contained HTML page: figures, plots, and the data as JSON."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from loadgen.summary import e2e_s, gaps_s, tpot_s, ttft_s
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# More dots than these are drawn as pixels, or a page grows by 100 bytes a request.
+# More dots than this are drawn as pixels, because each dot adds 100 bytes to the page.
 MOST_DOTS = 2000
-# A curve of more points looks the same.
+# A curve with more points looks the same.
 MOST_POINTS = 1000
 
 _STYLE = """
@@ -39,7 +39,7 @@ svg { width: 100%; height: auto; }
 _NOTE = """Latencies count from when a request was due by the plan, not from when it was sent: a
 slow server delays no arrival, and a late client hides nothing (no coordinated omission). Later
 turns of a conversation are due when their user has thought about the answer before. Latencies are
-of requests that were answered to their end; failed requests hold no SLO."""
+of requests that were answered to their end; failed requests meet no SLO."""
 
 
 def page(result: Mapping[str, Any], requests: Sequence[SentRequest]) -> str:
@@ -54,7 +54,7 @@ def page(result: Mapping[str, Any], requests: Sequence[SentRequest]) -> str:
         for name, words in table.facts(result)
     )
     warnings = "".join(f'<p class="warning">{html.escape(w)}</p>' for w in result["warnings"])
-    # nothing in it ends the element that holds it
+    # no text in it can close the element
     data = json.dumps(result).replace("<", "\\u003c")
     return f"""<!doctype html>
 <html lang="en">
@@ -79,7 +79,7 @@ def page(result: Mapping[str, Any], requests: Sequence[SentRequest]) -> str:
 
 
 def offered(result: Mapping[str, Any]) -> str:
-    """One sentence: what was asked of whom, and when."""
+    """Return a sentence that describes the traffic and the target."""
     arrivals = {
         "poisson": "Poisson arrivals, {rate_per_s:g} requests a second",
         "ramp": "arrivals from {rate_per_s:g} to {ramp_to_per_s:g} requests a second",
@@ -93,7 +93,7 @@ def offered(result: Mapping[str, Any]) -> str:
 
 
 def plots(result: Mapping[str, Any], requests: Sequence[SentRequest]) -> str:
-    """An SVG element."""
+    """Return the plots as an SVG element."""
     file = io.StringIO()
     slo = (result["goodput"] or {"slo": {}})["slo"]
     whole = [request for request in requests if request.error is None]
@@ -137,7 +137,7 @@ def _under_way(axis: Axes, requests: Sequence[SentRequest]) -> None:
         color=TAIL,
         linewidth=1,
     )
-    axis.set(title="requests due and not ended", xlabel="s", ylim=(0, None))
+    axis.set(title="requests due but not finished", xlabel="s", ylim=(0, None))
 
 
 def _share(axis: Axes, title: str, figures: Sequence[float | None], slo_s: float | None) -> None:
@@ -149,7 +149,7 @@ def _share(axis: Axes, title: str, figures: Sequence[float | None], slo_s: float
     if slo_s is not None:
         axis.axvline(slo_s, color=LIMIT, linewidth=1)
     axis.set(
-        title=f"{title}: share that took at most so long",
+        title=f"{title}: share of requests that took at most this long",
         xlabel="s",
         ylim=(0, 1.02),
         xlim=(0, None),
@@ -157,7 +157,7 @@ def _share(axis: Axes, title: str, figures: Sequence[float | None], slo_s: float
 
 
 def _thinned(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Their first and last, and points between in equal steps."""
+    """Return the first and last point, and points between them in equal steps."""
     step = max(1, len(xs) // MOST_POINTS)
     places = [*range(0, len(xs), step), *([len(xs) - 1] if xs else [])]
     return [xs[i] for i in places], [ys[i] for i in places]

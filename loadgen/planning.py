@@ -1,4 +1,4 @@
-"""Conversations and recorded traces as the requests that are sent for them."""
+"""Requests planned from conversations and recorded traces."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from loadgen.workloads import WORDS, ChatTurn, Conversation, Message
 from simulator.traces import Request, Trace
 
 PATH = "/chat/completions"
-# A block's text is a part of these words, told from the others by a few of its own.
+# A block's text is a range of these words, and a few words that identify it.
 POOL_WORDS, OWN_WORDS = 1 << 16, 4
 
 
 @dataclass(frozen=True)
 class RequestForm:
-    """How requests are written. Every prompt begins with `run_id`, so that caches hold nothing of
-    another run. `fields` are put into every body; one that is None takes a field away."""
+    """The form of requests.
+
+    Every prompt starts with `run_id`, so that caches have nothing of another run. `fields` are set
+    in every body; None removes a field.
+    """
 
     model: str
     run_id: str
@@ -40,7 +43,7 @@ class RequestForm:
             "stream_options": {"include_usage": True},
         }
         if turn.tools:
-            # the answer is written beforehand: an engine that may call a tool changes its length
+            # the answer is generated beforehand: an engine that may call a tool changes its length
             body |= {"tools": turn.tools, "tool_choice": "none"}
         return {name: value for name, value in {**body, **self.fields}.items() if value is not None}
 
@@ -60,8 +63,10 @@ def of_conversations(talks: Sequence[Conversation], form: RequestForm) -> list[P
 
 
 def of_trace(trace: Trace, form: RequestForm, scale: float = 1.0) -> list[PlannedSession]:
-    """A session for each request, with so many words as it has tokens, `scale` times. Equal
-    blocks have equal words; what is in no block is its own."""
+    """Return a session for each request, with one word per token, times `scale`.
+
+    Equal blocks have equal words; text outside of blocks is unique.
+    """
     pool = random.Random("pool").choices(WORDS, k=POOL_WORDS)
     block_words = max(1, round((trace.block_tokens or 1) * scale))
 

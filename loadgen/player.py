@@ -1,9 +1,9 @@
-"""Sends requests when they are due, open loop, and notes when each of their tokens came.
+"""Send requests when they are due, open loop, and record the arrival time of each token.
 
-An arrival never waits for an earlier answer; only a session's next request does, as a person does.
-All times count from when a request was due, so a late client cannot flatter a slow server: there
-is no coordinated omission. How late it was sent is noted beside. A request that fails is noted,
-with the reason, and the others go on.
+An arrival never waits for an earlier answer; only the next request of a session does, like a
+person. Times start when a request was due, so that a late client does not flatter a slow server:
+there is no coordinated omission. The client's delay is recorded separately. A failed request is
+recorded with its reason, and the others continue.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import msgspec
 
 from loadgen.token_stream import BadStream, TokenStream
 
-# A body is made so long before it is due, that making it makes nothing late.
+# A body is made this long before it is due, so that making it delays no request.
 PREPARE_S = 0.25
-# Nobody waits longer for one answer.
+# The longest wait for one answer.
 TIMEOUT_S = 300.0
-# What is shown of an error.
+# The length of an error that is shown.
 REASON_CHARACTERS = 300
 CACHED_HEADER = "x-antefix-cached-tokens"
 
@@ -33,8 +33,8 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True)
 class PlannedRequest:
-    """Sent `think_s` after the answer to the one before it in its session. `body` is called
-    shortly before."""
+    """A request, sent `think_s` after the answer to the previous one in its session. `body` is
+    called shortly before."""
 
     path: str
     body: Callable[[], Mapping[str, Any]]
@@ -44,7 +44,7 @@ class PlannedRequest:
 
 @dataclass(frozen=True)
 class PlannedSession:
-    """Its first request is due at `arrives_at`, whatever else goes on."""
+    """A session. Its first request is due at `arrives_at`, regardless of other sessions."""
 
     name: str
     arrives_at: float
@@ -53,12 +53,13 @@ class PlannedSession:
 
 @dataclass(frozen=True)
 class SentRequest:
-    """What came of one. Times in seconds from the start of the run.
+    """The result of one request. Times in seconds from the start of the run.
 
-    `token_times_s`: of each event that brought tokens; `output_tokens` and those of the prompt as
-    the server counts, None where it does not tell. `status` 0: no answer began. `error`: what
-    kind of failure, None for a whole answer. `headers`: of the answer's those that begin with x-,
-    and retry-after, in lower case."""
+    `token_times_s`: the time of each event with tokens. `output_tokens` and the prompt's tokens are
+    the server's counts, None if it does not report them. `status` 0: no answer started. `error`:
+    the kind of failure, None for a whole answer. `headers`: those of the answer that start with x-,
+    and retry-after, in lower case.
+    """
 
     session: str
     turn: int
@@ -77,7 +78,7 @@ class SentRequest:
 
 
 class Clock:
-    """Seconds since it was made, of a clock that nobody sets."""
+    """Seconds since its creation, on a monotonic clock."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
@@ -92,8 +93,10 @@ class Clock:
 
 
 class Player:
-    """Plays sessions against the API whose paths begin at `url`. `sent` and `ended` are how many
-    requests were, `failed` how many of these failed: for who looks meanwhile."""
+    """Plays sessions against the API at `url`.
+
+    Observers can read the numbers of requests `sent`, `ended` and `failed` meanwhile.
+    """
 
     def __init__(
         self,
@@ -111,7 +114,8 @@ class Player:
         self.sent = self.ended = self.failed = 0
 
     async def play(self, sessions: Sequence[PlannedSession]) -> list[SentRequest]:
-        """What came of each request, in the order of sessions and their turns."""
+        """Play the sessions. Return the result of each request, in the order of sessions and their
+        turns."""
         tasks: dict[int, asyncio.Task[list[SentRequest]]] = {}
         in_order = sorted(range(len(sessions)), key=lambda i: sessions[i].arrives_at)
         async with asyncio.TaskGroup() as group:
@@ -159,7 +163,7 @@ class Player:
                         stream.feed(chunk)
                     stream.end()
         except TimeoutError:
-            error, reason = "timeout", f"no end within {self._timeout_s:g} s"
+            error, reason = "timeout", f"not finished within {self._timeout_s:g} s"
         except BadStream as bad:
             error, reason = bad.kind, str(bad)
         except aiohttp.ClientConnectorError as failed:
@@ -192,14 +196,15 @@ def _told(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _cached_tokens(stream: TokenStream, told: Mapping[str, str]) -> int | None:
-    """Of the usage, where vLLM was told to tell it there, else of a header of ours."""
+    """Return cached tokens from vLLM's usage if it reports them, otherwise from Antefix's
+    header."""
     if stream.cached_tokens is None and (header := told.get(CACHED_HEADER, "")).isdigit():
         return int(header)
     return stream.cached_tokens
 
 
 def _reason(body: bytes) -> str:
-    """What an error's body says, in OpenAI's form or any."""
+    """Return the message of an error's body, in OpenAI's form or any other."""
     with contextlib.suppress(msgspec.MsgspecError, KeyError, TypeError):
         return str(msgspec.json.decode(body)["error"]["message"])
     return body.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""One run of load on an API: first whether it is there, then the load. Raises Problem."""
+"""One run of load on an API: check that it answers, then send the load. Raises Problem."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from loadgen.player import PlannedSession, Player, SentRequest
 from loadgen.workloads import ChatTurn, Conversation, Message
 
 CHECK_WITHIN_S = 60.0
-# Shorter than servers keep idle connections: one that is just being closed fails a request.
+# Shorter than servers keep idle connections: a request on a connection that is being closed fails.
 KEEP_IDLE_S = 4.0
 LOOK_EVERY_S = 0.25
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -28,7 +28,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True)
 class OpenAiApi:
-    """`url` has paths such as /models below it."""
+    """An API. `url` has paths such as /models below it."""
 
     url: str
     headers: Mapping[str, str]
@@ -42,8 +42,8 @@ class OpenAiApi:
             is_one = False
         if not is_one:
             raise Problem(
-                f"{base_url!r} is no address of an OpenAI API",
-                "give --base-url one like http://127.0.0.1:8000/v1",
+                f"{base_url!r} is not the address of an OpenAI API",
+                "pass --base-url, such as http://127.0.0.1:8000/v1",
             )
         return cls(base_url.rstrip("/"), {"authorization": f"Bearer {api_key}"})
 
@@ -59,16 +59,16 @@ class OpenAiApi:
             yield http
 
     async def model(self, http: aiohttp.ClientSession, wanted: str | None) -> str:
-        """The one that is wanted, or its first."""
+        """Return the requested model, or the API's first."""
         models = await self._models(http, may_lack=wanted is not None)
         if wanted is None:
             if not models:
-                raise Problem(f"{self.url} serves no model", "start one there, or give --model")
+                raise Problem(f"{self.url} serves no model", "start one there, or pass --model")
             return models[0]
         if models and wanted not in models:
             raise Problem(
                 f"{self.url} has no model {wanted!r}; it has {', '.join(models)}",
-                "give one of these as --model",
+                "pass one of these as --model",
             )
         return wanted
 
@@ -95,10 +95,11 @@ class OpenAiApi:
                 "check --base-url, and that the server runs",
             ) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise self._not_openai("answers with something else than a list of models") from error
+            raise self._not_openai("does not return a list of models") from error
 
     async def try_out(self, http: aiohttp.ClientSession, form: RequestForm, turn: ChatTurn) -> None:
-        """One short request as those that will be sent, on no account. `turn`: one of those."""
+        """Send one short request like those of the run, without counting it. `turn`: one of
+        those."""
         hello = replace(turn, messages=(Message("user", "Say hello."),), think_s=0.0)
         sessions = of_conversations([Conversation("trial", 0.0, (hello,))], form)
         (sent,) = await Player(http, self.url, self.headers).play(sessions)
@@ -110,13 +111,13 @@ class OpenAiApi:
         if sent.status == 404:
             raise Problem(
                 f"{self.url}/chat/completions answers 404: {said}",
-                "give the --base-url of an OpenAI API, up to /v1, and a --model that it has",
+                "pass the --base-url of an OpenAI API, up to /v1, and a --model that it has",
             )
         remedies = {
-            "http_400": "take the field away that it does not know, as --body"
-            " '{\"ignore_eos\": null}' does, or give the one that it wants",
+            "http_400": "remove the field that it does not know, as --body"
+            " '{\"ignore_eos\": null}' does, or add the one that it requires",
             "connect": "check --base-url, and that the server runs",
-            "incomplete": "give the --base-url of an API that streams",
+            "incomplete": "pass the --base-url of an API that streams",
         }
         raise Problem(
             f"{self.url} did not answer a first request ({sent.error}): {said}",
@@ -126,13 +127,13 @@ class OpenAiApi:
     def _key_refused(self, status: int) -> Problem:
         return Problem(
             f"{self.url} refuses the API key with {status}",
-            "set OPENAI_API_KEY, or give --api-key",
+            "set OPENAI_API_KEY, or pass --api-key",
         )
 
     def _not_openai(self, what: str) -> Problem:
         return Problem(
             f"{self.url}/models {what}: this is not an OpenAI API",
-            "give the --base-url of one, up to /v1; where it only lists no models, give --model",
+            "pass the --base-url of one, up to /v1; if it just does not list models, pass --model",
         )
 
 
@@ -143,9 +144,10 @@ async def offer(
     timeout_s: float,
     on_look: Callable[[Player], Any],
 ) -> tuple[list[SentRequest], ClientWatch]:
-    """What came of each request. `on_look` is shown the player now and then."""
+    """Send the load, and return the result of each request. `on_look` gets the player from time to
+    time."""
     _allow_connections()
-    # what was made so far stays, so collecting garbage has less to look at
+    # objects made so far are kept, so garbage collection has less to look at
     gc.collect()
     gc.freeze()
     player = Player(http, api.url, api.headers, timeout_s)
@@ -168,6 +170,6 @@ async def offer(
 
 
 def _allow_connections() -> None:
-    """As many files as the system lets this process have: each request under way is one."""
+    """Raise the limit of open files as far as the system allows: each running request needs one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,14 +1,14 @@
-"""What a run's requests add up to. Pure.
+"""The summary of a run's requests. Pure.
 
-Latencies are of requests that were answered to their end, in seconds from when each was due:
+Latencies are those of complete answers, in seconds from when each request was due:
 
-    TTFT  to the first event that brought a token
+    TTFT  to the first event with a token
     TPOT  of each token after the first: (last - first token's time) / (output tokens - 1)
-    gap   between two events that brought tokens; all gaps of all requests
+    gap   between two events with tokens; all gaps of all requests
     e2e   to the end of the answer
 
-Goodput counts what held every promise of the SLO; a request that failed held none. Rates are over
-`duration_s`, from when the first request was due to the end of the last.
+Goodput counts requests that met every objective of the SLO; failed requests met none. Rates are
+over `duration_s`, from when the first request was due to the end of the last.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PERCENTS = (50, 90, 95, 99)
 
 @dataclass(frozen=True)
 class LatencySlo:
-    """Seconds that are promised, None where nothing is."""
+    """Objectives in seconds; None: no objective."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -39,7 +39,7 @@ class LatencySlo:
         first_s, per_token_s = ttft_s(of), tpot_s(of)
         return (
             (self.ttft_s is None or (first_s is not None and first_s <= self.ttft_s))
-            # an answer of one token has no further ones
+            # an answer of one token has no time per token
             and (self.tpot_s is None or per_token_s is None or per_token_s <= self.tpot_s)
             and (self.e2e_s is None or e2e_s(of) <= self.e2e_s)
         )
@@ -54,7 +54,7 @@ def ttft_s(of: SentRequest) -> float | None:
 
 
 def tpot_s(of: SentRequest) -> float | None:
-    """None of an answer of fewer than two tokens."""
+    """Return the TPOT; None for an answer of fewer than two tokens."""
     tokens = output_tokens(of)
     if tokens < 2 or not of.token_times_s:
         return None
@@ -66,7 +66,7 @@ def e2e_s(of: SentRequest) -> float:
 
 
 def output_tokens(of: SentRequest) -> int:
-    """As the server counts; else one for each event that brought some."""
+    """Return the server's count of output tokens, otherwise the number of events with tokens."""
     return len(of.token_times_s) if of.output_tokens is None else of.output_tokens
 
 
@@ -75,13 +75,15 @@ def gaps_s(of: SentRequest) -> list[float]:
 
 
 def late_s(of: SentRequest) -> float:
-    """How late it was sent, which the latencies above include."""
+    """Return the client's delay in sending the request, which the latencies above include."""
     return max(0.0, of.sent_s - of.due_s)
 
 
 def distribution(figures: Iterable[float | None]) -> dict[str, float] | None:
-    """Mean, percentiles and the largest; None of nothing. There is no p99 of fewer than 300: it
-    would be one of the largest few."""
+    """Return mean, percentiles and maximum; None for no values.
+
+    With fewer than 300 values there is no p99, because it would be one of the largest few.
+    """
     ordered = sorted(figure for figure in figures if figure is not None)
     if not ordered:
         return None
@@ -97,13 +99,13 @@ def distribution(figures: Iterable[float | None]) -> dict[str, float] | None:
 
 
 def tail_of(of: Mapping[str, float]) -> tuple[int, float]:
-    """Which percentile tells a distribution's tail, 99 or 90, and its figure."""
+    """Return the percentile of a distribution's tail, 99 or 90, and its value."""
     percent = 99 if "p99" in of else 90
     return percent, of[f"p{percent}"]
 
 
 def summary(requests: Sequence[SentRequest], slo: LatencySlo) -> dict[str, Any]:
-    """One JSON object, of at least one request."""
+    """Return the summary of at least one request as a JSON object."""
     whole = [request for request in requests if request.error is None]
     duration_s = max(r.ended_s for r in requests) - min(r.due_s for r in requests)
     tokens = sum(map(output_tokens, whole))
@@ -137,14 +139,15 @@ def summary(requests: Sequence[SentRequest], slo: LatencySlo) -> dict[str, Any]:
 
 
 def cached_ratio(requests: Iterable[SentRequest]) -> float | None:
-    """The share of their prompts' tokens that engines had cached; None where no server tells."""
+    """Return the share of prompt tokens that engines had cached; None if no server reports it."""
     told = [r for r in requests if r.cached_tokens is not None and r.prompt_tokens]
     prompts = sum(request.prompt_tokens or 0 for request in told)
     return _figure(sum(r.cached_tokens or 0 for r in told) / prompts) if prompts else None
 
 
 def errors(requests: Iterable[SentRequest]) -> Mapping[str, Mapping[str, Any]]:
-    """By kind, the most frequent first: how many, and what the first said."""
+    """Return errors by kind, the most frequent first: their number, and the message of the
+    first."""
     failed = [request for request in requests if request.error is not None]
     counts = Counter(request.error or "" for request in failed)
     first: dict[str, str] = {}
@@ -154,11 +157,11 @@ def errors(requests: Iterable[SentRequest]) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _sum(figures: Iterable[int | None]) -> int | None:
-    """None where nobody told."""
+    """Return the sum; None if no value was reported."""
     told = [figure for figure in figures if figure is not None]
     return sum(told) if told else None
 
 
 def _figure(value: float) -> float:
-    """To a microsecond, or a millionth."""
+    """Round to a microsecond, or a millionth."""
     return round(value, 6)

@@ -1,4 +1,4 @@
-"""A run's result in words, for a terminal."""
+"""The result of a run as text, for a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROMISES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "end to end"}
 
 
 def rows(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """A latency and its figures in ms, a row each; nothing of what was never measured."""
+    """Yield a row per latency with its figures in ms, without those that were never measured."""
     for key, name in LATENCIES.items():
         if figures := result[key]:
             yield (
@@ -23,7 +23,7 @@ def rows(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def facts(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is no latency, with its name."""
+    """Yield the other facts with their names."""
     failed = result["requests"] - result["completed"]
     yield (
         "requests",
@@ -33,23 +33,23 @@ def facts(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for kind, error in result["errors"].items():
         yield kind, f"{error['count']}; the first: {error['first']}"
     yield "answers", f"{result['requests_per_s']:.2f} a second"
-    by = " (events, for the server does not count them)"
+    by = " (events, because the server does not count tokens)"
     yield (
         "output tokens",
         f"{result['output_tokens']}, {result['output_tokens_per_s']:.1f} a second"
         + (by if result["output_tokens_counted_by"] == "events" else ""),
     )
     if (prompts := result["prompt_tokens"]) is None:
-        yield "prompt tokens", "the server does not tell"
+        yield "prompt tokens", "the server does not report it"
     else:
         yield "prompt tokens", f"{prompts}, {prompts / result['duration_s']:.1f} a second"
     cached = result["cached_ratio"]
-    yield "cached", "the server does not tell" if cached is None else f"{cached:.3f} of them"
+    yield "cached", "the server does not report it" if cached is None else f"{cached:.3f} of them"
     if goodput := result["goodput"]:
         slo = ", ".join(f"{PROMISES[name]} {value:g} s" for name, value in goodput["slo"].items())
         yield (
             "goodput",
-            f"{goodput['share']:.1%} of requests held {slo}: {goodput['requests_per_s']:.2f}"
+            f"{goodput['share']:.1%} of requests met {slo}: {goodput['requests_per_s']:.2f}"
             " a second",
         )
     client = result["client"]

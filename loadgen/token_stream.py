@@ -1,8 +1,8 @@
-"""A streamed answer of an OpenAI API, read as it comes: when tokens came, and how many.
+"""A streamed answer of an OpenAI API, read as it arrives: the times and number of tokens.
 
-An event brings tokens where it has text, content, reasoning or a tool's call. An empty text counts
-too, since a special token or half a character is a token, but for the empty one that comes with
-the role, ahead of all tokens. Raises BadStream for what is no whole stream.
+An event has tokens if it has text, content, reasoning or a tool's call. An empty text counts too,
+because a special token or half a character is a token. The exception is the empty text with the
+role, before all tokens. Raises BadStream for an incomplete stream.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DONE = b"[DONE]"
 
 
 class BadStream(Exception):
-    """`kind`: "incomplete", "malformed" or "stream_error", which the server tells in an event."""
+    """`kind`: "incomplete", "malformed", or "stream_error" for an error event of the server."""
 
     def __init__(self, kind: str, what: str) -> None:
         super().__init__(what)
@@ -64,7 +64,7 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 class TokenStream:
-    """`now` tells the time of what is being fed."""
+    """A stream. `now` returns the time of the bytes that are fed."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -84,7 +84,7 @@ class TokenStream:
                 self._event(line[len(b"data:") :].strip(), came_s)
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """End the stream."""
         if not self._is_whole:
             what = "before its end" if self._has_events else "without an event: is it a stream?"
             raise BadStream("incomplete", f"the answer ended {what}")
@@ -98,7 +98,7 @@ class TokenStream:
             event = _decode(data)
         except msgspec.MsgspecError as error:
             raise BadStream(
-                "malformed", f"{data[:80]!r} is no event of a stream: {error}"
+                "malformed", f"{data[:80]!r} is not an event of a stream: {error}"
             ) from None
         if event.error is not None:
             raise BadStream("stream_error", _message(event.error))

@@ -1,16 +1,16 @@
-"""The traffic of people and programs who ask: who says what, and when. Pure.
+"""The traffic of people and programs: conversations and their times. Pure.
 
-Every workload is a list of conversations, made from a seed alone, so that each server gets the
-same words at the same times. Assistants' turns are written beforehand as well: what an engine
-really answers then changes neither the next prompt nor its length.
+Every workload is a list of conversations, generated from a seed, so that each server gets the same
+words at the same times. Assistants' turns are generated beforehand too, so that an engine's real
+answer changes neither the next prompt nor its length.
 
-    multi_turn      long private conversations: only a conversation's own past helps
+    multi_turn      long private conversations: only a conversation's own past is reusable
     shared_system   a few applications, each with a long system prompt and one-off questions
     hot_prefix      one long prefix takes half of the traffic, the rest is private
-    short           prompts shorter than a segment: nothing can be cached
-    no_reuse        long prompts that share nothing
-    long_documents  a long document of one's own, and a few questions about it
-    agents          a few agents, each with its tools; calls of tools and what they gave follow fast
+    short           prompts shorter than a segment: none can be cached
+    no_reuse        long prompts without common parts
+    long_documents  a long private document, and a few questions about it
+    agents          a few agents, each with its tools; tool calls and results follow quickly
 
 One word is about one token; lengths are in words, times in seconds.
 """
@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from loadgen.arrivals import Arrivals, steady
 
-# Rates are for two cores: about half of what they can compute if every prefix is found.
+# Rates are for two cores: about half of what they can compute if every prefix is cached.
 TURNS, THINK_S = 6, (0.5, 1.5)
 APPLICATIONS = 6
 HOT_SHARE = 0.5
@@ -47,7 +47,7 @@ WORDS = _VOCABULARY.split()
 
 @dataclass(frozen=True)
 class Message:
-    """`more`: what it has beside these, such as calls of tools."""
+    """A message. `more`: other fields, such as tool calls."""
 
     role: str
     content: str
@@ -59,9 +59,10 @@ class Message:
 
 @dataclass(frozen=True)
 class ChatTurn:
-    """One request: the chat so far, sent `think_s` after the answer to the turn before.
+    """One request: the chat so far, sent `think_s` after the answer to the previous turn.
 
-    `answer_tokens`: how long its answer is, where that is known beforehand."""
+    `answer_tokens`: the length of its answer, if it is known beforehand.
+    """
 
     messages: tuple[Message, ...]
     think_s: float = 0.0
@@ -71,7 +72,8 @@ class ChatTurn:
 
 @dataclass(frozen=True)
 class Conversation:
-    """Its first turn is sent at `arrives_at`, whatever else goes on. Names sort by arrival."""
+    """A conversation. Its first turn is sent at `arrives_at`, regardless of others. Names sort by
+    arrival."""
 
     name: str
     arrives_at: float
@@ -79,7 +81,7 @@ class Conversation:
 
 
 class Words:
-    """Random words; `scale`: so many times as long as a workload says."""
+    """Random words. `scale`: factor on the lengths of a workload."""
 
     def __init__(self, rng: random.Random, scale: float) -> None:
         self._rng = rng
@@ -91,7 +93,7 @@ class Words:
 
 
 class Maker(Protocol):
-    """Conversations, each with its arrival; arrivals are in order."""
+    """Generates conversations for arrivals, which are in order."""
 
     def __call__(
         self, rng: random.Random, words: Words, arrivals: Arrivals
@@ -100,8 +102,8 @@ class Maker(Protocol):
 
 @dataclass(frozen=True)
 class ChatWorkload:
-    """`rate`: requests a second where nothing else is said; `turns` of a conversation, which
-    takes `lasts_s` or so."""
+    """A workload. `rate`: default requests per second; `turns` per conversation, which takes about
+    `lasts_s`."""
 
     make: Maker
     rate: float
@@ -109,8 +111,8 @@ class ChatWorkload:
     lasts_s: float = 0.0
 
     def arrivals(self, seconds: float, rate: float | None = None) -> Arrivals:
-        """So that requests come at this rate for so long, and the last to come have time for
-        most of their turns."""
+        """Return arrivals at this rate and duration that leave the last ones time for most of their
+        turns."""
         window = max(seconds / 2, seconds - self.lasts_s)
         return steady((rate or self.rate) * seconds / self.turns, window)
 
@@ -122,7 +124,7 @@ def conversations(
     arrivals: Arrivals | None = None,
     scale: float = 1.0,
 ) -> list[Conversation]:
-    """The workload's traffic of about `seconds`, in order of arrival."""
+    """Return the workload's traffic of about `seconds`, in order of arrival."""
     rng, of = random.Random(f"{workload}/{seed}"), WORKLOADS[workload]
     made = of.make(rng, Words(rng, scale), arrivals or of.arrivals(seconds))
     return [

@@ -1,6 +1,6 @@
-"""What a fleet shows of itself: metrics."""
+"""Metrics, alerts, dashboards and traces of a fleet."""
 
 from pathlib import Path
 
-# What `make observability` writes. It is in the chart because Helm reads nothing outside of it.
+# The output of `make observability`. It is in the chart, because Helm reads no files outside it.
 GENERATED = Path(__file__).parents[1] / "helm" / "antefix" / "files"

@@ -1,6 +1,6 @@
-"""Alertmanager's configuration: pages at once, tickets in their time, nothing told twice.
+"""Alertmanager's configuration: pages at once, tickets later, and no duplicates.
 
-It works as it is, and tells nobody: where to send is the one thing to fill in.
+It is valid as it is, but has no receivers: only these must be added.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ route:
       repeat_interval: 1d
 
 inhibit_rules:
-  # the page says it already
+  # the page covers the ticket
   - source_matchers: [service="{service}", severity="page"]
     target_matchers: [service="{service}", severity="ticket"]
     equal: [alertname, slo, pool, Hostname, gpu]
-  # late and failed requests have pages of their own
+  # late and failed requests have separate pages
   - source_matchers: [service="{service}", severity="page", slo=~"ttft|tpot|e2e|availability"]
     target_matchers: [service="{service}", severity="page", slo="goodput"]
     equal: [pool]
-  # nothing is seen any more: what else is told is old
+  # without metrics, all other alerts are out of date
   - source_matchers: [alertname="AntefixMetricsDown", severity="page"]
     target_matchers: [service="{service}", alertname!="AntefixMetricsDown"]
 
-# Where to send: below each, such as
+# Add where to send alerts below each receiver, such as
 #     webhook_configs: [{{url_file: /etc/alertmanager/webhook-url}}]
-# with the address in a file, as it may be a secret.
+# with the address in a file, because it may be a secret.
 # https://prometheus.io/docs/alerting/latest/configuration/#receiver
 receivers:
   - name: page
@@ -48,5 +48,5 @@ receivers:
 
 
 def render(slo_file: SloFile) -> str:
-    """The configuration file, as YAML."""
+    """Return the configuration file, as YAML."""
     return HEADER + _TEXT.format(service=slo_file.service)

@@ -1,7 +1,7 @@
-"""What a gateway tells of tenants' budgets: how large they are, what is left, who was refused.
+"""A gateway's metrics of tenants' budgets: limits, what is left, and rejections.
 
-A limit is told from the start, so that a series does not begin with its first refusal. What is left
-is as the last request found it, and after a minute without one it is all of it.
+A limit is exported from the start, so that a series does not begin with its first rejection. The
+rest of a budget is that of the last request, and after a minute without one the whole budget.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from observability.families import Families
 from observability.request_metrics import TENANTS_TOLD
 from observability.request_record import LimitKind, LimitLeft
 
-# In which what was used leaves a budget.
+# The time after which use no longer counts for a budget.
 WINDOW_S = 62.0
 
-# Tenant, model, kind: the labels.
+# The labels: tenant, model, kind.
 _Budget = tuple[str, str, LimitKind]
 
 
 class BudgetMetrics:
-    """Of one gateway, for all tenants that have limits; of more than TENANTS_TOLD, the first."""
+    """Metrics of one gateway, for all tenants with limits; if there are more than TENANTS_TOLD, for
+    the first."""
 
     def __init__(self, families: Families) -> None:
         self._families = families
         self._tenants: frozenset[str] = frozenset()
         self._limits: dict[_Budget, int] = {}
-        # what is left, and when a request found it so
+        # the rest of the budget, and the time of the request that measured it
         self._left: dict[_Budget, tuple[int, float]] = {}
 
     def change(self, limits: Mapping[str, Sequence[LimitLeft]]) -> None:
-        """These are the limits of each tenant from now on."""
+        """Set the limits of each tenant."""
         tenants = list(islice((tenant for tenant, own in limits.items() if own), TENANTS_TOLD))
         self._tenants = frozenset(tenants)
         before, self._limits = self._limits, {}
@@ -42,26 +43,26 @@ class BudgetMetrics:
                 self._limits[tenant, of.model, of.kind] = of.limit
                 for kind in (of.kind, "unknown"):
                     self._families.budget_refusals.labels(tenant, of.model, kind)
-        # a series cannot be taken back while other processes share its file
+        # a series cannot be removed while other processes share its file
         for budget in before.keys() - self._limits.keys():
             self._left.pop(budget, None)
             self._families.budget_limit.labels(*budget).set(nan)
             self._families.budget_left.labels(*budget).set(nan)
 
     def found(self, tenant: str, limits: Iterable[LimitLeft], now: float) -> None:
-        """What a request found left of its budgets."""
+        """Record the budgets that a request left."""
         for of in limits:
             budget = tenant, of.model, of.kind
             if of.left is not None and budget in self._limits:
                 self._left[budget] = of.left, now
 
     def refused(self, tenant: str, model: str, kind: str) -> None:
-        """`kind` was used up, or it was not known whether it was ("unknown")."""
+        """Count a rejection: `kind` was exhausted, or the state was unknown ("unknown")."""
         if tenant in self._tenants:
             self._families.buffer.inc(self._families.budget_refusals, (tenant, model, kind))
 
     def refresh(self, now: float) -> None:
-        """Bring the gauges up to date."""
+        """Update the gauges."""
         for budget, limit in self._limits.items():
             self._families.budget_limit.labels(*budget).set(limit)
             if (left := self._left_now(budget, now)) is not None:

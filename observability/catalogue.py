@@ -1,6 +1,6 @@
-"""docs/metrics.md, written from the metrics themselves so that it cannot go stale.
+"""docs/metrics.md, generated from the metrics so that it stays up to date.
 
-`python -m observability.catalogue` prints it; `make reference` puts it in its place.
+`python -m observability.catalogue` prints it; `make reference` writes it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Times are seconds. A histogram `x` has the series `x_bucket`, `x_sum` and `x_cou
 
 
 def names() -> dict[str, Metric]:
-    """Every metric of ours by its name in Prometheus, `_total` included."""
+    """Return every metric of Antefix by its name in Prometheus, including `_total`."""
     return {
         f"{metric.name}_total" if metric.type == "counter" else metric.name: metric
         for registry in (Families().registry, _replica_registry())
@@ -42,7 +42,7 @@ def names() -> dict[str, Metric]:
 
 
 def reference() -> str:
-    """The whole document."""
+    """Return the whole document."""
     lines = [_INTRODUCTION]
     for title, registry in (
         ("Gateways", Families().registry),
@@ -70,7 +70,7 @@ The dashboards and alerts use the metrics of NVIDIA's dcgm-exporter:
 def _replica_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     families = ReplicaFamilies(registry)
-    assert families.prefill and families.calibrated  # made when they are asked for
+    assert families.prefill and families.calibrated  # created when they are requested
     SpeculationFamilies(registry)
     return registry
 

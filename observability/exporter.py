@@ -1,8 +1,8 @@
-"""One endpoint a node for Prometheus: all that the processes of the node have counted.
+"""One metrics endpoint per node for Prometheus, with the counts of all processes of the node.
 
-Every gateway and every engine replica of the node serves it, on one port (SO_REUSEPORT), from the
-files of all (`observability.metric_files`), so it is there as long as any of them is. In a thread:
-what merging takes must not be a stream's time.
+Every gateway and engine replica of the node serves it, on one port (SO_REUSEPORT), from all files
+(`observability.metric_files`). So it is available while any of them runs. It runs in a thread, so
+that merging does not delay streams.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Nobody scrapes as often, and merging takes the process's time.
+# Scrapes are rarer than this, and merging costs the process time.
 FRESH_S = 1.0
-# Each is a thread; more are closed unanswered.
+# Each is a thread; further connections are closed unanswered.
 CONNECTIONS_AT_MOST = 16
-# From its first byte to its last. Prometheus waits no longer for an answer.
+# From the first byte to the last. Prometheus does not wait longer for an answer.
 CONNECTION_S = 10.0
-# Names of this machine that no stranger's DNS can answer for.
+# Names of this machine that no foreign DNS server answers for.
 OWN_NAMES = ("localhost", "host.docker.internal")
 
 
 class NodeCollector(Collector):
-    """The metric files in `folder`; an engine replica's get the labels `pool` and `replica`."""
+    """Collects the metric files in `folder`; those of engine replicas get the labels `pool` and
+    `replica`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -66,10 +67,10 @@ class NodeCollector(Collector):
 
 
 def serve(folder: Path, host: str, port: int, *, fresh_s: float = FRESH_S) -> None:
-    """Serve `folder` from a daemon thread, on a port that others of the node serve, too.
+    """Serve `folder` from a daemon thread, on a port that other processes of the node also serve.
 
-    The files are merged at most once in `fresh_s`. Where the port cannot be listened on, that is
-    logged and the process goes on without.
+    The files are merged at most once in `fresh_s`. If the port cannot be opened, that is logged and
+    the process continues without it.
     """
     exposition, is_local = _Exposition(folder, fresh_s), is_loopback(host)
 
@@ -85,20 +86,20 @@ def serve(folder: Path, host: str, port: int, *, fresh_s: float = FRESH_S) -> No
         server_class = _ServerOfIpv6 if ":" in host else _Server
         server = make_server(host, port, answer, server_class, _Handler)
     except OSError as error:
-        logger.warning("no metrics are served at %s port %d: %s", host, port, error)
+        logger.warning("metrics cannot be served at %s port %d: %s", host, port, error)
         return
     fails = f"the metrics at {host} port {port} are not served"
     forever_in_thread("metrics_server", server.serve_forever, fails=fails, logger=logger)
 
 
 _FOREIGN = (
-    b"These metrics are for this machine only. Ask for them by its address, such as 127.0.0.1,"
-    b" or set 'metrics.host' in the fleet file to let other machines in.\n"
+    b"Only this machine may read these metrics. Use its address, such as 127.0.0.1, or set"
+    b" 'metrics.host' in the fleet file to allow other machines.\n"
 )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address to listen at."""
+    """Return whether only this machine reaches an address to listen on."""
     if host == "localhost":
         return True
     try:
@@ -108,7 +109,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_this_machine(host_header: str) -> bool:
-    """Whether a `Host` is an address or a name that no web page can point at this machine.
+    """Return whether a `Host` is an address or a name that no web page can point at this machine.
 
     A browser sends the name of the page's server, which may have been rebound to 127.0.0.1.
     """
@@ -127,7 +128,7 @@ def names_this_machine(host_header: str) -> bool:
 
 
 class _Exposition:
-    """What is served; merged at most once in `fresh_s`, however many ask."""
+    """The exposition, merged at most once in `fresh_s`, regardless of the number of requests."""
 
     def __init__(self, folder: Path, fresh_s: float) -> None:
         self._fresh_s = fresh_s
@@ -150,7 +151,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._open: dict[socket.socket, float] = {}  # since when, by the monotonic clock
+        self._open: dict[socket.socket, float] = {}  # start, by the monotonic clock
         super().__init__(*args, **options)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -167,7 +168,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             del self._open[request]
 
     def service_actions(self) -> None:
-        """Twice a second: however slowly a client sends or reads, it holds its thread so long."""
+        """Check connections twice a second, because a slow client occupies its thread."""
         late = time.monotonic() - CONNECTION_S
         for connection, since in list(self._open.items()):
             if since < late:
@@ -175,9 +176,10 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that leaves is no fault, and strangers must not fill a log."""
+        """Ignore the error: a disconnected client is not a fault, and unknown clients must not fill
+        a log."""
         if not isinstance(sys.exception(), OSError):
-            logger.exception("the metrics were not told")
+            logger.exception("the metrics were not answered")
 
 
 class _ServerOfIpv6(_Server):
@@ -186,9 +188,9 @@ class _ServerOfIpv6(_Server):
 
 class _Handler(WSGIRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What came cannot be read, and the fault is its sender's: never a 5xx."""
-        self.request_version = self.protocol_version  # else no status is sent
-        text = b"This is no request in HTTP/1.1. Send GET /metrics, and without TLS.\n"
+        """Answer an unreadable request, which is the client's fault: never a 5xx."""
+        self.request_version = self.protocol_version  # otherwise no status is sent
+        text = b"The request is not valid HTTP/1.1. Send GET /metrics, without TLS.\n"
         self.send_response(code if code < HTTPStatus.INTERNAL_SERVER_ERROR else 400)
         self.send_header("content-type", "text/plain")
         self.send_header("content-length", str(len(text)))
@@ -196,12 +198,11 @@ class _Handler(WSGIRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Each scrape would be a line."""
+        """Log nothing: each scrape would be a line."""
 
 
 def _merged(files: Iterable[Path]) -> Iterable[Metric]:
-    # vLLM counts in files that may go while they are read; one that a full disk has no room for is
-    # empty
+    # vLLM's files may be removed while they are read; a file is empty if the disk was full
     there = [str(file) for file in files if file.exists() and file.stat().st_size]
     return MultiProcessCollector.merge(there)  # type: ignore[no-untyped-call, no-any-return]
 

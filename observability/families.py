@@ -1,7 +1,7 @@
 """Every metric of a gateway: names, units and labels by https://prometheus.io/docs/practices/naming/.
 
 Label values are bounded: pools, priority classes, policies, a thousand tenants, and the few words
-given here. A gauge's `multiprocess_mode` says what several gateways of a node come to.
+given here. A gauge's `multiprocess_mode` defines how the values of a node's gateways are combined.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOOP_FAILURES = (
 
 
 class Families:
-    """Those that a gateway counts, in a registry of its own; what comes often through `buffer`."""
+    """The metrics of a gateway, in a separate registry; frequent updates go through `buffer`."""
 
     def __init__(self) -> None:
         self.buffer = WriteBuffer()

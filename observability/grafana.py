@@ -1,11 +1,10 @@
-"""The dashboards in somebody's Grafana: what is there, what a push would change, and the push.
+"""The dashboards in a Grafana: their state, the changes of a push, and the push.
 
-A dashboard is known by its title and its folder, never by a UID. Each push leaves the digest of
-what it pushed as the message of the dashboard's version. So when the latest version is not ours,
-somebody edited the dashboard in Grafana, and a push keeps it. A save names the version that it
-replaces: an edit in the meantime makes it fail. Whatever goes wrong is one `Problem`.
-
-HTTP API: https://grafana.com/docs/grafana/v11.6/developers/http_api/
+A dashboard is identified by title and folder, never by a UID. Each push stores the digest of its
+content as the message of the dashboard's version. If the latest version has another message, the
+dashboard was edited in Grafana, and a push keeps it. A save names the version that it replaces, so
+an edit in the meantime makes it fail. Failures raise `Problem`. HTTP API:
+https://grafana.com/docs/grafana/v11.6/developers/http_api/
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Dashboard = Mapping[str, Any]
 
 
 class PushState(StrEnum):
-    """What a push does to a dashboard."""
+    """The effect of a push on a dashboard."""
 
     MISSING = "missing"
     OUTDATED = "outdated"
@@ -52,7 +51,7 @@ class PushState(StrEnum):
 
 @dataclass(frozen=True)
 class FoundDashboard:
-    """A dashboard as Grafana has it, and how it came there."""
+    """A dashboard in Grafana, and its origin."""
 
     uid: str
     content: Dashboard
@@ -63,7 +62,7 @@ class FoundDashboard:
 
 @dataclass(frozen=True)
 class Compared:
-    """One of our dashboards beside Grafana's."""
+    """A dashboard of Antefix and its state in Grafana."""
 
     title: str
     ours: Dashboard
@@ -78,11 +77,12 @@ class Compared:
         pushed = _PUSHED.fullmatch(self.theirs.message)
         if pushed is None:
             return PushState.EDITED
-        # Grafana may store what was pushed in another form: newer ones migrate the schema.
+        # Grafana may store a dashboard in another form: newer versions migrate the schema.
         return PushState.SAME if pushed["digest"] == digest(self.ours) else PushState.OUTDATED
 
     def diff(self) -> str:
-        """From Grafana's to ours, as a unified diff of JSON; empty when there is nothing to do."""
+        """Return the changes from Grafana's to Antefix's, as a unified diff of JSON; empty if there
+        are none."""
         if self.state is PushState.SAME:
             return ""
         theirs = as_text(self.theirs.content) if self.theirs else ""
@@ -96,7 +96,8 @@ class Compared:
 
 
 def normalised(dashboard: Dashboard) -> dict[str, Any]:
-    """Without what belongs to one Grafana: its keys, and the data source chosen there."""
+    """Return the dashboard without the data of one Grafana: its keys, and the data source chosen
+    there."""
     kept = {key: value for key, value in dashboard.items() if key not in _OF_THIS_GRAFANA}
     variables = kept.get("templating", {}).get("list", [])
     kept["templating"] = {
@@ -123,7 +124,7 @@ def file_name(title: str) -> str:
 
 
 def read(folder: Path = SHIPPED) -> list[Dashboard]:
-    """The dashboards of a folder, by title. Raises Problem."""
+    """Return the dashboards of a folder, by title. Raises Problem."""
     found = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -131,20 +132,22 @@ def read(folder: Path = SHIPPED) -> list[Dashboard]:
         except (OSError, ValueError) as error:
             raise Problem(f"{path} cannot be read: {error}", "repair or remove it") from error
         if not isinstance(dashboard, dict) or not dashboard.get("title"):
-            raise Problem(f"{path} is no dashboard: it has no title", "remove it")
+            raise Problem(f"{path} is not a dashboard: it has no title", "remove it")
         found.append(dashboard)
     if not found:
-        raise Problem(f"{folder} holds no dashboards", "make them: antefix slo render --out DIR")
+        raise Problem(
+            f"{folder} contains no dashboards", "write them: antefix slo render --out DIR"
+        )
     _refuse_twins([dashboard["title"] for dashboard in found], str(folder))
     return sorted(found, key=lambda dashboard: str(dashboard["title"]))
 
 
 class Grafana:
-    """Somebody's Grafana, over HTTP. `token`: of a service account."""
+    """A Grafana, over HTTP. `token`: that of a service account."""
 
     def __init__(self, url: str, token: str) -> None:
         parts = _address(url)
-        # without what is before the @: that may be a password
+        # without the part before the @, which may be a password
         self.where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         path = parts.path.strip("/")
         self._api = GrafanaApi.from_url(
@@ -152,14 +155,14 @@ class Grafana:
         )
 
     def check(self) -> None:
-        """That a Grafana answers there that can have our dashboards."""
-        with self._explained("tell its version"):
+        """Check that a Grafana with support for these dashboards answers."""
+        with self._explained("report its version"):
             health = self._api.health.check()
         version = health.get("version", "") if isinstance(health, dict) else None
         if version is None:
-            raise Problem(f"{self.where} does not answer as Grafana does", "check GRAFANA_URL")
+            raise Problem(f"{self.where} does not answer like Grafana", "check GRAFANA_URL")
         major = version.partition(".")[0]
-        # Some Grafanas do not tell strangers their version.
+        # Some Grafanas do not show their version without a login.
         if major.isdecimal() and int(major) < _OLDEST:
             raise Problem(
                 f"Grafana {version} at {self.where} is too old for these dashboards",
@@ -167,7 +170,7 @@ class Grafana:
             )
 
     def folder(self, title: str) -> str | None:
-        """The UID of the folder with that title."""
+        """Return the UID of the folder with that title."""
         with self._explained("list folders"):
             folders = self._api.folder.get_all_folders()
         return next((str(f["uid"]) for f in folders if f["title"] == title), None)
@@ -177,7 +180,8 @@ class Grafana:
             return str(self._api.folder.create_folder(title)["uid"])
 
     def titles(self, folder: str) -> dict[str, str]:
-        """UIDs of a folder's dashboards, by title. Raises Problem when two have the same."""
+        """Return UIDs of a folder's dashboards, by title. Raises Problem if two have the same
+        title."""
         hits: list[dict[str, Any]] = []
         page = 1
         with self._explained("list dashboards"):
@@ -195,7 +199,7 @@ class Grafana:
         with self._explained(f"read {title}"):
             content = self._api.dashboard.get_dashboard(uid)["dashboard"]
             versions = self._api.dashboard_versions.get_dashboard_versions_by_uid(uid)
-        # a list in older Grafanas, an object that holds one in newer ones
+        # a list in older Grafanas, an object with a list in newer ones
         listed = versions["versions"] if isinstance(versions, dict) else versions
         latest: dict[str, Any] = max(listed, key=lambda one: int(one["version"]), default={})
         return FoundDashboard(
@@ -207,7 +211,7 @@ class Grafana:
         )
 
     def compare(self, ours: Sequence[Dashboard], folder: str | None) -> list[Compared]:
-        """`folder`: None when Grafana has none yet."""
+        """Compare dashboards. `folder`: None if Grafana does not have it yet."""
         uids = self.titles(folder) if folder is not None else {}
         theirs = {
             board["title"]: self.dashboard(board["title"], uids[board["title"]])
@@ -217,7 +221,7 @@ class Grafana:
         return [Compared(board["title"], board, theirs.get(board["title"])) for board in ours]
 
     def save(self, compared: Compared, folder: str) -> None:
-        """Ours in the place of theirs, which keeps its UID."""
+        """Replace Grafana's dashboard, which keeps its UID."""
         known = compared.theirs
         body = {
             "dashboard": {
@@ -234,7 +238,8 @@ class Grafana:
             self._api.dashboard.update_dashboard(body)
 
     def point_datasource(self, url: str, dry_run: bool = False) -> bool:
-        """The data source Antefix is the Prometheus at `url`; whether that had to be changed."""
+        """Point the data source Antefix at the Prometheus at `url`. Return whether that changed
+        it."""
         wanted = {"name": DATASOURCE, "type": "prometheus", "url": url, "access": "proxy"}
         with self._explained("read data sources", "Admin"):
             sources = self._api.datasource.list_datasources()
@@ -258,7 +263,8 @@ class Grafana:
             raise self._of_status(error.status_code, doing, role, error.message) from error
         except requests.ConnectionError as error:
             raise Problem(
-                f"Grafana does not answer at {self.where}", "check GRAFANA_URL, and that it runs"
+                f"Grafana does not answer at {self.where}",
+                "check GRAFANA_URL, and that Grafana runs",
             ) from error
         except requests.Timeout as error:
             raise Problem(
@@ -266,22 +272,24 @@ class Grafana:
             ) from error
         except (requests.RequestException, KeyError, TypeError, ValueError) as error:
             raise Problem(
-                f"{self.where} does not answer as Grafana does, when asked to {doing}",
+                f"{self.where} does not answer like Grafana, when asked to {doing}",
                 "check GRAFANA_URL",
             ) from error
 
     def _of_status(self, status: int, doing: str, role: str, said: str) -> Problem:
         if status == 401:
             return Problem(
-                f"Grafana at {self.where} does not accept the token",
-                "set GRAFANA_TOKEN to one of a service account that is enabled",
+                f"Grafana at {self.where} rejects the token",
+                "set GRAFANA_TOKEN to the token of an enabled service account",
             )
         if status == 403:
             return Problem(
                 f"the token may not {doing}", f"give its service account the role {role}"
             )
         if status == 412:
-            return Problem(f"Grafana did not {doing}: somebody saved it just now", "try again")
+            return Problem(
+                f"Grafana did not {doing}: it was saved elsewhere in the meantime", "try again"
+            )
         return Problem(f"Grafana did not {doing}: {said}", "see Grafana's log")
 
 
@@ -291,10 +299,8 @@ def _address(url: str) -> SplitResult:
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return parts
     except ValueError:
-        pass  # a port that is none
-    raise Problem(
-        "GRAFANA_URL is not an address", "set it to one such as https://grafana.example.com"
-    )
+        pass  # an invalid port
+    raise Problem("GRAFANA_URL is not a URL", "set it to one such as https://grafana.example.com")
 
 
 def _refuse_twins(titles: Sequence[str], where: str) -> None:

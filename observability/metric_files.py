@@ -1,13 +1,13 @@
 """The metric files of a node's processes, which outlive them: no restart loses a series.
 
-    <folder>/gateway/<number>/          a gateway process; the next one goes on counting there
+    <folder>/gateway/<number>/          a gateway process; its successor continues its counts
     <folder>/engine/<pool>/<replica>/   an engine replica; kept for KEEP_S after its end
         *.db     prometheus_client's memory-mapped values
         owner    locked by the process while it lives
 
-Their pages are reserved before they are written to: the kernel ends a process (SIGBUS) that writes
-to a mapped page for which a full disk has no block. What finds no room is counted in memory, and
-written when there is some.
+Their pages are reserved before they are written: the kernel kills a process (SIGBUS) that writes to
+a mapped page without a block on a full disk. Counts without room stay in memory, and are written
+when there is room.
 
 https://prometheus.github.io/client_python/multiprocess/
 """
@@ -32,20 +32,20 @@ from common.private_folder import made_private, user_folder
 logger = logging.getLogger("ray.serve")
 
 FOLDER = "ANTEFIX_METRICS_FOLDER"
-# Long enough for any Prometheus to have read the last of a replica that is gone.
+# Long enough for any Prometheus to have read the last values of a removed replica.
 KEEP_S = 3600.0
 _OWNER = "owner"
 _FIRST_BYTES = 1 << 16
-# Of an entry, beside its key: its length, its padding and two doubles.
+# Bytes of an entry in addition to its key: its length, its padding and two doubles.
 _ENTRY_BYTES = 28
-# Lets go when the process ends.
+# The locks are released when the process ends.
 _held: list[int] = []
 
 
 def node_folder(fleet: str) -> Path:
-    """The fleet's on this node, from ANTEFIX_METRICS_FOLDER where that is set.
+    """Return the fleet's folder on this node, from ANTEFIX_METRICS_FOLDER if it is set.
 
-    Raises OSError where the folder for it is not this user's alone.
+    Raises OSError if its parent is not private to this user.
     """
     if chosen := os.environ.get(FOLDER):
         return Path(chosen)
@@ -53,14 +53,14 @@ def node_folder(fleet: str) -> Path:
 
 
 def write_as_gateway(folder: Path) -> None:
-    """From now on, metrics of this process are kept in `folder`, as those of a gateway.
+    """Store this process's metrics in `folder` from now on, as those of a gateway.
 
-    Raises OSError where that cannot be written.
+    Raises OSError if the folder cannot be written.
     """
     for number in count():
         process = folder / "gateway" / str(number)
         if _claim(process, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            # what was the case for its predecessor is not the case
+            # the predecessor's gauges no longer apply
             for gauges in process.glob("gauge_*.db"):
                 gauges.unlink()
             _write_to(process)
@@ -68,20 +68,21 @@ def write_as_gateway(folder: Path) -> None:
 
 
 def write_as_replica(folder: Path, pool: str, replica: str) -> None:
-    """The same for an engine replica, whose name no other process has."""
+    """Store this process's metrics as those of an engine replica, whose name is unique."""
     process = folder / "engine" / pool / replica
     _claim(process, fcntl.LOCK_EX)
     _write_to(process)
 
 
 def gateway_files(folder: Path) -> Iterator[list[Path]]:
-    """The files of each gateway process that counts or counted here; of a dead one no gauges."""
+    """Yield the files of each present or past gateway process; without gauges of dead ones."""
     for process in (folder / "gateway").glob("*"):
         yield _files(process, _is_owned(process))
 
 
 def replica_files(folder: Path) -> Iterator[tuple[str, str, list[Path]]]:
-    """Pool, replica and files of each replica; those that are long gone are removed."""
+    """Yield pool, replica and files of each replica; files of replicas that ended long ago are
+    removed."""
     for process in (folder / "engine").glob("*/*"):
         alive = _is_owned(process)
         files = _files(process, alive)
@@ -105,15 +106,17 @@ def _claim(process: Path, how: int) -> bool:
 
 def _write_to(process: Path) -> None:
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(process)
-    # the same name for the next process; children, which have their own, take their pid
+    # the next process uses the same name; child processes have separate values, named by their pid
     own = values.MultiProcessValue(lambda: "own")  # type: ignore[no-untyped-call]
     values.ValueClass = own
     values.MmapedDict = _Reserved  # type: ignore[attr-defined, assignment]
 
 
 class _Reserved(MmapedDict):
-    """One whose file has a block for each of its pages. Whoever counts holds the total as well:
-    what is not written now is in what is written next."""
+    """A value whose file has a block for each of its pages.
+
+    The total is also in memory, so an update that is not written now is part of the next one.
+    """
 
     def __init__(self, filename: str) -> None:
         self._path = filename
@@ -134,7 +137,7 @@ class _Reserved(MmapedDict):
             super().close()  # type: ignore[no-untyped-call]
 
     def _has(self, key: str) -> bool:
-        """Whether the key has its place in the file, or room for it."""
+        """Return whether the key has a place in the file, or room for one."""
         if self._is_open and key in self._positions:
             return True
         try:
@@ -147,7 +150,7 @@ class _Reserved(MmapedDict):
                 _reserve(self._path, 2 * self._capacity)
         except OSError as error:
             if not self._is_full:
-                logger.warning("metrics that are new have no room in %s: %s", self._path, error)
+                logger.warning("new metrics do not fit into %s: %s", self._path, error)
             self._is_full = True
             return False
         self._is_full = False
@@ -155,7 +158,7 @@ class _Reserved(MmapedDict):
 
 
 def _reserve(path: str, least_bytes: int) -> None:
-    """Raises OSError where the disk is full."""
+    """Reserve the file's blocks. Raises OSError if the disk is full."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         os.posix_fallocate(descriptor, 0, max(least_bytes, os.fstat(descriptor).st_size))

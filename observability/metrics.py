@@ -1,7 +1,7 @@
-"""What one gateway counts of a pool's routing and its admission (`observability.families`).
+"""A gateway's metrics of a pool's routing and admission (`observability.families`).
 
-What may happen is counted from 0 on: a series that begins with its first error shows no increase.
-What each request counts goes through the families' write buffer: seen once that is flushed.
+Possible events are counted from 0 on: a series that starts with its first error shows no increase.
+Counts of requests go through the families' write buffer, and are visible once it is flushed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from observability.replica_families import ReplicaFamilies, SpeculationFamilies
 _CAUSES = ("routing", "index", "engine")
 _STATES = ("active", "warm", "asleep", "suspect", "leaving", "starting", "stopping")
 PRIORITIES = ("interactive", "batch")
-# How an engine ends that was not asked to, as `deployments.engine.deaths` tells them apart.
+# Unexpected ends of an engine, as `deployments.engine.deaths` classifies them.
 ENGINE_DEATHS = ("died", "hung", "killed")
-# What becomes of a constraint on an answer, as the engine's grammar gate counts it.
+# Results for a constraint on an answer, as the engine's grammar gate counts them.
 GRAMMAR_RESULTS = ("plain", "known", "fits", "refused", "untried")
 
 
 @dataclass(frozen=True)
 class Served:
-    """One request that got its first token. Times are seconds; None: not known."""
+    """One request that got its first token. Times are seconds; None: unknown."""
 
     policy: str
     signal: bool
@@ -41,7 +41,8 @@ class Served:
 
 @dataclass(frozen=True)
 class ShadowChoice:
-    """What another policy would have done: `regret` is how much sooner it predicted, seconds."""
+    """The choice of another policy. `regret`: the seconds of predicted TTFT that it would have
+    saved."""
 
     policy: str
     agrees: bool
@@ -88,7 +89,8 @@ class RoutingMetrics:
         inc(of.regret, (self._pool, choice.policy), max(0.0, choice.regret))
 
     def looked_up(self, seconds: float, result: str) -> None:
-        """`result`: ok, failed (over budget or an error) or skipped (breaker open)."""
+        """Count a lookup. `result`: ok, failed (over budget or an error) or skipped (breaker
+        open)."""
         self._buffer.inc(self._families.lookups, (self._pool, result))
         if result != "skipped":
             self._buffer.observe(self._families.lookup_seconds, self._labels, seconds)
@@ -110,13 +112,13 @@ class RoutingMetrics:
             self._families.prediction_error.labels(self._pool).set(error)
 
     def replicas(self, states: Mapping[str, int], target: int) -> None:
-        """How many there are of each state, and how many there should be."""
+        """Set the number of replicas in each state, and the target."""
         for state in _STATES:
             self._families.replicas.labels(self._pool, state).set(states.get(state, 0))
         self._families.target.labels(self._pool).set(target)
 
     def autoscaler(self, demand: float, arrivals: float, forecast: float | None) -> None:
-        """What it decided: replicas; requests a second, now and expected."""
+        """Set the autoscaler's decision: replicas; requests per second, now and expected."""
         self._families.demand.labels(self._pool).set(demand)
         self._families.arrivals.labels(self._pool).set(arrivals)
         if forecast is not None:
@@ -124,31 +126,31 @@ class RoutingMetrics:
 
 
 class ProcessCounts:
-    """Brings a counter with one label up to what processes count from their start."""
+    """Keep a counter with one label equal to the counts of processes since their start."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
         self._told: dict[str, int] = {}
 
     def own(self, counts: Mapping[str, int]) -> None:
-        """This process's, by label."""
+        """Update with this process's counts, by label."""
         for label, count in counts.items():
             self._told.setdefault(label, 0)
             self._tell(label, count)
 
     def heard(self, label: str, count: int) -> None:
-        """Another process's: what it counted before it was first heard of is not counted here."""
+        """Update with another process's count. Its count before the first report is ignored."""
         self._told.setdefault(label, count)
         self._tell(label, count)
 
     def _tell(self, label: str, count: int) -> None:
         told, self._told[label] = self._told[label], count
-        # less: that process began anew
+        # less than before: the process was restarted
         self._counter.labels(label).inc(count - told if count >= told else count)
 
 
 class AdmissionMetrics:
-    """What becomes of the requests that come for one pool."""
+    """Admission metrics of one pool."""
 
     def __init__(self, families: Families, pool: str) -> None:
         self._families = families
@@ -162,12 +164,12 @@ class AdmissionMetrics:
         self._families.buffer.inc(self._families.admissions, (self._pool, priority, verdict))
 
     def decided_in_outage(self, priority: str, verdict: str) -> None:
-        """Because no replica of the pool was up."""
+        """Count a decision made while no replica of the pool was up."""
         labels = self._pool, priority, verdict
         self._families.buffer.inc(self._families.outage_admissions, labels)
 
     def waiting(self, priority: str, requests: int, oldest_s: float) -> None:
-        """How many of the class wait for their turn, and how long the oldest has."""
+        """Set how many requests of the class are queued, and how long the oldest has waited."""
         of, is_batch = self._families, priority == "batch"
         waiting = of.batch_waiting if is_batch else of.interactive_waiting
         oldest = of.batch_oldest if is_batch else of.interactive_oldest
@@ -187,10 +189,10 @@ class AdmissionMetrics:
 
 
 class ReplicaMetrics:
-    """Those of one engine replica, in its own process.
+    """The metrics of one engine replica, in its own process.
 
-    `startup_s` is how long it took to be ready; `calibrated` prompt tokens a second it should
-    compute, None where nobody has said. The metrics are in `registry`; None: in one of their own.
+    `startup_s`: the seconds until it was ready. `calibrated`: the prompt tokens per second that it
+    should compute, None if unknown. `registry`: None creates a separate one.
     """
 
     def __init__(
@@ -206,12 +208,12 @@ class ReplicaMetrics:
         self._is_suspect = False
         self._grammars.own(dict.fromkeys(GRAMMAR_RESULTS, 0))
         self._families.startup.set(startup_s)
-        self._families.suspect.set(0)  # an unset gauge is left out of what is collected
+        self._families.suspect.set(0)  # unset gauges are not collected
         if calibrated is not None:
             self._families.calibrated.set(calibrated)
 
     def started(self, phases: Mapping[str, float], prestarted: bool) -> None:
-        """Seconds of its start, by phase, and whether its process had waited for it."""
+        """Set the seconds of its start, by phase, and whether its process was preloaded."""
         for phase, seconds in phases.items():
             self._families.start_phase.labels(phase).set(seconds)
         self._families.prestarted.set(prestarted)
@@ -222,7 +224,7 @@ class ReplicaMetrics:
         self._families.queued_tokens.set(queued_prefill_tokens)
 
     def prefill(self, tokens_per_s: float | None) -> None:
-        """As learned; None: nothing was computed yet."""
+        """Set the learned rate; None: nothing was computed yet."""
         if tokens_per_s is not None:
             self._families.prefill.set(tokens_per_s)
 
@@ -235,7 +237,7 @@ class ReplicaMetrics:
         tokens_per_pass: float | None,
         expected_tokens_per_pass: float | None,
     ) -> None:
-        """What `SpeculationFamilies` say; None: not known."""
+        """Set the values of `SpeculationFamilies`; None: unknown."""
         if self._speculation is None:
             self._speculation = SpeculationFamilies(self._families.registry)
         of = self._speculation
@@ -247,32 +249,32 @@ class ReplicaMetrics:
         of.expected.set(nan if expected_tokens_per_pass is None else expected_tokens_per_pass)
 
     def grammars(self, longest_wait_s: float, results: Mapping[str, int]) -> None:
-        """The compile queue of the engine, and what became of constraints since the replica
+        """Set the engine's compile queue, and the results of constraints since the replica
         started."""
         self._families.grammar_wait.set(longest_wait_s)
         self._grammars.own(results)
 
     def suspect(self, may_hang: bool) -> None:
-        """Whether the engine may hang, whenever that has changed or its cause has."""
+        """Set whether the engine may hang. Called when that or its cause has changed."""
         if may_hang and not self._is_suspect:
             self._families.suspicions.inc()
         self._is_suspect = may_hang
         self._families.suspect.set(may_hang)
 
     def hung(self) -> None:
-        """It hangs, and is ended."""
+        """Count a hung engine that is stopped."""
         self._families.hangs.inc()
 
     def deaths(self, recent: Mapping[str, int]) -> None:
-        """How many engines of the pool ended on this node lately, by cause."""
+        """Set the recent deaths of the pool's engines on this node, by cause."""
         for cause in ENGINE_DEATHS:
             self._families.deaths.labels(cause).set(recent.get(cause, 0))
 
     def loops(self, failures: Mapping[str, int]) -> None:
-        """What failed in this process's loops, from its start on."""
+        """Set the failures of this process's loops since its start."""
         self._loops.own(failures)
 
     def index(self, lag_s: float, synced: bool) -> None:
-        """How far the index is behind the engine's cache."""
+        """Set how far the index lags behind the engine's cache."""
         self._families.lag.set(lag_s)
         self._families.synced.set(synced)

@@ -1,6 +1,6 @@
-"""What a runbook's step runs on Kubernetes in place of a command for the fleet on one machine.
+"""Kubernetes equivalents of a runbook's commands for the fleet on one machine.
 
-For the release `antefix` in the namespace `antefix`, by the names and labels that the chart gives.
+They are for the release `antefix` in the namespace `antefix`, with the chart's names and labels.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _keys(found: re.Match[str]) -> str:
     return "change a copy of the Secret, see [keys](../kubernetes/keys.md)"
 
 
-# By what a step quotes.
+# By the command or page that a step quotes.
 _EQUIVALENTS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"`antefix status`", _status),
     (r"[Tt]he page at `/antefix/`", _page),
@@ -79,6 +79,7 @@ _EQUIVALENTS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
 
 
 def equivalents(step: str) -> Iterator[str]:
-    """In Markdown, for each command in `step` that reads nothing on Kubernetes, once each."""
+    """Yield, in Markdown, the equivalent of each command in `step` that does not work on
+    Kubernetes, once each."""
     made = (make(found) for quoted, make in _EQUIVALENTS for found in re.finditer(quoted, step))
     yield from dict.fromkeys(made)

@@ -1,4 +1,4 @@
-"""Prometheus' own opinion of a rule file, where its promtool is installed."""
+"""Check of a rule file by Prometheus' promtool, if it is installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def complaints(rules: str) -> str | None:
-    """What promtool says against these rules, in one line; "" when nothing, None without it."""
+    """Return promtool's complaint in one line; "" if there is none, None without promtool."""
     promtool = shutil.which("promtool")
     if promtool is None:
         return None
@@ -22,6 +22,6 @@ def complaints(rules: str) -> str | None:
         )
     if done.returncode == 0:
         return ""
-    # its first line says FAILED; the others begin with places in a file that is gone
+    # the first line says FAILED; the others name lines of a file that no longer exists
     lines = done.stderr.replace(str(file), "").splitlines()[1:]
     return "; ".join(re.sub(r"^[:\s\d]+", "", line) for line in lines if line.strip())

@@ -1,4 +1,4 @@
-"""Every metric of an engine replica, as `observability.families` has those of a gateway."""
+"""Every metric of an engine replica; `observability.families` has those of a gateway."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from observability.families import LOOP_FAILURES
 
 
 class ReplicaFamilies:
-    """Those of one engine replica; whoever exposes them adds its pool and its name.
+    """The metrics of one engine replica; the exporter adds its pool and its name.
 
-    `prefill` and `calibrated` do not exist before they are asked for: their 0 would be a lie.
+    `prefill` and `calibrated` are created on first use, because 0 would be wrong.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -110,7 +110,7 @@ class ReplicaFamilies:
 
 
 class SpeculationFamilies:
-    """Those of one engine replica that speculates. NaN: not known yet."""
+    """The metrics of one engine replica with speculation. NaN: unknown so far."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge = partial(Gauge, registry=registry, multiprocess_mode="mostrecent")

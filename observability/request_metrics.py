@@ -1,8 +1,8 @@
-"""What one gateway counts of whole requests, and of the promises that they kept or missed.
+"""A gateway's metrics of whole requests, and of the objectives that they met or missed.
 
-Each request is counted against the objectives of the pool that was asked, so the SLO's rules need
-no threshold of their own and fit every fleet. Requests are noted as they come and counted many at
-a time: alone, between all else that a gateway does, each would take several times as long.
+Each request is counted against the objectives of the requested pool, so the SLO's rules need no
+thresholds and fit every fleet. Requests are recorded on arrival and counted in batches, which is
+several times cheaper than one at a time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from observability.request_record import Phases, RequestRecord
 from observability.slo import Throughput
 from observability.traffic import ServedTraffic
 
-# So few that counting them holds up nobody.
+# Few enough that counting them delays no request.
 AT_ONCE = 32
-# A series stays for as long as its process: more tenants than these are counted as one.
+# A process never removes a series, so tenants beyond this number are counted as one.
 TENANTS_TOLD = 1000
 OTHER_TENANTS = "(others)"
 # Outcomes, each with its modes.
@@ -35,7 +35,7 @@ _OUTCOMES = ("ok", "invalid", "rejected", "deadline", "failed", "cancelled")
 
 @dataclass(frozen=True)
 class Prices:
-    """Of a million tokens each, in any one currency."""
+    """Prices per million tokens, in any one currency."""
 
     prompt: float
     cached: float
@@ -44,7 +44,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Promise:
-    """One pool's: `objectives` by priority class, then by name, in seconds.
+    """The objectives of one pool: `objectives` by priority class, then by name, in seconds.
 
     Their names are ttft, ttft_p50, tpot and e2e.
     """
@@ -55,7 +55,9 @@ class Promise:
 
 
 class RequestMetrics:
-    """Of all pools of one gateway: name to promise. `under_way` have come, and not ended.
+    """Metrics of all pools of one gateway: name to objectives. `under_way`: requests in
+    progress.
+
 
     `traffic` gets the same counts by minute, for the page.
     """
@@ -74,12 +76,13 @@ class RequestMetrics:
         self.under_way: dict[RequestRecord, None] = {}
         self._answered: deque[RequestRecord] = deque()
         self._ended: deque[RequestRecord] = deque()
-        # no pool is known yet where a key is wrong
+        # with a wrong key, the pool is unknown
         families.errors.labels("", "invalid_api_key")
         self.promise(promises)
 
     def promise(self, promises: Mapping[str, Promise]) -> None:
-        """Count against these from now on; a pool that is not named any more keeps its own."""
+        """Count against these objectives from now on; a pool that is no longer named keeps its
+        own."""
         for pool, promise in promises.items():
             before = self._promises.get(pool)
             if promise != before:
@@ -89,7 +92,7 @@ class RequestMetrics:
                     self._withdraw(pool, before, promise)
 
     def _withdraw(self, pool: str, before: Promise, promise: Promise) -> None:
-        """A series cannot be taken back while other processes share its file."""
+        """Withdraw objectives. A series cannot be removed while other processes share its file."""
         for priority, thresholds in before.objectives.items():
             for objective in thresholds.keys() - promise.objectives.get(priority, {}).keys():
                 self._families.slo_threshold.labels(pool, priority, objective).set(nan)
@@ -122,25 +125,26 @@ class RequestMetrics:
                     of.slo_events.labels(pool, priority, objective, result)
 
     def begun(self, record: RequestRecord) -> None:
-        """It has come, and `record.pool` is known."""
+        """Record a request that arrived; `record.pool` is known."""
         self.under_way[record] = None
 
     def first_token(self, record: RequestRecord) -> None:
         self._answered.append(record)
 
     def ended(self, record: RequestRecord) -> None:
-        """However it went; for one that failed before its pool was known, too."""
+        """Record an ended request of any outcome, also one that failed before its pool was
+        known."""
         self.under_way.pop(record, None)
         self._ended.append(record)
         if len(self._ended) >= AT_ONCE:
             self._count()
 
     def error(self, kind: str) -> None:
-        """An answer to what was no request for a model."""
+        """Count an error response to a request that is not for a model."""
         self._buffer.inc(self._families.errors, ("", kind))
 
     def refresh(self, now: float) -> None:
-        """Bring all of the process's metrics up to date; `now` is on the event loop's clock."""
+        """Update all metrics of the process; `now` is on the event loop's clock."""
         try:
             self._count()
         finally:
@@ -148,7 +152,7 @@ class RequestMetrics:
         waiting = [record for record in self.under_way if record.ttft_s is None]
         queued = Tally(record.pool for record in waiting)
         oldest: dict[str, float] = {}
-        for record in waiting:  # oldest first
+        for record in waiting:  # the oldest is first
             oldest.setdefault(record.pool, now - record.arrived)
         for pool in self._promises:
             self._families.queue.labels(pool).set(queued[pool])
@@ -165,7 +169,7 @@ class RequestMetrics:
         labels = (record.served_by, record.priority)
         self._buffer.observe(self._families.ttft, labels, record.ttft_s)
         for phase, seconds in vars(record.phases).items():
-            if seconds:  # most wait for no turn, and fail nowhere
+            if seconds:  # most requests wait for no turn and have no failed attempt
                 labels = (record.served_by, phase.removesuffix("_s"))
                 self._buffer.observe(self._families.ttft_phase, labels, seconds)
         for objective in ("ttft", "ttft_p50"):
@@ -225,9 +229,9 @@ class RequestMetrics:
             self._event(record, "e2e", not is_overdue)
 
     def _is_overdue(self, record: RequestRecord) -> bool:
-        """Whether it took longer than its whole answer may.
+        """Return whether an answer took longer than allowed.
 
-        False for the rest of another gateway's stream: when that request arrived is not known here.
+        False for the rest of another gateway's stream, whose arrival is unknown here.
         """
         due_s = self._threshold(record, "e2e")
         return due_s is not None and record.resumed != "rejoined" and record.duration_s > due_s
@@ -238,7 +242,7 @@ class RequestMetrics:
         self._buffer.inc(self._families.slo_events, labels)
 
     def _left_late(self, record: RequestRecord) -> bool:
-        """Whether its client left after something that it was promised was due and had not come."""
+        """Return whether its client left after an objective was missed."""
         due_s = self._threshold(record, "ttft")
         waited_s = record.duration_s if record.ttft_s is None else record.ttft_s
         is_late = (due_s is not None and waited_s > due_s) or self._is_overdue(record)

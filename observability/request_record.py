@@ -1,6 +1,6 @@
-"""What became of one request: gathered on its way, read once at its end; and its trace.
+"""The record of one request: filled on its way, read once at its end; and its trace.
 
-The traces here make no spans: they are those of a gateway that nobody collects spans from
+The traces here create no spans: they belong to a gateway without a collector
 (`observability.tracing`).
 """
 
@@ -17,34 +17,35 @@ Fact = str | bool | int | float
 # The headers of https://www.w3.org/TR/trace-context/
 CONTEXT_HEADERS = ("traceparent", "tracestate")
 
-# The API's code for a request beyond its tenant's budget.
+# The API's code for a request over its tenant's budget.
 OVER_BUDGET = "rate_limit_exceeded"
 
-# The status of a request whose client left before an answer began, as logs of proxies have it.
+# The status of a request whose client left before an answer started, as in proxies' logs.
 CLIENT_LEFT = 499
 
-# Another engine went on with it; was asked to and could not; none took it in time, or it was lost
-# as well; none was asked, because the answer was not one that can be gone on with. And: its gateway
-# was lost, and this one passes on the rest.
+# continued: another engine continued the answer. refused: the engine was asked to, and could not.
+# failed: no engine accepted it in time, or that engine was lost as well. impossible: the answer was
+# of a kind that cannot be continued. rejoined: its gateway was lost, and this one relays the rest.
 Resumed = Literal["", "continued", "refused", "failed", "impossible", "rejoined"]
-# From an engine that was taken away, to another; it ended where it was.
+# Off an engine that was drained: moved to another, or ended where it was.
 Moved = Literal["", "moved", "stayed"]
-# Of one that another engine continued: the same tokens are proved, or not.
+# Of an answer that another engine continued: whether equal tokens are proved.
 ResumeMode = Literal["", "exact", "continued"]
 Outcome = Literal["ok", "invalid", "rejected", "deadline", "failed", "cancelled"]
-# Its pool: the only one of its model; by the weights of several; where its conversation is.
+# Why its pool was chosen: the only one of its model, by weight, or because the conversation is there.
 RoutedBy = Literal["", "only", "weight", "conversation"]
-# Its body arrives; its prompt is read and its place decided; it waits for its turn; it waits for
-# a replica that takes it; a replica has it, without a token yet; it is answered.
+# In order: the body arrives; the prompt is read and a replica is chosen; the request waits for its
+# turn; it waits for a replica that accepts it; a replica has it, without a token yet; it is
+# answered.
 Stage = Literal["upload", "placement", "turn", "reservation", "engine", "answer"]
 # Of a tenant's limits.
 LimitKind = Literal["requests", "tokens", "concurrent"]
 
 
 class Leg:
-    """One attempt at a request, from `with` to its end. `replica_id`: where it was sent last.
+    """One attempt at a request, from `with` to its end.
 
-    `headers` tell the engine whose child its own span is.
+    `replica_id`: the last target. `headers` make the engine's span a child.
     """
 
     def __init__(self, headers: Mapping[str, str]) -> None:
@@ -60,52 +61,53 @@ class Leg:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """`error`: how the attempt failed, where its request was not tried again."""
+        """`error`: how the attempt failed, if its request was not retried."""
 
     def continues(self, tokens: int) -> None:
-        """It goes on with an answer of so many tokens that another engine began."""
+        """The attempt continues an answer of `tokens` tokens that another engine started."""
 
     def failed(self, code: str) -> None:
-        """The engine failed before it had answered in full; `code` is the API's."""
+        """The engine failed before its answer was complete; `code` is the API's."""
 
 
 class RequestTrace:
-    """One request, whose client sent `headers`; this one makes no spans."""
+    """One request, whose client sent `headers`; this one creates no spans."""
 
     def __init__(self, headers: Mapping[str, str] | None = None) -> None:
         given = headers or {}
         self._context = {name: given[name] for name in CONTEXT_HEADERS if name in given}
 
     def placed(self, facts: Callable[[], Mapping[str, Fact | None]]) -> None:
-        """It is let in: `facts` say where to and why, by their names below `antefix.`."""
+        """Record the placement: `facts` have the target and the reasons, by their names below
+        `antefix.`."""
 
     def attempt(self, record: RequestRecord) -> Leg:
-        """It is about to be sent to an engine."""
+        """Start an attempt to send it to an engine."""
         return Leg(self._context)
 
     def ended(self, record: RequestRecord) -> None:
-        """It has ended, however it went."""
+        """Record the end, of any outcome."""
 
 
 class GatewayTracing:
-    """Of one gateway; this one makes no spans."""
+    """Tracing of one gateway; this one creates no spans."""
 
     def request(self, headers: Mapping[str, str], since_s: float) -> RequestTrace:
-        """A request that came `since_s` seconds ago and is to be placed now."""
+        """Start a trace of a request that arrived `since_s` seconds ago and is placed now."""
         return RequestTrace(headers)
 
     async def close(self) -> None:
-        """Send what is left, as far as the collector takes it now."""
+        """Send the remaining spans, as far as the collector accepts them now."""
 
 
 @dataclass
 class Phases:
-    """Where the time to a request's first token went, in seconds; only `engine_s` is an engine's.
+    """Phases of the time to a request's first token, in seconds; only `engine_s` is an engine's.
 
-    `upload_s`: its body came, before the request counts as arrived. `read_s`: its prompt was read
-    and looked up in the index. `promotion_s`: a warm replica was given traffic for it. `wait_s`: it
-    waited for its turn. `retry_s`: attempts that failed. `engine_s`: from its last placement to its
-    first token; None before that.
+    `upload_s`: its body arrived, before the request counts as arrived. `read_s`: its prompt was
+    read and looked up in the index. `promotion_s`: a warm replica was promoted for it. `wait_s`: it
+    was queued. `retry_s`: failed attempts. `engine_s`: from its last placement to its first token;
+    None before that.
     """
 
     upload_s: float = 0.0
@@ -118,9 +120,11 @@ class Phases:
 
 @dataclass(frozen=True)
 class LimitLeft:
-    """One limit of a request's tenant: so many requests or tokens in any minute, or concurrent
-    requests, of `model`, or of all together where that is empty. `left`: what the request left of
-    it, or found where it was refused; None: not known."""
+    """One limit of a request's tenant: requests or tokens in any minute, or concurrent requests.
+
+    It applies to `model`, or to all together if that is empty. `left`: the rest after the request,
+    or at its rejection; None: unknown.
+    """
 
     model: str
     kind: LimitKind
@@ -130,9 +134,11 @@ class LimitLeft:
 
 @dataclass(frozen=True)
 class Charge:
-    """What a request took of its tenant's budgets before it was placed. `tokens`: the most that it
-    may use; `refused`: which kind had no room; `by_share`: of the gateway's own share, for Redis
-    was away."""
+    """The budget that a request reserved before it was placed.
+
+    `tokens`: the most that it may use; `refused`: the exhausted limit; `by_share`: taken from the
+    gateway's share, because Redis was unavailable.
+    """
 
     tokens: int
     limits: tuple[LimitLeft, ...]
@@ -142,19 +148,21 @@ class Charge:
 
 @dataclass(eq=False)
 class RequestRecord:
-    """Facts of one request: never its prompt, nor what was answered.
+    """Facts of one request: never its prompt or answer. Times are seconds.
 
-    Times are seconds. `arrived`, on the event loop's clock, is when its body was complete: until
-    then, when its headers came; `pieces_at` is when the pieces of a stream left. `pool` is the one
-    that was asked, `served_by` the one that answered: another where the request overflowed.
-    `body_bytes`: what the gateway holds of its body. `charge`: None where the tenant has no limits.
-    `replica_id` is the replica that it was sent to last; "": none. `explain` returns what was
-    decided about it, as an explanation has it; None: nothing was decided yet.
-    `outcome` is "cancelled" (the client left) until something else is known; `error` is the API's
-    code for what went wrong. `left_at` is when its client left an answer, and `duration_s` lasts
-    until then. `resumed`: what came of an answer whose engine or gateway was lost in the middle;
-    `moved`: of one that could go on elsewhere, and whose engine was taken away; "" for all others.
-    `resume_mode`: another engine continued it, with tokens that are proved to be the same, or not.
+    `arrived`, on the event loop's clock, is when its body was complete; until then, when its
+    headers arrived. `pieces_at`: the times at which the chunks of a stream were sent. `pool`: the
+    requested pool; `served_by`: the pool that answered, another one after an overflow.
+    `body_bytes`: the bytes of its body that the gateway stores.
+
+    `charge`: None if the tenant has no limits. `replica_id`: the last target; "": none. `explain`
+    returns the decision as in an explanation; None: no decision yet. `outcome` is "cancelled" (the
+    client left) until it is known; `error` is the API's code for a failure. `left_at`: when its
+    client left an answer, where `duration_s` ends.
+
+    `resumed`: the result for an answer whose engine or gateway was lost in the middle. `moved`: the
+    result for one that can continue elsewhere, and whose engine was removed; "" for all others.
+    `resume_mode`: whether another engine continued it with tokens that are proved equal.
     """
 
     request_id: str
@@ -190,7 +198,7 @@ class RequestRecord:
 
     @property
     def stage(self) -> Stage:
-        """How far it has come."""
+        """Return the stage of the request."""
         if self.ttft_s is not None:
             return "answer"
         if self.replica_id:
@@ -203,33 +211,34 @@ class RequestRecord:
 
     @property
     def connected(self) -> float:
-        """When its headers came."""
+        """Return when its headers arrived."""
         return self.arrived - self.phases.upload_s
 
     def complete(self, now: float) -> None:
-        """Its body is here: how long that took is the client's time, and promised to nobody."""
+        """Record the complete body. The time of the upload depends on the client, and no objective
+        includes it."""
         self.phases.upload_s, self.arrived, self.is_uploaded = now - self.arrived, now, True
 
     @property
     def gaps_s(self) -> list[float]:
-        """Between the pieces of a stream."""
+        """Return the gaps between the chunks of a stream."""
         return [later - earlier for earlier, later in pairwise(self.pieces_at)]
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean time per output token after the first; None for fewer than two."""
+        """Return the mean time per output token after the first; None for fewer than two."""
         if self.ttft_s is None or self.output_tokens is None or self.output_tokens < 2:
             return None
         return max(0.0, self.duration_s - self.ttft_s) / (self.output_tokens - 1)
 
     def failed(self, status: int, code: str) -> None:
-        """It was answered with an error, or broken off by one."""
+        """Record an error response, or an answer interrupted by an error."""
         self.error, self.outcome = code, _outcome(status, code)
         self.status = self.status or status
 
 
 def _outcome(status: int, code: str) -> Outcome:
-    if code == OVER_BUDGET:  # the fleet could have served it: no promise is missed
+    if code == OVER_BUDGET:  # the fleet could have served it, so it misses no objective
         return "invalid"
     if status == 429:
         return "rejected"

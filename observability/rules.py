@@ -1,8 +1,8 @@
 """Prometheus' rules from an SLO file: the same file gives the same text, byte for byte.
 
-For each SLO the recording rules that Sloth would write, by its names, and one series a pool:
-error ratios over its windows, objective, budget, burn rates, what is left of the period's budget.
-They burn by the multi-window, multi-burn-rate scheme of the SRE Workbook (`slo.BURNS`).
+For each SLO there are the recording rules of Sloth, with its names, and one series per pool: error
+ratios over its windows, objective, budget, burn rates, and the rest of the period's budget. Alerts
+use the multi-window, multi-burn-rate scheme of the SRE Workbook (`slo.BURNS`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Rule = dict[str, Any]
 SHORT = "5m"
 WINDOWS = (SHORT, "30m", "1h", "2h", "6h", "1d", "3d")
 
-# Used more than once, or too long to read in a panel. Times are seconds over five minutes.
+# Used more than once, or too slow to compute in a panel. Times are seconds over five minutes.
 POOL_RECORDS = {
     "pool_priority:antefix_ttft_seconds:p50_rate5m": "histogram_quantile(0.5,"
     " sum by (pool, priority, le) (rate(antefix_ttft_seconds_bucket[5m])))",
@@ -34,14 +34,14 @@ HEADER = "# Written by `antefix slo render`. Change the SLO file and render it a
 
 
 def render(slo_file: SloFile) -> str:
-    """The rule file, as YAML."""
+    """Return the rule file, as YAML."""
     return HEADER + yaml.dump(
         {"groups": _groups(slo_file)}, Dumper=_Dumper, sort_keys=False, width=1000
     )
 
 
 def alerts(slo_file: SloFile) -> list[Rule]:
-    """Every alerting rule, in the order of the file."""
+    """Return every alerting rule, in the order of the file."""
     burning = [alert for slo in slo_file.slos for alert in _burn_alerts(slo_file, slo)]
     return burning + [
         alert for level in slo_file.levels for alert in _level_alerts(slo_file, level)
@@ -70,17 +70,17 @@ def _slo_records(slo_file: SloFile, slo: RatioSlo) -> Iterator[Rule]:
     yield record(f"slo:sli_bad:rate{SHORT}", _bad(slo, SHORT))
     yield record(f"slo:sli_all:rate{SHORT}", _all(slo, SHORT))
     for window in WINDOWS:
-        # quiet is 0, not 0 / 0: nobody was failed
+        # without requests the ratio is 0, not 0 / 0
         ratio = f"({_bad(slo, window)}) / clamp_min({_all(slo, window)}, 1e-9)"
         yield record(f"slo:sli_error:ratio_rate{window}", ratio)
-    # The events of a month by their recorded rates: reading every sample of it takes too long, and
-    # a mean of ratios, as Sloth has it, would count a quiet night as much as a busy day.
+    # The events of a month, from their recorded rates: reading every sample takes too long. A mean
+    # of ratios, as in Sloth, would weigh a quiet night like a busy day.
     yield record(
         f"slo:sli_error:ratio_rate{PERIOD}",
         f"sum_over_time({recorded(f'slo:sli_bad:rate{SHORT}')}[{PERIOD}])"
         f" / clamp_min(sum_over_time({recorded(f'slo:sli_all:rate{SHORT}')}[{PERIOD}]), 1e-9)",
     )
-    # as a series for each pool, so that a panel can filter all of an SLO's series alike
+    # one series per pool, so that a panel filters all series of an SLO alike
     each_pool = f"0 * {recorded(f'slo:sli_error:ratio_rate{SHORT}')}"
     yield record("slo:objective:ratio", f"{each_pool} + {1 - slo.budget:.9g}")
     yield record("slo:error_budget:ratio", f"{each_pool} + {slo.budget:.9g}")
@@ -97,7 +97,7 @@ def _all(slo: RatioSlo, window: str) -> str:
 
 
 def _bad(slo: RatioSlo, window: str) -> str:
-    """0 where a pool has had events and no bad one yet."""
+    """Return 0 for a pool that has had events and no bad one yet."""
     return f"{slo.sli.events.error_query.replace(WINDOW, window)} or 0 * {_all(slo, window)}"
 
 
@@ -170,7 +170,7 @@ def _annotations(slo_file: SloFile, alert: str, description: str) -> dict[str, s
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text of several lines as such, and no aliases: people read this file."""
+    """Writes text of several lines as such, and no aliases, for readability."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

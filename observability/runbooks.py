@@ -1,6 +1,6 @@
-"""Runbooks: what to look at and what to do when an alert fires, one Markdown page an alert.
+"""Runbooks: the meaning, checks and remedies of an alert, one Markdown page per alert.
 
-Their text is in runbooks.yaml. A file of that name beside one's own SLO file goes before it.
+Their text is in runbooks.yaml. A file of that name next to a custom SLO file takes precedence.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Steps = Annotated[Sequence[str], Field(min_length=1)]
 
 
 class Runbook(Section):
-    """What an alert means, where to look, what to do; Markdown, a line each."""
+    """The meaning of an alert, where to look, what to do; Markdown, a line each."""
 
     means: str
     look: Steps
@@ -37,11 +37,12 @@ class Runbook(Section):
 
 
 class _Runbooks(RootModel[Mapping[str, Runbook]]):
-    """By the alert's name."""
+    """Runbooks by the alert's name."""
 
 
 def load(slo_file: SloFile, path: Path | None = None) -> dict[str, Runbook]:
-    """The runbook of every alert of the SLO file at `path` (None: the shipped one), by name.
+    """Return the runbook of every alert of the SLO file at `path` (None: the built-in one), by
+    name.
 
     Raises `Problem` for an alert without one.
     """
@@ -57,7 +58,7 @@ def load(slo_file: SloFile, path: Path | None = None) -> dict[str, Runbook]:
 
 
 def render(slo_file: SloFile, runbooks: Mapping[str, Runbook]) -> dict[str, str]:
-    """Pages by file name: one an alert, and their index."""
+    """Return pages by file name: one per alert, and their index."""
     rules: dict[str, list[dict[str, Any]]] = {name: [] for name in slo_file.alert_names()}
     for rule in alerts(slo_file):
         rules[rule["alert"]].append(rule)
@@ -89,7 +90,7 @@ def _numbered(steps: Sequence[str]) -> str:
 
 
 def _with_kubernetes(steps: Sequence[str]) -> Iterator[str]:
-    """The steps and, in paragraphs below each, what to run on Kubernetes instead, once a page."""
+    """Return the steps and, in paragraphs below each, its commands on Kubernetes, once a page."""
     shown: set[str] = set()
     for step in steps:
         new = [line for line in equivalents(step) if line not in shown]
@@ -98,7 +99,7 @@ def _with_kubernetes(steps: Sequence[str]) -> Iterator[str]:
 
 
 def _linked(page: str, names: Iterable[str]) -> str:
-    """The page, with each alert that its text names, but its title, made a link."""
+    """Return the page with links for all alerts in its text, except its title."""
     title, newline, text = page.partition("\n")
     known = "|".join(sorted(names, key=len, reverse=True))
     return title + newline + re.sub(rf"\b({known})\b", r"[\1](\1.md)", text)

@@ -1,10 +1,9 @@
-"""The SLO file: what pools promise, how that is counted, and when somebody is told.
+"""The SLO file: objectives of pools, their rules, and their alerts.
 
-One YAML file in Sloth's vocabulary (https://sloth.dev/specs/default/) with three sections of our
-own: `targets` and `throughput`, what a pool promises whose fleet file says `slo: default`, and
-`levels`, alerts on a level rather than on a budget. Gateways, autoscaler, Prometheus, Alertmanager
-and dashboards all follow it. Reading one gives frozen data that is consistent in itself, or raises
-`FileError`.
+One YAML file in Sloth's vocabulary (https://sloth.dev/specs/default/) with three additional
+sections: `targets` and `throughput`, the objectives of pools with `slo: default`, and `levels`,
+alerts on a level rather than on a budget. Gateways, autoscaler, Prometheus, Alertmanager and
+dashboards all follow it. Reading it gives frozen, consistent data, or raises `FileError`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Severity = Literal["page", "ticket"]
 SEVERITIES: tuple[Severity, ...] = ("page", "ticket")
 
-# How many times as fast as planned a budget burns, over a long window and still over a short one:
+# How many times faster than planned a budget burns, over a long window and also over a short one:
 # Google, The Site Reliability Workbook, chapter 5, table 5-8, for a period of 30 days.
 # https://sre.google/workbook/alerting-on-slos/
 BURNS: Mapping[Severity, tuple[tuple[float, str, str], ...]] = {
@@ -51,14 +50,14 @@ BURNS: Mapping[Severity, tuple[tuple[float, str, str], ...]] = {
 
 
 def load(path: Path | None = None) -> SloFile:
-    """The SLO file at `path`; None: the one that ships. Raises `FileError`."""
+    """Return the SLO file at `path`; None: the built-in one. Raises `FileError`."""
     return read(path or SHIPPED, SloFile, SHIPPED.name)
 
 
 def read(path: Path, model: type[Model], like: str) -> Model:
-    """The YAML file at `path` as a `model`. Raises `FileError` with every fault of the file.
+    """Return the YAML file at `path` as a `model`. Raises `FileError` with every fault of the file.
 
-    `like` is the file that ships.
+    `like` is the built-in file.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -85,7 +84,7 @@ def _of_a_pool(query: str) -> str:
 
 
 class Target(Section):
-    """What one priority class of a pool's requests is promised, in seconds."""
+    """The objectives of one priority class of a pool's requests, in seconds."""
 
     ttft_s: float = Field(
         gt=0,
@@ -125,7 +124,7 @@ class Target(Section):
 
 
 class Throughput(Section):
-    """What a busy replica is expected to generate. An idle one is never judged."""
+    """The expected token rate of a busy replica. An idle one is never judged."""
 
     tokens_per_s: float = Field(
         gt=0,
@@ -175,7 +174,7 @@ class Alerting(Section):
 
 
 class RatioSlo(Section):
-    """A share of events, in percent, that has to be good over the period."""
+    """A share of events, in percent, that must be good over the period."""
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
     objective: Annotated[float, Field(gt=0, lt=100)]
@@ -186,11 +185,11 @@ class RatioSlo(Section):
 
     @property
     def budget(self) -> float:
-        """The share of events that may be bad, 0 to 1."""
+        """Return the share of events that may be bad, 0 to 1."""
         return round(1 - self.objective / 100, 9)
 
     def burns(self, severity: Severity) -> tuple[tuple[float, str, str], ...]:
-        """`BURNS` that can come about: when all fails, a budget burns 1 / budget times as fast."""
+        """Return the `BURNS` that can occur: if all events fail, a budget burns at 1 / budget."""
         if self.alerting.of(severity).disable:
             return ()
         return tuple(burn for burn in BURNS[severity] if burn[0] * self.budget < 1)
@@ -208,7 +207,7 @@ class RatioSlo(Section):
 
 
 class Limit(Section):
-    """A query's value that is too high or too low, once it has been for so long."""
+    """An alert limit: a query's value that is too high or too low for some time."""
 
     above: float | None = None
     below: float | None = None
@@ -225,7 +224,7 @@ class Limit(Section):
 
 
 class Level(Section):
-    """An alert on the value of a query. `wanted`: from and to where it is as it should be."""
+    """An alert on the value of a query. `wanted`: its target range."""
 
     name: AlertName
     description: str
@@ -243,7 +242,7 @@ class Level(Section):
     def _a_page_is_the_worse(self) -> Self:
         page, ticket = self.page, self.ticket
         if page is None and ticket is None:
-            raise refuse("neither page nor ticket", "Say when somebody is told")
+            raise refuse("neither page nor ticket", "Set `page`, `ticket` or both")
         if page is None or ticket is None:
             return self
         for end, sign in (("above", 1), ("below", -1)):
@@ -258,7 +257,7 @@ ClassName = Annotated[str, Field(pattern="^(interactive|batch)$")]
 
 
 class SloFile(Section):
-    """Everything an SLO file says."""
+    """The content of the SLO file."""
 
     version: Literal["prometheus/v1"]
     service: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
@@ -290,7 +289,9 @@ class SloFile(Section):
 
 def _unowned(labels: Mapping[str, str]) -> Iterator[Broken]:
     if not labels.get("owner"):
-        yield Broken(("labels", "owner"), ..., "missing", "Name the team that is told")
+        yield Broken(
+            ("labels", "owner"), ..., "missing", "Set it to the team that receives the alert"
+        )
 
 
 def _given_twice(names: Iterable[tuple[tuple[str | int, ...], str]]) -> Iterator[Broken]:

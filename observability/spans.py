@@ -1,9 +1,8 @@
-"""A request's spans, made with OpenTelemetry's SDK: imported only where tracing is on.
+"""Spans of a request, created with OpenTelemetry's SDK, which is imported only if tracing is on.
 
-The names of attributes are those of OpenTelemetry's conventions for HTTP and generative AI, in
-the version of opentelemetry-semantic-conventions 0.66; what these do not have begins with
-`antefix.`. Spans leave from a thread of their own: what a collector does not take in time is
-dropped, and no request waits for it.
+Attribute names follow OpenTelemetry's conventions for HTTP and generative AI, in
+opentelemetry-semantic-conventions 0.66; other attributes start with `antefix.`. A separate thread
+exports spans: if a collector does not accept them in time, they are dropped, and no request waits.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from observability.request_record import Fact, GatewayTracing, Leg, RequestRecord, RequestTrace
 
-# A collector that does not answer must not hold up a gateway that ends.
+# A collector that does not answer must not delay the end of a gateway.
 CLOSE_S = 3.0
 _W3C = TraceContextTextMapPropagator()
 OPERATIONS = {
@@ -36,13 +35,13 @@ OPERATIONS = {
 
 
 class SpanTracing(GatewayTracing):
-    """Spans of one gateway, sent where the environment says, by `protocol`."""
+    """Spans of one gateway, sent to the collector of the environment by `protocol`."""
 
     def __init__(self, protocol: str, version: str, service_is_named: bool) -> None:
         about = {"service.version": version}
         if not service_is_named:
             about["service.name"] = "antefix-gateway"
-        # it would hold up the end of the process: `close` does not
+        # shutdown_on_exit would delay the end of the process, unlike `close`
         self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(_exporter(protocol)))
         self._tracer = self._provider.get_tracer("antefix", version)
@@ -57,7 +56,8 @@ class SpanTracing(GatewayTracing):
 
 
 def _exporter(protocol: str) -> SpanExporter:
-    """It reads endpoint, headers, certificates and timeout from the environment itself."""
+    """Return an exporter. It reads endpoint, headers, certificates and timeout from the
+    environment."""
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
 
@@ -68,7 +68,7 @@ def _exporter(protocol: str) -> SpanExporter:
 
 
 class SpanTrace(RequestTrace):
-    """One request, from `since_s` seconds ago to `ended`; it is being placed from now on."""
+    """One request, from `since_s` seconds ago to `ended`; its placement starts now."""
 
     def __init__(self, tracer: Tracer, headers: Mapping[str, str], since_s: float) -> None:
         super().__init__(headers)
@@ -92,7 +92,7 @@ class SpanTrace(RequestTrace):
 
     def ended(self, record: RequestRecord) -> None:
         span = self._span
-        if self._placement.is_recording():  # it was never let in
+        if self._placement.is_recording():  # the request was never admitted
             _set(self._placement, "antefix.verdict", record.verdict)
             _set_error(self._placement, record.error or record.outcome, record.outcome == "failed")
             self._placement.end()
@@ -116,7 +116,7 @@ class SpanTrace(RequestTrace):
 
 
 class SpanLeg(Leg):
-    """One attempt, begun now."""
+    """One attempt, started now."""
 
     def __init__(self, span: Span, record: RequestRecord) -> None:
         headers: dict[str, str] = {}
@@ -147,7 +147,8 @@ class SpanLeg(Leg):
             _set(span, "gen_ai.response.time_to_first_chunk", record.phases.engine_s)
             _set(span, "antefix.pool", record.served_by)
             _set_usage(span, record)
-        if isinstance(error, asyncio.CancelledError):  # the client left, or its time was up
+        # the client disconnected, or its deadline has passed
+        if isinstance(error, asyncio.CancelledError):
             _set_error(span, "cancelled", False)
         elif error is not None:
             _set_error(span, getattr(error, "code", "") or type(error).__name__, True)
@@ -166,7 +167,8 @@ def _set(span: Span, name: str, value: Fact | None) -> None:
 
 
 def _set_error(span: Span, code: str, is_fault: bool) -> None:
-    """`is_fault`: not only the client's own, as OpenTelemetry's HTTP conventions ask."""
+    """Mark an error. `is_fault`: not only the client's fault, as OpenTelemetry's HTTP conventions
+    require."""
     if code:
         span.set_attribute("error.type", code)
     if code and is_fault:

@@ -1,9 +1,9 @@
-"""Traces of requests, where OpenTelemetry's own environment variables say to whom they go.
+"""Traces of requests, sent to the collector of OpenTelemetry's environment variables.
 
 A request has a span `gateway`, below it one `placement` and an `engine` for each attempt. While
-tracing is off there is no span and nothing of OpenTelemetry is imported from here; the client's
-W3C context still reaches the engine. Nothing here raises into a request or waits for a
-collector, and no span holds a prompt.
+tracing is off, there are no spans and OpenTelemetry is not imported from here; the client's W3C
+context still reaches the engine. Nothing here raises into a request or waits for a collector, and
+no span contains a prompt.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _PROTOCOLS = ("grpc", "http/protobuf")
 
 @dataclass(frozen=True)
 class Collector:
-    """Where spans go: `endpoint` as an exporter of spans takes it, its path included."""
+    """The target of spans: `endpoint` in the form of a span exporter, including its path."""
 
     endpoint: str
     protocol: str
 
 
 def collector_of(environment: Mapping[str, str]) -> Collector | None:
-    """Where the environment sends spans; None: tracing is off, as it asks for or as it must be.
+    """Return the collector of the environment; None: tracing is off, by choice or necessity.
 
     Source of names: https://opentelemetry.io/docs/specs/otel/protocol/exporter/. The default
-    protocol is that of OpenTelemetry for Python, whose exporters a gateway and vLLM both use.
+    protocol is that of OpenTelemetry for Python, whose exporters both a gateway and vLLM use.
     """
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
@@ -46,7 +46,7 @@ def collector_of(environment: Mapping[str, str]) -> Collector | None:
     protocol = environment.get(name) or "grpc"
     if protocol not in _PROTOCOLS:
         remedy = f"set it to one of {', '.join(_PROTOCOLS)}"
-        logger.error("there are no traces: %s is %r; %s", name, protocol, remedy)
+        logger.error("traces are off: %s is %r; %s", name, protocol, remedy)
         return None
     if traces or protocol == "grpc":
         return Collector(traces or everything, protocol)
@@ -54,10 +54,10 @@ def collector_of(environment: Mapping[str, str]) -> Collector | None:
 
 
 def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What vLLM reads of tracing where the rest of the world reads more; {} where it is off.
+    """Return the tracing variables that vLLM reads, from the general ones; {} if tracing is off.
 
-    vLLM knows the variables for traces alone, not those for everything.
-    Source: vllm/tracing/otel.py, 0.32.
+    vLLM knows only the variables for traces, not the general ones. Source: vllm/tracing/otel.py,
+    0.32.
     """
     collector = collector_of(environment)
     if collector is None:
@@ -69,14 +69,14 @@ def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def service_is_named(environment: Mapping[str, str]) -> bool:
-    """Whether the environment says what OpenTelemetry is to call this process."""
+    """Return whether the environment names this process for OpenTelemetry."""
     attributes = environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
     names = [pair.partition("=")[0].strip() for pair in attributes.split(",")]
     return bool(environment.get("OTEL_SERVICE_NAME")) or "service.name" in names
 
 
 def tracing_of(environment: Mapping[str, str], version: str) -> GatewayTracing:
-    """A gateway's tracing, as the environment asks for it."""
+    """Return a gateway's tracing, by the environment."""
     collector = collector_of(environment)
     if collector is None:
         return GatewayTracing()

@@ -1,7 +1,7 @@
 """A write buffer for metrics: increments are added up in memory and written together.
 
-A metric that is kept in a memory-mapped file takes a lock, checks and a write for each increment:
-microseconds, twenty times a request. What is not flushed yet, no scrape sees.
+A metric in a memory-mapped file takes a lock, checks and a write for each increment: microseconds,
+twenty times a request. Scrapes do not see increments before they are flushed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Labels = tuple[str, ...]
 
 
 class WriteBuffer:
-    """Of one process, for one thread."""
+    """The buffer of one process, for one thread."""
 
     def __init__(self) -> None:
         self._counters: defaultdict[tuple[Counter, Labels], float] = defaultdict(float)
@@ -29,11 +29,11 @@ class WriteBuffer:
         self._observed(histogram, labels).add(amount)
 
     def observe_all(self, histogram: Histogram, labels: Labels, amounts: Iterable[float]) -> None:
-        """As `observe` of each; a stream has hundreds."""
+        """Observe several amounts; a stream has hundreds."""
         self._observed(histogram, labels).add_all(sorted(amounts))
 
     def flush(self) -> None:
-        """Write all that was counted to the metrics."""
+        """Write all counts to the metrics."""
         counters, self._counters = self._counters, defaultdict(float)
         for (counter, labels), amount in counters.items():
             counter.labels(*labels).inc(amount)
@@ -49,7 +49,7 @@ class WriteBuffer:
 
 
 class _Observed:
-    """Amounts by bucket: `bounds` are the buckets' upper ones, the last is infinite."""
+    """Amounts by bucket: `bounds` are the buckets' upper bounds, the last is infinite."""
 
     def __init__(self, bounds: list[float]) -> None:
         self._bounds = bounds
@@ -61,7 +61,8 @@ class _Observed:
         self._total += amount
 
     def add_all(self, amounts: list[float]) -> None:
-        """In ascending order, so that the buckets are looked for and not the amounts."""
+        """Add amounts in ascending order, so that the search is over buckets and not over
+        amounts."""
         self._total += sum(amounts)
         below, counted = 0, len(amounts)
         for bucket, bound in enumerate(self._bounds):

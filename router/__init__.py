@@ -1,1 +1,1 @@
-"""Deciding which replica serves a request: loads in, a ranked `Placement` out."""
+"""Choice of the replica for a request: loads in, a ranked `Placement` out."""

@@ -1,19 +1,20 @@
-"""How many replicas of a pool take traffic: one number in Redis, followed by all its gateways.
+"""The number of active replicas of a pool: one value in Redis that all its gateways follow.
 
     key       value                                                    lifetime
-    active    "<count> <promoted>", signed: the <count> most senior    for good
+    active    "<count> <promoted>", signed: the <count> most senior    no expiry
               of the live replicas take traffic, and <promoted> of
               these because gateways asked for more than the
               autoscaler
 
-The other live replicas are warm: loaded, and idle. Who is most senior follows from the replicas'
-own snapshots (`router.load`), so a dead one is replaced by the next without a word. Who writes
-says what it had seen, and nothing is written if another was faster: gateways that see the same
-overload promote one replica together, and the autoscaler undoes no promotion unseen.
+The other live replicas are warm: loaded and idle. Seniority follows from the replicas' snapshots
+(`router.load`), so the next replica replaces a dead one without a message. A writer names the value
+that it has read, and nothing is written if another writer was faster. So gateways that see the same
+overload promote one replica together, and the autoscaler never undoes a promotion that it has not
+seen.
 
-Without the number all replicas take traffic. A number that the fleet did not sign counts as none,
-and the next writer that has seen none replaces it. Raises REDIS_FAILURES within REDIS_TIMEOUT_S;
-what failed may have happened or not, and the next reading tells.
+Without the number all replicas take traffic. A number that the fleet did not sign counts as
+missing, and the next writer that has read none replaces it. Raises REDIS_FAILURES within
+REDIS_TIMEOUT_S. A failed write may have happened, and the next reading shows it.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from router.slots import REDIS_TIMEOUT_S, Script
 
 _FORM = re.compile(r"(0|[1-9]\d{0,8}) (0|[1-9]\d{0,8})", re.ASCII)
 
-# ARGV: the value that the writer saw, the new value, the SHA-1 of a value that does not count.
-# Returns nothing when it has written, otherwise what it found and its SHA-1. A value of another
-# type is none.
+# ARGV: the value that the writer saw, the new value, and the SHA-1 of a value that does not count.
+# Returns nothing after a write, otherwise the value that it found and its SHA-1. A value of another
+# type counts as missing.
 _REPLACE = Script("""
 local found = redis.call('MGET', KEYS[1])[1] or ''
 local sha = redis.sha1hex(found)
@@ -41,13 +42,13 @@ if found ~= ARGV[1] and sha ~= ARGV[3] then return {found, sha} end
 redis.call('SET', KEYS[1], ARGV[2])
 return {}
 """)
-# Another value may be forged while the last one is replaced.
+# Another value may be forged while one is being replaced.
 _ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
 class Active:
-    """`count` replicas take traffic, `promoted` of them beyond what the autoscaler asked for."""
+    """`count` replicas take traffic, `promoted` of them beyond the autoscaler's number."""
 
     count: int
     promoted: int = 0
@@ -61,7 +62,7 @@ def active_key(pool: str) -> str:
 
 
 def parsed(value: str | None, pool: str = "", signer: Signer | None = None) -> Active | None:
-    """What the pool's key holds; None for nothing, or nothing that is readable and genuine."""
+    """Return the value of the pool's key; None if it is missing, unreadable or not genuine."""
     text = opened(signer, active_key(pool), value) if value else None
     found = _FORM.fullmatch(text or "")
     return Active(int(found[1]), int(found[2])) if found else None
@@ -69,7 +70,7 @@ def parsed(value: str | None, pool: str = "", signer: Signer | None = None) -> A
 
 async def read(redis: AsyncRedis, pool: str, signer: Signer | None = None) -> Active | None:
     async with asyncio.timeout(REDIS_TIMEOUT_S):
-        # MGET: a value of another type is none
+        # MGET: a value of another type counts as missing
         [value] = await cast(Awaitable[list[str | None]], redis.mget([active_key(pool)]))
     return parsed(value, pool, signer)
 
@@ -83,18 +84,17 @@ class ActiveWriter:
     signer: Signer | None = None
 
     async def publish(self, count: int, seen: Active | None) -> Active | None:
-        """Let `count` replicas take traffic, if the number is still the one `seen`.
+        """Let `count` replicas take traffic, if the number is still `seen`.
 
-        Returns what it is now: `Active(count)`, or what another made it meanwhile.
+        Return the current number: `Active(count)`, or the one that another writer set meanwhile.
         """
         return await self._replace(seen, Active(max(0, count)))
 
     async def promote(self, seen: Active) -> Active | None:
-        """Let one more replica take traffic, if the number is still the one `seen`.
-
-        Returns what it is now.
+        """Let one more replica take traffic, if the number is still `seen`. Return the current
+        number.
         """
-        # one replica takes traffic even where the number is 0
+        # one replica takes traffic even if the number is 0
         count = max(1, seen.count) + 1
         return await self._replace(seen, Active(count, count - seen.count + seen.promoted))
 

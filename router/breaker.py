@@ -1,9 +1,9 @@
-"""Stops asking a service that does not answer, and asks again once it does.
+"""A circuit breaker: it stops calls to a service that does not answer, until it answers again.
 
-It opens after FAILURES_TO_OPEN failures one after another: what began before the last failure
-was noted failed for the same reason and counts with it, so one stall under many calls is one
-failure. While it is open nobody should call; it closes after PROBES_TO_CLOSE good probes in a
-row, which the owner makes in the background, never within a request.
+It opens after FAILURES_TO_OPEN failures in a row. Failed calls that started before the last
+recorded failure count with it, because they have the same cause. So one stall under many calls is
+one failure. While it is open, no calls should be made. It closes after PROBES_TO_CLOSE good probes
+in a row, which the owner makes in the background, never within a request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Breaker:
         self._failures = 0
 
     def failed(self, began: float, now: float) -> bool:
-        """Note a call that began then and failed now; true when this opens the breaker."""
+        """Record a call that started then and failed now. Return true if this opens the breaker."""
         if self.is_open or began < self._failed_at:
             return False
         self._failed_at = now
@@ -35,7 +35,7 @@ class Breaker:
         return self.is_open
 
     def probed(self, good: bool) -> bool:
-        """Note a probe of an open breaker; true when this closes it."""
+        """Record a probe of an open breaker. Return true if this closes it."""
         self._good_probes = self._good_probes + 1 if good else 0
         if not self.is_open or self._good_probes < PROBES_TO_CLOSE:
             return False

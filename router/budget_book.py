@@ -1,16 +1,16 @@
-"""What one gateway granted, and what it knew of Redis, for the process that takes its place too.
+"""The book of one gateway's grants and of its knowledge of Redis, also for its successor.
 
-A line is written before a request is let in: a gateway that is killed leaves a book that says of
-all it granted, and the next process at its place goes on with it as if it were the same. It speaks
-for its predecessor when Redis has forgotten, and has its share while Redis is away.
+A line is written before a request is admitted. So a killed gateway leaves a book of all its grants.
+The next process in its place continues with it as if it were the same. It reports its predecessor's
+grants when Redis has lost them, and has its share while Redis is unavailable.
 
-    <folder>/<n>.lock   its flock is a process's place: the kernel frees it when the process ends
-    <folder>/<n>.old    what was written before, two windows of it or more
-    <folder>/<n>.new    what is written now: lines of JSON. Half a line, of a process that was
-                        killed as it wrote, is of what was not yet granted
+    <folder>/<n>.lock   its flock reserves a process's place until the process ends
+    <folder>/<n>.old    the previous file, with at least two windows
+    <folder>/<n>.new    the current file: lines of JSON. An incomplete line, of a process that was
+                        killed while writing, has not been granted yet
 
-In memory (/dev/shm) where there is such a thing: what is lost with the machine is as if there had
-been no book. One that cannot be written is taken away, for half a book would be believed.
+Books are in memory (/dev/shm) if possible: losing them with the machine equals having none. A book
+that cannot be written is removed, because an incomplete one would be trusted.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ from router.budget_scripts import WINDOW
 
 logger = logging.getLogger("ray.serve")
 
-# Buckets that are kept. What left the window matters to a gateway that Redis went away from.
+# Number of buckets that are kept. A gateway without Redis also needs those that have left the
+# window.
 HISTORY = 2 * WINDOW + 10
 PLACES = 1000
-# A gateway writes every second: who has not for so long is gone, with its fleet.
+# A gateway writes every second: after this long without a write, it and its fleet are dead.
 LEFT_S = 86400.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _MEMORY = Path("/dev/shm")  # the folder in it is private
 
 
 def books_of(fleet: str, redis_url: str) -> Path | None:
-    """The folder of a fleet's books on this machine. None where nobody could trust them."""
+    """Return the folder of a fleet's books on this machine; None if they could not be trusted."""
     redis = redis_url.rpartition("@")[2]
     folder = _MEMORY / user_folder().name if os.access(_MEMORY, os.W_OK) else user_folder()
     name = sha1(f"{fleet} {redis}".encode()).hexdigest()[:16]
@@ -55,14 +56,15 @@ def books_of(fleet: str, redis_url: str) -> Path | None:
         _sweep(found.parent)
         found.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        logger.warning("budgets have no book that outlives this process: %s", error)
+        logger.warning("budgets do not survive this process: %s", error)
         return None
     return found
 
 
 @dataclass
 class Spent:
-    """Requests and tokens of one local bucket: what Redis counts, and what it does not know of."""
+    """Requests and tokens of one local bucket: those that Redis counts, and those that it has not
+    seen."""
 
     seen: list[int] = field(default_factory=lambda: [0, 0])
     unseen: list[int] = field(default_factory=lambda: [0, 0])
@@ -70,7 +72,7 @@ class Spent:
 
 @dataclass
 class Scope:
-    """`leases`: its requests under way; `kept`: how many there were as Redis went away."""
+    """`leases`: its running requests; `kept`: their number when Redis became unavailable."""
 
     buckets: dict[int, Spent] = field(default_factory=dict)
     leases: set[str] = field(default_factory=set)
@@ -78,7 +80,7 @@ class Scope:
     used: int = 0
 
     def sums(self, since: int) -> tuple[list[int], list[int]]:
-        """Seen and unseen, of that local bucket and all after it."""
+        """Return seen and unseen sums, of that local bucket and all after it."""
         seen, unseen = [0, 0], [0, 0]
         for at, spent in self.buckets.items():
             if at >= since:
@@ -88,7 +90,8 @@ class Scope:
         return seen, unseen
 
     def frees_at(self, since: int, place: int, count: int, window: int) -> int:
-        """The bucket at which so many requests (place 0) or tokens will have left the window."""
+        """Return the bucket at which `count` requests (place 0) or tokens will have left the
+        window."""
         for at, spent in self.buckets.items():
             if at >= since:
                 count -= spent.seen[place] + spent.unseen[place]
@@ -99,8 +102,8 @@ class Scope:
 
 @dataclass
 class Beats:
-    """When Redis last heard of the gateway: no later than `heard_by`, no sooner than `heard_from`,
-    in the loop's time; its share of each limit, and how many gateways there were."""
+    """The last contact with Redis: no later than `heard_by`, no sooner than `heard_from`, in the
+    loop's time; the gateway's share of each limit, and the number of gateways."""
 
     heard_by: float = 0.0
     heard_from: float | None = None
@@ -109,7 +112,8 @@ class Beats:
 
 
 class Book:
-    """One gateway's. Without a folder it ends with its process. `now`: the loop's time."""
+    """The book of one gateway. Without a folder it ends with its process. `now`: the loop's
+    time."""
 
     def __init__(self, folder: Path | None, now: float, bucket_s: float, name: str = "") -> None:
         self.scopes: dict[str, Scope] = {}
@@ -125,7 +129,7 @@ class Book:
         try:
             if folder is not None and (lock := _free_place(folder)) is not None:
                 self._lock, path = lock
-                # nobody else has the name, whose book lies beside it
+                # the lock file's name is unique, and so is the book next to it
                 os.pwrite(self._lock, (os.pread(self._lock, 16, 0) or self.name.encode()), 0)
                 self.name = os.pread(self._lock, 16, 0).decode()
                 self._files = path, path.with_suffix(".old"), path.with_suffix(".new")
@@ -138,7 +142,7 @@ class Book:
         return self.scopes.setdefault(name, Scope())
 
     def grant(self, scope: str, bucket: int, requests: int, tokens: int, by_share: bool) -> None:
-        """Or give back, where they are negative."""
+        """Record a grant, or a release if the numbers are negative."""
         if self._change(scope, bucket, requests, tokens, by_share):
             self._write("u" if by_share else "s", scope, bucket, requests, tokens)
 
@@ -153,7 +157,8 @@ class Book:
         self._write("b", beats.heard_by, beats.heard_from, beats.share, beats.counted)
 
     def told(self, now: float) -> list[list[Any]]:
-        """As BEAT wants it: scope, seconds ago at least, seen and unseen requests and tokens."""
+        """Return the arguments of BEAT: scope, minimum age in seconds, seen and unseen requests and
+        tokens."""
         length = self._bucket_s
         return [
             [name, max(0.0, now - (at + 1) * length), *spent.seen, *spent.unseen]
@@ -174,7 +179,7 @@ class Book:
                 self._spoil(error)
 
     def idle(self, bucket: int) -> list[str]:
-        """Scopes that nobody has used for long; they are forgotten here."""
+        """Return and forget scopes without recent use."""
         long_ago = bucket - HISTORY
         idle = [n for n, of in self.scopes.items() if of.used < long_ago and not of.leases]
         for name in idle:
@@ -182,7 +187,7 @@ class Book:
         return idle
 
     def close(self, whole: bool) -> None:
-        """`whole`: nobody will need it, as Redis knows all of it."""
+        """Close the book. `whole`: it is no longer needed, because Redis has all of it."""
         if whole and self._file is not None:
             self._take_away()
             with suppress(OSError):
@@ -194,7 +199,7 @@ class Book:
         self._file = self._lock = None
 
     def _change(self, scope: str, bucket: int, requests: int, tokens: int, by_share: bool) -> bool:
-        """Nothing is given back that is not there. Returns whether anything changed."""
+        """Change the sums, which never go below zero. Return whether they changed."""
         of = self.scope(scope)
         if requests < 0 or tokens < 0:
             if bucket not in of.buckets:
@@ -214,7 +219,7 @@ class Book:
                 spent.unseen = [0, 0]
 
     def _read(self, now: float) -> None:
-        """What a predecessor has left, if it is of this boot."""
+        """Read the book of a predecessor, if it is of this boot."""
         boot = _BOOT.read_text().strip()
         for line in _lines(self._files[1:]):
             match line:
@@ -233,7 +238,7 @@ class Book:
         self.scopes, self.beats = {}, Beats()
 
     def _turn(self, now: float, first: bool = False) -> None:
-        """A new file: at first with all that is known, else beside what was written until now."""
+        """Start a new file: the first with all known data, later ones next to the previous file."""
         _, old, new = self._files
         written = old.with_suffix(".tmp") if first else new
         if self._file is not None:
@@ -265,7 +270,7 @@ class Book:
             self._spoil(error)
 
     def _spoil(self, error: OSError) -> None:
-        logger.warning("budgets have no book that outlives this process: %s", error)
+        logger.warning("budgets do not survive this process: %s", error)
         if self._file is not None:
             os.close(self._file)
         self._file = None
@@ -278,7 +283,7 @@ class Book:
 
 
 def _sweep(books: Path) -> None:
-    """Take away the books of fleets that are gone."""
+    """Remove the books of fleets that are gone."""
     for of_fleet in books.glob("*"):
         with suppress(OSError):
             written = max(file.stat().st_mtime for file in (of_fleet, *of_fleet.iterdir()))
@@ -295,13 +300,13 @@ def _lines(files: tuple[Path, ...]) -> Iterator[Any]:
 
 
 def _free_place(folder: Path) -> tuple[int, Path] | None:
-    """A place that one process has at a time, and the next when it has ended."""
+    """Return a place that one process has at a time, and the next process after its end."""
     for place in range(PLACES):
         path = folder / f"{place}.lock"
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(lock).st_ino == path.stat().st_ino:  # else it has just been taken away
+            if os.fstat(lock).st_ino == path.stat().st_ino:  # otherwise it has just been removed
                 return lock, path
         except OSError:
             pass

@@ -1,34 +1,35 @@
-"""Budgets of requests, tokens and concurrent requests, kept in Redis for all gateways together.
+"""Budgets of requests, tokens and concurrent requests, stored in Redis for all gateways together.
 
-What is granted never exceeds a limit within any 60 s:
+Grants never exceed a limit within any 60 s:
 
 - A reservation is one script (`budget_scripts`). It counts in its second, in a window of 62 buckets
-  of a second with its running sum, which any 60 s lie in: 97 % of a limit can be used at a steady
-  rate. Settling takes back, from the same second, what was not used. What a dead gateway reserved
-  and did not settle counts in full until it leaves the window, for its engines may have computed it
-  and its clients read it; its concurrent requests are leases, which lapse unless renewed.
-- Without Redis a gateway may hold as much in its window as Redis counted for it when it had been
-  silent for `SILENT` buckets, and at most its share of the limit, 1/gateways: what it had goes on
-  as it leaves the window. More would not be safe: until then Redis may give all the rest to others,
-  and to be cut off looks as if Redis were dead. From then on Redis withholds the shares of silent
-  gateways; a window later nothing else is left in the window, and each has its whole share. That
-  ends before Redis stops withholding it, after 15 minutes.
-- A Redis that has forgotten, or another server that takes over, counts anew: nothing is granted
-  until all gateways that there were have put back what they granted in the last window, or a window
-  has passed; and the shares of gateways that have not come back are withheld. Who was killed speaks
-  by its book (`budget_book`), through the next process at its place. One that has neither run for a
-  window nor such a book cannot speak for its predecessor: a fleet's first minute may be such.
-- A call that Redis gets too late does nothing. One whose answer is lost is taken as done where that
-  counts more, and is never sent again where a second time would count less.
-- What a request used beyond its reservation is a debt: it counts from its end on, in Redis and in
-  a gateway's share, and may take what is left below 0 (`budget_settlements`).
-- A Redis whose clock is set back counts anew likewise. One whose clock is set forward, by a minute
-  or more, has forgotten what was used of the last one.
+  of a second with a running sum. Any 60 s lie within the window, so 97 % of a limit can be used at
+  a steady rate. Settling releases unused amounts from the same second. Unsettled reservations of a
+  dead gateway count in full until they leave the window: engines may have computed them. Its
+  concurrent requests are leases, which expire unless renewed.
+- Without Redis a gateway may have in its window the amount that Redis counted for it after `SILENT`
+  silent buckets. It has at most its share of the limit, 1/gateways. Its earlier grants become
+  available as they leave the window. More would not be safe: until then Redis may give the rest to
+  others, and a gateway that is cut off sees the same as with a dead Redis. From then on Redis
+  withholds the shares of silent gateways. A window later, the window contains only shares, and each
+  gateway has its whole share. That ends before Redis stops withholding it, after 15 minutes.
+- A Redis that has lost its data, or another server that takes over, counts again from zero. Nothing
+  is granted until all previous gateways have reported their grants of the last window, or a window
+  has passed. The shares of gateways that have not returned are withheld. A killed gateway is
+  represented by its book (`budget_book`), through the next process in its place. A process that has
+  neither run for a window nor found such a book cannot represent its predecessor: this may happen
+  in a fleet's first minute.
+- A call that reaches Redis too late has no effect. A call whose answer is lost is treated as done
+  if that counts more. It is never sent again if a second time would count less.
+- The use of a request beyond its reservation is a debt. It counts from the request's end, in Redis
+  and in a gateway's share, and may make the rest negative (`budget_settlements`).
+- A Redis whose clock is set back also counts again from zero. One whose clock is set forward, by a
+  minute or more, has lost the use of the last minute.
 
-It rests on this: clocks run equally fast and Redis' is not set forward; no proxy changes servers
-unseen behind a connection; a Redis that was replaced takes no more writes; and there are no more
-gateways than the fleet file or Redis knew of when Redis forgot. Concurrent requests of a
-gateway that is cut off count for 30 s more; those that still run then are beyond the limit.
+Assumptions: clocks run equally fast, and Redis' is not set forward. No proxy changes servers behind
+a connection. A replaced Redis accepts no more writes. There are no more gateways than the fleet
+file or Redis knew when Redis lost its data. Concurrent requests of a gateway that is cut off count
+for 30 s more; those that still run then exceed the limit.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ from router.redis_lane import Lane, open_lane
 
 logger = logging.getLogger("ray.serve")
 
-# A reservation's answer comes within a bucket, or counts as none; beats can wait for a busy loop.
+# A reservation's reply arrives within a bucket, or counts as missing. Beats have more time.
 CALL_S = 0.5
 BEAT_S = 2.0
 CONNECT_S = 1.0
-# How long a request waits for a Redis that has just gone.
+# How long a request waits after Redis has become unavailable.
 PATIENCE_S = 1.0
-# Buckets before this one that 60 s touch, where no answer is on its way.
+# Number of earlier buckets that 60 s overlap, if no reply is outstanding.
 MINUTE = 60
-# How soon a Redis that was away, or whose gateways have not all told it, is asked again.
+# Pauses before Redis is called again: after an outage, and while some gateways have not reported.
 RETRY_S, AGAIN_S = 0.25, 0.2
 _SHA = {script: sha1(script.encode()).hexdigest() for script in (BEAT, LEAVE, RESERVE, SETTLE)}
 
@@ -71,10 +72,10 @@ _KINDS: dict[bytes, Kind] = {b"r": "requests", b"t": "tokens", b"c": "concurrent
 
 
 class BudgetLedger:
-    """One gateway's hand in them. `gateways` may be changed: how many there should be.
-    `redis_is_full`: that is why Redis does not count.
+    """Access of one gateway to the budgets. `gateways` may change: the expected number of gateways.
 
-    `bucket_s` is a sixtieth of the window; beats come as often.
+    `redis_is_full`: whether Redis rejects writes for lack of memory. `bucket_s` is a sixtieth of
+    the window; beats have the same period.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class BudgetLedger:
         self._book = Book(books, self._began, bucket_s, name)
         self._lane: Lane | None = None
         self._gen = ""
-        self._offset = 0.0  # Redis' time less the loop's
+        self._offset = 0.0  # Redis' time minus the loop's
         self._heard = asyncio.Event()
         self._wake = asyncio.Event()
         self._telling = False
@@ -107,19 +108,19 @@ class BudgetLedger:
 
     @property
     def by_share(self) -> bool:
-        """Whether Redis is away, so that this gateway has its share alone, or nothing yet."""
+        """Whether Redis is unavailable, so that this gateway has only its share, or nothing yet."""
         return not self._heard.is_set()
 
     async def reserve(
         self, budgets: Sequence[TenantBudget], tokens: int, requests: int = 1
     ) -> Granted | NotGranted:
-        """All of the budgets or none. Waits `PATIENCE_S` at most for a Redis that has just gone."""
+        """Reserve all of the budgets, or none. Waits at most `PATIENCE_S` if Redis just failed."""
         patient_until = self._now() + PATIENCE_S
         while True:
             patient = self._now() < patient_until
             if self._heard.is_set():
                 reply = await self._asked(budgets, tokens, requests)
-                if reply is None and not patient and self._heard.is_set():  # it is slow, not away
+                if reply is None and not patient and self._heard.is_set():  # slow, but available
                     return NotGranted("unknown", budgets[0], PATIENCE_S, ())
                 if reply is not None and not (patient and _soon_known(reply)):
                     return reply
@@ -136,7 +137,7 @@ class BudgetLedger:
                     await self._heard.wait()
 
     def settle(self, granted: Granted, tokens: int, requests: int = 1) -> None:
-        """It has ended and used this much: the rest goes back, and what is beyond is owed."""
+        """Settle an ended request: release unused amounts, or record the excess as a debt."""
         if (owed := tokens - granted.tokens) > 0:
             epoch = None if self.by_share else self._epoch
             self._settlements.owe(granted, owed, self._bucket(), epoch)
@@ -144,12 +145,12 @@ class BudgetLedger:
         self._settlements.give_back(granted, *back, epoch=self._epoch)
 
     async def run(self) -> None:
-        """Keep in touch with Redis until cancelled."""
+        """Stay in contact with Redis until cancelled."""
         loops = (("budgets", self._keep_in_touch), ("budget_settlements", self._settle_some))
         try:
             await asyncio.gather(
                 *(
-                    forever(loop, step, fails=f"{loop} are not kept up", logger=logger)
+                    forever(loop, step, fails=f"{loop} are not renewed", logger=logger)
                     for loop, step in loops
                 )
             )
@@ -158,7 +159,7 @@ class BudgetLedger:
                 await self._lane.aclose()
 
     async def leave(self) -> None:
-        """For good, so that nobody withholds a share for this gateway."""
+        """Leave permanently, so that no share is withheld for this gateway."""
         left = False
         if self._heard.is_set():
             with contextlib.suppress(*REDIS_FAILURES):
@@ -169,7 +170,7 @@ class BudgetLedger:
     async def _asked(
         self, budgets: Sequence[TenantBudget], tokens: int, requests: int
     ) -> Granted | NotGranted | None:
-        """None: Redis did not say."""
+        """Reserve in Redis; None: Redis did not answer."""
         lease = self._lease()
         limits = [
             value
@@ -179,7 +180,7 @@ class BudgetLedger:
         epoch, began = self._epoch, self._now()
         try:
             reply = await self._run(RESERVE, requests, tokens, lease, *limits)
-        except TimeoutError:  # beats tell whether it is away
+        except TimeoutError:  # beats detect whether Redis is available
             return None
         except REDIS_FAILURES as error:
             self._lost(error)
@@ -190,7 +191,7 @@ class BudgetLedger:
                 budgets, requests, tokens, lease, left, False, reply[1], self._bucket(), epoch
             )
             self._note(granted)
-            if self._now() - began > 2 * CALL_S:  # the loop stood still: its bucket may be over
+            if self._now() - began > 2 * CALL_S:  # the loop was blocked: its bucket may be over
                 self.settle(granted, 0, 0)
                 return None
             return granted
@@ -200,7 +201,7 @@ class BudgetLedger:
             return NotGranted(_KINDS[reply[1]], whose, float(reply[3]), left)
         if reply[0] == b"young":
             wait_s = float(reply[1])
-            begun = wait_s > (WINDOW - SILENT) * self._bucket_s  # the others may tell in a moment
+            begun = wait_s > (WINDOW - SILENT) * self._bucket_s  # the others may report soon
             return NotGranted("unknown", budgets[0], PATIENCE_S if begun else wait_s, ())
         self._unheard()
         return None
@@ -210,14 +211,14 @@ class BudgetLedger:
     ) -> Granted | NotGranted:
         now, bucket, length = self._now(), self._bucket(), self._bucket_s
         beats, window_s = self._book.beats, WINDOW * self._bucket_s
-        if beats.heard_from is None or self._telling:  # Redis may count it in a moment, or may not
+        if beats.heard_from is None or self._telling:  # Redis may or may not count it soon
             return NotGranted("unknown", budgets[0], PATIENCE_S, ())
         if now >= beats.heard_from + (AWAY - 2) * length - window_s:
             return NotGranted("unknown", budgets[0], window_s, ())
-        # since then Redis withholds the share, and what others got of it before has left the window
+        # since then Redis withholds the share, and others' grants from it have left the window
         withheld = beats.heard_by + SILENT * length
         whole = now > withheld + (WINDOW + 1) * length
-        # until then: what Redis counted for this gateway as it began to withhold
+        # until then: the use that Redis had counted for this gateway when it began to withhold
         counted_since = math.ceil((withheld - (WINDOW - 1) * length + 2 * CALL_S) / length)
         left = []
         for of in budgets:
@@ -235,7 +236,7 @@ class BudgetLedger:
                     rest.append(None)
                     continue
                 share = math.floor(limit * beats.share)
-                # its predecessor's requests may not have ended
+                # the predecessor's requests may still be running
                 known = whole and (kind != "concurrent" or now > self._began + LEASE * length)
                 room = (share if known else min(share, kept[place])) - used
                 if count > room:
@@ -274,11 +275,11 @@ class BudgetLedger:
             self._settlements.lost(now)
             self._lost(error)
         else:
-            if reply == [b"late"]:  # it has done nothing
+            if reply == [b"late"]:  # the script had no effect
                 self._settlements.put_back(now)
 
     async def _keep_in_touch(self) -> None:
-        """One beat, and a bucket's time to the next unless one is due at once."""
+        """Send one beat, and wait for a bucket's time unless another is due at once."""
         self._wake.clear()
         self._book.forget_old(self._now())
         try:
@@ -299,14 +300,14 @@ class BudgetLedger:
             info = bytes(await lane.call("INFO", "server")).decode()
             self._gen = next((x[7:] for x in info.split() if x.startswith("run_id:")), "")
             if not self._gen:
-                raise ConnectionError("Redis does not tell its run_id")
+                raise ConnectionError("Redis does not report its run_id")
             seconds, micros = await lane.call("TIME")
             self._offset = int(seconds) + int(micros) / 1e6 - self._now()
             for script in _SHA:
                 await lane.call("SCRIPT", "LOAD", script)
 
     async def _tell(self) -> None:
-        """A beat: that this gateway is there, and what Redis does not know of it."""
+        """Send a beat: this gateway's presence, and grants that Redis has not seen."""
         book, beats, known = self._book, self._book.beats, self._heard.is_set()
         told = {
             "all": not known,
@@ -319,35 +320,35 @@ class BudgetLedger:
         expected = max(self.gateways, beats.counted)
         book.beat(heard_by=max(heard_by, began + BEAT_S))
         arguments = expected, vouches, f"{beats.share:.17g}", json.dumps(told)
-        # what is granted by share meanwhile would be told to nobody
+        # grants from the share would not be reported while this call runs
         self._telling = not known
         try:
             reply = await self._run(BEAT, *arguments, within_s=BEAT_S)
         finally:
             self._telling = False
-        if reply[0] == b"unknown":  # Redis has forgotten, and is to be told all
+        if reply[0] == b"unknown":  # Redis has lost its data and needs a full report
             self._unheard()
             await self._tell()
             return
-        if reply[0] != b"ok":  # Redis' clock is not what it was
-            raise TimeoutError("Redis was too late")
-        # the quickest answer says it best; never more than it is, unless Redis' clock was set back
+        if reply[0] != b"ok":  # Redis' clock has changed
+            raise TimeoutError("Redis answered too late")
+        # the fastest reply is the most accurate; never too large, unless Redis' clock was set back
         offset = float(reply[1]) - self._now()
         self._offset = offset if offset < self._offset - 2 * BEAT_S else max(self._offset, offset)
-        # one before, whose answer was lost, may still come
+        # an earlier beat, whose reply was lost, may still take effect
         heard = {"heard_by": max(heard_by, self._now()), "heard_from": began}
         book.beat(**heard, share=float(reply[2]), counted=reply[3])
         if not known:
-            self._epoch += not reply[4]  # it has been told what was settled, or is to hear of it
+            self._epoch += not reply[4]  # settlements have been reported, or will be
             book.all_seen()
-            logger.info("budgets are kept in Redis by %d gateways", reply[3])
+            logger.info("%d gateways keep budgets in Redis", reply[3])
             self._heard.set()
             self.redis_is_full = False
 
     def _lost(self, error: BaseException) -> None:
         self.redis_is_full = is_full(error)
         if self._heard.is_set():
-            logger.warning("budgets are not in Redis, this gateway has its share: %s", error)
+            logger.warning("budgets are not in Redis; this gateway enforces its share: %s", error)
         self._unheard()
         if self._lane is not None:
             lane, self._lane = self._lane, None

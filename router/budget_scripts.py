@@ -1,4 +1,4 @@
-"""What Redis does with budgets, each script at once. Times are Redis' own, seconds.
+"""Redis scripts for budgets, each of them atomic. Times are those of Redis, in seconds.
 
     key                        value                                                lifetime
     budgets                    hash: gen, born, expected; m:<gateway> -> heard,     for ever
@@ -8,20 +8,20 @@
                                r<i> and t<i>: requests and tokens of bucket i % 62  and swept
     ...:budgets:<scope>:leases sorted set: requests under way, by when they lapse   the last lease
 
-None of them expires while it counts: a Redis that is short of memory evicts what would. All are in
-one hash slot, so that one script sees the gateways and a request's scopes together.
+Keys in use have no expiry, because a Redis without free memory evicts keys that have one. All are
+in one hash slot, so that one script sees the gateways and a request's scopes together.
 
-`gen` is the server's run_id. Another one has other data, or older: everything is counted anew. So
-it is after its clock was set back.
+`gen` is the server's run_id. Another server has other data, or older: counting starts again. The
+same applies after its clock was set back.
 """
 
 from __future__ import annotations
 
-# Buckets: of the window (60 s touch at most 61, and an answer may take one to reach its gateway),
-# after which a silent gateway's share is withheld, for how long at most, and of a lease.
+# Numbers of buckets: in the window (60 s overlap at most 61, and a reply may take one to arrive);
+# until a silent gateway's share is withheld; for how long at most; and in a lease.
 WINDOW, SILENT, AWAY, LEASE = 62, 5, 900, 30
 
-# ARGV of all: deadline, gen, gateway, its process, seconds of a bucket
+# ARGV of all scripts: deadline, gen, gateway, its process, seconds per bucket
 _COMMON = (
     f"""
 local WINDOW, SILENT, AWAY, LEASE = {WINDOW}, {SILENT}, {AWAY}, {LEASE}
@@ -87,9 +87,9 @@ end
 """
 )
 
-# ... expected, vouches, share it holds, what it spent and has under way as JSON
-# -> 'ok', now, its share, how many gateways there are, whether its grants were known
-# or 'unknown': it has to tell all
+# ... expected, vouches, its share, and as JSON what it spent and has in progress
+# -> 'ok', now, its new share, the number of gateways, whether its grants were known
+# or 'unknown': it must report everything
 BEAT = (
     _COMMON
     + """
@@ -165,10 +165,10 @@ return {'ok', string.format('%.6f', now), string.format('%.17g', share), count,
 """
 )
 
-# ... requests, tokens, lease, then by scope: its name, its three limits (-1: none)
+# ... requests, tokens, lease, then for each scope: its name, its three limits (-1: none)
 # -> 'ok', bucket, remaining requests and tokens by scope
-# or 'no', what is exceeded, which scope, seconds until there is room, remaining by scope
-# or 'young', seconds until it counts; or 'unknown': beat first
+# or 'no', the exceeded limit, its scope, seconds until there is room, remaining by scope
+# or 'young', seconds until it counts; or 'unknown': send a beat first
 RESERVE = (
     _COMMON
     + """
@@ -245,8 +245,8 @@ return {'ok', scopes[1].newest, unpack(remaining)}
 """
 )
 
-# ... then by scope: its name, the reservation's bucket, what it gives back, its lease; or 'now'
-# for a bucket, and less than nothing: what it used beyond its reservation
+# ... then for each scope: its name, the reservation's bucket, the unused amounts, its lease. For
+# use beyond the reservation, the bucket is 'now' and the amounts are negative.
 SETTLE = (
     _COMMON
     + """
@@ -274,6 +274,6 @@ return {'ok'}
 """
 )
 
-# A gateway that has spent nothing unseen leaves for good. Should Redis forget within the window,
-# nobody is left to say what it granted: until then it counts as one of them, without a share.
+# A gateway without unreported grants leaves for good. If Redis lost its data within the window, no
+# process would report that gateway's grants. Until then it counts as a gateway without a share.
 LEAVE = _COMMON + "member(me, now, 0, now + WINDOW * length, process, '0')\nreturn {'ok'}"

@@ -1,8 +1,8 @@
-"""What ended requests give back or owe, from one gateway's book to Redis.
+"""Releases and debts of ended requests, from one gateway's book to Redis.
 
-What goes back leaves the bucket of its reservation. A debt is what a request used beyond its
-reservation: it counts from when it is known, whatever the limits are. Giving back twice would
-overspend, so Redis is never sent it again; a debt may count twice and is never forgotten.
+A release leaves the bucket of its reservation. A debt is the use beyond a request's reservation: it
+counts from the time when it is known, regardless of limits. A release that counts twice would
+overspend, so Redis never gets it again; a debt may count twice and is never lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from router.budgets import Granted
 
 @dataclass(frozen=True)
 class Settlement:
-    """Requests and tokens that leave Redis' `bucket`; None: a debt, whose tokens are negative."""
+    """Requests and tokens that leave Redis' `bucket`; None: a debt, with negative tokens."""
 
     epoch: int
     scopes: Sequence[str]
@@ -28,7 +28,7 @@ class Settlement:
 
     @property
     def arguments(self) -> list[str | int]:
-        """As SETTLE wants it."""
+        """Return the arguments of SETTLE."""
         bucket = "now" if self.bucket is None else self.bucket
         return [
             value
@@ -38,7 +38,7 @@ class Settlement:
 
 
 class Settlements:
-    """Those that Redis has not been sent. `on_new` is called with each."""
+    """Settlements that Redis has not been sent. `on_new` is called with each."""
 
     def __init__(self, book: Book, on_new: Callable[[], None]) -> None:
         self._on_new = on_new
@@ -46,7 +46,7 @@ class Settlements:
         self._waiting: list[Settlement] = []
 
     def give_back(self, granted: Granted, requests: int, tokens: int, epoch: int) -> None:
-        """A request has ended, and used less than was reserved by this much, 0 or more."""
+        """Record the release of an ended request: the unused part of its reservation, 0 or more."""
         for budget in granted.budgets:
             if (scope := self._book.scopes.get(budget.scope)) is not None:
                 scope.leases.discard(granted.lease)
@@ -67,9 +67,9 @@ class Settlements:
         )
 
     def owe(self, granted: Granted, tokens: int, bucket: int, epoch: int | None) -> None:
-        """It used this many tokens more than were reserved, as is known in the local `bucket`.
+        """Record that it used this many tokens more than reserved, known in the local `bucket`.
 
-        Without an `epoch` Redis is away: it is told what it has not seen when it is back.
+        Without an `epoch` Redis is unavailable: it gets unseen debts when it is back.
         """
         scopes = [budget.scope for budget in granted.budgets if budget.tokens is not None]
         for scope in scopes:
@@ -88,12 +88,12 @@ class Settlements:
             )
 
     def take(self, epoch: int) -> list[Settlement]:
-        """All of them; those of another epoch, which Redis has been told of, are dropped."""
+        """Return all of them; those of another epoch, which Redis has received, are dropped."""
         waiting, self._waiting = self._waiting, []
         return [one for one in waiting if one.epoch == epoch]
 
     def lost(self, settlements: Sequence[Settlement]) -> None:
-        """Redis was sent these and did not answer: what is owed counts as what it has not seen."""
+        """Record settlements without an answer of Redis: debts count as unseen by it."""
         for one in settlements:
             if one.bucket is None:
                 for scope in one.scopes:
@@ -101,7 +101,7 @@ class Settlements:
                     self._book.grant(scope, one.local_bucket, 0, -one.tokens, True)
 
     def put_back(self, settlements: Sequence[Settlement]) -> None:
-        """Redis has done nothing of these."""
+        """Put back settlements that Redis has not applied."""
         self._waiting[:0] = settlements
         self._on_new()
 

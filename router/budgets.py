@@ -1,4 +1,4 @@
-"""What a request may use, what it is granted of it, and what is left."""
+"""Limits of a request's tenant, grants, and what is left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Kind = Literal["requests", "tokens", "concurrent", "unknown"]
 
 @dataclass(frozen=True)
 class TenantBudget:
-    """A scope's limits: a window's requests and tokens, and requests at once. None: no limit."""
+    """A scope's limits: a window's requests and tokens, and concurrent requests. None: no limit."""
 
     scope: str
     requests: int | None = None
@@ -21,7 +21,7 @@ class TenantBudget:
 
 @dataclass(frozen=True)
 class Left:
-    """What remains of a budget."""
+    """The rest of a budget."""
 
     requests: int | None
     tokens: int | None
@@ -29,7 +29,8 @@ class Left:
 
 @dataclass(frozen=True)
 class NotGranted:
-    """`kind` of the `budget` is exceeded; "unknown": what others were granted is not known now.
+    """A rejection: `kind` of the `budget` is exceeded; "unknown": the grants of others are unknown
+    now.
 
     `retry_after_s`: when enough will have left the window, unless it is granted to another.
     """
@@ -42,7 +43,7 @@ class NotGranted:
 
 @dataclass(eq=False)
 class Granted:
-    """Reserved until it is settled. `by_share`: without Redis."""
+    """A grant, reserved until it is settled. `by_share`: without Redis."""
 
     budgets: Sequence[TenantBudget]
     requests: int

@@ -1,13 +1,12 @@
-"""Which segments one engine's prefix cache holds, as its KV events tell.
+"""The segments in one engine's prefix cache, from its KV events.
 
-A tree of the engine's blocks: a block is reachable when it and all before it are held, and a
-segment is held when its last block is reachable. Exact while no event is lost, in whatever
-order they come; a block that its tokens do not describe (prompt embeddings), or that fits no
-segment, is left out with all that follow it. So it may report less than the engine holds,
-never more; only where layers of other kinds than full attention take part (sliding windows,
-Mamba) a hit may turn out shorter. Events that tell of one physical block twice would leave a
-phantom at its eviction: `overfull` says that more are counted than the engine has. Memory grows
-with what is held now. Nothing here raises.
+It is a tree of the engine's blocks: a block is reachable if it and all before it are cached, and a
+segment is cached if its last block is reachable. The result is exact while no event is lost, in any
+order of events. A block that its tokens do not describe (prompt embeddings), or that fits no
+segment, is omitted with all that follow it. So it may report less than the engine has, never more.
+Only with layers of other kinds than full attention (sliding windows, Mamba) a hit may be shorter.
+Duplicate events of one physical block would leave a phantom at its eviction: `overfull` reports
+that more are counted than the engine has. Memory grows with the cached blocks. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -27,15 +26,16 @@ from router.segment_keys import (
 
 logger = logging.getLogger(__name__)
 
-# Of the blocks that attention reads, on CPU builds too; other media are offloaded copies.
+# The medium of the blocks that attention reads, also in CPU builds; other media are offloaded
+# copies.
 MAIN_MEDIUM = "GPU"
-# Kinds of KV cache group that need, and so keep, every block of a prefix; None: not told.
+# Kinds of KV cache group that need, and so keep, every block of a prefix; None: unknown.
 FULL_ATTENTION = {None, "full_attention", "mla_attention", "sink_full_attention"}
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Keys now held and keys no longer held, each at most once.
+    """Keys now cached and keys no longer cached, each at most once.
 
     A key comes after those it is chained to in `set`, and before them in `cleared`.
     """
@@ -45,11 +45,11 @@ class Changes:
 
 
 class _Block:
-    """A block hash: held (`count` copies), or not held but with held blocks after it.
+    """A block hash: cached (`count` copies), or not cached but with cached blocks after it.
 
-    Only a held block has a parent; its siblings are a linked list. `key` and `filled` are the
-    key of the last whole segment and the tokens after it, once they are known; `tokens`
-    (packed) and `media` are the block's own, for as long as a segment is to be made of them.
+    Only a cached block has a parent; its siblings are a linked list. `key` and `filled` are the key
+    of the last whole segment and the tokens after it, once they are known. `tokens` (packed) and
+    `media` are the block's own, while a segment can still be built from them.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class _Block:
 
 
 class CachedBlocks:
-    """One engine's prefix cache, as its events tell."""
+    """One engine's prefix cache, from its events."""
 
     def __init__(
         self,
@@ -91,14 +91,15 @@ class CachedBlocks:
         segment_tokens: int,
         max_copies: int | None = None,
     ) -> None:
-        """`max_copies`: the engine has so many physical blocks; None: not known."""
+        """`max_copies`: the engine's number of physical blocks; None: unknown."""
         self._hasher = hasher
         self._model = model
         self._revision = revision
         self._segment_tokens = segment_tokens
         self._blocks: dict[BlockHash, _Block] = {}
-        # Key -> reachable blocks that complete it: a LoRA adapter loaded anew under its name has
-        # other block hashes for the same tokens. Insertion order: a key after those it chains to.
+        # Key -> reachable blocks that complete it. A LoRA adapter loaded again under its name has
+        # other block hashes for the same tokens. In insertion order: a key comes after those it
+        # chains to.
         self._held: dict[bytes, int] = {}
         self._set: dict[bytes, None] = {}
         self._cleared: dict[bytes, None] = {}
@@ -109,13 +110,14 @@ class CachedBlocks:
         self._logged: set[str] = set()
 
     def keys(self) -> list[bytes]:
-        """All keys held now, each after those it is chained to."""
+        """Return all cached keys, each after those it is chained to."""
         return list(self._held)
 
     def chunks(self, size: int) -> Iterator[list[bytes]]:
-        """All keys held at the first `next`, `size` at a time, without those dropped meanwhile.
+        """Yield the keys cached at the first `next`, `size` at a time, without those dropped
+        meanwhile.
 
-        The time that a chunk takes depends on its size, not on the size of the cache.
+        The time of a chunk depends on its size, not on the size of the cache.
         """
         keys = self.keys()
         for start in range(0, len(keys), size):
@@ -123,27 +125,28 @@ class CachedBlocks:
 
     @property
     def overfull(self) -> bool:
-        """More copies are counted than there can be, so some are phantoms: call `forget`."""
+        """Whether more copies are counted than possible, so that some are phantoms: call
+        `forget`."""
         return self._counting and self._max_copies is not None and self._copies > self._max_copies
 
     def take_changes(self) -> Changes:
-        """The net effect of all that happened since the last call."""
+        """Return the net effect of all changes since the last call."""
         changes = Changes(set=list(self._set), cleared=list(self._cleared))
         self._set.clear()
         self._cleared.clear()
         return changes
 
     def forget(self) -> None:
-        """Start anew after lost events, when nothing is known to be held.
+        """Start again after lost events, with no known blocks.
 
-        The engine is then asked to report blocks again as it reuses them, so a stored event is
-        no longer one more physical copy: from now on the first removal takes a block away.
+        The engine is then asked to report blocks again as it reuses them, so a stored event may not
+        mean one more physical copy: from now on the first removal removes a block.
         """
         self._clear()
         self._counting = False
 
     def apply(self, events: Iterable[KvEvent]) -> None:
-        """Follow a batch of events."""
+        """Apply a batch of events."""
         for event in events:
             if isinstance(event, BlockStored):
                 self._store(event)
@@ -157,18 +160,18 @@ class CachedBlocks:
             return
         size = event.block_size
         if size < 1 or self._segment_tokens % size:
-            self._log_once(f"blocks of {size} tokens do not fill {self._segment_tokens} evenly")
+            self._log_once(f"blocks of {size} tokens do not divide {self._segment_tokens} evenly")
             return
         length = size * TOKEN_BYTES
         hashes = event.block_hashes
         try:
             packed = pack(event.token_ids)
         except ValueError:
-            self._log_once("blocks with tokens that are no uint32")
+            self._log_once("blocks with tokens that are not uint32")
             return
         extra = event.extra_keys or [None] * len(hashes)
         if len(packed) != len(hashes) * length or len(extra) != len(hashes):
-            self._log_once("blocks without the tokens or extra keys of each")
+            self._log_once("blocks without their tokens or extra keys")
             return
 
         blocks = self._blocks
@@ -227,7 +230,8 @@ class CachedBlocks:
         self._held.clear()
 
     def _concerns_prefixes(self, event: BlockStored) -> bool:
-        """Whether these blocks decide about prefix hits; one group of several is followed."""
+        """Return whether these blocks decide about prefix hits; of several groups, one is
+        followed."""
         if (
             event.medium not in (None, MAIN_MEDIUM)
             or event.kv_cache_spec_kind not in FULL_ATTENTION
@@ -245,7 +249,7 @@ class CachedBlocks:
         return root
 
     def _reach(self, block: _Block) -> None:
-        """A block's parent has become reachable: so does the block, and what follows it."""
+        """Mark a block as reachable, because its parent is, and the blocks after it."""
         pending = [block]
         while pending:
             block = pending.pop()
@@ -265,7 +269,7 @@ class CachedBlocks:
                 child = child.next
 
     def _lose(self, block: _Block) -> None:
-        """A reachable block is no longer held: what follows it is reachable no more."""
+        """Mark the blocks after one that is no longer cached as unreachable."""
         keys = []
         pending = [block]
         while pending:
@@ -286,7 +290,7 @@ class CachedBlocks:
                 self._note(key, self._cleared, self._set)
 
     def _place(self, block: _Block) -> None:
-        """Find where a block is in its segment; leaves `key` None if it crosses the end."""
+        """Find a block's place in its segment; leaves `key` None if it crosses the end."""
         parent = block.parent
         assert parent is not None and parent.key is not None
         filled = parent.filled + len(block.tokens) // TOKEN_BYTES
@@ -307,11 +311,11 @@ class CachedBlocks:
     def _log_once(self, what: str) -> None:
         if what not in self._logged:
             self._logged.add(what)
-            logger.warning("left out of the prefix index: %s", what)
+            logger.warning("omitted from the prefix index: %s", what)
 
 
 def _segment(last: _Block, size: int) -> tuple[bytes, SegmentMedia]:
-    """The tokens and media of the segment of `size` tokens that a block completes."""
+    """Return the tokens and media of the segment of `size` tokens that a block completes."""
     block: _Block | None = last
     tokens = []
     media: set[tuple[str, int]] = set()
@@ -336,7 +340,7 @@ def _attach(block: _Block, parent: _Block) -> None:
 
 
 def _detach(block: _Block) -> _Block:
-    """Takes a block out of its parent's children; returns the parent."""
+    """Remove a block from its parent's children. Return the parent."""
     parent, before, after = block.parent, block.before, block.next
     assert parent is not None
     if before is None:

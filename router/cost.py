@@ -1,12 +1,12 @@
-"""Predicted time to first token (TTFT), in seconds: the one currency of every decision.
+"""Predicted time to first token (TTFT), in seconds, the basis of every decision.
 
     TTFT = wait + step under way + (prompt - cached) / prefill rate
     wait = max(queued prefill / prefill rate, KV pressure, sequence pressure)
 
-`predict_ttft` is physics: what the replica has told, and no constant of ours. `TtftCorrection`
-learns what the physics leaves out (HTTP, tokenizing, a rate that is off) as one affine map
-for the whole pool, and how engines of one node slow each other down (`router.sharing`). It corrects
-what is promised and never changes who is chosen.
+`predict_ttft` is a model of the replica's reports, without tuned constants. `TtftCorrection` learns
+what the model omits (HTTP, tokenizing, a wrong rate) as one affine map for the whole pool. It also
+learns how engines of one node slow each other down (`router.sharing`). It corrects predictions and
+never changes the choice.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from router.sharing import NodeSharing
 
 
 def wait_s(load: ReplicaLoad, prompt_tokens: int) -> float:
-    """Seconds until this replica would begin with a prompt placed there now; 0: nobody waits.
+    """Return the seconds until this replica would start a prompt placed there now; 0 without a
+    queue.
 
-    The prompts ahead of it are prefilled at the replica's learned rate while those that run make
-    room for them: the slower of the two is what it waits for, not their sum.
+    The prompts before it are prefilled at the replica's learned rate while running requests make
+    room for them. The wait is the slower of the two, not their sum.
     """
     wait = load.queued_prefill_tokens / load.prefill_rate
-    # each candidate asks: what cannot be pressed is not asked about, and `max` would take a while
+    # this runs for each candidate: no pressure is computed where there can be none, and `max` would
+    # be slower
     if load.running and (pressure := kv_pressure(load, prompt_tokens)) > wait:
         wait = pressure
     if (pressure := sequence_pressure(load)) > wait:
@@ -34,10 +36,9 @@ def wait_s(load: ReplicaLoad, prompt_tokens: int) -> float:
 
 
 def sequence_pressure(load: ReplicaLoad) -> float:
-    """Seconds until those that run and those ahead have left a sequence free.
+    """Return the seconds until running and queued sequences have left a sequence free.
 
-    By Little's law a full engine ends `max_sequences` of them in `decode_s`. 0 while there is a
-    free one.
+    By Little's law a full engine ends `max_sequences` of them in `decode_s`. 0 while one is free.
     """
     if load.max_sequences == 0:
         return 0.0
@@ -46,11 +47,11 @@ def sequence_pressure(load: ReplicaLoad) -> float:
 
 
 def kv_pressure(load: ReplicaLoad, prompt_tokens: int) -> float:
-    """Seconds until running requests have made room for the backlog and this prompt.
+    """Return the seconds until running requests have freed cache for the queue and this prompt.
 
-    By Little's law a full KV cache gives back all its tokens in `decode_s`: a request that ends
-    leaves its prompt's as well as its answer's. 0 while the prompts fit, when the capacity is
-    unknown, and when nothing runs.
+    By Little's law a full KV cache frees all its tokens in `decode_s`: a request that ends frees
+    its prompt's as well as its answer's. 0 while the prompts fit, if the capacity is unknown, and
+    if nothing runs.
     """
     if load.kv_capacity_tokens == 0 or load.running == 0:
         return 0.0
@@ -60,23 +61,27 @@ def kv_pressure(load: ReplicaLoad, prompt_tokens: int) -> float:
 
 
 def predict_ttft(load: ReplicaLoad, prompt_tokens: int, cached_tokens: int = 0) -> float:
-    """Seconds until a prompt placed on this replica now would get its first token."""
+    """Return the seconds until a prompt placed on this replica now gets its first token."""
     begins_s = wait_s(load, prompt_tokens) + step_under_way_s(load)
     return after_wait(load, begins_s, prompt_tokens, cached_tokens)
 
 
 def after_wait(load: ReplicaLoad, begins_s: float, prompt_tokens: int, cached_tokens: int) -> float:
-    """Seconds to the first token on a replica that begins with the prompt in `begins_s`: after its
-    wait and the engine step that is under way. What is not cached of the prompt is prefilled."""
+    """Return the seconds to the first token on a replica that starts the prompt in `begins_s`,
+    after its wait and the current engine step.
+
+    The uncached part of the prompt is prefilled.
+    """
     own = prompt_tokens - cached_tokens if prompt_tokens > cached_tokens else 0
     return begins_s + own / load.prefill_rate
 
 
 def step_under_way_s(load: ReplicaLoad) -> float:
-    """Seconds until the step ends that the engine is in: half of what one takes that decodes so
-    many sequences. What it prefills is in the queue.
+    """Return the seconds until the engine's current step ends: half of a decode step with its
+    number of sequences.
 
-    Where that is not known, the time from token to token, in which steps that prefill count, too.
+    Its prefills are part of the queue. If the step times are unknown, it uses the time from token
+    to token, which includes steps with prefills.
     """
     if load.step_s + load.sequence_s <= 0.0:
         return load.inter_token_latency
@@ -85,25 +90,26 @@ def step_under_way_s(load: ReplicaLoad) -> float:
     return (load.step_s + load.running * load.sequence_s) / 2.0
 
 
-# A second of prefill here delays those who come here next: counted this often beside the request
-# itself. In a queue at utilisation u it is u / (1 - u) times; 3 is a pool that is 3/4 busy. It does
-# not grow with a backlog: 15 crowds few replicas, and first tokens came later under saturation.
+# A second of prefill here delays the next requests here, so it counts this often in addition to the
+# request itself. In a queue at utilisation u it is u / (1 - u) times; 3 is a pool that is 3/4 busy.
+# It does not grow with a backlog: 15 crowds few replicas, and first tokens arrived later under
+# saturation.
 OTHERS = 3.0
 
 
-# The least that a token of a prefix costs which one replica can serve: the request waits for it.
-# With 0.05 a fleet of two computes shared system prompts on both, with 0.2 agents crowd.
+# The minimum cost of a prefix token that only one replica can serve: the request waits for it. With
+# 0.05 a fleet of two computes shared system prompts on both, with 0.2 agents crowd.
 OWN = 0.1
 
 
 def price(popularity: float, traffic_share: float, replicas: int) -> float:
-    """What a token of a popular prefix costs where it is not cached: 1, or less.
+    """Return the cost of an uncached token of a popular prefix: 1, or less.
 
-    `popularity` recent requests would have used it there, so each pays its share of computing
-    it once. A prefix that takes more than one replica's fair part of the traffic is paid for
-    sooner, up to the square: one replica cannot serve it without being above the mean. The less of
-    two replicas' parts it takes, the more of OWN is paid all the same: those that have it can serve
-    it, and more copies would only push others out of the caches.
+    `popularity` recent requests would have used it there, so each pays its share of computing it
+    once. A prefix with more than one replica's fair part of the traffic is paid for sooner, up to
+    the square. One replica cannot serve it without exceeding the mean. The less of two replicas'
+    parts it takes, the more of OWN is paid anyway: the replicas that have it can serve it, and more
+    copies would only evict others from the caches.
     """
     parts = traffic_share * replicas
     shared = float(max(1.0, popularity) ** -(1.0 + min(1.0, parts)))
@@ -118,10 +124,11 @@ def score(
     popular_tokens: int,
     price: float,
 ) -> float:
-    """What placing a prompt here costs all together, in seconds: what `prefix` ranks by.
+    """Return the total cost of placing a prompt here, in seconds: the rank of `prefix`.
 
-    Its wait, plus the request's own prefill for itself and, OTHERS times, for those it delays.
-    Of what is not cached here, the leading `popular_tokens` cost their `price`, the rest 1.
+    It is the wait, plus the request's own prefill for itself and, OTHERS times, for the requests
+    that it delays. Of the uncached tokens, the leading `popular_tokens` cost their `price`, the
+    rest 1.
     """
     charged: float = prompt_tokens - cached_tokens if prompt_tokens > cached_tokens else 0
     if popular_tokens > cached_tokens:
@@ -131,12 +138,13 @@ def score(
 
 
 def crowding_s(load: ReplicaLoad, at_work: Sequence[ReplicaLoad], own_tokens: int) -> float:
-    """Seconds by which first tokens come later, the request's own and those due on the engines
-    `at_work` on its node, because an idle replica begins to compute beside them.
+    """Return the seconds by which first tokens are delayed if an idle replica starts to compute
+    next to others.
 
-    0 while the node has cores for one engine more. Then n engines share with it what they had, and
-    what overlaps takes (n + 1) / n times as long (processor sharing). Behind another request it
-    would wait as long, and delay nobody who came before.
+    They are those of the request and of others on the engines `at_work` on its node. 0 while the
+    node has cores for one more engine. Otherwise n engines share their cores with it, and
+    overlapping work takes (n + 1) / n times the time (processor sharing). Behind another request it
+    would wait as long, and delay no earlier one.
     """
     if len(at_work) < load.engines_at_once:
         return 0.0
@@ -145,19 +153,19 @@ def crowding_s(load: ReplicaLoad, at_work: Sequence[ReplicaLoad], own_tokens: in
     return (own_s + overlaps) / len(at_work)
 
 
-# How many observations are remembered: each one's weight halves in about 45.
+# Number of observations that count: the weight of each halves in about 45.
 MEMORY = 64
 MIN_SLOPE, MAX_SLOPE = 0.1, 10.0
-# An observation counts as at most this many typical errors away from what was expected, and the
-# typical error as at least FLOOR_SHARE of it, so that a single outlier moves little and a lasting
-# change is followed, ever faster.
+# An observation counts as at most this many typical errors from the expectation, and the typical
+# error as at least FLOOR_SHARE of it. So a single outlier changes little, and a lasting change is
+# followed ever faster.
 OUTLIER_ERRORS = 4.0
 FLOOR_SHARE, FLOOR_S = 0.05, 0.001
-# How far off predictions are held to be before any was judged, as if that many had been: a new
-# fleet's first requests say little of what it does when all its engines work.
+# The assumed error of predictions before the first observation, and its weight in observations. A
+# new fleet's first requests say little about it when all its engines work.
 UNJUDGED_ERROR, UNJUDGED = 0.2, 16
-# Pulls the slope to 1, and to 0 what a token of a prompt takes, where the predictions and prompts
-# are all about the same and cannot tell them.
+# Pulls the slope to 1, and the time per prompt token to 0. This matters if predictions and prompts
+# are all about equal and do not determine them.
 RIDGE = 1e-3
 MAX_RELATIVE_ERROR = 10.0
 MAX_TTFT_S = 86400.0
@@ -165,15 +173,14 @@ MAX_TTFT_S = 86400.0
 
 class TtftCorrection:
     """Learns `observed = (slope * predicted + token_s * prompt + offset) * sharing` online: least
-    squares that forget.
+    squares with forgetting.
 
-    Slope within [0.1, 10], the others at least 0; `token_s` is what a token of the prompt takes
-    that is in no queue, cached or not (reading it, looking it up); `sharing` is a factor by how
-    many engines of the node work at once. An error counts by its share of what came, as it is told:
-    `error` is the mean of |corrected - observed| / observed over the last observations, each
-    predicted before it was learned from; `bias` is the same with its sign: above 0, first tokens
-    come sooner than promised. `expected_error` is what to expect of the next one: it begins at
-    UNJUDGED_ERROR.
+    Slope within [0.1, 10], the others at least 0. `token_s` is the time per prompt token that is in
+    no queue, cached or not (reading it, looking it up). `sharing` is a factor by the number of
+    engines of the node that work at once. An error counts relative to the observation: `error` is
+    the mean of |corrected - observed| / observed over the last observations, each predicted before
+    it was learned from. `bias` is the same with its sign: above 0, first tokens arrive sooner than
+    predicted. `expected_error` is the expectation for the next one: it starts at UNJUDGED_ERROR.
     """
 
     def __init__(self, slope: float = 1.0, offset: float = 0.0, token_s: float = 0.0) -> None:
@@ -183,8 +190,8 @@ class TtftCorrection:
         self.sharing = NodeSharing()
         self._seen = 0
         self._spread = 0.0
-        # of 1, of what was predicted and of the prompt's tokens; and the weighted means of their
-        # products, with each other and with what was observed
+        # of 1, the prediction and the prompt's tokens; and the weighted means of their products,
+        # with each other and with the observation
         self._factors = [offset, slope, token_s]
         self._products = [[0.0] * 3 for _ in range(3)]
         self._with_observed = [0.0] * 3
@@ -203,17 +210,17 @@ class TtftCorrection:
         return self._factors[2]
 
     def apply(self, ttft: float, working: int = 0, prompt_tokens: int = 0) -> float:
-        """Seconds, from what `predict_ttft` says, where so many engines of the node work (see
-        `NodeSharing`)."""
-        offset, slope, token_s = self._factors  # not by `_line`: each candidate asks
+        """Return corrected seconds, from the result of `predict_ttft`, with `working` busy engines
+        on the node (see `NodeSharing`)."""
+        offset, slope, token_s = self._factors  # not by `_line`: this runs for each candidate
         return (slope * ttft + token_s * prompt_tokens + offset) * self.sharing.factor(working)
 
     def observe(
         self, predicted: float, observed: float, working: int = 0, prompt_tokens: int = 0
     ) -> None:
-        """Learn from one request: both in seconds, `predicted` as `predict_ttft` said it.
+        """Learn from one request: both in seconds, `predicted` as returned by `predict_ttft`.
 
-        What is no time to a first token (negative, not a number, over a day) is ignored.
+        An observation that is not a valid time (negative, not a number, over a day) is ignored.
         """
         if not (0.0 <= predicted <= MAX_TTFT_S and 0.0 < observed <= MAX_TTFT_S):
             return
@@ -257,8 +264,8 @@ class TtftCorrection:
         self._improve(2, RIDGE, 0.0, 0.0, math.inf)
 
     def _improve(self, i: int, ridge: float, prior: float, least: float, most: float) -> None:
-        """Give one factor the value that fits best with the others as they are: such steps get to
-        where all fit best, within their bounds (coordinate descent)."""
+        """Set one factor to its best value with the others fixed: such steps converge to the best
+        fit within the bounds (coordinate descent)."""
         product = self._products[i]
         if not (own := product[i]):
             return

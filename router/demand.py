@@ -1,4 +1,5 @@
-"""What comes to a pool, as its gateways count it, for the autoscaler; and what it makes of that.
+"""The demand of a pool, as its gateways count it, for the autoscaler; and the autoscaler's
+decision.
 
     key       value                                              lifetime
     demand    hash: gateway -> `DemandCounters`, JSON, signed;   60 s after the
@@ -7,11 +8,10 @@
               whose replicas are a fixed number
     decided   `Decided`, JSON, signed; written every 0.5 s       10 s
 
-Each gateway counts from its own start. The reader adds up what each count grew by, so the sums
-never fall: not when a gateway starts again, goes away, or is heard of again after an outage.
-Counts that the fleet did not sign, or that are older than others of the same gateway, count for
-nothing.
-Nothing here raises or makes a request wait; while Redis is away `told_at` grows old.
+Each gateway counts from its own start. The reader adds up the growth of each count, so the sums
+never fall: not when a gateway restarts, leaves, or reports again after an outage. Counts that the
+fleet did not sign, or that are older than others of the same gateway, are ignored. Nothing here
+raises or makes a request wait; while Redis is unavailable `told_at` grows old.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WRITE_PERIOD_S = 0.5
 UNCHANGED_PERIOD_S = 1.0
 EXPIRE_S = 60
 DECIDED_EXPIRE_S = 10
-# A gateway that wrote nothing for so long is gone, and with it what it held.
+# A gateway that has not written for this long is dead, and its requests with it.
 FORGET_S = 10.0
 SOURCES_KEPT = 1000
 
@@ -46,9 +46,10 @@ _COUNTS = ("arrived", "prompt_tokens", "uncached_tokens", "refused", "overflowed
 
 
 class DemandCounters(msgspec.Struct):
-    """One gateway's counts since its start, and what it holds now: requests, prompt tokens.
+    """One gateway's counts since its start, and its queue now: requests, prompt tokens.
 
-    The fields are those of `Demand`; whoever serves a request adds to them. `sequence` is `tell`'s.
+    The fields are those of `Demand`; the code that serves requests adds to them. `sequence` belongs
+    to `tell`.
     """
 
     sequence: int = 0
@@ -65,10 +66,10 @@ class DemandCounters(msgspec.Struct):
 class Demand:
     """A pool's demand over all its gateways; the first five only ever grow.
 
-    `arrived` requests came for the pool with `prompt_tokens`, of which `uncached_tokens` were to
-    be computed; `refused` and `overflowed` are among them. `waiting` requests are held in
-    gateways now, with `queued_tokens` to compute. `told_at`: when a gateway was last heard of, on
-    the reader's clock; None: never.
+    `arrived` requests arrived for the pool with `prompt_tokens`, of which `uncached_tokens` had to
+    be computed; `refused` and `overflowed` are among them. `waiting` requests are queued in
+    gateways now, with `queued_tokens` to compute. `told_at`: the last report of a gateway, on the
+    reader's clock; None: never.
     """
 
     arrived: int = 0
@@ -82,11 +83,11 @@ class Demand:
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """What the autoscaler last decided: `demand` replicas to take traffic, of `target` to run.
+    """The autoscaler's last decision: `demand` active replicas, of `target` to run.
 
-    `arrivals` a second came lately, `forecast` are expected by the time a new replica could serve.
-    Counted from the start of the autoscaler's process: `failures`, unexpected errors; `forged`,
-    values in Redis that it ignored because the fleet did not sign them.
+    `arrivals` per second arrived lately, `forecast` are expected by the time a new replica could
+    serve. Counted from the start of the autoscaler's process: `failures`, unexpected errors;
+    `forged`, values in Redis that it ignored because the fleet did not sign them.
     """
 
     demand: int
@@ -108,7 +109,7 @@ def decided_key(pool: str) -> str:
 async def tell_decided(
     redis: AsyncRedis, pool: str, decided: Decided, signer: Signer | None
 ) -> None:
-    """For the gateways to show. Raises one of REDIS_FAILURES."""
+    """Publish the decision for the gateways. Raises one of REDIS_FAILURES."""
     key = decided_key(pool)
     text = signed(signer, key, msgspec.json.encode(decided).decode())
     async with asyncio.timeout(REDIS_TIMEOUT_S):
@@ -116,15 +117,16 @@ async def tell_decided(
 
 
 async def read_decided(redis: AsyncRedis, pool: str, signer: Signer | None) -> Decided | None:
-    """None: no autoscaler of the fleet decides. Raises one of REDIS_FAILURES."""
+    """Return the decision; None: no autoscaler of the fleet decides. Raises one of
+    REDIS_FAILURES."""
     key = decided_key(pool)
     async with asyncio.timeout(REDIS_TIMEOUT_S):
-        # MGET: a value of another type is none
+        # MGET: a value of another type counts as missing
         [found] = await cast(Awaitable[list[str | None]], redis.mget([key]))
     text = None if found is None else opened(signer, key, found)
     try:
         return None if text is None else _decided(text)
-    except (msgspec.MsgspecError, ValueError):  # by hand
+    except (msgspec.MsgspecError, ValueError):  # written by hand
         return None
 
 
@@ -133,7 +135,7 @@ def demand_key(pool: str) -> str:
 
 
 def _signed_as(pool: str, gateway: str) -> str:
-    """What the signature of one gateway's counters stands for."""
+    """Return the name that is signed with one gateway's counters."""
     return f"{demand_key(pool)}:{gateway}"
 
 
@@ -153,7 +155,7 @@ async def tell(
     async def write() -> None:
         nonlocal written, written_at
         now = asyncio.get_running_loop().time()
-        # half a period of slack: steps of a loop are not taken at exact times
+        # with half a period of slack: a loop's steps are not at exact times
         is_due = now - written_at > UNCHANGED_PERIOD_S - WRITE_PERIOD_S / 2
         if not is_wanted() or (counters == written and not is_due):
             return
@@ -170,27 +172,28 @@ async def tell(
         "demand",
         write,
         WRITE_PERIOD_S,
-        fails=f"demand of {pool} not told",
+        fails=f"demand of {pool} not published",
         logger=logger,
         outages=REDIS_FAILURES,
     )
 
 
 class GrowingSum:
-    """The sum over sources that each count up from their own start, and may start again."""
+    """The sum over sources that each count from their own start, and may restart."""
 
     def __init__(self) -> None:
         self._total = 0
         self._last: dict[str, int] = {}
 
     def add(self, counts: Mapping[str, int]) -> int:
-        """Take what each source counts now; returns the sum, with what those now gone counted."""
+        """Update with the current count of each source. Return the sum, including sources that are
+        gone."""
         for source, counted in counts.items():
             count, last = max(0, counted), self._last.get(source, 0)
             self._total += count - last if count >= last else count
             self._last.pop(source, None)
             self._last[source] = count
-        # gateways and replicas come and go; one that is heard of again soon goes on
+        # gateways and replicas come and go; a source that returns soon continues its count
         for source in list(self._last)[: -max(SOURCES_KEPT, len(counts))]:
             del self._last[source]
         return self._total
@@ -198,7 +201,7 @@ class GrowingSum:
 
 @dataclass(frozen=True)
 class _Heard:
-    """What a gateway last wrote, and when that was new."""
+    """A gateway's last report, and when it was new."""
 
     text: str
     counters: DemandCounters
@@ -206,7 +209,7 @@ class _Heard:
 
 
 class DemandReader:
-    """Adds up one pool's demand; a new one begins with all that the gateways there have counted.
+    """Adds up one pool's demand; a new reader starts with all counts of the current gateways.
 
     `redis` decodes its replies.
     """
@@ -226,11 +229,11 @@ class DemandReader:
         self._failing = False
         self._demand = Demand()
         self._heard: dict[str, _Heard] = {}
-        self._sequences: dict[str, int] = {}  # gateway -> the highest, those of gone ones as well
+        self._sequences: dict[str, int] = {}  # gateway -> its highest, also of dead gateways
         self._sums = {name: GrowingSum() for name in _COUNTS}
 
     async def read(self) -> Demand:
-        """As of now, or as last read while Redis does not answer."""
+        """Return the current demand, or the last one while Redis does not answer."""
         try:
             async with asyncio.timeout(REDIS_TIMEOUT_S):
                 fields = cast(Awaitable[dict[str, str]], self._redis.hgetall(self._key))
@@ -268,7 +271,7 @@ class DemandReader:
         )
 
     def _genuine(self, gateway: str, text: str) -> DemandCounters | None:
-        """What the gateway has written, if it is not older than what was read before."""
+        """Return the gateway's counters, if they are not older than those read before."""
         signature = _signed_as(self._pool, gateway)
         value = opened(self._signer, signature, text)
         if value is None or (counters := _readable(value)) is None:
@@ -287,7 +290,7 @@ class DemandReader:
         return {gateway for gateway, of in self._heard.items() if now - of.at > FORGET_S}
 
     async def _forget(self) -> None:
-        """First in Redis: what is still there would look new again."""
+        """Delete the entries, first in Redis: the remaining ones would look new again."""
         if gone := self._gone():
             await self._redis.hdel(self._key, *gone)
             for gateway in gone:
@@ -295,7 +298,7 @@ class DemandReader:
 
 
 def _readable(text: str) -> DemandCounters | None:
-    """None for what no gateway writes."""
+    """Return the counters; None for a text that gateways do not write."""
     try:
         return msgspec.json.decode(text, type=DemandCounters)
     except (msgspec.MsgspecError, ValueError):

@@ -1,10 +1,9 @@
-"""How many leading segments each slot holds, found by reading few of a prompt's bitmaps.
+"""The number of leading segments that each slot has, found by reading few of a prompt's bitmaps.
 
-A set bit is its publisher's word that the slot holds that segment and all before it, so one
-read in a while says how deep each slot is to within a gap; only gaps in which some slot drops
-out are read closer. A slot is as deep as the deepest set bit that was read: a key that Redis
-has lost hides nothing behind it, and a gap left unread when the rounds are used up makes the
-answer too low, never too high.
+A set bit means that the slot has that segment and all before it. So occasional reads show the depth
+of each slot to within a gap, and only gaps in which some slot ends are read closer. The depth of a
+slot is that of its deepest set bit. A key that Redis has lost hides nothing behind it. A gap that
+is unread after the last round makes the answer too low, never too high.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ FIRST_READ = 32
 CLOSER_READ = 256
 ROUNDS = 3
 
-# An int of ones without end: which slots there are is known only from the bitmaps.
+# An int with infinitely many ones: only the bitmaps show which slots exist.
 EVERY_SLOT = -1
-# One bit in so many, or fewer: a mask is taken apart bit by bit, else all at once.
+# With one bit in this many, or fewer, a mask is split bit by bit, otherwise all at once.
 SPARSE = 16
 ZERO_OR_ONE = bytes.maketrans(b"01", b"\x00\x01")
 
 
 class Gap(NamedTuple):
-    """These slots hold position `low` and not `high`; what is between has not been read.
+    """These slots have position `low` and not `high`; the positions between are unread.
 
-    `slots` is a mask: Redis counts bits from a byte's most significant one, so with the first
-    byte the lowest of the int, its bit b is slot b ^ 7, however long the bitmap is.
+    `slots` is a mask. Redis counts bits from a byte's most significant one. With the first byte as
+    the lowest of the int, bit b is slot b ^ 7, for any length of the bitmap.
     """
 
     low: int
@@ -38,22 +37,22 @@ class Gap(NamedTuple):
 
 
 class DepthSearch:
-    """Rounds of `positions`, to be read by the caller, and `read`, until there is nothing to read.
+    """Rounds of `positions`, to be read by the caller, and `read`, until the search is over.
 
-    Takes at most ROUNDS rounds; the first reads FIRST_READ bitmaps or less, and is the only one
-    for a prompt that no slot knows. A later round reads CLOSER_READ or less. With up to 85
-    different depths among 1,024 segments or less the answer is exact.
+    It takes at most ROUNDS rounds. The first reads at most FIRST_READ bitmaps, and is the only one
+    for a prompt that no slot has. A later round reads at most CLOSER_READ. With up to 85 different
+    depths among at most 1,024 segments the answer is exact.
     """
 
     def __init__(self, segments: int) -> None:
         self._gaps = [Gap(-1, segments, EVERY_SLOT)] if segments else []
-        # depth in segments, and the mask of the slots that have it
+        # depth in segments, and the mask of the slots with that depth
         self._known: list[tuple[int, int]] = []
         self._rounds = 0
         self._asked: list[Sequence[int]] = []
 
     def positions(self) -> list[int]:
-        """The segments to read next, each once; empty when the search is over."""
+        """Return the segments to read next, each once; empty when the search is over."""
         if self._rounds == ROUNDS or not self._gaps:
             return []
         if self._rounds == 0:
@@ -66,13 +65,14 @@ class DepthSearch:
         return [position for asked in self._asked for position in asked]
 
     def read(self, bitmaps: Sequence[bytes | None]) -> None:
-        """Take the bitmaps of the last `positions`, in their order; None: there is no such key."""
+        """Take the bitmaps of the last `positions`, in their order; None: the key does not
+        exist."""
         gaps, self._gaps = self._gaps, []
         begin = 0
         as_int = int.from_bytes
         for gap, asked in zip(gaps, self._asked, strict=True):
             low, high, slots = gap
-            # Each slot belongs behind its deepest set position, so that comes first.
+            # From the deepest position, because each slot belongs to its deepest set one.
             for offset in range(len(asked) - 1, -1, -1):
                 bitmap = bitmaps[begin + offset]
                 if bitmap and (here := as_int(bitmap, "little") & slots):
@@ -87,7 +87,7 @@ class DepthSearch:
             begin += len(asked)
 
     def depths(self) -> dict[int, int]:
-        """Leading segments held by each slot that holds any."""
+        """Return the number of leading segments of each slot that has any."""
         at_least = [(gap.low + 1, gap.slots) for gap in self._gaps if gap.low >= 0]
         return {
             slot: depth for depth, mask in (*self._known, *at_least) for slot in _slots_of(mask)
@@ -101,7 +101,7 @@ class DepthSearch:
 
 
 def _first_positions(segments: int) -> list[int]:
-    """Evenly spaced, the first and the last among them."""
+    """Return evenly spaced positions, including the first and the last."""
     if segments <= FIRST_READ:
         return list(range(segments))
     stride = -(-segments // (FIRST_READ - 1))

@@ -1,11 +1,10 @@
-"""One engine's KV events as they happen: every batch in order, or the word that some are lost.
+"""One engine's KV events as they happen: every batch in order, or a report that some are lost.
 
-vLLM publishes numbered batches (PUB socket) and sends past ones again on request (ROUTER).
-A gap in the numbers is filled by asking; what the engine no longer has is told by `lost`, as
-is an engine that counts anew and a batch that cannot be decoded. A gap shows at the next
-batch. ZeroMQ reconnects by itself; nothing here raises but cancellation.
-
-Source: ZmqEventPublisher in vllm/distributed/kv_events.py of vLLM 0.32.
+vLLM publishes numbered batches (PUB socket) and sends past ones again on request (ROUTER). A gap in
+the numbers is filled by a request. `lost` marks batches that the engine no longer has, a restarted
+numbering, and a batch that cannot be decoded. A gap shows at the next batch. ZeroMQ reconnects by
+itself; nothing here raises except cancellation. Source: ZmqEventPublisher in
+vllm/distributed/kv_events.py of vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from router.kv_events import KvEvent, UndecodableEvents
 
 logger = logging.getLogger(__name__)
 
-# How long the engine may take for each past batch: its publisher looks every 0.1 s.
+# How long the engine may take for each past batch: its publisher checks every 0.1 s.
 REPLAY_TIMEOUT_S = 1.0
-# Batches that wait here while the replica is busy; the publisher's own default.
+# Batches that wait here while the replica is busy; the publisher's default.
 RECEIVE_HWM = 100_000
 
 
 @dataclass(frozen=True)
 class EventBatch:
-    """What one engine step changed. `lost`: events before it are gone for good."""
+    """The changes of one engine step. `lost`: events before it are lost."""
 
     events: list[KvEvent]
     lost: bool
@@ -55,7 +54,7 @@ class EventStream:
         self._context.destroy(linger=0)
 
     async def batches(self) -> AsyncGenerator[EventBatch, None]:
-        """All batches from the engine's first, until `close`."""
+        """Yield all batches from the engine's first, until `close`."""
         if self._context.closed:
             return
         subscriber = self._socket(zmq.SUB, self._endpoint)
@@ -66,7 +65,7 @@ class EventStream:
                 async for batch in self._in_order(frames):
                     yield batch
         except (asyncio.CancelledError, zmq.ZMQError):
-            # Closing a socket cancels who waits for it; that is no cancellation of the task.
+            # Closing a socket cancels a waiting receiver, which is not a cancellation of the task.
             task = asyncio.current_task()
             if not self._context.closed or (task is not None and task.cancelling()):
                 raise
@@ -74,7 +73,7 @@ class EventStream:
             subscriber.close(linger=0)
 
     async def _in_order(self, frames: list[bytes]) -> AsyncIterator[EventBatch]:
-        """A message's batch, after those that should have come before it."""
+        """Yield a message's batch, after missing earlier ones."""
         try:
             _, number_bytes, payload = frames
         except ValueError:
@@ -94,9 +93,10 @@ class EventStream:
             lost = False
 
     async def _replay(self, first: int, end: int) -> list[bytes]:
-        """Past batches, asked for from `first`: those up to `end` that leave no gap before it."""
+        """Request past batches from `first`. Return those up to `end` that leave no gap before
+        it."""
         found: dict[int, bytes] = {}
-        # A new socket each time: an answer that comes too late goes nowhere.
+        # A new socket each time, so that a late answer is dropped.
         with self._socket(zmq.DEALER, self._replay_endpoint) as replay:
             await replay.send_multipart([b"", first.to_bytes(8, "big")])
             try:
@@ -104,7 +104,7 @@ class EventStream:
                     async with asyncio.timeout(self.replay_timeout_s):
                         _, _, number_bytes, payload = await replay.recv_multipart()
                     number = int.from_bytes(number_bytes, "big", signed=True)
-                    if number < 0:  # the end of what the engine still has
+                    if number < 0:  # the end of the engine's past batches
                         break
                     found[number] = payload
             except (TimeoutError, ValueError) as error:
@@ -123,7 +123,7 @@ class EventStream:
 
     def _undecodable(self, why: object) -> EventBatch:
         if not self._logged_undecodable:
-            logger.warning("KV events not understood, taken as lost: %s", why)
+            logger.warning("unreadable KV events, treated as lost: %s", why)
             self._logged_undecodable = True
         return EventBatch([], lost=True)
 

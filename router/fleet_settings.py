@@ -1,16 +1,16 @@
-"""What a fleet's gateways run with, in Redis, for engines and the autoscaler.
+"""The settings of a fleet's gateways in Redis, for engines and the autoscaler.
 
     key        value                                         lifetime
     settings   `GivenSettings`, JSON, signed; the highest     a day after the last
                version is the newest                          gateway
 
-Ray Serve gives running gateways a change as `user_config`, and would restart or reset other
-processes that it gave one. Each gateway writes what it was given, with a higher version than it
-found, and writes it again when Redis has lost it. A gateway that was not given the newest yet
-leaves it. A reader never goes back to a lower version than it has read, so that an old value which
-is put back in Redis does nothing; gateways replace it within KEEP_PERIOD_S. A new version is at
-least the time in milliseconds: it is higher also where Redis has lost the one before. Nothing here
-raises or makes a request wait.
+Ray Serve passes a change to running gateways as `user_config`; it would restart or reset other
+processes. Each gateway writes its settings with a higher version than it found, and writes them
+again when Redis has lost them. A gateway that does not have the newest yet leaves them. A reader
+never returns to a lower version than it has read, so an old value that is restored in Redis has no
+effect; gateways replace it within KEEP_PERIOD_S. A new version is at least the time in
+milliseconds, so it is higher even if Redis has lost the previous one. Nothing here raises or makes
+a request wait.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ def settings_key(fleet: str) -> str:
 async def read_settings(
     redis: AsyncRedis, fleet: str, signer: Signer | None
 ) -> GivenSettings | None:
-    """None: no gateway of the fleet has written any. `redis` decodes. Raises one of
-    REDIS_FAILURES."""
+    """Return the settings; None: no gateway of the fleet has written any. `redis` decodes. Raises
+    one of REDIS_FAILURES."""
     key = settings_key(fleet)
     async with asyncio.timeout(REDIS_TIMEOUT_S):
-        # MGET: a value of another type is none
+        # MGET: a value of another type counts as missing
         [found] = await cast(Awaitable[list[str | None]], redis.mget([key]))
     text = None if found is None else opened(signer, key, found)
     try:
         return None if text is None else _settings(text)
-    except (msgspec.MsgspecError, ValueError):  # by hand
+    except (msgspec.MsgspecError, ValueError):  # written by hand
         return None
 
 
@@ -90,13 +90,13 @@ class SettingsReader:
 
 
 async def forget_settings(redis: AsyncRedis, fleet: str) -> None:
-    """Those of a fleet that has ended. Raises one of REDIS_FAILURES."""
+    """Delete the settings of an ended fleet. Raises one of REDIS_FAILURES."""
     async with asyncio.timeout(REDIS_TIMEOUT_S):
         await redis.delete(settings_key(fleet))
 
 
 class SettingsWriter:
-    """One gateway's, for its fleet. `clock` gives Unix time in seconds."""
+    """The writer of one gateway, for its fleet. `clock` returns Unix time in seconds."""
 
     def __init__(
         self,
@@ -114,17 +114,17 @@ class SettingsWriter:
         self._changed = asyncio.Event()
 
     def give(self, fleet: str) -> None:
-        """These are the settings from now on; written at once, but not here."""
+        """Set the settings; they are written soon, but not here."""
         if fleet != self._given:
             self._given, self._version = fleet, 0
             self._changed.set()
 
     async def read(self) -> GivenSettings | None:
-        """Return what Redis has, from any gateway. Raises one of REDIS_FAILURES."""
+        """Return the settings in Redis, from any gateway. Raises one of REDIS_FAILURES."""
         return await read_settings(self._redis, self._fleet, self._signer)
 
     async def run(self) -> None:
-        """Keep what was given in Redis until cancelled."""
+        """Keep the settings in Redis until cancelled."""
         await forever(
             "settings",
             self._keep,
@@ -141,7 +141,7 @@ class SettingsWriter:
                 await self._changed.wait()
 
     async def write(self) -> None:
-        """Once, where that is due. Raises one of REDIS_FAILURES."""
+        """Write once, if it is due. Raises one of REDIS_FAILURES."""
         if (given := self._given) is None:
             return
         found = await self.read()
@@ -159,5 +159,5 @@ class SettingsWriter:
             else:
                 text = msgspec.json.encode(GivenSettings(version, given)).decode()
                 await self._redis.set(key, signed(self._signer, key, text), ex=EXPIRE_S)
-        if given == self._given:  # else others were given meanwhile
+        if given == self._given:  # otherwise other settings were given meanwhile
             self._version = version

@@ -1,13 +1,13 @@
-"""Which replicas hold which prefix of a prompt, read from Redis by a gateway.
+"""The prefix index: replicas by cached prefix of a prompt, read from Redis by a gateway.
 
     key         value    meaning
     s:<digest>  bitmap   bit i set: the replica in slot i holds this segment and
                          every segment before it
 
-A lookup costs one small read for a prompt that nobody knows and rarely more than two (see
-`depth_search`). It may report less than a replica holds. Nothing here raises into a request
-or keeps it longer than the budget: while Redis is slow or gone `lookup` returns None, and
-after a few failures at once, without asking. Whether a slot is live is the caller's to know.
+A lookup takes one small read for an unknown prompt, and rarely more than two (see `depth_search`).
+It may report less than a replica has. Nothing here raises into a request or exceeds the budget:
+while Redis is slow or unavailable `lookup` returns None, and after a few failures without a call.
+The caller knows whether a slot is live.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from router.slots import segment_prefix
 
 logger = logging.getLogger(__name__)
 
-# slot -> leading segments that its replica holds, at least 1
+# slot -> number of leading segments in the replica's cache, at least 1
 Depths: TypeAlias = Mapping[int, int]
 
 BUDGET_S = 0.005
 PROBE_PERIOD_S = 0.1
-# A new connection may take longer than a lookup's budget: it is made beside the lookups.
+# A new connection may take longer than a lookup's budget, so it is opened concurrently.
 CONNECT_TIMEOUT_S = 1.0
 RECENT = 256
 
 
 class PrefixIndex:
-    """One pool's index as a gateway reads it.
+    """One pool's index from the view of a gateway.
 
-    `lookups` counts those that asked Redis, `failures` those of them without an answer,
-    `skipped` those that did not ask because the breaker was open; `recent_seconds` is how long
-    the last answers took.
+    `lookups` counts those that asked Redis, `failures` those of them without an answer, `skipped`
+    those that did not ask because the breaker was open; `recent_seconds` are the times of the last
+    answers.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PrefixIndex:
         return self._breaker.is_open
 
     async def lookup(self, keys: Sequence[bytes]) -> Depths | None:
-        """How many of the leading segments each slot holds; None when Redis did not say in time.
+        """Return the number of leading segments of each slot; None if Redis did not answer in time.
 
         `keys` are a prompt's segment keys from its first on.
         """
@@ -95,11 +95,11 @@ class PrefixIndex:
             self._is_troubled.set()
             if self._breaker.failed(began, self._clock()):
                 logger.warning(
-                    "prefix index of %s does not answer, requests are placed without it: %s",
+                    "prefix index of %s does not answer, so requests are placed without it: %s",
                     self._pool,
                     str(error) or "no reply in time",
                 )
-            # An error may mean that another server has the keys now.
+            # After an error, another server may have the keys.
             if self._breaker.is_open or isinstance(error, ResponseError):
                 await self._hang_up()
             return None
@@ -108,13 +108,13 @@ class PrefixIndex:
         return depths
 
     async def run(self) -> None:
-        """Keep a connection ready and close the breaker again; cancelled to stop."""
+        """Keep a connection open and close the breaker again; cancelled to stop."""
         try:
             await forever(
                 "prefix_index",
                 self._tend,
                 PROBE_PERIOD_S,
-                fails=f"prefix index of {self._pool} not tended",
+                fails=f"prefix index of {self._pool} not maintained",
                 logger=logger,
             )
         finally:
@@ -168,7 +168,7 @@ class PrefixIndex:
             self._opening = asyncio.create_task(self._open())
         opening = self._opening
         try:
-            # Whoever stops waiting leaves the others theirs.
+            # A caller that stops waiting does not cancel the connection of the others.
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             if not opening.cancelled():

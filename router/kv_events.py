@@ -1,10 +1,9 @@
-"""vLLM's KV cache events, as its publisher sends them: msgpack, one batch a message.
+"""vLLM's KV cache events, as its publisher sends them: msgpack, one batch per message.
 
-Only the fields we read are declared and any other is ignored, so that a new one breaks
-nothing; events of a kind that vLLM 0.32 does not have are skipped. What cannot be read at
-all raises UndecodableEvents, which never quotes the payload: it holds prompts.
-
-Source: vllm/distributed/kv_events.py and vllm/v1/core/block_pool.py of vLLM 0.32.
+Only fields in use are declared and others are ignored, so that new ones break nothing. Events of a
+kind that vLLM 0.32 does not have are skipped. Unreadable data raises UndecodableEvents, which never
+quotes the payload, because it contains prompts. Source: vllm/distributed/kv_events.py and
+vllm/v1/core/block_pool.py of vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -15,21 +14,22 @@ import msgspec
 
 from router.segment_keys import MAX_TOKEN, SegmentMedia
 
-# bytes, or an int where VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES is set
+# bytes, or an int if VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES is set
 BlockHash = bytes | int
 
 
 class UndecodableEvents(ValueError):
-    """A payload that is no batch of KV events."""
+    """A payload that is not a batch of KV events."""
 
 
 class BlockStored(msgspec.Struct, tag=True, frozen=True, gc=False):
-    """Blocks that follow each other, cached: one event for each physical copy of them.
+    """Consecutive blocks that were cached: one event for each physical copy of them.
 
-    `token_ids` holds `block_size` tokens for each hash, `parent_block_hash` names the block
-    before the first, None at a prompt's start. `extra_keys` has an entry for each block: the
-    LoRA name if there is one, (multimodal identifier, offset from the block's start) pairs,
-    the cache salt as str (a prompt's first block only), digests of prompt embeddings as bytes.
+    `token_ids` has `block_size` tokens for each hash, `parent_block_hash` is the block before the
+    first, None at a prompt's start. `extra_keys` has an entry for each block. An entry contains the
+    LoRA name if there is one, and (multimodal identifier, offset from the block's start) pairs. It
+    may also contain the cache salt as str (a prompt's first block only), and digests of prompt
+    embeddings as bytes.
     """
 
     block_hashes: list[BlockHash]
@@ -80,7 +80,7 @@ _decode_event: msgspec.msgpack.Decoder[KvEvent] = msgspec.msgpack.Decoder(KvEven
 
 
 def decode(payload: bytes) -> list[KvEvent]:
-    """The events of one batch, in order. Raises UndecodableEvents."""
+    """Return the events of one batch, in order. Raises UndecodableEvents."""
     try:
         return _decode_batch(payload).events
     except msgspec.MsgspecError:
@@ -96,9 +96,9 @@ def decode(payload: bytes) -> list[KvEvent]:
 def media_and_salt(
     extra_keys: tuple[Any, ...] | None, lora_name: str | None, first: bool
 ) -> tuple[SegmentMedia, str | None] | None:
-    """The media and the cache salt that a block's extra keys name; None if there is more.
+    """Return the media and the cache salt in a block's extra keys; None if there are others.
 
-    Media offsets are from the block's start. `first`: the block begins the prompt.
+    Media offsets are from the block's start. `first`: the block starts the prompt.
     """
     if extra_keys is None:
         return (), None

@@ -1,10 +1,10 @@
-"""Signs what a replica says of itself in Redis, so that who can write there cannot be believed.
+"""Signatures of replicas' leases in Redis, so that other writers are not trusted.
 
     {..., "signature": "<keyed BLAKE2b of the lease's key and all before it>"}
 
-A lease gives the address that prompts are sent to. It is JSON for whoever lacks the key, and
-stands for one slot of one pool alone. One of the same incarnation may be put back in its place:
-then a replica's load is old, and its address is still its own.
+A lease contains the address to which prompts are sent. It is readable JSON without the key, and
+valid for one slot of one pool only. An earlier lease of the same incarnation may be restored in its
+place: then the replica's load is old, and its address is still correct.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class LeaseSigner:
         self._hash = signer.hash_of(redis_keys.key(pool, "slot"))
 
     def signed(self, slot: int, snapshot: str) -> str:
-        """`snapshot` is a JSON object that is not empty."""
+        """Return the signed lease. `snapshot` is a non-empty JSON object."""
         return snapshot[:-1] + self._tail(slot, snapshot)
 
     def is_genuine(self, slot: int, lease: str) -> bool:
-        """Whether a replica of this fleet wrote it for this slot. Never raises."""
+        """Return whether a replica of this fleet wrote it for this slot. Never raises."""
         tail = self._tail(slot, lease[:-_TAIL] + "}")
-        # as bytes: what stands in Redis may be anything
+        # as bytes: the text in Redis may be anything
         given = lease[-_TAIL:].encode("utf-8", "surrogatepass")
         return hmac.compare_digest(given, tail.encode())
 

@@ -1,12 +1,13 @@
-"""What each replica is busy with, as one gateway knows it: snapshots plus what was placed since.
+"""The load of each replica from the view of one gateway: snapshots plus later placements.
 
 Replicas publish `ReplicaLoad` in their leases, up to ten times a second, and `router.load_reader`
-brings them here. A replica that stops publishing is off the board when its lease ends. A placement,
-of this gateway or of another, counts against its replica until a snapshot names it as arrived. How
-many replicas take traffic is one number (`router.active`): the most senior ones do, the others
-are warm. One that leaves, or whose engine may hang, is neither, unless no other is left.
-All of it is memory, on a clock that is passed in; nothing here raises into a request: where no
-snapshots come `loads` empties, and `last_known` says who was there, all of them.
+brings them here. A replica that stops publishing leaves the board when its lease ends. A placement,
+of this gateway or of another, counts against its replica until a snapshot lists it as arrived. The
+number of active replicas is one value (`router.active`): the most senior ones are active, the
+others warm. A leaving or suspect replica is neither, unless no other is left.
+
+All of it is memory, with the clock as an argument. Nothing here raises into a request: without
+snapshots `loads` becomes empty, and `last_known` lists all previous replicas.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ import msgspec
 from router.active import Active
 from router.slots import LEASE_S
 
-# A placement that no snapshot names by then is waiting elsewhere, or never arrived.
+# A placement that no snapshot contains by then is waiting elsewhere, or has not arrived.
 UNSEEN_S = 1.0
-# How long a board that cannot be read still says who may be alive.
+# How long an unreadable board still reports which replicas may be alive.
 LAST_KNOWN_S = 300.0
 EXPIRED_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
 class Speculation:
-    """Speculative decoding of an engine at its present batch size. None: not known yet."""
+    """Speculative decoding of an engine at its present batch size. None: unknown so far."""
 
     on: bool
     tokens_per_pass: float | None
     speedup: float | None
-    """How many times as fast as it would be without."""
+    """Speed relative to decoding without speculation."""
 
 
 class ReplicaLoad(msgspec.Struct, frozen=True):
@@ -46,70 +47,72 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     slot: int
     """Its bit in the index's bitmaps."""
     incarnation: str
-    """Names this life of its slot; what an earlier one wrote is void."""
+    """Id of the replica's current claim of its slot; data of earlier claims is void."""
     url: str
-    """Of its HTTP server."""
+    """URL of its HTTP server."""
     node_ip: str
     waiting: int
     """Sequences without a first token yet: a request's `n` for each of its prompts."""
     running: int
-    """Sequences that have their first token and go on."""
+    """Running sequences that have their first token."""
     queued_prefill_tokens: int
-    """What is still to be computed of the waiting requests' prompts."""
+    """Prompt tokens of the waiting requests that are not computed yet."""
     kv_use: float
     """Share of the KV cache that live requests use, 0 to 1."""
     kv_capacity_tokens: int
     """0: unknown."""
     prefill_rate: float
-    """Prompt tokens computed a second, over whole steps."""
+    """Prompt tokens computed per second, over whole steps."""
     inter_token_latency: float
-    """Seconds from token to token of those that run: what an engine step takes now."""
+    """Seconds from token to token of running sequences: the current time of an engine step."""
     segment_tokens: int = 0
-    """Of its entries in the prefix index; 0: the engine caches no prefixes."""
+    """Tokens per entry in the prefix index; 0: the engine caches no prefixes."""
     renderer: str = ""
-    """Names how it renders prompts."""
+    """Digest of its rendering of prompts."""
     synced: bool = True
-    """All that it has cached is in the index."""
+    """Whether its whole cache is in the index."""
     sequence: int = 0
-    """Counts its reports, those with answers (`LoadReport`) included: the highest is the newest."""
+    """Number of its report, including those with answers (`LoadReport`): the highest is the
+    newest."""
     arrived: tuple[str, ...] = ()
-    """Tickets of the requests that came in lately."""
+    """Tickets of recently arrived requests."""
     started_at: float = 0.0
     """When it was ready, in epoch seconds."""
     startup_s: float = 0.0
-    """From the start of its actor until then."""
+    """Seconds from the start of its actor until then."""
     prefill_learned: bool = True
     """`prefill_rate` is measured, not a prior."""
     step_s: float = 0.0
-    """A step that decodes n sequences takes about `step_s + n * sequence_s`; both 0: not known."""
+    """A step that decodes n sequences takes about `step_s + n * sequence_s`; both 0: unknown."""
     sequence_s: float = 0.0
     max_sequences: int = 0
-    """The most that run at once; 0: unknown."""
+    """Maximum of running sequences; 0: unknown."""
     decode_s: float = 0.0
-    """What a request takes from its first token to its last, at the pace of the last seconds."""
+    """Seconds from a request's first token to its last, at the pace of the last seconds."""
     max_model_len: int = 0
     """Tokens of the longest request, prompt and answer; 0: unknown."""
     output_tokens: int = 0
-    """Generated since it started."""
+    """Tokens generated since its start."""
     asleep: bool = False
     """Its engine sleeps: a request wakes it first."""
     leaving: bool = False
-    """It is taken away, or its node is: it finishes what it has, and gets no more."""
+    """Whether it or its node is being removed: it finishes its requests and gets no others."""
     closed: bool = False
-    """It leaves and stops listening: it gets nothing even where no other is left."""
+    """Whether it stops listening: it gets no requests even if no other replica is left."""
     suspect: bool = False
-    """Its engine may hang: it gets no more while that is looked at."""
+    """Whether its engine may hang: it gets no requests until that is decided."""
     speculation: Speculation | None = None
     """None: it does not speculate."""
     engines_at_once: int = 0
-    """How many engines its node computes at full speed, as each takes some of its cores; 0: what it
-    computes with is its own."""
+    """Number of engines that its node computes at full speed, if they share cores; 0: it shares
+    nothing."""
     tells_serve: bool = False
-    """A request may come without a reservation through Ray Serve, which hears of it from here."""
+    """Whether it accepts requests without a reservation through Ray Serve, and reports them to
+    Serve."""
     grammar_wait_s: float = 0.0
-    """How long the oldest constraint waits by now for other tenants' compiles; 0: none waits."""
+    """Waiting time of the oldest constraint behind compiles of other tenants; 0: none waits."""
     dtype: str = ""
-    """What its engine computes in, such as bfloat16; empty: unknown."""
+    """Type in which its engine computes, such as bfloat16; empty: unknown."""
 
     @property
     def is_leaving(self) -> bool:
@@ -121,9 +124,10 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
 
     @property
     def seniority(self) -> tuple[bool, float, str]:
-        """Sorts replicas: the first ones take traffic, the next ones are promoted in this order.
+        """Return the sort key of replicas: the first ones are active, the next ones are promoted in
+        this order.
 
-        The longest ready first, as Ray Serve stops the newest; who sleeps would be late.
+        The longest ready come first, because Ray Serve stops the newest; sleeping ones come last.
         """
         return self.asleep, self.started_at, self.replica_id
 
@@ -133,9 +137,9 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a replica says of its queue with each answer, newer than its last snapshot.
+    """A replica's report of its queue with each answer, newer than its last snapshot.
 
-    The fields are those of `ReplicaLoad`; `sequence` counts on with its snapshots.
+    The fields are those of `ReplicaLoad`; `sequence` is shared with its snapshots.
     """
 
     sequence: int
@@ -148,16 +152,16 @@ class LoadReport:
 
     @classmethod
     def from_header(cls, header: str) -> LoadReport:
-        """Raises ValueError for a header of another form."""
+        """Parse a header. Raises ValueError for another form."""
         sequence, waiting, running, queued = (int(value) for value in header.split(" "))
         return cls(sequence, waiting, running, queued)
 
 
 class LoadBoard:
-    """One pool's loads, in memory alone; `clock` gives seconds.
+    """One pool's loads, only in memory; `clock` returns seconds.
 
-    `active_seen`: the number of replicas that take traffic, as last heard of; None: all do.
-    `prefill_learned`: a replica has measured how fast prompts are computed, and it is no prior.
+    `active_seen`: the last known number of active replicas; None: all are. `prefill_learned`: a
+    replica has measured its prefill rate, and it is not a prior.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -166,21 +170,21 @@ class LoadBoard:
         self._last_known_at = float("-inf")
         self._last_known: dict[str, ReplicaLoad] = {}
         self._empty_since: float | None = None
-        # as told; and the same with the placements that it cannot show yet
+        # as reported; and the same with the placements that the reports do not contain yet
         self._told: dict[str, ReplicaLoad] = {}
         self._loads: dict[str, ReplicaLoad] = {}
         self.active_seen: Active | None = None
         self.prefill_learned = False
         self._by_seniority: list[str] = []
         self._replica_in: dict[int, str] = {}
-        # ticket -> when placed, slot, sequences, uncached tokens; oldest first. And their sums by
-        # slot.
+        # ticket -> time of placement, slot, sequences, uncached tokens; oldest first. And their
+        # sums by slot.
         self._unseen: dict[str, tuple[float, int, int, int]] = {}
         self._unseen_in: dict[int, tuple[int, int]] = {}
 
     def update(self, snapshots: Iterable[ReplicaLoad], current: Active | None = None) -> None:
-        # A pool's engines are alike: what one has learned is true of all, and the chance of
-        # what each was asked must not tilt the balance.
+        # A pool's engines are alike, so what one has learned holds for all. Random differences in
+        # their measurements must not affect the balance.
         loads = list(snapshots)
         is_open = any(not load.closed for load in loads)
         learned = [load.prefill_rate for load in loads if load.prefill_learned]
@@ -200,7 +204,7 @@ class LoadBoard:
         if is_open:
             self._empty_since = None
         elif self._empty_since is None or not was_read:
-            # what was not read for so long: replicas could not renew their leases either
+            # the board was not readable: replicas could not renew their leases either
             self._empty_since = self._read_at
         for load in loads:
             for ticket in load.arrived:
@@ -210,7 +214,7 @@ class LoadBoard:
             self._sum_up(slot)
         told = self._told.values()
         staying = [load for load in told if not load.is_avoided]
-        # rather one that leaves, or may hang, than none
+        # a replica that is leaving, or may hang, is better than none
         serving = staying or [load for load in told if not load.closed]
         by_seniority = sorted(serving, key=lambda load: load.seniority)
         self._by_seniority = [load.replica_id for load in by_seniority]
@@ -219,14 +223,14 @@ class LoadBoard:
             self._last_known_at = self._read_at
 
     def reported(self, replica_id: str, report: LoadReport) -> None:
-        """What a replica said with an answer: its next placement is decided by it."""
+        """Apply a replica's report with an answer, for the next placement."""
         known = self._told.get(replica_id)
         if known is not None and known.sequence < report.sequence:
             self._told[replica_id] = _reported(known, report)
             self._sum_up(known.slot)
 
     def placed(self, ticket: str, slot: int, uncached_tokens: int, sequences: int = 1) -> None:
-        """Count a request against a replica until it is seen there, or `unplaced`."""
+        """Count a request against a replica until the replica reports it, or `unplaced`."""
         self.unplaced(ticket)
         self._unseen[ticket] = (self._clock(), slot, sequences, uncached_tokens)
         count, tokens = self._unseen_in.get(slot, (0, 0))
@@ -243,23 +247,23 @@ class LoadBoard:
         self._sum_up(slot)
 
     def loads(self) -> Mapping[str, ReplicaLoad]:
-        """The live replicas that take traffic, by replica id; empty while Redis does not answer."""
+        """Return the live active replicas, by replica id; empty while Redis does not answer."""
         return self._live(slice(None, self._active_count))
 
     def load_of(self, replica_id: str) -> ReplicaLoad | None:
-        """Of a live replica, whether it takes traffic or not; None: it is not known."""
+        """Return the load of a live replica, active or not; None: unknown."""
         return self._loads.get(replica_id) if self.is_read else None
 
     def warm(self) -> Mapping[str, ReplicaLoad]:
-        """The other live replicas, the next to be promoted first."""
+        """Return the other live replicas, the next to be promoted first."""
         return self._live(slice(self._active_count, None))
 
     def leaving(self) -> Mapping[str, ReplicaLoad]:
-        """The live replicas that leave and get no traffic any more."""
+        """Return the live replicas that are leaving and get no traffic."""
         return {name: load for name, load in self._avoided().items() if load.is_leaving}
 
     def suspects(self) -> Mapping[str, ReplicaLoad]:
-        """The other live replicas that get no traffic: their engines may hang."""
+        """Return the other live replicas without traffic: their engines may hang."""
         return {name: load for name, load in self._avoided().items() if not load.is_leaving}
 
     def _avoided(self) -> Mapping[str, ReplicaLoad]:
@@ -269,39 +273,39 @@ class LoadBoard:
         return {name: load for name, load in self._loads.items() if name not in serving}
 
     def address_of(self, replica_id: str) -> str | None:
-        """Where it listens, or did when it was last heard of; None: it is not known."""
+        """Return its last known address; None: unknown."""
         load = self._told.get(replica_id) or self.last_known().get(replica_id)
         return load.url if load else None
 
     def is_live(self, replica_id: str) -> bool:
-        """Whether it still shows signs of life, whatever its part."""
+        """Return whether it has a current lease, whatever its role."""
         return self.is_read and replica_id in self._told
 
     def direct_url(self, replica_id: str) -> str | None:
-        """Where a live replica listens to requests that have no reservation; None: it is not known
-        to."""
+        """Return the address of a live replica for requests without a reservation; None:
+        unknown."""
         load = self._told.get(replica_id) if self.is_read else None
         return load.url if load and load.tells_serve else None
 
     def is_leaving(self, replica_id: str) -> bool:
-        """Whether it has said so, as far as was ever read."""
+        """Return whether it has reported to be leaving, in any reading."""
         load = self._told.get(replica_id)
         return load is not None and load.is_leaving
 
     def is_avoided(self, replica_id: str) -> bool:
-        """Whether it is leaving, or a suspect, as far as was ever read: no answer is to begin or
-        stay there where another replica takes it."""
+        """Return whether it was leaving or a suspect in any reading: no answer should start or stay
+        there if another replica accepts it."""
         load = self._told.get(replica_id)
         return load is not None and load.is_avoided
 
     @property
     def is_read(self) -> bool:
-        """Redis answered lately: where the board is empty, no replica is live."""
+        """Whether Redis answered lately: if the board is empty, no replica is live."""
         return self._clock() - self._read_at <= LEASE_S
 
     @property
     def empty_for_s(self) -> float:
-        """For how long each reading has found no replica; 0 where one is there, and where Redis
+        """Return for how long each reading has found no replica; 0 if there is one, and while Redis
         does not answer."""
         if self._empty_since is None or not self.is_read:
             return 0.0
@@ -342,13 +346,13 @@ class LoadBoard:
 
     @property
     def segment_tokens(self) -> int:
-        """What the pool's replicas publish under; 0: none of them caches prefixes."""
+        """The segment size of the pool's replicas; 0: none of them caches prefixes."""
         loads = self.loads() or self.last_known()
         sizes = Counter(load.segment_tokens for load in loads.values())
         return max(sizes, key=lambda size: (sizes[size], size), default=0)
 
     def last_known(self) -> Mapping[str, ReplicaLoad]:
-        """The replicas of the last board that had any: for when `loads` is empty."""
+        """Return the replicas of the last non-empty board, for times when `loads` is empty."""
         known = self._clock() - self._last_known_at <= LAST_KNOWN_S
         return self._last_known if known else {}
 

@@ -1,7 +1,7 @@
-"""Keeps a `LoadBoard` current out of the replicas' leases in Redis (`router.slots`).
+"""Keep a `LoadBoard` current from the replicas' leases in Redis (`router.slots`).
 
-Nothing here raises: while Redis is slow or gone the board is not updated, and empties when what
-it knows is older than a lease.
+Nothing here raises: while Redis is slow or unavailable the board is not updated, and becomes empty
+when its data is older than a lease.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from router.signature import Signer
 
 logger = logging.getLogger(__name__)
 
-# A request is placed by loads that are no older, and is what has them read.
+# A request is placed by loads that are at most this old, and causes a reading.
 READ_PERIOD_S = 0.1
-# How often they are read where nothing asks for them; a lease ends after `slots.LEASE_S`.
+# Period of readings without requests; a lease ends after `slots.LEASE_S`.
 IDLE_PERIOD_S = 0.5
 
 _decode = msgspec.json.Decoder(ReplicaLoad).decode
 
 
 class LoadReader:
-    """`board`, `scaled`, `forged` and `taken` are public. `scaled`: not all of the pool's replicas
-    take traffic; where all do, what Redis says of that is old. `signer`: what it did not sign is
-    not believed; None: everything is. `forged`: how many leases were not, in the latest reading.
-    `taken`: the slots of the latest reading; None: it failed, or there was none."""
+    """`board`, `scaled`, `forged` and `taken` are public.
+
+    `scaled`: not all of the pool's replicas are active; otherwise the number in Redis is out of
+    date. `signer`: leases that it did not sign are ignored; None: all are accepted. `forged`: the
+    number of ignored leases in the latest reading. `taken`: the slots of the latest reading; None:
+    it failed, or there was none.
+    """
 
     def __init__(
         self,
@@ -54,24 +57,24 @@ class LoadReader:
         self._pool = pool
         self.board = board
         self.scaled = scaled
-        # A reading that began before a promotion may be older than it.
+        # A reading that started before a promotion may not contain it.
         self._promotions = 0
-        self._unreadable: dict[int, str] = {}  # slot -> what was told of it
+        self._unreadable: dict[int, str] = {}  # slot -> the warning that was logged
         self._known: frozenset[int] = frozenset()
-        # slot -> a genuine lease as it was last read: most are the same the next time
+        # slot -> a genuine lease of the last reading: most are the same the next time
         self._decoded: dict[int, tuple[str, ReplicaLoad]] = {}
         self._began_at = float("-inf")
         self._wanted = asyncio.Event()
         self._is_reading = False
         self._is_on_time = True
-        # Done with the next reading; made when a caller waits for one.
+        # Done after the next reading; created when a caller waits for one.
         self._reading: asyncio.Future[None] | None = None
 
     async def run(self, needed_every_s: Callable[[], float] = lambda: READ_PERIOD_S) -> None:
         """Keep the board current until cancelled.
 
-        It is read when `fresh` asks for it, and every `needed_every_s()`, which is asked after each
-        reading and is bounded by READ_PERIOD_S and IDLE_PERIOD_S.
+        It is read when `fresh` requests it, and every `needed_every_s()`, which is called after
+        each reading and is bounded by READ_PERIOD_S and IDLE_PERIOD_S.
         """
 
         async def read_when_wanted() -> None:
@@ -93,8 +96,8 @@ class LoadReader:
     async def fresh(self, within_s: float) -> None:
         """Wait until the board is no older than READ_PERIOD_S; at most `within_s`, in seconds.
 
-        Never raises. Returns at once where the board is fresh, and where the last reading failed
-        or is late: what is known has to do. Requests share a reading.
+        Never raises. Returns at once if the board is fresh, or if the last reading failed or is
+        late. Requests share a reading.
         """
         if asyncio.get_running_loop().time() - self._began_at <= READ_PERIOD_S:
             return
@@ -106,7 +109,7 @@ class LoadReader:
 
     async def next_reading(self) -> None:
         """Wait until the board was read once more, or the reading is late."""
-        # later than an idle reading comes: its callers are woken once for it
+        # longer than the period of idle readings: its callers are woken once for it
         await asyncio.wait((self._next(),), timeout=1.5 * IDLE_PERIOD_S)
 
     async def next_taken(self) -> slots.Taken | None:
@@ -116,7 +119,7 @@ class LoadReader:
         return self.taken if reading.done() else None
 
     def want(self) -> None:
-        """Have the board read now, and `needed_every_s` of `run` asked again."""
+        """Have the board read now, and `needed_every_s` of `run` called again."""
         if not self._is_reading:
             self._wanted.set()
 
@@ -136,7 +139,7 @@ class LoadReader:
         self._wanted.clear()
 
     async def aclose(self) -> None:
-        """End what `read` has opened; `run` does."""
+        """Close the connections that `read` has opened; `run` does it."""
         await self._lane.aclose()
 
     async def read(self) -> None:
@@ -166,7 +169,7 @@ class LoadReader:
         seen = self.board.active_seen
         if self._promotions == promotions:
             seen = active.parsed(found.beside, self._pool, self._signer)
-        # a number that was left by a fleet file of another day says nothing
+        # a number from an earlier fleet file, with autoscaling, no longer applies
         self.board.update(self._readable(genuine), seen if self.scaled else None)
 
     def _genuine(self, leases: dict[int, str]) -> dict[int, str]:
@@ -180,8 +183,8 @@ class LoadReader:
         forged = leases.keys() - genuine.keys()
         if forged and not self.forged:
             logger.error(
-                "leases of %s in Redis are not signed by replicas of this fleet, and are not"
-                " believed: slots %s",
+                "leases of %s in Redis are not signed by replicas of this fleet, and are"
+                " ignored: slots %s",
                 self._pool,
                 sorted(forged),
             )
@@ -191,8 +194,8 @@ class LoadReader:
     async def promote(self) -> bool:
         """Let the next warm replica take traffic, here at once and soon at every gateway.
 
-        True also when another gateway was faster; False without a warm replica, or an answer
-        of Redis within slots.REDIS_TIMEOUT_S.
+        True also if another gateway was faster; False without a warm replica, or an answer of Redis
+        within slots.REDIS_TIMEOUT_S.
         """
         seen = self.board.active_seen
         if seen is None or not self.board.warm():
@@ -210,7 +213,7 @@ class LoadReader:
         return self._decoded.get(slot, ("",))[0] == lease
 
     def _readable(self, leases: dict[int, str]) -> list[ReplicaLoad]:
-        """A snapshot of another release must not take the others off the board."""
+        """Return the readable snapshots. One of another release must not hide the others."""
         decoded, unreadable = {}, {}
         for slot, lease in leases.items():
             if self._is_as_before(slot, lease):
@@ -220,7 +223,8 @@ class LoadReader:
                 decoded[slot] = lease, _decode(lease)
             except msgspec.MsgspecError as error:
                 unreadable[slot] = str(error)
-                if self._unreadable.get(slot) != unreadable[slot]:  # it comes again and again
+                # logged once, not at each reading
+                if self._unreadable.get(slot) != unreadable[slot]:
                     logger.warning("the snapshot in slot %d is not readable: %s", slot, error)
         self._decoded, self._unreadable = decoded, unreadable
         return [load for _, load in decoded.values()]

@@ -1,4 +1,4 @@
-"""Which of a prompt's reusable tokens an engine computed all the same, and why.
+"""The reusable tokens of a prompt that an engine computed nevertheless, by cause.
 
     0        confirmed       chosen        best          reusable
     |------------|-------------|-------------|----------------|
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class NotReused:
-    """Tokens; their sum is what was reusable by its length and was computed."""
+    """Tokens; their sum is the number of tokens reusable by length that were computed."""
 
     new: int = 0
     routing: int = 0
@@ -31,7 +31,7 @@ class NotReused:
 
     @property
     def losses(self) -> dict[str, int]:
-        """By cause: what could have been reused."""
+        """Return lost tokens by cause."""
         return {"routing": self.routing, "index": self.index, "engine": self.engine}
 
 
@@ -44,12 +44,12 @@ def split(
     signal: bool,
     all_synced: bool,
 ) -> NotReused:
-    """Attribute the `reusable - confirmed` tokens, or none where more was reused.
+    """Attribute the `reusable - confirmed` tokens, or none if more was reused.
 
-    `reusable`: what could be reused at all (`placement.reusable_tokens`); `best_cached` and
-    `chosen_cached`: what the index confirmed on the best and on the serving replica;
-    `confirmed`: what the engine reports as reused; `signal`: the index answered; `all_synced`:
-    every candidate had published all that it holds.
+    `reusable`: the most that can be reused (`placement.reusable_tokens`); `best_cached` and
+    `chosen_cached`: the index's confirmed tokens on the best and on the serving replica;
+    `confirmed`: the engine's reused tokens; `signal`: the index answered; `all_synced`: every
+    candidate had published its whole cache.
     """
     if not signal:
         return NotReused(index=max(0, reusable - confirmed))

@@ -4,10 +4,10 @@
     placed    p: a number and a `Placed` as msgpack,   about 4096 entries, 60 s after the last
               signed; each gateway counts from 1
 
-`append` never waits and never raises. What Redis cannot take is dropped and counted, because an
-old placement is of no use. The reader starts where the stream was 5 s ago. It comes back by itself
-after an outage, a flush, a failover or a clock that went back. It reports nothing twice, not even
-an entry that was copied within the stream. A gateway that hears nothing places by snapshots alone.
+`append` never waits and never raises. Placements that Redis cannot take are dropped and counted,
+because old ones are useless. The reader starts where the stream was 5 s ago. It comes back by
+itself after an outage, a flush, a failover or a clock that went back. It reports nothing twice, not
+even an entry that was copied within the stream. A gateway without reports places by snapshots only.
 
 A placement is sent BEHIND_S after it was made: the gateway first sends the request to its engine.
 What follows within PAUSE_S is sent or read with the next batch, so that many placements cost a
@@ -40,7 +40,7 @@ QUEUE_LENGTH = 1024
 BATCH = 64
 WRITE_TIMEOUT_S = 1.0
 LOOK_BACK_MS = 5000
-# A silent stream is looked at afresh this often, in case Redis' clock went back.
+# A silent stream is read from its end again after this time, in case Redis' clock was set back.
 BLOCK_MS = 5000
 READ_TIMEOUT_S = 6.0
 READ_COUNT = 256
@@ -69,10 +69,10 @@ def stream_key(pool: str) -> str:
 
 
 class PlacedStream:
-    """One gateway's end of a pool's stream. `redis` gives bytes (`decode_responses=False`).
+    """One gateway's access to a pool's stream. `redis` returns bytes (`decode_responses=False`).
 
-    `heard` is called with each placement of another gateway, in the order they were told.
-    `dropped` counts own placements that could not be told. What `signer` did not sign is ignored.
+    `heard` is called with each placement of another gateway, in order. `dropped` counts own
+    placements that could not be published. Entries that `signer` did not sign are ignored.
     """
 
     def __init__(
@@ -87,9 +87,10 @@ class PlacedStream:
         self._redis = redis
         self._signer = signer
         self._sent = 0
-        self._numbers: dict[str, int] = {}  # gateway -> its latest, the latest heard of last
+        # gateway -> its latest number, in order of the last entry
+        self._numbers: dict[str, int] = {}
         self._key = stream_key(pool)
-        # a read holds up what comes after it
+        # a blocking read delays later commands on its connection
         self._telling, self._hearing = (KeptLane(redis, self._key.encode()) for _ in range(2))
         self._gateway = gateway
         self._heard = heard
@@ -100,7 +101,7 @@ class PlacedStream:
         self.dropped = 0
 
     def append(self, placed: Placed) -> None:
-        """Tell the other gateways soon, or never."""
+        """Publish a placement to the other gateways soon, or never."""
         try:
             self._queue.put_nowait(placed)
         except asyncio.QueueFull:
@@ -109,7 +110,10 @@ class PlacedStream:
     async def run(self) -> None:
         """Write and read until cancelled."""
         logged = partial(forever, logger=logger, outages=REDIS_FAILURES)
-        told, heard = f"placements not told in {self._key}", f"placements not read from {self._key}"
+        told, heard = (
+            f"placements not published in {self._key}",
+            f"placements not read from {self._key}",
+        )
         try:
             await asyncio.gather(
                 logged("placements_told", self._write, PAUSE_S, fails=told),
@@ -149,8 +153,8 @@ class PlacedStream:
         self._afresh = not await self._read_more()
 
     async def _find_place(self) -> None:
-        """Where to read on: where we were, but not too long ago, nor ahead of a stream that
-        began anew under an earlier clock."""
+        """Return where to continue reading: the last position, but not too old, and not ahead of a
+        stream that restarted under an earlier clock."""
         milliseconds, newest = await _WHERE(self._redis, [self._key])
         start = (int(milliseconds) - LOOK_BACK_MS, 0)
         now = (int(milliseconds) + 1, 0)
@@ -159,7 +163,7 @@ class PlacedStream:
         self._last = max(self._last, start)
 
     async def _read_more(self) -> bool:
-        """Whether anything came."""
+        """Read, and return whether entries arrived."""
         assert self._last is not None
         after = "{}-{}".format(*self._last)
         read = "XREAD", "COUNT", READ_COUNT, "BLOCK", BLOCK_MS, "STREAMS", self._key, after
@@ -191,8 +195,8 @@ class PlacedStream:
 
 
 def _entries(reply: Any) -> list[tuple[bytes, list[bytes]]]:
-    """One stream's entries, each with its fields and their values in turn: RESP2 replies
-    [[key, entries]], RESP3 {key: entries}."""
+    """Return one stream's entries, each with its fields and values in turn: RESP2 replies [[key,
+    entries]], RESP3 {key: entries}."""
     streams = reply.items() if isinstance(reply, dict) else reply or ()
     return [entry for _, entries in streams for entry in entries]
 

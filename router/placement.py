@@ -1,9 +1,9 @@
-"""One decision: where a request should go, and why. A function of data: no I/O, no clock.
+"""One decision: the target of a request, and the reason. A function of data: no I/O, no clock.
 
-What the replicas told (loads), what the index confirms of the prompt on each and what was
-announced become candidates with a predicted time to first token; a policy ranks them. Without
-an answer from the index it decides by load, and without loads (`place_blind`) by what was last
-known. Nothing here raises.
+Reports of the replicas (loads), the index's confirmed tokens on each, and announcements become
+candidates with a predicted time to first token; a policy ranks them. Without an answer from the
+index it decides by load, and without loads (`place_blind`) by the last known state. Nothing here
+raises.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _UNCORRECTED = TtftCorrection()
 
 @dataclass(frozen=True)
 class ShadowDecision:
-    """What a policy that is not followed would have chosen.
+    """The choice of a policy that is not followed.
 
-    `regret_s`: by how much the followed choice's first token is predicted to be later than the
-    shadow's; below 0 the followed one is the better.
+    `regret_s`: how much later the followed choice's first token is predicted than the shadow's;
+    below 0 the followed one is better.
     """
 
     policy: str
@@ -42,7 +42,7 @@ class ShadowDecision:
 
 @dataclass(frozen=True)
 class Placement:
-    """Candidates, best first. Empty when nothing is known: any live replica will do.
+    """Candidates, best first. Empty if nothing is known: any live replica will do.
 
     `signal`: the index answered; `popularity`: see `Recent`.
     """
@@ -63,11 +63,11 @@ class Placement:
         return self.ranked[0] if self.ranked else None
 
     def candidate(self, replica_id: str) -> Candidate | None:
-        """That replica, if it was one of the candidates."""
+        """Return that replica, if it was one of the candidates."""
         return next((c for c in self.ranked if c.replica_id == replica_id), None)
 
     def preferring(self, index: int) -> Placement:
-        """The same with the candidate at `index` as the chosen one."""
+        """Return the same with the candidate at `index` as the chosen one."""
         if index == 0:
             return self
         others = (*self.ranked[:index], *self.ranked[index + 1 :])
@@ -75,17 +75,17 @@ class Placement:
 
     @property
     def best_cached_tokens(self) -> int:
-        """The most of the prompt that any candidate holds for certain."""
+        """The most confirmed tokens of the prompt at any candidate."""
         return max((candidate.confirmed_tokens for candidate in self.ranked), default=0)
 
 
 def reusable_tokens(prompt_tokens: int, segment_tokens: int) -> int:
-    """How much of a prompt can come from a cache at all: whole segments, never the last token.
+    """Return how much of a prompt can come from a cache: whole segments, never the last token.
 
-    An engine computes at least the last token, since its output is the first new one. vLLM
-    therefore reuses at most the whole blocks before it: this is exact, except for a prompt of
-    whole segments and an engine whose blocks are shorter than a segment, which reuses up to a
-    segment more.
+    An engine computes at least the last token, because its output is the first new one. vLLM
+    therefore reuses at most the whole blocks before it. This is exact, with one exception: for a
+    prompt of whole segments, an engine with blocks shorter than a segment reuses up to a segment
+    more.
     """
     if segment_tokens <= 0:
         return 0
@@ -105,7 +105,7 @@ def place(
     """Rank the replicas for a request.
 
     `depths`: slot -> leading segments of the prompt that the index confirms; None: it did not
-    answer. `recent` is what `RecentPlacements.about` says of the same prompt and replicas.
+    answer. `recent` is the result of `RecentPlacements.about` for the same prompt and replicas.
     `shadow` decides on the same facts, is recorded and not followed.
     """
     if depths is None:
@@ -137,11 +137,11 @@ def place_blind(
     in_flight: Mapping[str, int],
     rng: random.Random,
 ) -> Placement:
-    """Rank replicas whose load nobody tells any more.
+    """Rank replicas whose load is no longer reported.
 
-    By rendezvous hashing of the session or of the prompt's first segment, so that what belongs
-    together stays together; replicas on which this gateway has clearly more requests than the
-    mean come last. `in_flight`: replica id -> this gateway's own requests there.
+    It uses rendezvous hashing of the session or of the prompt's first segment, so that related
+    requests stay together. Replicas on which this gateway has clearly more requests than the mean
+    come last. `in_flight`: replica id -> this gateway's own requests there.
     """
     loads = {
         replica_id: msgspec.structs.replace(
@@ -191,7 +191,7 @@ def _candidates(
         if at_work and not (load.waiting or load.running) and load.node_ip in at_work:
             own_tokens = prompt_tokens - cached_tokens
             crowding_s = cost.crowding_s(load, at_work[load.node_ip], own_tokens)
-        # by position: by name it would take five times as long, for each of them
+        # positional arguments: named ones would take five times as long, for each candidate
         candidate = Candidate(
             replica_id,
             load.url,
@@ -222,13 +222,14 @@ def _candidates(
 def _cached_tokens(
     prompt_tokens: int, loads: Mapping[str, ReplicaLoad], depths: Mapping[int, int]
 ) -> list[int]:
-    """Tokens of the prompt that come from each replica's cache."""
+    """Return the tokens of the prompt that come from each replica's cache."""
     if not depths:
         return [0] * len(loads)
     cached = []
     segment_tokens, most = 0, 0
     for load in loads.values():
-        if load.segment_tokens != segment_tokens:  # one length in a pool, as a rule
+        # normally all replicas of a pool have the same length
+        if load.segment_tokens != segment_tokens:
             segment_tokens = load.segment_tokens
             most = reusable_tokens(prompt_tokens, segment_tokens)
         tokens = depths.get(load.slot, 0) * segment_tokens

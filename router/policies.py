@@ -1,8 +1,8 @@
-"""Who comes first: the routing policies, side by side.
+"""The routing policies.
 
-Each ranks all candidates, best first, so that the rest are there when the best cannot take the
-request, and breaks the ties it has left at random. Ranking is pure but for what `round_robin`
-remembers; no policy raises, none leaves a candidate out. To add one, write it, name it in
+Each ranks all candidates, best first, so that the others are available if the best cannot take the
+request. Remaining ties are broken at random. Ranking is pure except for the memory of
+`round_robin`. Policies never raise and never omit a candidate. To add one, write it, name it in
 PolicyName and put it in POLICIES: the fleet file, the header and the metrics know it from there.
 """
 
@@ -21,9 +21,11 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """What is known of a request: its prompt's length, its segment keys (empty: unknown, or
-    shorter than a segment), and the session it says it belongs to. `signal`: the index answered.
-    `needs_trial`: what its answer has to keep to may need a trial by the engine first.
+    """The known facts of a request: its prompt's length, its segment keys (empty: unknown, or
+    shorter than a segment), and its session.
+
+    `signal`: the index answered. `needs_trial`: its constraint may need a trial by the engine
+    first.
     """
 
     prompt_tokens: int
@@ -33,7 +35,7 @@ class PlacementRequest:
     needs_trial: bool = False
 
 
-# What the times are called in explanations.
+# Names of the times in explanations.
 _IN_JSON = {
     "predicted_ttft_s": "predicted_ttft",
     "raw_ttft_s": "raw_ttft",
@@ -45,9 +47,9 @@ _IN_JSON = {
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
-    """One replica as one request sees it; the reasons for its rank.
+    """One replica from the view of one request, with the reasons for its rank.
 
-    Loads are those of `router.load.ReplicaLoad`, with what was placed since.
+    Loads are those of `router.load.ReplicaLoad`, with later placements.
     """
 
     replica_id: str
@@ -55,17 +57,17 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     slot: int
     incarnation: str
     cached_tokens: int
-    """Tokens of the prompt that are cached there, by the index or by what was announced."""
+    """Tokens of the prompt that are cached there, by the index or by announcements."""
     confirmed_tokens: int
     """Those of them that the index confirms."""
     predicted_ttft_s: float
-    """Seconds from now to the first token: `raw_ttft_s`, corrected by what was observed lately."""
+    """Seconds from now to the first token: `raw_ttft_s`, corrected by recent observations."""
     raw_ttft_s: float
-    """What `cost.predict_ttft` says."""
+    """The result of `cost.predict_ttft`."""
     wait_s: float
-    """Of `raw_ttft_s`, the part before the request's own prefill begins; 0 where nobody waits."""
+    """The part of `raw_ttft_s` before the request's own prefill; 0 without a queue."""
     score: float
-    """What `prefix` ranks by (`cost.score` and `crowding_s`): uncorrected seconds."""
+    """The rank of `prefix` (`cost.score` and `crowding_s`): uncorrected seconds."""
     waiting: int
     running: int
     queued_prefill_tokens: int
@@ -77,14 +79,15 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     """Requests sent there in about the last half minute."""
     synced: bool
     working_on_node: int = 0
-    """Engines of its node that have requests, itself included as if it had this one; 0: no other
-    is on its node."""
+    """Engines of its node that have requests, including itself with this one; 0: no other is on its
+    node."""
     step_under_way_s: float = 0.0
-    """Of `raw_ttft_s`, what is left of the step that the engine is in."""
+    """The part of `raw_ttft_s` that is the rest of the engine's current step."""
     crowding_s: float = 0.0
-    """Of `score`, by how much later first tokens come on a node whose cores are all at work."""
+    """The part of `score` that is the delay of first tokens on a node whose cores are all busy."""
     trial_wait_s: float = 0.0
-    """Of `raw_ttft_s`, the wait for a trial of its constraint. Others do not wait behind it."""
+    """The part of `raw_ttft_s` that is the wait for a trial of its constraint. Others do not wait
+    behind it."""
 
     @property
     def requests(self) -> int:
@@ -97,21 +100,21 @@ class Policy(Protocol):
     def rank(
         self, request: PlacementRequest, candidates: Sequence[Candidate], rng: random.Random
     ) -> list[Candidate]:
-        """All candidates, best first."""
+        """Return all candidates, best first."""
         ...
 
 
 class Prefix:
-    """Where the request costs least: by the wait, by what is cached, and by what is popular.
+    """Rank by cost: the wait, the cached tokens, and their popularity.
 
-    Costs within the noise of a prediction are equal: there the replica with the fewest requests
-    wins, then the one that was given fewest lately. So with nothing to reuse this is
-    `least_loaded`, and a prefix that is cheap to have everywhere is spread evenly. Without the
-    index, equal replicas take turns by the prompt's first segment, so that prefixes still gather.
+    Costs within the noise of a prediction are equal. Then the replica with the fewest requests
+    wins, then the one with the fewest recent placements. So without reuse this is `least_loaded`,
+    and a prefix that is cheap everywhere is spread evenly. Without the index, equal replicas take
+    turns by the prompt's first segment, so that prefixes still gather.
     """
 
     name = "prefix"
-    # A prediction is no better than this, and the engine step under way is half over on average.
+    # The smallest error of a prediction. The running engine step is half over on average.
     noise_share, noise_s, noise_steps = 0.02, 0.001, 0.5
 
     def rank(
@@ -141,7 +144,7 @@ class Random:
 
 
 class RoundRobin:
-    """In the order of the replica ids, from a random start: gateways do not go in step."""
+    """Rank in the order of the replica ids, from a random start, so that gateways differ."""
 
     name = "round_robin"
 
@@ -163,7 +166,7 @@ class RoundRobin:
 
 
 class LeastLoaded:
-    """Fewest requests, then the shortest queue in tokens."""
+    """Rank by fewest requests, then the shortest queue in tokens."""
 
     name = "least_loaded"
 
@@ -174,7 +177,7 @@ class LeastLoaded:
 
 
 class PowerOfTwo:
-    """The less loaded of two at random."""
+    """Rank the less loaded of two random replicas first."""
 
     name = "power_of_two"
 
@@ -187,8 +190,11 @@ class PowerOfTwo:
 
 
 class Session:
-    """One replica for one session, by rendezvous hashing: a lost replica moves its sessions
-    only. A request without a session goes where the load is least."""
+    """Keep one replica for one session, by rendezvous hashing: a lost replica moves only its
+    sessions.
+
+    A request without a session goes to the least load.
+    """
 
     name = "session"
 
@@ -212,19 +218,20 @@ POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
 
 
 def make_policy(name: str) -> Policy:
-    """A policy of its own state. Raises ValueError for a name that is none of POLICY_NAMES."""
+    """Return a policy with separate state. Raises ValueError for a name that is not in
+    POLICY_NAMES."""
     if name not in POLICIES:
         raise ValueError(f"unknown policy {name!r}: it must be one of {', '.join(POLICY_NAMES)}")
     return POLICIES[name]()
 
 
 def rendezvous(key: bytes, replica_id: str) -> int:
-    """A replica's weight for a key; the same in every gateway. The highest has the key."""
+    """Return a replica's weight for a key; the same in every gateway. The highest has the key."""
     digest = hashlib.blake2b(key + b"@" + replica_id.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 
 
-# How far above the mean a replica's requests may be for keys still to gather there.
+# How far above the mean a replica's requests may be before keys no longer gather there.
 GATHER_SHARE, GATHER_REQUESTS = 1.25, 1.0
 
 
@@ -234,8 +241,11 @@ def gathered(
     requests: Callable[[Candidate], float],
     rng: random.Random,
 ) -> list[Candidate]:
-    """By rendezvous hashing of the key with bounded loads: those with clearly more requests
-    than the mean come last, fewest first. Without a key at random."""
+    """Rank by rendezvous hashing of the key with bounded loads: replicas with clearly more requests
+    than the mean come last, fewest first.
+
+    Without a key, the order is random.
+    """
     mean = sum(map(requests, candidates)) / max(1, len(candidates))
     limit = GATHER_SHARE * mean + GATHER_REQUESTS
 

@@ -1,8 +1,8 @@
-"""What one gateway hears of one pool through Redis, and what it tells the other gateways.
+"""The exchange of one gateway about one pool through Redis.
 
-It keeps a `LoadBoard` current, looks prompts up in the prefix index, hears what other gateways
-placed and sweeps up after dead replicas. Nothing here fails a request: `look_up` keeps to its
-budget, `announce` never waits.
+It keeps a `LoadBoard` current, looks prompts up in the prefix index, receives other gateways'
+placements and removes dead replicas. Nothing here fails a request: `look_up` keeps to its budget,
+`announce` never waits.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from router.sweeper import Sweeper
 
 
 class PoolFeeds:
-    """`text` decodes its replies, for the board, the leases and the scripts; `binary` gives bytes,
-    for the index and the stream of placements.
+    """`text` decodes its replies, for the board, the leases and the scripts; `binary` returns
+    bytes, for the index and the stream of placements.
 
-    `gateway` names this one in what it announces; `heard` is told what the others placed. `loads`
-    and `index` are public. `signer`: only what it signed is believed; None: everything is.
+    `gateway` identifies this one in its announcements; `heard` gets the others' placements. `loads`
+    and `index` are public. `signer`: only data that it signed is trusted; None: all is.
     """
 
     def __init__(
@@ -48,15 +48,15 @@ class PoolFeeds:
         self.index = PrefixIndex(binary, pool, lookup_budget_s, clock)
 
     async def run(self, loads_needed_every_s: Callable[[], float] = lambda: READ_PERIOD_S) -> None:
-        """Keep what is known current until cancelled; see `LoadReader.run`."""
+        """Keep the data current until cancelled; see `LoadReader.run`."""
         parts = (self.index, self._placements, self._sweeper)
         loads = self.loads.run(loads_needed_every_s)
         await asyncio.gather(loads, *(part.run() for part in parts))
 
     async def look_up(self, keys: Sequence[bytes]) -> Depths | None:
-        """Leading segments cached, by slot; None without an answer within the budget.
+        """Return cached leading segments, by slot; None without an answer within the budget.
 
-        The load board is read at the same time, where it is not fresh, and within that budget.
+        The load board is read at the same time, if it is not fresh, and within that budget.
         """
         depths, _ = await asyncio.gather(
             self.index.lookup(keys), self.loads.fresh(self.index.budget_s)
@@ -64,7 +64,7 @@ class PoolFeeds:
         return depths
 
     def announce(self, placed: Placed) -> None:
-        """Tell the other gateways of a placement of this one."""
+        """Announce a placement of this gateway to the others."""
         self._placements.append(placed)
 
     async def promote(self) -> bool:

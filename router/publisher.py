@@ -1,12 +1,12 @@
-"""What one replica holds and how busy it is, kept in Redis while it lives.
+"""The publisher of one replica's cache and load to Redis, while it lives.
 
-The engine's events change `CachedBlocks` as they come; what changed is written about FLUSH_DELAY_S
-later, in order, while more comes in. A heartbeat publishes the load and finds out whether Redis
-still knows the replica: if not (flushed, restarted, swept while the replica was frozen), it
-claims a slot under a new incarnation and writes everything anew. What an outage kept from Redis
-is written when it answers. After an event gap, or events of more blocks than there are, nothing
-is believed: the incarnation ends and its bits go. Nothing here raises; while writing lags behind,
-`synced` is False and the index under-reports.
+The engine's events change `CachedBlocks` as they arrive. Changes are written about FLUSH_DELAY_S
+later, in order, while more arrive. A heartbeat publishes the load and checks whether Redis still
+knows the replica. If not (flushed, restarted, swept while the replica was frozen), it claims a slot
+under a new incarnation and writes everything again. Changes during an outage are written when Redis
+answers. After an event gap, or events of more blocks than exist, nothing is trusted: the
+incarnation ends and its bits are cleared. Nothing here raises; while writing lags behind, `synced`
+is False and the index under-reports.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from router.redis_client import REDIS_FAILURES, AsyncRedis
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.1
-# How often a lease is renewed whose text has not changed; it ends after LEASE_S.
+# How often a lease with unchanged text is renewed; it ends after LEASE_S.
 RENEW_S = 0.25
-# Gathers what an engine step stores and removes.
+# Collects the changes of an engine step.
 FLUSH_DELAY_S = 0.005
 STOP_S = 2.0
-# Segments written in one pipeline: within the time Redis has to answer, many replicas at once.
+# Segments per pipeline: Redis must answer many replicas at once in time.
 CHUNK_KEYS = 1024
-# So far ahead between two heartbeats is a clock that was set: bits may have expired.
+# A clock that is this far ahead at the next heartbeat was set: bits may have expired.
 SET_FORWARD_S = 1200
-# Before an engine's events that ended, or failed, are followed again.
+# Pause before an engine's events are followed again, after their end or a failure.
 FOLLOW_AGAIN_S = 1.0
 
 Batches: TypeAlias = "Callable[[], AsyncGenerator[EventBatch, None]]"
@@ -49,7 +49,7 @@ Batches: TypeAlias = "Callable[[], AsyncGenerator[EventBatch, None]]"
 
 @dataclass(frozen=True)
 class Lease:
-    """What a snapshot tells of the replica's place in the index."""
+    """The part of a snapshot about the replica's place in the index."""
 
     slot: int
     incarnation: str
@@ -58,7 +58,8 @@ class Lease:
 
 @dataclass(frozen=True)
 class Refresh:
-    """How often all bits are set again: well within their lifetime, and never many at once."""
+    """The frequency of setting all bits again: well within their lifetime, and never many at
+    once."""
 
     period_s: float = 1200.0
     keys: int = 2048
@@ -70,7 +71,7 @@ def _chunks(keys: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
 
 
 class _Tenancy:
-    """One incarnation in its slot: the changes still to be written under it, in order."""
+    """One incarnation in its slot, with the changes still to be written under it, in order."""
 
     def __init__(self, redis: AsyncRedis, pool: str, slot: int, incarnation: str) -> None:
         self._redis = redis
@@ -88,7 +89,7 @@ class _Tenancy:
         self.outbox.extend(Changes(list(keys), []) for keys in _chunks(changes.set, CHUNK_KEYS))
 
     async def write_next(self) -> bool:
-        """Write the first of the outbox; False when fenced off. After an error, call again."""
+        """Write the first of the outbox. False if fenced off. After an error, call again."""
         first = self.outbox[0]
         number = self.written + 1
         if not await slots.write_bits(
@@ -100,8 +101,8 @@ class _Tenancy:
         return True
 
     async def renew(self, snapshot: str) -> bool:
-        """False when fenced off, or when so much time has passed that its bits may have expired:
-        Redis' clock was set forward."""
+        """Renew the lease. False if fenced off, or if the bits may have expired because Redis'
+        clock was set forward."""
         now = await slots.renew(
             self._redis, self._pool, self.slot, self.incarnation, snapshot, self.written
         )
@@ -109,21 +110,21 @@ class _Tenancy:
         return 0 < now < before + SET_FORWARD_S
 
     async def leave(self, keys: Sequence[bytes]) -> None:
-        """End the lease, clear the bits of these keys and give the slot back."""
+        """End the lease, clear the bits of these keys and release the slot."""
         await slots.withdraw(self._redis, self._pool, self.slot, self.incarnation)
         self.add(Changes([], list(keys)))
         while self.outbox:
             if not await self.write_next():
-                return  # the sweeper's now
+                return  # the sweeper removes the rest
         await slots.release(self._redis, self._pool, self.slot, self.incarnation, self.written)
 
 
 class IndexPublisher:
-    """Keeps one replica's lease, load and segment bits in Redis from `start` to `stop`. `published`
-    is set once it is on the board, for the first time.
+    """Keeps one replica's lease, load and segment bits in Redis from `start` to `stop`.
 
-    `measure` makes the snapshot that is published with the lease, as JSON with the lease's
-    incarnation in it. `on_lost` is called when events are gone for good.
+    `published` is set once it is on the board, for the first time. `measure` creates the snapshot
+    that is published with the lease, as JSON with the lease's incarnation in it. `on_lost` is
+    called when events are lost.
     """
 
     def __init__(
@@ -147,24 +148,25 @@ class IndexPublisher:
         self.published = asyncio.Event()
         self._loops = Loops()
         self._work = asyncio.Event()
-        self._work.set()  # a slot is to be claimed
+        self._work.set()  # a slot must be claimed
         self._tenancy: _Tenancy | None = None
-        # The tenancy is over, another is to be claimed; what its slot still has in Redis.
+        # The tenancy is over, and another slot must be claimed; the keys that remain in Redis for
+        # the old slot.
         self._over = False
         self._doomed: list[bytes] = []
-        # Kept until Redis confirms the claim, so that a repeated one takes no second slot.
+        # Kept until Redis confirms the claim, so that a repeated claim takes no second slot.
         self._claiming = secrets.token_hex(8)
         self._beating = False
-        # Since when the oldest change waits to be taken from `cached`, or to be acknowledged.
+        # Start of the wait of the oldest change: to be taken from `cached`, or to be acknowledged.
         self._waiting_since: float | None = None
         self._writing_since: float | None = None
         self._moved_at = time.monotonic()
-        # What Redis has as this replica's lease, and since when; empty: not known.
+        # This replica's lease in Redis, and its time; empty: unknown.
         self._published_text, self._renewed_at = "", float("-inf")
 
     @property
     def synced(self) -> bool:
-        """All that the engine holds is in Redis, but for changes younger than a heartbeat."""
+        """Whether the engine's whole cache is in Redis, except changes younger than a heartbeat."""
         if self._tenancy is None or self._over or not self._beating:
             return False
         since = [at for at in (self._waiting_since, self._writing_since) if at is not None]
@@ -172,24 +174,24 @@ class IndexPublisher:
 
     @property
     def lag_s(self) -> float:
-        """Age of the oldest change that Redis does not hold yet; 0 when it holds all."""
+        """Age of the oldest change that is not in Redis yet; 0 if all are."""
         since = [at for at in (self._waiting_since, self._writing_since) if at is not None]
-        # what is written anew has waited since the move, whatever `synced` makes of it
+        # changes written again have waited since the move, whatever `synced` returns
         now = time.monotonic()
         return now - max(min(since, default=now), self._moved_at)
 
     @property
     def ended(self) -> list[str]:
-        """Its loops that ended before `stop`: none, ever."""
+        """Its loops that ended before `stop`: normally none."""
         return self._loops.ended
 
     def start(self, batches: Batches) -> None:
-        """`batches` gives the engine's events, and is called again when that failed."""
+        """Start. `batches` yields the engine's events, and is called again when that failed."""
         of = f"of a replica of {self._pool}"
         follow = partial(self._follow, batches)
         kept = partial(forever, logger=logger, outages=REDIS_FAILURES)
         for loop, step, period_s, fails in (
-            ("kv_events", follow, FOLLOW_AGAIN_S, f"KV events {of} not understood"),
+            ("kv_events", follow, FOLLOW_AGAIN_S, f"KV events {of} not readable"),
             ("index_writer", self._write, 0.0, f"index {of} not written"),
             ("heartbeat", self._beat, HEARTBEAT_S, f"load {of} not published"),
             (
@@ -202,12 +204,13 @@ class IndexPublisher:
             self._loops.start(loop, kept(loop, step, period_s, fails=fails))
 
     def cleared(self) -> None:
-        """The engine dropped its whole cache; call it for what the event stream tells late."""
+        """Record that the engine dropped its whole cache; call it before the event stream reports
+        it late."""
         self._cached.apply([AllBlocksCleared()])
         self._end_tenancy()
 
     async def stop(self) -> None:
-        """Leave the index within `stop_s`; what cannot be cleared by then is the sweeper's."""
+        """Leave the index within `stop_s`; the sweeper clears the rest."""
         with contextlib.suppress(*REDIS_FAILURES):
             async with asyncio.timeout(self._stop_s):
                 await self._loops.stop()
@@ -225,18 +228,18 @@ class IndexPublisher:
                     self._cached.apply(batch.events)
                     if self._cached.overfull:
                         logger.warning(
-                            "KV events of a replica of %s told of more blocks than it has: what it"
-                            " holds is learned anew",
+                            "KV events of a replica of %s reported more blocks than it has: its"
+                            " cache is learned again",
                             self._pool,
                         )
                         self._lose()
                     self._changed()
-                    # An iterator that always has more must not keep the others waiting.
+                    # A stream that always has more events must not block other tasks.
                     await asyncio.sleep(0)
         except Exception:
             self._lose()
             raise
-        # From here on nobody tells what the engine still holds.
+        # From here on, no events report the engine's cache.
         self._forget()
 
     def _lose(self) -> None:
@@ -252,7 +255,7 @@ class IndexPublisher:
         self._end_tenancy()
 
     def _end_tenancy(self) -> None:
-        """All that is in Redis is void: another incarnation fences it off at once."""
+        """End the incarnation, which fences off all its data in Redis at once."""
         doomed = self._cached.take_changes().cleared
         if doomed:
             self._doomed += doomed
@@ -265,12 +268,12 @@ class IndexPublisher:
         try:
             await asyncio.sleep(FLUSH_DELAY_S)
             await self._catch_up()
-        except BaseException:  # whatever it is, the next attempt repairs it
+        except BaseException:  # any error: the next attempt repairs it
             self._work.set()
             raise
 
     async def _catch_up(self) -> None:
-        """Write what waits; what comes meanwhile has set `_work`."""
+        """Write the queue; new changes meanwhile have set `_work`."""
         if self._tenancy is None or self._over:
             await self._move()
         tenancy = self._tenancy
@@ -281,7 +284,7 @@ class IndexPublisher:
             if not await tenancy.write_next():
                 self._fenced(tenancy)
         self._writing_since = None
-        if self._waiting_since is not None:  # behind what an earlier attempt had left
+        if self._waiting_since is not None:  # later than the rest of an earlier attempt
             self._work.set()
 
     def _take_changes(self, tenancy: _Tenancy) -> None:
@@ -295,9 +298,10 @@ class IndexPublisher:
             self._work.set()
 
     async def _move(self) -> None:
-        """Claim a slot for a new incarnation, with all that is held to be written under it."""
+        """Claim a slot for a new incarnation, and queue the whole cache under it."""
         old = self._tenancy
-        # After a flush, the former number: no gateway then reads it as another replica's.
+        # After a flush, the same number as before, so that no gateway reads it as another
+        # replica's.
         wanted = old.slot if old else None
         slot = await slots.claim(self._redis, self._pool, self._claiming, wanted)
         self._tenancy = _Tenancy(self._redis, self._pool, slot, self._claiming)
@@ -307,9 +311,9 @@ class IndexPublisher:
         self._over, doomed, self._doomed = False, self._doomed, []
         self._writing_since, self._waiting_since = float("-inf"), None
         self._moved_at = time.monotonic()
-        await self._renew()  # before the old lease goes: the replica is never off the board
+        await self._renew()  # before the old lease ends, so that the replica stays on the board
         if old is not None:
-            with contextlib.suppress(*REDIS_FAILURES):  # the sweeper's then
+            with contextlib.suppress(*REDIS_FAILURES):  # the sweeper removes it
                 await old.leave(doomed)
 
     async def _beat(self) -> None:
@@ -335,7 +339,8 @@ class IndexPublisher:
             self._fenced(tenancy)
 
     async def _refresh(self) -> None:
-        """Set every bit again now and then: for its lifetime, and should Redis have lost it."""
+        """Set every bit again from time to time: for its lifetime, and in case Redis has lost
+        it."""
         await self._pause()
         for keys in self._cached.chunks(self._often.keys):
             assert self._tenancy is not None
@@ -345,7 +350,7 @@ class IndexPublisher:
             await self._pause()
 
     async def _pause(self) -> None:
-        """Until Redis has what was written, a pause at least."""
+        """Wait until Redis has all writes, at least a pause."""
         await asyncio.sleep(self._often.pause_s)
-        while not self.synced:  # noqa: ASYNC110  # nothing tells when
+        while not self.synced:  # noqa: ASYNC110  # no event reports it
             await asyncio.sleep(self._often.pause_s)

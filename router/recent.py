@@ -1,10 +1,11 @@
-"""What all gateways placed lately: announced segments, and how popular a prefix or replica is.
+"""Recent placements of all gateways: announced segments, and the popularity of prefixes and
+replicas.
 
-A placement announces the segments its replica is about to compute, so that a burst with one
-new prefix goes where the first of it went, from any gateway. An announcement is never a fact:
-it ends with its request's failure or shortly after its first token is due, and `Candidate`
-tells it apart from what the index confirms. Times are passed in, in seconds of any one clock;
-memory is bounded, and what is oldest is forgotten first.
+A placement announces the segments that its replica is about to compute. So a burst with one new
+prefix follows the first request, from any gateway. An announcement is never a fact: it ends with
+its request's failure or shortly after its first token is due, and `Candidate` distinguishes it from
+the index's confirmed tokens. Times are arguments, in seconds of any one clock; memory is bounded,
+and the oldest entries are forgotten first.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-# Keys travel and are kept by their first bytes: enough among what was placed within a minute.
+# Keys are sent and stored by their first bytes, which suffice for the placements of a minute.
 PREFIX_BYTES = 8
 MAX_ANNOUNCED = 256
 MAX_MATCHED = 8
-# How long after its predicted first token a placement stays announced: by then the engine has
-# told the index.
+# How long a placement stays announced after its predicted first token. By then the engine has
+# reported to the index.
 ANNOUNCED_AFTER_S = 2.0
 MAX_ANNOUNCED_S = 60.0
 LATELY_S = 30.0
-# What was not counted for so long is forgotten: less than a hundredth of its count is left.
+# A key that was not counted for this long is forgotten: less than a hundredth of its count is left.
 FADED_S = 5.0 * LATELY_S
 MAX_PLACEMENTS = 4096
 MAX_COUNTED = 8192
@@ -37,11 +38,12 @@ K = TypeVar("K")
 
 
 class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One placement, as gateways tell each other.
+    """One placement, in the form that gateways exchange.
 
-    `ticket` names the request's attempt, `matched` the last segments that its candidates held
-    when it was placed (`Recent.matched`), `announced` the segments that its replica did not
-    hold; both by the first PREFIX_BYTES of their keys. `sequences`: how many the engine makes.
+    `ticket` identifies the request's attempt. `matched`: the last segments that its candidates had
+    when it was placed (`Recent.matched`). `announced`: the segments that its replica did not have.
+    Both are the first PREFIX_BYTES of their keys. `sequences`: the number of the engine's
+    sequences.
     """
 
     gateway: str
@@ -57,20 +59,20 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def announcement(keys: Sequence[bytes], confirmed: int) -> tuple[bytes, ...]:
-    """What to announce of a prompt's segment keys; the index has the first `confirmed` of them."""
+    """Return the announcement of a prompt's segment keys; the index has the first `confirmed` of
+    them."""
     return tuple([key[:PREFIX_BYTES] for key in keys[confirmed : confirmed + MAX_ANNOUNCED]])
 
 
 @dataclass(frozen=True)
 class Recent:
-    """What was placed lately that concerns one request. Counts are of about the last LATELY_S
-    seconds, older placements counting less.
+    """Recent placements that concern one request. Counts are of about the last LATELY_S seconds,
+    with decreasing weights.
 
-    `depths`: slot -> leading segments held or announced, for the slots with any. `matched`: the
-    last segment at each depth that a candidate holds, deepest last. `popularity`: how many
-    placements had in common all that the index confirms of this prompt; `traffic_share`: the
-    same as a share of all placements, 0 to 1. `placements`: slot -> how many sequences
-    went there.
+    `depths`: slot -> leading segments cached or announced, for the slots with any. `matched`: the
+    last segment at each depth that a candidate has, deepest last. `popularity`: the placements that
+    share all of this prompt's confirmed segments; `traffic_share`: the same as a share of all
+    placements, 0 to 1. `placements`: slot -> number of sequences placed there.
     """
 
     depths: Mapping[int, int] = field(default_factory=dict)
@@ -81,7 +83,7 @@ class Recent:
 
 
 class RecentPlacements:
-    """The placements of the last minute, of this gateway and of all it heard of."""
+    """The placements of the last minute, of this gateway and of all reported ones."""
 
     def __init__(
         self, max_placements: int = MAX_PLACEMENTS, max_counted: int = MAX_COUNTED
@@ -100,7 +102,7 @@ class RecentPlacements:
         self._announcements.add(placed, now)
 
     def withdraw(self, ticket: str) -> None:
-        """The request failed, or never began: it announces nothing any more."""
+        """Withdraw the announcements of a request that failed, or never started."""
         self._announcements.withdraw(ticket)
 
     def about(
@@ -110,11 +112,11 @@ class RecentPlacements:
         incarnations: Mapping[int, str],
         now: float,
     ) -> Recent:
-        """What concerns a prompt with these segment keys.
+        """Return what concerns a prompt with these segment keys.
 
         `depths`: slot -> leading segments that the index confirms (empty: no signal);
-        `incarnations`: slot -> incarnation of the candidates; what others announced or were
-        given is nothing.
+        `incarnations`: slot -> incarnation of the candidates. Announcements and placements of other
+        incarnations are ignored.
         """
         most = len(keys)
         confirmed = {
@@ -136,15 +138,15 @@ class RecentPlacements:
 
 
 class _Announcements:
-    """Who is about to hold what. Each placement once, at most `limit` of them."""
+    """Announced segments by replica. Each placement once, at most `limit` of them."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         # ticket -> placement and its end, oldest first
         self._placed: OrderedDict[str, tuple[float, Placed]] = OrderedDict()
-        # (end, ticket); the ticket may be gone
+        # (end, ticket); the ticket may no longer exist
         self._ends: list[tuple[float, str]] = []
-        # incarnation -> segment -> how many placements announce it there
+        # incarnation -> segment -> number of placements that announce it there
         self._segments: dict[str, Counter[bytes]] = {}
 
     def add(self, placed: Placed, now: float) -> None:
@@ -177,7 +179,7 @@ class _Announcements:
         incarnations: Mapping[int, str],
         now: float,
     ) -> dict[int, int]:
-        """The depths, each carried on for as long as its replica announces the next segment."""
+        """Return the depths, each extended while its replica announces the next segment."""
         self._expire(now)
         extended = dict(depths)
         if not self._segments:
@@ -202,12 +204,12 @@ class _Announcements:
 
 
 class _Lately(Generic[K]):
-    """Counts that fade by a factor of e every LATELY_S seconds, of at most `limit` things that
-    were counted in the last FADED_S."""
+    """Counts that fade by a factor of e every LATELY_S seconds, of at most `limit` things that were
+    counted in the last FADED_S."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        # thing -> (when it was last counted, its count then), least lately counted first
+        # key -> (time of its last count, its count then), oldest first
         self._counts: OrderedDict[K, tuple[float, float]] = OrderedDict()
 
     def add(self, thing: K, now: float, times: int = 1) -> None:
@@ -224,7 +226,7 @@ class _Lately(Generic[K]):
         return self.counts({0: thing}, now)[0]
 
     def counts(self, things: Mapping[int, K], now: float) -> dict[int, float]:
-        """By the numbers that the things have there."""
+        """Return counts by the index of the things."""
         known, fade = self._counts, math.exp
         counts = {}
         for number, thing in things.items():

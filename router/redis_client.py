@@ -1,11 +1,11 @@
-"""One way to reach Redis, whatever its URL says.
+"""Connections to Redis, for every form of URL.
 
     redis://  rediss://  unix://                  one server (rediss: TLS; user:password@: ACL)
     redis+sentinel://host:port,host:port/service  the primary that Sentinel names
     redis+cluster://host:port,host:port           Redis Cluster
 
-`rediss+sentinel` and `rediss+cluster` are the same over TLS. Connecting is lazy: a server
-that is down shows at the first command, as one of REDIS_FAILURES.
+`rediss+sentinel` and `rediss+cluster` are the same over TLS. Connecting is lazy: a server that is
+down raises one of REDIS_FAILURES at the first command.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
 AsyncRedis: TypeAlias = "Redis | RedisCluster"
 
-# What a Redis that is down, slow or wrong raises; redis-py's cluster errors are no RedisError.
+# Errors of a Redis that is down, slow or wrong; redis-py's cluster errors are not RedisErrors.
 REDIS_FAILURES = (RedisError, RedisClusterException, OSError, TimeoutError)
 
 DEFAULT_PORT = 6379
 DEFAULT_SENTINEL_PORT = 26379
-# No timeout of redis-py's own beside it: callers have theirs, and on Python 3.11 the
-# asyncio.wait_for that it is made of can swallow a cancellation.
+# Used instead of redis-py's timeout: callers set one, and on Python 3.11 redis-py's
+# asyncio.wait_for can swallow a cancellation.
 CONNECT_TIMEOUT_S = 1.0
-# What is no UTF-8 was written by a stranger: it is read as something nobody wrote.
+# Bytes that are not UTF-8 are foreign: they are read as a value that is never written.
 FOREIGN = "replace"
-# Short, and without retries: the next sentinel is asked within one command's time.
+# Short, and without retries, so that the next sentinel is called within one command's time.
 SENTINEL_CONNECT_TIMEOUT_S = 0.25
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether Redis refused to write because it is at `maxmemory` and evicts nothing."""
+    """Return whether Redis rejected a write because it is at `maxmemory` and evicts nothing."""
     return isinstance(error, ResponseError) and "OOM command not allowed" in str(error)
 
 
 def connect(url: str, decode: bool = True) -> AsyncRedis:
-    """A client whose replies are str, or bytes where `decode` is false.
+    """Return a client whose replies are str, or bytes if `decode` is false.
 
-    Options follow a `?`, as redis-py's own URLs have them, for every topology. Sentinels get the
-    user and password of the server, or none where they refuse these; `sentinel_username` and
+    Options follow a `?`, as in redis-py's own URLs, for every topology. Sentinels get the user and
+    password of the server, or none if they reject these; `sentinel_username` and
     `sentinel_password` are for sentinels with others. Raises ValueError for a URL of another form,
-    and for an option that cannot be used.
+    and for an invalid option.
     """
     scheme, _, rest = url.partition("://")
     transport, _, topology = scheme.partition("+")
@@ -83,7 +83,7 @@ def _nodes(netloc: str, default_port: int) -> list[tuple[str, int]]:
 
 
 def _options(transport: str, netloc: str, database: str, query: str) -> dict[str, Any]:
-    """What redis-py makes of a URL with one of the hosts, except the host."""
+    """Return redis-py's options for a URL with one of the hosts, except the host."""
     user, at, _ = netloc.rpartition("@")
     parsed = dict(parse_url(f"{transport}://{user}{at}host/{database}?{query}"))
     for name in ("host", "port", "connection_class"):
@@ -92,7 +92,7 @@ def _options(transport: str, netloc: str, database: str, query: str) -> dict[str
 
 
 def _primary(transport: str, netloc: str, path: str, query: str, ours: dict[str, Any]) -> Redis:
-    """The server that the sentinels name."""
+    """Return the server that the sentinels name."""
     service, _, database = path.partition("/")
     if not service:
         raise ValueError(
@@ -112,7 +112,7 @@ def _primary(transport: str, netloc: str, path: str, query: str, ours: dict[str,
         name: options[name] for name in ("username", "password") if name in options
     }
     tls = {name: value for name, value in options.items() if name.startswith("ssl")}
-    # A sentinel without a password refuses one: each is asked again without.
+    # A sentinel without a password rejects one, so each is also called without it.
     logins: list[dict[str, Any]] = [own] if own else [login, {}] if login else [{}]
     nodes = _nodes(netloc, DEFAULT_SENTINEL_PORT)
     first, *others = (
@@ -126,7 +126,7 @@ def _primary(transport: str, netloc: str, path: str, query: str, ours: dict[str,
 
 
 def _checked(client: Redis) -> Redis:
-    """The client, once its options have been found to make a connection. Nothing connects."""
+    """Return the client, once its options are valid for a connection. Nothing connects."""
     pool = client.connection_pool
     pool.connection_class(**pool.connection_kwargs)
     return client

@@ -1,14 +1,14 @@
-"""The names of all keys in Redis, and the number of the form that their values have.
+"""The names of all keys in Redis, and the schema number of their values.
 
     {afx:<fleet>.<id>}:<schema>:<name>          of a fleet
     {afx:<fleet>.<id>/<pool>}:<schema>:<name>   of a pool; `@<cluster>` follows the id where several
                                                 clusters run one fleet
-    {afx:<fleet>.<id>}:schemas                  the same in every release: which schemas are in use
+    {afx:<fleet>.<id>}:schemas                  the schemas in use; the same key in every release
 
-What stands between the braces is a board: Redis Cluster keeps all keys of one board on one shard.
-The id comes from the fleet's engine secret, so two fleets of one name never share a key. `SCHEMA`
-changes with the form of any value, so two releases that disagree about a form never share a key
-either. Nothing here fails.
+The text between the braces is a board: Redis Cluster stores all keys of one board on one shard. The
+id comes from the fleet's engine secret, so two fleets of one name never share a key. `SCHEMA`
+changes with the form of any value, so two releases with different forms never share a key either.
+Nothing here fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 SCHEMA = 1
-"""Add one when a release reads or writes the value of any key in another form."""
+"""Increase it when a release reads or writes the value of any key in another form."""
 
 _ID_BYTES = 4
 
@@ -50,7 +50,7 @@ class BoardName(str):
 
     @classmethod
     def of(cls, fleet_board: str, pool: str) -> BoardName:
-        """Of the pool of a fleet whose own board has this name."""
+        """Return the board of a pool of the fleet with this board."""
         return cls(f"{fleet_board}/{pool}")
 
     @property

@@ -1,9 +1,9 @@
-"""One connection to Redis on which many calls are under way at once.
+"""One connection to Redis with many concurrent calls.
 
-redis-py makes the connection (TLS, users, Sentinel, Cluster) and hands it over; from then on
-commands are written as they come and replies are given out in their order. A call costs half
-of one through redis-py's pool, and leaves nothing behind when it is given up: its reply is
-dropped when it comes. Raises REDIS_FAILURES; once the connection has ended, every call does.
+redis-py opens the connection (TLS, users, Sentinel, Cluster) and hands it over. From then on
+commands are written at once, and replies are assigned in their order. A call costs half of one
+through redis-py's pool, and leaves nothing behind when it is cancelled: its reply is dropped on
+arrival. Raises REDIS_FAILURES; once the connection has ended, every call does.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from router.redis_client import AsyncRedis
 
 
 class Lane(asyncio.Protocol):
-    """Made by `open_lane`. Not for pub/sub, nor for commands that change a connection's state.
+    """Created by `open_lane`. Not for pub/sub, nor for commands that change a connection's state.
 
-    `on_closed` is called once, when the connection has ended for whatever reason.
+    `on_closed` is called once, when the connection has ended for any reason.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Lane(asyncio.Protocol):
     ) -> None:
         self._connection = connection
         self._on_closed = on_closed
-        # redis-py has no public way to a connection's transport.
+        # redis-py has no public access to a connection's transport.
         self._transport: asyncio.Transport = cast(Any, connection)._writer.transport
         self._parser = hiredis.Reader(protocolError=InvalidResponse, replyError=ResponseError)
         self._waiting: deque[asyncio.Future[Any]] = deque()
@@ -46,17 +46,17 @@ class Lane(asyncio.Protocol):
     async def mget(
         self, keys: Sequence[bytes], deadline: float | None = None
     ) -> list[bytes | None]:
-        """The keys' strings; None for a key that does not exist or holds something else.
+        """Return the keys' strings; None for a key that does not exist or has another type.
 
-        Raises TimeoutError when at `deadline`, in the loop's time, there is no reply.
+        Raises TimeoutError if there is no reply at `deadline`, in the loop's time.
         """
         values: list[bytes | None] = await self.call("MGET", *keys, deadline=deadline)
         if not isinstance(values, list) or len(values) != len(keys):
-            raise self._fail("a reply of another form than was asked for")
+            raise self._fail("a reply of an unexpected form")
         return values
 
     async def call(self, *command: str | bytes | int | float, deadline: float | None = None) -> Any:
-        """The reply to a command, of which strings are bytes. Raises as `mget` does."""
+        """Return the reply to a command, with strings as bytes. Raises like `mget`."""
         [reply], loop = self.send(command), asyncio.get_running_loop()
         timer = loop.call_at(deadline, _expire, loop, reply) if deadline is not None else None
         try:
@@ -66,7 +66,7 @@ class Lane(asyncio.Protocol):
                 timer.cancel()
 
     def send(self, *commands: Sequence[str | bytes | int | float]) -> list[asyncio.Future[Any]]:
-        """Each has its reply when it comes. They are written at once: each write wakes Redis."""
+        """Send commands at once, because each write wakes Redis. Return a future per reply."""
         if self.closed:
             raise RedisConnectionError("connection lost")
         loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ class Lane(asyncio.Protocol):
         return replies
 
     async def aclose(self) -> None:
-        self._fail("closed by us")
+        self._fail("closed by Antefix")
         await self._connection.disconnect(nowait=True)
 
     def data_received(self, data: bytes) -> None:
@@ -85,7 +85,7 @@ class Lane(asyncio.Protocol):
             self._parser.feed(data)
             while (reply := self._parser.gets()) is not False:
                 self._hand_out(reply)
-        except (InvalidResponse, IndexError) as error:  # IndexError: a reply nobody asked for
+        except (InvalidResponse, IndexError) as error:  # IndexError: a reply without a request
             self._fail(f"out of step: {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -117,8 +117,8 @@ class Lane(asyncio.Protocol):
 
 
 def _expire(loop: asyncio.AbstractEventLoop, reply: asyncio.Future[Any]) -> None:
-    # A loop that stood still may run its timers before it reads a reply that came meanwhile:
-    # one more turn decides.
+    # A loop that was blocked may run its timers before it reads a reply that has arrived, so it
+    # gets one more turn.
     loop.call_soon(loop.call_soon, _give_up, reply)
 
 
@@ -128,8 +128,8 @@ def _give_up(reply: asyncio.Future[Any]) -> None:
 
 
 class KeptLane:
-    """A lane to the server that holds the key, opened when it is asked for, and anew after what was
-    done with it has failed in any way: another server may have the key now."""
+    """A lane to the server with the key, opened on demand, and again after any failure: another
+    server may have the key now."""
 
     def __init__(self, redis: AsyncRedis, key: bytes) -> None:
         self._redis = redis
@@ -138,7 +138,8 @@ class KeptLane:
 
     @asynccontextmanager
     async def within(self, seconds: float) -> AsyncIterator[Lane]:
-        """For what takes no longer, the opening included. Raises REDIS_FAILURES."""
+        """Yield a lane for work that takes at most this long, including the opening. Raises
+        REDIS_FAILURES."""
         try:
             async with asyncio.timeout(seconds):
                 if self._lane is None or self._lane.closed:
@@ -157,10 +158,10 @@ class KeptLane:
 async def open_lane(
     redis: AsyncRedis, key: bytes, on_closed: Callable[[], None] = lambda: None
 ) -> Lane:
-    """A lane to the server that holds the key. Takes as long as redis-py does: set a limit."""
+    """Return a lane to the server with the key. It has no timeout: set a limit."""
     connection: AbstractConnection
     if isinstance(redis, RedisCluster):
-        # An ordinary command first: it learns where the key's hash slot is now.
+        # An ordinary command first: it finds the current server of the key's hash slot.
         await redis.execute_command("EXISTS", key)
         node = redis.get_node_from_key(cast(str, key))
         assert node is not None

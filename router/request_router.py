@@ -1,10 +1,10 @@
 """Ray Serve's side of a placement: ranked replica ids in, live replicas out.
 
-A gateway decides (`router.placement`) and passes the ids, best first, as the first argument
-of the call; this class only maps them to the replicas Ray Serve knows to be alive. It never
-raises (an exception here hangs the request for ever), never spins (it asks for back-off after
-each full pass) and never mixes requests up (no FIFOMixin, which hands a chosen replica to
-whichever request waits first).
+A gateway decides (`router.placement`) and passes the ids, best first, as the first argument of the
+call. This class only maps them to the replicas that Ray Serve knows to be alive. It never raises,
+because an exception here hangs the request forever. It never spins: it requests back-off after each
+full pass. It never mixes requests up: no FIFOMixin, which gives a chosen replica to any request
+that waits first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class RankedRequestRouter(RequestRouter):
         candidate_replicas: list[RunningReplica],
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
-        """Groups of replicas, tried in order; inside a group Ray takes the shortest queue."""
+        """Return groups of replicas, tried in order; inside a group Ray takes the shortest
+        queue."""
         try:
             if pending_request is not None:
                 pending_request.routing_context.should_backoff = True

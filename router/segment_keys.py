@@ -1,10 +1,10 @@
 """The names of prompt prefixes: one function for gateways and replicas.
 
-A segment key is 16 bytes of keyed BLAKE2b over the key before it and the segment's tokens
-and media, from a root that the namespace gives. So a key names its whole prefix: two prompts
-share their first k keys if and only if they share namespace, tokens and media that far. Who
-lacks the secret can neither make a key nor test a prompt against one. Tokens that are no
-uint32 raise ValueError; nothing else here fails.
+A segment key is 16 bytes of keyed BLAKE2b over the previous key and the segment's tokens and media.
+The namespace determines the root. So a key identifies its whole prefix: two prompts share their
+first k keys if and only if they share namespace, tokens and media that far. Without the secret,
+keys cannot be computed, and prompts cannot be tested against them. Only tokens that are not uint32
+raise ValueError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ MAX_TOKEN = 2**32 - 1
 
 @dataclass(frozen=True)
 class Namespace:
-    """What besides its tokens decides a prompt's KV cache; None and "" are two namespaces."""
+    """Everything except tokens that determines a prompt's KV cache; None and "" are two
+    namespaces."""
 
     model: str
     revision: str | None = None
@@ -34,7 +35,7 @@ class Namespace:
 class Media:
     """A multimodal item's span in a prompt, in tokens.
 
-    `identifier` is the engine's own; it stands for the content, and so for the length too.
+    `identifier` is the engine's; it represents the content, and so the length too.
     """
 
     identifier: str
@@ -42,19 +43,19 @@ class Media:
     length: int
 
 
-# (identifier, offset from the start of the segment), sorted; an offset below 0 began before it
+# (identifier, offset from the start of the segment), sorted; a negative offset starts before it
 SegmentMedia = tuple[tuple[str, int], ...]
 
 
 def index_secret(engine_secret: str) -> bytes:
-    """The index's 32-byte key. Raises ValueError without a secret to derive it from."""
+    """Return the index's 32-byte key. Raises ValueError without a secret to derive it from."""
     if not engine_secret:
         raise ValueError("the prefix index needs the fleet's engine secret, which is empty")
     return blake2b(engine_secret.encode(), digest_size=32, person=b"antefix index").digest()
 
 
 def pack(token_ids: Sequence[int]) -> bytes:
-    """Tokens as uint32, little endian. Raises ValueError for a token outside that range."""
+    """Return tokens as uint32, little endian. Raises ValueError for a token outside that range."""
     packed = array("I")
     try:
         # fromlist is more than twice as fast as the constructor
@@ -75,19 +76,19 @@ def _text(text: str | None) -> bytes:
 
 
 class SegmentHasher:
-    """Makes keys with one secret."""
+    """Computes keys with one secret."""
 
     def __init__(self, secret: bytes) -> None:
         def tagged(person: bytes) -> blake2b:
             return blake2b(key=secret, digest_size=KEY_BYTES, person=person)
 
-        # One tag for each form of input, so that none can be mistaken for another.
+        # One tag for each form of input, so that no two can be confused.
         self._root = tagged(b"afx namespace")
         self._segment = tagged(b"afx segment")
         self._media_segment = tagged(b"afx media")
 
     def root(self, namespace: Namespace) -> bytes:
-        """What the first segment's key is chained to."""
+        """Return the value to which the first segment's key is chained."""
         hash_ = self._root.copy()
         fields = (namespace.model, namespace.revision, namespace.lora, namespace.cache_salt)
         hash_.update(b"".join(map(_text, fields)))
@@ -96,7 +97,7 @@ class SegmentHasher:
     def extend(
         self, previous: bytes, packed_tokens: bytes | memoryview, media: SegmentMedia = ()
     ) -> bytes:
-        """The key of the segment after `previous`: KEY_BYTES long."""
+        """Return the key of the segment after `previous`: KEY_BYTES long."""
         hash_ = (self._media_segment if media else self._segment).copy()
         hash_.update(previous)
         if media:
@@ -109,7 +110,7 @@ class SegmentHasher:
     def chain(
         self, previous: bytes, packed_tokens: bytes | memoryview, segment_tokens: int
     ) -> tuple[list[bytes], bytes]:
-        """The keys of the whole segments after `previous`, and the tokens that fill none."""
+        """Return the keys of the whole segments after `previous`, and the remaining tokens."""
         length = segment_tokens * TOKEN_BYTES
         tokens = memoryview(packed_tokens)
         ends = range(length, len(tokens) + 1, length)
@@ -129,9 +130,9 @@ class SegmentHasher:
         segment_tokens: int,
         media: Sequence[Media] = (),
     ) -> list[bytes]:
-        """One key for each whole segment of a prompt, first segment first.
+        """Return one key for each whole segment of a prompt, first segment first.
 
-        Raises ValueError for a token that is no uint32 and for `segment_tokens` below 1.
+        Raises ValueError for a token that is not uint32 and for `segment_tokens` below 1.
         """
         if segment_tokens < 1:
             raise ValueError(f"a segment has at least one token, not {segment_tokens}")

@@ -1,10 +1,10 @@
 """How engines of one node slow each other down.
 
-Engines that compute on the same cores, or on one GPU, take longer while others of their node work,
-by how much depends on the hardware and is told by nobody. So for what is promised a factor is
-learned for each number of engines that work at once; where each has a GPU of its own, all factors
-stay about 1. The choice takes none of what is learned, where much of it may be chance: it counts
-how many engines the cores of a node compute at full speed, as the engines tell.
+Engines on the same cores, or on one GPU, take longer while others of their node work. The effect
+depends on the hardware and is not reported. So predictions use a factor learned for each number of
+engines that work at once; with separate GPUs, all factors stay about 1. The choice does not use the
+learned factors, which may be chance. It counts the engines that a node's cores compute at full
+speed, as the engines report.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from collections.abc import Mapping
 
 from router.load import ReplicaLoad
 
-# So many observations of one number of engines are remembered; before the first one it is as if
-# PRIOR had said what is known of others.
+# Number of observations that count, for each number of engines. Before the first one, PRIOR
+# observations are assumed, from other numbers of engines.
 MEMORY, PRIOR = 32, 1
-# Logarithms: how far off one observation counts at most, and all of them together.
+# Logarithms: the largest effect of one observation, and of all together.
 MAX_SURPRISE, MAX_LOG = 1.0, 3.0
-# More engines that work on a node than this are like this many.
+# More working engines on a node count as this many.
 MOST_WORKING = 64
 
 
 class NodeSharing:
-    """Factors by how many engines of a node work at once, the request's own included; 0: it has
-    the node to itself, and shares nothing."""
+    """Factors by the number of engines of a node that work at once, including the request's; 0: it
+    has the node to itself, and shares nothing."""
 
     def __init__(self) -> None:
         self._logs: dict[int, float] = {}
         self._seen: Counter[int] = Counter()
-        # as they follow from the logarithms: each decision asks for every replica's
+        # computed from the logarithms once: each decision needs every replica's
         self._factors: dict[int, float] = {}
 
     def factor(self, working: int) -> float:
-        """How many times as long a first token takes there as it does on the whole."""
+        """Return the time of a first token there relative to the mean."""
         if (known := self._factors.get(working)) is None:
             known = self._factors[working] = math.exp(self._log(min(working, MOST_WORKING)))
         return known
 
     def observe(self, working: int, times: float) -> None:
-        """A first token took `times` as long as was expected with the factor; above 0."""
+        """Record that a first token took `times` the time expected with the factor; above 0."""
         if not working:
             return
         working = min(working, MOST_WORKING)
@@ -53,7 +53,7 @@ class NodeSharing:
         self._factors.clear()
 
     def _log(self, working: int) -> float:
-        """Of a number that was not seen yet, as of the nearest that was."""
+        """Return the logarithm of a new number's factor: that of the nearest known one."""
         if not working or not self._logs:
             return 0.0
         if working not in self._logs:
@@ -62,8 +62,11 @@ class NodeSharing:
 
 
 def working_on_nodes(loads: Mapping[str, ReplicaLoad]) -> list[int]:
-    """Of each replica, how many engines of its node would work if it had one request more, itself
-    included; 0 where no other is on its node, or where that is not known."""
+    """Return, for each replica, how many engines of its node would work if it had one more request,
+    including itself.
+
+    0 if no other is on its node, or if that is unknown.
+    """
     there = Counter(load.node_ip for load in loads.values())
     if len(there) == len(loads):
         return [0] * len(loads)
@@ -77,7 +80,7 @@ def working_on_nodes(loads: Mapping[str, ReplicaLoad]) -> list[int]:
 
 
 def at_work_on_nodes(loads: Mapping[str, ReplicaLoad]) -> dict[str, list[ReplicaLoad]]:
-    """By node, the engines at work on cores that its engines share; empty where none do."""
+    """Return, by node, the engines at work on shared cores; empty if there are none."""
     at_work: dict[str, list[ReplicaLoad]] = {}
     for load in loads.values():
         if load.engines_at_once and load.node_ip and (load.waiting or load.running):

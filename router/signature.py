@@ -1,11 +1,11 @@
-"""Signs the values that processes of a fleet exchange through Redis.
+"""Signatures of the values that processes of a fleet exchange through Redis.
 
     <32 hexadecimal digits> <value>
 
-The digits are a keyed BLAKE2b of the key's whole name and the value, so a value stands for one
+The digits are a keyed BLAKE2b of the key's whole name and the value. So a value is valid for one
 board, one fleet, one schema and one kind only. Without the engine secret a Redis client can delete
-a value or put back an earlier one, and cannot make one. A value that does not verify counts as
-none: it is counted in `forged`, and one in LOG_EVERY of a key is logged. Nothing here raises.
+a value or restore an earlier one, but cannot create one. A value that does not verify counts as
+missing: it is counted in `forged`, and one in LOG_EVERY of a key is logged. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ _DIGITS = 2 * _DIGEST_BYTES
 
 KINDS = ("settings", "active", "decided", "demand", "placed")
 forged: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
-"""How many values this process has ignored, by the kind of their key."""
+"""Number of values that this process has ignored, by the kind of their key."""
 
 _of_keys: Counter[str] = Counter()
 
 
 class Signer:
-    """Signs for the fleet that has this engine secret. It can be pickled, and does not show it."""
+    """Signs for the fleet with this engine secret. It can be pickled, and does not show the
+    secret."""
 
     def __init__(self, engine_secret: str) -> None:
         self._key = blake2b(
@@ -57,7 +58,7 @@ def signed(signer: Signer | None, key: str, value: str) -> str:
 
 
 def opened(signer: Signer | None, key: str, text: str) -> str | None:
-    """Return the value in what was read at the key; None, and counted, if it does not verify.
+    """Return the value in the text read at the key; None, and counted, if it does not verify.
 
     Without a signer every text is a value.
     """
@@ -73,12 +74,12 @@ def opened(signer: Signer | None, key: str, text: str) -> str | None:
 
 
 def signed_bytes(signer: Signer | None, key: str, value: bytes) -> bytes:
-    """As `signed`; the digest stands before the value in 16 bytes."""
+    """Sign like `signed`; the digest is the 16 bytes before the value."""
     return value if signer is None else signer.digest(key, value) + value
 
 
 def opened_bytes(signer: Signer | None, key: str, data: bytes) -> bytes | None:
-    """As `opened`, of `signed_bytes`."""
+    """Open like `opened`, for `signed_bytes`."""
     if signer is None:
         return data
     digest, value = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
@@ -89,13 +90,13 @@ def opened_bytes(signer: Signer | None, key: str, data: bytes) -> bytes | None:
 
 
 def count_forged(key: str) -> None:
-    """Count, and log at times, that what stands at a key is not this fleet's newest word."""
+    """Count, and log occasionally, that the value at a key is not the fleet's newest."""
     forged[redis_keys.kind_of(key)] += 1
     _of_keys[key] += 1
     if _of_keys[key] % LOG_EVERY != 1:
         return
     logger.error(
-        "a value at %s in Redis was not written by this fleet, or not lately, and is ignored: see "
+        "a value at %s in Redis was not written by this fleet, or is old, and is ignored: check "
         "who can write to this Redis, and whether all processes have the same engine secret",
         key,
     )

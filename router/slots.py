@@ -1,4 +1,4 @@
-"""Slots: the numbers that stand for replicas in the prefix index, and every write made under them.
+"""Slots: the numbers of replicas in the prefix index, and all writes under them.
 
     key           value                             lifetime
     slots         hash: slot -> its incarnation,    until freed
@@ -9,13 +9,13 @@
     s:<key>       bitmap: bit i set = slot i's      SEGMENT_TTL_S, renewed slowly
                   replica holds this segment
 
-Each write is one Lua script, hence atomic, and looks first whether the registry still names
-its writer for the slot. A flush, an empty restart or a sweep therefore fences a writer off, and
-what it sent before cannot land later under another replica's number. Batches are numbered:
-a repeat is ignored and a gap (Redis came back from an old snapshot, or a failover dropped a
-write) fences too, so a bit that was cleared does not return. A number is handed out again only
-when its bits are cleared and no gateway can still take it for the old replica. What remains is
-one direction of failure: the index misses what a replica holds; it does not invent.
+Each write is one atomic Lua script, which first checks whether the registry still names its writer
+for the slot. A flush, an empty restart or a sweep therefore fences a writer off, and its earlier
+writes cannot arrive later under another replica's number. Batches are numbered. A repeat is
+ignored. A gap (Redis came back from an old snapshot, or a failover dropped a write) also fences, so
+a cleared bit does not return. A number is assigned again only when its bits are cleared and no
+gateway can mistake it for the old replica. One kind of failure remains: the index may miss cached
+segments, but it never invents any.
 
 Everything raises one of REDIS_FAILURES within REDIS_TIMEOUT_S, and may then have happened or not:
 each call can be repeated.
@@ -43,12 +43,12 @@ LEASE_S = 2.0
 SEGMENT_TTL_S = 3600
 # A lookup waits for one batch at most: about half a millisecond on a slow core.
 BATCH_KEYS = 128
-# A gateway trusts what it read of a lease for as long as the lease would have lasted.
+# A gateway relies on a lease that it has read until the lease would have ended.
 COOLING_S = 2
 
 SWEEPING = "sweeping:"
 FREED = "freed:"
-# What is written here by no script of ours names no slot, nor may it stretch a bitmap.
+# A value that Antefix's scripts did not write is not a slot, and must not extend a bitmap.
 _SLOT = re.compile(r"0|[1-9][0-9]{0,4}")
 
 Argument: TypeAlias = "str | bytes | int"
@@ -67,13 +67,13 @@ def lease_key(pool: str, slot: int) -> str:
 
 
 def segment_prefix(pool: str) -> bytes:
-    """What the Redis keys of a pool's bitmaps begin with; the segment key follows."""
+    """Return the prefix of the Redis keys of a pool's bitmaps; the segment key follows."""
     return redis_keys.key(pool, "s:").encode()
 
 
 @dataclass(frozen=True)
 class Script:
-    """A Lua script, sent by its digest; whole only to a Redis that does not know it."""
+    """A Lua script, sent by its digest; completely only to a Redis that does not know it."""
 
     lua: str
 
@@ -175,9 +175,9 @@ return 1
 
 
 async def claim(redis: AsyncRedis, pool: str, incarnation: str, wanted: int | None = None) -> int:
-    """Register under the slot `wanted` if it is free, else under the lowest free one.
+    """Register under the slot `wanted` if it is free, otherwise under the lowest free one.
 
-    Asked again for the same incarnation, it answers the same slot.
+    A repeated call for the same incarnation returns the same slot.
     """
     keys = [slots_key(pool), batches_key(pool)]
     preferred = "" if wanted is None else wanted
@@ -187,10 +187,10 @@ async def claim(redis: AsyncRedis, pool: str, incarnation: str, wanted: int | No
 async def renew(
     redis: AsyncRedis, pool: str, slot: int, incarnation: str, snapshot: str, written: int = 0
 ) -> int:
-    """Publish the snapshot for LEASE_S. Returns Redis' time in seconds; 0 when fenced off.
+    """Publish the snapshot for LEASE_S. Return Redis' time in seconds; 0 if fenced off.
 
-    `written` is the number of the last batch that Redis has acknowledged: one that has
-    forgotten it has lost writes.
+    `written` is the number of the last batch that Redis has acknowledged: a Redis that no longer
+    has it has lost writes.
     """
     keys = [slots_key(pool), batches_key(pool), lease_key(pool, slot)]
     lease_ms = int(LEASE_S * 1000)
@@ -198,7 +198,7 @@ async def renew(
 
 
 def batch_count(set_keys: Sequence[bytes], cleared_keys: Sequence[bytes]) -> int:
-    """How many batches `write_bits` makes of them."""
+    """Return how many batches `write_bits` sends for these keys."""
     return -(-(len(set_keys) + len(cleared_keys)) // BATCH_KEYS)
 
 
@@ -211,10 +211,10 @@ async def write_bits(
     cleared_keys: Sequence[bytes],
     number: int = 0,
 ) -> bool:
-    """Set and clear the slot's bit in the bitmaps of these segment keys; False when fenced off.
+    """Set and clear the slot's bit in the bitmaps of these segment keys. False if fenced off.
 
-    All batches travel in one pipeline. `number` is that of the first: the writer counts them
-    from 1, and repeats a failed call with the same keys and number. 0 writes unnumbered.
+    All batches are in one pipeline. `number` is that of the first: the writer counts them from 1,
+    and repeats a failed call with the same keys and number. 0 writes unnumbered.
     """
     prefix = segment_prefix(pool)
     cleared, added = iter(cleared_keys), iter(set_keys)
@@ -227,7 +227,8 @@ async def write_bits(
             keys += (prefix + key for key in islice(added, BATCH_KEYS - cleared_count))
             batch_number = number + i if number else 0
             arguments = (slot, incarnation, batch_number, cleared_count, SEGMENT_TTL_S)
-            # redis-py has no EVALSHA in a cluster's pipeline; the script is small beside its keys.
+            # redis-py has no EVALSHA in a cluster's pipeline; the script is small compared with its
+            # keys.
             pipe.eval(_WRITE.lua, len(keys), *keys, *arguments)
         return all(await pipe.execute())
 
@@ -240,16 +241,17 @@ async def withdraw(redis: AsyncRedis, pool: str, slot: int, incarnation: str) ->
 async def release(
     redis: AsyncRedis, pool: str, slot: int, incarnation: str, written: int = 0
 ) -> None:
-    """Give the slot back, after its bits are cleared. It is handed out again after COOLING_S.
+    """Release the slot, after its bits are cleared. It is assigned again after COOLING_S.
 
-    A Redis that has forgotten the batch `written` keeps the slot taken, for the sweeper.
+    A Redis that no longer has the batch `written` keeps the slot taken, for the sweeper.
     """
     keys = [slots_key(pool), batches_key(pool), lease_key(pool, slot)]
     await _RELEASE(redis, keys, slot, incarnation, written)
 
 
 async def retire(redis: AsyncRedis, pool: str, slot: int, value: str, sweeper: str) -> bool:
-    """Fence a slot's writer off for good, if the slot has no lease and still that registry value.
+    """Fence a slot's writer off permanently, if the slot has no lease and still that registry
+    value.
 
     From then on `SWEEPING + sweeper` is the incarnation under which its bits are cleared.
     """
@@ -258,7 +260,7 @@ async def retire(redis: AsyncRedis, pool: str, slot: int, value: str, sweeper: s
 
 
 async def free(redis: AsyncRedis, pool: str, slot: int, sweeper: str) -> bool:
-    """Give a swept slot back; False when it is another sweeper's by now."""
+    """Release a swept slot. False if another sweeper has it by now."""
     keys = [slots_key(pool), batches_key(pool)]
     return bool(await _FREE(redis, keys, slot, SWEEPING + sweeper))
 
@@ -273,8 +275,11 @@ def _taken(entries: Mapping[str, str]) -> dict[int, str]:
 
 @dataclass(frozen=True)
 class Taken:
-    """The taken slots of a pool at one moment. `writers`: slot -> an incarnation, or `SWEEPING` + a
-    sweeper's id. `leased`: those that have a lease, whosever it is."""
+    """The taken slots of a pool at one moment.
+
+    `writers`: slot -> an incarnation, or `SWEEPING` + a sweeper's id. `leased`: those with a lease,
+    of any owner.
+    """
 
     writers: Mapping[int, str]
     leased: frozenset[int]
@@ -282,8 +287,8 @@ class Taken:
 
 @dataclass(frozen=True)
 class Leases:
-    """`live`: slot -> snapshot JSON of each replica whose bits may be believed. `beside`: the
-    string that was read together with them."""
+    """`live`: slot -> snapshot JSON of each replica whose bits are trusted. `beside`: the string
+    that was read together with them."""
 
     live: dict[int, str]
     beside: str | None
@@ -293,8 +298,7 @@ class Leases:
 async def read_leases(lane: Lane, pool: str, beside: str, known: Iterable[int] = ()) -> Leases:
     """Read the pool's leases and the string at its key `beside`.
 
-    One round trip, where no slots are taken but those `known`. Takes as long as Redis does: set a
-    limit.
+    One round trip, if no slots except those `known` are taken. It has no timeout: set a limit.
     """
     wanted = sorted(known)
     replies = await asyncio.gather(
@@ -319,13 +323,13 @@ def _keys(pool: str, beside: str, slots: Sequence[int]) -> list[str]:
 
 
 def _mapping(reply: Any) -> dict[str, str]:
-    """Of HGETALL: a list in RESP2."""
+    """Return the mapping of an HGETALL reply: a list in RESP2."""
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     return {name.decode(errors=FOREIGN): of.decode(errors=FOREIGN) for name, of in pairs}
 
 
 class _Incarnation(msgspec.Struct):
-    """What of a lease says whose it is: all else is left unread."""
+    """The part of a lease that identifies its owner; the rest is not read."""
 
     incarnation: str
 

@@ -1,12 +1,11 @@
-"""Gives back the slots of replicas that died: clears their bits, then frees their numbers.
+"""Releases the slots of dead replicas: it clears their bits, then frees their numbers.
 
-It runs in every gateway; a lock lets one work at a time. It looks at the slots that the gateway
-reads with the loads, so that a sweeper with nothing to do asks Redis nothing. A slot that had no
-lease for UNLEASED_S, by this sweeper's own clock, is first retired, which fences its writer off
-for good; then every bitmap of the pool is looked at, some at a time, with pauses. A sweeper that
-stops midway leaves the slot marked, and another begins it again when the lock has run out. A slot
-is freed only after one whole pass over one and the same Redis process; otherwise it stays taken.
-Nothing here raises.
+It runs in every gateway; a lock lets one work at a time. It checks the slots that the gateway reads
+with the loads, so that an idle sweeper sends nothing to Redis. A slot without a lease for
+UNLEASED_S, by this sweeper's clock, is first retired, which fences its writer off permanently. Then
+every bitmap of the pool is checked, some at a time, with pauses. A sweeper that stops midway leaves
+the slot marked, and another restarts it when the lock has expired. A slot is freed only after one
+whole pass over one and the same Redis process; otherwise it stays taken. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from router.redis_client import REDIS_FAILURES, AsyncRedis
 logger = logging.getLogger(__name__)
 
 SWEEP_PERIOD_S = 1.0
-# Two leases: a replica that stalls for one is not punished for it.
+# Two leases, so that a replica that stalls for one keeps its slot.
 UNLEASED_S = 2 * slots.LEASE_S
 LOCK_S = 30.0
 PAGE_KEYS = 1000
-# Redis is busy with a page for about a millisecond.
+# A page occupies Redis for about a millisecond.
 PAGE_PAUSE_S = 0.01
 
 _LOCK = slots.Script("""
@@ -70,7 +69,7 @@ class Sweeper:
         self._pause = pause
         self._id = secrets.token_hex(8)
         self._lock_key = redis_keys.key(pool, "sweeper")
-        # (slot, registry value) -> since when it has been seen without a lease
+        # (slot, registry value) -> time since which it has had no lease
         self._unleased: dict[tuple[int, str], float] = {}
         self._failing = False
 
@@ -85,11 +84,11 @@ class Sweeper:
         )
 
     async def sweep_once(self) -> int:
-        """Look once, and sweep what is due. Returns how many slots became free."""
+        """Check once, and sweep what is due. Return how many slots became free."""
         try:
             taken = await self._look()
             if taken is None:
-                # Publishers need the time again to find back to Redis.
+                # After an outage, publishers get the full time again.
                 self._unleased.clear()
                 return 0
             freed = await self._sweep(self._due(taken))
@@ -127,14 +126,14 @@ class Sweeper:
         return freed
 
     async def _hold_lock(self) -> bool:
-        """Take the lock, or keep it for another LOCK_S; False while it is another's."""
+        """Take the lock, or keep it for another LOCK_S. False while another has it."""
         return bool(await _LOCK(self._redis, [self._lock_key], self._id, int(LOCK_S * 1000)))
 
     async def _clear(self, retired: Sequence[int]) -> bool:
-        """Clear these slots' bits everywhere; False when a bit may have been missed."""
+        """Clear these slots' bits everywhere. False if a bit may have been missed."""
         server, process = await self._server()
         prefix = slots.segment_prefix(self._pool)
-        # Redis reads *, ? and [] in a pattern; a pool's name may have them.
+        # Redis interprets *, ? and [] in a pattern, and a pool's name may contain them.
         pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", prefix) + b"*"
         cursor = 0
         while True:
@@ -148,14 +147,14 @@ class Sweeper:
                 if not await slots.write_bits(self._redis, self._pool, slot, mark, (), keys):
                     return False
             if cursor == 0:
-                # A cursor means nothing to another process, say after a failover.
+                # A cursor is invalid in another process, for example after a failover.
                 return await self._server() == (server, process)
             await self._pause()
             if not await self._hold_lock():
                 return False
 
     async def _server(self) -> tuple[Any, str]:
-        """The one server that has all keys of the pool, and which process it is."""
+        """Return the one server with all keys of the pool, and the id of its process."""
         server: Any = self._redis
         if not isinstance(server, Redis):
             server = server.get_node_from_key(slots.slots_key(self._pool))

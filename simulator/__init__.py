@@ -1,1 +1,1 @@
-"""A fleet without engines: traces, played by the code that decides in a real one."""
+"""A fleet without engines: traces played by the code that decides in a real fleet."""

@@ -1,7 +1,7 @@
-"""Our autoscaler on a simulated pool: `autoscaling.scaling.decide`, once a second.
+"""Antefix's autoscaler on a simulated pool: `autoscaling.scaling.decide`, once a second.
 
-It is told what it would be told in production, and nothing of the trace: the gateways' counters as
-they were a second ago, the replicas' queues, and what the replicas learned of themselves.
+It gets only the data of production, and nothing of the trace: the gateways' counters of a second
+ago, the replicas' queues, and the rates that replicas learned.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simulator.types import FleetSettings
 
 
 class AutoscaledGateway(SimulatedGateway):
-    """Asked once a second; what it is told of counters is what it was the time before."""
+    """A gateway whose autoscaler decides once a second, on the counters of the previous second."""
 
     def __init__(self, pool: ScheduledFleet, settings: FleetSettings) -> None:
         super().__init__(pool)
@@ -31,7 +31,7 @@ class AutoscaledGateway(SimulatedGateway):
 
     def tick(self, now: float) -> Mapping[str, float | str]:
         decision = decide(self._signals(now), self._state, self._limits)
-        # it is kept as JSON between the calls
+        # stored as JSON between the calls
         self._state = State.from_dict(decision.state.to_dict())
         output_tokens = self._pool.fleet.generated
         counts = self._pool.scheduler.demand

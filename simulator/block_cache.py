@@ -1,4 +1,4 @@
-"""A simulated engine's prefix cache: what no request uses, longest unused first, makes room."""
+"""The prefix cache of a simulated engine, which evicts the least recently used free blocks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 
 class BlockCache:
-    """Blocks by hash: in use, or free and held until their room is needed."""
+    """Blocks by hash: in use, or free and cached until they are evicted."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._users: dict[int, int] = {}
         # least recently freed first
         self._free: OrderedDict[int, None] = OrderedDict()
-        # given to requests, nothing cached in them yet
+        # allocated to requests, with nothing cached in them yet
         self._blank = 0
 
     @property
@@ -25,7 +25,8 @@ class BlockCache:
         return block in self._users or block in self._free
 
     def use(self, cached: Sequence[int], blank: int) -> list[int] | None:
-        """Take these held blocks and so many blank ones: what is evicted, None without room."""
+        """Use these cached blocks and `blank` new ones. Return the evicted blocks; None without
+        room."""
         reused = sum(block in self._free for block in cached)
         if self.in_use + reused + blank > self._capacity:
             return None
@@ -37,7 +38,8 @@ class BlockCache:
         return [self._free.popitem(last=False)[0] for _ in range(excess)]
 
     def fill(self, block: int) -> bool:
-        """A blank one in use now holds this; False if another does, and it stays blank."""
+        """Store `block` in a blank block in use. Return false if another has it, and it stays
+        blank."""
         if self.holds(block):
             return False
         self._blank -= 1
@@ -45,7 +47,7 @@ class BlockCache:
         return True
 
     def release(self, blocks: Sequence[int], blank: int) -> None:
-        """Free a request's blocks, its last first: the start of a prompt is worth most."""
+        """Free a request's blocks, its last first, because the start of a prompt is worth most."""
         self._blank -= blank
         for block in reversed(blocks):
             self._users[block] -= 1

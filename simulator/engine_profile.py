@@ -1,7 +1,7 @@
-"""What a real engine does, as a file that the backtest plays: {hardware, startup_s, source}.
+"""The profile of a real engine, as a file for the backtest: {hardware, startup_s, source}.
 
-`hardware` is a `Hardware`, `startup_s` the seconds from asking for a replica to its first request,
-`source` says where the figures come from.
+`hardware` is a `Hardware`, `startup_s` the seconds from requesting a replica to its first request,
+and `source` the origin of the figures.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class EngineProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read(file: Path) -> EngineProfile:
-    """Raises Problem for a file that is none, or that leaves something out."""
+    """Read a profile. Raises Problem for a file that is not a profile, or is incomplete."""
     remedy = f"write one like {SHIPPED.name}"
     try:
         told = file.read_bytes()
         found = msgspec.json.decode(told, type=EngineProfile)
         named = msgspec.json.decode(told)["hardware"].keys()
     except (OSError, msgspec.MsgspecError) as error:
-        raise Problem(f"{file} is no engine profile: {error}", remedy) from error
+        raise Problem(f"{file} is not an engine profile: {error}", remedy) from error
     figures = vars(found.hardware)
-    # a figure that is left out would be a default of ours
+    # a missing figure would be replaced by a default
     if wrong := ", ".join(sorted(figures.keys() ^ named)):
         raise Problem(
             f"{file}: hardware must have just these: {', '.join(figures)}", f"see to {wrong}"
@@ -46,5 +46,5 @@ def read(file: Path) -> EngineProfile:
 
 
 def to_json(profile: EngineProfile) -> bytes:
-    """What `read` reads, for people too."""
+    """Return the profile in the form that `read` reads, for people too."""
     return msgspec.json.format(msgspec.json.encode(profile), indent=2) + b"\n"

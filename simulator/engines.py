@@ -1,15 +1,13 @@
-"""vLLM engines without the computing: queue, prefix cache and KV events are as theirs.
+"""Simulated vLLM engines: their queue, prefix cache and KV events without the computation.
 
-An engine steps as vLLM's scheduler does: running requests decode a token each, waiting prompts
-are prefilled in their order within the step's token budget, whole blocks are cached, and of those
-in no request's use the longest unused make room. It is a function of the times it is given.
-A request that never fits raises ValueError.
+An engine steps like vLLM's scheduler: running requests decode a token each, and waiting prompts are
+prefilled in order within the step's token budget. Whole blocks are cached, and the least recently
+used free blocks are evicted. An engine is a function of the times it is given. A request that never
+fits raises ValueError.
 
-Steps in which nothing can change but the answers' lengths are taken together, so that hours of
-traffic take seconds; when things happen is the same.
-
-Left out: preemption (a request is let in when its answer has room too), and a second copy of a
-block that is cached.
+Steps in which only the lengths of answers change are taken together, so that hours of traffic take
+seconds; the times of events stay the same. Omitted: preemption (a request is admitted when its
+answer has room too), and a second copy of a cached block.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from simulator.block_cache import BlockCache
 
 @dataclass(frozen=True)
 class Hardware:
-    """What an engine can do: tokens, tokens per second, seconds."""
+    """The limits and speed of an engine: tokens, tokens per second, seconds."""
 
     prefill_rate: float = 18_000.0
     step_s: float = 0.010
@@ -44,7 +42,7 @@ class Hardware:
 
 @dataclass(eq=False)
 class Job:
-    """One request in an engine. `tokens`: its prompt, then the answer it is going to get."""
+    """One request in an engine. `tokens`: its prompt, then its future answer."""
 
     ticket: str
     tokens: list[int]
@@ -53,7 +51,7 @@ class Job:
     # prompt and answer
     length: int = 0
     cached_tokens: int = 0
-    # tokens whose KV is computed or found
+    # tokens whose KV is computed or cached
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
     blank: int = 0
@@ -75,9 +73,10 @@ class Job:
         blocks: Sequence[int] = (),
         expected_cached: int = 0,
     ) -> Job:
-        """A request of which only lengths are known, and hashes of the leading whole blocks of its
-        prompt, or of prompt and answer. What has no hash is never cached; events tell of the rest
-        without tokens.
+        """Create a request from lengths and hashes of the leading whole blocks of its prompt, or of
+        prompt and answer.
+
+        Blocks without a hash are never cached; events report the others without tokens.
         """
         return cls(
             ticket=ticket,
@@ -90,19 +89,19 @@ class Job:
 
     @property
     def left(self) -> int:
-        """Steps until its answer ends, for one that has its first token."""
-        # The last token of an answer is never computed on.
+        """Return the steps until its answer ends, after its first token."""
+        # No step follows the last token of an answer.
         return self.length - 1 - self.computed
 
     @property
     def queued_tokens(self) -> int:
-        """What a replica reports of it while it waits."""
+        """Return the tokens that a replica reports of it while it waits."""
         return max(1, self.prompt_tokens - self.expected_cached)
 
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What came of the steps that ended: each job with when it did, in order."""
+    """The result of the ended steps: each job with its time, in order."""
 
     events: list[KvEvent] = field(default_factory=list)
     first_tokens: list[tuple[Job, float]] = field(default_factory=list)
@@ -110,7 +109,8 @@ class StepOutcome:
 
 
 class SimulatedEngine:
-    """Call `advance` up to a time before `submit` at it. Times are seconds of any one clock."""
+    """An engine. Call `advance` up to a time before `submit` at it. Times are seconds of any one
+    clock."""
 
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware
@@ -121,24 +121,24 @@ class SimulatedEngine:
         self._events: list[KvEvent] = []
         self._step_began = 0.0
         self._now = self._first_token_at = 0.0
-        # Whether the step under way is one of many that are alike.
+        # Whether the current step is one of many equal ones.
         self._steady = False
-        # whether it computes on no prompt
+        # whether the step computes no prompt
         self._decodes_only = False
-        # learned as the engine's adapter does
+        # learned in the same way as by the engine's adapter
         self._inter_token = Ewma(memory=20.0)
         self._decode_time = DecodeTime()
         self._step_time = StepTime()
         self._prefill_rate = PrefillRate()
-        # what the last two say; None: to be asked again
+        # results of the last two; None: to be computed again
         self._learned: tuple[float | None, tuple[float, float]] | None = None
-        # When the step under way ends; None while there is nothing to do.
+        # End of the current step; None while there is no work.
         self.next_at: float | None = None
-        # Tokens of answers so far.
+        # Tokens generated so far.
         self.generated = 0
 
     def submit(self, job: Job, now: float) -> None:
-        """Raises ValueError for a request that never fits."""
+        """Add a request. Raises ValueError for a request that never fits."""
         size = self._hardware.block_tokens
         if -(-job.length // size) > self._hardware.blocks or job.prompt_tokens < 1:
             raise ValueError(f"{job.length} tokens do not fit")
@@ -161,28 +161,28 @@ class SimulatedEngine:
 
     @property
     def next_change_at(self) -> float | None:
-        """When a request gets its first token or its last, or the step under way computes on a
-        prompt; None while there is nothing to do."""
+        """Return when a request gets its first or last token, or the current step computes on a
+        prompt; None while idle."""
         if self.next_at is None or not self._steady:
             return self.next_at
         return self.next_at + (self._steps_alike() - 1) * (self.next_at - self._step_began)
 
     def cached_tokens(self, tokens: Sequence[int]) -> int:
-        """How many of these, from the first on, it holds in whole blocks."""
+        """Return how many leading tokens of these it has cached in whole blocks."""
         size = self._hardware.block_tokens
         return size * self.cached_blocks(block_hashes(tokens, size))
 
     def cached_blocks(self, blocks: Sequence[int]) -> int:
-        """How many of these hashes, from the first on, it holds."""
+        """Return how many leading hashes of these it has cached."""
         return sum(1 for _ in takewhile(self._cache.holds, blocks))
 
     @property
     def unscheduled(self) -> int:
-        """What vLLM tells as `num_requests_waiting`: requests that it has not begun with."""
+        """Return vLLM's `num_requests_waiting`: requests that it has not started."""
         return sum(job.admitted_at is None for job in self._waiting)
 
     def load(self) -> dict[str, Any]:
-        """Those fields of `ReplicaLoad` that an engine tells."""
+        """Return the fields of `ReplicaLoad` that an engine reports."""
         waiting = [*self._prefilled, *self._waiting]
         busy = bool(waiting or self._running)
         if self._learned is None:
@@ -225,7 +225,7 @@ class SimulatedEngine:
         if not self._prefilled and not self._running and not computed:
             self.next_at = None
             return
-        # Who waits now is let in by the end of another, and who comes meanwhile after this step.
+        # Waiting requests are admitted when another one ends, and new ones after this step.
         self._decodes_only = not computed
         self._steady = self._decodes_only and all(
             job.stored >= len(job.blocks) for job in self._running
@@ -238,7 +238,7 @@ class SimulatedEngine:
         if len(self._running) + len(self._prefilled) >= self._hardware.sequences:
             return False
         size = self._hardware.block_tokens
-        # The last prompt token is always computed: the engine goes on from it.
+        # The last prompt token is always computed, because the engine continues from it.
         found = self.cached_blocks(job.blocks[: (job.prompt_tokens - 1) // size])
         blank = -(-job.length // size) - found
         evicted = self._cache.use(job.blocks[:found], blank)
@@ -252,7 +252,7 @@ class SimulatedEngine:
         return True
 
     def _store(self, job: Job) -> None:
-        """Cache the blocks that have become whole; the events tell each run of them."""
+        """Cache newly complete blocks; the events report each run of them."""
         size = self._hardware.block_tokens
         run: list[int] = []
         while job.stored < min(job.computed // size, len(job.blocks)):
@@ -276,12 +276,12 @@ class SimulatedEngine:
         self._events.append(BlockStored(list(run), parent, tokens, size, "GPU"))
 
     def _steps_alike(self) -> int:
-        """How many steps from the one under way on are alike, in a steady state."""
-        # A request that waits while none of the others leaves room stays until one ends.
+        """Return the number of equal steps from the current one on, in a steady state."""
+        # If no running request leaves room, a waiting one stays until one ends.
         return min(job.left for job in self._running)
 
     def _skip(self, now: float) -> None:
-        """Take the steps before the last of those that are alike and end by `now`."""
+        """Take the equal steps that end by `now`, except the last."""
         assert self.next_at is not None
         step_s = self.next_at - self._step_began
         steps = self._steps_alike() - 1
@@ -338,7 +338,8 @@ class SimulatedEngine:
 
 
 def block_hashes(tokens: Sequence[int], block_tokens: int) -> list[int]:
-    """One for each whole block, chained: equal if and (all but certainly) only if all before is."""
+    """Return a chained hash per whole block: equal if and (almost certainly) only if everything
+    before is equal."""
     packed = array("I", tokens).tobytes()
     length = 4 * block_tokens
     chained, hashes = 0, []

@@ -1,9 +1,9 @@
-"""Replicas that are asked for, start, serve, drain and go, each with a simulated engine.
+"""Simulated replicas, each with a simulated engine: requested, starting, serving, draining, gone.
 
-A fleet is a function of the times it is given. A replica is paid for from when it was asked for
-until it has drained, or until it is given up while it starts: that is what it has a GPU for.
-Those that serve are in order of age; a smaller fleet gives up the youngest, those that start
-first, as Ray Serve does. One that drains ends what it has, however long that takes.
+A fleet is a function of the times it is given. A replica has a GPU, and is paid for, from its
+request until it has drained, or until its start is cancelled. Serving replicas are in order of age.
+A smaller fleet removes the youngest, starting ones first, as Ray Serve does. A draining replica
+finishes its requests, however long that takes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from simulator.traces import Request
 
 @dataclass(eq=False)
 class Call:
-    """One request of the trace and what became of it; times in seconds of the trace's clock."""
+    """One request of the trace and its result; times in seconds of the trace's clock."""
 
     number: int
     request: Request
-    # None: not in a replica (yet)
+    # None: not at a replica (yet)
     replica: Replica | None = None
     overflowed: bool = False
     rejected_at: float | None = None
@@ -38,13 +38,13 @@ class Call:
 
     @property
     def ttft(self) -> float:
-        """Seconds from its arrival. Only of one that was served."""
+        """Return the seconds from its arrival to its first token, for a served request."""
         assert self.first_at is not None
         return self.first_at - self.request.at
 
     @property
     def tpot(self) -> float:
-        """Mean seconds between its tokens; 0 for an answer of one."""
+        """Return the mean seconds between its tokens; 0 for an answer of one."""
         assert self.first_at is not None
         assert self.ended_at is not None
         return (self.ended_at - self.first_at) / max(1, self.request.answer_tokens - 1)
@@ -52,7 +52,7 @@ class Call:
 
 @dataclass(eq=False)
 class Replica:
-    """`slot` is the replica's number: no two of a fleet ever have the same."""
+    """A replica. `slot` is its number, unique in a fleet."""
 
     slot: int
     asked_at: float
@@ -71,7 +71,7 @@ class Replica:
         return len(self.calls)
 
     def load(self, segment_tokens: int) -> ReplicaLoad:
-        """As a real one tells it."""
+        """Return the load in the form of a real replica."""
         return ReplicaLoad(
             replica_id=self.name,
             slot=self.slot,
@@ -83,7 +83,7 @@ class Replica:
         )
 
     def submit(self, call: Call, expected_cached: int, now: float) -> None:
-        """Raises ValueError for a request that never fits."""
+        """Add a request. Raises ValueError for a request that never fits."""
         request = call.request
         job = Job.hashed(
             str(call.number),
@@ -112,17 +112,17 @@ class Replica:
 
 @dataclass(frozen=True)
 class Progress:
-    """The calls that got their first token, or their last, since the fleet was asked before."""
+    """The calls that got their first or last token since the last call of `advance`."""
 
     first_tokens: list[Call] = field(default_factory=list)
     finished: list[Call] = field(default_factory=list)
 
 
 class SimulatedFleet:
-    """`serving`: oldest first. Time never goes back."""
+    """A fleet. `serving`: oldest first. Time never goes back."""
 
     def __init__(self, hardware: Hardware, startup_s: float, replicas: int) -> None:
-        """So many replicas serve at 0."""
+        """Start with `replicas` serving replicas at time 0."""
         self.hardware = hardware
         self._startup_s = startup_s
         self._slots = 0
@@ -134,7 +134,7 @@ class SimulatedFleet:
         self.draining: list[Replica] = []
 
     def scale_to(self, target: int, now: float) -> None:
-        """Ask for as many as are missing, give up as many as are too many."""
+        """Request missing replicas, or remove surplus ones."""
         for _ in range(target - len(self.serving) - len(self.starting)):
             self.starting.append(self._new(now, now + self._startup_s))
         while self.starting and len(self.serving) + len(self.starting) > target:
@@ -161,7 +161,7 @@ class SimulatedFleet:
 
     @property
     def paid(self) -> int:
-        """How many replicas have a GPU now."""
+        """Return how many replicas have a GPU now."""
         return len(self.serving) + len(self.starting) + len(self.draining)
 
     @property
@@ -170,7 +170,7 @@ class SimulatedFleet:
 
     @property
     def generated(self) -> int:
-        """Tokens of answers so far, in all."""
+        """Return the generated tokens so far."""
         living = sum(replica.engine.generated for replica in (*self.serving, *self.draining))
         return self._generated + living
 
@@ -180,12 +180,12 @@ class SimulatedFleet:
 
     @property
     def next_change_at(self) -> float | None:
-        """When a request gets its first token or its last, or a little before that."""
+        """Return when a request gets its first or last token, or a little before that."""
         times = (replica.engine.next_change_at for replica in (*self.serving, *self.draining))
         return min((at for at in times if at is not None), default=None)
 
     def replica_seconds(self, now: float) -> float:
-        """What was paid for until now."""
+        """Return the paid replica-seconds until now."""
         living = (*self.serving, *self.starting, *self.draining)
         return self._paid_s + sum(now - replica.asked_at for replica in living)
 

@@ -1,8 +1,8 @@
-"""Requests as a gateway serves them: one `PoolScheduler`, fed from simulated engines.
+"""Gateways on simulated engines: one `PoolScheduler`, the scheduler of production.
 
-The scheduler is the one that runs in production; here its board is told every replica's queue as
-it is (a real one is up to 0.1 s old, but counts what was placed meanwhile), and its index is the
-engines' own caches. It knows no answer's length before that has ended.
+Its board contains every replica's exact queue (a real one is up to 0.1 s old, but counts the
+requests placed meanwhile). Its index is the engines' caches. It does not know the length of an
+answer before its end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEY_MASK = 2**64 - 1
 
 
 class ScheduledFleet:
-    """A fleet and the scheduler of its pool. `segment_tokens` is 0 where nothing is shared."""
+    """A fleet and the scheduler of its pool. `segment_tokens` is 0 if nothing is shared."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class ScheduledFleet:
         )
 
     def look(self, now: float, active: int | None = None) -> None:
-        """Tell the scheduler what the replicas are busy with; the oldest `active` take traffic."""
+        """Update the scheduler with the replicas' load; the oldest `active` take traffic."""
         self._now = now
         loads = [replica.load(self._segment_tokens) for replica in self.fleet.serving]
         self.scheduler.board.update(loads, None if active is None else Active(active))
 
     def request(self, call: Call) -> SchedulingRequest:
-        """As a gateway would ask: blocks of 64 bits are the segments, each replica's cache the
-        index."""
+        """Return the request in the form of a gateway: blocks of 64 bits are the segments, each
+        replica's cache the index."""
         blocks = call.request.blocks
         serving = self.fleet.serving if blocks else []
         keys = tuple((block & KEY_MASK).to_bytes(8, "big") for block in blocks)
@@ -63,13 +63,13 @@ class ScheduledFleet:
         )
 
     def submit(self, call: Call, attempt: Attempt) -> None:
-        """Give a request to the replica that was chosen for it."""
+        """Send a request to its chosen replica."""
         chosen = attempt.chosen
         assert chosen is not None
         [replica] = [r for r in self.fleet.serving if r.slot == chosen.slot]
         call.attempt = attempt
         replica.submit(call, chosen.cached_tokens, self._now)
-        # the next look sees it there
+        # the next look finds it at the replica
         self.scheduler.board.unplaced(attempt.ticket)
 
     def learn(self, progress: Progress) -> None:
@@ -87,10 +87,10 @@ class ScheduledFleet:
 
 
 class SimulatedGateway:
-    """As many replicas as there are: a `simulation.Stack`.
+    """A gateway over all existing replicas: a `simulation.Stack`.
 
-    Of the pool's replicas the oldest take traffic, as many as were demanded (all, until then) and
-    those that it promoted since; the rest are warm. Without a replica requests wait for one.
+    The oldest replicas take traffic: the demanded number (all, until the first demand), and those
+    promoted since. The others are warm. Without a replica, requests wait for one.
     """
 
     def __init__(self, pool: ScheduledFleet) -> None:
@@ -113,7 +113,7 @@ class SimulatedGateway:
         return {}
 
     def demand(self, replicas: int) -> None:
-        """What an autoscaler decided that knew of all promotions."""
+        """Apply the demand of an autoscaler that knew all promotions."""
         self._demand, self.promoted = replicas, 0
 
     def arrive(self, call: Call, now: float) -> None:
@@ -121,7 +121,7 @@ class SimulatedGateway:
         self._look(now)
         request = self._pool.request(call)
         considered = scheduler.consider(request)
-        if not self._pool.fleet.serving:  # a real one would try those that were last known
+        if not self._pool.fleet.serving:  # a real gateway would try the last known replicas
             considered = Considered(Placement(()), Recent())
         if scheduler.needs_warm(request, considered):
             self.promoted += 1
@@ -130,7 +130,7 @@ class SimulatedGateway:
         self._follow(call, scheduler.decide(request, considered))
 
     def progressed(self, progress: Progress, now: float) -> None:
-        """The pool's replicas went on; whoever can go goes."""
+        """Process the progress of the replicas, and place every request that can be placed."""
         scheduler = self._pool.scheduler
         self._pool.learn(progress)
         if self._unassigned and self._pool.fleet.serving:

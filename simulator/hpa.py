@@ -1,11 +1,11 @@
-"""Kubernetes' HorizontalPodAutoscaler, from its documentation and its source: what ours is
-compared with. Pure but for what it remembers; times are the caller's seconds.
+"""Kubernetes' HorizontalPodAutoscaler, from its documentation and source, for comparison.
 
-Of the documentation, kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale: the
-sections "Algorithm details" and "Configurable scaling behavior". Of the source,
-pkg/controller/podautoscaler in kubernetes/kubernetes (1.34): `replica_calculator.go` for what a
-metric asks for, `horizontal.go` for how fast that is followed. Names are theirs where they have
-one: a policy limits the change within a period, rules are a stabilization window and policies.
+It is pure except for its memory; times are the caller's seconds. Documentation:
+kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale, the sections "Algorithm details"
+and "Configurable scaling behavior". Source: pkg/controller/podautoscaler in kubernetes/kubernetes
+(1.34): `replica_calculator.go` for the result of a metric, `horizontal.go` for the speed of
+changes. Names are those of the source: a policy limits the change within a period, rules are a
+stabilization window and policies.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class ScalingPolicy:
-    """At most so many pods, or so many percent of them, within `period_s`."""
+    """A limit of this many pods, or percent of them, within `period_s`."""
 
     kind: Literal["Pods", "Percent"]
     value: int
     period_s: float
 
     def most(self, at_begin: int) -> int:
-        """How many there may be, of so many when the period began."""
+        """Return the maximum after the period, from the number at its start."""
         if self.kind == "Pods":
             return at_begin + self.value
-        # whole numbers: a factor of 1.1 would make 111 of 100
+        # integers: with floats, 100 times 1.1 would round up to 111
         return -(-at_begin * (100 + self.value) // 100)
 
     def least(self, at_begin: int) -> int:
-        """How many there must be; of a pod that would go in part, the whole one goes."""
+        """Return the minimum after the period; a fraction of a pod counts as a whole one."""
         if self.kind == "Pods":
             return at_begin - self.value
         return at_begin * (100 - self.value) // 100
@@ -44,7 +44,8 @@ class ScalingPolicy:
 
 @dataclass(frozen=True)
 class ScalingRules:
-    """Of several policies the one that allows the greatest change counts (selectPolicy: Max)."""
+    """Rules. Of several policies the one that allows the greatest change applies (selectPolicy:
+    Max)."""
 
     stabilization_s: float
     policies: tuple[ScalingPolicy, ...]
@@ -55,11 +56,11 @@ SCALE_DOWN = ScalingRules(300.0, (ScalingPolicy("Percent", 100, 15.0),))
 
 
 def desired_by_pods(current: int, metrics: Sequence[float], missing: int, target: float) -> int:
-    """A metric of each pod against its average target (`type: Pods`).
+    """Return the replicas by a metric of each pod and its average target (`type: Pods`).
 
-    `metrics` are of the pods that tell theirs; `missing` pods run and do not, as engines that load
-    their weights: they count as 0 where it would go up, as the target where it would go down. What
-    reverses the direction, or is within the tolerance, changes nothing; so does no metric at all.
+    `metrics` come from reporting pods; `missing` pods run but do not report, like engines that
+    load. They count as 0 when scaling up, and as the target when scaling down. If this reverses the
+    direction, or stays within the tolerance, nothing changes; the same without any metric.
     """
     if not metrics:
         return current
@@ -76,8 +77,8 @@ def desired_by_pods(current: int, metrics: Sequence[float], missing: int, target
 
 
 def desired_by_total(current: int, total: float, target: float) -> int:
-    """One metric of the whole against an average target (`type: External`, `AverageValue`), as
-    KEDA has it: readiness does not matter."""
+    """Return the replicas by one total metric and an average target (`type: External`,
+    `AverageValue`), as in KEDA. Readiness does not matter."""
     if current and _tolerated(total / (target * current)):
         return current
     return _ceil(total / target)
@@ -88,15 +89,15 @@ def _tolerated(ratio: float) -> bool:
 
 
 def _ceil(replicas: float) -> int:
-    # 8 * 1.1 / 1.1 are 8, not 9
+    # 8 * 1.1 / 1.1 must be 8, not 9
     return math.ceil(replicas - 1e-9)
 
 
 class HorizontalPodAutoscaler:
-    """What becomes of a desired number of replicas: stabilized, then limited by the policies.
+    """Stabilize a desired number of replicas, then limit it by the policies.
 
-    Up to the lowest that was desired within the window of scaling up, down to the highest within
-    that of scaling down; the number at first counts as desired then.
+    Scaling up uses the lowest desired number within its window, scaling down the highest within its
+    own. The initial number counts as desired at the start.
     """
 
     def __init__(
@@ -109,11 +110,11 @@ class HorizontalPodAutoscaler:
         self._least, self._most = min_replicas, max_replicas
         self._up, self._down = up, down
         self._desired: list[tuple[float, int]] = []
-        # when, and by how many; what went down is negative
+        # time and size of each change; a removal is negative
         self._changes: list[tuple[float, int]] = []
 
     def replicas(self, current: int, desired: int, now: float) -> int:
-        """How many there are to be, of `current`; asked every SYNC_PERIOD_S."""
+        """Return the new number of replicas from `current`; called every SYNC_PERIOD_S."""
         if not self._desired:
             self._desired.append((now, current))
         stable = self._stabilized(current, desired, now)
@@ -144,7 +145,7 @@ class HorizontalPodAutoscaler:
         return current
 
     def _begin(self, current: int, policy: ScalingPolicy, now: float) -> int:
-        """How many there were when the policy's period began."""
+        """Return the number at the start of the policy's period."""
         return current - sum(by for at, by in self._changes if at > now - policy.period_s)
 
     def _forget(self, now: float) -> None:

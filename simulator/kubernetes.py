@@ -1,17 +1,17 @@
-"""What most who serve on Kubernetes scale by, on a simulated pool: HPA, and KEDA.
+"""The usual autoscalers on Kubernetes, on a simulated pool: HPA and KEDA.
 
-    hpa-waiting:T      HPA on vLLM's `num_requests_waiting`, T the average a pod (`type: Pods`)
+    hpa-waiting:T      HPA on vLLM's `num_requests_waiting`, T the average per pod (`type: Pods`)
     hpa-concurrency:T  HPA on the requests in a pod, waiting or running
     keda-waiting:T     KEDA's Prometheus scaler on their sums, T its threshold
     keda-concurrency:T
 
 KEDA (keda.sh/docs, "Scaling Deployments" and the ScaledObject's specification) gives an HPA an
-external metric with an average target, asked anew at every sync, and by itself scales only between
-no replica and one: every `pollingInterval` it looks whether the metric is above
-`activationThreshold`, and takes the last replica away `cooldownPeriod` after it last was.
+external metric with an average target, read at every sync. KEDA itself scales only between zero and
+one replica. Every `pollingInterval` it checks whether the metric is above `activationThreshold`,
+and it removes the last replica `cooldownPeriod` after the metric last was.
 
-Kinder than reality: metrics are of this very moment, where Prometheus' are up to a scrape's
-interval old (15 to 60 s), and what waits in a gateway counts with what waits in the pods.
+Idealizations: metrics are current, while Prometheus' are up to a scrape's interval old (15 to 60
+s). Requests that wait in a gateway count like those in the pods.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ ACTIVATION_THRESHOLD = 0.0
 
 
 def autoscaler(policy: str, settings: FleetSettings) -> Autoscaler | None:
-    """Of a policy as above; None for another. Raises ValueError for an HPA without a replica."""
+    """Return the autoscaler of a policy as above; None for another. Raises ValueError for an HPA
+    without a replica."""
     name, _, target = policy.partition(":")
     kind, _, metric = name.partition("-")
     if kind not in ("hpa", "keda") or metric not in METRICS or not is_target(target):
@@ -44,7 +45,9 @@ def autoscaler(policy: str, settings: FleetSettings) -> Autoscaler | None:
     if kind == "keda":
         return Keda(metric, float(target), settings)
     if settings.first_replicas == 0:
-        raise ValueError(f"{policy} never starts the first replica: let one serve at first")
+        raise ValueError(
+            f"{policy} never starts the first replica: set --initial-replicas to 1 or more"
+        )
     return Hpa(metric, float(target), settings)
 
 
@@ -57,14 +60,14 @@ def is_target(told: str) -> bool:
 
 class Hpa:
     def __init__(self, metric: str, target: float, of: FleetSettings) -> None:
-        # without an alpha feature gate it has no fewer than one
+        # without an alpha feature gate the minimum is 1
         self._hpa = HorizontalPodAutoscaler(max(1, of.min_replicas), of.max_replicas)
         self._metric, self._target = metric, target
         self._next_sync_at = 0.0
 
     def scale(self, fleet: SimulatedFleet, queued: int, now: float) -> None:
         current = len(fleet.serving) + len(fleet.starting)
-        # at none it is switched off
+        # at 0 replicas it is switched off
         if now < self._next_sync_at or not current:
             return
         self._next_sync_at = now + SYNC_PERIOD_S

@@ -1,10 +1,9 @@
-"""A fleet under an autoscaler that is not ours: with the usual routing, and with ours.
+"""A fleet under another autoscaler, with the usual routing and with Antefix's.
 
-The usual: of two replicas at random the one with fewer requests takes it, at most as many a
-replica as its engine runs at once; the rest wait in front, first come, first served; nobody is
-refused. Kinder than reality: the queue lengths are exact, a request that found both of its two
-replicas full goes as soon as any has room, and a replica that is taken away ends its requests
-however long that takes.
+The usual routing takes the less busy of two random replicas, with at most the number of requests
+that its engine runs at once. The rest queue in front, first come, first served, without rejections.
+Idealizations: queue lengths are exact, and a request that found both replicas full goes as soon as
+any has room. A removed replica finishes its requests, however long that takes.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from simulator.gateway import ScheduledFleet, SimulatedGateway
 
 class Autoscaler(Protocol):
     def scale(self, fleet: SimulatedFleet, queued: int, now: float) -> None:
-        """Asked once a second; `queued` requests wait outside of the replicas."""
+        """Scale the fleet, called once a second; `queued` requests wait outside of the replicas."""
         ...
 
 
 class ScaledGateway(SimulatedGateway):
-    """Our routing and admission on a fleet that another autoscaler scales."""
+    """Antefix's routing and admission on a fleet that another autoscaler scales."""
 
     def __init__(self, pool: ScheduledFleet, autoscaler: Autoscaler) -> None:
         super().__init__(pool)
@@ -37,8 +36,10 @@ class ScaledGateway(SimulatedGateway):
 
 
 class AllAt:
-    """An autoscaler that asks for all replicas at a time, in seconds of the trace: the most that
-    any could attain that asks no sooner."""
+    """An autoscaler that requests all replicas at a given time, in seconds of the trace.
+
+    No autoscaler that requests them later can attain more.
+    """
 
     def __init__(self, at: float, replicas: int) -> None:
         self._at = at

@@ -9,12 +9,12 @@ from common.svg import LIMIT, OTHERS, OURS, TAIL, drawn
 from simulator.results import arrivals_over_time, attainment_over_time
 from simulator.types import Result
 
-# After ours and the one compared with: told apart by colour-blind readers too.
+# After Antefix and the main peer; colour-blind readers can distinguish all of them.
 COLOURS = (OURS, LIMIT, OTHERS, "#009e73", "#cc79a7", "#e69f00")
 
 
 def draw(columns: Sequence[Sequence[Result]], file: Path) -> None:
-    """Write the plot: a column a trace, with the results of its policies, to `file`.
+    """Write the plot to `file`: a column per trace, with the results of its policies.
 
     Raises ImportError without matplotlib.
     """

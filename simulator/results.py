@@ -1,4 +1,4 @@
-"""What the simulations of a backtest say, policy by policy. Pure."""
+"""Results of a backtest's simulations, by policy. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from common.percentiles import P99_SAMPLES, percentile
 from simulator.types import Result
 
-# One change of the number of replicas against the one before, that soon after it.
+# Two opposite changes of the number of replicas within this time are a flap.
 FLAP_S = 300.0
 BIN_S = 60.0
 ARRIVALS_BIN_S = 20
@@ -35,11 +35,11 @@ HEADINGS = (
 
 @dataclass(frozen=True)
 class SimulationSummary:
-    """One policy on one trace, or the mean of several such.
+    """One policy on one trace, or the mean of several.
 
-    `attainment`: the share of all requests, refused and overflowed ones included, that the pool
-    served within the SLO. Times to first token are of those that it admitted, in seconds, 0 where
-    it admitted none; there is no p99 of fewer than 300.
+    `attainment`: the share of all requests, including rejected and overflowed ones, that the pool
+    served within the SLO. TTFTs are those of admitted requests, in seconds, 0 if there are none;
+    there is no p99 with fewer than 300.
     """
 
     requests: float
@@ -78,8 +78,10 @@ class Total:
 
 
 def totals(means: Sequence[Mapping[str, SimulationSummary]]) -> dict[str, Total]:
-    """`means`: policy -> figures, one a trace. Of the policies that each of them was played under;
-    raises ValueError for no trace."""
+    """Return totals of the policies that every trace was played under.
+
+    `means`: policy -> figures, one per trace. Raises ValueError without traces.
+    """
     if not means:
         raise ValueError("no trace was played")
     return {
@@ -121,7 +123,8 @@ def summary(result: Result) -> SimulationSummary:
 
 
 def mean(of: Sequence[SimulationSummary]) -> SimulationSummary:
-    """Figure by figure; one that some lack has none. Raises StatisticsError for no summary."""
+    """Return the mean of each figure; one that some lack has none. Raises StatisticsError for no
+    summary."""
     means: dict[str, Any] = {}
     for name in (f.name for f in fields(SimulationSummary)):
         figures = [getattr(s, name) for s in of]
@@ -130,7 +133,7 @@ def mean(of: Sequence[SimulationSummary]) -> SimulationSummary:
 
 
 def attainment_over_time(result: Result) -> list[tuple[float, float]]:
-    """For each minute with arrivals, its middle and the share of them that was attained."""
+    """Return, for each minute with arrivals, its middle and the share of them that was attained."""
     bins: dict[int, list[bool]] = {}
     for call in result.calls:
         bins.setdefault(int(call.request.at // BIN_S), []).append(result.attained(call))
@@ -138,7 +141,7 @@ def attainment_over_time(result: Result) -> list[tuple[float, float]]:
 
 
 def arrivals_over_time(result: Result) -> list[tuple[float, float]]:
-    """Requests a second, of the middle of each ARRIVALS_BIN_S."""
+    """Return requests per second, at the middle of each ARRIVALS_BIN_S."""
     begins = range(0, math.ceil(result.trace.seconds), ARRIVALS_BIN_S)
     counts = Counter(int(call.request.at // ARRIVALS_BIN_S) for call in result.calls)
     points = []
@@ -149,7 +152,7 @@ def arrivals_over_time(result: Result) -> list[tuple[float, float]]:
 
 
 def table(found: Mapping[str, SimulationSummary]) -> str:
-    """Policy -> figures as Markdown, padded so that it reads in a terminal too."""
+    """Return policies and figures as Markdown, padded for a terminal."""
     rows = [HEADINGS, *(_row(policy, s) for policy, s in found.items())]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]

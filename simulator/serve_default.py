@@ -1,13 +1,13 @@
-"""Ray Serve's default autoscaler on a simulated pool: what ours is compared with.
+"""Ray Serve's default autoscaler on a simulated pool, for comparison.
 
-The autoscaler is Ray Serve's own code, down to how it averages: `DeploymentAutoscalingState` with
-an `AutoscalingConfig` of default values but for the bounds, on the simulation's clock. A handle
-notes its requests every 6 s and tells them every 10 s, as the real one does; the controller is
-asked once a second instead of ten times, which makes its delays of 30 and 600 s at most a second
-longer. Its routing is that of simulator/peers.py.
+The autoscaler is Ray Serve's code, including its averages: `DeploymentAutoscalingState` with an
+`AutoscalingConfig` of default values except the bounds, on the simulation's clock. A handle records
+its requests every 6 s and reports them every 10 s, like the real one. The controller is called once
+a second instead of ten times, which lengthens its delays of 30 and 600 s by at most a second. Its
+routing is that of simulator/peers.py.
 
-Kinder than reality: what peers.py tells (a replica that is taken away has 20 s to end its
-requests), and a replica may have as many requests as its engine runs at once (the default is 5).
+Idealizations: those of peers.py (a removed replica really has 20 s to finish). A replica also may
+have the number of requests that its engine runs at once (the default is 5).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from simulator.fleet import SimulatedFleet
 from simulator.types import FleetSettings
 
 TARGET_ONGOING_REQUESTS = float(DEFAULT_TARGET_ONGOING_REQUESTS)
-# A clock that began at 0 would make its first moments look like none.
+# With a clock that starts at 0, its first times would count as missing.
 EPOCH = 1_000_000.0
 
 
 class ServeDefaultAutoscaler:
-    """Asked once a second. Times are the simulation's seconds."""
+    """The autoscaler, called once a second. Times are the simulation's seconds."""
 
     def __init__(self, of: FleetSettings, target_ongoing_requests: float) -> None:
         self._config = AutoscalingConfig(
@@ -74,7 +74,7 @@ class ServeDefaultAutoscaler:
         fleet.scale_to(self.target(queued, serving, now), now)
 
     def target(self, queued: int, serving: Mapping[str, int], now: float) -> int:
-        """How many replicas there should be. `serving`: the requests in each replica."""
+        """Return the target number of replicas. `serving`: the requests in each replica."""
         wall = EPOCH + now
         if now >= self._next_note_at:
             self._next_note_at += self._note_every_s

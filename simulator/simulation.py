@@ -1,10 +1,10 @@
-"""A trace played on a simulated pool under a policy: what became of every request.
+"""A trace played on a simulated pool under a policy, with the result of every request.
 
-    run(trace, settings, policy)    antefix    ours: autoscaler, gateway and warm replicas
-                                    fixed:N    our gateway over N replicas
-                                    all-at:S   over all there may be, asked for S seconds in
+    run(trace, settings, policy)    antefix    Antefix: autoscaler, gateway and warm replicas
+                                    fixed:N    Antefix's gateway over N replicas
+                                    all-at:S   the same over all replicas, requested at S seconds
                                     PEER       another autoscaler, and the usual routing
-                                    PEER+ours  another autoscaler over our gateway
+                                    PEER+ours  another autoscaler over Antefix's gateway
 
 PEER is `serve-default` or `serve-default:T` (simulator/serve_default.py), T being its
 target_ongoing_requests, or an HPA's or KEDA's: simulator/kubernetes.py. The same trace, settings
@@ -29,18 +29,18 @@ from simulator.traces import Trace
 from simulator.types import FleetSettings, Result, Sample
 
 TICK_S = 1.0
-# A policy that leaves requests unanswered for so long after the last one came never serves them.
+# A policy that leaves requests unanswered for this long after the last arrival never serves them.
 MAX_TAIL_S = 86_400.0
 KNOWN = (
     "antefix, fixed:N, all-at:SECONDS, serve-default, serve-default:T, hpa-waiting:T,"
-    " hpa-concurrency:T, keda-waiting:T, keda-concurrency:T, and each but the first three with"
-    " +ours behind it"
+    " hpa-concurrency:T, keda-waiting:T, keda-concurrency:T, and each except the first three with"
+    " +ours appended"
 )
 OVER_OURS = "+ours"
 
 
 class Stack(Protocol):
-    """Who places the requests, and decides how many replicas there are."""
+    """Places the requests, and decides the number of replicas."""
 
     @property
     def waiting(self) -> int:
@@ -57,13 +57,13 @@ class Stack(Protocol):
     def progressed(self, progress: Progress, now: float) -> None: ...
 
     def tick(self, now: float) -> Mapping[str, float | str]:
-        """Every TICK_S: scale the fleet. Says why."""
+        """Scale the fleet every TICK_S. Return the reasons."""
         ...
 
 
 def run(trace: Trace, settings: FleetSettings, policy: str) -> Result:
-    """Raises ValueError for a policy that does not exist or cannot begin, and for a request that
-    never fits; RuntimeError if the policy leaves requests unanswered for ever."""
+    """Play a trace. Raises ValueError for a policy that does not exist or cannot start, and for a
+    request that never fits; RuntimeError if the policy leaves requests unanswered forever."""
     settings = replace(settings, hardware=in_blocks_of(settings.hardware, trace.block_tokens))
     kind, _, argument = policy.partition(":")
     fixed = kind == "fixed" and argument.isdecimal() and int(argument) > 0
@@ -103,7 +103,7 @@ def _serve(policy: str, settings: FleetSettings) -> Autoscaler:
 def _scheduled(
     trace: Trace, settings: FleetSettings, fleet: SimulatedFleet
 ) -> tuple[ScheduledFleet, SimulatedFleet | None]:
-    """The pool under our scheduler, and where its requests overflow to."""
+    """Return the pool under Antefix's scheduler, and the pool of its overflow."""
     segment_tokens = trace.block_tokens or 0
     slos: dict[PriorityClass, Slo] = {"interactive": settings.slo}
     if settings.batch_slo is not None:
@@ -135,12 +135,12 @@ def _play(
             times.append(calls[arrived].request.at)
         if (ready_at := fleet.next_ready_at) is not None:
             times.append(ready_at)
-        # who waits may go as soon as another ends
+        # a waiting request may start when another one ends
         if stack.waiting and (change_at := fleet.next_change_at) is not None:
             times.append(change_at)
         now = max(now, min(times))
         if now > trace.seconds + MAX_TAIL_S:
-            raise RuntimeError(f"{policy} leaves {stack.waiting} requests waiting for ever")
+            raise RuntimeError(f"{policy} leaves {stack.waiting} requests waiting forever")
         stack.progressed(fleet.advance(now), now)
         if elsewhere is not None:
             elsewhere.advance(now)
@@ -178,7 +178,7 @@ def _sample(
 
 
 def in_blocks_of(hardware: Hardware, block_tokens: int | None) -> Hardware:
-    """The same KV cache in the blocks that the trace's hashes stand for."""
+    """Return the same KV cache in blocks of the size of the trace's hashes."""
     if block_tokens is None:
         return hardware
     capacity = hardware.blocks * hardware.block_tokens

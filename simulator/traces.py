@@ -1,18 +1,18 @@
-"""Who asks when, and how much: recorded traces and synthetic shapes for the backtest. Pure
-but for reading the file that it is given; what is random comes from a seed.
+"""Recorded traces and synthetic shapes for the backtest: arrival times and lengths. Pure except for
+reading its file; random numbers come from a seed.
 
     ramp     2 to 10 requests a second within a quarter of an hour, and down to 1 in another
     cliff    1, then 8 at once for ten minutes, then 1 again
     tide     a day between 0.5 and 8 as a sine, in an hour
     bursts   2, and every two minutes or so 10 for fifteen seconds
-    noise    4 throughout: nothing to react to
+    noise    4 throughout: no reaction is needed
 
 Arrivals are a Poisson process of that rate; lengths are lognormal. Recorded traces:
 
     *.jsonl  Mooncake's: timestamp (ms), input_length, output_length, hash_ids (one a 512 tokens)
     *.csv    Azure's LLM inference traces: TIMESTAMP, ContextTokens, GeneratedTokens
 
-Mooncake's timestamps come in steps of some seconds; a request is put anywhere in its step.
+Mooncake's timestamps have steps of some seconds; a request gets a random time in its step.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from autoscaling.slo import PriorityClass
 from common.errors import Problem
 
 MOONCAKE_BLOCK_TOKENS = 512
-# How far a copy of a request is from it, where a trace is scaled up.
+# Largest distance of a copy from its request, in a trace that is scaled up.
 COPIES_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`at`: seconds from the trace's begin. `blocks`: hashes of the prompt's whole blocks."""
+    """`at`: seconds from the start of the trace. `blocks`: hashes of the prompt's whole blocks."""
 
     at: float
     prompt_tokens: int
@@ -51,9 +51,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Trace:
-    """Requests in the order of their arrival, all within `seconds`.
+    """Requests in the order of arrival, all within `seconds`.
 
-    `block_tokens`: what a block hash stands for; None: no two prompts have anything in common.
+    `block_tokens`: the tokens of a block hash; None: prompts have nothing in common.
     """
 
     name: str
@@ -62,13 +62,16 @@ class Trace:
     block_tokens: int | None = None
 
     def until(self, seconds: float) -> Trace:
-        """The part before this time."""
+        """Return the part before this time."""
         kept = tuple(request for request in self.requests if request.at < seconds)
         return replace(self, requests=kept, seconds=min(seconds, self.seconds))
 
     def scaled(self, scale: float, seed: int = 0) -> Trace:
-        """So many times as many requests: fewer by chance, or with copies shortly before and
-        after. Copies share prefixes among themselves as the originals do, not with them."""
+        """Return a trace with `scale` times the requests: a random part, or copies shortly before
+        and after.
+
+        Copies share prefixes among themselves like the originals, not with them.
+        """
         rng = random.Random(f"{self.name}/{scale}/{seed}")
         requests = []
         for request in self.requests:
@@ -81,7 +84,7 @@ class Trace:
         return replace(self, requests=_ordered(requests))
 
     def with_batch(self, share: float, seed: int = 0) -> Trace:
-        """So many of the requests, 0 to 1, are batch ones."""
+        """Return the trace with this share of batch requests, 0 to 1."""
         rng = random.Random(f"{self.name}/batch/{seed}")
         requests = (
             replace(request, priority="batch") if rng.random() < share else request
@@ -92,7 +95,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Means in tokens, and how they scatter (sigma of the logarithm)."""
+    """Mean lengths in tokens, and their scatter (sigma of the logarithm)."""
 
     prompt: float = 2200.0
     answer: float = 200.0
@@ -102,7 +105,7 @@ class Lengths:
 @dataclass(frozen=True)
 class _Shape:
     seconds: float
-    # requests a second at a time; made anew for every trace
+    # requests per second at a time; created for each trace
     rate: Callable[[random.Random], Callable[[float], float]]
     highest: float
 
@@ -139,7 +142,7 @@ SYNTHETIC = tuple(_SHAPES)
 
 
 def synthetic(name: str, seed: int, lengths: Lengths | None = None) -> Trace:
-    """One of SYNTHETIC; the same seed gives the same trace."""
+    """Return one of SYNTHETIC; the same seed gives the same trace."""
     rng = random.Random(f"{name}/{seed}")
     shape, lengths = _SHAPES[name], lengths or Lengths()
     rate = shape.rate(rng)
@@ -152,8 +155,8 @@ def synthetic(name: str, seed: int, lengths: Lengths | None = None) -> Trace:
 
 
 def rises_at(name: str, seed: int) -> int:
-    """The second in which the rate of one of SYNTHETIC is first above what it begins with; 0 where
-    it never is."""
+    """Return the second in which the rate of one of SYNTHETIC first exceeds its start; 0 if
+    never."""
     shape = _SHAPES[name]
     rate = shape.rate(random.Random(f"{name}/{seed}"))
     ends = (second + 1.0 - 1e-6 for second in range(int(shape.seconds)))
@@ -161,23 +164,23 @@ def rises_at(name: str, seed: int) -> int:
 
 
 def read(file: Path, seed: int = 0) -> Trace:
-    """A recorded trace. Raises Problem for a file that is none."""
+    """Read a recorded trace. Raises Problem for a file that is not a trace."""
     readers = {".jsonl": _mooncake, ".csv": _azure}
     if file.suffix not in readers:
-        remedy = f"give one of {', '.join(SYNTHETIC)}, or a file *.jsonl or *.csv"
-        raise Problem(f"{file} is no trace of a form known here", remedy)
+        remedy = f"use one of {', '.join(SYNTHETIC)}, or a file *.jsonl or *.csv"
+        raise Problem(f"{file} is not a trace in a known format", remedy)
     try:
         with file.open(newline="") as lines:
             return readers[file.suffix](file, lines, seed)
     except (OSError, UnicodeDecodeError) as error:
-        raise Problem(f"{file} cannot be read: {error}", "give the path of a trace") from error
+        raise Problem(f"{file} cannot be read: {error}", "pass the path of a trace") from error
 
 
 def _mooncake(file: Path, lines: Iterable[str], seed: int) -> Trace:
     rng = random.Random(seed)
     parsed = [_mooncake_line(file, number, line) for number, line in enumerate(lines, 1)]
     if not parsed:
-        raise Problem(f"{file} holds no requests", "give another file")
+        raise Problem(f"{file} contains no requests", "use another file")
     times = sorted({request.at for request in parsed})
     step = {at: later - at for at, later in pairwise(times)}
     last = min(step.values(), default=1.0)
@@ -205,7 +208,7 @@ def _azure(file: Path, lines: Iterable[str], seed: int) -> Trace:
     begin: datetime | None = None
     for row in rows:
         try:
-            # seven digits of a second, of which Python takes six
+            # the fraction has seven digits, of which Python reads six
             told = datetime.fromisoformat(row["TIMESTAMP"][:26])
             begin = begin or told
             prompt, answer = int(row["ContextTokens"]), int(row["GeneratedTokens"])
@@ -215,7 +218,7 @@ def _azure(file: Path, lines: Iterable[str], seed: int) -> Trace:
             raise _bad_line(file, rows.line_num, what, "Azure's") from error
         requests.append(_checked(file, rows.line_num, Request(at, prompt, answer)))
     if not requests:
-        raise Problem(f"{file} holds no requests", "give another file")
+        raise Problem(f"{file} contains no requests", "use another file")
     ordered = _ordered(requests)
     return Trace(file.stem, ordered, ordered[-1].at + 1.0)
 
@@ -224,8 +227,8 @@ def _checked(file: Path, number: int, request: Request) -> Request:
     if not 0.0 <= request.at < math.inf:
         raise _bad_line(file, number, "it is before the first one", "sorted by time")
     if request.prompt_tokens < 1 or request.answer_tokens < 0:
-        raise _bad_line(file, number, "its lengths are no lengths", "Mooncake's or Azure's")
-    # an answer of nothing took its first step all the same
+        raise _bad_line(file, number, "its lengths are not valid", "Mooncake's or Azure's")
+    # an empty answer still took its first step
     return replace(request, answer_tokens=max(1, request.answer_tokens))
 
 

@@ -1,4 +1,4 @@
-"""What a simulation is given, and what came of it."""
+"""Input and results of a simulation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OverflowPool:
 
 @dataclass(frozen=True)
 class FleetSettings:
-    """One pool; times in seconds. At the begin `initial_replicas` serve, or `min_replicas`.
+    """One pool; times in seconds. At the start `initial_replicas` serve, or `min_replicas`.
 
     `batch_slo` is for batch requests, of which `batch_queue` may wait.
     """
@@ -45,7 +45,7 @@ class FleetSettings:
 
 @dataclass(frozen=True)
 class Sample:
-    """Replicas at a time: with a GPU, ready, and taking traffic; requests in the pool; and why."""
+    """Replicas at a time: with a GPU, ready, and active; requests in the pool; and the reason."""
 
     at: float
     paid: int
@@ -58,7 +58,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Result:
-    """`calls` in the order of arrival, `samples` one a second. `seconds`: until the last answer."""
+    """`calls` in the order of arrival, `samples` one per second. `seconds`: until the last
+    answer."""
 
     policy: str
     trace: Trace
@@ -74,7 +75,7 @@ class Result:
 
     @property
     def attainment(self) -> float:
-        """The share of all requests that the pool served within the SLO."""
+        """Return the share of all requests that the pool served within the SLO."""
         return sum(map(self.attained, self.calls)) / max(1, len(self.calls))
 
     def attained(self, call: Call) -> bool:

@@ -1,1 +1,1 @@
-"""What a model's weights cost, lose and gain: quantize, evaluate, speculate, plan. Offline."""
+"""Cost and quality of a model's weights: quantize, evaluate, speculate, plan. Offline."""

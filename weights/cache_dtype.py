@@ -1,9 +1,9 @@
-"""How vLLM stores a number of the KV cache, by the names of its kv_cache_dtype.
+"""Storage of a KV cache's numbers in vLLM, by the names of its kv_cache_dtype.
 
 From the sources of vLLM 0.32, below vllm/: config/cache.py `CacheDType` for the names;
-v1/attention/backends/triton_attn.py `customize_spec` for the bytes of a cache with scales: a
-`per_token_head` cache keeps a float32 beside the key and the value of each head and token, and
-4-bit numbers lie two in a byte. Other names (turboquant, nvfp4, ...) are not described here.
+v1/attention/backends/triton_attn.py `customize_spec` for the bytes of a cache with scales. A
+`per_token_head` cache stores a float32 next to the key and the value of each head and token, and
+two 4-bit numbers per byte. Other names (turboquant, nvfp4, ...) are not described here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FLOAT32_BYTES = 4
 
 @dataclass(frozen=True)
 class CacheDtype:
-    """`bits` of a number, `scale_bytes` beside each key and each value of a head."""
+    """`bits` of a number, `scale_bytes` next to each key and each value of a head."""
 
     name: str
     bits: int
@@ -26,11 +26,11 @@ class CacheDtype:
         return self.scale_bytes > 0
 
     def bytes_of(self, width: int) -> int:
-        """Of one key, value or latent of `width` numbers."""
+        """Return the bytes of one key, value or latent of `width` numbers."""
         return width * self.bits // 8 + self.scale_bytes
 
 
-# What `auto` is for a model of 16 bit.
+# `auto` for a 16-bit model.
 SIXTEEN_BIT_CACHE = CacheDtype("auto", 16)
 _DTYPES = (
     SIXTEEN_BIT_CACHE,
@@ -45,5 +45,5 @@ _DTYPES = (
     CacheDtype("int4_per_token_head", 4, _FLOAT32_BYTES),
 )
 CACHE_DTYPES = {dtype.name: dtype for dtype in _DTYPES}
-# What a plan can be made for.
+# Dtypes for which a plan can be made.
 PLANNED = ("auto", "fp8", "int8_per_token_head", "int4_per_token_head")

@@ -1,10 +1,10 @@
-"""Which attention kernels read which KV cache, on which GPU.
+"""Attention kernels by KV cache and GPU.
 
 From the sources of vLLM 0.32, below vllm/: `supported_kv_cache_dtypes` of
 v1/attention/backends/{flash_attn,flashinfer,triton_attn,flex_attention,cpu_attn}.py and of mla/.
-FlashAttention's FP8 begins with Hopper (fa_utils.py `flash_attn_supports_kv_cache_dtype`), Triton's
-with capability 8.9 (triton_attn.py `TritonAttentionImpl`). vLLM does not start with a backend that
-is named and does not read the cache (platforms/cuda.py `get_attn_backend_cls`).
+FlashAttention's FP8 requires Hopper (fa_utils.py `flash_attn_supports_kv_cache_dtype`), Triton's
+capability 8.9 (triton_attn.py `TritonAttentionImpl`). vLLM does not start with a configured backend
+that cannot read the cache (platforms/cuda.py `get_attn_backend_cls`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from weights.cache_dtype import CACHE_DTYPES
 from weights.finding import Device, EngineConfig, Finding, Model
 from weights.kernels import LEAST_FOR_BFLOAT16, LEAST_FOR_FP8, Capability
 
-# The only one that reads a cache with scales of each token and head.
+# The only backend that reads a cache with scales per token and head.
 TRITON = "TRITON_ATTN"
 _KEY = "engine_args.kv_cache_dtype"
 _FROM_HOPPER: Capability = (9, 0)
-# Backends -> the least capability with which each reads FP8; None: never.
+# Backends -> the minimum capability with which each reads FP8; None: never.
 _READS_FP8: Mapping[str, Capability | None] = {
     "FLASH_ATTN": _FROM_HOPPER,
     "FLASHINFER": LEAST_FOR_BFLOAT16,
@@ -46,13 +46,13 @@ def _with_scales(
         message = "vLLM's CPU build has no attention kernel that reads such a cache"
         yield Finding("kv cache", True, _KEY, named, message, "Write auto or fp8")
     elif model.shape.is_mla:
-        message = "no kernel of vLLM for the model's latent attention reads such a cache"
+        message = "vLLM's kernels for the model's latent attention cannot read such a cache"
         yield Finding("kv cache", True, _KEY, named, message, "Write auto")
     elif named.startswith("fp8") and capability < LEAST_FOR_FP8:
         message = f"vLLM's Triton kernels read no FP8 on the {device.name}, which has no FP8"
         yield Finding("kv cache", True, _KEY, named, message, "Write int8_per_token_head")
     elif backend not in ("", TRITON):
-        message = f"it reads no cache of {named}: of vLLM's backends only {TRITON} does"
+        message = f"it cannot read a cache of {named}: among vLLM's backends only {TRITON} can"
         remedy = f"Write {TRITON}, or leave it out"
         yield Finding("kv cache", True, key, backend, message, remedy)
 
@@ -62,12 +62,12 @@ def _fp8(
 ) -> Iterator[Finding]:
     key, backend = named_backend(engine)
     if capability < LEAST_FOR_BFLOAT16:
-        message = f"no attention kernel of vLLM reads an FP8 cache on the {device.name}"
+        message = f"vLLM has no attention kernel that reads an FP8 cache on the {device.name}"
         yield Finding("kv cache", True, _KEY, named, message, "Write auto")
         return
     least = _READS_FP8.get(backend, LEAST_FOR_BFLOAT16)
     if least is None or capability < least:
-        message = f"it reads no FP8 cache on the {device.name}"
+        message = f"it cannot read an FP8 cache on the {device.name}"
         yield Finding("kv cache", True, key, backend, message, "Leave it out, or write auto there")
     elif capability < LEAST_FOR_FP8:
         yield Finding(
@@ -75,14 +75,14 @@ def _fp8(
             False,
             _KEY,
             named,
-            f"the {device.name} has no FP8 arithmetic, and FlashAttention reads no such cache "
-            "there: vLLM falls back to FlashInfer, and does not start where that finds no nvcc",
-            "Write auto, or int8_per_token_head, unless the memory is worth more than the time",
+            f"the {device.name} has no FP8 arithmetic, and FlashAttention cannot read such a cache "
+            "there: vLLM falls back to FlashInfer, which does not start without nvcc",
+            "Write auto, or int8_per_token_head, unless memory matters more than speed",
         )
 
 
 def named_backend(engine: EngineConfig) -> tuple[str, str]:
-    """The attention backend that is named, and where; empty where vLLM chooses it."""
+    """Return the configured attention backend and its key; empty if vLLM chooses it."""
     if named := engine.args.get("attention_backend"):
         return "engine_args.attention_backend", str(named).upper()
     config = engine.args.get("attention_config")

@@ -1,11 +1,11 @@
-"""The text that shows a quantizer what the model will see.
+"""Calibration text, which represents the model's future input.
 
     .txt      one long text
     .jsonl    an object a line: `text`, `prompt`, chat `messages`, or the `turns` of a user
 
-All of it becomes one stream of tokens, conversations through the model's chat template; windows
-of equal length are taken from it, evenly spread. Nothing is drawn by chance, so the same file
-gives the same weights. A file that is no such thing is a `Problem` with its line.
+All of it becomes one stream of tokens, conversations through the model's chat template. Windows of
+equal length are taken from it, evenly spread. No choice is random, so the same file gives the same
+weights. An invalid file is a `Problem` with its line.
 """
 
 import json
@@ -27,7 +27,7 @@ def read_samples(file: Path) -> list[Sample]:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise Problem(
-            f"the calibration text {file} cannot be read: {error.strerror}", "name another file"
+            f"the calibration text {file} cannot be read: {error.strerror}", "choose another file"
         ) from error
     except UnicodeDecodeError as error:
         raise Problem(
@@ -49,7 +49,7 @@ def _sample(line: str, where: str) -> Sample:
     try:
         found: Any = json.loads(line)
     except ValueError as error:
-        raise Problem(f"{where} is no JSON: {error}", _REMEDY) from error
+        raise Problem(f"{where} is not JSON: {error}", _REMEDY) from error
     match found:
         case {"messages": [{"role": str(), "content": str()}, *_] as messages} if all(
             isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m
@@ -57,11 +57,11 @@ def _sample(line: str, where: str) -> Sample:
         ):
             return [{"role": str(m["role"]), "content": m["content"]} for m in messages]
         case {"turns": [str(first), *_]}:
-            # The answers between the turns are not in the file, so that later ones make no sense.
+            # The file has no answers between the turns, so later turns make no sense.
             return [{"role": "user", "content": first}]
         case {"text": str(text)} | {"prompt": str(text)} if text.strip():
             return text
-    raise Problem(f"{where} has none of the keys known here with text in it", _REMEDY)
+    raise Problem(f"{where} has no text in any of the known keys", _REMEDY)
 
 
 def token_windows(
@@ -70,13 +70,13 @@ def token_windows(
     count: int,
     length: int,
 ) -> list[list[int]]:
-    """At most `count` windows of `length` tokens; one shorter window if the text has no more."""
+    """Return at most `count` windows of `length` tokens; one shorter window if the text has no
+    more."""
     stream = [token for sample in samples for token in encode(sample)]
     if len(stream) < LEAST_TOKENS:
         raise Problem(
-            f"the calibration text has {len(stream)} tokens, and at least {LEAST_TOKENS} are"
-            " needed",
-            f"give it more text; {count * length} tokens are asked for",
+            f"the calibration text has {len(stream)} tokens, but needs at least {LEAST_TOKENS}",
+            f"add text; {count * length} tokens were requested",
         )
     length = min(length, len(stream))
     there = len(stream) // length

@@ -1,4 +1,4 @@
-"""Where 4-bit weights lose more than a perplexity shows."""
+"""Cautions: models that lose more in 4 bits than the perplexity shows."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator
 
 FEW_PARAMETERS = 1e9
-# Words of an id that mark what loses more: chains of reasoning, digits and syntax forgive no token.
+# Words in an id of models that lose more: in reasoning, digits and syntax, every wrong token
+# matters.
 _DELICATE = re.compile(r"distill|math|code|(?<![a-z0-9])r1(?![a-z0-9])", re.IGNORECASE)
 
 
 def four_bit_cautions(model: str, parameters: int) -> Iterator[str]:
-    """Of a model of that name and so many parameters: what to look at before 4 bits are served.
+    """Yield what to check before serving 4 bits, for a model of that name and number of parameters.
 
     The loss of the embedded model was measured (docs/benchmarks/weights.md).
     """

@@ -1,13 +1,13 @@
-"""The weights in a model's folder: how many bytes, of which types, and whether they are the same.
+"""The weights in a model's folder: their bytes, their types, and a digest.
 
-Only the headers of safetensors files are read, and samples of their tensors. A folder without
-such files, or with a damaged one, is a `Problem`.
+Only the headers of safetensors files are read, and samples of their tensors. A folder without such
+files, or with a damaged one, is a `Problem`.
 
-The digest covers config.json, each file's name, size and header (every tensor's name, type,
-shape and place), and of every tensor its first, middle and last 4 KiB. It costs milliseconds
-where a sum over 40 GB costs minutes of an engine's start, and it tells apart whatever a quantizer,
-a fine-tuning or a download makes anew, since these change all of a tensor. It is no seal against
-somebody who changes a few bytes in the middle of a large tensor on purpose.
+The digest covers config.json, and each file's name, size and header (every tensor's name, type,
+shape and place). It also covers the first, middle and last 4 KiB of every tensor. It costs
+milliseconds, where a sum over 40 GB costs minutes of an engine's start. It detects all changes of a
+quantizer, a fine-tuning or a download, since these change all of a tensor. It does not protect
+against a deliberate change of a few bytes in the middle of a large tensor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from common.errors import Problem
 
 SAMPLE = 4096
 LENGTH_BYTES = 8
-# of a header, by the format's own reference implementation
+# maximum of the format's reference implementation, in bytes
 LARGEST_HEADER = 100_000_000
 
 
@@ -29,7 +29,7 @@ def weight_files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise Problem(
-            f"{folder} has no *.safetensors file", "name the folder of a model in that format"
+            f"{folder} has no *.safetensors file", "pass the folder of a model in that format"
         )
     return files
 
@@ -39,7 +39,7 @@ def weight_bytes(folder: Path) -> int:
 
 
 def weights_digest(folder: Path) -> str:
-    """Hexadecimal; equal for equal weights, whatever the folder is called."""
+    """Return a hexadecimal digest; equal for equal weights, regardless of the folder's name."""
     digest = hashlib.sha256()
     config = folder / "config.json"
     if config.is_file():
@@ -58,20 +58,20 @@ def weights_digest(folder: Path) -> str:
 
 
 def _add(digest: Any, *parts: bytes) -> None:
-    """With its length, so that no two lists of parts give one digest."""
+    """Add a part with its length, so that no two lists of parts give one digest."""
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
 
 
 def _sampled(begin: int, end: int) -> list[int]:
-    """Where samples of a tensor that takes these bytes begin."""
+    """Return where samples of a tensor with these bytes start."""
     last = max(begin, end - SAMPLE)
     return sorted({begin, begin + (last - begin) // 2, last})
 
 
 def _header(file: BinaryIO, path: Path) -> tuple[bytes, dict[str, dict[str, Any]]]:
-    """As it stands in the file, and its tensors."""
+    """Return the header as stored in the file, and its tensors."""
     try:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         raw = file.read(min(length, LARGEST_HEADER))
@@ -80,6 +80,6 @@ def _header(file: BinaryIO, path: Path) -> tuple[bytes, dict[str, dict[str, Any]
             raise ValueError
     except (ValueError, AttributeError, TypeError) as error:
         raise Problem(
-            f"{path} is not a whole safetensors file", "make or download the model again"
+            f"{path} is not a whole safetensors file", "build or download the model again"
         ) from error
     return raw, tensors

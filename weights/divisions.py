@@ -1,11 +1,11 @@
-"""What must divide what: heads, widths and quantization groups by the tensor-parallel degree.
+"""Divisibility of heads, widths and quantization groups by the tensor-parallel degree.
 
-As vLLM 0.32 has it, below vllm/: config/model.py `verify_with_parallel_config` (heads),
+As in vLLM 0.32, below vllm/: config/model.py `verify_with_parallel_config` (heads),
 model_executor/layers/linear.py `QKVParallelLinear` (key heads: split, or copied a whole number of
 times) and `divide`, distributed/utils.py `verify_group_size_divides_partition`, and
 model_executor/layers/quantization/utils/fp8_utils.py `validate_fp8_block_shape`. Vocabularies are
-padded. Experts whose groups do not come out even are served by a slower kernel
-(marlin_utils.py `check_moe_marlin_supports_config`).
+padded. Experts with uneven groups use a slower kernel (marlin_utils.py
+`check_moe_marlin_supports_config`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weights.kernels import Stored, config_groups
 from weights.model_shape import Linear, ModelShape
 
 _DEGREES = range(1, 65)
-# The names that formats give to the list of layers that are not quantized.
+# Names of the list of unquantized layers, in the formats.
 _LEFT_OUT = ("ignore", "modules_to_not_convert", "ignored_layers")
 _TENSOR_PARALLEL = "engine_args.tensor_parallel_size"
 
@@ -34,19 +34,19 @@ def dimension_findings(model: Model, engine: EngineConfig) -> Iterator[Finding]:
         remedy = f"Use one of {', '.join(map(str, degrees(model, engine)))}"
         yield Finding("dimensions", True, _TENSOR_PARALLEL, degree, uneven, remedy)
     elif split := _experts_split(model, engine):
-        message = f"{split}: vLLM takes a slower kernel for the experts"
+        message = f"{split}: vLLM uses a slower kernel for the experts"
         remedy = "Lower it, or set enable_expert_parallel: true"
         yield Finding("slow kernel", False, _TENSOR_PARALLEL, degree, message, remedy)
 
 
 def degrees(model: Model, engine: EngineConfig) -> list[int]:
-    """The first few tensor-parallel degrees that the model can be split into."""
+    """Return the first few tensor-parallel degrees that the model can be split into."""
     fit = [n for n in _DEGREES if uneven_over(model, replace(engine, tensor_parallel=n)) is None]
     return fit[:8]
 
 
 def uneven_over(model: Model, engine: EngineConfig) -> str | None:
-    """What does not come out even, in words; None where everything does."""
+    """Return a description of what does not divide evenly; None if everything does."""
     shape, degree = model.shape, engine.tensor_parallel
     if shape.heads % degree:
         return f"does not divide the model's {shape.heads} attention heads"
@@ -98,7 +98,7 @@ def _words(name: str, whole: int, part: int, group: int, degree: int) -> str:
     share = (
         f"leaves {part} of {name}'s {whole} to a GPU, which" if degree > 1 else f"{name}'s {whole}"
     )
-    tail = "is no multiple of" if degree > 1 else "inputs are no multiple of"
+    tail = "is not a multiple of" if degree > 1 else "inputs are not a multiple of"
     return f"{share} {tail} the quantization's groups of {group}"
 
 
@@ -109,14 +109,15 @@ def _experts_split(model: Model, engine: EngineConfig) -> str | None:
     for stored in model.stored:
         if stored.group > 0 and stored.weights.startswith("int") and width // degree % stored.group:
             return (
-                f"{width // degree} of an expert's width of {width} on each GPU is no multiple of "
+                f"{width // degree} of an expert's width of {width} on each GPU is not a "
+                "multiple of "
                 f"the quantization's groups of {stored.group}"
             )
     return None
 
 
 def _quantized(shape: ModelShape) -> Iterator[Linear]:
-    """The projections that are quantized for certain."""
+    """Return the projections that are certainly quantized."""
     quantization: Mapping[str, Any] = shape.quantization or {}
     if _targets_some(quantization):
         return
@@ -130,7 +131,7 @@ def _quantized(shape: ModelShape) -> Iterator[Linear]:
 
 
 def _may_mean(entry: str, name: str) -> bool:
-    """Whether an entry of the list of layers left out may be about layers such as `name`."""
+    """Return whether an entry of the list of excluded layers may concern layers such as `name`."""
     if entry.startswith("re:"):
         try:
             return re.match(entry[3:], name) is not None
@@ -140,7 +141,7 @@ def _may_mean(entry: str, name: str) -> bool:
 
 
 def _targets_some(quantization: Mapping[str, Any]) -> bool:
-    """Whether formats are given to layers by their names."""
+    """Return whether formats are assigned to layers by their names."""
     each = config_groups(quantization)
     named = any(group.get("targets") not in (None, ["Linear"]) for group in each)
     return named or len(each) > 1 or bool(quantization.get("dynamic"))

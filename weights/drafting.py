@@ -1,8 +1,9 @@
-"""Whether speculative decoding pays, with what, how many tokens a step and up to which batch size.
+"""Whether speculative decoding pays, with which draft, how many tokens a step, and up to which
+batch size.
 
-A step that drafts k tokens runs the draft k times and checks k + 1 tokens of each sequence in one
-pass of the model, by the roofline. While that pass waits for memory the check is nearly free; in
-larger batches it computes, and what was drafted in vain is lost time.
+A step that drafts k tokens runs the draft k times. It checks k + 1 tokens of each sequence in one
+pass of the model, by the roofline. While that pass waits for memory, the check is nearly free. In
+larger batches it is limited by computation, and rejected drafts are lost time.
 """
 
 from __future__ import annotations
@@ -17,29 +18,33 @@ from weights.speculation import expected_tokens
 
 Method = Literal["ngram", "eagle3", "draft_model"]
 
-# Assumed until it is measured: the share of drafts that are right, in the range that Leviathan et
-# al. (arXiv 2211.17192) report for small drafts.
+# Assumed until it is measured: the acceptance rate of drafts, in the range that Leviathan et al.
+# (arXiv 2211.17192) report for small drafts.
 DRAFTS_ACCEPTED = 0.6
 MOST_DRAFTED = 8
 WORTH_DRAFTING = 1.05
 # vLLM 0.32 runs a draft model's passes without CUDA graphs (standalone_ar/speculator.py). Assumed:
-# a dozen kernels a layer, 20 microseconds of Python and launch each.
+# a dozen kernels per layer, each with 20 microseconds of Python and launch.
 EAGER_LAYER_S = 240e-6
-# n-grams are looked up on the host, and vLLM then schedules no step ahead: assumed, once a step.
+# n-grams are looked up on the host, and vLLM then does not schedule a step ahead: assumed, per
+# step.
 LOOKUP_S = 1e-3
 
 
 @dataclass(frozen=True)
 class DraftEngine:
-    """What guesses: n-grams of the request's own text, an EAGLE-3 head of the model, or a smaller
-    model. `model` is its id or path, `engine` its layers on the model's GPUs; None for n-grams."""
+    """The source of drafts: n-grams of the request's text, an EAGLE-3 head of the model, or a
+    smaller model.
+
+    `model` is its id or path, `engine` its layers on the model's GPUs; None for n-grams.
+    """
 
     method: Method
     model: str | None = None
     engine: RooflineEngine | None = None
 
     def passes_s(self, drafted: int, batch: int, context: float) -> float:
-        """Seconds that a step with so many drafted tokens takes beside its check."""
+        """Return the seconds of a step with `drafted` drafted tokens, without its check."""
         if self.engine is None:
             return LOOKUP_S
         one = decode_step_s(self.engine, batch, context) - STEP_S
@@ -49,13 +54,13 @@ class DraftEngine:
 
     @property
     def weight_bytes(self) -> int:
-        """On each GPU."""
+        """Return the bytes of its weights on each GPU."""
         engine = self.engine
         return weight_bytes(engine.shape, engine.precision, engine.tp) if engine else 0
 
     @property
     def kv_token_bytes(self) -> int:
-        """Of one token's KV cache, on each GPU."""
+        """Return the bytes of one token's KV cache, on each GPU."""
         engine = self.engine
         return kv_bytes_of(engine.shape, 1, engine.cache, engine.tp) if engine else 0
 
@@ -63,7 +68,8 @@ class DraftEngine:
 def draft_of(
     engine: RooflineEngine, method: Method, model: str | None, shape: ModelShape | None
 ) -> DraftEngine:
-    """`shape` is the draft's own; a head's may be unknown: one layer like the model's."""
+    """Return the draft. `shape` is the draft's; a head's may be unknown: one layer like the
+    model's."""
     if method == "ngram":
         return DraftEngine("ngram")
     like_the_model = replace(engine.shape, layers=1, is_eagle3_head=method == "eagle3")
@@ -73,9 +79,11 @@ def draft_of(
 
 @dataclass(frozen=True)
 class DraftPlan:
-    """`drafted` tokens a step, in batches of up to `up_to` sequences. `speedup` of decoding one
-    sequence, and `at_load` of the batch that is planned for (1: not drafted there), where the
-    share `accepted` of drafts is right."""
+    """A plan: `drafted` tokens a step, in batches of up to `up_to` sequences.
+
+    `speedup` of decoding one sequence, and `at_load` of the planned batch (1: not drafted there),
+    if the share `accepted` of drafts is right.
+    """
 
     draft: DraftEngine
     drafted: int
@@ -85,8 +93,8 @@ class DraftPlan:
     accepted: float
 
     def speculative_config(self, tp: int, most_sequences: int) -> dict[str, Any]:
-        """vLLM's. Some batch size has no drafts, the largest at least: vLLM captures full CUDA
-        graphs for the numbers that are named alone, and speculation may be switched off."""
+        """Return vLLM's config. At least the largest batch size has no drafts: vLLM captures full
+        CUDA graphs only for the configured numbers, and speculation may be switched off."""
         up_to = max(1, min(self.up_to, most_sequences - 1))
         sizes = [[1, up_to, self.drafted]]
         if up_to < most_sequences:
@@ -110,14 +118,15 @@ class _Gain:
     accepted: float
 
     def of(self, batch: int, drafted: int) -> float:
-        """Times as fast as without drafts."""
+        """Return the speedup over decoding without drafts."""
         plain = decode_step_s(self.engine, batch, self.context)
         checked = decode_step_s(self.engine, batch, self.context, drafted + 1)
         whole = checked + self.draft.passes_s(drafted, batch, self.context)
         return expected_tokens(self.accepted, drafted) * plain / whole
 
     def up_to(self, drafted: int, most: int) -> int:
-        """The largest batch before the first at which it does not pay; 0 where it never does."""
+        """Return the largest batch before the first at which it does not pay; 0 if it never
+        does."""
         pays = (self.of(batch, drafted) >= WORTH_DRAFTING for batch in range(1, most + 1))
         return next((batch for batch, does in enumerate(pays) if not does), most)
 
@@ -131,8 +140,12 @@ def planned_draft(
     context: float,
     accepted: float = DRAFTS_ACCEPTED,
 ) -> DraftPlan | None:
-    """The length that gains most over all batches up to `batch`, the load's; None where drafting
-    does not pay for a single sequence. `most` sequences are in a batch; `context` tokens each."""
+    """Return the draft length with the largest gain over all batches up to `batch`, that of the
+    load.
+
+    None if drafting does not pay for a single sequence. `most` sequences are in a batch; `context`
+    tokens each.
+    """
     gain = _Gain(engine, draft, context, accepted)
 
     def gained(drafted: int) -> float:

@@ -1,10 +1,10 @@
-"""A draft model made of a model's own first layers: same tokenizer, embeddings, norm and head.
+"""A draft model from a model's first layers, with the same tokenizer, embeddings, norm and head.
 
     python -m weights.drafts MODEL LAYERS FOLDER
 
-Bytes are copied as they are, so a layer keeps its dtype and its quantization, and neither torch
-nor the memory of the model is needed. FOLDER appears whole, in one rename, or not at all. Such a
-draft is nearly free to make and often wrong: `antefix tune-speculation` tells whether it pays.
+Bytes are copied unchanged, so a layer keeps its dtype and its quantization, and neither torch nor
+the memory of the model is needed. FOLDER is created complete, in one rename, or not at all. Such a
+draft is nearly free to create and often wrong: `antefix tune-speculation` measures whether it pays.
 """
 
 import json
@@ -23,7 +23,7 @@ WEIGHTS = "model.safetensors"
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 _KEPT_SUFFIXES = {".json", ".jinja", ".txt", ".model", ".tiktoken", ".py"}
 _NOT_KEPT = ("*.index.json", "antefix-evaluation.json")
-# one entry a layer, where a model has them
+# lists with one entry per layer, in models that have them
 _LISTS_BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers")
 
 
@@ -39,24 +39,25 @@ class _Stored:
 
 
 def first_layers(model: Path, layers: int, folder: Path) -> None:
-    """Writes to `folder`, which must not exist, the model in `model` with `layers` layers.
+    """Write the model in `model` with only its first `layers` layers to `folder`, which must not
+    exist.
 
-    Raises Problem for a model that cannot be cut so, OSError where the disk refuses.
+    Raises Problem for a model that cannot be cut like this, OSError for errors of the disk.
     """
     config = _config(model)
     whole = config["num_hidden_layers"]
     if not 1 <= layers < whole:
         raise Problem(
             f"a draft of {layers} layers cannot be made of a model with {whole}",
-            f"name 1 to {whole - 1}",
+            f"choose 1 to {whole - 1}",
         )
     if folder.exists():
-        raise Problem(f"{folder} is there already", "remove it, or name another folder")
+        raise Problem(f"{folder} already exists", "remove it, or choose another folder")
     kept = {name: one for name, one in _tensors(model).items() if _layer_of(name) < layers}
     if not any(_LAYER.search(name) for name in kept):
         raise Problem(
-            f"{model} names its layers in a way that is not known here",
-            "only weights called ...layers.<number>... can be cut; take a draft model instead",
+            f"{model} names its layers in an unknown way",
+            "only weights called ...layers.<number>... can be cut; use a draft model instead",
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -77,11 +78,11 @@ def _config(model: Path) -> dict[str, Any]:
         config: dict[str, Any] = json.loads(file.read_text())
     except OSError as error:
         raise Problem(
-            f"{file} cannot be read: {error.strerror}", "name a model's folder"
+            f"{file} cannot be read: {error.strerror}", "pass a model's folder"
         ) from error
     if not isinstance(config.get("num_hidden_layers"), int):
         raise Problem(
-            f"{file} has no num_hidden_layers", "only plain text models can be cut; take a draft"
+            f"{file} has no num_hidden_layers", "only plain text models can be cut; use a draft"
         )
     return config
 
@@ -94,7 +95,7 @@ def _cut(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
 def _tensors(model: Path) -> dict[str, _Stored]:
     files = sorted(model.glob("*.safetensors"))
     if not files:
-        raise Problem(f"{model} holds no *.safetensors", "name a folder with such weights")
+        raise Problem(f"{model} contains no *.safetensors", "pass a folder with such weights")
     return {name: stored for file in files for name, stored in _tensors_of(file)}
 
 
@@ -109,7 +110,7 @@ def _tensors_of(file: Path) -> Iterator[tuple[str, _Stored]]:
 
 
 def _layer_of(name: str) -> int:
-    """-1 for what belongs to no layer."""
+    """Return the layer of a tensor; -1 for a tensor outside of layers."""
     found = _LAYER.search(name)
     return int(found[1]) if found else -1
 
@@ -126,7 +127,7 @@ def _write(tensors: Mapping[str, _Stored], target: Path) -> None:
         }
         offset += size
     text = json.dumps(header).encode()
-    # readers map the file: values begin where 8 divides the address
+    # readers map the file, so values start at a multiple of 8
     text += b" " * (-len(text) % 8)
     with target.open("wb") as out:
         out.write(len(text).to_bytes(8, "little") + text)
@@ -140,13 +141,14 @@ def _copy(source: Any, out: Any, size: int) -> None:
     while size > 0:
         part = source.read(min(size, 1 << 24))
         if not part:
-            raise Problem(f"{source.name} ends too early", "copy or download it again")
+            raise Problem(f"{source.name} is truncated", "copy or download it again")
         out.write(part)
         size -= len(part)
 
 
 def _companions(model: Path) -> Iterator[Path]:
-    """Tokenizer, chat template and configurations; no sums, which are of the whole model."""
+    """Return tokenizer, chat template and configurations, without sums, which are those of the
+    whole model."""
     for file in sorted(model.iterdir()):
         named_out = any(file.match(pattern) for pattern in _NOT_KEPT)
         if file.is_file() and file.suffix in _KEPT_SUFFIXES and not named_out:

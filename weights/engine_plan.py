@@ -1,7 +1,7 @@
-"""What the planner expects of one engine that is configured already: cache, speed, attention.
+"""The plan of a configured engine: cache, speed, attention.
 
-vLLM 0.32 chooses FlashAttention below Blackwell for caches of 16 bit
-(vllm/platforms/cuda.py `_get_backend_priorities`), and Triton's for caches with scales.
+vLLM 0.32 chooses FlashAttention below Blackwell for caches of 16 bit (vllm/platforms/cuda.py
+`_get_backend_priorities`), and Triton's for caches with scales.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from weights.memory import BF16, FP8, Precision, budget_of, kv_tokens
 from weights.roofline import RooflineEngine
 from weights.sizing import MOST_SEQUENCES, STEP_TOKENS, stored_precision
 
-# FlashAttention's largest head; above it vLLM takes another backend.
+# FlashAttention's largest head dimension; above it vLLM uses another backend.
 _LARGEST_HEAD = 256
-# Where FlashInfer comes first.
+# From this capability on, vLLM prefers FlashInfer.
 _BLACKWELL = (10, 0)
 
 
 @dataclass(frozen=True)
 class EnginePlan:
-    """`kv_tokens` fit in the cache of one replica; `roofline` predicts its times. None: that is not
-    planned, and `no_kv_tokens` or `no_roofline` says why. `attention`: the backend that vLLM should
-    choose, empty where nothing is expected. `is_quantized`: None where the model is not known."""
+    """Expectations. `kv_tokens` fit in the cache of one replica; `roofline` predicts its times.
+
+    None: it is not planned, and `no_kv_tokens` or `no_roofline` is the reason. `attention`: the
+    backend that vLLM should choose, empty if unknown. `is_quantized`: None if the model is unknown.
+    """
 
     kv_tokens: int | None = None
     no_kv_tokens: str = ""
@@ -40,15 +42,15 @@ class EnginePlan:
 
 
 def engine_plan(model: Model, engine: EngineConfig, device: Device | None) -> EnginePlan:
-    """`engine.args` should name the dtype that the engine computes in; `device` None: not known."""
+    """Return the plan. `engine.args` should set the dtype of the engine; `device` None: unknown."""
     plan = EnginePlan(is_quantized=bool(model.method or engine.quantization))
     cache = cache_dtype_of(engine)
     if cache is None or device is None:
         named = f"a KV cache of {engine.args.get('kv_cache_dtype')} is not planned"
-        why = named if device else "its GPU is not known"
+        why = named if device else "its GPU is unknown"
         return replace(plan, no_kv_tokens=why, no_roofline=why)
     if device.capability is None:
-        plan = replace(plan, no_roofline="the planner knows no CPU's speed")
+        plan = replace(plan, no_roofline="the planner has no speeds of CPUs")
         if (reserved := reserved_for_cache(engine, device)) is None:
             return replace(plan, no_kv_tokens="VLLM_CPU_KVCACHE_SPACE is not set")
         tokens = kv_tokens(model.shape, reserved[1], cache, tp=engine.tensor_parallel)
@@ -60,7 +62,7 @@ def engine_plan(model: Model, engine: EngineConfig, device: Device | None) -> En
     attention = _attention(model, engine, roofline.gpu, cache)
     plan = replace(plan, roofline=roofline, attention=attention)
     if engine.speculation.get("method") != "ngram" and engine.speculation:
-        return replace(plan, no_kv_tokens="memory is not planned beside a draft's weights")
+        return replace(plan, no_kv_tokens="memory is not planned together with a draft's weights")
     return replace(plan, kv_tokens=_gpu_tokens(roofline, engine, device))
 
 

@@ -1,4 +1,4 @@
-"""A measured figure and how sure it is."""
+"""A measured figure and its uncertainty."""
 
 from dataclasses import dataclass
 

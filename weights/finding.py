@@ -1,4 +1,4 @@
-"""What a check of weights against an engine's arguments looks at, and what it finds."""
+"""Input and results of a check of weights against an engine's arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SPELLINGS = {"half": "float16", "float": "float32"}
 
 @dataclass(frozen=True)
 class Finding:
-    """`key` leads from the pool to what is at fault, dots between; `refuses`: it cannot work."""
+    """A finding. `key` leads from the pool to the fault, with dots; `refuses`: it cannot work."""
 
     rule: Rule
     refuses: bool
@@ -39,8 +39,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Model:
-    """`bytes`: of its weight files, None where they are not here. `knows_all`: whether there can
-    be no more files that say how it is quantized."""
+    """A model. `bytes`: the size of its weight files, None if they are not on this machine.
+
+    `knows_all`: whether no other files can describe its quantization.
+    """
 
     name: str
     shape: ModelShape
@@ -49,7 +51,7 @@ class Model:
 
     @property
     def method(self) -> str:
-        """The checkpoint's quant_method; empty where it is not quantized."""
+        """The checkpoint's quant_method; empty if it is not quantized."""
         return str((self.shape.quantization or {}).get("quant_method", "")).lower()
 
     @property
@@ -59,7 +61,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Device:
-    """What a replica runs on. `capability` None: CPUs. `memory_bytes` None: not known."""
+    """The device of a replica. `capability` None: CPUs. `memory_bytes` None: unknown."""
 
     name: str
     capability: Capability | None
@@ -68,7 +70,7 @@ class Device:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """An engine's arguments, by vLLM's own names, and its environment."""
+    """An engine's arguments, by vLLM's names, and its environment."""
 
     args: Mapping[str, Any]
     env: Mapping[str, str]
@@ -81,22 +83,22 @@ class EngineConfig:
 
     @property
     def dtype(self) -> str:
-        """Empty where vLLM takes the model's."""
+        """The dtype; empty if vLLM uses the model's."""
         named = str(self.args.get("dtype") or "auto")
         return "" if named == "auto" else _SPELLINGS.get(named, named)
 
     @property
     def max_model_len(self) -> int | None:
-        """Tokens; None where it is the model's own, or what fits."""
+        """The maximum context in tokens; None for the model's, or what fits."""
         return _tokens(self.args.get("max_model_len"))
 
     @property
     def fits_its_context(self) -> bool:
-        """Whether vLLM shortens the context to what the memory holds."""
+        """Whether vLLM shortens the context to fit the memory."""
         return str(self.args.get("max_model_len")) in ("-1", "auto")
 
     def context(self, shape: ModelShape) -> int | None:
-        """The longest request in tokens, prompt and answer; None where nobody knows yet."""
+        """Return the longest request in tokens, prompt and answer; None if it is not known yet."""
         if self.fits_its_context:
             return None
         return self.max_model_len or shape.max_context
@@ -109,7 +111,7 @@ class EngineConfig:
 
 
 def _tokens(value: Any) -> int | None:
-    """vLLM also reads 32k as 32,000 and 32K as 32,768."""
+    """Return the tokens. vLLM also reads 32k as 32,000 and 32K as 32,768."""
     text = str(value)
     if text[-1:] in ("k", "K") and text[:-1].isdecimal():
         return int(text[:-1]) * (1000 if text[-1] == "k" else 1024)

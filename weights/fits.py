@@ -1,9 +1,9 @@
 """Whether a model's weights and the smallest useful KV cache, one request's, fit a replica.
 
-A draft's weights and KV cache are added; those of a head (EAGLE and the like) without its tables of
-tokens, which it may share with the model. What is counted is less than what vLLM takes, so that
-what is refused cannot work: layers that are left in 16 bit are not added, and blocks are not
-rounded up. vLLM's own check: v1/core/kv_cache_utils.py `_check_enough_kv_cache_memory`.
+A draft's weights and KV cache are added; those of a head (EAGLE and the like) without its token
+tables, which it may share with the model. The sum is below vLLM's use, so that rejected
+configurations cannot work: layers in 16 bit are not added, and blocks are not rounded up. vLLM's
+check: v1/core/kv_cache_utils.py `_check_enough_kv_cache_memory`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from weights.memory import (
     weight_bytes,
 )
 
-# vLLM's own default of --gpu-memory-utilization.
+# vLLM's default of --gpu-memory-utilization.
 UTILIZATION = 0.92
-# Of a step and of a batch, where the fleet file says nothing: vLLM's smallest.
+# vLLM's smallest defaults, for a step and a batch, if the fleet file sets none.
 _STEP_TOKENS, _SEQUENCES = 2048, 128
 _SMALLER = "use fewer bits (antefix quantize) or a GPU with more memory"
 _BLOCK = 16
@@ -42,7 +42,7 @@ _DRAFT_KEY = "engine_args.speculative_config.model"
 
 @dataclass(frozen=True)
 class _Need:
-    """Bytes of one GPU, at least. `kv`: of one request of `context` tokens; `kv_token`: of one."""
+    """Minimum bytes of one GPU. `kv`: of one request of `context` tokens; `kv_token`: of one."""
 
     weights: int = 0
     kv: int = 0
@@ -57,7 +57,7 @@ class _Need:
 def memory_findings(
     model: Model, engine: EngineConfig, device: Device, draft: Model | None = None
 ) -> Iterator[Finding]:
-    """`draft`: the model or head that drafts, where its config is known."""
+    """Yield findings about memory. `draft`: the draft model or head, if its config is known."""
     cache = cache_dtype_of(engine)
     context = engine.context(model.shape)
     if cache is None or context is None:
@@ -93,24 +93,24 @@ def memory_findings(
             "engine_args.max_model_len",
             engine.max_model_len,
             f"{_gib(whole.weights)} of weights, {_gib(whole.kv)} of KV cache for one request and "
-            f"what a step works with are likely {_gib(over)} more than the {_gib(usable)} of the "
-            f"{device.name}",
-            "Lower it, or use more GPUs: antefix plan says what fits",
+            f"a step's working memory likely exceed the {_gib(usable)} of the {device.name} by "
+            f"{_gib(over)}",
+            "Lower it, or use more GPUs: antefix plan shows what fits",
         )
 
 
 def memory_unknown(model: Model, engine: EngineConfig, device: Device) -> str | None:
-    """Why `memory_findings` cannot look, in words; None where it does or nothing is to be seen."""
+    """Return why `memory_findings` cannot check; None if it can, or has nothing to check."""
     if engine.context(model.shape) is None:
         return None
     if cache_dtype_of(engine) is None:
-        return f"the size of a KV cache of {engine.args.get('kv_cache_dtype')} is not known"
+        return f"the size of a KV cache of {engine.args.get('kv_cache_dtype')} is unknown"
     if device.capability is None or reserved_for_cache(engine, device) is not None:
         return None
     if device.memory_bytes is None:
-        return f"that of the {device.name} is not known"
+        return f"that of the {device.name} is unknown"
     if weight_bytes_of(model, engine) is None:
-        return f"the size of {model.name} as it is quantized is not known"
+        return f"the quantized size of {model.name} is unknown"
     return None
 
 
@@ -125,7 +125,8 @@ def _too_heavy(
         True,
         "model",
         model.name,
-        f"its weights take {_gib(weights)} of each GPU, and vLLM may use {_gib(usable)} of the "
+        f"its weights take {_gib(weights)} of each GPU, but vLLM may use only {_gib(usable)} of "
+        "the "
         f"{device.name}",
         remedy[0].upper() + remedy[1:],
     )
@@ -140,8 +141,8 @@ def _too_long(engine: EngineConfig, context: int, need: _Need, room: tuple[str, 
         True,
         "engine_args.max_model_len",
         engine.max_model_len,
-        f"the KV cache of one request of {context} tokens takes {_gib(need.kv)}, and there is "
-        f"{_gib(left)} ({words})",
+        f"the KV cache of one request of {context} tokens takes {_gib(need.kv)}, but only "
+        f"{_gib(left)} are left ({words})",
         f"{remedy}, or give it more memory",
     )
 
@@ -154,13 +155,13 @@ def _no_room_for_draft(draft: Model, drafts: _Need, own: _Need, usable: int) -> 
         _DRAFT_KEY,
         draft.name,
         f"its weights take {_gib(drafts.weights)} of each GPU and its KV cache {_gib(drafts.kv)} "
-        f"for one request, and the model leaves {_gib(left)}",
-        "Take a smaller draft, or method: ngram, or lower max_model_len",
+        f"for one request, but the model leaves {_gib(left)}",
+        "Use a smaller draft or method: ngram, or lower max_model_len",
     )
 
 
 def _draft_need(draft: Model, engine: EngineConfig, context: int, cache: CacheDtype) -> _Need:
-    """The stage that drafts has all of it, so stages do not divide it."""
+    """Return a draft's needs. The stage that drafts has all of it, so stages do not divide it."""
     degree = engine.speculation.get("draft_tensor_parallel_size")
     tp = degree if isinstance(degree, int) and degree > 0 else engine.tensor_parallel
     shape = draft.shape
@@ -173,13 +174,15 @@ def _draft_need(draft: Model, engine: EngineConfig, context: int, cache: CacheDt
 
 
 def is_a_head(draft: Model) -> bool:
-    """Whether vLLM takes it for EAGLE, MTP or the like, which draft from the model's own states."""
+    """Return whether vLLM treats the draft as EAGLE, MTP or the like, which draft from the model's
+    hidden states."""
     words = f"{draft.name} {draft.shape.architecture}".lower()
     return any(kind in words for kind in ("eagle", "mtp", "medusa", "speculator", "dflash"))
 
 
 def weight_bytes_of(model: Model, engine: EngineConfig) -> int | None:
-    """Of one GPU, at least; once loaded, where vLLM quantizes them layer by layer as they load."""
+    """Return at least the weight bytes of one GPU; after loading, if vLLM quantizes them layer by
+    layer while it loads."""
     shape, share = model.shape, engine.tensor_parallel * engine.pipeline_parallel
     if (loaded := _precisions_while_loading(model, engine)) is not None:
         linears, experts = loaded
@@ -197,7 +200,8 @@ def weight_bytes_of(model: Model, engine: EngineConfig) -> int | None:
 def _precisions_while_loading(
     model: Model, engine: EngineConfig
 ) -> tuple[Precision, Precision] | None:
-    """Of the linear layers and of the experts; None where vLLM quantizes nothing as it loads."""
+    """Return the precisions of linear layers and of experts; None if vLLM does not quantize while
+    it loads."""
     if model.method:
         return None
     if engine.quantization in WHILE_LOADING:
@@ -219,13 +223,13 @@ def _precision(model: Model, engine: EngineConfig) -> Precision | None:
 
 
 def cache_dtype_of(engine: EngineConfig) -> CacheDtype | None:
-    """Of the KV cache; None where it is of a kind that is not known here."""
+    """Return the dtype of the KV cache; None if it is unknown."""
     named = str(engine.args.get("kv_cache_dtype") or "auto")
     return CACHE_DTYPES.get((engine.dtype or "bfloat16") if named == "auto" else named)
 
 
 def reserved_for_cache(engine: EngineConfig, device: Device) -> tuple[str, int] | None:
-    """The bytes that the fleet file sets aside for the cache, and where it says so."""
+    """Return the bytes that the fleet file reserves for the cache, and their key."""
     given = engine.args.get("kv_cache_memory_bytes")
     if isinstance(given, int):
         return "kv_cache_memory_bytes", given

@@ -1,17 +1,17 @@
-"""The GPUs a plan can be made for: what their makers state, dense, without sparsity.
+"""GPUs for plans, with the makers' figures for dense operations, without sparsity.
 
 By NVIDIA:
 - A100, H100 (SXM), H200, L4, L40S: their datasheets at nvidia.com/en-us/data-center/. A100s are SXM
-  modules but for the PCIe card, whose link is PCIe 4.0's; bridges join two cards at NVLink's 300
+  modules except the PCIe card, whose link is PCIe 4.0's; bridges join two cards at NVLink's 300
 - B200: an eighth of an HGX B200 board, half of the figures with sparsity; its bandwidth as its
   driver has it (github.com/pytorch/ao/pull/4002, 2026-03-05)
 - A10G, which only Amazon has: baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference
 
-`memory_bytes` is what the driver reports, in MiB by nvidia-smi, not the label's gigabytes
-(github.com/modal-labs/modal-client/pull/2797, 2025-01-23; B200 by
-github.com/NVIDIA/TensorRT-LLM/issues/10278). Prices are US dollars for an hour on demand, the
-middle of what specialised clouds asked in May 2026 (mercatus-ai.com/blog/cloud-gpu-pricing); where
-that says nothing there is none.
+`memory_bytes` is the memory that the driver reports, in MiB by nvidia-smi, not the label's
+gigabytes (github.com/modal-labs/modal-client/pull/2797, 2025-01-23; B200 by
+github.com/NVIDIA/TensorRT-LLM/issues/10278). Prices are USD for an hour on demand: the middle of
+the prices of specialised clouds in May 2026 (mercatus-ai.com/blog/cloud-gpu-pricing), if it has
+one.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ GIGA = 1e9
 
 @dataclass(frozen=True)
 class Gpu:
-    """Rates are bytes and operations a second; `link` is one direction between two GPUs of a node.
+    """Rates are bytes and operations per second; `link` is one direction between two GPUs of a
+    node.
 
-    `flops` holds what vLLM has fast kernels for: "bf16", and "int8" and "fp8" where it has them;
-    for INT8 on Blackwell it has none.
+    `flops` lists the types with fast kernels in vLLM: "bf16", and "int8" and "fp8" if supported.
+    INT8 on Blackwell has none.
     """
 
     name: str
@@ -76,9 +77,9 @@ GPUS: tuple[Gpu, ...] = (
 
 
 def gpu_called(name: str) -> Gpu:
-    """The GPU of that name, in any case; Problem names those that are known."""
+    """Return the GPU of that name, in any case; Problem lists the known ones."""
     for gpu in GPUS:
         if name.lower() in (gpu.name, gpu.ray_type.lower()):
             return gpu
     known = ", ".join(gpu.name for gpu in GPUS)
-    raise Problem(f"the GPU {name!r} is not known", f"use one of {known}")
+    raise Problem(f"the GPU {name!r} is unknown", f"use one of {known}")

@@ -23,11 +23,11 @@ from typing import Any
 
 Capability = tuple[int, int]
 
-# Checkpoints' quant_method -> the least capability, and the types vLLM computes in.
+# Checkpoints' quant_method -> the minimum capability, and the dtypes in which vLLM computes.
 _HALF = ("float16", "bfloat16")
 METHODS: Mapping[str, tuple[Capability, tuple[str, ...]]] = {
     "awq": ((7, 5), _HALF),
-    # the method itself says 6.0, and then insists on Marlin
+    # the method allows 6.0, but needs Marlin
     "gptq": ((7, 5), _HALF),
     "compressed-tensors": ((7, 0), ("float32", *_HALF)),
     "fp8": ((7, 5), _HALF),
@@ -40,16 +40,16 @@ METHODS: Mapping[str, tuple[Capability, tuple[str, ...]]] = {
     "experts_int8": ((8, 0), _HALF),
 }
 DEPRECATED = ("fbgemm_fp8", "fp_quant")
-# What older vLLMs had, and this one does not.
+# Methods of older vLLMs that this one does not have.
 GONE = ("bitsandbytes", "gguf", "aqlm", "marlin", "hqq", "squeezellm", "bitblas")
-# Names in a fleet file that fit a checkpoint's quant_method beside its own.
+# Other names in a fleet file that fit a checkpoint's quant_method.
 ALSO_CALLED: Mapping[str, tuple[str, ...]] = {
     "awq": ("awq_marlin", "auto_awq", "moe_wna16"),
     "gptq": ("gptq_marlin", "auto_gptq", "moe_wna16"),
 }
-# Names that quantize weights of 16 bit while they load.
+# Names that quantize 16-bit weights while they load.
 WHILE_LOADING = ("fp8_per_tensor", "fp8_per_channel", "fp8_per_block")
-# Names that do so with the weights of experts alone, to INT8; inputs stay in 16 bit.
+# Names that do so only with the weights of experts, to INT8; inputs stay in 16 bit.
 EXPERTS_WHILE_LOADING = ("int8_per_channel_weight_only", "experts_int8")
 NEED_A_CHECKPOINT = (
     *("awq", "awq_marlin", "auto_awq", "gptq", "gptq_marlin", "auto_gptq"),
@@ -68,11 +68,11 @@ SLOW_BACKENDS = ("conch", "emulation", "exllama", "torch", "triton")
 
 @dataclass(frozen=True)
 class Stored:
-    """How a checkpoint keeps the weights of its linear layers.
+    """The storage of a checkpoint's linear layers.
 
-    `activations`: what inputs are rounded to before they are multiplied; empty: nothing.
-    `group`: inputs that share a scale, -1 for all of an output; 0 where there are no groups.
-    `block`: outputs x inputs that share a scale.
+    `activations`: the type to which inputs are rounded before multiplication; empty: none. `group`:
+    inputs that share a scale, -1 for all of an output; 0 without groups. `block`: outputs x inputs
+    that share a scale.
     """
 
     method: str
@@ -84,7 +84,7 @@ class Stored:
 
     @property
     def words(self) -> str:
-        """As people call it: W4A16, W8A8 INT8, FP8."""
+        """The usual name: W4A16, W8A8 INT8, FP8."""
         if self.weights == "fp8":
             return "FP8"
         bits = {"int4": "W4", "int8": "W8", "fp4": "FP4 W4"}.get(self.weights, "")
@@ -95,7 +95,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class KernelVerdict:
-    """Of a kernel: `refuse` where there is none, `warn` where it is slow."""
+    """A verdict about a kernel: `refuse` if there is none, `warn` if it is slow."""
 
     refuses: bool
     message: str
@@ -103,7 +103,8 @@ class KernelVerdict:
 
 
 def stored_in(quantization: Mapping[str, Any] | None) -> tuple[Stored, ...]:
-    """The formats in a config.json's `quantization_config`; none for weights of 16 or 32 bit."""
+    """Return the formats in a config.json's `quantization_config`; none for weights of 16 or 32
+    bit."""
     if not quantization:
         return ()
     method = str(quantization.get("quant_method", "")).lower()
@@ -120,7 +121,7 @@ def stored_in(quantization: Mapping[str, Any] | None) -> tuple[Stored, ...]:
 
 
 def config_groups(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """compressed-tensors' formats, each with the layers it is for."""
+    """Return compressed-tensors' formats, each with its layers."""
     groups = _mapping(quantization.get("config_groups"))
     return [group for group in groups.values() if isinstance(group, Mapping)]
 
@@ -139,7 +140,7 @@ def _compressed(group: Mapping[str, Any]) -> Stored:
 
 
 def _type_of(numbers: Mapping[str, Any]) -> str:
-    """compressed-tensors' `type` and `num_bits` in one word; empty: not quantized."""
+    """Return compressed-tensors' `type` and `num_bits` in one word; empty: not quantized."""
     bits = numbers.get("num_bits")
     if not isinstance(bits, int):
         return ""
@@ -157,15 +158,15 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _whole(value: Any) -> int:
-    """A group size: -1 or above 0; 0 for anything else."""
+    """Return a group size: -1 or above 0; 0 for any other value."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return value if is_number and (value > 0 or value == -1) else 0
 
 
 def fits(named: str, method: str) -> bool:
-    """Whether vLLM takes `quantization: named` for a checkpoint of that quant_method.
+    """Return whether vLLM accepts `quantization: named` for a checkpoint of that quant_method.
 
-    Said only of pairs that are known here; all others are taken to fit.
+    It is known only for some pairs; all others are assumed to fit.
     """
     if method not in ("awq", "gptq", "compressed-tensors", "fp8") or named == method:
         return True
@@ -175,11 +176,11 @@ def fits(named: str, method: str) -> bool:
 
 
 def verdicts(stored: Stored, capability: Capability | None) -> Iterator[KernelVerdict]:
-    """What the kernels for these weights are like. `capability` None: vLLM's CPU build."""
+    """Yield verdicts about the kernels for these weights. `capability` None: vLLM's CPU build."""
     if stored.method in GONE:
         yield KernelVerdict(
             True,
-            f"the checkpoint is of the kind {stored.method}, which this vLLM cannot load",
+            f"this vLLM cannot load checkpoints quantized with {stored.method}",
             "Serve the original weights, or quantize them: antefix quantize",
         )
     elif capability is None:
@@ -189,13 +190,13 @@ def verdicts(stored: Stored, capability: Capability | None) -> Iterator[KernelVe
 
 
 def verdicts_while_loading(named: str, capability: Capability | None) -> Iterator[KernelVerdict]:
-    """What the kernels are like for 16-bit weights that vLLM quantizes by this name."""
+    """Yield verdicts about the kernels for 16-bit weights that vLLM quantizes by this name."""
     if named in EXPERTS_WHILE_LOADING:
         yield from verdicts(Stored(named), capability)
     elif named == "fp8_per_channel" and _is_between(LEAST_FOR_INTEGERS, capability, LEAST_FOR_FP8):
         yield KernelVerdict(
             True,
-            "vLLM has no kernel for FP8 by channel on this GPU: it begins with capability 8.9",
+            "vLLM has no kernel for FP8 by channel on this GPU: they require capability 8.9",
             "Write fp8_per_tensor, or quantize first: antefix quantize --scheme w8a8-smoothquant",
         )
     elif named in WHILE_LOADING:
@@ -210,7 +211,7 @@ def _on_cpus(stored: Stored) -> Iterator[KernelVerdict]:
     if stored.weights == "int8" and not stored.activations:
         yield KernelVerdict(
             True,
-            "vLLM's CPU build has no kernel for weights of 8 bit with inputs of 16 (W8A16)",
+            "vLLM's CPU build has no kernel for 8-bit weights with 16-bit inputs (W8A16)",
             "Use W4A16 (antefix quantize --scheme awq) or W8A8 (w8a8-smoothquant)",
         )
 
@@ -221,28 +222,28 @@ def _on_gpus(stored: Stored, capability: Capability) -> Iterator[KernelVerdict]:
     if capability < least:
         yield KernelVerdict(
             True,
-            f"vLLM has no kernel for {stored.words} on this GPU: {has}, {least[0]}.{least[1]} "
+            f"vLLM has no kernel for {stored.words} on this GPU: {has}, and {least[0]}.{least[1]} "
             "is needed",
             "Serve unquantized weights in float16, or use a newer GPU",
         )
     elif stored.activations == "int8" and capability >= FIRST_WITHOUT_INT8:
         yield KernelVerdict(
             True,
-            f"vLLM has no kernel for W8A8 INT8 on this GPU: {has}, and it ends before 10.0",
+            f"vLLM has no kernel for W8A8 INT8 on this GPU: {has}, and they end before 10.0",
             "Use FP8: antefix quantize --scheme fp8",
         )
     elif stored.weights == "fp8" and capability < LEAST_FOR_FP8:
         yield KernelVerdict(
             False,
-            f"this GPU has no FP8 arithmetic ({has}, 8.9 is needed): the weights take half the "
-            "memory, and are computed with in 16 bit",
+            f"this GPU has no FP8 arithmetic ({has}, but needs 8.9): the weights take half the "
+            "memory, and the GPU computes in 16 bit",
             "For speed in large batches use W8A8 INT8: antefix quantize --scheme w8a8-smoothquant",
         )
     elif stored.weights == "fp4" and stored.activations == "fp4" and capability < LEAST_FOR_FP4:
         yield KernelVerdict(
             False,
-            f"this GPU has no FP4 arithmetic ({has}, 10.0 is needed): the weights take a quarter "
-            "of the memory, and are computed with in 16 bit",
+            f"this GPU has no FP4 arithmetic ({has}, but needs 10.0): the weights take a quarter "
+            "of the memory, and the GPU computes in 16 bit",
             "For speed in large batches use FP8 or W8A8 INT8",
         )
     elif is_weight_only(stored) and stored.group not in (0, *MARLIN_GROUPS):
@@ -258,7 +259,7 @@ def _on_gpus(stored: Stored, capability: Capability) -> Iterator[KernelVerdict]:
 
 def _least(stored: Stored) -> Capability:
     least = METHODS.get(stored.method, ((0, 0), ()))[0]
-    # as compressed-tensors allows more than any of its schemes does
+    # because compressed-tensors allows more than any of its schemes does
     return max(least, LEAST_FOR_INTEGERS) if stored.weights else least
 
 
@@ -267,8 +268,8 @@ def is_weight_only(stored: Stored) -> bool:
 
 
 def _without_marlin(stored: Stored) -> KernelVerdict:
-    message = f"Marlin, vLLM's fast kernel, takes groups of 32, 64 or 128, not of {stored.group}"
+    message = f"Marlin, vLLM's fast kernel, supports groups of 32, 64 or 128, not of {stored.group}"
     remedy = "Quantize it again: antefix quantize --group-size 128"
     if stored.method == "gptq":
-        return KernelVerdict(True, f"{message}, and there is no other for GPTQ", remedy)
-    return KernelVerdict(False, f"{message}; what takes its place is several times slower", remedy)
+        return KernelVerdict(True, f"{message}, and GPTQ has no other kernel", remedy)
+    return KernelVerdict(False, f"{message}; its replacement is several times slower", remedy)

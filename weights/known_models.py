@@ -1,4 +1,4 @@
-"""Well-known models that ship with Antefix: their config.json and licence, without a network."""
+"""Built-in well-known models: their config.json and licence, without a network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 
 @dataclass(frozen=True)
 class KnownModel:
-    """One entry of models.yaml; `licence` and `gated` are None where they are not recorded.
+    """One entry of models.yaml; `licence` and `gated` are None if unknown.
 
     `gated`: the Hub serves the model only to accounts that accepted its licence.
     """
@@ -29,16 +29,16 @@ def _models() -> dict[str, KnownModel]:
 
 
 def known_models() -> list[str]:
-    """The Hugging Face ids, sorted."""
+    """Return the Hugging Face ids, sorted."""
     return sorted(_models())
 
 
 def known_model(model: str) -> KnownModel | None:
-    """The model of a Hugging Face id; None where it does not ship."""
+    """Return the model of a Hugging Face id; None if it is not built in."""
     return _models().get(model)
 
 
 def known_config(model: str) -> dict[str, Any] | None:
-    """The config of a Hugging Face id; None where it does not ship."""
+    """Return the config of a Hugging Face id; None if it is not built in."""
     known = known_model(model)
     return known.config if known else None

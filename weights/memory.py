@@ -1,8 +1,8 @@
-"""What a model needs of a GPU's memory: weights by scheme, KV cache, activations, the rest.
+"""The GPU memory of a model: weights by scheme, KV cache, activations, the rest.
 
-All sizes are bytes of one GPU of a tensor-parallel group of `tp`, all pure arithmetic. vLLM's
-accounting is followed: what `gpu_memory_utilization` allows, less weights, less the peak of a
-profiled step, less what is not torch's, is KV cache.
+All sizes are bytes of one GPU of a tensor-parallel group of `tp`, all pure arithmetic. It follows
+vLLM's accounting: the KV cache is the share of `gpu_memory_utilization` minus weights, minus the
+peak of a profiled step, minus memory outside torch.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ GIB = 1 << 30
 SIXTEEN_BIT = 2
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
-# vLLM's own report for Llama 3 8B, github.com/vllm-project/vllm/pull/10511: 1.79 GiB that is not
-# torch's on one GPU, 3.58 GiB on each of two, where NCCL keeps buffers.
+# From vLLM's report for Llama 3 8B, github.com/vllm-project/vllm/pull/10511: 1.79 GiB that torch
+# does not own on one GPU, 3.58 GiB on each of two, where NCCL has buffers.
 RUNTIME_BYTES = int(1.79 * GIB)
 RUNTIME_BYTES_TP = int(3.58 * GIB)
 # CUDA offers less than the driver lists: 79.22 of 79.65 GiB on an H100 (the same report).
@@ -33,9 +33,10 @@ SAMPLER_BYTES = 41
 
 @dataclass(frozen=True)
 class Precision:
-    """How the linear layers are stored and what computes them.
+    """The storage and the computation of the linear layers.
 
-    `compute` is the GPU's rate that multiplies them; `schemes` what `antefix quantize` calls it.
+    `compute` is the rate of the GPU that multiplies them; `schemes` their names in `antefix
+    quantize`.
     """
 
     name: str
@@ -47,7 +48,8 @@ class Precision:
 
     @property
     def bits_per_weight(self) -> float:
-        """A group's 16-bit scale and zero point included; scales of columns are counted apart."""
+        """Return the bits per weight, including a group's 16-bit scale and zero point; scales of
+        columns are counted separately."""
         if self.group_size is None:
             return self.bits
         return self.bits + (16 + (self.bits if self.zero_points else 0)) / self.group_size
@@ -62,7 +64,7 @@ W8A16 = Precision("w8a16", 8, None, "bf16", "w8a16")
 
 
 def linear_bytes(linear: Linear, precision: Precision, tp: int = 1, kv_heads: int = 0) -> int:
-    """Of one GPU. Key and value heads are copied where there are fewer of them than GPUs."""
+    """Return the bytes on one GPU. Key and value heads are copied if there are fewer than GPUs."""
     split = tp if linear.shard != "none" else 1
     if linear.name in ("k_proj", "v_proj") and kv_heads:
         split = min(tp, kv_heads)
@@ -74,7 +76,8 @@ def linear_bytes(linear: Linear, precision: Precision, tp: int = 1, kv_heads: in
 def weight_bytes(
     shape: ModelShape, precision: Precision, tp: int = 1, experts: Precision | None = None
 ) -> int:
-    """Of one GPU: linears by scheme, embeddings and norms in 16 bit. `experts` None: as others."""
+    """Return the bytes on one GPU: linears by scheme, embeddings and norms in 16 bit. `experts`
+    None: like the others."""
     linears = sum(
         linear_bytes(each, (experts or precision) if each.expert else precision, tp, shape.kv_heads)
         for each in shape.linears()
@@ -84,9 +87,9 @@ def weight_bytes(
 
 
 def kv_bytes_per_layer(shape: ModelShape, cache: CacheDtype, tp: int = 1) -> int:
-    """Of one token in one layer, on one GPU.
+    """Return the bytes of one token in one layer, on one GPU.
 
-    Grouped heads (arXiv 2305.13245): a key and a value each; split over the GPUs, and copied where
+    Grouped heads (arXiv 2305.13245): a key and a value each; split over the GPUs, and copied if
     there are fewer of them. Latent attention (arXiv 2405.04434): one latent, on every GPU.
     """
     if shape.is_mla:
@@ -95,12 +98,12 @@ def kv_bytes_per_layer(shape: ModelShape, cache: CacheDtype, tp: int = 1) -> int
 
 
 def kv_bytes_per_token(shape: ModelShape, cache: CacheDtype, tp: int = 1) -> int:
-    """Of one token in all layers, on one GPU, before any window drops it."""
+    """Return the bytes of one token in all layers, on one GPU, before any window drops it."""
     return kv_bytes_per_layer(shape, cache, tp) * shape.layers
 
 
 def kv_bytes_of(shape: ModelShape, tokens: int, cache: CacheDtype, tp: int = 1) -> int:
-    """Of one sequence on one GPU: layers with a window keep no more than the window."""
+    """Return the bytes of one sequence on one GPU: layers with a window keep at most the window."""
     per_layer = kv_bytes_per_layer(shape, cache, tp)
     if shape.sliding_window is None:
         return per_layer * shape.layers * tokens
@@ -112,15 +115,15 @@ def kv_bytes_of(shape: ModelShape, tokens: int, cache: CacheDtype, tp: int = 1) 
 def kv_tokens(
     shape: ModelShape, budget: int, cache: CacheDtype, block: int = 16, tp: int = 1
 ) -> int:
-    """Tokens that a KV cache of `budget` bytes a GPU holds, in whole blocks of every layer."""
+    """Return the tokens in a KV cache of `budget` bytes per GPU, in whole blocks of every layer."""
     block_bytes = kv_bytes_per_token(shape, cache, tp) * block
     return max(budget, 0) // block_bytes * block
 
 
 def activation_bytes(shape: ModelShape, tp: int, step_tokens: int, sequences: int) -> int:
-    """The peak of a step: its widest layer, or the sampler's work on a full batch of logits.
+    """Return the peak of a step: its widest layer, or the sampler's work on a full batch of logits.
 
-    A layer holds residual, its input, gate, up and their product, in 16 bit.
+    A layer has residual, its input, gate, up and their product, in 16 bit.
     """
     wide = max(
         shape.intermediate, shape.expert_intermediate * max(shape.experts_per_token, 1)
@@ -131,7 +134,7 @@ def activation_bytes(shape: ModelShape, tp: int, step_tokens: int, sequences: in
 
 @dataclass(frozen=True)
 class Budget:
-    """One GPU's memory; `kv` is below 0 where the rest alone is too much."""
+    """One GPU's memory; `kv` is below 0 if the rest alone exceeds it."""
 
     usable: int
     weights: int
@@ -152,7 +155,8 @@ def budget_of(
     step_tokens: int,
     sequences: int,
 ) -> Budget:
-    """`utilization` is vLLM's gpu_memory_utilization, `step_tokens` its max_num_batched_tokens."""
+    """Return the budget. `utilization` is vLLM's gpu_memory_utilization, `step_tokens` its
+    max_num_batched_tokens."""
     return Budget(
         usable=int((gpu.memory_bytes - DRIVER_BYTES) * utilization),
         weights=weight_bytes(shape, precision, tp),
@@ -164,8 +168,8 @@ def budget_of(
 def fitted(
     precision: Precision, shape: ModelShape, tp: int, sizes: Iterable[int] = GROUP_SIZES
 ) -> Precision | None:
-    """The precision as vLLM can split it over `tp` GPUs, with the first of the group sizes that
-    comes out even; None where nothing does."""
+    """Return the precision as vLLM can split it over `tp` GPUs, with the first group size that
+    divides evenly; None if none does."""
     if shape.heads % tp or shape.intermediate % tp or shape.expert_intermediate % tp:
         return None
     if not shape.is_mla and shape.kv_heads % tp and tp % shape.kv_heads:

@@ -1,7 +1,7 @@
-"""What may be set of a way to quantize: `antefix quantize --set KEY=VALUE`.
+"""Options of quantization methods: `antefix quantize --set KEY=VALUE`.
 
-The defaults are llm-compressor's, except SmoothQuant's, which suits models such as Llama. What
-cannot be set raises Problem before anything is loaded.
+The defaults are llm-compressor's, except SmoothQuant's, which suits models such as Llama. Invalid
+options raise Problem before anything is loaded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ OptionValue = float | int | bool
 
 @dataclass(frozen=True)
 class MethodOption:
-    """`methods`: those of a Scheme that have it. `least` and `most` do not count for a switch."""
+    """An option. `methods`: those of a Scheme that have it. `least` and `most` do not apply to a
+    switch."""
 
     methods: tuple[str, ...]
     default: OptionValue
@@ -26,7 +27,7 @@ class MethodOption:
     most: float = 1
 
     def read(self, name: str, text: str) -> OptionValue:
-        """Raises Problem where `text` is no value of it."""
+        """Return the value. Raises Problem if `text` is not one."""
         if isinstance(self.default, bool):
             if text not in ("true", "false"):
                 raise Problem(f"{name}={text} is neither true nor false", f"write {name}=true")
@@ -48,29 +49,32 @@ OPTIONS = {
     "smoothing": MethodOption(
         ("smoothquant",),
         0.8,
-        "how much of what is hard to round moves from activations to weights",
+        "the share of the rounding difficulty that moves from activations to weights",
     ),
-    "grid": MethodOption(("awq",), 20, "how many scales are tried for each layer", 2, 1000),
+    "grid": MethodOption(("awq",), 20, "the number of scales tried for each layer", 2, 1000),
     "damp": MethodOption(
-        ("gptq",), 0.01, "what is added to the Hessian's diagonal, as a share of its mean", 0.0001
+        ("gptq",),
+        0.01,
+        "the amount added to the Hessian's diagonal, as a share of its mean",
+        0.0001,
     ),
     "act_order": MethodOption(
         ("gptq",), True, "whether the inputs with the largest activations are rounded first"
     ),
 }
-# Of schemes with groups, whatever their method. Kernels for W8A8 read symmetric weights alone.
+# For schemes with groups, with any method. Kernels for W8A8 read only symmetric weights.
 SYMMETRIC = "symmetric"
 _SYMMETRIC = MethodOption((), True, "whether weights are rounded without zero points")
 
 
 def defaults_of(scheme: Scheme) -> dict[str, OptionValue]:
-    """Every option that the scheme has."""
+    """Return the defaults of all options of the scheme."""
     found = {name: of.default for name, of in OPTIONS.items() if scheme.method in of.methods}
     return {**found, SYMMETRIC: scheme.symmetric} if scheme.grouped else found
 
 
 def options_of(scheme: Scheme, given: Iterable[str] = ()) -> dict[str, OptionValue]:
-    """All options of the scheme, with those that were given as KEY=VALUE. Raises Problem."""
+    """Return all options of the scheme, with the given KEY=VALUE ones. Raises Problem."""
     defaults = defaults_of(scheme)
     chosen: dict[str, OptionValue] = {}
     for each in given:

@@ -1,8 +1,8 @@
-"""The numbers of a model that decide its bytes and its work, read from its config.json.
+"""The numbers of a model that determine its bytes and its work, from its config.json.
 
 The keys are those of Hugging Face's configuration classes. A decoder that this cannot describe
-(state-space layers, encoders, per-layer widths) is refused with a `Problem`, never guessed.
-Biases, norms of single heads and position tables are left out: below 0.1 % of any model here.
+(state-space layers, encoders, per-layer widths) is rejected with a `Problem`, never guessed.
+Biases, norms of single heads and position tables are omitted: below 0.1 % of any model here.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from common.errors import Problem
 
-# these have an up and a down projection, no gate
+# model types with an up and a down projection, but no gate
 PLAIN_MLPS = ("phi", "gpt_neox", "starcoder2", "nemotron", "falcon", "opt", "persimmon")
-# the rest of the rope types leave max_position_embeddings as what it is after scaling
+# with other rope types, max_position_embeddings is the length after scaling
 LENGTHENING_ROPES = ("linear", "dynamic")
 ATTENTION_KINDS = ("full_attention", "sliding_attention")
 
@@ -25,8 +25,8 @@ ATTENTION_KINDS = ("full_attention", "sliding_attention")
 class Linear:
     """A kind of projection: `count` matrices of inputs x outputs in the whole model.
 
-    `shard` names the dimension that tensor parallelism splits: "outputs" (column parallel),
-    "inputs" (row parallel) or "none".
+    `shard` is the dimension that tensor parallelism splits: "outputs" (column parallel), "inputs"
+    (row parallel) or "none".
     """
 
     name: str
@@ -68,8 +68,8 @@ class ModelShape:
     full_attention_layers: int | None = None
     quantization: Mapping[str, Any] | None = None
     gated_mlp: bool = True
-    # One layer over three hidden states of another model, whose token table it looks up, and fewer
-    # tokens to choose from: vLLM 0.32's model_executor/models/llama_eagle3.py.
+    # One layer over three hidden states of another model. It uses that model's token table, and a
+    # smaller vocabulary: vLLM 0.32's model_executor/models/llama_eagle3.py.
     is_eagle3_head: bool = False
 
     @property
@@ -82,17 +82,19 @@ class ModelShape:
 
     @property
     def table_parameters(self) -> int:
-        """Of a token table that is looked up alone: no output head, and not another model's."""
+        """Return the parameters of a token table that is only looked up: no output head, and not
+        shared with another model."""
         return 0 if self.tied_embeddings or self.is_eagle3_head else self.vocabulary * self.hidden
 
     @property
     def embedding_parameters(self) -> int:
-        """The token table, and the output head where it is a matrix of its own."""
+        """Return the parameters of the token table, and of the output head if it is a separate
+        matrix."""
         return self.vocabulary * self.hidden + self.table_parameters
 
     @property
     def small_parameters(self) -> int:
-        """Norms and router gates: in 16 bit whatever the scheme."""
+        """Return the parameters of norms and router gates, in 16 bit under every scheme."""
         gates = self.expert_layers * self.hidden * self.experts
         return (2 * self.layers + 1) * self.hidden + gates
 
@@ -103,7 +105,7 @@ class ModelShape:
 
     @cached_property
     def active_parameters(self) -> int:
-        """Those that one token is multiplied with, the output head included.
+        """Return the parameters that each token is multiplied with, including the output head.
 
         The token table is looked up, not multiplied with.
         """
@@ -116,7 +118,8 @@ class ModelShape:
         return linears + self.vocabulary * self.hidden + self.small_parameters
 
     def linears(self) -> tuple[Linear, ...]:
-        """What a quantization scheme quantizes: not embeddings, output head or router gates."""
+        """Return what a quantization scheme quantizes: not embeddings, output head or router
+        gates."""
         return self._linears
 
     @cached_property
@@ -131,7 +134,7 @@ class ModelShape:
 
     def _attention(self) -> tuple[Linear, ...]:
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        # a head's layer reads the token beside the states, which are three before
+        # the layer of an EAGLE-3 head reads the token next to the states, of which there are three
         width = self.hidden * (2 if self.is_eagle3_head else 1)
         states = Linear("fc", 3 * self.hidden, self.hidden, 1, shard="none")
         return (
@@ -143,7 +146,8 @@ class ModelShape:
         )
 
     def _latent_attention(self) -> tuple[Linear, ...]:
-        """Multi-head latent attention: DeepSeek-V2, arXiv 2405.04434, section 2.1."""
+        """Return the projections of multi-head latent attention: DeepSeek-V2, arXiv 2405.04434,
+        section 2.1."""
         latent, layers = self.kv_lora_rank, self.layers
         query = self.heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
         read_out = self.heads * (self.qk_nope_head_dim + self.v_head_dim)
@@ -173,9 +177,9 @@ class ModelShape:
 
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape:
-    """The shape in a config.json; a multimodal model's is that of its `text_config`.
+    """Return the shape in a config.json; a multimodal model's is that of its `text_config`.
 
-    Raises Problem where a key is missing or the model is of a kind that is not described.
+    Raises Problem if a key is missing or the model is of an unsupported kind.
     """
     text = config.get("text_config")
     if isinstance(text, Mapping) and "hidden_size" not in config:
@@ -197,7 +201,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         head_dim=_first(config, "head_dim") or hidden // heads,
         intermediate=_number(config, "intermediate_size"),
         vocabulary=drafted_from or _number(config, "vocab_size"),
-        # what Hugging Face takes where the key is missing
+        # Hugging Face's default
         tied_embeddings=bool(config.get("tie_word_embeddings", True)),
         max_context=_max_context(config, kind),
         dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
@@ -224,7 +228,7 @@ def _number(config: Mapping[str, Any], key: str) -> int:
     if not isinstance(value, int) or value <= 0:
         raise Problem(
             f"the model's config.json has {key}: {value!r}, where a positive number is needed",
-            "name a decoder-only model in Hugging Face's format",
+            "use a decoder-only model in Hugging Face's format",
         )
     return value
 
@@ -234,12 +238,13 @@ def _first(config: Mapping[str, Any], *keys: str) -> int:
 
 
 def _attention_layers(config: Mapping[str, Any], layers: int) -> tuple[int | None, int | None]:
-    """The window of the layers that slide, and how many do not; (None, None) where none slides."""
+    """Return the window of sliding layers, and the number of others; (None, None) if none
+    slides."""
     kinds = config.get("layer_types") or []
     if strange := sorted({str(kind) for kind in kinds} - set(ATTENTION_KINDS)):
         raise Problem(
-            f"the model has layers of the kind {strange[0]!r}, whose cache is not known here",
-            "its memory cannot be planned; ask vLLM: it reports the KV cache when it starts",
+            f"the model has layers of the kind {strange[0]!r}, whose cache size is unknown",
+            "its memory cannot be planned; vLLM logs the size of its KV cache when it starts",
         )
     window = config.get("sliding_window")
     if not isinstance(window, int) or not config.get("use_sliding_window", True):
@@ -257,7 +262,7 @@ def _attention_layers(config: Mapping[str, Any], layers: int) -> tuple[int | Non
 def _max_context(config: Mapping[str, Any], kind: str) -> int | None:
     longest = _first(config, "max_position_embeddings")
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    # Gemma 3 states its length after scaling, whatever its rope says
+    # Gemma 3 gives its length after scaling, whatever its rope
     if rope.get("rope_type", rope.get("type")) in LENGTHENING_ROPES and "gemma3" not in kind:
         longest = int(longest * (rope.get("factor") or 1))
     return longest or None

@@ -1,8 +1,8 @@
-"""What to run for a model, a GPU, a load and an SLO: pure arithmetic on frozen data.
+"""A plan for a model, a GPU, a load and an SLO: pure arithmetic on frozen data.
 
-Of every precision that the GPU computes, the tensor parallelism that takes the fewest GPUs; of the
-precisions, again the one that takes the fewest, and of equal ones the one with the most bits.
-Where nothing fits, or nothing keeps the SLO, a `Problem` says by how much, and what would.
+For every precision that the GPU computes, it takes the tensor parallelism with the fewest GPUs; of
+the precisions, again the one with the fewest, and of equal ones the one with the most bits. If
+nothing fits or meets the SLO, a `Problem` reports the gap and a remedy.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RefusedPrecision:
 
 @dataclass(frozen=True)
 class OverflowReplicas:
-    """Replicas of the same model in 4 bit, for what comes beyond the warm pool."""
+    """Replicas of the same model in 4 bit, for load beyond the warm pool."""
 
     option: Option
     replicas: int
@@ -48,7 +48,7 @@ class OverflowReplicas:
 
 @dataclass(frozen=True)
 class Plan:
-    """`crossover`: sequences a step from which 8 bit beats 4 bit; None where it never does.
+    """A plan. `crossover`: sequences per step from which 8 bit beats 4 bit; None if it never does.
 
     `draft`: how to speculate; None: it would not pay, or not fit. Costs are per million tokens, in
     the price's currency.
@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def gpus(self) -> int:
-        """Warm and overflow replicas included."""
+        """Return the GPUs, including warm and overflow replicas."""
         main = self.chosen.engine.tp * (self.chosen.replicas + self.warm)
         return main + (
             self.overflow.option.engine.tp * self.overflow.replicas if self.overflow else 0
@@ -77,14 +77,16 @@ class Plan:
 
     @property
     def prefill_rate(self) -> float:
-        """Prompt tokens a second of one replica."""
+        """Return prompt tokens per second of one replica."""
         return prefill_rate(self.chosen.engine, self.target.prompt)
 
 
 @dataclass(frozen=True)
 class Drafter:
-    """What may draft; `shape` of a draft model, or of a head where it is known. `accepted`: the
-    share of drafts that is right, 0 to 1."""
+    """A possible draft; `shape` of a draft model, or of a head if it is known.
+
+    `accepted`: the share of drafts that is right, 0 to 1.
+    """
 
     method: Method = "ngram"
     model: str | None = None
@@ -95,7 +97,8 @@ class Drafter:
 def plan_for(
     shape: ModelShape, gpu: Gpu, target: SizingTarget, drafter: Drafter | None = None
 ) -> Plan:
-    """Raises Problem where the target cannot be met. Without a `drafter`, n-grams may draft."""
+    """Return the plan. Raises Problem if the target cannot be met. Without a `drafter`, n-grams may
+    draft."""
     _check(shape, gpu, target)
     tried = {
         precision: sized(shape, gpu, precision, target) if precision.compute in gpu.flops else None
@@ -110,7 +113,7 @@ def plan_for(
             refused.append(RefusedPrecision(precision, _reason(engines, gpu, precision)))
     if not options:
         raise _impossible([o for engines in tried.values() for o in engines or ()], refused, target)
-    # options are in the order of PRECISIONS, so of equal ones the one with the most bits is first
+    # options are in the order of PRECISIONS, so the one with the most bits is first among equals
     chosen = min(options, key=lambda option: option.gpus)
     cost = _cost_per_request(chosen, target)
     return Plan(
@@ -132,14 +135,14 @@ def plan_for(
 def _check(shape: ModelShape, gpu: Gpu, target: SizingTarget) -> None:
     if shape.max_context is not None and target.context > shape.max_context:
         raise Problem(
-            f"a context of {target.context} tokens is more than the model's {shape.max_context}",
-            f"ask for at most {shape.max_context}, or for a model with a longer context",
+            f"a context of {target.context} tokens exceeds the model's {shape.max_context}",
+            f"request at most {shape.max_context}, or use a model with a longer context",
         )
     if target.prompt + target.output > target.context:
         raise Problem(
-            f"a prompt of {target.prompt} and an output of {target.output} tokens are more than the"
+            f"a prompt of {target.prompt} and an output of {target.output} tokens exceed the"
             f" context of {target.context}",
-            "ask for a longer context, or for shorter ones",
+            "request a longer context, or shorter ones",
         )
     if target.long_prompt is not None and not (
         target.prompt <= target.long_prompt < target.context
@@ -147,7 +150,7 @@ def _check(shape: ModelShape, gpu: Gpu, target: SizingTarget) -> None:
         raise Problem(
             f"a long prompt of {target.long_prompt} tokens is not between the mean one of"
             f" {target.prompt} and the context of {target.context}",
-            "name the length that one prompt of a hundred exceeds",
+            "pass the length that one prompt in a hundred exceeds",
         )
     if target.cache.name == "fp8" and gpu.capability < LEAST_FOR_FP8:
         raise Problem(
@@ -156,7 +159,7 @@ def _check(shape: ModelShape, gpu: Gpu, target: SizingTarget) -> None:
         )
     if target.cache.has_scales and shape.is_mla:
         raise Problem(
-            f"no kernel of vLLM for latent attention reads a KV cache of {target.cache.name}",
+            f"vLLM's kernels for latent attention cannot read a KV cache of {target.cache.name}",
             "leave --kv-cache-dtype at auto",
         )
 
@@ -170,7 +173,7 @@ def _reason(engines: list[Option] | None, gpu: Gpu, precision: Precision) -> str
         return f"{gpu.name} does not compute {precision.compute}"
     if any(option.fits for option in engines):
         return "misses the SLO with one request"
-    return "does not fit" if engines else "its groups do not come out even"
+    return "does not fit" if engines else "its groups do not divide evenly"
 
 
 def _impossible(
@@ -179,7 +182,7 @@ def _impossible(
     if not tried:
         return Problem(
             f"the model is stored as {refused[0].precision.name}: {refused[0].reason}",
-            "plan for the model that it was made of, or for another GPU",
+            "plan for the model it was made from, or for another GPU",
         )
     if fitting := [option for option in tried if option.fits]:
         return _too_slow(fitting, target)
@@ -195,7 +198,7 @@ def _impossible(
     roomy = [gpu.name for gpu in GPUS if _fits(engine.shape, gpu, target)]
     return Problem(
         f"nothing fits: with {engine.precision.name} weights on {where},"
-        f" {missing(best) / GIB:.1f} GiB a GPU are missing for one request of"
+        f" {missing(best) / GIB:.1f} GiB per GPU are missing for one request of"
         f" {target.context} tokens",
         f"plan for {' or '.join(roomy) or 'a smaller model'}, or for a shorter context",
     )
@@ -215,9 +218,9 @@ def _too_slow(fitting: list[Option], target: SizingTarget) -> Problem:
     ttft, tpot = min(s.ttft_p99_s for s in alone), min(s.tpot_s for s in alone)
     asked = f"ttft={target.ttft_s:g}" + (f",tpot={target.tpot_s:g}" if target.tpot_s else "")
     return Problem(
-        f"no replica keeps {asked}, not with one request at a time: the best reachable"
+        f"no replica meets {asked}, even with one request at a time: the best reachable"
         f" is ttft={ttft:.2g} and tpot={tpot:.2g} seconds",
-        "promise less, plan for a faster GPU or a smaller model, or expect shorter prompts",
+        "relax the SLO, plan for a faster GPU or a smaller model, or assume shorter prompts",
     )
 
 
@@ -247,7 +250,8 @@ def _draft(option: Option, target: SizingTarget, drafter: Drafter) -> DraftPlan 
 
 
 def _has_room(option: Option, target: SizingTarget, draft: DraftEngine) -> bool:
-    """For the draft's weights, and one request of the longest context in both caches."""
+    """Return whether the draft's weights fit, and one request of the longest context in both
+    caches."""
     engine = option.engine
     whole = kv_bytes_of(engine.shape, target.context, target.cache, engine.tp)
     need = draft.weight_bytes + draft.kv_token_bytes * target.context + whole
@@ -255,8 +259,12 @@ def _has_room(option: Option, target: SizingTarget, draft: DraftEngine) -> bool:
 
 
 def _warm(option: Option) -> int:
-    """Replicas for the load that independent arrivals exceed in one moment of forty: the mean and
-    two standard deviations, each the mean's root (Poisson). At least one, for a replica lost."""
+    """Return the warm replicas for the peak load of independent arrivals, which one moment in forty
+    exceeds.
+
+    The peak is the mean plus two standard deviations, each the mean's root (Poisson). At least one
+    replica is warm, in case one is lost.
+    """
     peak = option.in_flight + 2 * sqrt(option.in_flight)
     return max(1, ceil(peak / option.concurrency) - option.replicas)
 
@@ -264,8 +272,8 @@ def _warm(option: Option) -> int:
 def _overflow(
     options: list[Option], chosen: Option, target: SizingTarget
 ) -> OverflowReplicas | None:
-    """One standard deviation more, in 4 bit; None where a replica of those takes no fewer GPUs
-    than one more of the pool's."""
+    """Return replicas for one standard deviation more, in 4 bit; None if such a replica does not
+    take fewer GPUs than one of the pool."""
     light = next((o for o in options if o.engine.precision.name == W4A16.name), None)
     if light is None or light.engine.tp >= chosen.engine.tp:
         return None
@@ -275,7 +283,7 @@ def _overflow(
 
 
 def _cost_per_request(option: Option, target: SizingTarget) -> float | None:
-    """Of the replicas at their load; what warm and overflow replicas cost comes on top."""
+    """Return the cost of the replicas at their load, without warm and overflow replicas."""
     if target.price_per_gpu_hour is None:
         return None
     return target.price_per_gpu_hour * option.engine.tp / 3600 / option.speed.requests_s

@@ -1,4 +1,4 @@
-"""A plan as a fleet file, ready for `antefix up`: the pool, its warm replicas and its overflow."""
+"""A plan as a fleet file for `antefix up`: the pool, its warm replicas and its overflow."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from weights.sizing import STEP_TOKENS, Option
 
 
 def fleet_yaml(plan: Plan, model: str, speculates: bool = False) -> str:
-    """What to quantize first stands in comments at the top. `speculates`: with the plan's draft,
-    where that pays."""
+    """Return the file. Comments at the top name the weights to quantize first.
+
+    `speculates`: with the plan's draft, if that pays.
+    """
     name = _label(model)
     pools = {name: _pool(plan, plan.chosen, model, plan.chosen.replicas)}
     pools[name]["slo"] = {
@@ -60,7 +62,7 @@ def _pool(plan: Plan, option: Option, model: str, replicas: int) -> dict[str, An
             "tensor_parallel_size": engine.tp,
             "max_model_len": plan.target.context,
             "max_num_seqs": option.concurrency,
-            # no fewer than a step's sequences, or vLLM refuses
+            # at least the sequences of a step, because vLLM refuses less
             "max_num_batched_tokens": STEP_TOKENS,
             "gpu_memory_utilization": plan.target.utilization,
             "kv_cache_dtype": plan.target.cache.name,
@@ -71,13 +73,13 @@ def _pool(plan: Plan, option: Option, model: str, replicas: int) -> dict[str, An
 
 
 def _label(model: str) -> str:
-    """The last part of an id or a path, as a DNS label."""
+    """Return the last part of an id or a path, as a DNS label."""
     last = model.rstrip("/").rpartition("/")[2].lower()
     return re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:50].strip("-") or "model"
 
 
 def _weights(plan: Plan, model: str, precision: Precision) -> str:
-    """The model itself, or the folder that `antefix quantize` makes of it."""
+    """Return the model itself, or the folder that `antefix quantize` creates from it."""
     if precision.scheme is None or plan.shape.quantization is not None:
         return model
     folder = model.rstrip("/") if model.startswith(("/", ".", "~")) else f"./{_label(model)}"

@@ -1,4 +1,4 @@
-"""A plan in words: rows of a table, the lines below it, and as an object for JSON."""
+"""A plan as text: rows of a table, the lines below it, and a JSON object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = (
     "weights, GiB/GPU",
     "KV cache, GiB/GPU",
     "at full context",
-    "in flight, at most",
+    "max in flight",
     "TTFT p99, s",
     "TPOT, ms",
     "replicas",
@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def rows(plan: Plan) -> Iterator[tuple[str, ...]]:
-    """One a precision, as `COLUMNS` has them."""
+    """Yield one row per precision, with the columns of `COLUMNS`."""
     for option in plan.options:
         speed = option.speed
         yield (
@@ -44,7 +44,7 @@ def rows(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def lines(plan: Plan) -> Iterator[str]:
-    """What the table does not say."""
+    """Yield what the table does not contain."""
     chosen, target = plan.chosen, plan.target
     engine = chosen.engine
     where = f"{engine.tp} x {plan.gpu.name}" if engine.tp > 1 else plan.gpu.name
@@ -100,7 +100,7 @@ def by_load(plan: Plan) -> str:
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """Bytes, seconds and tokens; one object an option, in the table's order."""
+    """Return bytes, seconds and tokens; one object per option, in the table's order."""
     overflow = plan.overflow
     return {
         "gpu": plan.gpu.name,

@@ -1,11 +1,10 @@
-"""What is wrong with serving a model by these arguments on this device, before it is loaded.
+"""Faults of serving a model with these arguments on this device, before it is loaded.
 
 A pure function of a model's config.json and the engine's arguments. `refuses` marks what vLLM
-cannot start or would corrupt; a warning is what works, slowly or other than meant. Of what is not
-known nothing is said. The rules are vLLM 0.32's: weights.kernels, weights.cache_kernels,
-weights.divisions and weights.fits name their sources; contexts are those of config/model.py
-`_get_and_verify_max_len`, drafts those of config/speculative.py
-`verify_equal_vocab_size_if_draft_model`.
+cannot start or would corrupt; a warning marks what works slowly or not as intended. Unknown facts
+give no findings. The rules are vLLM 0.32's: weights.kernels, weights.cache_kernels,
+weights.divisions and weights.fits name their sources. Contexts follow config/model.py
+`_get_and_verify_max_len`, drafts config/speculative.py `verify_equal_vocab_size_if_draft_model`.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from weights.kernels import (
     verdicts_while_loading,
 )
 
-# Kinds of rope that leave max_position_embeddings as the longest, by config/model.py.
+# Kinds of rope with which max_position_embeddings is the maximum, by config/model.py.
 _LENGTHEN_NOTHING = ("yarn", "longrope", "llama3")
-# Methods that draft from the text alone.
+# Methods that need no weights for drafts.
 _WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
 _QUANTIZATION = "engine_args.quantization"
 _DTYPE = "engine_args.dtype"
@@ -42,8 +41,10 @@ _DRAFT = "engine_args.speculative_config.model"
 def findings(
     model: Model, engine: EngineConfig, device: Device | None = None, draft: Model | None = None
 ) -> list[Finding]:
-    """`device` None: it is not known what replicas run on, so that kernels and memory are left
-    out. `draft`: of speculative_config, where its config is known."""
+    """Return the findings. `device` None: unknown, so kernels and memory are not checked.
+
+    `draft`: that of speculative_config, if its config is known.
+    """
     found = [*_context(model, engine), *dimension_findings(model, engine)]
     found += _named_quantization(model, engine, device)
     found += _dtype_of_kernels(model, engine)
@@ -59,14 +60,14 @@ def findings(
 
 
 def overflow_findings(here: int | None, there: int | None, to: str) -> list[Finding]:
-    """Of the contexts, in tokens, of a pool and of the one it overflows to."""
+    """Compare the contexts, in tokens, of a pool and of its overflow pool."""
     if here is None or there is None or there >= here:
         return []
     message = (
         f"its context is {there} tokens, this pool's {here}: a longer request never overflows, and "
-        "is answered 429 instead"
+        "gets 429 instead"
     )
-    remedy = f"Give {to} a max_model_len of {here}, or lower this pool's"
+    remedy = f"Set max_model_len of {to} to {here}, or lower this pool's"
     return [Finding("overflow context", False, "overflow.to", to, message, remedy)]
 
 
@@ -83,7 +84,8 @@ def _context(model: Model, engine: EngineConfig) -> Iterator[Finding]:
 
 
 def _stretches_otherwise(engine: EngineConfig) -> bool:
-    """Whether positions are scaled in a way that may lengthen the context: not as YaRN does it."""
+    """Return whether positions are scaled in a way that may lengthen the context, other than
+    YaRN's."""
     overrides = str(engine.args.get("hf_overrides") or "")
     return "rope" in overrides and not any(kind in overrides for kind in _LENGTHEN_NOTHING)
 
@@ -96,7 +98,7 @@ def _named_quantization(
     for method in sorted({named, model.method} & set(DEPRECATED)):
         if not allows_deprecated:
             key = _QUANTIZATION if named else "model"
-            message = f"vLLM is about to drop {method}, and takes it only when told"
+            message = f"vLLM deprecates {method}, and accepts it only if allowed"
             remedy = "Quantize it again (antefix quantize), or set allow_deprecated_quantization"
             yield Finding("quantization", True, key, named or model.name, message, remedy)
     if not named:
@@ -118,14 +120,14 @@ def _named_quantization(
             True,
             _QUANTIZATION,
             named,
-            "vLLM's CPU build knows it as awq alone",
+            "vLLM's CPU build knows it only as awq",
             "Leave it out: vLLM reads it from the checkpoint",
         )
 
 
 def _of_plain_weights(model: Model, engine: EngineConfig, named: str) -> Iterator[Finding]:
     if named in EXPERTS_WHILE_LOADING and not model.shape.experts:
-        message = "it quantizes experts alone, and the model has none: its weights stay in 16 bit"
+        message = "it quantizes only experts, and the model has none: its weights stay in 16 bit"
         remedy = (
             "Leave it out, and quantize the model first: antefix quantize --scheme w8a8-smoothquant"
         )
@@ -162,11 +164,11 @@ def _verdicts(model: Model, engine: EngineConfig, device: Device) -> Iterator[Ke
 
 
 def _slow_by_choice(model: Model, engine: EngineConfig) -> Iterator[Finding]:
-    """A slow kernel that was asked for, where vLLM would have taken a fast one."""
+    """Yield slow kernels that were selected although vLLM would choose a fast one."""
     named, method = engine.quantization, model.method
     integers = any(stored.weights in ("int4", "int8") for stored in model.stored)
     if named == "moe_wna16" and method in ("awq", "gptq"):
-        message = "asks for a slower kernel than Marlin, which this GPU has"
+        message = "selects a slower kernel than Marlin, which this GPU has"
         yield Finding(
             "slow kernel", False, _QUANTIZATION, named, message, f"Leave it out, or {method}_marlin"
         )
@@ -176,13 +178,14 @@ def _slow_by_choice(model: Model, engine: EngineConfig) -> Iterator[Finding]:
             False,
             _QUANTIZATION,
             named,
-            "in vLLMs before the one Antefix pins it asks for a kernel several times slower than "
+            "in vLLM releases before the one Antefix pins, it selects a kernel several times "
+            "slower than "
             "Marlin, which this GPU has",
             f"Leave it out, or write {named}_marlin",
         )
     backend = engine.args.get("linear_backend")
     if backend in SLOW_BACKENDS and integers:
-        message = "asks for a slower kernel than vLLM would choose"
+        message = "selects a slower kernel than vLLM's choice"
         key = "engine_args.linear_backend"
         yield Finding("slow kernel", False, key, backend, message, "Leave it out")
     if engine.env.get("VLLM_BATCH_INVARIANT") == "1" and method == "awq":
@@ -193,7 +196,7 @@ def _slow_by_choice(model: Model, engine: EngineConfig) -> Iterator[Finding]:
 
 def _dtype_of_kernels(model: Model, engine: EngineConfig) -> Iterator[Finding]:
     types = METHODS.get(model.method, ((0, 0), ()))[1]
-    # compressed-tensors has kernels that do, but those of 4 and 8 bits times 16 do not
+    # compressed-tensors has kernels for float32, but not for 4 or 8 bits times 16
     if any(is_weight_only(stored) for stored in model.stored):
         types = tuple(name for name in types if name != "float32")
     if engine.dtype and types and engine.dtype not in types:
@@ -210,13 +213,13 @@ def _dtype_of_kernels(model: Model, engine: EngineConfig) -> Iterator[Finding]:
 def _bfloat16(engine: EngineConfig, device: Device) -> Iterator[Finding]:
     capability = device.capability
     if engine.dtype == "bfloat16" and capability is not None and capability < LEAST_FOR_BFLOAT16:
-        message = f"the {device.name} has no bfloat16: that begins with capability 8.0"
+        message = f"the {device.name} has no bfloat16, which requires capability 8.0"
         yield Finding("dtype", True, _DTYPE, engine.dtype, message, "Write float16")
 
 
 def _draft_degree(engine: EngineConfig) -> Iterator[Finding]:
-    """By config/speculative.py `_verify_and_get_draft_tp`, and v1/spec_decode/draft_model.py for a
-    draft model, below vllm/."""
+    """Check the draft's degree, by config/speculative.py `_verify_and_get_draft_tp`, and
+    v1/spec_decode/draft_model.py for a draft model, below vllm/."""
     config, whole = engine.speculation, engine.tensor_parallel
     method, degree = config.get("method"), config.get("draft_tensor_parallel_size")
     is_model = method == "draft_model"
@@ -237,10 +240,10 @@ def _draft(model: Model, draft: Model, engine: EngineConfig) -> Iterator[Finding
         return
     ours, theirs = model.shape.vocabulary, draft.shape.vocabulary
     if ours != theirs and not config.get("use_heterogeneous_vocab"):
-        message = f"it has {theirs} tokens, the model {ours}"
-        remedy = "Take a draft of the same family, or method: ngram"
+        message = f"its vocabulary has {theirs} tokens, the model's {ours}"
+        remedy = "Use a draft of the same family, or method: ngram"
         yield Finding("draft", True, _DRAFT, draft.name, message, remedy)
     elif uneven := uneven_over(draft, engine):
         message = f"tensor_parallel_size {engine.tensor_parallel} {uneven}"
-        remedy = "Take another draft, or method: ngram"
+        remedy = "Use another draft, or method: ngram"
         yield Finding("draft", True, _DRAFT, draft.name, message, remedy)

@@ -1,15 +1,15 @@
-"""Files of prompts and of texts, as users have them; read where they are.
+"""Files of prompts and of texts.
 
 A file whose name ends in .jsonl holds one object a line, with one of these keys:
 
-    turns      a list of user messages, as MT-bench has them; the first is taken, since each of
+    turns      a list of user messages, as in MT-bench; only the first is used, since each of
                the others follows an answer that is not in the file
     messages   a conversation, each message with a role and a content
     prompt     one user message
     text       a document, or, as a prompt, one user message
 
-Any other file is plain text: one prompt a line, or one document. Whatever is wrong with a file
-is a `Problem` that names it, and the line.
+Any other file is plain text: one prompt per line, or one document. A fault of a file is a `Problem`
+that names the file and the line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEYS = ("turns", "messages", "prompt", "text")
 
 
 def read_prompts(path: Path) -> list[Conversation]:
-    """Every prompt of the file, in its order; at least one."""
+    """Return every prompt of the file, in its order; at least one."""
     lines = _content(path).splitlines()
     if path.suffix == ".jsonl":
         documents = [_document(path, n, line) for n, line in enumerate(lines, 1) if line.strip()]
@@ -35,12 +35,12 @@ def read_prompts(path: Path) -> list[Conversation]:
     else:
         prompts = [_asked(line.strip()) for line in lines if line.strip()]
     if not prompts:
-        raise Problem(f"{path} holds no prompt", "name a file with one prompt a line")
+        raise Problem(f"{path} contains no prompt", "pass a file with one prompt per line")
     return prompts
 
 
 def read_texts(path: Path) -> list[str | Conversation]:
-    """Every text of the file: documents as they are, the others as conversations."""
+    """Return every text of the file: documents unchanged, the others as conversations."""
     content = _content(path)
     if path.suffix != ".jsonl":
         return [content]
@@ -52,12 +52,12 @@ def _content(path: Path) -> str:
     try:
         content = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Problem(f"{path} is not UTF-8 text", "name a text or .jsonl file") from error
+        raise Problem(f"{path} is not UTF-8 text", "pass a text or .jsonl file") from error
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise Problem(f"{path} cannot be read: {reason}", "name a readable file") from error
+        raise Problem(f"{path} cannot be read: {reason}", "pass a readable file") from error
     if not content.strip():
-        raise Problem(f"{path} is empty", "name a file with text in it")
+        raise Problem(f"{path} is empty", "pass a file that contains text")
     return content
 
 
@@ -65,7 +65,9 @@ def _document(path: Path, number: int, line: str) -> str | Conversation:
     try:
         record = json.loads(line)
     except ValueError as error:
-        raise Problem(f"{path}:{number} is not JSON: {error}", "write one object a line") from None
+        raise Problem(
+            f"{path}:{number} is not JSON: {error}", "write one object per line"
+        ) from None
     match record:
         case {"turns": [str(first), *_]} if first.strip():
             return _asked(first)
@@ -77,8 +79,8 @@ def _document(path: Path, number: int, line: str) -> str | Conversation:
             return text
     found = ", ".join(map(str, record)) if isinstance(record, dict) else type(record).__name__
     raise Problem(
-        f"{path}:{number} has nothing to read (it has: {found or 'nothing'})",
-        f"give each line one of {', '.join(KEYS)}, with text in it",
+        f"{path}:{number} has no text (its keys: {found or 'nothing'})",
+        f"give each line a non-empty value of one of {', '.join(KEYS)}",
     )
 
 

@@ -1,4 +1,4 @@
-"""What one quantization is to do, as its process gets it and as a resumed one compares it."""
+"""The parameters of one quantization, for its process and for a resumed one to compare."""
 
 import hashlib
 import json
@@ -40,14 +40,14 @@ class QuantizeJob:
         return cls(**json.loads(text))
 
     def digest(self) -> str:
-        """Changes with the job, the calibration text and the model's files."""
+        """Return a digest that changes with the job, the calibration text and the model's files."""
         found = hashlib.sha256(self.to_json().encode())
         if self.calibration is not None:
             found.update(Path(self.calibration).read_bytes())
         if self.local:
             source = Path(self.source)
             files = [source] if source.is_file() else sorted(source.iterdir())
-            # Times and sizes, since reading hundreds of gigabytes would cost more than it saves.
+            # Times and sizes, because reading hundreds of gigabytes would cost more than it saves.
             for file in (f for f in files if f.suffix in (".gguf", ".safetensors", ".json")):
                 seen = file.stat()
                 found.update(f"{file.name} {seen.st_size} {seen.st_mtime_ns}".encode())

@@ -1,13 +1,14 @@
-"""Quantizes one model with llm-compressor. A process of its own, which has its packages in front:
+"""Quantize one model with llm-compressor, in a separate process with its packages first in the
+path:
 
     python -m weights.quantizing FOLDER
 
     FOLDER/job.json   a QuantizeJob
-    FOLDER/layers/    each finished decoder layer, so that the next run goes on from there
-    FOLDER/model/     what vLLM serves, complete once this process has ended with 0
+    FOLDER/layers/    each finished decoder layer, so that the next run resumes there
+    FOLDER/model/     the model for vLLM, complete once this process has exited with 0
 
-Prints `<fraction> <what it does>` lines on standard output, and before it fails for a reason that
-the user can do something about, `error <JSON of message and remedy>`.
+It prints `<fraction> <step>` lines on standard output. Before it fails for a reason that users can
+fix, it prints `error <JSON of message and remedy>`.
 """
 
 import datetime
@@ -70,7 +71,7 @@ class QuantizingProgress:
         self._lines = lines
 
     def say(self, fraction: float, what: str) -> None:
-        # A parent that is gone breaks the pipe, which ends this process: nobody waits for it.
+        # If the parent is dead, the broken pipe ends this process, which is no longer needed.
         print(f"{fraction:.4f} {what}", file=self._lines, flush=True)
 
     def fail(self, error: Problem) -> None:
@@ -98,7 +99,7 @@ def quantize(folder: Path, progress: QuantizingProgress) -> None:
     ResumableCalibration.folder = folder / "layers"
     ResumableCalibration.progress = progress
     if not torch.accelerator.is_available():
-        # Pinned memory is for copies to an accelerator; without one, asking for it fails.
+        # Pinned memory is for copies to an accelerator; without one, a request for it fails.
         IntermediatesCache.pin_memory = lambda *_: None
     progress.say(LOADED, "quantizing")
     oneshot(
@@ -124,13 +125,12 @@ def _where(job: QuantizeJob) -> dict[str, Any]:
 
 
 def _group_size(job: QuantizeJob, scheme: Scheme) -> int | None:
-    """Asked of a model without weights, so that a size that does not fit is told at once."""
+    """Return the group size from the model without weights, so that an unsuitable one is reported
+    at once."""
     config = AutoConfig.from_pretrained(**_where(job))
     already = getattr(config, "quantization_config", None)
     if already and not job.gguf:
-        raise Problem(
-            f"{job.source} is quantized already", "quantize the model that it was made from"
-        )
+        raise Problem(f"{job.source} is already quantized", "quantize the model it was made from")
     if not scheme.grouped:
         return None
     with torch.device("meta"):
@@ -147,7 +147,7 @@ def _windows(job: QuantizeJob, tokenizer: PreTrainedTokenizerBase) -> list[list[
     samples = read_samples(Path(job.calibration))
     if not tokenizer.chat_template and any(isinstance(sample, list) for sample in samples):
         raise Problem(
-            f"{job.calibration} holds conversations, and the model has no chat template",
+            f"{job.calibration} contains conversations, but the model has no chat template",
             "use plain text",
         )
 
@@ -163,19 +163,19 @@ def _windows(job: QuantizeJob, tokenizer: PreTrainedTokenizerBase) -> list[list[
 
 
 def _load(job: QuantizeJob, folder: Path, calibrating: bool) -> tuple[PreTrainedModel, torch.dtype]:
-    """The model, and the number format in which it is to be written."""
+    """Return the model, and the number format in which it is written."""
     how: dict[str, Any] = {"dtype": "auto"}
     if job.gguf:
         how = {"quantization_config": GgufConfig(dequantize=True), "dtype": torch.bfloat16}
     model = AutoModelForCausalLM.from_pretrained(**_where(job), **how)
     if job.gguf:
-        # llm-compressor looks for the configuration beside the weights, where a GGUF has none.
+        # llm-compressor looks for the configuration next to the weights, where a GGUF has none.
         model.config.save_pretrained(folder / "config")
         model.config._name_or_path = str(folder / "config")
         model.generation_config = GenerationConfig.from_model_config(model.config)
     kept_in = model.dtype
     if calibrating and not torch.cuda.is_available():
-        # Most CPUs compute bfloat16 several times slower; its values are all float32 values.
+        # Most CPUs compute bfloat16 several times slower; float32 can represent all its values.
         model = model.float()
     return model, kept_in
 
@@ -189,7 +189,7 @@ def _recipe(
     }
     match scheme.method:
         case "gptq":
-            # its own default is to order; None says not to
+            # GPTQ orders by default; None disables it
             order: dict[str, Any] = {} if options["act_order"] else {"actorder": None}
             return [GPTQModifier(dampening_frac=options["damp"], **order, **quantized)]
         case "awq":
@@ -203,11 +203,11 @@ def _recipe(
 
 @CalibrationPipeline.register("resumable")
 class ResumableCalibration(CalibrationPipeline):  # type: ignore[misc]
-    """One decoder layer after the other: its inputs are shown to the modifiers, they change its
-    weights, and the outputs of the changed layer are the inputs of the next.
+    """Calibrate one decoder layer after the other.
 
-    A finished layer is kept on the disk. A later run loads it and only computes its outputs, which
-    are then those of an uninterrupted run, bit for bit.
+    The modifiers see its inputs and change its weights. The outputs of the changed layer are the
+    inputs of the next. A finished layer is stored on the disk. A later run loads it and only
+    computes its outputs, which equal those of an uninterrupted run, bit for bit.
     """
 
     folder: Path
@@ -228,7 +228,7 @@ class ResumableCalibration(CalibrationPipeline):  # type: ignore[misc]
                     LOADED + (CALIBRATED - LOADED) * index / len(parts),
                     f"calibrating layer {max(index, 1)} of {len(parts) - 1}",
                 )
-                # Holds what was fetched to the GPU until the layer is done.
+                # Keeps data on the GPU until the layer is done.
                 with disable_offloading():
                     self._one(model, part, states, index, last=part is parts[-1])
         LifecycleCallbacks.calibration_end()
@@ -254,7 +254,7 @@ class ResumableCalibration(CalibrationPipeline):  # type: ignore[misc]
 
 
 def _keep(model: Any, part: Subgraph, file: Path) -> None:
-    """Writes what the modifiers may have changed; the file gets its name when it is whole."""
+    """Write what the modifiers may have changed; the file gets its name when it is complete."""
     modules = part.submodules(model)
     if not any(is_module_quantized(module) for module in modules):
         return
@@ -286,7 +286,7 @@ def _write(
     tokenizer.save_pretrained(folder)
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
     for file in folder.iterdir():
-        # safetensors writes for its user alone; an engine may run as another.
+        # safetensors makes files private to its user; an engine may run as another user.
         file.chmod(0o644)
         _flush(file)
     _flush(folder)
@@ -331,7 +331,7 @@ def _flush(path: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    # llm-compressor logs to standard output, which is for the progress here.
+    # llm-compressor logs to standard output, which is reserved for the progress here.
     progress = QuantizingProgress(os.fdopen(os.dup(sys.stdout.fileno()), "w"))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:

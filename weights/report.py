@@ -1,4 +1,4 @@
-"""What an evaluation found, and where it is kept: beside the weights that it judges.
+"""The result of an evaluation, and its files next to the evaluated weights.
 
     antefix-evaluation.json   all of it, an `Evaluation`
     antefix-evaluation.md     for people
@@ -25,8 +25,10 @@ NAME = "antefix-evaluation"
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two models. `digest` and `weight_bytes` are those of its safetensors files,
-    None where there are none; rates are means over the rounds, None where none were measured.
+    """One of the two models. `digest` and `weight_bytes` are those of its safetensors files, None
+    without them.
+
+    Rates are means over the rounds, None if none were measured.
     """
 
     model: str
@@ -42,8 +44,8 @@ class Side:
 
 @dataclass(frozen=True)
 class Answers:
-    """Greedy answers to the same prompts: the share that is equal, and the share of an answer
-    (the longer one) that both begin with.
+    """Greedy answers to the same prompts: the share of equal ones, and the common share at the
+    start, of the longer answer.
     """
 
     prompts: int
@@ -65,9 +67,11 @@ class Rates:
 
 @dataclass(frozen=True)
 class Distribution:
-    """For the plot. `kl_by_position`: mean divergence of the tokens up to each position, in
-    equal steps from 0; `differences`: the share of tokens in each bin of candidate minus
-    reference log-probability, between `edges`.
+    """Data for the plot.
+
+    `kl_by_position`: mean divergence of the tokens up to each position, in equal steps from 0;
+    `differences`: the share of tokens in each bin of candidate minus reference log-probability,
+    between `edges`.
     """
 
     kl_percentiles: Mapping[str, float]
@@ -79,8 +83,10 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A candidate against its reference. `text` says in words what was read; `together` whether
-    both were loaded at once and measured in turns. Limits are None where none was asked for.
+    """A candidate against its reference. `text` describes the material; `together` whether both
+    were loaded at once and measured in turns.
+
+    Limits are None if they were not set.
     """
 
     date: str
@@ -102,22 +108,23 @@ class Evaluation:
     max_ppl_increase: float | None = None
 
     def exceeded(self, max_kl: float | None, max_ppl_increase: float | None) -> list[str]:
-        """What is over its limit, in words; empty where all is well.
+        """Return the exceeded limits as text; empty if there are none.
 
-        The upper end of the 95 % interval is judged: what may be worse than allowed fails, and
-        more text makes the interval narrower. An increase of 0.05 is 5 %.
+        The upper end of the 95 % interval is judged: a possible excess fails, and more text makes
+        the interval narrower. An increase of 0.05 is 5 %.
         """
         increase = self.perplexity_ratio.high - 1
         found = []
         if max_kl is not None and not self.kl.high <= max_kl:
             found.append(
                 f"mean KL is up to {self.kl.high:.4g} nats a token (measured {self.kl.value:.4g}), "
-                f"and {max_kl:g} is allowed"
+                f"but at most {max_kl:g} is allowed"
             )
         if max_ppl_increase is not None and not increase <= max_ppl_increase:
             found.append(
                 f"perplexity is up to {increase:.2%} higher (measured "
-                f"{self.perplexity_ratio.value - 1:.2%}), and {max_ppl_increase:.2%} is allowed"
+                f"{self.perplexity_ratio.value - 1:.2%}), but at most {max_ppl_increase:.2%} is "
+                "allowed"
             )
         return found
 
@@ -129,7 +136,7 @@ _ADAPTER = TypeAdapter(Evaluation)
 
 
 def read(folder: Path) -> Evaluation | None:
-    """The evaluation in a model's folder; None where it has none."""
+    """Return the evaluation in a model's folder; None if it has none."""
     file = folder / f"{NAME}.json"
     try:
         return _ADAPTER.validate_json(file.read_bytes())
@@ -138,12 +145,12 @@ def read(folder: Path) -> Evaluation | None:
     except (OSError, ValidationError) as error:
         raise Problem(
             f"{file} cannot be read as an evaluation: {str(error).splitlines()[0]}",
-            "make it again: antefix evaluate",
+            "evaluate again: antefix evaluate",
         ) from error
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
-    """Files of `NAME`, by suffix: each whole or not at all. Raises OSError."""
+    """Write files of `NAME`, by suffix: each complete or not at all. Raises OSError."""
     for suffix, content in files.items():
         file = folder / f"{NAME}.{suffix}"
         partial = file.with_name(f"{file.name}.{os.getpid()}")

@@ -19,7 +19,7 @@ Row = tuple[str, str, str, str]
 
 
 def rows(found: Evaluation) -> list[Row]:
-    """What was measured: its name, of the reference, of the candidate, and how they compare."""
+    """Return the measurements: name, reference, candidate, and their comparison."""
     a, b = found.reference, found.candidate
     table = [
         (
@@ -34,7 +34,7 @@ def rows(found: Evaluation) -> list[Row]:
     if answers := found.answers:
         table += [
             ("same greedy answer", "", "", _between(answers.equal, ".1%")),
-            ("same beginning of it", "", "", _between(answers.common_prefix, ".1%")),
+            ("same start of the answer", "", "", _between(answers.common_prefix, ".1%")),
         ]
     if a.weight_bytes and b.weight_bytes:
         ratio = f"x {b.weight_bytes / a.weight_bytes:.3f}"
@@ -51,7 +51,7 @@ def rows(found: Evaluation) -> list[Row]:
 
 
 def verdict(found: Evaluation) -> str:
-    """One sentence; empty where no limit was set."""
+    """Return one sentence; empty if no limit was set."""
     if found.max_kl is None and found.max_ppl_increase is None:
         return ""
     broken = found.exceeded(found.max_kl, found.max_ppl_increase)
@@ -59,7 +59,7 @@ def verdict(found: Evaluation) -> str:
 
 
 def text(found: Evaluation) -> str:
-    """For a terminal."""
+    """Return the evaluation as text for a terminal."""
     table = [("", "A", "B", "B against A"), *rows(found)]
     widths = [max(len(row[i]) for row in table) for i in range(4)]
     lines = [
@@ -103,7 +103,7 @@ Weights of B: digest `{b.digest or "none"}`.
 
 
 def plot(found: Evaluation) -> str:
-    """SVG: divergence by position, distribution of differences, rates."""
+    """Return an SVG: divergence by position, distribution of differences, rates."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -136,7 +136,7 @@ def plot(found: Evaluation) -> str:
 
 
 def _bars(found: Evaluation) -> list[tuple[str, Estimate]]:
-    """Ratios with a place in the plot."""
+    """Return the ratios that have a place in the plot."""
     a, b = found.reference, found.candidate
     bars = [("perplexity", found.perplexity_ratio)]
     if a.weight_bytes and b.weight_bytes:

@@ -1,9 +1,9 @@
-"""How long a step takes, from what it has to move and to compute: a roofline per GPU.
+"""The time of a step, from its memory traffic and computation: a roofline per GPU.
 
-A step reads the weights once and every sequence's KV cache, and computes two operations for each
-weight and token (Williams et al., "Roofline", CACM 2009; Pope et al., arXiv 2211.05102). What is
-reached of the datasheet's rates is stated here and nowhere else; docs/planning.md says how far the
-result is from published measurements. Times are seconds.
+A step reads the weights once and every sequence's KV cache. It computes two operations for each
+weight and token (Williams et al., "Roofline", CACM 2009; Pope et al., arXiv 2211.05102). The
+reached share of the datasheet's rates is stated only here; docs/planning.md compares the result
+with published measurements. Times are seconds.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from weights.memory import SIXTEEN_BIT, Precision, kv_bytes_of, weight_bytes
 from weights.model_shape import ModelShape
 from weights.queueing import mean_wait, wait_percentile
 
-# Fitted by hand, to two digits, to tests/weights/published.yaml: of the datasheet's bandwidth, and
-# of its operations a second in the matrix products of a prompt. 8 bit reaches less of twice as
-# much, for scales and for the layers that stay in 16 bit.
+# Fitted by hand, to two digits, to tests/weights/published.yaml: shares of the datasheet's
+# bandwidth, and of its operations per second in the matrix products of a prompt. 8-bit kernels
+# reach a smaller share of twice the rate, because of scales and of layers that stay in 16 bit.
 BANDWIDTH_REACHED = 0.85
 COMPUTE_REACHED = {"bf16": 0.65, "int8": 0.45, "fp8": 0.45}
-# 4-bit weights are unpacked on the way to 16-bit arithmetic.
+# 4-bit weights are unpacked before the 16-bit arithmetic.
 UNPACKING = 0.9
-# Kernels that start one after another in a layer, and the small ones between the products.
+# Launches of a layer's kernels one after another, and small kernels between the products.
 LAYER_S = 50e-6
-# Scheduling, sampling and handing over, once a step.
+# Scheduling, sampling and handover, per step.
 STEP_S = 0.5e-3
-# A ring over NVLink: two all-reduces a layer, each with this latency beside its bytes.
+# A ring over NVLink: two all-reduces per layer, each with this latency in addition to its bytes.
 ALL_REDUCE_S = 15e-6
 
 
@@ -44,41 +44,45 @@ class RooflineEngine:
 
     @cached_property
     def weights(self) -> int:
-        """Bytes of one GPU that a step reads: the token table is looked up, not read."""
+        """Return the weight bytes of one GPU that a step reads: the token table is looked up, not
+        read."""
         shape = self.shape
         table = shape.table_parameters // self.tp
         return weight_bytes(shape, self.precision, self.tp) - table * SIXTEEN_BIT
 
     @cached_property
     def expert_weights(self) -> float:
-        """Those of them that are of a mixture's experts."""
+        """Return the part of them in a mixture's experts."""
         weights = sum(linear.parameters for linear in self.shape.linears() if linear.expert)
         return weights * self.precision.bits_per_weight / 8 / self.tp
 
     @property
     def cache_read(self) -> CacheDtype:
-        """What reading the cache takes the time of. With scales of each token and head, vLLM reads
-        it by Triton instead of FlashAttention: until that is measured, no time is saved."""
+        """Return the dtype whose reading time applies.
+
+        With scales of each token and head, vLLM reads the cache with Triton instead of
+        FlashAttention: until that is measured, no time is saved.
+        """
         return SIXTEEN_BIT_CACHE if self.cache.has_scales else self.cache
 
     @property
     def flops(self) -> float:
-        """A second, reached, of the whole group."""
+        """Return the reached operations per second of the whole group."""
         kind = self.precision.compute
         unpacked = UNPACKING if self.precision.bits == 4 else 1.0
         return self.gpu.flops[kind] * COMPUTE_REACHED[kind] * unpacked * self.tp
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second of one GPU, reached."""
+        """Return the reached bytes per second of one GPU."""
         return self.gpu.bandwidth * BANDWIDTH_REACHED
 
 
 def weights_read(engine: RooflineEngine, tokens: int) -> float:
-    """Bytes a GPU reads of its weights in a step of so many tokens.
+    """Return the weight bytes that a GPU reads in a step of `tokens` tokens.
 
-    Of a mixture's experts those are read that some token was sent to: with E experts, k a token
-    and even routing, 1 - (1 - k/E)^tokens of them.
+    Of a mixture's experts, those with at least one token are read: with E experts, k per token and
+    even routing, 1 - (1 - k/E)^tokens of them.
     """
     shape = engine.shape
     if not shape.experts:
@@ -88,7 +92,8 @@ def weights_read(engine: RooflineEngine, tokens: int) -> float:
 
 
 def all_reduces_s(engine: RooflineEngine, tokens: int) -> float:
-    """Two a layer; each moves 2 (tp - 1) / tp of the hidden states over every link."""
+    """Return the seconds of two all-reduces per layer; each moves 2 (tp - 1) / tp of the hidden
+    states over every link."""
     if engine.tp == 1:
         return 0.0
     moved = 2 * (engine.tp - 1) / engine.tp * tokens * engine.shape.hidden * SIXTEEN_BIT
@@ -96,7 +101,7 @@ def all_reduces_s(engine: RooflineEngine, tokens: int) -> float:
 
 
 def decode_step_s(engine: RooflineEngine, batch: int, context: float, checked: int = 1) -> float:
-    """Of one step for `batch` sequences with `context` tokens each.
+    """Return the seconds of one step for `batch` sequences with `context` tokens each.
 
     `checked` tokens of each sequence: 1, or 1 more than were drafted.
     """
@@ -105,15 +110,16 @@ def decode_step_s(engine: RooflineEngine, batch: int, context: float, checked: i
     computed = 2 * engine.shape.active_parameters * tokens / engine.flops
     cache = batch * kv_bytes_of(engine.shape, int(context), engine.cache_read, engine.tp)
     overhead = STEP_S + engine.shape.layers * LAYER_S
-    # attention's kernels run after the products', so their reading adds to either
+    # attention's kernels run after the products, so its reads are added to the larger of the two
     return max(read, computed) + cache / engine.bandwidth + all_reduces_s(engine, tokens) + overhead
 
 
 def prefill_s(engine: RooflineEngine, tokens: int) -> float:
-    """Of one prompt, alone: products, attention (causal: half of its square), all-reduces."""
+    """Return the seconds of one prompt on an idle engine: products, attention (causal: half of its
+    square), all-reduces."""
     shape = engine.shape
     width = shape.qk_nope_head_dim + shape.qk_rope_head_dim if shape.is_mla else shape.head_dim
-    # the output head works on the last token only
+    # the output head computes only the last token
     products = 2 * (shape.active_parameters - shape.vocabulary * shape.hidden) * tokens
     attention = 2 * shape.layers * shape.heads * width * tokens**2
     rate16 = engine.gpu.flops["bf16"] * COMPUTE_REACHED["bf16"] * engine.tp
@@ -124,15 +130,16 @@ def prefill_s(engine: RooflineEngine, tokens: int) -> float:
 
 
 def prefill_rate(engine: RooflineEngine, prompt: int) -> float:
-    """Tokens a second of one replica that computes prompts of `prompt` tokens, one by one."""
+    """Return tokens per second of one replica that computes prompts of `prompt` tokens, one by
+    one."""
     return prompt / prefill_s(engine, prompt)
 
 
 @dataclass(frozen=True)
 class OfferedLoad:
-    """What each of `replicas` is asked: requests in flight, and their mean lengths in tokens.
+    """The load on each of `replicas`: requests in flight, and their mean lengths in tokens.
 
-    One prompt of a hundred is longer than `long_prompt`; None: all are like the mean one.
+    One prompt in a hundred is longer than `long_prompt`; None: all have the mean length.
     """
 
     concurrency: int
@@ -155,13 +162,13 @@ class Speed:
 
 
 def speed_of(engine: RooflineEngine, load: OfferedLoad) -> Speed:
-    """Replicas with `concurrency` requests always in flight on each.
+    """Return the speed of replicas with `concurrency` requests always in flight on each.
 
-    In the time that one request decodes, all the others' prompts are computed by the same GPUs,
-    so a cycle lasts output x step + concurrency x prefill. A prompt waits for others with the
-    prefills' share of that time (weights.queueing). The 99th of a hundred requests is the slower
-    one of two: a long prompt that waits as the mean one does, and a mean one that waits as the 99th
-    does. Both at once are rarer than one of a hundred.
+    While one request decodes, the same GPUs compute all the others' prompts, so a cycle lasts
+    output x step + concurrency x prefill. A prompt waits for others with the prefills' share of
+    that time (weights.queueing). The 99th of a hundred requests is the slower of two: a long prompt
+    with the mean wait, and a mean prompt with the 99th wait. Both at once are rarer than one in a
+    hundred.
     """
     prompt_s = prefill_s(engine, load.prompt)
     step_s = decode_step_s(engine, load.concurrency, load.prompt + load.output / 2)
@@ -184,9 +191,10 @@ def speed_of(engine: RooflineEngine, load: OfferedLoad) -> Speed:
 def crossover_batch(
     light: RooflineEngine, fast: RooflineEngine, context: int, most: int = 4096
 ) -> int | None:
-    """The smallest batch at which a decode step of `fast` takes less time than one of `light`.
+    """Return the smallest batch at which a decode step of `fast` takes less time than one of
+    `light`.
 
-    None where none up to `most` is.
+    None if there is none up to `most`.
     """
     low, high = 1, most
     if decode_step_s(fast, high, context) >= decode_step_s(light, high, context):

@@ -1,8 +1,8 @@
-"""The ways to quantize a model, and the group sizes that fit one.
+"""Quantization schemes, and the group sizes that fit a model.
 
-What each writes is compressed-tensors, which vLLM serves as it is. Weight-only schemes make a
-decode step cheaper, since it waits for memory; W8A8 schemes make large batches cheaper too, since
-those wait for arithmetic.
+Each writes compressed-tensors, which vLLM serves directly. Weight-only schemes make a decode step
+cheaper, because it waits for memory. W8A8 schemes make large batches cheaper too, because those
+wait for arithmetic.
 
 AWQ: Lin et al. 2023 (arXiv 2306.00978); GPTQ: Frantar et al. 2022 (2210.17323); SmoothQuant: Xiao
 et al. 2022 (2211.10438).
@@ -16,8 +16,8 @@ from common.errors import Problem
 
 GROUP_SIZES = (128, 64, 32, 16)
 
-# The embeddings' mirror costs quality out of proportion, and a router's few numbers decide which
-# expert works: both stay as they are, as do the parts that see and hear.
+# The output head costs too much quality when quantized, and a router's few weights choose the
+# experts. Both stay as they are, as do the vision and audio parts.
 NOT_QUANTIZED = (
     "lm_head",
     r"re:.*mlp\.gate$",
@@ -26,7 +26,7 @@ NOT_QUANTIZED = (
     r"re:.*router.*",
     r"re:.*(visual|vision_tower|vision_model|multi_modal_projector|audio_tower).*",
 )
-# Tensor parallelism cuts these along their inputs, and all others along their outputs.
+# Tensor parallelism splits these along their inputs, and all others along their outputs.
 ROW_PARALLEL = ("o_proj", "down_proj", "out_proj", "dense", "wo", "w2")
 
 
@@ -36,11 +36,12 @@ class Scheme:
     weight_bits: int
     weight_type: Literal["int", "float"]
     activation_bits: int
-    """16: not quantized; 8: quantized for each token as it comes."""
+    """16: not quantized; 8: quantized per token, at run time."""
     method: Literal["round", "awq", "gptq", "smoothquant"]
     symmetric: bool
     grouped: bool
-    """Whether a weight's scale is that of a group of inputs; else of a whole output channel."""
+    """Whether a weight's scale is that of a group of inputs; otherwise of a whole output
+    channel."""
     served_by: str
     meant_for: str
 
@@ -49,7 +50,7 @@ class Scheme:
         return self.method != "round"
 
     def arguments(self, group_size: int | None) -> dict[str, Any]:
-        """Of compressed-tensors' QuantizationScheme, for all linear layers."""
+        """Return arguments of compressed-tensors' QuantizationScheme, for all linear layers."""
         weights: dict[str, Any] = {
             "num_bits": self.weight_bits,
             "type": self.weight_type,
@@ -79,19 +80,19 @@ SCHEMES: dict[str, Scheme] = {
     for scheme in (
         Scheme(
             *("awq", 4, "int", 16, "awq", False, True, _INT4_GPUS),
-            "the best 4 bits for chat: decode at small batches",
+            "the best 4-bit scheme for chat: decoding in small batches",
         ),
         Scheme(
             *("gptq", 4, "int", 16, "gptq", True, True, _INT4_GPUS),
-            "4 bits, faster to make than awq",
+            "4 bits, quantizes faster than awq",
         ),
         Scheme(
             *("rtn", 4, "int", 16, "round", True, True, _INT4_GPUS),
-            "4 bits in seconds and without calibration; loses the most",
+            "4 bits in seconds and without calibration; loses the most quality",
         ),
         Scheme(
             *("w8a16", 8, "int", 16, "round", True, False, "NVIDIA GPUs from Turing (T4) on"),
-            "half the bytes, hardly a loss",
+            "half the bytes, almost no loss",
         ),
         Scheme(
             *("w8a8-smoothquant", 8, "int", 8, "smoothquant", True, False, _INT8_GPUS),
@@ -111,15 +112,16 @@ SCHEMES: dict[str, Scheme] = {
 
 def scheme_called(name: str) -> Scheme:
     if name not in SCHEMES:
-        raise Problem(f"no scheme is called {name!r}", f"use one of: {', '.join(SCHEMES)}")
+        raise Problem(f"unknown scheme {name!r}", f"use one of: {', '.join(SCHEMES)}")
     return SCHEMES[name]
 
 
 def fitting_group(inputs: Mapping[str, int], wanted: int | None, tensor_parallel: int) -> int:
-    """The group size for layers of so many inputs each: `wanted`, or the largest that fits.
+    """Return the group size for layers of these numbers of inputs: `wanted`, or the largest that
+    fits.
 
-    A group may not cross the border between two GPUs. Raises Problem naming the first layer
-    that stands in the way.
+    A group may not cross the border between two GPUs. Raises Problem that names the first
+    unsuitable layer.
     """
     on_one_gpu = {
         layer: _inputs_of_one_gpu(layer, size, tensor_parallel) for layer, size in inputs.items()

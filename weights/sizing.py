@@ -1,6 +1,6 @@
-"""How much one replica takes, and how many replicas a load needs, for each way to split a model.
+"""The size of one replica, and the number of replicas for a load, for each way to split a model.
 
-Pure arithmetic; `weights.plan` chooses between what this finds.
+Pure arithmetic; `weights.plan` chooses among the results.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from weights.model_shape import ModelShape
 from weights.roofline import OfferedLoad, RooflineEngine, Speed, speed_of
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
-# vLLM's own limit on sequences a step, and the one that the memory is counted for.
+# vLLM's limit of sequences per step, which is also used for the memory.
 MOST_SEQUENCES = 256
 STEP_TOKENS = 8192
 
 
 @dataclass(frozen=True)
 class SizingTarget:
-    """`context` is the longest request, prompt and answer; `prompt` and `output` the mean one's;
-    one prompt of a hundred is longer than `long_prompt` (None: all are like the mean one).
+    """The target of a plan, in tokens and seconds.
 
-    Tokens and seconds. 99 of 100 requests are to get their first token within `ttft_s`, and the
-    mean one each token after it within `tpot_s`. `concurrency` is of requests in flight on average,
-    `rate` of requests that arrive in a second; one of them is needed, and of two the one that takes
-    more replicas counts.
+    `context` is the longest request, prompt and answer; `prompt` and `output` the mean one's. One
+    prompt in a hundred is longer than `long_prompt` (None: all have the mean length). 99 of 100
+    requests must get their first token within `ttft_s`, and the mean one each token after it within
+    `tpot_s`. `concurrency` is the mean number of requests in flight, `rate` that of arrivals per
+    second; one of them is required, and of two the one with more replicas applies.
     """
 
     context: int
@@ -57,7 +57,7 @@ class SizingTarget:
     long_prompt: int | None = None
 
     def load(self, concurrency: int, replicas: int) -> OfferedLoad:
-        """Of one of `replicas`, with `concurrency` requests in flight on each."""
+        """Return the load on one of `replicas`, with `concurrency` requests in flight on each."""
         return OfferedLoad(concurrency, self.prompt, self.output, self.long_prompt, replicas)
 
 
@@ -66,7 +66,7 @@ class Option:
     """One precision with its best tensor parallelism.
 
     `at_full_context` sequences of the longest context fit in memory. Each of the replicas takes up
-    to `concurrency` mean requests at once, within memory and SLO; 0: it keeps the SLO for none. All
+    to `concurrency` mean requests at once, within memory and SLO; 0: it meets the SLO for none. All
     replicas have `in_flight` of them, evenly, at `speed`.
     """
 
@@ -81,7 +81,7 @@ class Option:
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens in the KV cache of one replica, were no layer to have a window."""
+        """Return the tokens in the KV cache of one replica, if no layer had a window."""
         engine = self.engine
         return kv_tokens(engine.shape, self.budget.kv, engine.cache, tp=engine.tp)
 
@@ -95,7 +95,7 @@ class Option:
 
 
 def stored_precision(shape: ModelShape) -> Precision:
-    """What a model that is quantized already is served as."""
+    """Return the precision in which an already quantized model is served."""
     known = {"FP8": FP8, "W8A8 INT8": W8A8, "W4A16": W4A16}
     kinds = stored_in(shape.quantization)
     words = {kind.words for kind in kinds}
@@ -103,7 +103,7 @@ def stored_precision(shape: ModelShape) -> Precision:
         raise Problem(
             f"the model is stored as {' and '.join(sorted(words)) or 'something unknown'}, which"
             " cannot be planned",
-            "plan for the model that it was made of",
+            "plan for the model it was made from",
         )
     precision = known[words.pop()]
     if precision is W4A16 and kinds[0].group > 0:
@@ -118,7 +118,7 @@ def _split(precision: Precision, shape: ModelShape, tp: int) -> Precision | None
 
 
 def sized(shape: ModelShape, gpu: Gpu, precision: Precision, target: SizingTarget) -> list[Option]:
-    """One option for each number of GPUs that the model can be split over."""
+    """Return one option for each number of GPUs that the model can be split over."""
     return [
         option_for(RooflineEngine(shape, gpu, split, tp, target.cache), target)
         for tp in TENSOR_PARALLEL
@@ -127,7 +127,7 @@ def sized(shape: ModelShape, gpu: Gpu, precision: Precision, target: SizingTarge
 
 
 def option_for(engine: RooflineEngine, target: SizingTarget) -> Option:
-    """As many replicas of that engine as the target needs."""
+    """Return the option with the replicas of that engine that the target needs."""
     shape, tp = engine.shape, engine.tp
     budget = budget_of(
         *(shape, engine.gpu, engine.precision, tp),
@@ -152,8 +152,11 @@ def option_for(engine: RooflineEngine, target: SizingTarget) -> Option:
 
 
 def _replicas(engine: RooflineEngine, target: SizingTarget, room: int) -> tuple[int, int]:
-    """How many are needed, and how many requests in flight each then takes: the more there are, the
-    shorter a prompt waits. (0, 0) where one request alone is too slow, or there is no room."""
+    """Return how many replicas are needed, and how many requests in flight each then takes: with
+    more replicas, prompts wait less.
+
+    (0, 0) if a single request is too slow, or has no room.
+    """
     rate, wanted = target.rate or 0.0, target.concurrency or 0
     least = _within_slo(engine, target, room, 1)
     if not least:
@@ -169,7 +172,8 @@ def _replicas(engine: RooflineEngine, target: SizingTarget, room: int) -> tuple[
 
 
 def _in_flight(engine: RooflineEngine, target: SizingTarget, replicas: int, most: int) -> int:
-    """On all replicas. By Little's law as many as let a replica finish what comes to it."""
+    """Return the requests in flight on all replicas. By Little's law, each replica finishes its
+    arrivals."""
     rate = (target.rate or 0.0) / replicas
 
     def finished_s(each: int) -> float:
@@ -180,7 +184,7 @@ def _in_flight(engine: RooflineEngine, target: SizingTarget, replicas: int, most
 
 
 def _finished_s(engine: RooflineEngine, target: SizingTarget, each: int) -> float:
-    """Requests a second of one replica."""
+    """Return requests per second of one replica."""
     return speed_of(engine, target.load(each, 1)).requests_s
 
 
@@ -191,8 +195,8 @@ def _keeps(speed: Speed, target: SizingTarget) -> bool:
 
 
 def _within_slo(engine: RooflineEngine, target: SizingTarget, room: int, replicas: int) -> int:
-    """The most requests in flight on each of `replicas`, up to `room`, that keep the SLO: both
-    times grow with them."""
+    """Return the most requests in flight on each of `replicas`, up to `room`, that meet the SLO:
+    both times grow with them."""
     low, high = 0, room
     while low < high:
         middle = (low + high + 1) // 2

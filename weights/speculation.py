@@ -1,9 +1,9 @@
-"""What speculative decoding yields: tokens per pass of the model, and which draft is worth it.
+"""The yield of speculative decoding: tokens per pass of the model, and the draft that pays.
 
-A draft guesses k tokens, the model checks them in one pass and keeps those up to the first that
-it would not have said, and adds one of its own. If each guess is right with the same probability
-a, whatever was guessed before, a pass yields (1 - a^(k+1)) / (1 - a) tokens (Leviathan, Kalman and
-Matias, "Fast Inference from Transformers via Speculative Decoding", 2023, equation 1).
+A draft proposes k tokens. The model checks them in one pass, keeps those up to the first wrong one,
+and adds a token itself. Assume that each draft token is right with the same probability a,
+independent of the others. A pass then yields (1 - a^(k+1)) / (1 - a) tokens. Source: Leviathan,
+Kalman and Matias, "Fast Inference from Transformers via Speculative Decoding", 2023, equation 1.
 """
 
 from collections.abc import Sequence
@@ -21,17 +21,19 @@ _BISECTIONS = 60
 
 
 def expected_tokens(acceptance: float, drafted: int) -> float:
-    """Tokens a pass yields on average, 1 to `drafted` + 1.
+    """Return the mean tokens per pass, 1 to `drafted` + 1.
 
-    `acceptance` is the probability, 0 to 1, that a guess is right where those before it were.
+    `acceptance` is the probability, 0 to 1, that a draft token is right if those before it were.
     """
     return sum(acceptance**guess for guess in range(drafted + 1))
 
 
 def acceptance_of(tokens_per_pass: float, drafted: int) -> float:
-    """The acceptance, 0 to 1, at which a pass yields so many tokens: `expected_tokens` inverted.
+    """Return the acceptance, 0 to 1, at which a pass yields this many tokens: the inverse of
+    `expected_tokens`.
 
-    What no acceptance yields is taken as the nearest that one does; 0 where nothing is drafted.
+    A yield that no acceptance gives is treated as the nearest possible one; 0 if nothing is
+    drafted.
     """
     if drafted == 0 or tokens_per_pass <= 1:
         return 0.0
@@ -55,8 +57,8 @@ class Interval:
 
 
 def ratio_interval(ratios: Sequence[float]) -> Interval:
-    """The geometric mean of 2 to `MOST_ROUNDS` ratios above 0, by Student's t on their logarithms:
-    a ratio and its inverse are as far from 1."""
+    """Return the geometric mean of 2 to `MOST_ROUNDS` ratios above 0, by Student's t on their
+    logarithms: a ratio and its inverse are equally far from 1."""
     logs = [log(ratio) for ratio in ratios]
     middle = fmean(logs)
     reach = _STUDENT_T[len(logs) - 2] * stdev(logs) / sqrt(len(logs))
@@ -65,7 +67,7 @@ def ratio_interval(ratios: Sequence[float]) -> Interval:
 
 @dataclass(frozen=True)
 class SpeculationCandidate:
-    """A way to speculate and its tokens per second over those without, round by round."""
+    """A way to speculate, and its tokens per second over those without, by round."""
 
     name: str
     drafted: int
@@ -78,25 +80,31 @@ class SpeculationCandidate:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """`best` is None where speculation is better left off."""
+    """A recommendation. `best` is None if speculation is not worth it."""
 
     best: SpeculationCandidate | None
     reason: str
 
 
 def recommend(measured: Sequence[SpeculationCandidate]) -> Recommendation:
-    """The candidate whose speedup is surely the largest: by the lower end of its interval, which
-    must lie above 1. What drafts nothing is no candidate."""
+    """Return the candidate with the largest certain speedup: by the lower end of its interval,
+    which must be above 1.
+
+    A candidate without drafts does not count.
+    """
     drafting = [candidate for candidate in measured if candidate.drafted > 0]
     if not drafting:
-        return Recommendation(None, "nothing was tried")
+        return Recommendation(None, "no configuration was tried")
     best = max(drafting, key=lambda candidate: candidate.speedup.low)
     speedup = best.speedup
     if speedup.low > 1:
-        words = f"{best.name} is {speedup.mean:.2f} times as fast as no speculation"
+        words = f"{best.name} is {speedup.mean:.2f} times the speed without speculation"
         return Recommendation(best, f"{words} ({speedup.low:.2f} to {speedup.high:.2f})")
     nearest = max(drafting, key=lambda candidate: candidate.speedup.mean)
     speedup = nearest.speedup
-    words = f"nothing was surely faster than no speculation; nearest was {nearest.name}"
+    words = (
+        "no configuration was significantly faster than no speculation; the best was "
+        f"{nearest.name}"
+    )
     reach = f"{speedup.mean:.2f} times as fast ({speedup.low:.2f} to {speedup.high:.2f})"
     return Recommendation(None, f"{words}, {reach}")

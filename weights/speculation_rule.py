@@ -1,10 +1,10 @@
 """Whether an engine should speculate at its load: learned from its steps by trying both ways.
 
-Now and then a few decode steps are run the other way, with drafts where there are none and
-without where there are, and compared with the steps before and after them, in seconds per output
-token. Batches are told apart by size (1, 2, 3-4, 5-8, ...): what helps a small one, whose steps
-wait for memory, may cost a large one time. A verdict needs 95 % confidence, and the same to be
-overturned. A trial takes about 1 % of a band's steps, more while verdicts are new or contradicted.
+From time to time a few decode steps run the other way, with or without drafts. They are compared
+with the steps before and after them, in seconds per output token. Batches are distinguished by size
+(1, 2, 3-4, 5-8, ...): a draft that helps a small batch, whose steps wait for memory, may slow down
+a large one. A verdict requires 95 % confidence, and the same to be overturned. Trials take about 1
+% of a band's steps, more while verdicts are new or contradicted.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ from weights.speculation import expected_tokens, ratio_interval
 WhenSlower = Literal["keep", "stop"]
 
 TRIAL_STEPS = 8
-# A trial whose steps are mostly disturbed by prompts is given up after so many.
+# A trial is abandoned after this many steps, if prompts disturb most of them.
 LONGEST_TRIAL = 3 * TRIAL_STEPS
-# On each side of a trial: contexts grow, so the steps before it alone would look too fast.
+# Steps on each side of a trial: contexts grow, so only the steps before it would look too fast.
 WINDOW_STEPS = 16
 FIRST_GAP, LONGEST_GAP = 32, 1024
 FEWEST_TRIALS, LATEST_TRIALS = 3, 10
-# How many of its latest passes the acceptance speaks for.
+# Number of latest passes in the acceptance rate.
 MEMORY_PASSES = 10_000
 
 
 @dataclass(frozen=True)
 class EngineStep:
-    """One step of the engine: `seconds` since the one before, `tokens` that it brought to `batch`
-    requests. `speculating` is None where it tells nothing: it computed prompts, too, or came
-    right after a switch."""
+    """One step of the engine: `seconds` since the previous one, `tokens` that it brought to `batch`
+    requests.
+
+    `speculating` is None if the step is not representative: it also computed prompts, or came right
+    after a switch.
+    """
 
     batch: int
     seconds: float
@@ -47,11 +50,12 @@ class EngineStep:
 
 
 class SpeculationReport(msgspec.Struct, frozen=True):
-    """What is known of an engine's speculation, of its latest batch size that was tried.
+    """The known state of an engine's speculation, at the latest batch size that was tried.
 
-    `on`: it speculates. `speedup`: seconds per token without over those with. `losing`: that is
-    below 1 with 95 % confidence. `acceptance`: the probability that a guess is right where those
-    before it were; `expected_tokens_per_pass` by it, beside those seen. None: not known yet.
+    `on`: it speculates. `speedup`: seconds per token without speculation over those with it.
+    `losing`: that is below 1 with 95 % confidence. `acceptance`: the probability that a draft token
+    is right if those before it were; `expected_tokens_per_pass` follows from it, for comparison
+    with the measured ones. None: unknown so far.
     """
 
     on: bool
@@ -63,11 +67,11 @@ class SpeculationReport(msgspec.Struct, frozen=True):
 
 
 class Acceptance:
-    """What drafts bring, over about the latest `MEMORY_PASSES` passes.
+    """The acceptance of drafts, over about the latest `MEMORY_PASSES` passes.
 
-    A guess is tried if all before it in its draft were right, so the accepted ones over the tried
-    ones is the maximum likelihood estimate where each is right with the same probability. Tokens
-    per pass above what that gives: guesses get better along a draft; below: worse.
+    A draft token is tried if all before it in its draft were right. So accepted over tried ones is
+    the maximum likelihood estimate for equal probabilities. More tokens per pass than it predicts:
+    later draft tokens are better; fewer: worse.
     """
 
     def __init__(self) -> None:
@@ -75,7 +79,7 @@ class Acceptance:
         self._passes: dict[int, float] = {}
 
     def add(self, passes: Iterable[tuple[int, int]]) -> None:
-        """Of each request in a step, the tokens drafted for it, perhaps none, and those kept."""
+        """Add the drafted tokens of each request in a step, possibly none, and the kept ones."""
         of_step = list(passes)
         keep = max(0.0, 1 - len(of_step) / MEMORY_PASSES)
         self._tokens *= keep
@@ -107,7 +111,8 @@ class Acceptance:
 
 
 class SpeculationRule:
-    """`when_slower`: whether a batch size at which speculation loses goes on with it."""
+    """The rule. `when_slower`: whether a batch size at which speculation is slower continues with
+    it."""
 
     def __init__(self, when_slower: WhenSlower) -> None:
         self._when_slower = when_slower
@@ -116,7 +121,7 @@ class SpeculationRule:
         self.acceptance = Acceptance()
 
     def speculates(self, batch: int) -> bool:
-        """Whether the next step, with so many requests, should."""
+        """Return whether the next step, with this many requests, should speculate."""
         return self._band(batch).speculates_now
 
     def add(self, step: EngineStep) -> None:
@@ -125,7 +130,7 @@ class SpeculationRule:
             self._tried = band
 
     def forget(self) -> None:
-        """What was learned of another time's load; the acceptance is soon of the new one."""
+        """Forget what was learned under another load; the acceptance soon follows the new one."""
         self._bands.clear()
 
     def report(self, batch: int) -> SpeculationReport:
@@ -173,7 +178,7 @@ class _Band:
         return exp(fmean(map(log, self.speedups))) if self.speedups else None
 
     def add(self, step: EngineStep, when_slower: WhenSlower) -> bool:
-        """True when it ended a trial that told something."""
+        """Add a step. Return true if it ended a trial with a result."""
         self._steps += 1
         if step.speculating == self.speculates_now:
             (self._trial if self._phase is _Phase.TRIAL else self._usual).append(step)
@@ -217,7 +222,7 @@ class _Band:
 
 
 def _pace(steps: Iterable[EngineStep]) -> float:
-    """Seconds per token; 0 where there were none."""
+    """Return seconds per token; 0 without tokens."""
     seconds = tokens = 0.0
     for step in steps:
         seconds += step.seconds

@@ -1,9 +1,9 @@
-"""How two models' next-token distributions differ, token by token and in the mean.
+"""Differences of two models' next-token distributions, per token and in the mean. Pure numpy.
 
-Pure numpy. Logarithms are natural: divergences and log-probabilities are in nats. The reference's
-log-probabilities may have been stored as float16, whose relative error is at most 2^-11; its
-distributions are normalised again, so what is compared are distributions and no divergence is
-negative. With one model on both sides the mean divergence then stays below 1e-5 nats.
+Logarithms are natural: divergences and log-probabilities are in nats. The reference's
+log-probabilities may have been stored as float16, whose relative error is at most 2^-11. Its
+distributions are normalised again, so that no divergence is negative. With one model on both sides
+the mean divergence then stays below 1e-5 nats.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weights.estimate import Estimate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Rows of a vocabulary's length that are in memory at once, in float32.
+# Rows of a vocabulary's length in memory at once, in float32.
 ROWS = 64
 RESAMPLES = 2000
 SEED = 7
@@ -27,9 +27,8 @@ SEED = 7
 
 @dataclass(frozen=True)
 class TokenFigures:
-    """One entry a token: the divergence KL(reference || candidate) of the distributions that it
-    was drawn from, whether both hold the same token for the likeliest, and its log-probability
-    by each.
+    """One entry per token: the divergence KL(reference || candidate) of its distributions, whether
+    both have the same likeliest token, and its log-probability by each.
     """
 
     kl: list[float]
@@ -38,7 +37,7 @@ class TokenFigures:
     candidate: list[float]
 
     def since(self, first: int) -> TokenFigures:
-        """Those of the tokens from `first` on."""
+        """Return those of the tokens from `first` on."""
         return TokenFigures(
             self.kl[first:], self.agree[first:], self.reference[first:], self.candidate[first:]
         )
@@ -47,13 +46,15 @@ class TokenFigures:
 def compared(
     reference: Array, candidate: Array, targets: Array, likeliest: Array | None = None
 ) -> TokenFigures:
-    """`reference` and `candidate`: log-probabilities, [tokens, vocabulary]; `targets`: [tokens],
-    the tokens that came; `likeliest`: [tokens], the reference's likeliest, where its stored
-    log-probabilities no longer tell: float16 makes equals of nearly equal ones. A token that the
-    reference rules out adds nothing to the divergence.
+    """Compare the models on tokens.
 
-    Raises Problem where a figure is infinite or not a number: weights that overflow, or
-    that rule out what the reference may say, are nothing to take means of.
+    `reference` and `candidate`: log-probabilities, [tokens, vocabulary]; `targets`: [tokens], the
+    actual tokens; `likeliest`: [tokens], the reference's likeliest, because float16 makes nearly
+    equal log-probabilities equal.
+
+    A token that the reference rules out adds nothing to the divergence. Raises Problem if a figure
+    is infinite or not a number: weights that overflow, or that rule out likely tokens of the
+    reference, have no meaningful mean.
     """
     if reference.shape != candidate.shape or len(reference) != len(targets):
         raise ValueError(
@@ -69,7 +70,7 @@ def compared(
         p = np.exp(p_log)
         with np.errstate(invalid="ignore"):
             terms = np.where(p > 0, p * (p_log - q_log), 0.0)
-        # rounding alone can take the sum of two equal distributions below 0
+        # rounding can make the sum of two equal distributions negative
         figures.kl.extend(np.maximum(terms.sum(axis=-1, dtype=np.float64), 0.0).tolist())
         agree = likeliest[begin : begin + ROWS] == q_log.argmax(axis=-1)
         figures.agree.extend(agree.tolist())
@@ -79,8 +80,8 @@ def compared(
     lost = len(targets) - int(finite.all(axis=0).sum())
     if lost:
         raise Problem(
-            f"of {len(targets)} tokens, {lost} have probabilities that are 0 or no number at all",
-            "the weights are ruined, or overflow in this dtype; try --engine-arg dtype=bfloat16",
+            f"of {len(targets)} tokens, {lost} have probabilities that are 0 or not a number",
+            "the weights are damaged or overflow in this dtype; try --engine-arg dtype=bfloat16",
         )
     return figures
 
@@ -92,8 +93,8 @@ def _normalised(logprobs: Array) -> Array:
 
 
 def mean_over(groups: Sequence[Sequence[float]]) -> Estimate:
-    """The mean of all numbers; its interval by resampling whole groups, whose members depend on
-    one another: a window's tokens, or a round's.
+    """Return the mean of all numbers. Its interval is from resampling whole groups, whose members
+    depend on one another: a window's tokens, or a round's.
     """
     sums, counts = _sums(groups)
     means = _resampled(sums, counts)
@@ -101,7 +102,7 @@ def mean_over(groups: Sequence[Sequence[float]]) -> Estimate:
 
 
 def perplexity(logprobs: Sequence[Sequence[float]]) -> Estimate:
-    """exp of the mean negative log-probability; groups as in `mean_over`."""
+    """Return exp of the mean negative log-probability; groups as in `mean_over`."""
     sums, counts = _sums(logprobs)
     return _estimate(np.exp(-sums.sum() / counts.sum()), np.exp(-_resampled(sums, counts)))
 
@@ -109,8 +110,8 @@ def perplexity(logprobs: Sequence[Sequence[float]]) -> Estimate:
 def perplexity_ratio(
     candidate: Sequence[Sequence[float]], reference: Sequence[Sequence[float]]
 ) -> Estimate:
-    """The candidate's perplexity over the reference's, on the same tokens: paired, so what is
-    hard about a text widens no interval.
+    """Return the candidate's perplexity over the reference's, on the same tokens: paired, so that
+    hard texts do not widen the interval.
     """
     differences = [np.subtract(r, c).tolist() for c, r in zip(candidate, reference, strict=True)]
     mean = mean_over(differences)
@@ -118,8 +119,8 @@ def perplexity_ratio(
 
 
 def ratio_of_rounds(candidate: Sequence[float], reference: Sequence[float]) -> Estimate:
-    """The candidate's rate over the reference's, measured in turns: the geometric mean of the
-    rounds' ratios.
+    """Return the candidate's rate over the reference's, measured in turns: the geometric mean of
+    the rounds' ratios.
     """
     logs = np.log(np.asarray(candidate) / np.asarray(reference))
     mean = mean_over([[float(x)] for x in logs])
@@ -127,7 +128,7 @@ def ratio_of_rounds(candidate: Sequence[float], reference: Sequence[float]) -> E
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> float:
-    """The share of the longer of two answers that both begin with: 1 for equal ones."""
+    """Return the common share at the start of two answers, of the longer one: 1 for equal ones."""
     longest = max(len(one), len(other))
     if longest == 0:
         return 1.0
@@ -147,7 +148,7 @@ def _sums(groups: Sequence[Sequence[float]]) -> tuple[Array, Array]:
 
 
 def _resampled(sums: Array, counts: Array) -> Array:
-    """Means over groups drawn with replacement, [RESAMPLES]."""
+    """Return means over groups drawn with replacement, [RESAMPLES]."""
     drawn = np.random.default_rng(SEED).integers(0, len(sums), (RESAMPLES, len(sums)))
     return np.asarray(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
 

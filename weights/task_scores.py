@@ -1,4 +1,4 @@
-"""Scores of a model on tasks, as lm-eval measured them, kept beside the weights that they judge.
+"""Scores of a model on tasks from lm-eval, stored next to the evaluated weights.
 
     antefix-scores.json   a `TaskScores`
 
@@ -22,13 +22,13 @@ from pydantic import TypeAdapter, ValidationError
 from common.errors import Problem
 
 NAME = "antefix-scores.json"
-# Standard errors from a mean to the end of its 95 % interval, where it is normally distributed.
+# Standard errors from the mean to the end of its 95 % interval, if it is normally distributed.
 STANDARD_ERRORS = 1.96
 
 
 @dataclass(frozen=True)
 class TaskScore:
-    """`stderr`: of the mean; `samples`: questions that were asked. None: not told."""
+    """A score. `stderr`: that of the mean; `samples`: the number of questions. None: unknown."""
 
     value: float
     stderr: float | None
@@ -37,14 +37,14 @@ class TaskScore:
 
     @property
     def low(self) -> float:
-        """The lower end of the 95 % interval; the value itself where no error was told."""
+        """The lower end of the 95 % interval; the value itself without a known error."""
         return self.value - STANDARD_ERRORS * (self.stderr or 0.0)
 
 
 @dataclass(frozen=True)
 class TaskScores:
-    """Of one model. `digest`: of its weights (`weights.checkpoint`). `model`: as requests named it.
-    `scores`: by task and metric, as `hellaswag/acc_norm`."""
+    """The scores of one model. `digest`: of its weights (`weights.checkpoint`). `model`: its name
+    in requests. `scores`: by task and metric, such as `hellaswag/acc_norm`."""
 
     date: str
     harness: str
@@ -53,24 +53,24 @@ class TaskScores:
     scores: Mapping[str, TaskScore]
 
     def too_low(self, least: Mapping[str, float]) -> list[str]:
-        """What does not reach its least score, in words; empty where all does."""
+        """Return the scores below their minimum as text; empty if there are none."""
         return [words for name, limit in least.items() if (words := self._complaint(name, limit))]
 
     def _complaint(self, name: str, limit: float) -> str:
         score = self.scores.get(name)
         if score is None:
-            return f"there is no score of {name}, only of {', '.join(self.scores)}"
+            return f"no score for {name}, only for {', '.join(self.scores)}"
         if not score.higher_is_better:
-            return f"of {name} lower is better, so it has no least score"
+            return f"lower is better for {name}, so it has no minimum score"
         if score.low >= limit:
             return ""
         return (
-            f"{name} may be as low as {score.low:.4g} (measured {score.value:.4g}), and {limit:g} "
-            "is asked for"
+            f"{name} may be as low as {score.low:.4g} (measured {score.value:.4g}), but {limit:g} "
+            "is required"
         )
 
     def with_older(self, older: TaskScores | None) -> TaskScores:
-        """With what an earlier run on other tasks found of the same weights."""
+        """Return the scores with those of an earlier run on other tasks with the same weights."""
         if older is None or older.digest != self.digest:
             return self
         return replace(self, scores={**older.scores, **self.scores})
@@ -80,14 +80,14 @@ _ADAPTER = TypeAdapter(TaskScores)
 
 
 def imported(text: str, digest: str) -> TaskScores:
-    """The scores in a results file of lm-eval. Raises Problem where it is none."""
+    """Return the scores in a results file of lm-eval. Raises Problem if it is not one."""
     try:
         found = json.loads(text)
         scores = dict(_scores(found))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Problem(
-            f"it is no results file of lm-eval ({type(error).__name__}: {error})",
-            "name the results_*.json that lm_eval wrote below --output_path",
+            f"it is not a results file of lm-eval ({type(error).__name__}: {error})",
+            "pass the results_*.json that lm_eval wrote below --output_path",
         ) from error
     if not scores:
         raise Problem("it has no score", "run lm_eval with at least one of --tasks")
@@ -105,7 +105,7 @@ def _scores(found: Mapping[str, Any]) -> Iterator[tuple[str, TaskScore]]:
         better = found.get("higher_is_better", {}).get(task, {})
         samples = found.get("n-samples", {}).get(task, {}).get("effective")
         for key, value in figures.items():
-            # a metric and the filter of answers before it: acc,none
+            # a metric and the filter of answers: acc,none
             metric, comma, answers = key.partition(",")
             if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
                 continue
@@ -122,7 +122,7 @@ def _scores(found: Mapping[str, Any]) -> Iterator[tuple[str, TaskScore]]:
 
 
 def read(folder: Path) -> TaskScores | None:
-    """The scores in a model's folder; None where it has none."""
+    """Return the scores in a model's folder; None if it has none."""
     file = folder / NAME
     try:
         return _ADAPTER.validate_json(file.read_bytes())
@@ -136,7 +136,7 @@ def read(folder: Path) -> TaskScores | None:
 
 
 def write(folder: Path, scores: TaskScores) -> None:
-    """Whole or not at all. Raises OSError."""
+    """Write the scores, completely or not at all. Raises OSError."""
     file = folder / NAME
     partial = file.with_name(f"{file.name}.{os.getpid()}")
     try:

@@ -1,1 +1,2 @@
-"""What a fleet on one machine needs beside Ray Serve: Ray, Redis, Prometheus, their processes."""
+"""Parts of a fleet on one machine other than Ray Serve: Ray, Redis, Prometheus, and their
+processes."""

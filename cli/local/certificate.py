@@ -1,8 +1,8 @@
-"""TLS for a local Ray: without it Ray Serve's replicas take pickled calls from any address.
+"""TLS for a local Ray: without it Ray Serve's replicas accept pickled calls from any address.
 
-Ray Serve 2.60 binds each replica's own gRPC server to all interfaces and has no switch for it.
-With RAY_USE_TLS a caller needs this home's certificate, which is both the authority and what
-every process shows: https://docs.ray.io/en/latest/ray-core/configure.html#tls-authentication
+Ray Serve 2.60 binds each replica's gRPC server to all interfaces and has no option for it. With
+RAY_USE_TLS a caller needs this home's certificate, which is both the authority and the certificate
+of every process: https://docs.ray.io/en/latest/ray-core/configure.html#tls-authentication
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LIFETIME = datetime.timedelta(days=3650)
 
 
 def ray_environment(folder: Path) -> dict[str, str]:
-    """Ray's TLS variables; the certificate and key are made in `folder` the first time."""
+    """Return Ray's TLS variables. Certificate and key are created in `folder` the first time."""
     certificate, key = folder / "ray-certificate.pem", folder / "ray-key.pem"
     if not (certificate.exists() and key.exists()):
         _make(certificate, key)

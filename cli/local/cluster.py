@@ -1,8 +1,8 @@
-"""Starts and stops a fleet on this machine: its own processes and nothing else.
+"""Start and stop a fleet on this machine: only its own processes.
 
 A run's id is recorded before its first process starts, and every process carries it
-(`cli.local.processes`), so whatever a crash, a kill or half an `up` left behind is found
-and ended by the next `up` or `down`.
+(`cli.local.processes`). So the next `up` or `down` finds and ends everything that a crash, a kill
+or half an `up` left behind.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AlreadyDeployed(Problem):
 
 
 def start_redis(home: Home, state: FleetState) -> FleetState:
-    """The embedded Redis, for a fleet that was given none."""
+    """Start the embedded Redis, if the fleet has no Redis URL."""
     folder, log_file = home.redis_folder(state.run_id), home.logs / "redis.log"
     env = {**os.environ, **processes.marker(state.run_id)}
     server = redis_server.start(folder, log_file, env)
@@ -44,7 +44,7 @@ def start_redis(home: Home, state: FleetState) -> FleetState:
 
 
 def start_monitoring(home: Home, state: FleetState, programs: monitoring.Programs) -> FleetState:
-    """Prometheus and Alertmanager, anew if this run has them already."""
+    """Start Prometheus and Alertmanager, or restart them if this run already has them."""
     started = monitoring.start(
         programs,
         home.monitoring_folder(state.run_id),
@@ -60,7 +60,7 @@ def start_monitoring(home: Home, state: FleetState, programs: monitoring.Program
 
 
 def start_ray(home: Home, state: FleetState, fleet: Fleet) -> FleetState:
-    # Of a run whose state was lost too: a home has one run at a time.
+    # Also the folder of a run whose state was lost: a home has one run at a time.
     shutil.rmtree(home.metrics_folder(state.run_id).parent, ignore_errors=True)
     home.metrics_folder(state.run_id).mkdir(mode=0o700, parents=True)
     ray_head.prepare_temp_dir(home)
@@ -79,9 +79,9 @@ def deploy(
     on_pools: OnPools,
     before: dict[str, Any] | None = None,
 ) -> FleetState:
-    """Deploy and return once every replica runs. Raises Problem with the reason's gist.
+    """Deploy and return once every replica runs. Raises Problem with the reason.
 
-    `before`: the fleet that runs, which becomes this one; empty where it is not known.
+    `before`: the running fleet that is updated; empty if unknown.
     """
     told = fleet.model_dump(mode="json")
     request = {
@@ -94,7 +94,7 @@ def deploy(
             "api_keys": {keys.api_key: "default"},
             "engine_secret": keys.engine_secret,
             "redis_url": state.redis_url,
-            # nodes of another's cluster do not have it
+            # nodes of a foreign cluster do not have this file
             "keys_file": str(home.keys_file) if state.own_ray else "",
         },
     }
@@ -113,9 +113,9 @@ def deploy(
 
 
 def remove(home: Home, state: FleetState) -> None:
-    """Take the fleet off Ray Serve; streams in flight end first, up to its drain time.
+    """Remove the fleet from Ray Serve. Streams in flight end first, up to its drain time.
 
-    Raises Problem when Ray cannot be reached.
+    Raises Problem if Ray is unreachable.
     """
     request = {
         "action": "remove",
@@ -129,7 +129,7 @@ def remove(home: Home, state: FleetState) -> None:
 
 
 def stop(home: Home, state: FleetState) -> None:
-    """End what this run started, whatever state it is in, and forget it."""
+    """End everything that this run started, in any state, and forget it."""
     processes.stop(state.run_id)
     for folder in (home.redis_folder, home.metrics_folder, home.monitoring_folder):
         shutil.rmtree(folder(state.run_id), ignore_errors=True)
@@ -137,7 +137,8 @@ def stop(home: Home, state: FleetState) -> None:
 
 
 def is_alive(state: FleetState) -> bool:
-    """False once the fleet cannot recover by itself; of another's Ray cluster nothing is known."""
+    """Return false once the fleet cannot recover by itself. The state of another's Ray cluster is
+    unknown."""
     return not state.own_ray or processes.core_is_alive(state.run_id)
 
 
@@ -146,7 +147,7 @@ def ray_logs(state: FleetState) -> Path | None:
 
 
 def _drive(home: Home, state: FleetState, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Events of `serve_driver`. An ending without its last event is a "failed" one."""
+    """Yield events of `serve_driver`. An end without its last event becomes a "failed" event."""
     log_file = home.logs / "serve.log"
     with (
         log_file.open("ab") as log,
@@ -170,7 +171,7 @@ def _drive(home: Home, state: FleetState, request: dict[str, Any]) -> Iterator[d
                 ended = event["event"] in ("running", "removed", "failed")
                 yield event
         finally:
-            # Its last event came, or nobody waits for one any more.
+            # The last event has arrived, or the caller no longer reads.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 driver.wait(10 if ended else 0)
             driver.kill()

@@ -1,16 +1,16 @@
-"""Where a local fleet keeps its things: $ANTEFIX_HOME, else $XDG_STATE_HOME/antefix, else
-~/.local/state/antefix. For its user only.
+"""The folder of a local fleet: $ANTEFIX_HOME, otherwise $XDG_STATE_HOME/antefix, otherwise
+~/.local/state/antefix. Only its user can read it.
 
-    state.json   the fleet that was started last, and has not been stopped
-    keys.json    the API key and the engines' secret; made once, so that clients keep working
-    ray-token    what opens this fleet's Ray; made once
-    ray-*.pem    what its processes know each other by; made once
-    logs/        of what Antefix itself starts; Ray's are in its own folder
-    redis/       one folder a run, the embedded Redis's working directory
-    metrics/     one folder a run, what its processes count
-    monitoring/  one folder a run, what its Prometheus and Alertmanager keep
+    state.json   the fleet that was started last and not stopped
+    keys.json    the API key and the engines' secret; created once, so that clients keep working
+    ray-token    the token of this fleet's Ray; created once
+    ray-*.pem    the certificate of its processes; created once
+    logs/        logs of programs that Antefix starts; Ray's are in Ray's folder
+    redis/       one folder per run, the embedded Redis's working directory
+    metrics/     one folder per run, the metrics of its processes
+    monitoring/  one folder per run, the data of its Prometheus and Alertmanager
     fleets/      files that `antefix up --model` wrote
-    lock         whose turn it is to start or stop
+    lock         held to start or stop a fleet
 
 Every file is replaced in one rename, so a kill leaves the old one or the new one.
 """
@@ -34,7 +34,7 @@ from common.file_lock import only_one
 
 @dataclass(frozen=True)
 class Keys:
-    """The secrets of a home. No repr: one ends up in logs."""
+    """The secrets of a home. It has no repr, because a repr ends up in logs."""
 
     api_key: str = field(repr=False)
     engine_secret: str = field(repr=False)
@@ -42,7 +42,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class FleetState:
-    """One run of a fleet. Recorded before its first process is started."""
+    """One run of a fleet. It is recorded before its first process starts."""
 
     run_id: str
     fleet_file: str
@@ -59,13 +59,13 @@ class FleetState:
     deployed: bool = False
     started_serve: bool = True
     redis_url: str = field(default="", repr=False)
-    # what runs, as it was deployed; its `env` may hold secrets
+    # the deployed fleet; its `env` may hold secrets
     fleet: dict[str, Any] = field(default_factory=dict, repr=False)
     metrics_url: str = ""
     prometheus_url: str = ""
     alertmanager_url: str = ""
     ready: bool = False
-    # by `antefix up --host`, whatever the fleet file says
+    # set by `antefix up --host`, regardless of the fleet file
     host_given: bool = False
 
     @property
@@ -74,7 +74,7 @@ class FleetState:
 
 
 class Home:
-    """The folder, made if it is not there. Raises Problem when it cannot be used."""
+    """The folder, created if missing. Raises Problem if it cannot be used."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or home_folder()
@@ -97,12 +97,12 @@ class Home:
 
     @contextmanager
     def turn(self, on_wait: Callable[[], None]) -> Iterator[None]:
-        """One `up`, `update` or `down` at a time."""
+        """Hold the lock, so that one `up`, `update` or `down` runs at a time."""
         with only_one(self.folder / "lock", on_wait):
             yield
 
     def state(self) -> FleetState | None:
-        """The fleet that was started and not stopped; it may have crashed since."""
+        """Return the fleet that was started and not stopped. It may have crashed since."""
         data = self._read("state.json")
         try:
             return None if data is None else FleetState(**data)
@@ -117,7 +117,8 @@ class Home:
 
     @property
     def keys_file(self) -> Path:
-        """Of API keys beside the one in `keys`: gateways of this machine follow it."""
+        """Return the file of API keys, in addition to the one in `keys`. Gateways of this machine
+        follow it."""
         path = self.folder / "api-keys"
         if not path.exists():
             self._write(path.name, "# see antefix keys\n")
@@ -126,7 +127,7 @@ class Home:
     def keys(self) -> Keys:
         data = self._read("keys.json")
         if data is None:
-            # Never a leading "-": pasted after an option it would read as another one.
+            # Never a leading "-": after an option, it would be parsed as another option.
             made = Keys(f"sk-{secrets.token_urlsafe(32)}", secrets.token_urlsafe(32))
             self._write("keys.json", json.dumps(dataclasses.asdict(made), indent=1))
             return made
@@ -136,7 +137,7 @@ class Home:
             raise self._damaged("keys.json", str(error)) from error
 
     def ray_token_file(self) -> Path:
-        """Holds the token; a path, because a variable would show in every process's environment."""
+        """Return the path of the token. A variable would show in every process's environment."""
         path = self.folder / "ray-token"
         if not path.exists():
             self._write(path.name, secrets.token_hex(32))

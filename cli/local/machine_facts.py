@@ -1,4 +1,4 @@
-"""What `antefix doctor` looks at on this machine. Gathered once; nothing is changed."""
+"""Facts of this machine for `antefix doctor`. They are read once; nothing changes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """Sizes are bytes. `bfloat16`: the CPU's instructions for it, empty where it has none.
-    `drivers`: NVIDIA's, one for each GPU. `taken`: those of the asked ports that are in use."""
+    """Facts; sizes are bytes. `bfloat16`: the CPU's instructions for it, empty if it has none.
+
+    `drivers`: NVIDIA's, one for each GPU. `taken`: those of the ports that are in use.
+    """
 
     cpu_build: bool
     has_libnuma: bool
@@ -37,7 +39,7 @@ class MachineFacts:
 
 
 def gather(folder: Path, ports: tuple[int, ...]) -> MachineFacts:
-    """Of this machine; `folder` is on the disk that weights and state are kept on."""
+    """Gather the facts. `folder` is on the disk of weights and state."""
     return MachineFacts(
         cpu_build=has_cpu_build(),
         has_libnuma=_loads("libnuma.so.1"),

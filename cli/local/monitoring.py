@@ -1,9 +1,9 @@
-"""Prometheus and Alertmanager beside a fleet, to see its metrics and alerts on this machine.
+"""Prometheus and Alertmanager for a fleet on this machine.
 
-Both are processes of the fleet's run, listen on loopback only, and keep what they know in a folder
-that goes with the run: a Prometheus that should remember longer is one of your own. The fleet needs
-neither. One that died is told of by `antefix status`, and `antefix up --with-prometheus` starts
-both again, with what they knew.
+Both are processes of the fleet's run, and listen on loopback only. Their data is in a folder that
+is removed with the run: for long retention use a separate Prometheus. The fleet needs neither.
+`antefix status` reports one that died, and `antefix up --with-prometheus` restarts both with their
+data.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ START_SECONDS = 30.0
 END_SECONDS = 5.0
 PORT_ATTEMPTS = 5
 
-# Not the environment's proxies: both are on this machine.
+# Without the environment's proxies: both are on this machine.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _ERROR = re.compile(r'\blevel=error\b.*?\berr="((?:[^"\\]|\\.)*)"', re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Programs:
-    """Paths of the two."""
+    """Paths of the two programs."""
 
     prometheus: str
     alertmanager: str
@@ -61,9 +61,9 @@ class Monitoring:
 
 
 def find_programs() -> Programs:
-    """Those on PATH. Raises Problem that names the ones that are missing."""
+    """Return the programs on PATH. Raises Problem that names the missing ones."""
     prometheus = shutil.which("prometheus")
-    # Debian names it after its package.
+    # Debian names the program after its package.
     alertmanager = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
     if prometheus and alertmanager:
         return Programs(prometheus, alertmanager)
@@ -87,9 +87,8 @@ def start(
     ports: tuple[int, int] = (PROMETHEUS_PORT, ALERTMANAGER_PORT),
     within_s: float = START_SECONDS,
 ) -> Monitoring:
-    """Once both are ready, on these `ports` where they are free.
-
-    Raises Problem with the last words of the one that is not.
+    """Return once both are ready, on these `ports` if they are free. Raises Problem with the last
+    log line of the program that is not.
     """
     stop(run_id)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -104,7 +103,7 @@ def start(
                 programs.alertmanager,
                 f"--config.file={folder / 'alertmanager.yaml'}",
                 f"--storage.path={folder / 'alertmanager'}",
-                "--cluster.listen-address=",  # one alone; else it listens to other machines
+                "--cluster.listen-address=",  # no cluster; otherwise it listens to other machines
                 *_listening(port),
             ],
         )
@@ -128,12 +127,12 @@ def start(
 
 
 def running(run_id: str) -> set[str]:
-    """Which of "prometheus" and "alertmanager" this run has."""
+    """Return which of "prometheus" and "alertmanager" this run has."""
     return {name for name, _ in _ours(run_id)}
 
 
 def stop(run_id: str) -> None:
-    """End both and nothing else of the run. What they wrote survives a kill."""
+    """Stop only these two processes of the run. Their data survives a kill."""
     left = [process for _, process in _ours(run_id)]
     for process in left:
         with contextlib.suppress(psutil.Error):
@@ -142,7 +141,7 @@ def stop(run_id: str) -> None:
 
 
 def configuration(metrics_url: str, alertmanager: str) -> str:
-    """Prometheus's, as YAML, with the rules beside it."""
+    """Return Prometheus's configuration as YAML. The rules are in the same folder."""
     metrics = urlsplit(metrics_url)
     return yaml.safe_dump(
         {
@@ -177,7 +176,7 @@ class _Starter:
     within_s: float
 
     def start(self, name: str, usual_port: int, command: Callable[[int], list[str]]) -> str:
-        """Its URL: of the port that everybody knows if that is free."""
+        """Start the program and return its URL, on its usual port if that is free."""
         log_file = self.logs / f"{name}.log"
         said = ""
         for attempt in range(PORT_ATTEMPTS):
@@ -186,13 +185,13 @@ class _Starter:
             said = self._run(command(port), port, log_file)
             if not said:
                 return _url(port)
-            # Between being found free and being bound, a port can be taken.
+            # A free port can be taken before it is bound.
             if "address already in use" not in said:
                 break
         raise Problem(f"{name} does not start: {said}", f"see {log_file}")
 
     def _run(self, command: list[str], port: int, log_file: Path) -> str:
-        """Its last words; empty once it is ready."""
+        """Return the program's last log line; empty once it is ready."""
         with log_file.open("ab") as log:
             begin = log.tell()
             try:
@@ -203,7 +202,7 @@ class _Starter:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    start_new_session=True,  # a Ctrl-C is for `up`
+                    start_new_session=True,  # `up` handles Ctrl-C
                 )
             except OSError as error:
                 return f"{command[0]} cannot be run: {error.strerror or error}"
@@ -236,7 +235,7 @@ def _ours(run_id: str) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def _listens(pid: int, port: int) -> bool:
-    """Whether it is this process that will answer there, and no other fleet's."""
+    """Return whether this process listens on the port, and not another fleet's."""
     try:
         connections = psutil.Process(pid).net_connections("tcp")
     except psutil.Error:
@@ -253,8 +252,8 @@ def _is_ready(port: int) -> bool:
 
 
 def _last_words(log: str) -> str:
-    """Why it ended: the first error, since those that follow are its consequences."""
+    """Return why it ended: the first error in the log, since later ones are its consequences."""
     if found := _ERROR.search(log):
         return found[1].replace('\\"', '"')
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return lines[-1] if lines else "it wrote no log"
+    return lines[-1] if lines else "it logged nothing"

@@ -1,11 +1,11 @@
-"""Packages that cannot be installed beside vLLM, in a folder that only one process looks into.
+"""Packages that conflict with vLLM, in a separate folder for one process.
 
-    <cache>/<name>-<digest>/           whole: what a lock of requirements/ pins
-    <cache>/<name>-<digest>.partial/   being made; the next process removes it
-    <cache>/<name>-<digest>.lock       whose turn it is
+    <cache>/<name>-<digest>/           complete: the packages that a lock of requirements/ pins
+    <cache>/<name>-<digest>.partial/   incomplete; the next process removes it
+    <cache>/<name>-<digest>.lock       held while installing
 
 llm-compressor needs another compressed-tensors than vLLM. pip checks every file against the lock's
-hashes. A folder gets its name when it is on the disk.
+hashes. A folder gets its final name once it is complete.
 """
 
 import errno
@@ -26,13 +26,14 @@ LOCK = Path(__file__).parents[2] / "requirements" / "quantize.lock"
 
 
 def quantizer_packages(report: Report, lock: Path = LOCK) -> Path:
-    """llm-compressor and what it needs, as `overlay_packages`."""
+    """Return llm-compressor and its requirements, as `overlay_packages`."""
     return overlay_packages("quantizer", "llm-compressor", lock, report)
 
 
 def overlay_packages(name: str, what: str, lock: Path, report: Report) -> Path:
-    """The folder, made if it is not there; `report` hears of nothing when it is. `what` the lock
-    is of, for people. Raises Problem.
+    """Return the folder, created if missing. `report` gets the progress of creating it.
+
+    `what` describes the packages of the lock to users. Raises Problem.
     """
     pins = lock.read_bytes()
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -78,7 +79,7 @@ def _install(lock: Path, folder: Path, report: Report, lock_fd: int, *, what: st
         poll=report_packages,
         what=f"{what} (requirements/{lock.name})",
     )
-    # A folder that has its name after a power cut has its bytes too.
+    # After a power cut, a folder with its final name has all its bytes.
     os.sync()
     (partial / "packages").rename(folder)
     shutil.rmtree(partial)

@@ -1,4 +1,4 @@
-"""What Ray Serve says of replicas that it cannot place, in the words of `antefix up`."""
+"""Ray Serve's messages about replicas that it cannot place, in the words of `antefix up`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _RESOURCES = re.compile(r"for each replica: (\{.*?\}), total resources available
 
 
 def delay(message: str) -> str:
-    """How many replicas wait for a place and what they lack; empty for any other message."""
+    """Return how many replicas wait for a place and what they lack; empty for any other message."""
     late = _LATE.search(message)
     if late is None:
         return ""
-    waits = f"Ray has not placed {late[1]} yet"
+    waits = f"Ray has not yet placed {late[1]}"
     return ", ".join(filter(None, (waits, _lacks(message))))
 
 
 def _lacks(message: str) -> str:
-    """What each replica needs that Ray has too little of; empty where that is not the reason."""
+    """Return the resources that Ray lacks for each replica; empty if that is not the reason."""
     found = _RESOURCES.search(message)
     try:
         needs, free = map(json.loads, found.groups()) if found else ({}, {})
@@ -29,5 +29,5 @@ def _lacks(message: str) -> str:
             if free.get(name, 0.0) < needed
         ]
     except (AttributeError, TypeError, ValueError):
-        return ""  # in another form than Ray 2.5x has
+        return ""  # a form that Ray 2.5x does not use
     return f"each needs {', '.join(lacking)}" if lacking else ""

@@ -1,7 +1,7 @@
-"""TCP ports of this machine that are free now.
+"""Free TCP ports of this machine.
 
-Another process may take one before it is used, so whoever uses one tries again with another, or
-holds it until it is used.
+Another process may take a free port before it is used. Callers retry with another port, or hold it
+until they use it.
 """
 
 import errno
@@ -13,7 +13,7 @@ ANY_ADDRESS = ("0.0.0.0", "::")
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different ports, free on loopback."""
+    """Return `count` different ports, free on loopback."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for sock in sockets:
@@ -22,14 +22,14 @@ def free_ports(count: int) -> list[int]:
 
 
 def held(host: str, port: int = 0) -> socket.socket:
-    """A socket that keeps a port, any free one for 0, until it is closed.
+    """Return a socket that reserves a port until it is closed; 0 reserves any free one.
 
-    Nobody else is given it by chance meanwhile, yet a server that binds with SO_REUSEADDR may
-    listen there: socket(7). Raises OSError, of EADDRINUSE when something listens there.
+    No other process gets the port by chance, but a server that binds with SO_REUSEADDR can listen
+    there: socket(7). Raises OSError, with EADDRINUSE if another process listens there.
     """
     holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        # Connections of an earlier server that linger in TIME_WAIT are no obstacle either.
+        # Connections of an earlier server in TIME_WAIT do not prevent the bind either.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((host, port))
     except BaseException:
@@ -39,7 +39,7 @@ def held(host: str, port: int = 0) -> socket.socket:
 
 
 def is_free(host: str, port: int) -> bool:
-    """False when something listens there. Raises OSError when `host` is not this machine's."""
+    """Return false if a process listens there. Raises OSError if `host` is not this machine's."""
     try:
         held(host, port).close()
     except OSError as error:
@@ -50,10 +50,10 @@ def is_free(host: str, port: int) -> bool:
 
 
 def own_address() -> str:
-    """The address by which other machines reach this one; empty where it has no network."""
+    """Return the address by which other machines reach this one; empty without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # chooses a route, and sends nothing
+            probe.connect(("192.0.2.1", 9))  # chooses a route without sending anything
         except OSError:
             return ""
         return str(probe.getsockname()[0])

@@ -1,12 +1,10 @@
 """The processes of one run of a fleet, and their end.
 
-Every process is started with ANTEFIX_RUN_ID in its environment and inherits it from whoever
-started it, so Ray's and vLLM's children carry it too, also after their parent died.
-SPT_NOENV keeps Ray and vLLM, which write their title over their arguments, from writing over
-their environment as well. Redis does so regardless and is known by its working directory, which
-has the run's id for a name.
-
-Nothing else is ever signalled: a pid is looked at again right before.
+Every process starts with ANTEFIX_RUN_ID in its environment, and its children inherit it. So Ray's
+and vLLM's children have it too, even after their parent died. SPT_NOENV keeps Ray and vLLM, which
+overwrite their arguments with a title, from overwriting their environment as well. Redis overwrites
+it regardless, and is identified by its working directory, which is named after the run. No other
+process is ever signalled: each pid is checked again right before.
 """
 
 from __future__ import annotations
@@ -27,27 +25,28 @@ KILL_SECONDS = 20.0
 
 
 def marker(run_id: str) -> dict[str, str]:
-    """The environment of a process that belongs to this run."""
+    """Return the environment of a process that belongs to this run."""
     return {RUN_ID: run_id, "SPT_NOENV": "1"}
 
 
 def processes(run_id: str) -> list[psutil.Process]:
-    """Those of this run that are alive; zombies are not. Never this process."""
+    """Return the living processes of this run, without zombies and this process."""
     own = psutil.Process().pid
     return [p for p in psutil.process_iter() if p.pid != own and _belongs(p, run_id)]
 
 
 def core_is_alive(run_id: str) -> bool:
-    """Whether Ray's two indispensable processes run: without either, nothing recovers."""
+    """Return whether Ray's two indispensable processes run. Without either, the fleet cannot
+    recover."""
     names = {_name(process) for process in processes(run_id)}
     return any(n.startswith("raylet") for n in names) and any("gcs_server" in n for n in names)
 
 
 def stop(run_id: str) -> None:
-    """Return once none is left. Raises Problem when one survives SIGKILL.
+    """Return once no process is left. Raises Problem if one survives SIGKILL.
 
-    Ray's node manager goes first and takes its workers along in order; Redis goes last, since
-    they report to it.
+    Ray's node manager ends first and stops its workers in order. Redis ends last, because they
+    report to it.
     """
     everything = processes(run_id)
     raylets = [p for p in everything if _name(p).startswith("raylet")]
@@ -57,13 +56,13 @@ def stop(run_id: str) -> None:
     _terminate([p for p in processes(run_id) if p.pid not in redis_pids], TERM_SECONDS)
     _terminate(redis, TERM_SECONDS)
     deadline = time.monotonic() + KILL_SECONDS
-    # Again and again: a process that is being killed may have started another meanwhile.
+    # Repeated, because a process may have started another before it was killed.
     while left := processes(run_id):
         if time.monotonic() > deadline:
             shown = ", ".join(f"{p.pid} ({_name(p)})" for p in left)
             raise Problem(
                 f"processes of the fleet do not end: {shown}",
-                "they wait for the kernel, perhaps for a GPU or a disk; try again, or reboot",
+                "they wait in the kernel, perhaps for a GPU or a disk; try again, or reboot",
             )
         for process in left:
             with contextlib.suppress(psutil.Error):
@@ -74,7 +73,8 @@ def stop(run_id: str) -> None:
 def _terminate(targets: Sequence[psutil.Process], seconds: float) -> None:
     for process in targets:
         with contextlib.suppress(psutil.Error):
-            process.terminate()  # psutil raises NoSuchProcess when the pid is another's now
+            # psutil raises NoSuchProcess if the pid belongs to another process now
+            process.terminate()
     psutil.wait_procs(targets, timeout=seconds)
 
 

@@ -1,11 +1,12 @@
-"""Runs a quantization in a process of its own and puts what it made in its place.
+"""Run a quantization in a child process, and move its result into place.
 
-    <out>                    the quantized model, whole, in one rename
-    <out>.partial/           job.json, its digest, the layers done, the process's log
-    <out>.partial/replaced   what stood at <out>, until the new one does
-    <out>.lock               whose turn it is
+    <out>                    the whole quantized model, moved there in one rename
+    <out>.partial/           job.json, its digest, the finished layers, the process's log
+    <out>.partial/replaced   the previous <out>, until the new one is in place
+    <out>.lock               held while quantizing
 
-Killed at any moment, the same command goes on from the layers done; another one starts over.
+After a kill at any moment, the same command resumes after the last finished layer. Another command
+starts over.
 """
 
 import errno
@@ -33,7 +34,7 @@ def quantize(
     say: Callable[[str], None],
     replace: bool = False,
 ) -> None:
-    """Raises Problem when `out` is there and is not to be replaced, or quantizing fails."""
+    """Quantize. Raises Problem if `out` exists and must not be replaced, or if quantizing fails."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with only_one(
@@ -63,7 +64,7 @@ def _quantize(
         (partial / "replaced").rename(out)
     if out.exists() and not replace:
         raise Problem(
-            f"{out} is there already", "name another folder with --out, or replace it with --force"
+            f"{out} already exists", "name another folder with --out, or replace it with --force"
         )
     _prepare(partial, job, say)
     _run(partial, job, packages, report, lock_fd)
@@ -80,9 +81,9 @@ def _prepare(partial: Path, job: QuantizeJob, say: Callable[[str], None]) -> Non
     if kept.exists():
         if kept.read_text() == digest:
             layers = len(list(partial.glob("layers/*.safetensors")))
-            say(f"going on where an earlier run ended: {layers} layers are done")
+            say(f"resuming an earlier run: {layers} layers are done")
             return
-        say("the model, the text or the options are not those of the run that was broken off")
+        say("starting anew: model, text or options differ from those of the interrupted run")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     (partial / "job.json").write_text(job.to_json())
@@ -112,16 +113,16 @@ def _failure(code: int, log: Path, partial: Path) -> Problem:
         return _disk_full(partial)
     if code == -signal.SIGKILL:
         return Problem(
-            "quantizing was killed, perhaps for want of memory",
+            "quantizing was killed, perhaps because memory ran out",
             "give it more memory or fewer --samples, then run the same command again",
         )
     return Problem(
-        f"quantizing failed: {last[-1] if last else f'it ended with {code}'}", f"see {log}"
+        f"quantizing failed: {last[-1] if last else f'it exited with {code}'}", f"see {log}"
     )
 
 
 def _disk_full(folder: Path) -> Problem:
     return Problem(
         f"the disk is full: no space left in {folder.parent}",
-        "free some, then run the same command again: it goes on from the layers done",
+        "free some, then run the same command again: it resumes after the last finished layer",
     )

@@ -1,6 +1,6 @@
-"""A Ray of this fleet's own: one node on loopback, with free ports and a token.
+"""The Ray of a local fleet: one node on loopback, with free ports and a token.
 
-Two fleets run side by side on a machine, and neither is found by a program that looks for Ray.
+Two fleets can run on one machine, and programs that look for a Ray find neither.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def start(home: Home, run_id: str, fleet: Fleet) -> str:
-    """Ray's address, once it runs. Raises Problem with its last words."""
+    """Start Ray, and return its address once it runs. Raises Problem with its last log line."""
     said = ""
     for attempt in range(ATTEMPTS):
         if attempt:
             processes.stop(run_id)
-        # Chosen here: the raylet gives its agents only 15 s to tell a port they chose themselves.
+        # Chosen here, because the raylet waits only 15 s for ports that its agents choose.
         gcs, listen, grpc, runtime_env, metrics, dashboard = free_ports(6)
         ports = {
             "port": gcs,
@@ -56,7 +56,7 @@ def start(home: Home, run_id: str, fleet: Fleet) -> str:
 
 
 def environment(home: Home, run_id: str) -> dict[str, str]:
-    """Of every process that belongs to this Ray, drivers too."""
+    """Return the environment of every process that belongs to this Ray, including drivers."""
     from observability import metric_files
 
     inherited = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "RAY_AUTH_TOKEN")}
@@ -70,11 +70,11 @@ def environment(home: Home, run_id: str) -> dict[str, str]:
         "RAY_AUTH_TOKEN_PATH": str(home.ray_token_file()),
         "RAY_START_HOOK": "cli.local.ray_start_hook.keep_to_loopback",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Else Ray's processes write their state into their logs every minute, hundreds of lines
-        # among which nobody finds another. Once a day: what should switch it off, -1, lets one
-        # of them write without a pause (Ray 2.60).
+        # By default Ray's processes log their state every minute, in hundreds of lines. So they do
+        # it once a day. -1, which should switch it off, makes one of them log without a pause
+        # (Ray 2.60).
         "RAY_event_stats_print_interval_ms": "86400000",
-        # Ray runs its workers at nice 15, which lets anything else on the machine starve them.
+        # Ray runs its workers at nice 15, so that any other process can starve them.
         "RAY_worker_niceness": "0",
         metric_files.FOLDER: str(home.metrics_folder(run_id)),
         **processes.marker(run_id),
@@ -82,8 +82,10 @@ def environment(home: Home, run_id: str) -> dict[str, str]:
 
 
 def cpus(fleet: Fleet) -> int:
-    """What Ray is told this machine has: at least what the fleet reserves. Reserving is
-    book-keeping, so a small machine may run a fleet that reserves more than it has.
+    """Return the number of CPU cores that Ray assumes: at least the number that the fleet reserves.
+
+    Reservations are only bookkeeping, so a small machine may run a fleet that reserves more than it
+    has.
     """
     engines = sum(pool.resources.cpus * pool.most_replicas for pool in fleet.pools.values())
     reserved = engines + fleet.gateway.replicas * fleet.gateway.cpus
@@ -91,15 +93,16 @@ def cpus(fleet: Fleet) -> int:
 
 
 def temp_dir(home: Home) -> Path:
-    """Ray's folder. Ray lets everybody write into it: what keeps others out is the one above."""
+    """Return Ray's folder. Ray makes it writable for all users; its parent folder keeps them
+    out."""
     digest = hashlib.sha256(str(home.folder).encode()).hexdigest()[:8]
     return user_folder() / digest
 
 
 def prepare_temp_dir(home: Home) -> None:
-    """Make it this user's alone, and forget all but the last sessions' logs.
+    """Make the folder private, and delete all except the last sessions' logs.
 
-    Raises Problem when another user made it: they could read what Ray writes.
+    Raises Problem if another user created it: that user could read what Ray writes.
     """
     folder = temp_dir(home)
     try:
@@ -112,7 +115,7 @@ def prepare_temp_dir(home: Home) -> None:
         ) from error
     except OSError as error:
         raise Problem(
-            f"{folder} cannot be made: {error.strerror or error}", "set TMPDIR to another folder"
+            f"{folder} cannot be created: {error.strerror or error}", "set TMPDIR to another folder"
         ) from error
     sessions = [s for s in folder.glob("session_2*") if s.is_dir()]
     for session in sorted(sessions)[: -(SESSIONS_KEPT - 1)]:
@@ -140,7 +143,7 @@ def _command(home: Home, ports: Mapping[str, int], fleet: Fleet) -> list[str]:
 
 
 def _run(home: Home, command: list[str], env: Mapping[str, str]) -> str:
-    """The command's last words; empty when it succeeded."""
+    """Return the command's last log line; empty if it succeeded."""
     log_file = home.logs / "ray-start.log"
     with log_file.open("ab") as log:
         begin = log.tell()
@@ -153,11 +156,11 @@ def _run(home: Home, command: list[str], env: Mapping[str, str]) -> str:
                 stdout=log,
                 stderr=log,
                 timeout=START_SECONDS,
-                start_new_session=True,  # a Ctrl-C or a closed terminal is for `up`, not for Ray
+                start_new_session=True,  # `up` handles Ctrl-C and a closed terminal, not Ray
             )
         except subprocess.TimeoutExpired:
             return f"no answer for {START_SECONDS:.0f} s"
     if done.returncode == 0:
         return ""
     lines = log_file.read_bytes()[begin:].decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote no log")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it logged nothing")

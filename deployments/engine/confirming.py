@@ -1,7 +1,6 @@
-"""The replica's side of `deployments.wire.confirmation`: headers on each answer, and its load's.
+"""The replica's side of `deployments.wire.confirmation`: headers on each answer, and its load.
 
-A gateway that asks for an answer that can be gone on with gets its tokens, too
-(`deployments.wire.continuation`).
+A gateway that requests a resumable answer also gets its tokens (`deployments.wire.continuation`).
 """
 
 from __future__ import annotations
@@ -37,7 +36,8 @@ from router.load import LoadReport
 
 
 class Confirming:
-    """ASGI: `current` for the application inside, its headers and `load`'s on the answer."""
+    """ASGI: sets `current` for the inner application, and adds its headers and those of `load` to
+    the answer."""
 
     def __init__(self, app: ASGIApp, load: Callable[[], LoadReport]) -> None:
         self._app = app
@@ -76,7 +76,7 @@ class Confirming:
         try:
             body, known = taken_from(body)
             if known is not None and scope["path"] not in GENERATING:
-                raise NotContinuable(f"The engine cannot go on with an answer of {scope['path']}.")
+                raise NotContinuable(f"The engine cannot continue an answer of {scope['path']}.")
         except NotContinuable as error:
             await _refuse(send, str(error))
             return
@@ -103,10 +103,10 @@ class Confirming:
 
 
 class _Answer:
-    """With headers; before the events of a stream with the tokens so far, where a gateway `counts`
-    them.
+    """An answer with headers, and with the token count before the events of a stream, if a gateway
+    `counts` them.
 
-    A stream begins with its first token: keep-alive comments from before that are dropped.
+    A stream starts with its first token: keep-alive comments before that are dropped.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class _Answer:
         self._send = send
         self._confirmation = confirmation
         self._load = load
-        # who asks an engine itself gets what vLLM says, and nothing else
+        # a client that calls an engine directly gets vLLM's answer unchanged
         self._counts = counts
         self._start: Message | None = None
         self._streams = False
@@ -135,7 +135,7 @@ class _Answer:
         await self._send(self._counted(message))
 
     async def close(self) -> None:
-        """The application has returned."""
+        """Finish the answer; the application has returned."""
 
     async def _begin(self, *more: tuple[bytes, bytes]) -> None:
         if self._start is None:
@@ -159,9 +159,10 @@ class _Answer:
 
 
 class _ContinuableAnswer(_Answer):
-    """With its tokens, and without the events that the client has.
+    """An answer with its tokens, and without the events that the client already has.
 
-    One in one piece begins with its first token; its bytes come at its end, behind a comment.
+    An answer in one piece starts with its first token; its bytes follow at its end, behind a
+    comment.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class _ContinuableAnswer(_Answer):
         super().__init__(send, confirmation, load, counts=True)
         self._exchange = exchange
         self._begun = self._ended = False
-        self._early = b""  # of a stream, from before the engine was asked
+        self._early = b""  # of a stream, from before the call of the engine
         self._whole, self._status = b"", 200  # of an answer in one piece
         self._progress: asyncio.Task[None] | None = None
         self._told, self._sending = asyncio.Event(), asyncio.Lock()
@@ -183,8 +184,8 @@ class _ContinuableAnswer(_Answer):
     async def send(self, message: Message) -> None:
         exchange = self._exchange
         if exchange.refused is not None or (exchange.lost and self._begun):
-            return  # `close` says it, or the connection's end does
-        # a stream of responses begins before its engine is asked
+            return  # `close` reports it, or the end of the connection does
+        # a stream of responses starts before its engine is called
         if message["type"] == "http.response.body" and exchange.path == RESPONSES:
             body = self._early + message.get("body", b"")
             if self._streams and not exchange.prompts and not _is_last(message):
@@ -220,13 +221,16 @@ class _ContinuableAnswer(_Answer):
         body = exchange.first_events.dropped_from_bytes(message.get("body", b""))
         if body and exchange.replaying and exchange.exact_events:
             raise exchange.refuse(
-                "The engine cannot go on: the logprobs of a token were lost with the other engine."
+                "The engine cannot continue: the logprobs of a token were lost with the other "
+                "engine."
             )
         last = _is_last(message)
         if not body and not last:
             return
         if exchange.first_events.missing:
-            exchange.refuse("The engine cannot go on: it made fewer events than the client has.")
+            exchange.refuse(
+                "The engine cannot continue: it generated fewer events than the client has."
+            )
             return
         self._begun = True
         await self._begin(*self._exchange.headers)
@@ -271,7 +275,7 @@ class _ContinuableAnswer(_Answer):
 
 
 async def _body_of(receive: Receive) -> bytes | None:
-    """None where the client has gone."""
+    """Return the request's body; None if the client has disconnected."""
     parts = []
     while True:
         message = await receive()
@@ -283,7 +287,7 @@ async def _body_of(receive: Receive) -> bytes | None:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """What has been read, then what comes."""
+    """Return a `receive` that repeats the body, then continues."""
     read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -308,7 +312,8 @@ def _is_last(message: Message) -> bool:
 
 
 def _is_comment(message: Message) -> bool:
-    """Of a stream, as vLLM's keep-alives are; it sends them whole."""
+    """Return whether the message is a comment of a stream, such as vLLM's keep-alives, which it
+    sends whole."""
     body: bytes = message.get("body", b"")
     return body.startswith(b":") and body.find(b"\n\n") == len(body) - 2
 

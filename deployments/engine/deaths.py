@@ -1,13 +1,13 @@
-"""How often engines of one pool have died on this node lately, and how long the next start waits.
+"""Recent deaths of a pool's engines on this node, and the delay of the next start.
 
     <temporary folder>/antefix-<uid>/deaths/<Ray node>-<pool>/
         deaths       a line for each: Unix seconds, cause
         alive-<pid>  locked by a running replica; without its lock the replica was killed
 
-Ray Serve starts a replica anew as soon as it is gone. An engine that dies again and again, for lack
-of memory for example, then takes its node's time for starts alone. So from the third death within
-ten minutes on a start waits, twice as long each time and a minute at most. A start that fails is
-none of these: Ray Serve waits by itself. Nothing here prevents a start, or raises. With
+Ray Serve restarts a replica as soon as it is gone. An engine that dies repeatedly, for lack of
+memory for example, would occupy its node with starts only. So from the third death within ten
+minutes on, a start waits, twice as long each time and at most a minute. Failed starts do not count,
+because Ray Serve delays those itself. Nothing here prevents a start, or raises. With
 ANTEFIX_RESTART_BACK_OFF=off in a pool's `env` no start waits, for tests that kill engines.
 """
 
@@ -30,31 +30,32 @@ from common.private_folder import made_private, user_folder
 
 logger = logging.getLogger("ray.serve")
 
-# "killed": the replica itself, by the kernel for lack of memory or by an operator.
+# "killed": the replica itself was killed, by the kernel for lack of memory or by an operator.
 Cause = Literal["died", "hung", "killed"]
 BACK_OFF = "ANTEFIX_RESTART_BACK_OFF"
 RECENT_S = 600.0
 PERIOD_S = 10.0
-# So many deaths cost no wait.
+# After this many deaths there is still no wait.
 FREE_DEATHS = 2
 FIRST_WAIT_S, LONGEST_WAIT_S = 5.0, 60.0
 
 
 def back_off_s(deaths: int) -> float:
-    """How long a start waits after this many deaths in the last RECENT_S, in seconds."""
+    """Return the delay of a start after this many deaths in the last RECENT_S, in seconds."""
     if deaths <= FREE_DEATHS:
         return 0.0
     return float(min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(deaths - FREE_DEATHS - 1, 10)))
 
 
 def folder_of(node_id: str, board: str) -> Path:
-    """Where the deaths of a pool's engines on a Ray node are kept; a new Ray begins anew."""
+    """Return the folder for deaths of a pool's engines on a Ray node; a new Ray starts with an
+    empty one."""
     pool = blake2b(board.encode(), digest_size=8).hexdigest()
     return user_folder() / "deaths" / f"{node_id}-{pool}"
 
 
 class Deaths:
-    """As one replica sees and makes them."""
+    """The deaths from the view of one replica."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._folder = folder
@@ -62,7 +63,7 @@ class Deaths:
         self._lock: int | None = None
 
     async def wait(self) -> None:
-        """Until a replica may start its engine."""
+        """Wait until a replica may start its engine."""
         await asyncio.to_thread(self.find_killed)
         recent = await asyncio.to_thread(self.recent)
         if os.environ.get(BACK_OFF) == "off":
@@ -72,35 +73,35 @@ class Deaths:
             minutes = RECENT_S / 60
             logger.warning(
                 "the engine starts in %g s: %d engines of this pool ended on this node in the last"
-                " %g minutes (%s). docs/runbooks/AntefixEngineDeaths.md says where to look.",
+                " %g minutes (%s). See docs/runbooks/AntefixEngineDeaths.md.",
                 *(wait_s, recent.total(), minutes, causes),
             )
             await asyncio.sleep(wait_s)
 
     async def follow(self, tell: Callable[[Mapping[str, int]], None]) -> None:
-        """Tell how many there were lately, every PERIOD_S until cancelled."""
+        """Report the number of recent deaths every PERIOD_S until cancelled."""
 
         async def look() -> None:
             tell(await asyncio.to_thread(self.recent))
 
-        fails = "how often engines died lately is not known"
+        fails = "the number of recent engine deaths is unknown"
         await forever("engine_deaths", look, PERIOD_S, fails=fails, logger=logger)
 
     def recent(self) -> Counter[str]:
-        """By cause, of the last RECENT_S; empty where that cannot be read."""
+        """Return deaths of the last RECENT_S by cause; empty if they cannot be read."""
         with self._tried("read"):
             now, found = self._clock(), Counter[str]()
             file = self._folder / "deaths"
             for line in file.read_text().splitlines() if file.exists() else ():
                 at, _, cause = line.partition(" ")
-                # a clock that was set back makes no death recent for ever
+                # if the clock was set back, later times do not stay recent forever
                 if now - RECENT_S < float(at) <= now + 1:
                     found[cause] += 1
             return found
         return Counter()
 
     def find_killed(self) -> None:
-        """Count replicas that are gone and could not say so."""
+        """Count replicas that were killed and could not report it."""
         with self._tried("look for"):
             for marker in self._folder.glob("alive-*"):
                 lock = os.open(marker, os.O_RDWR)
@@ -108,13 +109,13 @@ class Deaths:
                     fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     marker.unlink()
                 except BlockingIOError:
-                    continue  # it lives
+                    continue  # the replica is alive
                 finally:
                     os.close(lock)
                 self.add("killed")
 
     def alive(self) -> None:
-        """This process's replica runs from now on."""
+        """Record that this process's replica runs from now on."""
         with self._tried("mark the replica for"):
             made_private(user_folder())
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -124,12 +125,12 @@ class Deaths:
             new.rename(self._marker)
 
     def left(self) -> None:
-        """It ends because it is to."""
+        """Record its planned end."""
         with self._tried("unmark the replica for"):
             self._marker.unlink(missing_ok=True)
 
     def add(self, cause: Cause) -> None:
-        """This replica's engine died, or another replica was found killed."""
+        """Record that this replica's engine died, or that another replica was found killed."""
         with self._tried("count"):
             made_private(user_folder())
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
-"""How many tokens an exchange took, for a gateway that leaves before its end.
+"""The token counts of an exchange, for a gateway that leaves before its end.
 
     GET /antefix/tokens?ticket=...   waits until the engine has stopped, then answers with the
                                      counts in headers (`deployments.wire.headers`)
 
-A gateway first closes the exchange's connection, or gives up its stream: this stops nothing. A
-ticket that never came has no tokens, and after KEPT_S neither has one whose exchange has ended.
+A gateway first closes the exchange's connection, or its stream: this request stops nothing. An
+unknown ticket has no tokens, and neither has one whose exchange ended more than KEPT_S ago.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from deployments.wire.confirmation import Confirmation
 
-# A gateway asks as soon as it has left.
+# A gateway asks as soon as its client has left.
 KEPT_S = 10.0
 
 
@@ -38,7 +38,7 @@ class ExchangeCounts:
 
     @contextmanager
     def of(self, ticket: str, confirmation: Confirmation) -> Iterator[None]:
-        """The exchange, until the application returns; without a ticket nothing is kept."""
+        """Count an exchange until the application returns; without a ticket nothing is stored."""
         if not ticket:
             yield
             return

@@ -1,16 +1,16 @@
-"""Whether an engine hangs: decided from looks at it, without a clock or a process.
+"""Detection of a hung engine from observations, without a clock or a process.
 
-Time counts only while nothing of the engine computes, waits for a core or for a disk. An engine on
-a machine without cores to give is therefore never suspected for it: a hang is found later there.
-Four things are told apart:
+Time counts only while no thread of the engine computes, waits for a core or for a disk. So an
+engine on an overloaded machine is never suspected because of the load: a hang is found later there.
+Four kinds are distinguished:
 
-    stopped   a process is in the kernel's state T, which nothing of ours ever asks for
-    a step    the one under way takes longer than any of its size may (`autoscaling.step_bound`)
+    stopped   a process is in the kernel's state T, which Antefix never requests
+    a step    the current step exceeds the bound for its size (`autoscaling.step_bound`)
     silence   the engine is idle, and does not answer its replica, whose event loop runs
-    mute      it goes from step to step, between which it would answer, and does not
+    mute      it runs steps, between which it would answer, but does not answer
 
-A suspect gets no more requests while another replica can take them, and is healthy again when it
-goes on; so is an engine that hangs, unless it is ended (`hung_engine` in the fleet file).
+A suspect gets no requests while another replica can take them, and is healthy again when it makes
+progress. The same applies to a hung engine, unless it is stopped (`hung_engine` in the fleet file).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from enum import IntEnum
 from deployments.engine.vllm.heartbeat import LoopPhase
 
 PERIOD_S = 0.25
-# Who looks so late was frozen or starved itself, and knows nothing of the time between.
+# A watcher that looks this late was frozen or starved, and ignores the time in between.
 LATE_S = 1.0
 
 
 @dataclass(frozen=True)
 class Look:
-    """At an engine; `at` in seconds. `quiet`: of all its threads, none ran, wanted to run or waited
-    for a disk since the look before. `stopped`: a process of it is in state T.
+    """An observation of an engine; `at` in seconds. `quiet`: since the previous one, none of its
+    threads ran, wanted to run or waited for a disk. `stopped`: a process of it is in state T.
     """
 
     at: float
@@ -49,7 +49,7 @@ class EngineHealth(IntEnum):
 
 @dataclass(frozen=True)
 class HangLimits:
-    """Seconds that count, until an engine is suspected and until it is taken for hung."""
+    """Counted seconds until an engine is suspected, and until it is considered hung."""
 
     suspect_s: float
     hung_s: float
@@ -57,18 +57,18 @@ class HangLimits:
 
 STOPPED = HangLimits(0.5, 3.0)
 SILENT = HangLimits(3.0, 8.0)
-# What an engine answers passes a thread that has to have a core beside its steps, so this is
-# patient; and so many times it has said meanwhile what it does, some three times a step.
+# An engine's answers pass through a thread that needs a core besides its steps, so the limits are
+# long. The engine must also have reported this many beats meanwhile, about three per step.
 MUTE, MUTE_BEATS = HangLimits(8.0, 15.0), 60
 
 
 def step_limits(bound_s: float) -> HangLimits:
-    """`bound_s` is twice the longest step of that size."""
+    """Return the limits of a step. `bound_s` is twice the longest step of that size."""
     return HangLimits(bound_s + 2.0, 2.0 * bound_s + 4.0)
 
 
 class Judge:
-    """`why` is a sentence, for the latest verdict but HEALTHY."""
+    """The judgment. `why` is a sentence, for the latest verdict except HEALTHY."""
 
     def __init__(self) -> None:
         self._last: Look | None = None
@@ -100,7 +100,7 @@ class Judge:
         return self._verdict
 
     def _listen(self, look: Look, last: Look, counted_s: float) -> None:
-        """Whether an engine that goes on answers."""
+        """Update whether a working engine answers."""
         if not look.probe or look.probe != last.probe:
             self._mute_s, self._mute_beats = 0.0, 0
         elif look.beats != last.beats and look.replica_beats != last.replica_beats:
@@ -115,9 +115,9 @@ class Judge:
         mute_s = self._mute_s if self._mute_beats >= MUTE_BEATS else 0.0
         for counted_s, limits, why in (
             (self._stopped_s, STOPPED, "a process of it is stopped (state T)"),
-            (step_s, step, f"its step took longer than the {look.bound_s:.2f} s that it may"),
-            (self._silent_s, SILENT, "it is idle and does not answer its replica"),
-            (mute_s, MUTE, "it goes on and does not answer its replica"),
+            (step_s, step, f"its step took longer than the {look.bound_s:.2f} s that is its limit"),
+            (self._silent_s, SILENT, "it is idle, but does not answer its replica"),
+            (mute_s, MUTE, "it works, but does not answer its replica"),
         ):
             if counted_s < limits.suspect_s:
                 continue

@@ -1,15 +1,15 @@
-"""Streams that outlive the gateway that reads them, for a while, in the replica that makes them.
+"""Streams that outlive their gateway for some time, in the replica that generates them.
 
-A gateway asks for that with the request (`x-antefix-hold`: for how many seconds). Where its
-connection breaks, the engine goes on, and any gateway that names the stream's ticket in time gets
-all of it from the beginning, and what is still to come: the very bytes. Who leaves on purpose says
-so, and the engine stops at once. There is one reader at a time: a later one takes the stream over,
-and the one before is told. Each sends all of it again, so a stream is taken over MOST_TAKEOVERS
-times a minute at most.
+A gateway requests it with the request (`x-antefix-hold`: for how many seconds). If its connection
+breaks, the engine continues. Any gateway that names the stream's ticket in time gets the same bytes
+from the beginning, and the rest. A gateway that leaves on purpose reports it, and the engine stops
+at once. There is one reader at a time: a later one replaces the earlier one, which gets a notice.
+Each replays the whole stream, so a stream can be taken over at most MOST_TAKEOVERS times a minute.
 
-Kept are streams alone, in memory, for so many seconds without a reader and after their end, and
-MOST_BYTES of them together: beyond that the oldest that has ended goes first, then the one that
-grows, which then lives and ends with its reader, as all do for whom nobody asked.
+Only streams are retained, in memory, for the requested seconds without a reader and after their
+end, and at most MOST_BYTES of them together. Beyond that the oldest ended stream is dropped first,
+then the growing one. A dropped stream continues and ends with its reader, like streams without such
+a request.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ from deployments.wire.headers import (
 )
 
 MOST_BYTES = 128 * 2**20
-# What one takes besides its bytes, roughly: no number of small ones is free.
+# Rough cost of a stream in addition to its bytes, so that many small ones also count.
 OWN_BYTES = 4096
-# A reader that takes nothing more is not told that the stream is another's.
+# Limit for telling a reader that has stopped reading that another one has its stream.
 LAST_WORDS_S = 1.0
 
-# Of one stream, within this time.
+# Limit of takeovers of one stream, within this time.
 MOST_TAKEOVERS, TAKEOVERS_S = 10, 60.0
 
 
 class HeldAnswers:
-    """ASGI: the application's streams, kept for those that ask. `held_bytes`: of all of them."""
+    """ASGI: the application's streams, retained on request. `held_bytes`: the size of all of
+    them."""
 
     def __init__(self, app: ASGIApp, most_bytes: int = MOST_BYTES) -> None:
         self._app = app
@@ -79,13 +80,14 @@ class HeldAnswers:
             await asyncio.wait({reading})
 
     def close(self) -> None:
-        """Nobody can come any more: what is not read ends now, the rest with its reader."""
+        """End streams without a reader, because no reader can come any more; the others end with
+        their reader."""
         self._is_closed = True
         for stream in list(self._streams.values()):
             stream.forget()
 
     def grown(self, stream: _Stream, size: int) -> None:
-        """It has so many bytes more."""
+        """Record that a stream has grown by `size` bytes."""
         stream.size += size
         self.held_bytes += size
         while self.held_bytes > self._most_bytes and stream.is_kept:
@@ -93,13 +95,13 @@ class HeldAnswers:
             next(ended, stream).forget()
 
     def forget(self, stream: _Stream) -> None:
-        """Nobody can have it from now on."""
+        """Drop a stream: it cannot be read again."""
         if self._streams.get(stream.ticket) is stream:
             del self._streams[stream.ticket]
             self.held_bytes -= stream.size
 
     async def _visited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """By a gateway that wants to read a stream, or will not read it any more."""
+        """Answer a gateway that wants to read a stream, or to stop reading it."""
         stream = self._streams.get(_header(scope, HELD_HEADER))
         reader = _header(scope, READER_HEADER)
         if scope["method"] == "DELETE":
@@ -126,10 +128,10 @@ class HeldAnswers:
 
 
 class _Stream:
-    """One, between its application and whoever reads it. `reader`: the last that did.
+    """One stream, between its application and its reader.
 
-    `is_kept` until it is forgotten; then what its reader has taken is dropped, and the application
-    waits for its reader.
+    `reader`: the last one. `is_kept` until it is dropped; then bytes that its reader has taken are
+    freed, and the application waits for its reader.
     """
 
     def __init__(self, store: HeldAnswers, ticket: str, request_id: str, hold_s: float) -> None:
@@ -146,12 +148,12 @@ class _Stream:
         self._parts: list[bytes] = []
         self._counter = EventCounter()
         self._takeovers: deque[float] = deque(maxlen=MOST_TAKEOVERS)
-        self._taken = 0  # parts, by the reader
+        self._taken = 0  # parts that the reader has received
         self._is_whole = False
         self._reading: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._news, self._room = asyncio.Event(), asyncio.Event()
-        # nobody reads it any more, and nobody may
+        # no reader is left, and none may follow
         self._abandoned = asyncio.Event()
 
     @property
@@ -160,11 +162,11 @@ class _Stream:
 
     @property
     def events(self) -> int:
-        """Whole ones, so far."""
+        """Number of whole events so far."""
         return self._counter.events
 
     def next_takeover_s(self) -> float:
-        """In how many seconds it may be taken over; 0: now."""
+        """Return the seconds until it may be taken over; 0: now."""
         if len(self._takeovers) < MOST_TAKEOVERS:
             return 0.0
         return max(0.0, self._takeovers[0] + TAKEOVERS_S - asyncio.get_running_loop().time())
@@ -173,7 +175,7 @@ class _Stream:
         self._takeovers.append(asyncio.get_running_loop().time())
 
     def asking(self, receive: Receive) -> Receive:
-        """The request, for the application, which does not hear that a reader has left."""
+        """Return the request for the application, without the disconnection of a reader."""
         has_body = False
 
         async def asked() -> Message:
@@ -198,7 +200,7 @@ class _Stream:
         self.reader_left(reader)
 
     async def send(self, message: Message) -> None:
-        """The application's next message."""
+        """Receive the application's next message."""
         if message["type"] == "http.response.start":
             if not _is_event_stream(message):
                 self.forget()
@@ -216,7 +218,7 @@ class _Stream:
             await self._room.wait()
 
     def begin_reading(self, reader: str, send: Send) -> asyncio.Task[None]:
-        """From the beginning. Whoever reads now is told, and reads no more."""
+        """Start to read from the beginning. The current reader gets a notice, and stops."""
         if self._reading is not None and not self._reading.done():
             asyncio.get_running_loop().call_later(LAST_WORDS_S, self._reading.cancel)
         self.reader, self._is_read, self._taken = reader, True, 0
@@ -239,7 +241,7 @@ class _Stream:
                 await send({**_PART, "body": self._next()})
                 self._room.set()
             elif self._is_whole or self.has_ended:
-                if self._is_whole:  # else its connection is cut, as without us
+                if self._is_whole:  # otherwise its connection is cut, as without this class
                     await send({**_PART, "more_body": False})
                 return
             else:
@@ -247,7 +249,7 @@ class _Stream:
         await send({**_PART, "body": TAKEN_OVER_COMMENT + END, "more_body": False})
 
     def _next(self) -> bytes:
-        """What its reader has not taken."""
+        """Return the bytes that its reader has not taken."""
         came, self._taken = b"".join(self._parts[self._taken :]), len(self._parts)
         if not self.is_kept:
             self._parts.clear()
@@ -255,7 +257,7 @@ class _Stream:
         return came
 
     def reader_left(self, reader: str) -> None:
-        """Its connection is broken, or it has all: another may come."""
+        """Record that the reader's connection broke, or that it has all: another may come."""
         if self.reader != reader or self.has_ended or self._abandoned.is_set():
             return
         self._is_read = False
@@ -270,12 +272,12 @@ class _Stream:
             self.abandon()
 
     def abandon(self) -> None:
-        """Nobody reads on: the application is told that its client has left."""
+        """Abandon the stream: the application receives a disconnection."""
         self.forget()
         self._abandoned.set()
 
     def end(self) -> None:
-        """The application has returned; its stream may still be read for a while."""
+        """Record that the application has returned; its stream may still be read for some time."""
         self.has_ended = True
         if self._watching is not None:
             self._watching.cancel()
@@ -284,7 +286,7 @@ class _Stream:
             asyncio.get_running_loop().call_later(self._hold_s, self.forget)
 
     def forget(self) -> None:
-        """It is not kept any more, and ends with its reader."""
+        """Stop retaining it; it ends with its reader."""
         self._store.forget(self)
         if self.is_kept:
             self.is_kept = False

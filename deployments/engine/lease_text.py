@@ -1,6 +1,7 @@
-"""The signed text of a replica's lease: the same text for as long as nothing changes.
+"""The signed text of a replica's lease, which stays the same while nothing changes.
 
-An idle replica then renews its lease by a cheap comparison, and gateways need not read it again.
+An idle replica then renews its lease by a cheap comparison, and gateways do not have to parse it
+again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from router.load import ReplicaLoad
 
 
 class LeaseText:
-    """Of one replica. Every snapshot is to be passed to `of`, in the order of their sequences."""
+    """The text of one replica. Pass every snapshot to `of`, in the order of their sequences."""
 
     def __init__(self, signer: LeaseSigner) -> None:
         self._signer = signer
@@ -21,10 +22,10 @@ class LeaseText:
         self._newest = 0
 
     def of(self, load: ReplicaLoad) -> str:
-        """The text to publish for this snapshot.
+        """Return the text to publish for this snapshot.
 
         It is the previous one if only the sequence differs, and if no answer carried a report in
-        between: gateways believe the highest sequence, so such a report must be replaced.
+        between: gateways use the highest sequence, so such a report must be replaced.
         """
         last, follows = self._load, load.sequence == self._newest + 1
         self._newest = load.sequence

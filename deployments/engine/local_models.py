@@ -1,7 +1,7 @@
-"""Which of a pool's models were downloaded whole before its engine starts.
+"""Models of a pool that were downloaded completely before its engine starts.
 
-An engine that loads these folders asks the Hub for nothing: the Hub's outages and limits keep no
-replica from starting, and a revision that moves there changes no replica here.
+An engine that loads these folders does not contact the Hub. So outages and limits of the Hub do not
+prevent a start, and a revision that moves there changes no replica here.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ _LOAD_MORE = ("trust_remote_code", "enable_lora", "tokenizer", "hf_config_path",
 
 
 class LocalModels(NamedTuple):
-    """`folders`: a Hub's id -> where that model is whole on this node. `is_offline`: the engine
-    needs nothing else of the Hub."""
+    """`folders`: the folder of each complete model on this node, by its Hub id.
+
+    `is_offline`: the engine needs no other files of the Hub.
+    """
 
     folders: Mapping[str, str]
     is_offline: bool = False
 
 
 def local_models(pool: Pool, environ: Mapping[str, str]) -> LocalModels:
-    """What of the pool's models and drafts lies on this node; none for a pipeline-parallel pool,
-    whose stages may be on nodes that downloaded another commit."""
+    """Return the pool's models and drafts on this node; none for a pipeline-parallel pool, whose
+    stages may be on nodes that downloaded another commit."""
     if pool.pipeline_parallel > 1:
         return LocalModels({})
     named = {model for model in (pool_model(pool), draft_model(pool)) if model}
@@ -46,7 +48,7 @@ def _needs_hub(pool: Pool, folders: Mapping[str, str]) -> bool:
 
 
 def _ids(value: Any) -> set[str]:
-    """All in it that may be an id of the Hub."""
+    """Return all texts in it that may be an id of the Hub."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What one replica is made of."""
+"""The parts of one replica."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ray.serve")
 
-# Before the first request has been measured: what a small model does on one CPU core.
+# Used before the first measured request: the rate of a small model on one CPU core.
 DEFAULT_PREFILL_RATE = 500.0
-# Seconds for which a stream to a gateway whose machine is gone keeps its place. To TCP, a gateway
-# whose client stops reading looks the same once all buffers are full: a shorter time would cut
-# clients that only pause.
+# Seconds for which a stream keeps its place after its gateway's machine has died. To TCP, a gateway
+# whose client stops reading looks the same once all buffers are full. A shorter time would
+# disconnect clients that only pause.
 GATEWAY_GONE_S = 60.0
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where Ray runs a replica. `places`: see `ServePlaces.here`."""
+    """The environment of a replica in Ray. `places`: see `ServePlaces.here`."""
 
     replica_id: str
     node_id: str
@@ -73,7 +73,7 @@ class Surroundings:
 
     @classmethod
     def here(cls) -> Surroundings:
-        """Of this process, which is a Ray Serve replica."""
+        """Return the environment of this process, which is a Ray Serve replica."""
         return cls(
             serve.get_replica_context().replica_id.unique_id,
             ray.get_runtime_context().get_node_id(),
@@ -84,7 +84,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a replica is to serve, and for which fleet."""
+    """The pool and the fleet that a replica serves."""
 
     board: BoardName
     pool: Pool
@@ -95,8 +95,8 @@ class Assignment:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReplicaParts:
-    """`url` is where `server` listens. `settings` is what the fleet file says by now, and
-    `board_reader` reads who of the pool takes traffic."""
+    """`url` is the address of `server`. `settings` are the current settings of the fleet file, and
+    `board_reader` reads which replicas of the pool are active."""
 
     here: Surroundings
     url: str
@@ -116,10 +116,10 @@ class ReplicaParts:
 
 
 async def parts_of(here: Surroundings, given: Assignment, had_waited: bool) -> ReplicaParts:
-    """Start an engine, and make the rest of a replica around it: its server listens, and no loop
-    runs yet. `had_waited`: this process has waited for its start (`prestart.begin`).
+    """Start an engine, and create the rest of a replica around it: its server listens, and no loop
+    runs yet.
 
-    Raises EngineFailed.
+    `had_waited`: this process was preloaded (`prestart.begin`). Raises EngineFailed.
     """
     began, pool, witness = time.monotonic(), given.pool, Witness()
     engine, phases = await _start_engine(here, given, witness.path)
@@ -177,18 +177,18 @@ async def parts_of(here: Surroundings, given: Assignment, had_waited: bool) -> R
 async def _start_engine(
     here: Surroundings, given: Assignment, heartbeat: Path
 ) -> tuple[VllmEngine, dict[str, float]]:
-    """The engine, and how many seconds each phase of its start took."""
+    """Return the engine, and the seconds of each phase of its start."""
     began, pool = time.monotonic(), given.pool
     keep_compiled(os.environ)
     local = local_models(pool, os.environ)
-    if local.is_offline:  # read when the Hub's client is imported, which vLLM does
+    if local.is_offline:  # the Hub's client, which vLLM imports, reads it at import
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    # vLLM is imported by replicas alone: a gateway that did would take 500 MB more.
+    # Only replicas import vLLM, because it would take 500 MB in a gateway.
     with without_gc():
         from deployments.engine.vllm.adapter import VllmEngine
     imported_s = time.monotonic() - began
     adopt_logs("engine")
-    # before vLLM makes its metrics
+    # before vLLM creates its metrics
     count = partial(metric_files.write_as_replica, pool=given.board.pool, replica=here.replica_id)
     node_metrics.join(given.board.fleet_name, given.metrics, count)
     model = await asyncio.to_thread(
@@ -234,12 +234,13 @@ def _publisher(
 
 
 def _takes_traffic(board: LoadBoard, replica_id: str) -> bool | None:
-    """None while Redis does not tell."""
+    """Return whether the replica is active; None while Redis does not report it."""
     if replica_id in board.loads():
         return True
     return False if replica_id in board.warm() else None
 
 
 def _whole_blocks(segment_tokens: int, block_size: int) -> int:
-    """The segment's length as a multiple of the engine's KV block, at least one; 0 without."""
+    """Return the segment's length as a multiple of the engine's KV block, at least one; 0 without
+    segments."""
     return max(1, round(segment_tokens / block_size)) * block_size if block_size else 0

@@ -1,20 +1,20 @@
-"""A pair of processes in waiting, from which a pool's next engine on this node starts.
+"""Two preloaded processes, from which a pool's next engine on this node starts.
 
-Ray begins a worker process when an actor is to start in it. A replica of a pool with `prestart`
-asks its node's raylet for one with the same environment before that. In it Ray runs `warm_up`,
-before any actor: it imports all that a replica does, and begins the process of an engine, which
-imports vLLM as well (`core_process`). Ray gives the worker to the next replica with that
-environment on this node, and then another is asked for.
+Ray starts a worker process when an actor needs it. A replica of a pool with `prestart` requests one
+with the same environment from its node's raylet before that. In it Ray runs `warm_up`, before any
+actor: it imports all modules of a replica, and starts the process of an engine, which imports vLLM
+as well (`core_process`). Ray gives the worker to the next replica with that environment on this
+node, and another is requested.
 
     <temporary folder>/antefix-<uid>/prestarts/<Ray node>-<environment>/
-        asked    what an engine's process is to find in its environment; who takes this away waits
-        wanted   touched by the replicas: who waits and is not wanted any more ends
-        waits    locked by who waits
+        asked    the environment for an engine's process; the process that removes this file waits
+        wanted   touched by the replicas: a waiting process that is no longer wanted ends
+        waits    locked by the waiting process
 
-It takes memory, which it gives back where little is left, but no GPU. Who waits ends with its
-raylet, where nobody wants it, and where what it has imported has changed on the disk. Where
-anything of it fails, a start goes the ordinary way. Source: Ray 2.60, whose memory monitor ends an
-idle worker of less than 1 GiB never, but would end an engine.
+It uses memory, which it releases if little is left, but no GPU. The waiting process ends with its
+raylet, if it is no longer wanted, and if its imported files have changed on the disk. If any step
+fails, an engine starts the ordinary way. Source: Ray 2.60, whose memory monitor never ends an idle
+worker of less than 1 GiB, but would end an engine.
 """
 
 from __future__ import annotations
@@ -45,59 +45,60 @@ from deployments.engine.vllm import core_process
 
 logger = logging.getLogger("ray.serve")
 
-# Ray's, for what a worker process runs before it is given anything to do.
+# Ray's variable with the code that a worker process runs before it gets any work.
 HOOK = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 KEY = "ANTEFIX_PRESTART"
-# Where they share cores, gateways go first: they have little to do and every token waits for it.
+# On shared cores, gateways have priority: they have little work, and every token waits for it.
 NICENESS = 5
-# All that a replica imports. By name: the first of them imports this.
+# All imports of a replica. By name, because the first of them imports this module.
 _MODULES = ("deployments.engine.replica", "deployments.engine.vllm.adapter")
 
-# A replica that has just come is needed more than the next.
+# A replica that has just started is more important than a process in waiting.
 SETTLE_S = 15.0
 PERIOD_S = 5.0
-# Who was asked for and has not come.
+# How long a requested process may take to appear.
 ASKED_S = 60.0
-# A replica asks so often in so long, lest what cannot live here is begun again and again.
+# A replica requests this many processes within this time, in case they cannot live here.
 ASKS, ASKS_S = 3, 3600.0
-# After the node's last replica: one that is replaced, and a pool that scales to zero and back.
+# How long processes stay after the node's last replica, which may be replaced, or whose pool may
+# scale to zero and back.
 WANTED_S = 600.0
-# Ray keeps the process of an actor that is not started after all.
+# Ray keeps the process of an actor that is not started in the end.
 UNUSED_S = 3600.0
 FORGOTTEN_S = 24 * 3600.0
-# What the two take, and which part of the node's memory is not theirs to take: Ray ends workers
-# that run something where 95 % are used.
+# The memory of both processes, and the largest share of the node's memory in use. Ray ends busy
+# workers at 95 %.
 MEMORY_BYTES, USED_AT_MOST = 2**30, 0.9
-# Ray does not end who is idle before.
+# Ray does not end idle workers earlier.
 KEEP_ALIVE_S = 365 * 24 * 3600
 RPC_S = 10.0
-# Modules whose change makes who waits an engine of before.
+# Modules whose changes make a process in waiting outdated.
 CODE = ("autoscaling.", "common.", "deployments.", "observability.", "router.", "vllm.version")
 
 
 def environment(of_engines: Mapping[str, str]) -> dict[str, str]:
-    """What is to be added to the environment of a pool's engines."""
+    """Return the variables to add to the environment of a pool's engines."""
     told = json.dumps(sorted(of_engines.items())).encode()
     key = hashlib.sha256(told).hexdigest()[:16]
     return {HOOK: f"{__name__}.{warm_up.__name__}", KEY: key}
 
 
 def folder_of(node_id: str) -> Path:
-    """Of this process's environment."""
+    """Return the folder of this process's environment."""
     return user_folder() / "prestarts" / f"{node_id}-{os.environ[KEY]}"
 
 
 def _make(folder: Path) -> None:
-    """Raises OSError where that is no folder of this user's alone."""
+    """Create the folder. Raises OSError if it is not private to this user."""
     made_private(user_folder())
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / "wanted").touch()
 
 
 def warm_up() -> None:
-    """In a new worker process of Ray's, which it ends if this raises."""
+    """Preload, in a new worker process of Ray, which Ray ends if this raises."""
     try:
-        # who asks a process without one begins one
+        # reading the context without a process starts one
         if ray.is_initialized():
             folder = folder_of(ray.get_runtime_context().get_node_id())
             threading.Thread(target=_end_unless_needed, args=(folder,), daemon=True).start()
@@ -107,10 +108,10 @@ def warm_up() -> None:
         logger.exception("no engine starts from this process in waiting")
 
 
-# The lock of this process, while it waits or after it did, and how nice its threads are to be.
+# The lock of this process, during and after its wait, and the niceness of its threads.
 _lock: IO[str] | None = None
 _niceness = 0
-# Either a replica begins or the process ends.
+# Either a replica starts or the process ends.
 _deciding, _has_begun = threading.Lock(), False
 
 
@@ -119,7 +120,7 @@ def _wait_in(folder: Path) -> None:
     mine = folder / f"asked-{os.getpid()}"
     try:
         (folder / "asked").rename(mine)
-    except FileNotFoundError:  # an actor is to start in this one
+    except FileNotFoundError:  # an actor will start in this process
         return
     changes = json.loads(mine.read_text())
     mine.unlink()
@@ -132,7 +133,8 @@ def _wait_in(folder: Path) -> None:
 
 
 def _taken(path: Path) -> IO[str] | None:
-    """Its lock, None where another waits. A replica that looks has it for a moment, too."""
+    """Return the locked file, None if another process has the lock. A replica that checks holds it
+    for a moment, too."""
     lock = path.open("a")
     for _ in range(20):
         try:
@@ -152,7 +154,8 @@ def _import_all() -> None:
 
 
 def _end_unless_needed(folder: Path) -> None:
-    """Until a replica begins here, or Ray has chosen this process for one."""
+    """Wait until a replica starts here, or Ray has chosen this process for one; otherwise end the
+    process."""
     since, raylet, seen = time.monotonic(), os.getppid(), dict[str, int]()
     while not _is_taken():
         if os.getppid() != raylet:
@@ -173,7 +176,7 @@ def _is_taken() -> bool:
 
 
 def _is_as_on_disk(seen: dict[str, int]) -> bool:
-    """Whether no module has changed. `seen`: file -> mtime in ns when it was first looked at."""
+    """Return whether no module has changed. `seen`: file -> mtime in ns at the first check."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if file and name.startswith(CODE):
@@ -194,7 +197,7 @@ def _unwanted_s(folder: Path) -> float:
 
 
 def _holds(more_bytes: int) -> bool:
-    """Whether the node, or this container, has room for so much more memory."""
+    """Return whether the node, or this container, has this much free memory."""
     used_bytes: int = get_used_memory()  # type: ignore[no-untyped-call]
     of_bytes: int = get_system_memory()
     return used_bytes + more_bytes <= USED_AT_MOST * of_bytes
@@ -214,14 +217,14 @@ def somebody_waits_in(folder: Path) -> bool:
 
 
 def begin() -> bool:
-    """A replica begins in this process. Whether that was waiting for it."""
+    """Start a replica in this process. Return whether the process was preloaded for it."""
     global _has_begun
     with _deciding:
         _has_begun = True
     waited = is_waiting()
     if _lock is not None:
         _lock.close()
-    if waited:  # in another thread, and Linux has a niceness for each
+    if waited:  # this runs in another thread, and Linux has a niceness per thread
         os.setpriority(os.PRIO_PROCESS, 0, _niceness)
     else:
         os.nice(NICENESS)
@@ -229,7 +232,7 @@ def begin() -> bool:
 
 
 async def keep() -> NoReturn:
-    """A replica's part, from when its engine runs: that somebody waits for the next one."""
+    """Keep a preloaded process for the next engine, from the time a replica's engine runs."""
     await asyncio.sleep(SETTLE_S)
     replica: Prestart | None = None
 
@@ -247,7 +250,8 @@ async def keep() -> NoReturn:
 
 
 class Prestart:
-    """A replica's part: that somebody waits in the `folder`. `runtime_env` as Ray told it."""
+    """The replica's side: it keeps a process waiting in the `folder`. `runtime_env` is that of
+    Ray."""
 
     def __init__(self, folder: Path, runtime_env: str) -> None:
         self._folder = folder
@@ -280,7 +284,7 @@ class Prestart:
         now = time.monotonic()
         self._asked_at = [at for at in self._asked_at if now - at < ASKS_S]
         if len(self._asked_at) >= ASKS:
-            return f"{ASKS} that were begun in the last hour did not come or are gone"
+            return f"{ASKS} processes started in the last hour failed or exited"
         if not _holds(MEMORY_BYTES):
             return f"it has too little memory left for {MEMORY_BYTES >> 20} MiB more"
         return ""
@@ -289,7 +293,8 @@ class Prestart:
         if why != self._has_told:
             self._has_told = why
             logger.warning(
-                "no process waits for the pool's next engine on this node, which starts the"
+                "no preloaded process waits for the pool's next engine on this node, which "
+                "starts the"
                 " ordinary way: %s",
                 why,
             )
@@ -313,16 +318,17 @@ class Prestart:
 
 
 def _forget_others(folder: Path) -> None:
-    """Those of nodes and environments that are gone: Ray names a node anew at each start."""
+    """Delete the folders of nodes and environments that are gone: Ray renames a node at each
+    start."""
     for other in folder.parent.iterdir():
         if other != folder and _unwanted_s(other) >= FORGOTTEN_S:
             shutil.rmtree(other, ignore_errors=True)
 
 
 def prestart_worker(runtime_env: str) -> None:
-    """Have this node's raylet begin one more worker process with that environment.
+    """Have this node's raylet start one more worker process with that environment.
 
-    Raises ConnectionError where it does not answer.
+    Raises ConnectionError if it does not answer.
     """
     import grpc  # type: ignore[import-untyped]
     from ray._private.grpc_utils import init_grpc_channel

@@ -1,4 +1,4 @@
-"""What Linux tells of a process and its children: who runs, who wants to run, who is stopped."""
+"""Linux's facts about a process and its children: running, waiting or stopped."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 PROC = Path("/proc")
-# Neither runs nor wants to, nor waits for a disk; a zombie never will.
+# States in which a thread neither runs nor wants to, nor waits for a disk; a zombie never will.
 _AT_REST = frozenset("SITZX")
-# Timers and pollers need a little all the time.
+# Timers and pollers always use a little time.
 _LITTLE = 0.1
 
 
 class Thread(NamedTuple):
-    """`used_s`: seconds on a core, and those that it waited for one until it last got it."""
+    """`used_s`: seconds on a core, and the seconds of waiting for one until it last got it."""
 
     state: str
     used_s: float
@@ -25,7 +25,8 @@ Threads = Mapping[tuple[int, int], Thread]
 
 
 def with_children(pid: int) -> list[int]:
-    """The process and all below it, parents first. Raises OSError where the kernel does not say."""
+    """Return the process and its descendants, parents first. Raises OSError if the kernel does not
+    report them."""
     found = [pid]
     for parent in found:
         for thread in _threads_of(parent):
@@ -38,7 +39,7 @@ def with_children(pid: int) -> list[int]:
 
 
 def state(pid: int) -> str:
-    """The letter of `man 5 proc`; "X" for one that is gone."""
+    """Return the letter of `man 5 proc`; "X" for a process that is gone."""
     try:
         return _state((PROC / str(pid) / "stat").read_text())
     except (FileNotFoundError, ProcessLookupError):
@@ -46,7 +47,7 @@ def state(pid: int) -> str:
 
 
 def maps(pid: int, path: Path) -> bool:
-    """Whether the process lives and has mapped the file."""
+    """Return whether the process lives and has mapped the file."""
     try:
         return f" {path}\n" in (PROC / str(pid) / "maps").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -54,7 +55,7 @@ def maps(pid: int, path: Path) -> bool:
 
 
 def threads(pids: list[int]) -> Threads:
-    """By process and thread. Raises OSError where the kernel does not say."""
+    """Return threads by process. Raises OSError if the kernel does not report them."""
     found = {}
     for pid in pids:
         for thread in _threads_of(pid):
@@ -70,10 +71,12 @@ def threads(pids: list[int]) -> Threads:
 
 
 def were_quiet(before: Threads, after: Threads, passed_s: float) -> bool:
-    """Whether they computed nothing, waited for no core and no disk, and none came or went."""
+    """Return whether they computed nothing, waited for no core and no disk, and none started or
+    ended."""
     if before.keys() != after.keys():
         return False
-    # one that waits for a core shows how long only when it has got it; until then it is in state R
+    # the time of a wait for a core counts only once the thread has the core; until then it is in
+    # state R
     if not all(thread.state in _AT_REST for thread in after.values()):
         return False
     used_s = sum(after[name].used_s - before[name].used_s for name in after)
@@ -81,7 +84,7 @@ def were_quiet(before: Threads, after: Threads, passed_s: float) -> bool:
 
 
 def told_of(pids: list[int]) -> Iterator[str]:
-    """A line for each thread: where in the kernel it is."""
+    """Yield a line for each thread: its place in the kernel."""
     for pid in pids:
         for thread in _threads_of(pid):
             try:

@@ -1,6 +1,6 @@
-"""Profiles the running engine of a replica for a gateway: POST /antefix/profile?seconds=N.
+"""The profiler endpoint of a replica for a gateway: POST /antefix/profile?seconds=N.
 
-One profile at a time, for LONGEST_PROFILE_S at most. It stops on time even if its gateway
+One profile at a time, for at most LONGEST_PROFILE_S. It stops on time even if its gateway
 disconnects: a profiler that keeps running would slow the engine.
 """
 
@@ -16,7 +16,7 @@ from deployments.wire.headers import LONGEST_PROFILE_S
 
 
 class Profiler(Protocol):
-    """As `deployments.engine.vllm.profiler.EngineProfiler`."""
+    """The interface of `deployments.engine.vllm.profiler.EngineProfiler`."""
 
     folder: str | None
 
@@ -33,7 +33,7 @@ class Profiling:
         self._running: asyncio.Task[list[dict[str, Any]]] | None = None
 
     async def answer(self, request: Request) -> Response:
-        """The folder of the traces on this node, and the names and sizes of the new ones."""
+        """Return the folder of the traces on this node, and the names and sizes of the new ones."""
         seconds = float(request.query_params["seconds"])
         if not 0 < seconds <= LONGEST_PROFILE_S:
             return _refused(400, f"A profile lasts at most {LONGEST_PROFILE_S:g} seconds.")

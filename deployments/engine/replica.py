@@ -1,11 +1,11 @@
 """One replica: a vLLM engine behind its own HTTP server, inside a Ray Serve actor.
 
-The replica publishes its address as Serve replica metadata, and in Redis its load and which
-prefixes its engine holds. When the engine's process dies the replica leaves the board and exits
-at once: Ray Serve then replaces it without waiting for three failed health checks. A witness
-(`witness.py`) finds an engine that hangs: the replica leaves routing while it is suspected, and the
-witness ends both when it is sure, where the pool's `hung_engine` lets it. `parts` has what the
-replica is made of.
+The replica publishes its address as Serve replica metadata, and in Redis its load and the prefixes
+in its engine's cache. When the engine's process dies, the replica leaves the board and exits at
+once: Ray Serve then replaces it without waiting for three failed health checks. A watchdog
+(`witness.py`) finds a hung engine: the replica leaves routing while it is suspected, and the
+watchdog stops both when it is certain, if the pool's `hung_engine` allows it. `parts` has the parts
+of the replica.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ logger = logging.getLogger("ray.serve")
 
 WATCH_PERIOD_S = 0.25
 PROBE_PERIOD_S = 1.0
-# Whether it is promoted, a replica need not know sooner: a request tells it, too.
+# A replica may learn late whether it is promoted, because requests carry that too.
 BOARD_PERIOD_S = 1.0
 SETTINGS_PERIOD_S = 2.0
-# Until all gateways have read that a replica listens no more: it tells, and they read, ten times a
-# second, and a request that was placed just before is on its way.
+# Until all gateways have read that a replica no longer listens: it reports, and they read, ten
+# times a second, and a request that was placed just before is still to arrive.
 HEARD_S = 0.5
-# Ray Serve is not told of a replica before gateways can know it, but without Redis they cannot.
+# Ray Serve learns of a replica only after gateways can know it, which is impossible without Redis.
 PUBLISHED_WITHIN_S = 5.0
 
 
 class EngineReplica:
-    """Ray Serve deployment class; `hold` is the one method gateways call."""
+    """Ray Serve deployment class; `hold` is the one method that gateways call."""
 
     parts: ReplicaParts
     # None until its start is due
@@ -60,7 +60,7 @@ class EngineReplica:
         await self.begin(Surroundings.here(), given, had_waited)
 
     async def begin(self, here: Surroundings, given: Assignment, had_waited: bool = False) -> None:
-        """Start the engine, once it is due, and all that watches it; see `parts_of`."""
+        """Start the engine, after its delay, and its watchers; see `parts_of`."""
         self._deaths = Deaths(deaths.folder_of(here.node_id, given.board))
         await self._deaths.wait()
         self.parts = await parts_of(here, given, had_waited)
@@ -77,7 +77,7 @@ class EngineReplica:
                 "engine_watch",
                 self._watch_engine,
                 WATCH_PERIOD_S,
-                fails="whether the engine lives is not known",
+                fails="the state of the engine is unknown",
                 logger=logger,
             ),
         )
@@ -105,7 +105,8 @@ class EngineReplica:
         await check_health(self.parts, self._known_by)
 
     async def follow_settings(self, pool: str) -> None:
-        """What a running engine has to know of the fleet file (`router.fleet_settings`)."""
+        """Apply the settings of the fleet file that a running engine needs
+        (`router.fleet_settings`)."""
 
         async def follow() -> None:
             if (found := await self.parts.settings.newer()) is not None:
@@ -115,7 +116,7 @@ class EngineReplica:
             "settings",
             follow,
             SETTINGS_PERIOD_S,
-            fails="the settings of the fleet are as they last were",
+            fails="the settings of the fleet stay as last read",
             logger=logger,
             outages=REDIS_FAILURES,
         )
@@ -123,7 +124,7 @@ class EngineReplica:
     def _take_settings(self, text: str, pool: str) -> None:
         try:
             fleet = Fleet.model_validate_json(text)
-        except ValueError as error:  # by another release
+        except ValueError as error:  # another release wrote it
             logger.warning("the settings of the fleet are not readable: %s", error)
             return
         set_log_level(fleet.log_level)
@@ -143,7 +144,7 @@ class EngineReplica:
             with self.parts.witness.probing():
                 await self.parts.engine.probe()
 
-        fails = "whether the engine answers is not known"
+        fails = "it is unknown whether the engine answers"
         await forever("engine_probe", ask, PROBE_PERIOD_S, fails=fails, logger=logger)
 
     async def _watch_engine(self) -> None:
@@ -185,7 +186,7 @@ class EngineReplica:
         parts.held.close()
         await parts.server.drain()
         await parts.publisher.stop()  # a replica that leaves the board earlier seems dead
-        await parts.loops.stop()  # not before: a request may have waited for one's end
+        await parts.loops.stop()  # not earlier: a request may wait for the end of one
         parts.witness.stop()
         parts.events.close()
         parts.engine.stop()
@@ -194,17 +195,21 @@ class EngineReplica:
 def cause_to_leave(
     is_dead: bool, health: EngineHealth, ends_hung: bool
 ) -> Literal["died", "hung"] | None:
-    """Why a replica exits at once; None: it does not. `ends_hung`: its pool has engines that hang
-    ended (`is_restarted`)."""
+    """Return why a replica exits at once; None: it does not.
+
+    `ends_hung`: its pool stops hung engines (`is_restarted`).
+    """
     if is_dead:
         return "died"
     return "hung" if ends_hung and health is EngineHealth.HUNG else None
 
 
 async def check_health(parts: ReplicaParts, known_by: float) -> None:
-    """Raises what is wrong. `known_by`: until then, on the loop's clock, it waits for the replica
-    to be on the board."""
-    # Ray Serve takes the next engine of an update away once it has asked this one.
+    """Raise if the replica is unhealthy.
+
+    `known_by`: until then, on the loop's clock, it waits for the replica to be on the board.
+    """
+    # An update removes the next engine once Ray Serve has checked this one.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout_at(known_by):
             await parts.publisher.published.wait()

@@ -1,10 +1,10 @@
-"""The places on this replica, as Ray Serve counts them, taken without asking it from outside.
+"""The request slots of this replica, as Ray Serve counts them, taken inside its process.
 
-A request that comes without a reservation takes its place here, by the methods that Ray Serve's own
-actor calls end in (`Replica.reserve_slot` and `release_slot` in ray/serve/_private/replica.py,
-2.60): so its limit, the queue lengths that it tells and its draining are of all that runs. They
-belong to Ray Serve's event loop, in another thread, which hears of all that happened in one turn of
-the engine's loop at once.
+A request without a reservation takes its slot here. The methods are those behind Ray Serve's own
+actor calls (`Replica.reserve_slot` and `release_slot` in ray/serve/_private/replica.py, 2.60). So
+Serve's limit, reported queue lengths and draining cover all running requests. The methods belong to
+Ray Serve's event loop, in another thread, which gets all changes of one turn of the engine's loop
+at once.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from ray.serve._private.common import RequestMetadata
 
 logger = logging.getLogger("ray.serve")
 
-# Of no request of Ray Serve's.
+# The metadata of no real request of Ray Serve.
 _METADATA = RequestMetadata(request_id="antefix", internal_request_id="antefix")
 
 
 class ServePlaces:
-    """To be used in one event loop, which is another than `replica`'s, or the same.
-
-    `replica` is Ray Serve's `Replica` in this process.
+    """Use it in one event loop, which may differ from that of `replica`, Ray Serve's `Replica` in
+    this process.
     """
 
     def __init__(self, replica: Any) -> None:
         self._replica = replica
         self._loop: asyncio.AbstractEventLoop = replica._event_loop
-        # token, and whether it is taken or given back
+        # token, and whether its place is taken or released
         self._untold: list[tuple[str, bool]] = []
 
     @classmethod
     def here(cls) -> ServePlaces | None:
-        """Of the replica that this process is; None where Ray Serve is another than we know."""
+        """Return the slots of the replica in this process; None with an unknown version of Ray
+        Serve."""
         try:
             replica = global_worker.actors[global_worker.actor_id]._replica_impl
             for name in ("_event_loop", "_shutting_down", "reserve_slot", "release_slot"):
@@ -49,20 +49,20 @@ class ServePlaces:
 
     @property
     def taken(self) -> int:
-        """By reservations, too, whose requests have not come yet."""
+        """Number of taken slots, including reservations whose requests have not arrived yet."""
         return int(self._replica.get_num_ongoing_requests())
 
     @property
     def is_stopping(self) -> bool:
-        """Whether Ray Serve stops this replica. It tells the deployment class last, in `__del__`,
-        once all that it counts has ended."""
+        """Whether Ray Serve stops this replica. It notifies the deployment class last, in
+        `__del__`, once all counted requests have ended."""
         return bool(self._replica._shutting_down)
 
     def take(self, token: str) -> None:
-        """Where there is none left, Ray Serve does not count it.
+        """Take a slot. If none is left, Ray Serve does not count the request.
 
-        Nor while it stops this replica: it waits until none is taken, and requests may come until
-        all gateways have heard. The HTTP server waits for those.
+        The same applies while it stops this replica: it waits until none is taken, and requests may
+        arrive until all gateways know. The HTTP server waits for those.
         """
         if not self.is_stopping:
             self._tell(token, True)
@@ -80,7 +80,7 @@ class ServePlaces:
         self._loop.call_soon_threadsafe(self._hear, told)
 
     def _hear(self, told: list[tuple[str, bool]]) -> None:
-        # tasks begin in their order, and this one is done before another begins
+        # tasks start in order, and this one ends before the next starts
         self._loop.create_task(self._count(told))
 
     async def _count(self, told: list[tuple[str, bool]]) -> None:

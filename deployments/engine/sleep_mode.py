@@ -1,8 +1,8 @@
-"""Lets the engine of a warm replica sleep, and wakes it before it has to work.
+"""Put the engine of a warm replica to sleep, and wake it before it has to work.
 
-A replica that takes no traffic and serves nothing for SLEEP_AFTER_S falls asleep; one that takes
-traffic again, or is sent a request all the same, wakes. A request waits for that and never fails
-of it: one that comes while the engine falls asleep is served after it has woken.
+A replica without traffic and requests for SLEEP_AFTER_S falls asleep. One that takes traffic again,
+or receives a request nevertheless, wakes. A request waits for that and never fails because of it:
+one that arrives while the engine falls asleep is served after it has woken.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SleepingEngine(Protocol):
 class Sleeper:
     """Decides when one engine sleeps, while `run` runs; the engine is awake at first.
 
-    `takes_traffic` says whether gateways may choose the replica; None: not known, as it was.
+    `takes_traffic` returns whether gateways may choose the replica; None: unknown, so unchanged.
     `asleep` from before the engine falls asleep until it is awake again; `waiting` requests wait
     for that. `failing`: the last attempt to wake it failed, and is being repeated.
     """
@@ -63,7 +63,7 @@ class Sleeper:
 
     @asynccontextmanager
     async def awake(self) -> AsyncIterator[None]:
-        """Wait until the engine is awake; it stays so inside."""
+        """Wait until the engine is awake; it stays awake inside."""
         self._serving += 1
         try:
             if self.asleep:
@@ -90,7 +90,7 @@ class Sleeper:
                 async with asyncio.timeout(poll_s):
                     await self._called.wait()
 
-        fails = "whether the engine may sleep is not known"
+        fails = "it is unknown whether the engine may sleep"
         await forever("sleep_mode", look, fails=fails, logger=logger)
 
     async def step(self) -> None:
@@ -134,14 +134,14 @@ class Sleeper:
 
 
 class Awake:
-    """ASGI: a request that is to be computed waits until the engine is awake."""
+    """ASGI: a request that needs computation waits until the engine is awake."""
 
     def __init__(self, app: ASGIApp, sleeper: Sleeper) -> None:
         self._app = app
         self._sleeper = sleeper
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # what only asks about the engine is answered by its server
+        # the server answers requests that only read the engine's state
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return

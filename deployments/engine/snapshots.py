@@ -1,4 +1,4 @@
-"""What a replica publishes of itself with its lease: its load, as gateways place by it."""
+"""The replica's snapshot in its lease: its load, for placement by gateways."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ReplicaState:
-    """`leaving`: it finishes what it has and gets no more; `closed`: it stops listening."""
+    """`leaving`: it finishes its requests and gets no others; `closed`: it stops listening."""
 
     health: EngineHealth = EngineHealth.HEALTHY
     leaving: bool = False
@@ -30,16 +30,16 @@ class ReplicaState:
 
     @property
     def is_suspect(self) -> bool:
-        """The engine may hang, or does."""
+        """Whether the engine may hang, or does."""
         return self.health is not EngineHealth.HEALTHY
 
 
 @dataclass(frozen=True)
 class ReplicaFacts:
-    """What does not change of a replica once it is up.
+    """Constant facts of a replica.
 
-    `prefill_rate` in prompt tokens a second, until the engine has measured its own. `started_at` is
-    when it was ready, in epoch seconds, and `startup_s` how long that took.
+    `prefill_rate` in prompt tokens per second, until the engine has measured its own. `started_at`
+    is when it was ready, in epoch seconds, and `startup_s` the duration.
     """
 
     replica_id: str
@@ -52,7 +52,7 @@ class ReplicaFacts:
 
 
 class QueueReports:
-    """Numbers what a replica says of its queue: gateways believe the highest."""
+    """Numbers the replica's reports of its queue: gateways use the highest."""
 
     def __init__(self, engine: VllmEngine, sleeper: Sleeper) -> None:
         self._engine = engine
@@ -68,7 +68,7 @@ class QueueReports:
 
 @dataclass(frozen=True, eq=False)
 class Snapshots:
-    """Makes the text of each lease, and keeps the replica's metrics up to date with it."""
+    """Creates the text of each lease, and updates the replica's metrics."""
 
     facts: ReplicaFacts
     state: ReplicaState
@@ -80,7 +80,8 @@ class Snapshots:
     signed: LeaseText
 
     def text(self, lease: Lease, index_lag_s: float) -> str:
-        """`index_lag_s`: by how many seconds the index is behind the engine's cache."""
+        """Return the text. `index_lag_s`: the seconds by which the index is behind the engine's
+        cache."""
         report = self.reports.next()
         self._count(report, lease, index_lag_s)
         return self.signed.of(self._load(report, lease, self._speculation()))
@@ -115,7 +116,7 @@ class Snapshots:
             waiting=report.waiting,
             running=report.running,
             queued_prefill_tokens=report.queued_prefill_tokens,
-            # vLLM reports while it steps: an idle engine's last report is of a busy one
+            # vLLM reports during its steps, so an idle engine's last report is of a busy one
             kv_use=stats.kv_use if busy else 0.0,
             kv_capacity_tokens=engine.kv_capacity_tokens,
             prefill_rate=stats.prefill_rate or facts.prefill_rate,

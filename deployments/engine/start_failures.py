@@ -1,4 +1,4 @@
-"""Why an engine did not start."""
+"""Reasons why an engine did not start."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from deployments.process.serve_log import ray_logs
 
 
 class EngineFailed(Exception):
-    """Why the engine did not start, in one line, from its log where vLLM says "see above": Ray
-    Serve's status is all that a cluster shows of it.
+    """The reason in one line, from the engine's log if vLLM refers to it: a cluster shows only Ray
+    Serve's status.
     """
 
 
 @contextlib.asynccontextmanager
 async def engine_failures() -> AsyncIterator[None]:
-    """Raises EngineFailed for whatever vLLM raises."""
+    """Raise EngineFailed for every error of vLLM."""
     try:
         yield
     except Exception as error:

@@ -1,13 +1,12 @@
-"""Who may begin here, and what Ray Serve knows of it: it counts, queues and drains exactly the
-requests that run, though no token passes through its object streams.
+"""Admission of requests to this replica, and Ray Serve's count of them.
 
-A gateway sends a request straight to the replica's HTTP server, without a reservation. The gate
-lets it in while the replica is below `max_ongoing_requests`, and takes its place in Ray Serve's
-own count (`ServePlaces`); else it answers `NOT_RESERVED`.
-
-The gateway then reserves a place through Ray Serve, which has it wait for one, dispatches
-`hold(ticket)` into it and sends the request again with the same ticket. `hold` returns when that
-HTTP exchange ends. If a gateway dies, its connections break and the places are free by themselves.
+Ray Serve counts, queues and drains exactly the running requests, although no token passes through
+its object streams. A gateway sends a request straight to the replica's HTTP server, without a
+reservation. The gate admits it while the replica is below `max_ongoing_requests`, and takes its
+slot in Ray Serve's count (`ServePlaces`). Otherwise it answers `NOT_RESERVED`. The gateway then
+reserves a slot through Ray Serve, which queues it, and dispatches `hold(ticket)` into the slot. It
+sends the request again with the same ticket. `hold` returns when that HTTP exchange ends. If a
+gateway dies, its connections break and the slots become free.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from deployments.wire.headers import (
     UNRESERVED_HEADER,
 )
 
-# How long one twin waits for the other: a gateway sends both within milliseconds.
+# How long one copy of a request waits for the other: a gateway sends both within milliseconds.
 TWIN_TIMEOUT_S = 30.0
-# Long enough for every gateway to read a snapshot that names an arrival.
+# Long enough for every gateway to read a snapshot with an arrival.
 ARRIVED_S = 1.0
 ARRIVALS = 1024
 
 
 @dataclass
 class _Exchange:
-    """`has_place`: in Ray Serve's count, by itself; `holds` are its twins."""
+    """`has_place`: it has a slot in Ray Serve's count; `holds` are its reservations."""
 
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
@@ -74,19 +73,19 @@ class Tickets:
 
     @property
     def running(self) -> int:
-        """Exchanges under way."""
+        """Number of running exchanges."""
         return self._running
 
     @property
     def tells_serve(self) -> bool:
-        """Whether a request may come without a reservation, and is counted all the same."""
+        """Whether a request may arrive without a reservation, and is counted nevertheless."""
         return self._places is not None
 
     async def hold(self, ticket: str) -> None:
-        """Return when the ticket's HTTP exchange has ended, or never began in time."""
+        """Return when the ticket's HTTP exchange has ended, or did not start in time."""
         exchange = self._exchanges.setdefault(ticket, _Exchange())
         exchange.holds += 1
-        self._give_back(ticket, exchange)  # this is its place now
+        self._give_back(ticket, exchange)  # the call of `hold` has the place now
         try:
             async with asyncio.timeout(self._twin_timeout_s):
                 await exchange.arrived.wait()
@@ -99,10 +98,11 @@ class Tickets:
                 del self._exchanges[ticket]
 
     def arrive(self, ticket: str, reserved: bool, if_room: bool = False) -> bool:
-        """Whether the exchange may begin: below the limit, and `reserved` always but `if_room`.
+        """Return whether the exchange may start: below the limit, and always if `reserved`, except
+        with `if_room`.
 
-        Not `reserved`, but `if_room`: its place is taken here, and those that Ray Serve has
-        reserved for others are theirs.
+        Not `reserved`, but `if_room`: its slot is taken here. Slots that Ray Serve has reserved for
+        others count as taken.
         """
         places = self._places if if_room and not reserved else None
         taken = max(self._running, places.taken) if places else self._running
@@ -118,7 +118,7 @@ class Tickets:
         return True
 
     def lately_arrived(self) -> tuple[str, ...]:
-        """Tickets of the exchanges that began in the last ARRIVED_S."""
+        """Tickets of the exchanges that started in the last ARRIVED_S."""
         since = time.monotonic() - ARRIVED_S
         while self._arrivals and self._arrivals[0][0] < since:
             self._arrivals.popleft()
@@ -139,9 +139,9 @@ class Tickets:
 
 
 class TicketGate:
-    """ASGI: lets in who has a pass to this engine, and tells `Tickets` of each exchange.
+    """ASGI: admits requests with a pass to this engine, and reports each exchange to `Tickets`.
 
-    `url`, to be set: the address that gateways know; until then nobody is let in.
+    `url`, to be set: the address that gateways know; until then no request is admitted.
     """
 
     def __init__(self, app: ASGIApp, tickets: Tickets, secret: str) -> None:
@@ -152,7 +152,7 @@ class TicketGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            # no gateway sends one, and vLLM's application has doors for WebSockets
+            # no gateway opens one, but vLLM's application accepts WebSockets
             await WebSocketClose(POLICY_VIOLATION)(scope, receive, send)
             return
         headers = dict(scope["headers"])

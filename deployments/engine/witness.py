@@ -1,12 +1,12 @@
-"""A process beside each engine that finds it hung: python -m deployments.engine.witness
+"""A watchdog process for each engine, which detects hangs: python -m deployments.engine.witness
 
-It reads the heartbeat of the engine and asks Linux what its threads do. It reports a suspect to the
-replica, which leaves routing. Of an engine that hangs it logs the stacks. Where the replica says
-so, it then ends it: first the replica, by itself if it still can, so that its connections break and
-gateways go elsewhere; then the engine and its workers. When the replica ends in any other way, what
-is left of its engine is ended, too.
+It reads the heartbeat of the engine, and the state of its threads from Linux. It reports a suspect
+to the replica, which leaves routing. It logs the stacks of a hung engine. If the replica requests
+it, it then stops them. First the replica ends, by itself if it still can, so that its connections
+break and gateways resume elsewhere; then the engine and its workers. If the replica ends in any
+other way, the rest of its engine is stopped too.
 
-It needs nothing but Python, has its own session, and is started before vLLM is imported.
+It needs only Python, has its own session, and is started before vLLM is imported.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from deployments.engine.vllm.heartbeat import (
     ReplicaBeat,
 )
 
-# One that fails must not be started all the time; one that ended with CANNOT, not again.
+# Pause before a failed witness is started again; one that ended with CANNOT is not started again.
 RESTART_S, CANNOT = 5.0, 4
-# What a replica that still runs needs to leave the board; and an engine, to write its stacks.
+# Time for a running replica to leave the board, and for an engine to write its stacks.
 LEAVES_IN_S = 2.0
 STACKS_S = 0.5
-# An engine whose replica has ended may end by itself.
+# Time for an engine whose replica has ended to end without help.
 ORPHAN_S = 5.0
-# SIGKILL waits for what a driver or a disk holds up.
+# SIGKILL waits for a driver or a disk.
 DIES_IN_S = 5.0
 
 
 class Witness:
-    """The replica's side of it. Raises OSError where there is no room for its file.
+    """The replica's side of the watchdog. Raises OSError if there is no room for its file.
 
-    `ends_hung`: an engine that hangs is ended; a change counts from the next beat on.
+    `ends_hung`: a hung engine is stopped; a change applies from the next beat on.
     """
 
     def __init__(self, ends_hung: bool = False) -> None:
@@ -77,7 +77,7 @@ class Witness:
         return self._process.pid
 
     def beat(self) -> None:
-        """The event loop runs; the witness is started again where it does not."""
+        """Report that the event loop runs; restart a watchdog that does not."""
         self._beats += 1
         self._say()
         is_due = time.monotonic() - self._started_at >= RESTART_S
@@ -86,7 +86,7 @@ class Witness:
 
     @contextlib.contextmanager
     def probing(self) -> Iterator[None]:
-        """The engine is asked something inside."""
+        """Mark a block in which the engine must answer a call."""
         self._probes += 1
         self._open_probe = self._probes
         self._say()
@@ -102,7 +102,7 @@ class Witness:
         return EngineHealth(verdict), why
 
     def stop(self) -> None:
-        """Before the engine ends."""
+        """Stop the watchdog, before the engine ends."""
         self._process.kill()
         self._process.wait()
         self.path.unlink(missing_ok=True)
@@ -112,7 +112,7 @@ class Witness:
 
 
 class _EngineWatch:
-    """The witness's own side."""
+    """The watchdog's own side."""
 
     def __init__(self, path: Path, replica: int) -> None:
         self._file = HeartbeatFile(path)
@@ -121,7 +121,7 @@ class _EngineWatch:
         self._replica_fd = _opened(replica, path)
         self._core: int | None = None
         self._core_fd: int | None = None
-        # of the engine, when its loop began: its workers are there by then
+        # children of the engine when its loop started, which include its workers
         self._at_first: list[int] = []
         self._judge = Judge()
         self._beats = 0
@@ -138,7 +138,7 @@ class _EngineWatch:
                 health = found
                 why = self._judge.why if health else ""
                 if health is EngineHealth.HUNG:
-                    print(f"the engine hangs and is not ended: {why}", flush=True)
+                    print(f"the engine hangs and is not stopped: {why}", flush=True)
                     self._print_stacks(self._engine())
                 else:
                     print(f"the engine is {health.name.lower()}: {why}", flush=True)
@@ -153,7 +153,7 @@ class _EngineWatch:
         waits = core.phase is LoopPhase.STEP or replica.probe > 0
         stalls = waits and core.beats == self._beats
         self._beats = core.beats
-        # a worker, too: while the engine is idle nothing waits for it
+        # also a worker, for which nothing waits while the engine is idle
         stopped = any(processes.state(pid) == "T" for pid in (self._replica, *self._at_first))
         quiet = False
         if stalls and self._core is not None:
@@ -172,7 +172,7 @@ class _EngineWatch:
         )
 
     def _know(self, core: CoreBeat) -> None:
-        """Which process the engine's is, from when its loop begins."""
+        """Record the engine's process, once its loop starts."""
         if self._core is not None or core.phase is LoopPhase.UNWATCHED:
             return
         self._core_fd = _opened(core.pid, self._path)
@@ -180,11 +180,11 @@ class _EngineWatch:
         self._at_first = self._engine()
 
     def _are_quiet(self, core: int, now: float) -> bool:
-        """Whether the engine's threads were, since the last look."""
+        """Return whether the engine's threads were quiet since the last look."""
         last = self._seen
         try:
             threads = processes.threads(processes.with_children(core))
-        except OSError:  # nothing is known, so nothing counts
+        except OSError:  # without data, the time does not count
             self._seen = None
             return False
         self._seen = now, threads
@@ -192,7 +192,7 @@ class _EngineWatch:
 
     def _end(self) -> None:
         ours = self._engine()
-        print(f"the engine hangs and is ended: {self._judge.why}", flush=True)
+        print(f"the engine hangs and is stopped: {self._judge.why}", flush=True)
         self._print_stacks(ours)
         self._file.verdict = (EngineHealth.HUNG, self._judge.why)
         if processes.state(self._replica) != "T":
@@ -201,8 +201,9 @@ class _EngineWatch:
         self._kill(ours)
 
     def _print_stacks(self, ours: list[int]) -> None:
-        """Of the engine, in its own log, and where in the kernel each thread of these waits."""
-        # what is stopped can neither write its stacks nor leave
+        """Print the engine's stacks to its own log, and the place in the kernel of each thread of
+        these processes."""
+        # a stopped process can neither write its stacks nor end
         if processes.state(self._core or 0) != "T":
             _send(self._core_fd, STACKS_SIGNAL)
             time.sleep(STACKS_S)
@@ -213,7 +214,7 @@ class _EngineWatch:
         self._know(self._file.core)
         if _wait_for(self._core_fd, ORPHAN_S):
             return
-        print("the replica has ended and its engine has not: it is ended", flush=True)
+        print("the replica has exited but its engine has not: stopping the engine", flush=True)
         self._kill(self._engine())
 
     def _engine(self) -> list[int]:
@@ -225,17 +226,17 @@ class _EngineWatch:
             return [self._core]
 
     def _kill(self, pids: list[int]) -> None:
-        """The engine and, in `pids`, its workers, which end with it if they can."""
-        # it lives, so its children's numbers are still theirs
+        """Kill the engine and, in `pids`, its workers, which end with it if they can."""
+        # the engine is alive, so its children's pids are still theirs
         for pid in pids if not _wait_for(self._core_fd, 0.0) else []:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if not _wait_for(self._core_fd, DIES_IN_S):
-            print(f"process {self._core} does not die: a driver or a disk holds it", flush=True)
+            print(f"process {self._core} does not exit: a driver or a disk blocks it", flush=True)
 
 
 def _opened(pid: int, path: Path) -> int | None:
-    """A pidfd of the process, as long as it is the one that has mapped the file."""
+    """Return a pidfd of the process, if it is the one that has mapped the file."""
     with contextlib.suppress(ProcessLookupError):
         opened = os.pidfd_open(pid)
         if processes.maps(pid, path):
@@ -251,7 +252,7 @@ def _send(process: int | None, what: signal.Signals) -> None:
 
 
 def _wait_for(process: int | None, within_s: float) -> bool:
-    """Whether the process of this pidfd has ended by then; None: it has."""
+    """Return whether the process of this pidfd has ended by then; None: it has."""
     if process is None:
         return True
     ended = select.poll()
@@ -263,6 +264,6 @@ if __name__ == "__main__":
     try:
         watch = _EngineWatch(Path(sys.argv[1]), int(sys.argv[2]))
     except OSError as error:  # a kernel or a sandbox without pidfds
-        print(f"nobody finds an engine hung here: the witness cannot work, {error}", flush=True)
+        print(f"hangs are not detected here: the watchdog cannot run, {error}", flush=True)
         sys.exit(CANNOT)
     watch.run()

@@ -1,1 +1,1 @@
-"""The fleet: what one YAML file says of gateways, Redis and pools of engines."""
+"""The fleet: the content of one YAML file about gateways, Redis and pools of engines."""

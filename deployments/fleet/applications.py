@@ -1,10 +1,11 @@
-"""How Ray Serve gets a fleet, and what of a change restarts which of its processes.
+"""The Ray Serve applications of a fleet, and the processes that a change restarts.
 
-The gateways are one application, each pool of engines is one. Ray Serve restarts all of an
-application whose `args` differ in any way, and nothing of one whose `args` are the same
-(`get_app_code_version` in ray/serve/_private/deploy_utils.py, 2.60). So `args` hold only what a
-process reads when it starts, which is cold. All else is hot: it goes to running gateways as
-`user_config` of their deployment, and from them through Redis to engines and the autoscaler.
+The gateways are one application, and each pool of engines is one. Ray Serve restarts all of an
+application whose `args` differ in any way. If they are equal, it restarts nothing
+(`get_app_code_version` in ray/serve/_private/deploy_utils.py, 2.60). So `args` contain only cold
+settings, which a process reads when it starts. All other settings are hot. They go to running
+gateways as `user_config` of their deployment, and from there through Redis to engines and the
+autoscaler.
 
 Each field of a fleet file is in exactly one of the tables below, itself or with its section.
 """
@@ -16,8 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Ray Serve's names: of the application and the deployment of gateways. A pool's deployment is
-# called as the pool.
+# Ray Serve's names of the application and the deployment of gateways. A pool's deployment has the
+# pool's name.
 GATEWAYS_APPLICATION = "antefix"
 GATEWAYS_DEPLOYMENT = "gateway"
 
@@ -45,23 +46,27 @@ HOT = (
     "log_level",
     "models",
     "redis.lookup_budget_ms",
-    # of a rollout that something else causes
+    # applies to a rollout with another cause
     "surge_percent",
 )
 HOT_OF_POOL = (
     *("allowed_xargs", "autoscaling", "batch_queue", "hung_engine", "overflow", "policy", "price"),
     *("replicas", "session_header", "shadow_policy", "slo", "warm_replicas"),
 )
-# What gateways are not told: they do not need it, and it may hold secrets or files of engines.
+# Settings that gateways do not get: they do not need them, and these may contain secrets or paths
+# of engines.
 UNTOLD = ("redis.url",)
 UNTOLD_OF_POOL = ("env", "quality")
 
 
 @dataclass(frozen=True)
 class Restarts:
-    """What a change of a fleet does. `pools` are those whose engines restart; pools that come or
-    go are in `added` and `removed` alone. `reaches_running`: the hot fields that changed, as
-    `pools.engine.slo`, which running processes take over within seconds."""
+    """The effects of a change of a fleet.
+
+    `pools`: pools whose engines restart. Pools that are added or removed are only in `added` and
+    `removed`. `reaches_running`: the changed hot fields, such as `pools.engine.slo`, which running
+    processes apply within seconds.
+    """
 
     gateways: bool
     pools: frozenset[str]
@@ -71,16 +76,16 @@ class Restarts:
 
     @property
     def nothing(self) -> bool:
-        """Whether every process that runs goes on."""
+        """Whether no running process restarts."""
         return not (self.gateways or self.pools or self.removed)
 
 
 def restarts(old: Mapping[str, Any], new: Mapping[str, Any]) -> Restarts:
-    """What restarts where Ray Serve is given the fleet `new` after `old`.
+    """Return what restarts if Ray Serve gets the fleet `new` after `old`.
 
-    Both as the configuration for Ray Serve has them (the chart's `antefix.fleet`), not with
-    defaults filled in: Ray Serve compares texts, so writing out a default restarts, too. A null is
-    as nothing.
+    Both are in the form of the Ray Serve configuration (the chart's `antefix.fleet`), without
+    defaults filled in. Ray Serve compares texts, so writing out a default restarts too. A null
+    equals a missing key.
     """
     before, after = old.get("pools") or {}, new.get("pools") or {}
     common = sorted(before.keys() & after.keys())
@@ -105,19 +110,18 @@ def restarts(old: Mapping[str, Any], new: Mapping[str, Any]) -> Restarts:
 
 
 def application_of(pool: str) -> str:
-    """The name of the pool's application."""
+    """Return the name of the pool's application."""
     return f"{GATEWAYS_APPLICATION}-{pool}"
 
 
 def is_application(name: str) -> bool:
-    """Whether an application of Ray Serve is one of these."""
+    """Return whether an application of Ray Serve is one of these."""
     return name == GATEWAYS_APPLICATION or name.startswith(f"{GATEWAYS_APPLICATION}-")
 
 
 def serve_config(fleet: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole configuration for Ray Serve, as `serve deploy` and a RayService take it.
-
-    The chart writes the same.
+    """Return the whole configuration for Ray Serve, for `serve deploy` and a RayService. The chart
+    writes the same.
     """
     gateways: dict[str, Any] = {
         "name": GATEWAYS_APPLICATION,
@@ -142,12 +146,12 @@ def serve_config(fleet: Mapping[str, Any]) -> dict[str, Any]:
         }
         for name in sorted(fleet["pools"])
     ]
-    # clients reach gateways, not Ray Serve's own HTTP proxy
+    # clients connect to gateways, not to Ray Serve's HTTP proxy
     return {"proxy_location": "Disabled", "applications": [gateways, *pools]}
 
 
 def fleet_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fleet that is in the configuration of `serve_config`, or of a chart that gave it whole to
+    """Return the fleet in the configuration of `serve_config`, or of a chart that gave it whole to
     one application.
     """
     fleet: dict[str, Any] = {}
@@ -159,25 +163,25 @@ def fleet_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def args_of_gateways(fleet: Mapping[str, Any]) -> dict[str, Any]:
-    """`args` of the gateways' application: what is cold for them."""
+    """Return `args` of the gateways' application: its cold settings."""
     return {"fleet": _cut(fleet, (*COLD_FOR_ALL, *COLD_FOR_GATEWAYS))}
 
 
 def args_of_pool(fleet: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """`args` of a pool's application: what is cold for its engines, as a fleet of this pool."""
+    """Return `args` of a pool's application: its cold settings, as a fleet of this pool."""
     pool = _cut(fleet["pools"][name], COLD_FOR_POOL)
     return {"fleet": {**_cut(fleet, COLD_FOR_ALL), "pools": {name: pool}}}
 
 
 def settings_of(fleet: Mapping[str, Any]) -> dict[str, Any]:
-    """`user_config` of the gateways: the fleet, but for what is not for them."""
+    """Return `user_config` of the gateways: the fleet without settings of other processes."""
     settings = _without(fleet, UNTOLD)
     pools = {name: _without(pool, UNTOLD_OF_POOL) for name, pool in fleet["pools"].items()}
     return {**settings, "pools": pools}
 
 
 def _cut(section: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
-    """Only what stands at the paths, of one or two keys, and is not null."""
+    """Return the values at the paths, of one or two keys, except nulls."""
     found: dict[str, Any] = {}
     for path in paths:
         first, _, second = path.partition(".")

@@ -1,6 +1,6 @@
-"""The devices that a pool's replicas run on: CPUs, or GPUs that the fleet file or a cluster names.
+"""Devices of a pool's replicas: CPUs, or GPUs named by the fleet file or a cluster.
 
-A GPU has Ray's name, as `resources.accelerator_type` has it. `A100` stands for both of its sizes.
+A GPU has Ray's name, as in `resources.accelerator_type`. `A100` stands for both of its sizes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from weights.finding import Device
 from weights.gpus import GPUS
 from weights.kernels import Capability
 
-# Ray's names of NVIDIA's GPUs that nobody plans for: developer.nvidia.com/cuda-gpus
+# Ray's names of other NVIDIA GPUs, for which there are no plans: developer.nvidia.com/cuda-gpus
 _OTHER_GPUS: Mapping[str, Capability] = {
     "K80": (3, 7),
     "P100": (6, 0),
@@ -26,15 +26,15 @@ _OTHER_GPUS: Mapping[str, Capability] = {
 }
 
 
-# Clouds round what the driver reports.
+# Clouds round the driver's number.
 _ROUNDED = 0.05
 
 
 @dataclass(frozen=True)
 class OfferedGpu:
-    """A GPU that a cluster has for a pool: Ray's name for its kind, and what the cluster calls it.
+    """A GPU that a cluster has for a pool: Ray's name for its kind, and the cluster's name.
 
-    `memory_bytes`: as the driver reports it; None where only the kind tells.
+    `memory_bytes`: as the driver reports it; None if only the kind is known.
     """
 
     accelerator: str
@@ -43,9 +43,9 @@ class OfferedGpu:
 
 
 def devices_of(pool: Pool, offered: Sequence[OfferedGpu] = ()) -> list[Device]:
-    """Those that the pool's replicas may run on, the one with the most memory first.
+    """Return the devices on which the pool's replicas may run, the one with the most memory first.
 
-    `offered` takes the place of the fleet file's accelerator_type. Empty where none is known.
+    `offered` overrides the fleet file's accelerator_type. Empty if none is known.
     """
     if offered:
         found = {device.name: device for each in offered for device in _offered(each)}
@@ -69,7 +69,7 @@ def _offered(gpu: OfferedGpu) -> list[Device]:
 
 
 def _is_near(said: int, listed: int) -> bool:
-    """Whether what a label says of a GPU's memory is the whole of it."""
+    """Return whether the memory in a label is about the GPU's full memory."""
     return abs(said - listed) < listed * _ROUNDED
 
 

@@ -1,8 +1,8 @@
-"""The fleet: what one YAML file says of a gateway, Redis and pools of engines.
+"""The models of a fleet file: gateways, Redis and pools of engines.
 
-A `Fleet` that exists is consistent in itself; whether vLLM takes its engine arguments is for
-`fleet_file.load_fleet` to ask. Everything is frozen, unknown keys are refused, and null stands
-for the default. Times are seconds, sizes bytes, rates tokens per second.
+A `Fleet` is consistent in itself; `fleet_file.load_fleet` asks vLLM about its engine arguments.
+Everything is frozen, unknown keys are rejected, and null selects the default. Times are seconds,
+sizes bytes, rates tokens per second.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from deployments.fleet.settings.objectives import (
 )
 from router.redis_keys import BoardName, fleet_id
 
-# Engines are started with it, whatever a fleet's own bound; as in OpenAI's API.
+# Engines start with this maximum, regardless of a fleet's limit; as in OpenAI's API.
 MOST_N = 128
 
 DnsLabel = Annotated[str, AfterValidator(rules.dns_label), schema.written_as(rules.DNS_LABEL)]
@@ -161,27 +161,28 @@ class GatewaySettings(Section):
     )
 
     def priority_of(self, tenant: str) -> PriorityClass:
-        """The highest class that a tenant's requests may have."""
+        """Return the highest class that a tenant's requests may have."""
         rights = self.tenants.get(tenant)
         return rights.priority if rights else "interactive"
 
     def cache_group_of(self, tenant: str) -> str | None:
-        """The group whose tenants share cached prompts with a tenant; None: it shares none."""
+        """Return the group whose tenants share cached prompts with a tenant; None: it does not
+        share."""
         rights = self.tenants.get(tenant)
         return rights.cache_group if rights else None
 
     def may_choose_policy(self, tenant: str) -> bool:
-        """Whether a tenant's requests may name their routing policy."""
+        """Return whether a tenant's requests may select their routing policy."""
         rights = self.tenants.get(tenant)
         return rights is not None and rights.policy_header
 
     def may_prioritize(self, tenant: str) -> bool:
-        """Whether a tenant's requests may set vLLM's `priority`."""
+        """Return whether a tenant's requests may set vLLM's `priority`."""
         rights = self.tenants.get(tenant)
         return rights is not None and rights.engine_priority
 
     def is_operator(self, tenant: str) -> bool:
-        """Whether a tenant sees the others' decisions."""
+        """Return whether a tenant sees the others' decisions."""
         rights = self.tenants.get(tenant)
         return rights is not None and rights.operator
 
@@ -223,7 +224,7 @@ class MetricsSettings(Section):
 
 
 class FleetBase(Section):
-    """What processes of a fleet share, whatever pools there are."""
+    """Settings that all processes of a fleet share, regardless of its pools."""
 
     name: DnsLabel = Field(
         description="The name of the fleet may hold lower case letters, digits and hyphens, 63 "
@@ -242,26 +243,26 @@ class FleetBase(Section):
         description="Prometheus finds the metrics of a node's gateways and engines here.",
     )
 
-    # Not of the file: where two Ray clusters run one fleet, as an upgrade does for a while, neither
-    # may count the other's replicas.
+    # Not in the file: during an upgrade two Ray clusters run one fleet, and neither may count the
+    # other's replicas.
     _cluster: str = PrivateAttr("")
-    # Not of the file either: it comes from the engine secret. "": no secret is known.
+    # Not in the file either: derived from the engine secret. "": no secret is known.
     _id: str = PrivateAttr("")
 
     def in_cluster(self, name: str) -> Self:
-        """The same fleet, as it runs in the Ray cluster of that name."""
+        """Return the same fleet as it runs in the Ray cluster of that name."""
         fleet = self.model_copy()
         fleet._cluster = name
         return fleet
 
     def applied_to(self, fleet: Fleet) -> Fleet:
-        """The fleet, as it runs where this does."""
+        """Return `fleet` with this fleet's cluster and Redis id."""
         found = fleet.in_cluster(self._cluster)
         found._id = self._id
         return found
 
     def with_secret(self, engine_secret: str) -> Self:
-        """Return the same fleet, with the keys in Redis that belong to its engine secret."""
+        """Return the same fleet, with the Redis keys that belong to its engine secret."""
         fleet = self.model_copy()
         fleet._id = fleet_id(engine_secret)
         return fleet
@@ -277,7 +278,7 @@ class FleetBase(Section):
         return f"{self.redis_name}@{self._cluster}" if self._cluster else self.redis_name
 
     def board_of(self, pool: str) -> BoardName:
-        """The name in Redis of the pool's board in this cluster."""
+        """Return the name in Redis of the pool's board in this cluster."""
         return BoardName.of(self.board, pool)
 
 
@@ -325,9 +326,9 @@ class Fleet(FleetBase):
         return self
 
     def to_yaml(self) -> str:
-        """The whole fleet with its defaults filled in and every secret shown as ***.
+        """Return the whole fleet with defaults filled in and every secret shown as ***.
 
-        Reading it gives an equal fleet, unless it holds a secret.
+        Reading it gives an equal fleet, unless it contains a secret.
         """
         data = self.model_dump(mode="python")
         if self.redis.url is not None:

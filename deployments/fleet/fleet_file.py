@@ -1,12 +1,14 @@
-"""The fleet file: from a path to a `Fleet`, or to everything that is wrong with it.
+"""The fleet file: reads a path into a `Fleet`, or into all of its faults.
 
-deployments.fleet.fleet        what may be written, and what it means
-common.yaml_file               YAML with line numbers
-common.section                 what pydantic refuses, in words
-deployments.fleet.settings.environment  ${VARIABLE}
-deployments.fleet.settings.engine_args  vLLM's opinion of the engine arguments
-deployments.fleet.settings.quality       what weights have to prove before they are served
-deployments.fleet.weights_check  models against engine arguments and GPUs
+Its parts:
+
+    deployments.fleet.fleet                 the allowed content, and its meaning
+    common.yaml_file                        YAML with line numbers
+    common.section                          messages for pydantic's errors
+    deployments.fleet.settings.environment  ${VARIABLE}
+    deployments.fleet.settings.engine_args  vLLM's check of the engine arguments
+    deployments.fleet.settings.quality      the quality that weights must prove
+    deployments.fleet.weights_check         models against engine arguments and GPUs
 """
 
 import os
@@ -50,8 +52,11 @@ class FleetError(FileError):
 
 @dataclass(frozen=True)
 class CheckedFleet:
-    """A fleet whose weights were checked. `warnings`: what works, but slowly or other than meant;
-    `notes`: what could not be checked, in words."""
+    """A fleet whose weights were checked.
+
+    `warnings`: settings that work, but slowly or not as intended. `notes`: checks that were not
+    possible.
+    """
 
     source: str
     fleet: Fleet
@@ -64,17 +69,18 @@ class CheckedFleet:
 
 
 def load_fleet(path: str | Path, check_engine_args: bool = True) -> Fleet:
-    """The fleet in the file at `path`; a bare name, such as `laptop`, is one that ships.
+    """Return the fleet in the file at `path`; a bare name, such as `laptop`, selects a built-in
+    one.
 
-    Raises `FleetError` with every problem of the file. With `check_engine_args`, vLLM's own
-    parser is asked too, in a process of its own: some seconds the first time.
+    Raises `FleetError` with every fault of the file. With `check_engine_args`, vLLM's parser is
+    asked too, in a separate process: some seconds the first time.
     """
     file = _file_at(path)
     return parse_fleet(_text_of(file, str(path)), str(file), check_engine_args)
 
 
 def raw_fleet(path: str | Path) -> dict[str, Any]:
-    """What `load_fleet` reads, as it is written there. Raises `FleetError`."""
+    """Return the content of the file that `load_fleet` reads. Raises `FleetError`."""
     file = _file_at(path)
     read = read_yaml(_text_of(file, str(path)), "Begin with name: and pools:")
     if read.faults:
@@ -83,12 +89,12 @@ def raw_fleet(path: str | Path) -> dict[str, Any]:
 
 
 def parse_fleet(text: str, source: str = "fleet.yaml", check_engine_args: bool = True) -> Fleet:
-    """As `load_fleet`, of the text of a file; `source` is its name in messages."""
+    """Parse a file's text like `load_fleet`; `source` is its name in messages."""
     return _read(text, source, check_engine_args)[0]
 
 
 def parse_base(text: str, source: str = "fleet.yaml") -> FleetBase:
-    """As `parse_fleet`, of a fleet without pools: what is left is the base of any."""
+    """Parse like `parse_fleet`, but without pools: the base of any fleet."""
     file = read_yaml(text, "Begin with name:, as fleets/laptop.yaml does")
     found: dict[Keys, Fault] = {}
     base = (
@@ -102,8 +108,8 @@ def parse_base(text: str, source: str = "fleet.yaml") -> FleetBase:
 
 
 def check_fleet(path: str | Path, check_engine_args: bool = True) -> CheckedFleet:
-    """As `load_fleet`, and what this machine knows of the models is held against the arguments:
-    see docs/preflight.md."""
+    """Load like `load_fleet`, and check the arguments against models known on this machine: see
+    docs/preflight.md."""
     file = _file_at(path)
     return check_text(_text_of(file, str(path)), str(file), check_engine_args)
 
@@ -111,7 +117,7 @@ def check_fleet(path: str | Path, check_engine_args: bool = True) -> CheckedFlee
 def check_text(
     text: str, source: str = "fleet.yaml", check_engine_args: bool = True
 ) -> CheckedFleet:
-    """As `check_fleet`, of the text of a file."""
+    """Check a file's text like `check_fleet`."""
     fleet, file = _read(text, source, check_engine_args)
     check = check_weights(fleet)
     found: dict[bool, list[tuple[Keys, Fault]]] = {True: [], False: []}
@@ -147,7 +153,7 @@ def _file_at(path: str | Path) -> Path:
 
 
 def _as_spelled(data: Any, keys: Iterable[str]) -> Keys:
-    """`keys` as the file writes them: with - or with _."""
+    """Return `keys` in the file's spelling: with - or with _."""
     spelled = []
     for key in keys:
         section = data if isinstance(data, Mapping) else {}
@@ -158,7 +164,7 @@ def _as_spelled(data: Any, keys: Iterable[str]) -> Keys:
 
 
 def shipped_fleets() -> list[str]:
-    """Names of the fleets that ship with Antefix."""
+    """Return the names of the built-in fleets."""
     return sorted(file.stem for file in SHIPPED.glob("*.yaml"))
 
 
@@ -169,7 +175,9 @@ def _text_of(file: Path, asked_for: str) -> str:
         names = shipped_fleets()
         near = did_you_mean(Path(asked_for).stem, names)
         remedy = f"{near} " if near else ""
-        remedy += f"Fleets that ship: {', '.join(names)}; for your own write its path, ./my.yaml"
+        remedy += (
+            f"Built-in fleets: {', '.join(names)}; for another fleet write its path, ./my.yaml"
+        )
         fault = Fault("", None, "no such fleet file", remedy)
     except (OSError, UnicodeDecodeError) as error:
         fault = unreadable(error)
@@ -177,7 +185,7 @@ def _text_of(file: Path, asked_for: str) -> str:
 
 
 def _with_environment(data: Mapping[Any, Any], found: dict[Keys, Fault]) -> dict[Any, Any]:
-    """`data` with ${VARIABLE} replaced in the few places that may hold one."""
+    """Return `data` with ${VARIABLE} replaced in the few places that may contain one."""
     copy = dict(data)
     for loc in _places_for_variables(data):
         *above, last = loc
@@ -208,7 +216,7 @@ def _validated(
     except ValidationError as error:
         page = "docs/fleet-file.md"
         _add(found, faults_of(error, of, data, page, masking.shown, opaque="engine_args"))
-    # pydantic asks these of a fleet without other faults only
+    # pydantic checks these only in a fleet without other faults
     pools = data.get("pools")
     broken = broken_by_pools(pools) if isinstance(pools, Mapping) else ()
     _add(
@@ -219,7 +227,7 @@ def _validated(
 
 
 def _ask_vllm(data: Mapping[Any, Any], found: dict[Keys, Fault]) -> None:
-    """Add what vLLM says of the engine arguments that are not already at fault."""
+    """Add vLLM's faults of engine arguments that have no fault yet."""
     asked: dict[str, dict[str, Any]] = {}
     spelled: dict[tuple[str, str], str] = {}
     for pool_name, section, engine_args in _sections_of_pools(data, "engine_args"):
@@ -237,7 +245,7 @@ def _ask_vllm(data: Mapping[Any, Any], found: dict[Keys, Fault]) -> None:
 
 
 def _unproven(fleet: Fleet) -> Iterator[tuple[Keys, Fault]]:
-    """Pools whose weights are here, and do not keep what their `quality` asks of them."""
+    """Yield pools whose weights are on this machine and fail their `quality`."""
     for name, pool in fleet.pools.items():
         folder = Path(pool.model).absolute()
         if pool.quality is None or not folder.is_dir():
@@ -252,7 +260,7 @@ def _unproven(fleet: Fleet) -> Iterator[tuple[Keys, Fault]]:
 def _sections_of_pools(
     data: Mapping[Any, Any], key: str
 ) -> Iterator[tuple[str, Keys, Mapping[Any, Any]]]:
-    """The mapping under `key` of every pool that has one: the pool, the way there, the mapping."""
+    """Yield pool, keys and mapping for every pool with a mapping under `key`."""
     pools = data.get("pools")
     for name, pool in pools.items() if isinstance(pools, Mapping) else ():
         section = pool.get(key) if isinstance(pool, Mapping) else None
@@ -261,13 +269,13 @@ def _sections_of_pools(
 
 
 def _add(found: dict[Keys, Fault], problems: Iterable[tuple[Keys, Fault]]) -> None:
-    """Keep the first problem of a place: what follows from it would only distract."""
+    """Keep the first fault of a place, because later ones follow from it."""
     for keys, problem in problems:
         found.setdefault(keys, problem)
 
 
 def fault_at(keys: Iterable[object], value: object, message: str, remedy: str) -> Fault:
-    """What is wrong with `value`, which stands at `keys`; `...` is not shown."""
+    """Return the fault of `value` at `keys`; `...` is not shown."""
     path = tuple(map(str, keys))
     return Fault(
         ".".join(path), None if value is ... else masking.shown(path, value), message, remedy

@@ -1,6 +1,6 @@
-"""docs/fleet-file.md, written from the models themselves so that it cannot go stale.
+"""docs/fleet-file.md, generated from the models so that it stays up to date.
 
-`python -m deployments.fleet.fleet_reference` prints it; `make reference` puts it in its place.
+`python -m deployments.fleet.fleet_reference` prints it; `make reference` writes it.
 """
 
 import json
@@ -46,7 +46,7 @@ SCHEMA_OF_SCHEMAS = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> str:
-    """The JSON Schema of fleet files, as text."""
+    """Return the JSON Schema of fleet files, as text."""
     schema = {"$schema": SCHEMA_OF_SCHEMAS, **Fleet.model_json_schema(by_alias=True)}
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
@@ -99,7 +99,7 @@ Every problem is reported at once, one a line: file, line, key, value, what is w
 
 
 def reference() -> str:
-    """The whole page, as Markdown."""
+    """Return the whole page, as Markdown."""
     sections = [
         _INTRODUCTION,
         "## Keys\n",
@@ -138,7 +138,7 @@ def _rows(
 
 
 def _inner_section(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    """The section below a key, and whether the key maps names to such sections."""
+    """Return the section below a key, and whether the key maps names to such sections."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
     for argument in get_args(annotation):

@@ -1,4 +1,4 @@
-"""What a pool takes from the Hugging Face Hub: its model and its draft, their size and licence."""
+"""Models of a pool on the Hugging Face Hub: its model and its draft, with size and licence."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,10 @@ from weights.known_models import known_model
 
 @dataclass(frozen=True)
 class HubModel:
-    """`bytes`: of its weight files, None where that is not known here. `licence` is named where the
-    Hub serves the model only to accounts that accepted it."""
+    """A model. `bytes`: the size of its weight files, None if unknown.
+
+    `licence` is set if the Hub serves the model only to accounts that accepted it.
+    """
 
     name: str
     revision: str | None
@@ -22,7 +24,7 @@ class HubModel:
 
 
 def hub_models(pool: Pool) -> tuple[HubModel, ...]:
-    """The pool's model first, then its draft; those that are no models of the Hub are left out."""
+    """Return the pool's model, then its draft, except those that are not models of the Hub."""
     named = (pool_model(pool), draft_model(pool))
     return tuple(_described(model) for model in named if model and _is_on_hub(model))
 

@@ -1,7 +1,7 @@
-"""The models that a pool names, and what is known of them here, without a network.
+"""Look up the models of a pool on this machine, without a network.
 
-A config.json is looked for where the model lies on this machine, in the Hub's cache, and among the
-well-known models that ship.
+A config.json is searched in the model's folder, in the Hub's cache, and among the built-in
+well-known models.
 """
 
 from collections.abc import Mapping
@@ -15,21 +15,21 @@ from weights.finding import EngineConfig, Model
 from weights.known_models import known_config
 from weights.model_shape import shape_of
 
-# Where older tools say how they quantized.
+# Files in which older tools describe their quantization.
 _MORE_CONFIGS = ("quant_config.json", "quantize_config.json")
 # Methods whose drafts need no weights, or only the model's.
 _WITHOUT_WEIGHTS = ("ngram", "suffix", "mtp")
 
 
 class NamedModel(NamedTuple):
-    """A folder, an id of the Hub or an address, and the Hub's revision."""
+    """A folder, an id of the Hub or a URL, and the Hub's revision."""
 
     name: str
     revision: str | None = None
 
 
 class Unknown(NamedTuple):
-    """`why` completes "pools.chat: "."""
+    """An unknown model. `why` completes "pools.chat: "."""
 
     why: str
 
@@ -43,7 +43,7 @@ def pool_model(pool: Pool) -> NamedModel:
 
 
 def draft_model(pool: Pool) -> NamedModel | None:
-    """The model that drafts for the pool's; None where none with weights does."""
+    """Return the draft model of the pool; None if it has none with weights."""
     engine = engine_of(pool)
     named = engine.speculation.get("model") or engine.args.get("spec_model")
     if not isinstance(named, str) or engine.speculation.get("method") in _WITHOUT_WEIGHTS:
@@ -53,8 +53,10 @@ def draft_model(pool: Pool) -> NamedModel | None:
 
 
 def look_up(model: NamedModel, engine: EngineConfig | None = None) -> Model | Unknown:
-    """The model, if its config is here and of a kind that can be described; `engine`'s
-    hf_overrides are applied to it."""
+    """Return the model if its config is on this machine and of a supported kind.
+
+    `engine`'s hf_overrides are applied to it.
+    """
     try:
         config = model_config(model.name, model.revision) or known_config(model.name)
         if config is None:
@@ -82,8 +84,8 @@ def _described(name: str, config: Mapping[str, Any]) -> Model:
     try:
         files = weight_files(folder)
     except Problem:
-        # in another format: its size says less, and so may its config
+        # another format, whose size says less, and perhaps its config too
         return Model(name, shape)
-    # some folders hold the weights twice, the second time as Mistral writes them
+    # some folders have the weights twice, the second time in Mistral's format
     once = [file for file in files if not file.name.startswith("consolidated")] or files
     return Model(name, shape, sum(file.stat().st_size for file in once), knows_all)

@@ -1,6 +1,6 @@
-"""A pool of engines, as a fleet file says it: model, parallelism, resources, SLO, arguments.
+"""A pool of engines in a fleet file: model, parallelism, resources, SLO, arguments.
 
-As all of the fleet's settings it is frozen, unknown keys are refused, and null stands for the
+Like all of the fleet's settings it is frozen, unknown keys are rejected, and null selects the
 default. Times are seconds, sizes bytes, rates tokens per second.
 """
 
@@ -244,7 +244,7 @@ class Pool(Section):
     def _named_after_the_model(cls, data: Any) -> Any:
         if not isinstance(data, Mapping) or data.get("served_model_name") is not None:
             return data
-        # a name for a pool without a usable model, which is refused for that alone
+        # a name for a pool without a usable model, so that only the model is refused
         return {**data, "served_model_name": rules.name_of_model(data.get("model")) or "unnamed"}
 
     @model_validator(mode="after")
@@ -258,18 +258,18 @@ class Pool(Section):
 
     @property
     def revision(self) -> str | None:
-        """The model's revision, where the engine arguments name one."""
+        """The model's revision, if the engine arguments have one."""
         revision = self.engine_args.get("revision")
         return revision if isinstance(revision, str) else None
 
     @property
     def is_scaled(self) -> bool:
-        """Whether it is decided again and again how many engines take traffic."""
+        """Whether the autoscaler sets the number of active replicas."""
         return self.autoscaling is not None or self.warm_replicas > 0
 
     @property
     def first_replicas(self) -> int:
-        """Engines to begin with, warm ones included."""
+        """Initial number of engines, including warm ones."""
         wanted = self.replicas + self.warm_replicas
         if self.autoscaling is None:
             return wanted
@@ -277,35 +277,35 @@ class Pool(Section):
 
     @property
     def least_replicas(self) -> int:
-        """Fewest engines that autoscaling leaves; without it, all of them."""
+        """Minimum number of engines under autoscaling; without it, the fixed number."""
         return self.autoscaling.min_replicas if self.autoscaling else self.first_replicas
 
     @property
     def most_replicas(self) -> int:
-        """Engines that there may be at once, warm ones included."""
+        """Maximum number of engines at the same time, including warm ones."""
         return self.autoscaling.max_replicas if self.autoscaling else self.first_replicas
 
     @property
     def tensor_parallel(self) -> int:
-        """GPUs one layer is split over."""
+        """GPUs over which each layer is split."""
         return rules.parallel_size(self.engine_args, "tensor_parallel_size")
 
     @property
     def pipeline_parallel(self) -> int:
-        """Stages the layers are split into."""
+        """Stages into which the layers are split."""
         return rules.parallel_size(self.engine_args, "pipeline_parallel_size")
 
     @property
     def world_size(self) -> int:
-        """Processes of one replica's engine, each on a GPU of its own."""
+        """Processes of one replica's engine, each with a separate GPU."""
         return rules.world_size(self.engine_args)
 
     @property
     def lora_names(self) -> tuple[str, ...]:
-        """LoRA adapters served beside the model, by the names requests use."""
+        """Names of the LoRA adapters served with the model, as requests use them."""
         return rules.lora_names(self.engine_args)
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """Every name a request may put in `model` to reach this pool, its own model first."""
+        """Every name in a request's `model` that selects this pool, the model's first."""
         return (self.served_model_name, *self.lora_names)

@@ -1,8 +1,8 @@
-"""What is wrong with the weights of a fleet's pools, before an engine is started.
+"""Faults of the weights of a fleet's pools, before an engine starts.
 
-Each pool's config.json, weight files and kind of GPU are looked up on this machine, and among the
-well-known models that ship, never in a network, and handed to weights.preflight. What is not known
-is not checked, and a note says so.
+Each pool's config.json, weight files and GPU kind are looked up on this machine and among the
+built-in well-known models, never in a network. weights.preflight evaluates them. Unknown facts are
+not checked, and a note reports it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from weights.preflight import findings, overflow_findings
 
 @dataclass
 class WeightsCheck:
-    """Findings with the way to them in the fleet file, and what was not checked, and why."""
+    """Findings with their keys in the fleet file, and skipped checks with the reason."""
 
     found: list[tuple[tuple[str, ...], Finding]] = field(default_factory=list)
     unchecked: dict[str, list[str]] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class WeightsCheck:
 def check_weights(
     fleet: Fleet, offered: Mapping[str, Sequence[OfferedGpu]] | None = None
 ) -> WeightsCheck:
-    """`offered`: by pool, the GPUs that a cluster has for it, where that is known."""
+    """Check a fleet. `offered`: by pool, the GPUs that a cluster has for it, if known."""
     check = WeightsCheck()
     gpus = offered or {}
     contexts: dict[str, int | None] = {}
@@ -73,22 +73,21 @@ def check_weights(
 
 
 def cpu_cache_bytes(pool: Pool) -> int | None:
-    """Of the KV cache that an engine on CPUs is told to have; None where it is told nothing."""
+    """Return the bytes of KV cache that an engine on CPUs is set to use; None if unset."""
     reserved = reserved_for_cache(engine_of(pool), Device("CPU", None))
     return reserved[1] if reserved and is_on_cpus(pool) else None
 
 
 class WeightsOnCpus(NamedTuple):
-    """Bytes; `most` is above `least` where the node's CPU decides the dtype."""
+    """Bytes; `most` exceeds `least` if the node's CPU decides the dtype."""
 
     least: int
     most: int
 
 
 def bytes_on_cpus(pool: Pool) -> WeightsOnCpus | None:
-    """Of the pool's weights in the memory of one process of an engine on CPUs; None where that is
-    not known here.
-    """
+    """Return the bytes of the pool's weights in one process of an engine on CPUs; None if
+    unknown."""
     engine = engine_of(pool)
     model = look_up(pool_model(pool), engine)
     if isinstance(model, Unknown) or model.method or engine.quantization:
@@ -118,7 +117,7 @@ def _devices_of(
     devices = devices_of(pool, offered)
     if not devices:
         kind = pool.resources.accelerator_type
-        says = "is not set" if kind is None else f"{kind} is not known"
+        says = "is not set" if kind is None else f"{kind} is unknown"
         why = f"kernels and memory not checked: resources.accelerator_type {says}"
         check.leave_out(why, name)
     return devices
@@ -127,7 +126,7 @@ def _devices_of(
 def _on_each(
     devices: list[Device], model: Model, engine: EngineConfig, draft: Model | None
 ) -> Iterator[Finding]:
-    """What is refused on all devices is refused; what is found on some alone is a warning."""
+    """Yield errors found on all devices, and warnings for those found only on some."""
     if len(devices) < 2:
         yield from findings(model, engine, devices[0] if devices else None, draft)
         return

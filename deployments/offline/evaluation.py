@@ -1,10 +1,8 @@
-"""Two models on the same engine: what the second has lost against the first, and what it gains.
+"""Comparison of two models on the same engine: losses and gains of the second.
 
-Texts are cut into windows, which both models read: every token's distribution by the one is
-compared with that by the other, over the whole vocabulary. Prompts are answered by both, greedily.
-Rates are measured in rounds, the two in turns where both are loaded at once.
-
-Whatever stands in the way is a `Problem`.
+Texts are cut into windows, which both models read. For every token, their distributions are
+compared over the whole vocabulary. Both answer prompts greedily. Rates are measured in rounds, in
+turns if both are loaded at once. Obstacles raise `Problem`.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from weights.prompts import Conversation
 from weights.report import Answers, Distribution, Evaluation, Rates, Side
 from weights.statistics import TokenFigures
 
-# Fewer tokens of a document are no window: they would be read without what came before.
+# A shorter piece of a document is not used: its tokens would have too little context.
 SHORTEST_WINDOW = 16
 FLOAT16_BYTES = 2
 DECODE_PROMPT = 16
@@ -55,8 +53,10 @@ class Window:
 
 @dataclass(frozen=True)
 class EvaluationTask:
-    """What to evaluate on. `texts` in words is `text`; without texts, the reference's own answers
-    to `prompts` are read. Lengths in tokens; 0 `rounds` measure no rates.
+    """The material of an evaluation.
+
+    `text` describes `texts`; without texts, the reference's answers to `prompts` are read. Lengths
+    in tokens; 0 `rounds` measure no rates.
     """
 
     texts: Sequence[str | Conversation]
@@ -87,7 +87,7 @@ def evaluate(
     engine_args: Mapping[str, Any],
     report: Report,
 ) -> Evaluation:
-    """Load both, compare them, and say what was found."""
+    """Load both models, compare them, and return the evaluation."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="antefix-")))
         report("loading A", None, reference)
@@ -140,8 +140,8 @@ def _check_vocabulary(a: OfflineEngine, b: OfflineEngine) -> None:
     if one.vocabulary != other.vocabulary or one.token_ids != other.token_ids:
         raise Problem(
             f"the two models have different vocabularies ({one.vocabulary} and "
-            f"{other.vocabulary} tokens): their distributions cannot be compared",
-            "evaluate a model against the one that it was made from",
+            f"{other.vocabulary} tokens): their distributions are not comparable",
+            "evaluate a model against the one it was made from",
         )
 
 
@@ -169,7 +169,7 @@ def _answers(
 def _windows(
     engine: OfflineEngine, asked: EvaluationTask, prompts: list[Tokens], answers: list[Tokens]
 ) -> list[Window]:
-    """At most as many as asked for, spread over the texts."""
+    """Return at most the requested number of windows, spread over the texts."""
     length = min(asked.window, engine.loaded.max_context - 1)
     if length > engine.loaded.max_step_tokens:
         raise Problem(
@@ -184,15 +184,14 @@ def _windows(
         ends = [Window((p + a)[:length], len(p)) for p, a in pairs if a and len(p) < length]
         windows = [window for window in ends if len(window.ids) > window.first]
     if not windows:
-        raise Problem(
-            f"there is no text of at least {SHORTEST_WINDOW} tokens to read", "name a longer one"
-        )
+        raise Problem(f"no text has at least {SHORTEST_WINDOW} tokens", "pass a longer text")
     step = max(1.0, len(windows) / asked.most_windows)
     return [windows[int(number * step)] for number in range(min(len(windows), asked.most_windows))]
 
 
 def _cut(engine: OfflineEngine, texts: Sequence[str | Conversation], length: int) -> list[Window]:
-    """Each begins as the tokenizer begins a text: many models are lost without that token."""
+    """Cut texts into windows. Each starts with the tokenizer's first token, which many models
+    need."""
     beginning = engine.tokens([""])[0]
     documents = engine.tokens([text for text in texts if isinstance(text, str)])
     documents = [document[len(beginning) :] for document in documents]
@@ -210,7 +209,7 @@ def _cut(engine: OfflineEngine, texts: Sequence[str | Conversation], length: int
 def _check_disk(
     scratch: Path, engine: OfflineEngine, windows: list[Window], together: bool
 ) -> None:
-    """A's log-probabilities wait on the disk for B: of a window, or of all."""
+    """Check the disk space for A's log-probabilities: of one window, or of all."""
     sizes = [len(w.ids) * engine.loaded.vocabulary * FLOAT16_BYTES for w in windows]
     needed = max(sizes) if together else sum(sizes)
     free = shutil.disk_usage(scratch).free
@@ -218,7 +217,7 @@ def _check_disk(
         raise Problem(
             f"A's log-probabilities take {needed / 1e9:.1f} GB, and {scratch.parent} has "
             f"{free / 1e9:.1f} GB free",
-            "set TMPDIR to a folder with more room, or lower --windows",
+            "set TMPDIR to a folder with more space, or lower --windows",
         )
 
 
@@ -232,7 +231,7 @@ def _read(a: OfflineEngine, files: Mapping[Path, Window], report: Report) -> Non
 def _compared(
     a: OfflineEngine | None, b: OfflineEngine, files: Mapping[Path, Window], report: Report
 ) -> list[TokenFigures]:
-    """B's figures against A's, window by window; without `a`, its files are there already."""
+    """Compare B's figures with A's, window by window; without `a`, its files exist already."""
     figures = []
     for number, (file, window) in enumerate(files.items()):
         report("comparing", number / len(files), f"window {number + 1} of {len(files)}")
@@ -248,7 +247,7 @@ def _rounds_in_turns(
 ) -> tuple[list[_Round], list[_Round]]:
     found: dict[OfflineEngine, list[_Round]] = {a: [], b: []}
     for number in range(asked.rounds):
-        # who is first changes, so that a machine that gets slower is even to both
+        # the order alternates, so that a machine that slows down affects both equally
         for engine in (a, b) if number % 2 == 0 else (b, a):
             found[engine].append(_round(engine, asked, number, report))
     return found[a], found[b]
@@ -325,7 +324,7 @@ def _rates(a: list[_Round], b: list[_Round], concurrency: int) -> Rates | None:
 def _distribution(figures: list[TokenFigures]) -> Distribution:
     kl = np.concatenate([each.kl for each in figures])
     differences = np.concatenate([np.subtract(f.candidate, f.reference) for f in figures])
-    # the few that differ by more are in the outermost bins
+    # the few larger differences are in the outermost bins
     widest = max(0.01, float(np.percentile(np.abs(differences), 99.5)))
     counts, edges = np.histogram(np.clip(differences, -widest, widest), bins=40)
     longest = max(len(each.kl) for each in figures)

@@ -1,9 +1,9 @@
-"""A vLLM engine without a server: load it, ask it, measure it, and let it go.
+"""A vLLM engine without a server: load it, send prompts, measure it, and close it.
 
 It runs in a child process (`deployments.engine.vllm.offline`), so that the command line imports
-neither vLLM nor torch, several engines can be loaded at once, and memory is free after `close`.
-What vLLM prints goes to a log file; a child that cannot start or that fails is a `Problem`
-with the last words of it.
+neither vLLM nor torch. Several engines can be loaded at once, and memory is free after `close`.
+vLLM's output goes to a log file. If a child does not start or fails, the `Problem` contains its
+last log line.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ SECONDS_TO_END = 10.0
 
 @dataclass(frozen=True)
 class Loaded:
-    """`kv_tokens` fit into the KV cache; `folder` has the model's files, where vLLM read local
-    ones; `token_ids` is a digest of the tokenizer's vocabulary. Lengths are in tokens.
+    """A loaded engine. `kv_tokens` fit into the KV cache; `folder` has the model's files if vLLM
+    read local ones.
+
+    `token_ids` is a digest of the tokenizer's vocabulary. Lengths are in tokens.
     """
 
     load_s: float
@@ -46,7 +48,7 @@ class Loaded:
 
     @property
     def weight_bytes(self) -> int | None:
-        """Of the model's files; None where they are not safetensors in a local folder."""
+        """The size of the model's files; None if they are not safetensors in a local folder."""
         try:
             return weight_bytes(self.folder) if self.folder else None
         except Problem:
@@ -55,9 +57,11 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Generated:
-    """Greedy answers to all prompts at once. `decode_rate`: tokens per second from the moment
-    that every request had its first. `ttft_s` and `tpot_s` are means over requests. `drafted`
-    tokens in `drafts` were proposed by speculation, `accepted` of them kept; 0 without it.
+    """Greedy answers to all prompts at once.
+
+    `decode_rate`: tokens per second after every request has its first. `ttft_s` and `tpot_s` are
+    means over requests. Speculation proposed `drafted` tokens in `drafts`, of which `accepted` were
+    kept; 0 without it.
     """
 
     outputs: list[Tokens]
@@ -73,9 +77,11 @@ class Generated:
 
 @dataclass(frozen=True)
 class CutCounts:
-    """Of one kind of request: of `cuts` that were continued, `other` had other tokens; of so many
-    `answers`, `reruns` had other tokens when they were asked for once more, uncut. `left_out`: why
-    the engine continues none of this kind."""
+    """Counts of one kind of request: of `cuts` resumed answers, `other` had different tokens.
+
+    Of `answers` uninterrupted answers, `reruns` had different tokens in a second run. `left_out`:
+    why the engine cannot resume this kind.
+    """
 
     answers: int
     cuts: int
@@ -86,8 +92,10 @@ class CutCounts:
 
 @dataclass(frozen=True)
 class MadeBy:
-    """An engine: `made_by` is the same for those that answer alike, of the same model, arguments,
-    vLLM, model runner (V1 or V2) and platform (cpu, cuda)."""
+    """Identity of an engine: `made_by` is equal for engines that give the same answers.
+
+    These have the same model, arguments, vLLM, model runner (V1 or V2) and platform (cpu, cuda).
+    """
 
     made_by: str
     runner: str
@@ -96,7 +104,7 @@ class MadeBy:
 
 
 class OfflineEngine:
-    """Used as a context; `close` ends the child."""
+    """A context with an engine; `close` ends the child."""
 
     def __init__(self, child: subprocess.Popen[str], model: str, log: Path) -> None:
         self._child = child
@@ -108,8 +116,9 @@ class OfflineEngine:
     def start(
         cls, model: str, engine_args: Mapping[str, Any], log: Path, env: Mapping[str, str] = {}
     ) -> OfflineEngine:
-        """Load `model`, a folder or a Hugging Face id, and return when it can answer. `env` goes
-        over the environment that it is started with.
+        """Load `model`, a folder or a Hugging Face id, and return when it can answer.
+
+        `env` is added to the child's environment.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as said:
@@ -121,7 +130,7 @@ class OfflineEngine:
                 stdout=subprocess.PIPE,
                 stderr=said,
                 text=True,
-                # of its own, so that it ends with its workers, and Ctrl-C is ours alone
+                # a separate session, so that it ends with its workers, and Ctrl-C does not reach it
                 start_new_session=True,
             )
         engine = cls(child, model, log)
@@ -135,12 +144,13 @@ class OfflineEngine:
         return engine
 
     def tokens(self, texts: list[str]) -> list[Tokens]:
-        """As the tokenizer encodes prompts: with the tokens that it begins each text with."""
+        """Encode texts like prompts, including the tokens that the tokenizer adds in front."""
         found: list[Tokens] = self._ask({"do": "tokens", "texts": texts})
         return found
 
     def chat_tokens(self, conversations: list[list[dict[str, str]]]) -> list[Tokens]:
-        """By the chat template, up to where the answer begins; without one, the plain texts."""
+        """Encode conversations by the chat template, up to the start of the answer; without one, as
+        plain texts."""
         asked = {"do": "chat_tokens", "conversations": conversations}
         found: list[Tokens] = self._ask(asked)
         return found
@@ -157,10 +167,10 @@ class OfflineEngine:
         ignore_eos: bool = False,
         speculative_tokens: int | None = None,
     ) -> Generated:
-        """Greedy answers to all prompts at once, as far as max_num_seqs allows.
+        """Return greedy answers to all prompts at once, within max_num_seqs.
 
-        `speculative_tokens`: draft so many a step in this call, at most as many as the engine was
-        configured for; 0: none; None: as configured.
+        `speculative_tokens`: tokens to draft per step in this call, at most the configured number;
+        0: none; None: as configured.
         """
         found = self._ask(
             {
@@ -174,14 +184,15 @@ class OfflineEngine:
         return Generated(**found)
 
     def kinds_of_answers(self) -> list[str]:
-        """Those that can be cut."""
+        """Return the kinds of answers that can be interrupted."""
         found: list[str] = self._ask({"do": "kinds_of_answers"})
         return found
 
     def cut_answers(
         self, kind: str, prompts: list[Tokens], *, max_tokens: int, cuts: list[int]
     ) -> CutCounts:
-        """What becomes of answers of this kind that are cut after so many tokens and continued."""
+        """Interrupt answers of this kind after each number of tokens in `cuts`, resume them, and
+        count differences."""
         asked = {"kind": kind, "prompts": prompts, "max_tokens": max_tokens, "cuts": cuts}
         found = self._ask({"do": "cut_answers", **asked})
         return CutCounts(
@@ -193,17 +204,17 @@ class OfflineEngine:
         )
 
     def made_by(self) -> MadeBy:
-        """What tells this engine from others, as its replicas would say it."""
+        """Return this engine's identity, as its replicas report it."""
         return MadeBy(**self._ask({"do": "made_by"}))
 
     def write_logprobs(self, window: Tokens, into: Path) -> None:
-        """Into a file, as float16: the log-probabilities of the whole vocabulary at each of the
-        window's tokens but the first, given those before it.
+        """Write log-probabilities to a file, as float16: those of the whole vocabulary at each
+        token of the window except the first, given the tokens before it.
         """
         self._ask({"do": "write_logprobs", "window": window, "into": str(into)})
 
     def compare_logprobs(self, window: Tokens, against: Path) -> TokenFigures:
-        """How this engine differs on the window from the one that wrote the file."""
+        """Compare this engine on the window with the one that wrote the file."""
         asked = {"do": "compare_logprobs", "window": window, "against": str(against)}
         return TokenFigures(**self._ask(asked))
 
@@ -242,7 +253,7 @@ class OfflineEngine:
             line = ""
         if not line:
             reason = gist("\n".join(tail(self._log)), self._log.parent)
-            raise self._failed(f"its process ended: {reason}")
+            raise self._failed(f"its process exited:  {reason}")
         answer = json.loads(line)
         if "error" in answer:
             raise self._failed(answer["error"])
@@ -254,9 +265,9 @@ class OfflineEngine:
 
 def _environment(model: str, env: Mapping[str, str]) -> dict[str, str]:
     own = {
-        # its scheduler and its model are in the child itself
+        # the scheduler and the model run in the child process
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        # functions go to workers, which are the child's own processes
+        # functions are sent to workers, which are processes of the child
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
         "PYTHONUNBUFFERED": "1",
     }

@@ -1,6 +1,6 @@
-"""Does an engine that continues an answer make the tokens that the first one would have made?
+"""Does an engine that resumes an answer generate the same tokens as the first engine?
 
-Found out with one engine of the pool, on the machine that will serve: `antefix prove-resume`.
+One engine of the pool is tested, on the machine that will serve: `antefix prove-resume`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from deployments.offline.offline_engine import CutCounts, MadeBy, OfflineEngine, Tokens
 
 PROMPTS, ANSWER_TOKENS, CUTS = 16, 64, (1, 7, 20, 41, 63)
-# Of prompts, in tokens: shorter and longer than a block of a KV cache.
+# Lengths of prompts, in tokens: shorter and longer than a block of a KV cache.
 LENGTHS = (5, 12, 31, 64, 90, 150)
 TEXT = (
     "A river begins as rain. It gathers in hollows, finds the lowest stone and goes on from there. "
@@ -25,7 +25,7 @@ TEXT = (
 
 @dataclass(frozen=True)
 class Proof:
-    """What was found by `kind`, of `engine`."""
+    """Results by `kind`, of `engine`."""
 
     engine: MadeBy
     kinds: Mapping[str, CutCounts]
@@ -40,12 +40,12 @@ class Proof:
 
     @property
     def is_exact(self) -> bool:
-        """Every answer that was continued had the tokens of the uncut one."""
+        """Whether every resumed answer had the same tokens as the uninterrupted one."""
         return self.cuts > 0 and not self.other
 
 
 def prompts_of(tokens: Tokens, most: int) -> list[Tokens]:
-    """PROMPTS windows of the text's `tokens`, of at most so many tokens each."""
+    """Return PROMPTS windows of the text's `tokens`, each of at most `most` tokens."""
     lengths = [min(LENGTHS[i % len(LENGTHS)], most) for i in range(PROMPTS)]
     long = tokens * (-(-(max(lengths) + PROMPTS) // len(tokens)))
     return [long[i : i + length] for i, length in enumerate(lengths)]
@@ -56,10 +56,10 @@ def prove(
     show: Callable[[str, float | None], None],
     answer_tokens: int = ANSWER_TOKENS,
 ) -> Proof:
-    """`show` gets what is under way, and how much of all is done, 0 to 1. Answers are cut at those
-    of CUTS that are within `answer_tokens`.
+    """Run the test. `show` gets the current step and the done fraction, 0 to 1.
 
-    Raises Problem where the engine cannot be loaded, or fails.
+    Answers are interrupted at those of CUTS that are within `answer_tokens`. Raises Problem if the
+    engine cannot be loaded, or fails.
     """
     show("loading", None)
     with start() as engine:

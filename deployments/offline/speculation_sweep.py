@@ -1,13 +1,13 @@
-"""Ways to speculate, measured against no speculation on engines of this machine.
+"""Measure ways of speculation against no speculation, on engines of this machine.
 
-Every round runs the same prompts on every arm: the engine without speculation, and, of each way,
-one engine that drafts k tokens a step, for every k and for none at all. Rounds alternate their
-order, so what the machine does beside it falls on all. With `apart`, for a model of which two
-engines do not fit, only one is loaded at a time; drift of the machine is then in the speedups.
+Every round runs the same prompts on every arm. Arms are the engine without speculation and, for
+each way, one engine that drafts k tokens a step, for every k and for 0. Rounds alternate their
+order, so that disturbances affect all arms. With `apart`, one engine is loaded at a time, for a
+model of which two engines do not fit. Speedups then include drift of the machine.
 
-An engine that drafts fewer tokens than it was made for runs without its full CUDA graphs: with
-`exact`, every k has an engine of its own. Of many arms the luckiest looks best, so `confirm`
-measures what won once more, on engines that are loaded for that.
+An engine that drafts fewer tokens than configured runs without its full CUDA graphs. With `exact`,
+every k has a separate engine. The best of many arms may be best by chance, so `confirm` measures
+the winner again, on newly loaded engines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weights.prompts import Conversation
 from weights.speculation import SpeculationCandidate, acceptance_of, expected_tokens
 
 WARM_UP_TOKENS = 8
-# Drafts of these may be shortened while the engine runs; those of others have one length.
+# Drafts of these methods may be shortened while the engine runs; others have one length.
 SHORTENED = frozenset({"ngram", "draft_model", "eagle", "eagle3", "mtp"})
 
 Report = Callable[[str], None]
@@ -33,8 +33,10 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Way:
-    """A speculative_config, and the numbers of tokens to try in the place of its own.
-    `as_written`: only the longest, on an engine that is never told to draft another number."""
+    """A speculative_config, and the draft lengths to try.
+
+    `as_written`: only the longest, on an engine that always drafts this number.
+    """
 
     name: str
     config: Mapping[str, Any]
@@ -43,11 +45,11 @@ class Way:
 
     @property
     def arms(self) -> tuple[int, ...]:
-        """Tokens a step on each arm; 0: none, on the engine that could."""
+        """Return the tokens per step of each arm; 0: none, on the engine with speculation."""
         return (max(self.lengths),) if self.as_written else (0, *self.lengths)
 
     def engines(self, exact: bool) -> list[Way]:
-        """The same as ways of one engine each: `exact`, or where it has to be, one a length."""
+        """Return ways of one engine each: one per length if `exact`, or if the way requires it."""
         method, parallel = self.config.get("method"), self.config.get("parallel_drafting")
         if not exact and not parallel and (method in SHORTENED or str(method).endswith("_mtp")):
             return [self]
@@ -59,7 +61,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Trial:
-    """What every arm is given. `max_tokens` is of each answer."""
+    """Input of every arm. `max_tokens` applies to each answer."""
 
     model: str
     engine_args: Mapping[str, Any]
@@ -74,9 +76,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class MeasuredArm:
-    """One arm's rounds beside those of the engine without speculation. `drafted` tokens a step at
-    most, 0: the engine could, and does not. `acceptance` is the way's own, from its shortest
-    draft, and None on the arm that it was taken from."""
+    """The rounds of one arm and of the engine without speculation.
+
+    `drafted`: the maximum tokens per step; 0: the engine could draft, but does not. `acceptance` is
+    that of the way, measured on its shortest draft, and None on that arm.
+    """
 
     way: str
     config: Mapping[str, Any]
@@ -106,50 +110,50 @@ class MeasuredArm:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Drafted tokens that were kept, 0 to 1; None where none was drafted."""
+        """Share of drafted tokens that were kept, 0 to 1; None without drafts."""
         drafted = sum(run.drafted for run in self.runs)
         return sum(run.accepted for run in self.runs) / drafted if drafted else None
 
     @property
     def draft_length(self) -> int:
-        """Tokens a draft had, which may be fewer than were asked for; 0 without drafts."""
+        """Tokens per draft, which may be fewer than requested; 0 without drafts."""
         drafts = sum(run.drafts for run in self.runs)
         return round(sum(run.drafted for run in self.runs) / drafts) if drafts else 0
 
     @property
     def tokens_per_draft(self) -> float | None:
-        """Tokens that a pass with a draft yielded; None without drafts."""
+        """Tokens per pass with a draft; None without drafts."""
         drafts = sum(run.drafts for run in self.runs)
         return 1 + sum(run.accepted for run in self.runs) / drafts if drafts else None
 
     @property
     def expected_per_draft(self) -> float | None:
-        """What a pass with a draft should yield by the way's acceptance; None where unknown."""
+        """Expected tokens per pass with a draft, from the way's acceptance; None if unknown."""
         if self.acceptance is None or not self.draft_length:
             return None
         return expected_tokens(self.acceptance, self.draft_length)
 
     @property
     def tokens_per_pass(self) -> float:
-        """Tokens that a pass yielded to each request in it, passes without a draft included."""
+        """Tokens per pass and request, including passes without a draft."""
         tokens = sum(run.output_tokens for run in self.runs)
         return tokens / (tokens - sum(run.accepted for run in self.runs))
 
     @property
     def equal_answers(self) -> float:
-        """Share of the answers, 0 to 1, that are those without speculation, token by token."""
+        """Share of the answers, 0 to 1, that equal those without speculation, token by token."""
         pairs = list(zip(self.runs[0].outputs, self.without[0].outputs, strict=True))
         return sum(ours == theirs for ours, theirs in pairs) / len(pairs)
 
 
 def rate(run: Generated) -> float:
-    """Tokens per second of all requests together, their prompts' time included."""
+    """Return tokens per second of all requests together, including the time of their prompts."""
     return run.output_tokens / run.seconds
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """`failed`: ways whose engine could not be measured, and why."""
+    """Results. `failed`: ways whose engine could not be measured, and why."""
 
     measured: tuple[MeasuredArm, ...]
     failed: Mapping[str, str]
@@ -157,8 +161,10 @@ class Sweep:
 
 
 def sweep(trial: Trial, ways: Sequence[Way], report: Report) -> Sweep:
-    """Every way at each of its lengths. Raises Problem if the engine without speculation, to
-    which all are compared, cannot be loaded."""
+    """Measure every way at each of its lengths.
+
+    Raises Problem if the engine without speculation, with which all are compared, cannot be loaded.
+    """
     measured: list[MeasuredArm] = []
     failed: dict[str, str] = {}
     without: list[Generated] = []
@@ -176,15 +182,15 @@ def sweep(trial: Trial, ways: Sequence[Way], report: Report) -> Sweep:
 
 
 def confirm(trial: Trial, won: MeasuredArm, report: Report) -> MeasuredArm:
-    """What won, on an engine that is made for it alone, beside another without speculation."""
+    """Measure the winner on a newly loaded engine, next to another without speculation."""
     way = Way(won.way, won.config, (won.drafted,), as_written=True)
     with _Plain(trial, report).loaded() as plain:
         return _measure(trial, way, plain, report)[0]
 
 
 class _Plain:
-    """The engine without speculation: held while all others come and go, or, `apart`, asked
-    before them and then only remembered."""
+    """The engine without speculation: loaded all the time, or, with `apart`, measured first and
+    then only remembered."""
 
     def __init__(self, trial: Trial, report: Report) -> None:
         self._trial = trial
@@ -258,7 +264,7 @@ def _measure(trial: Trial, way: Way, plain: _Plain, report: Report) -> list[Meas
 
 
 def with_acceptance(arms: list[MeasuredArm]) -> list[MeasuredArm]:
-    """The shortest draft tells the acceptance by which the longer ones are foretold."""
+    """Return the arms with the acceptance of the shortest draft, which predicts longer ones."""
     told_by = next((arm for arm in arms if arm.tokens_per_draft is not None), None)
     if told_by is None or told_by.tokens_per_draft is None:
         return arms

@@ -1,6 +1,6 @@
-"""What `antefix tune-speculation` tries, from a pool of the fleet file and the command line.
+"""Ways that `antefix tune-speculation` tries, from a pool of the fleet file and the command line.
 
-Everything that can be wrong is told here, before an engine is loaded: a `Problem`.
+All faults are reported here, before an engine is loaded: a `Problem`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from weights.drafts import first_layers
 
 METHODS = ("ngram", "suffix", "draft_model")
 OWN = "as in the fleet file"
-# of shorter repetitions more are found and fewer go on
+# shorter repetitions are more frequent, but continue less often
 NGRAM = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5}
-# Rounds repeat the prompts: answers of an earlier round, remembered, would be drafted whole.
+# Rounds repeat the prompts, so cached answers of an earlier round would be drafted in full.
 SUFFIX = {"method": "suffix", "suffix_decoding_max_cached_requests": 0}
 # vLLM's default of suffix_decoding_max_tree_depth
 SUFFIX_LENGTH = 24
@@ -42,26 +42,29 @@ NO_SUFFIX = (
 
 @dataclass(frozen=True)
 class Draft:
-    """A draft model: an id or a folder, or so many of the model's own first layers."""
+    """A draft model: an id or a folder, or the first layers of the model, by number."""
 
     model: str | None = None
     layers: int | None = None
 
 
 def lengths_of(text: str) -> tuple[int, ...]:
-    """Of a list as `--k` takes it."""
+    """Return the lengths in a list in the form of `--k`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) >= 1 for part in parts):
-        raise Problem(f"--k {text!r} is no list of numbers above 0", "write it as 1,2,4")
+        raise Problem(f"--k {text!r} is not a list of numbers above 0", "write it as 1,2,4")
     return tuple(sorted({int(part) for part in parts}))
 
 
 def methods_of(text: str | None, has_own: bool, draft: Draft) -> tuple[str, ...]:
-    """Of a list as `--method` takes it. Without one: what needs no draft, unless the pool
-    speculates already; and the draft model, where one is named."""
+    """Return the methods in a list in the form of `--method`.
+
+    Without a list: those that need no draft, unless the pool already speculates, and the draft
+    model, if one is given.
+    """
     has_draft = draft.model is not None or draft.layers is not None
     if draft.model is not None and draft.layers is not None:
-        raise Problem("--draft and --draft-layers name two drafts", "drop one of them")
+        raise Problem("--draft and --draft-layers exclude each other", "remove one of them")
     if text is None:
         drafting = ("draft_model",) if has_draft else ()
         return drafting if has_own else ("ngram", "suffix", *drafting)
@@ -70,17 +73,17 @@ def methods_of(text: str | None, has_own: bool, draft: Draft) -> tuple[str, ...]
         if method not in METHODS:
             raise Problem(
                 f"--method {method} is not one of {', '.join(METHODS)}",
-                "EAGLE, MTP and others are tried as the pool's speculative_config has them",
+                "to try EAGLE, MTP or another, set it in the pool's speculative_config",
             )
     if "draft_model" in methods and not has_draft:
         raise Problem("--method draft_model needs a draft", "add --draft or --draft-layers")
     if has_draft and "draft_model" not in methods:
-        raise Problem(f"--method {text} tries no draft", "add draft_model to it")
+        raise Problem(f"--method {text} does not use a draft", "add draft_model to it")
     return methods
 
 
 def own_config(pool: Pool) -> dict[str, Any] | None:
-    """The pool's speculative_config, vLLM's short forms of it included."""
+    """Return the pool's speculative_config, including vLLM's short forms."""
     args = {key.replace("-", "_"): value for key, value in pool.engine_args.items()}
     given = args.get("speculative_config")
     config = dict(given) if isinstance(given, Mapping) else {}
@@ -91,11 +94,13 @@ def own_config(pool: Pool) -> dict[str, Any] | None:
 
 
 def engine_args_without(pool: Pool, concurrency: int, apart: bool) -> dict[str, Any]:
-    """The pool's engine arguments without speculation, for so many requests at once."""
+    """Return the pool's engine arguments without speculation, for `concurrency` requests at
+    once."""
     args: dict[str, Any] = {k.replace("-", "_"): v for k, v in pool.engine_args.items()}
     args = {k: v for k, v in args.items() if k not in ("speculative_config", *_SHORT_FORMS)}
     args["max_num_seqs"] = concurrency
-    # every round asks the same: found in the cache, prompts would cost nothing from the second on
+    # all rounds have the same prompts: if they were cached, they would cost nothing from the second
+    # round on
     args["enable_prefix_caching"] = False
     if not apart:
         given = args.get("gpu_memory_utilization")
@@ -110,8 +115,10 @@ def ways_of(
     lengths: tuple[int, ...],
     draft: str | None,
 ) -> tuple[list[Way], list[str]]:
-    """What can be tried here, the pool's own first, and what is left out, in words. `draft` is
-    the draft model, ready to be loaded."""
+    """Return the ways to try, the pool's own first, and descriptions of the omitted ones.
+
+    `draft` is the draft model, ready to load.
+    """
     ways: list[Way] = []
     left_out: list[str] = []
     if own is not None:
@@ -136,13 +143,13 @@ def _own_way(own: Mapping[str, Any], lengths: tuple[int, ...]) -> Way:
         return Way(OWN, config, (given or depth,))
     if given is None:
         return Way(OWN, own, lengths)
-    # heads were trained to guess so far
+    # the number of tokens that the heads were trained to predict
     shorter = tuple(length for length in lengths if length < given)
     return Way(OWN, own, (*shorter, given))
 
 
 def draft_of(draft: Draft, model: str, pool: Pool) -> str | None:
-    """The draft model, ready to be loaded; None where none is asked for. `model` is the pool's,
+    """Return the draft model, ready to load; None if none is requested. `model` is the pool's,
     resolved."""
     if draft.layers is not None:
         return str(_cut(model, draft.layers))
@@ -154,7 +161,7 @@ def draft_of(draft: Draft, model: str, pool: Pool) -> str | None:
     if theirs is not None and ours is not None and theirs != ours:
         raise Problem(
             f"the draft {draft.model} has a vocabulary of {theirs} tokens, {pool.model} of {ours}",
-            "name a draft with the model's own tokenizer",
+            "choose a draft with the model's tokenizer",
         )
     return found
 
@@ -166,12 +173,12 @@ def _vocabulary(config: Mapping[str, Any] | None) -> int | None:
 
 
 def _cut(model: str, layers: int) -> Path:
-    """In the cache, by the name and the state of the model that it is cut from."""
+    """Return the folder in the cache, named by the model and its state."""
     source = Path(model)
     if not source.is_dir():
         raise Problem(
-            f"--draft-layers needs the model's files, and {model} is no folder",
-            "name a folder as model of the pool, or give --draft",
+            f"--draft-layers needs the model's files, and {model} is not a folder",
+            "set the pool's model to a folder, or pass --draft",
         )
     state = [(one.name, one.stat().st_mtime_ns) for one in sorted(source.glob("*.safetensors"))]
     digest = hashlib.sha256(repr((str(source), state)).encode()).hexdigest()[:8]
@@ -182,6 +189,6 @@ def _cut(model: str, layers: int) -> Path:
         except OSError as error:
             raise Problem(
                 f"the draft cannot be written to {folder.parent}: {error.strerror or error}",
-                "make room there, or set ANTEFIX_CACHE to a folder that can be written",
+                "free space there, or set ANTEFIX_CACHE to a writable folder",
             ) from error
     return folder

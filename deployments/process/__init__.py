@@ -1,1 +1,1 @@
-"""What every process of a fleet does, gateways and replicas alike."""
+"""Parts of every process of a fleet, gateways and replicas alike."""

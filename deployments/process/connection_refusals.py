@@ -1,4 +1,4 @@
-"""What a connection is answered that passes a bound: an error in OpenAI's shape, and its end."""
+"""Answers to connections that exceed a limit: an error in OpenAI's form, and the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-# Every code below, so that all of them are counted from 0 on.
+# Every code below, so that each has a counter that starts at 0.
 CODES = (
     "body_too_slow",
     "headers_timeout",
@@ -63,13 +63,14 @@ def too_many_headers(limit: int) -> ConnectionRefusal:
 def too_many_pipelined(limit: int) -> ConnectionRefusal:
     message = (
         f"More than the allowed {limit} requests wait on this connection for the answer to an"
-        " earlier one. Send the next once that has come."
+        " earlier one. Send the next one after that answer."
     )
     return ConnectionRefusal(HTTPStatus.BAD_REQUEST, "too_many_pipelined", message)
 
 
 def ambiguous(version: str, headers: list[tuple[bytes, bytes]]) -> ConnectionRefusal | None:
-    """What a proxy in front may read in another way: RFC 9112, 3.2 and 6.1."""
+    """Return the refusal of requests that a proxy in front may read differently: RFC 9112, 3.2 and
+    6.1."""
     names = [name for name, _ in headers]
     if version == "1.0" and b"transfer-encoding" in names:
         message = "HTTP/1.0 has no Transfer-Encoding. Send a Content-Length, or HTTP/1.1."
@@ -91,7 +92,7 @@ def head_timeout(limit_s: float) -> ConnectionRefusal:
 
 def body_too_slow(window_s: float, bytes_per_s: float) -> ConnectionRefusal:
     message = (
-        f"In the last {window_s:g} s the body came at less than the required"
+        f"In the last {window_s:g} s the body arrived at less than the required"
         f" {bytes_per_s:g} bytes a second. Send it faster, without pauses."
     )
     return ConnectionRefusal(HTTPStatus.REQUEST_TIMEOUT, "body_too_slow", message)
@@ -99,7 +100,7 @@ def body_too_slow(window_s: float, bytes_per_s: float) -> ConnectionRefusal:
 
 def too_many_connections(limit: int) -> ConnectionRefusal:
     message = (
-        f"This server has {limit} connections, as many as it can hold."
+        f"This server has {limit} connections, which is its limit."
         " Try again later, or keep fewer open."
     )
     return ConnectionRefusal(HTTPStatus.SERVICE_UNAVAILABLE, "too_many_connections", message)
@@ -108,5 +109,6 @@ def too_many_connections(limit: int) -> ConnectionRefusal:
 NOT_HTTP = ConnectionRefusal(
     HTTPStatus.BAD_REQUEST,
     "invalid_http",
-    "What came is not a request in HTTP/1.1. Send one, and without TLS: this port has none.",
+    "The bytes received are not an HTTP/1.1 request. Send one without TLS, which this port does "
+    "not use.",
 )

@@ -1,9 +1,9 @@
-"""What one HTTP connection may bring, and how slowly, before anybody has said who it is.
+"""Limits of one HTTP connection, in size and time, before the client is authenticated.
 
-uvicorn's parser takes headers without end, and waits for them, and for a body, for ever. Here a
-limit that is passed is answered in OpenAI's error shape and ends the connection; docs/security.md
-tells the limits. A request pays for this with a look at the clock: what takes time is looked at
-once a second.
+uvicorn's parser accepts headers without limit, and waits for them, and for a body, forever. Here a
+client that exceeds a limit gets an error in OpenAI's form and the connection ends; docs/security.md
+lists the limits. The cost for a request is one reading of the clock: times are checked once a
+second.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from deployments.process.unchunked import unchunked
 logger = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 8192
-# Files a process has open besides its clients' connections and its own to engines.
+# Open files of a process besides its connections to clients and engines.
 OTHER_FILES = 256
 COMPLAINT_PERIOD_S = 60.0
 
-# Of this process, by the code of the answer.
+# Refusals of this process, by the code of the answer.
 refused: Counter[str] = Counter()
 
 
 def _connections() -> int:
-    """How many may be open, when each may need another to an engine.
+    """Return the maximum of open connections, if each may need another to an engine.
 
-    Raises what the process may open where it can: many systems begin with 1,024 files.
+    Raises the process's limit of open files if possible: on many systems it starts at 1,024.
     """
     wanted = 2 * MOST_CONNECTIONS + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -65,14 +65,17 @@ def _connections() -> int:
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Of a request line with its headers, of a body's speed, and of a server's `connections`.
+    """Limits of a request line with its headers, of a body's speed, and of a server's
+    `connections`.
 
-    `head_s` runs from the connection, or from the first byte of its next request. Once a body is
-    `body_grace_s` old, it must have brought `body_bytes_per_s` during the last `body_grace_s`:
-    what came before does not count, so a fast beginning buys no silence. What was
-    refused is still read for `refused_s`: a connection that is closed while its client sends
-    loses the answer. One that is to be closed takes its last bytes meanwhile, or none for
-    `untaken_s`. `pipelined` requests may wait for the answer to one before them.
+    `head_s` starts with the connection, or with the first byte of its next request. Once a body is
+    `body_grace_s` old, it must have sent `body_bytes_per_s` during the last `body_grace_s`. Earlier
+    bytes do not count, so a fast start does not allow a pause.
+
+    After a refusal, the server still reads for `refused_s`: a client that still sends would lose
+    the answer with the connection. Meanwhile the client takes the last bytes, or the connection
+    ends after `untaken_s` without progress. `pipelined` requests may wait for the answer to an
+    earlier one.
     """
 
     head_bytes: int = 32 * 1024
@@ -101,27 +104,27 @@ class BoundedConnection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
-        # this server's connections between two requests, the longest idle first
+        # this server's connections between two requests, the one idle for longest first
         self._idle = idle
         self._look_timer: asyncio.TimerHandle
         self._refused_at: float | None = None
         self._refusal: ConnectionRefusal | None = None
-        # since when a head or a body is awaited
+        # start of the wait for a head or a body
         self._head_since: float | None = None
         self._body_since: float | None = None
         self._body_bytes = 0
-        # how much of the body had come at the latest looks, oldest first
+        # size of the received body at the latest looks, oldest first
         self._body_looks: deque[tuple[float, int]] = deque()
-        # read since the parser last handed over something that it had kept
+        # bytes read since the parser last passed on something that it had kept
         self._kept_bytes = 0
         self._untaken_bytes = 0
         self._untaken_since = 0.0
-        # `cycle` is the last one that was read, which may wait for this one's answer
+        # `cycle` is the last request that was read, which may wait for this one's answer
         self._answering: RequestResponseCycle | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Between two requests."""
+        """Whether it is between two requests."""
         return self.timeout_keep_alive_task is not None and not self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -154,7 +157,8 @@ class BoundedConnection(HttpToolsProtocol):
                 self._refuse(too_many_headers(self._limits.headers))
 
     def _read_as_plain(self, rest: bytes) -> None:
-        """The request asks for another protocol too: again, without that, and its body with it."""
+        """The request also requests another protocol: parse it again without that, and its body
+        too."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self._refuse(NOT_HTTP)
@@ -168,7 +172,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        # not before: a client that sends empty lines alone keeps no connection
+        # not earlier, so that a client that only sends empty lines does not keep a connection
         self._unset_keepalive_if_required()
         self._kept_bytes = 0
         if self._head_since is None:
@@ -186,10 +190,10 @@ class BoundedConnection(HttpToolsProtocol):
         else:
             self._refusal = ambiguous(self.parser.get_http_version(), self.headers)
         if self._refusal is not None:
-            raise ValueError(self._refusal.code)  # ends the parser's run over what was read
+            raise ValueError(self._refusal.code)  # ends the parser's run over the received bytes
         if self.parser.should_upgrade():
             return
-        # armed again when an answer ended after this head had begun
+        # it was set again if an answer ended after this head had started
         self._unset_keepalive_if_required()
         self._head_since = None
         self._await_body(self.loop.time())
@@ -224,7 +228,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._idle.pop(self, None)
 
     def _break_off(self) -> bool:
-        """Tell the application that its client has left; whether nothing of its answer is out."""
+        """Report a disconnected client to the application. Return whether nothing of its answer was
+        sent."""
         cycle = self._answering
         if cycle is None or cycle.response_complete:
             return True
@@ -236,12 +241,12 @@ class BoundedConnection(HttpToolsProtocol):
         self._look_timer = self.loop.call_later(self._limits.look_period_s, self._look)
 
     def _look(self) -> None:
-        """Once a second while the connection is open."""
+        """Check times once a second while the connection is open."""
         limits, now = self._limits, self.loop.time()
         late_s = now - self._look_timer.when()
         self._look_later()
         if late_s > limits.look_period_s:
-            return  # the process stood still, and may not have read what has long come
+            return  # the process was blocked, and may have unread data
         if self.transport.is_closing():
             self._abort_untaken(now)
         elif self._refused_at is not None:
@@ -252,7 +257,7 @@ class BoundedConnection(HttpToolsProtocol):
                 self._give_up_head()
         elif self._body_since is not None:
             if self.flow.read_paused or self.cycle.waiting_for_100_continue:
-                self._await_body(now)  # it waits for us
+                self._await_body(now)  # the client waits for this process
             elif self._is_too_slow(now, self._body_since):
                 self._refuse(body_too_slow(limits.body_grace_s, limits.body_bytes_per_s))
 
@@ -261,7 +266,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._body_looks.clear()
 
     def _is_too_slow(self, now: float, since: float) -> bool:
-        """Whether the last `body_grace_s` have brought too little of the body awaited `since`."""
+        """Return whether the last `body_grace_s` brought too few bytes of the body awaited since
+        `since`."""
         limits, looks = self._limits, self._body_looks
         looks.append((now, self._body_bytes))
         began = now - limits.body_grace_s
@@ -273,12 +279,12 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _give_up_head(self) -> None:
         if self.scope is None:
-            self.transport.close()  # nobody has asked: browsers connect before they need to
+            self.transport.close()  # no request was started: browsers connect before they need to
         else:
             self._refuse(head_timeout(self._limits.head_s))
 
     def _abort_untaken(self, now: float) -> None:
-        """Closing waits for the client to take what is left, and it need not."""
+        """Abort a closing connection whose client does not take the remaining bytes."""
         untaken_bytes = self.transport.get_write_buffer_size()
         if untaken_bytes != self._untaken_bytes:
             self._untaken_bytes, self._untaken_since = untaken_bytes, now
@@ -296,7 +302,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.close()
 
     def _refuse(self, refusal: ConnectionRefusal) -> None:
-        """Answer, unless another answer has begun, and read no more."""
+        """Answer, unless another answer has started, and stop reading."""
         refused[refusal.code] += 1
         _complaints.tell(refusal)
         self._refused_at = self.loop.time()
@@ -312,7 +318,7 @@ class BoundedConnection(HttpToolsProtocol):
 
 
 class _Complaints:
-    """A line a minute for each cause: strangers cause them, and must not fill a log."""
+    """Log one line per minute for each cause, so that unknown clients cannot fill the log."""
 
     def __init__(self) -> None:
         self._told_at: dict[str, float] = {}
@@ -323,7 +329,7 @@ class _Complaints:
         self._untold[code] = self._untold.get(code, 0) + 1
         if now - self._told_at.get(code, float("-inf")) >= COMPLAINT_PERIOD_S:
             self._told_at[code], number = now, self._untold.pop(code)
-            logger.warning("%d connections were refused (%s): %s", number, code, refusal.message)
+            logger.warning("refused %d connections (%s): %s", number, code, refusal.message)
 
 
 _complaints = _Complaints()

@@ -1,7 +1,7 @@
-"""An HTTP server inside a Ray Serve replica, without Ray Serve's proxies before it.
+"""An HTTP server inside a Ray Serve replica, without Ray Serve's proxies.
 
-Gateways listen on the fleet's port, several on one node through SO_REUSEPORT; engines listen
-on a port of their own. docs/architecture.md has the figures that chose this.
+Gateways listen on the fleet's port, several on one node through SO_REUSEPORT. Engines listen on
+separate ports. docs/architecture.md has the measurements behind this.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ TICK_S = 1.0
 
 
 class _QuietServer(uvicorn.Server):
-    """Leaves the process's signal handlers to Ray, and wakes an idle process once a second to
-    renew the Date header; uvicorn's own loop does ten times, to look whether to exit."""
+    """A uvicorn server that leaves the process's signal handlers to Ray.
+
+    It wakes an idle process once a second to renew the Date header. uvicorn's loop wakes ten times
+    a second to check whether to exit.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -40,13 +43,13 @@ class _QuietServer(uvicorn.Server):
         yield
 
     def exit(self) -> None:
-        """End `serve` when the exchanges under way have ended."""
+        """End `serve` when the running exchanges have ended."""
         self.should_exit = True
         self._exits.set()
 
     async def main_loop(self) -> None:
         loop = asyncio.get_running_loop()
-        # 0: the tick of a second that renews the header
+        # 0: the tick of each second, which renews the header
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(until_next(TICK_S, loop.time())):
@@ -54,7 +57,8 @@ class _QuietServer(uvicorn.Server):
 
 
 class _LastAnswers:
-    """ASGI: once `closing`, each answer is its connection's last, so that clients go elsewhere."""
+    """ASGI: once `closing`, each answer is its connection's last, so that clients connect
+    elsewhere."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -71,10 +75,10 @@ class _LastAnswers:
 
 
 class HttpServer:
-    """Serves `app` from the event loop that starts it.
+    """Serve `app` from the event loop that starts it.
 
-    `unacknowledged_s`: a connection is cut when the other machine has not taken what was sent for
-    so long. Without it the kernel tries for a quarter of an hour to reach a machine that is gone.
+    `unacknowledged_s`: a connection is cut if the other machine does not acknowledge data for this
+    long. Without it, the kernel retries a lost machine for a quarter of an hour.
     """
 
     def __init__(
@@ -95,7 +99,7 @@ class HttpServer:
                 access_log=False,
                 log_config=None,
                 server_header=False,
-                # anyone on this machine could write any address into our logs
+                # otherwise any process on this machine could forge addresses in the logs
                 proxy_headers=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 backlog=2048,
@@ -105,17 +109,18 @@ class HttpServer:
 
     @property
     def state(self) -> ServerState:
-        """The open `connections` and the `tasks` of exchanges under way, as uvicorn keeps them."""
+        """The open `connections` and the `tasks` of running exchanges, from uvicorn."""
         return self._server.server_state
 
     async def start(self, host: str, port: int = 0) -> str:
-        """Listen and return the base URL; port 0 takes a free one. Raises OSError when taken."""
+        """Listen and return the base URL; port 0 takes a free one. Raises OSError if the port is
+        taken."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         if port:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Linux has it, and the connections that are accepted inherit it
+        # Linux has it, and accepted connections inherit it
         if self._unacknowledged_s and hasattr(socket, "TCP_USER_TIMEOUT"):
             milliseconds = int(1000 * self._unacknowledged_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
@@ -131,11 +136,11 @@ class HttpServer:
         return f"http://{name}:{sock.getsockname()[1]}"
 
     def close_connections(self) -> None:
-        """Each with the next answer on it; new ones are still taken."""
+        """Close each connection with its next answer. New connections are still accepted."""
         self._app.closing = True
 
     async def drain(self) -> None:
-        """Stop listening; return when the exchanges under way have ended."""
+        """Stop listening. Return when the running exchanges have ended."""
         self._server.exit()
         if self._task is not None:
             await self._task

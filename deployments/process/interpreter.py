@@ -1,7 +1,7 @@
-"""How the interpreter of a gateway's process is set: nothing in it may keep the event loop long.
+"""Interpreter settings of a gateway's process, so that nothing blocks the event loop for long.
 
-A thread that reads a long prompt gives way soon. And what was imported is no garbage: a full
-collection that looks at all of it takes 50 ms and more, in which no stream goes on.
+A thread that reads a long prompt switches soon. Imported objects are excluded from garbage
+collection: a full collection over them takes 50 ms and more, in which no stream continues.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 def keep_responsive() -> None:
-    """For a process that has no other task, once all is imported."""
+    """Apply the settings, in a process without other tasks, after all imports."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.collect()
     gc.freeze()

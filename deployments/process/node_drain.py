@@ -1,12 +1,11 @@
-"""How a process of the fleet hears that its node is drained, and says when it has ended.
+"""The drain of a node, as its processes see it: they read the order, and report their requests.
 
     <temporary folder>/antefix-<uid>/nodes/<Ray node id>/
-        drain    who drains the node asks for it here (`deployments.node_drain`)
-        <pid>    a process of the fleet: how many requests it still has; "-" before a drain
+        drain    the order to drain the node (`deployments.node_drain`)
+        <pid>    a process of the fleet: its number of requests; "-" before a drain
 
-Files, so that a node is drained also while Ray's control store or Redis is away. Ray is told by a
-process that it knows already: a program that has to find Ray first takes seconds, or a minute where
-Ray is gone.
+Files work while Ray's control store or Redis is unavailable. A process that is connected to Ray
+reports the drain to it: another program takes seconds to connect, or a minute if Ray is gone.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from common.private_folder import made_private, user_folder
 logger = logging.getLogger("ray.serve")
 
 PERIOD_S = 0.2
-# How often a process looks whether its node is drained.
+# How often a process checks whether its node is being drained.
 LOOK_PERIOD_S = 0.5
-# A request that was placed just before the others heard of it is still on its way.
+# A request that was placed just before the others learned of the drain is still to arrive.
 SETTLE_S = 2.0
 ASKED = "drain"
 _SERVING = "-"
@@ -37,13 +36,13 @@ _SERVING = "-"
 async def follow(
     node_id: str, begin: Callable[[float], Awaitable[None]], requests: Callable[[], int]
 ) -> None:
-    """Tell, until cancelled, how many requests this process has, once its node is drained.
+    """Report, until cancelled, how many requests this process has, once its node is drained.
 
-    `begin` is called once, with the seconds that gateways are to go on. Ray hears of it too, so
+    `begin` is called once, with the seconds for which gateways continue. Ray gets the drain too, so
     that Ray Serve starts replacements on other nodes first.
     """
     step = partial(_follow, node_id, begin, requests)
-    fails = f"a drain of node {node_id} would not be heard of"
+    fails = f"this process cannot read whether node {node_id} drains"
     await forever("node_drain", step, fails=fails, logger=logger)
 
 
@@ -55,7 +54,7 @@ async def _follow(
     told = folder / str(os.getpid())
     try:
         write(told, _SERVING)
-        while not (folder / ASKED).exists():  # another process makes it
+        while not (folder / ASKED).exists():  # another process creates it
             # aligned with other loops: an idle process is woken once for all of them
             now = asyncio.get_running_loop().time()
             await asyncio.sleep(until_next(LOOK_PERIOD_S, now))
@@ -72,14 +71,16 @@ async def _follow(
 
 
 def ask(folder: Path, after_s: float, within_s: float) -> None:
-    """Have the processes of a node's folder leave: `follow` reads it."""
+    """Order the processes of a node's folder to leave: `follow` reads it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write(folder / ASKED, f"{after_s} {within_s}")
 
 
 def _tell_ray(node_id: str, within_s: float) -> None:
-    """As far as Ray answers: not told, Ray Serve replaces the replicas when they have gone."""
-    # not at the top: who asks for a drain does without Ray, and does not wait for its import
+    """Report the drain to Ray, if it answers. Otherwise Ray Serve replaces the replicas when they
+    are gone."""
+    # not at the top: a process that requests a drain does not need Ray, and must not wait for its
+    # import
     import ray
     from ray._private.worker import global_worker
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]
@@ -92,7 +93,7 @@ def _tell_ray(node_id: str, within_s: float) -> None:
         reason = DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
         gcs.drain_node(node_id, reason, "the pod ends", ends_ms)
     except Exception:
-        logger.exception("Ray was not told that node %s is drained", node_id)
+        logger.exception("Ray did not receive the drain of node %s", node_id)
 
 
 def folder_of(node_id: str) -> Path:
@@ -100,7 +101,7 @@ def folder_of(node_id: str) -> Path:
 
 
 def nodes() -> Path:
-    """Raises OSError where that is no folder of this user's alone."""
+    """Return the folder of nodes. Raises OSError if it is not private to this user."""
     return made_private(user_folder()) / "nodes"
 
 

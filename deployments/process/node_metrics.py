@@ -1,4 +1,4 @@
-"""Joins a process's metrics to those of its node, and serves those (`observability.exporter`)."""
+"""Join a process's metrics to those of its node, and serve them (`observability.exporter`)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ logger = logging.getLogger("ray.serve")
 
 
 def join(fleet: str, at: MetricsSettings, count: Callable[[Path], None]) -> None:
-    """To be called before the process has any metric. `count` is of `observability.metric_files`.
+    """Join, before the process creates any metric. `count` comes from `observability.metric_files`.
 
-    Where it cannot be done the process counts for itself alone, and goes on.
+    If it fails, the process counts for itself only, and continues.
     """
     try:
         folder = metric_files.node_folder(fleet)
         count(folder)
     except OSError as error:
-        logger.warning("metrics of the node are not kept: %s", error)
+        logger.warning("metrics of the node are not stored: %s", error)
         return
     exporter.serve(folder, at.host, at.port)

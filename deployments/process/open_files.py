@@ -1,7 +1,7 @@
-"""What a server logs when its process has no files left for new connections.
+"""Log output of a server whose process has no files left for new connections.
 
-asyncio then accepts nothing for a second, and reports each attempt with a traceback: here it is a
-line a minute. Connections that are open go on, and new ones are accepted once files are free.
+asyncio then accepts nothing for a second, and logs each attempt with a traceback. Here it is one
+line per minute. Open connections continue, and new ones are accepted once files are free.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
 
 
 class OpenFiles:
-    """Of one event loop; whatever else goes wrong in it is handled as before."""
+    """Exception handler of one event loop. Other errors are handled as before."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._before = loop.get_exception_handler()
@@ -41,15 +41,15 @@ class OpenFiles:
         now = time.monotonic()
         if now - self._told_at >= COMPLAINT_PERIOD_S:
             logger.error(
-                "new connections wait, because this process has as many files open as it may"
-                " (%s, %d times): raise its limit, with `ulimit -n` or LimitNOFILE",
+                "new connections wait: this process has reached its limit of open files"
+                " (%s, %d times). Raise it with `ulimit -n` or LimitNOFILE",
                 *(error.strerror, self._untold),
             )
             self._told_at, self._untold = now, 0
 
 
 def watch_open_files() -> None:
-    """Of the running loop; once is enough."""
+    """Watch the running loop. Once is enough."""
     loop = asyncio.get_running_loop()
     handler = loop.get_exception_handler()
     if not isinstance(getattr(handler, "__self__", None), OpenFiles):

@@ -1,7 +1,7 @@
-"""The pieces of an answer, straight to its connection: an ASGI extension of our HTTP server.
+"""Send the chunks of an answer directly to its connection: an ASGI extension of this HTTP server.
 
-Through ASGI each would be a message that four layers look at, in a coroutine each, to pass it on
-as it is. Headers and the end go that way, and so does a piece that has to wait for its client.
+Through ASGI each chunk would be a message that passes through four layers, with a coroutine each.
+Headers and the end use ASGI, and so does a chunk that has to wait for its client.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ EXTENSION = "antefix.pieces"
 
 
 class AnswerPieces(Protocol):
-    """Of one answer."""
+    """The writer of one answer."""
 
     @property
     def take_one(self) -> bool:
-        """Whether `write` may be called now: the answer has begun, and its client keeps up."""
+        """Return whether `write` may be called now: the answer has started, and its client keeps
+        up."""
 
     def write(self, piece: bytes) -> None:
-        """It leaves at once; it must not be empty."""
+        """Send a piece at once; it must not be empty."""
 
 
 def pieces_of(scope: Scope) -> AnswerPieces:
-    """What its server offers; on another server none is taken."""
+    """Return the writer that the server offers; on another server it accepts nothing."""
     offered: AnswerPieces = scope.get("extensions", {}).get(EXTENSION, {}).get("pieces", _NONE)
     return offered
 
 
 class ChunkedPieces:
-    """Of an answer that uvicorn sends in chunks, since it has no length."""
+    """The writer of an answer that uvicorn sends in chunks, because it has no length."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
@@ -41,7 +42,7 @@ class ChunkedPieces:
     @property
     def take_one(self) -> bool:
         cycle = self._cycle
-        # False of an answer with a length, None before its headers are out
+        # False for an answer with a length, None before its headers are sent
         return (
             cycle.chunked_encoding is True
             and not self._flow.write_paused

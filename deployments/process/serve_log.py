@@ -1,9 +1,11 @@
-"""The log of a replica: one JSON object a line, in the file that Ray Serve keeps for it.
+"""The log of a replica: one JSON object per line, in Ray Serve's log file.
 
-Serve's own JSON would cost every request four times as much: 140 µs a line instead of 34, as it
-asks Ray for ids and formats a record twice. Serve's first lines, from before `adopt_logs`, are
-JSON of its own. Prompts stay out: of an exception that a request meets, only the kind and the
-place are written, since what it says may quote one.
+Serve's JSON costs every request four times as much: 140 µs a line instead of 34, because it asks
+Ray for ids and formats a record twice. Serve's first lines, from before `adopt_logs`, use Serve's
+format.
+
+Prompts are not logged: for an exception in a request, only its kind and place are written, because
+its message may quote one.
 """
 
 from __future__ import annotations
@@ -24,19 +26,19 @@ from ray import serve
 from ray.serve.exceptions import RayServeException
 
 OWN_PACKAGES = ("autoscaling", "deployments", "observability", "router")
-# What these have to say goes to the process's stderr otherwise, where nobody sees whose it is.
+# Otherwise these log to the process's stderr, without the name of their component.
 OTHER_LOGGERS = ("opentelemetry", "uvicorn.error")
 
-# The request that the running task serves.
+# The request of the current task.
 current_request: ContextVar[str] = ContextVar("current_request", default="")
 
 
 def adopt_logs(component: Literal["gateway", "engine"]) -> None:
-    """To be called in a replica's process, by its constructor. Once is enough, twice no harm.
+    """Set up the logs of a replica's process, called by its constructor. Repeated calls do no harm.
 
-    Serve sets up its own logger alone, with a file and with stderr; other loggers' records would
-    go to stderr. Afterwards all of them go to the file, and nowhere else.
-    Source: ray/serve/_private/logging_utils.py, 2.60.
+    Serve sets up only its own logger, with a file and stderr; records of other loggers would go to
+    stderr. Afterwards all of them go only to the file. Source: ray/serve/_private/logging_utils.py,
+    2.60.
     """
     serves = logging.getLogger("ray.serve")
     handler = _handler(serves)
@@ -50,22 +52,24 @@ def adopt_logs(component: Literal["gateway", "engine"]) -> None:
 
 
 def ray_logs() -> Path | None:
-    """Ray's folder of logs, in which Serve's own folder is; None where Serve logs to no file."""
+    """Return Ray's folder of logs, which contains Serve's folder; None if Serve does not log to a
+    file."""
     handler = _handler(logging.getLogger("ray.serve"))
     return Path(handler.baseFilename).parents[1] if isinstance(handler, _LogFile) else None
 
 
 def set_log_level(level: str) -> None:
-    """Lines of this level and above, one of logging's names in any case, are written from now on.
+    """Set the lowest level that is logged, one of logging's names in any case.
 
-    Those of other packages are written as before.
+    Levels of other packages stay unchanged.
     """
     for name in ("ray.serve", *OWN_PACKAGES):
         logging.getLogger(name).setLevel(level.upper())
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: what `origin` says, and of a record `extra={"facts": {...}}`."""
+    """Format one object per line: the fields of `origin`, and of a record `extra={"facts":
+    {...}}`."""
 
     def __init__(self, origin: Mapping[str, str]) -> None:
         super().__init__()
@@ -85,13 +89,13 @@ class JsonLines(logging.Formatter):
         if request_id:
             line["request_id"] = request_id
         if record.exc_info and record.exc_info[1] is not None:
-            # uvicorn tells of requests, too, from outside their tasks
+            # uvicorn also logs about requests outside their tasks
             may_quote = bool(request_id) or record.name.startswith("uvicorn")
             line["exception"] = _exception(record.exc_info[1], may_quote)
         line |= getattr(record, "facts", {})
         try:
             return msgspec.json.encode(line, enc_hook=str).decode()
-        except UnicodeEncodeError:  # half a character, as JSON may contain
+        except UnicodeEncodeError:  # a lone surrogate, as JSON may contain
             return json.dumps(line, default=str)
 
 
@@ -99,12 +103,13 @@ class _LogFile(RotatingFileHandler):
     """Serve's file, which rotates as Serve's does."""
 
     def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: N802
-        # the standard one formats the record to see how long it is, and looks at the disk
+        # the standard method formats the record to get its length, and checks the disk
         return self.stream is not None and 0 < self.maxBytes <= self.stream.tell()
 
 
 def _is_no_access_line(record: logging.LogRecord) -> bool:
-    """Serve has one for each request's reservation; a gateway's log has more about it."""
+    """Return whether a record is not an access line. Serve logs one for each reservation; a
+    gateway's log has more about it."""
     return not getattr(record, "serve_access_log", False)
 
 
@@ -121,10 +126,10 @@ def _handler(serves: logging.Logger) -> logging.Handler:
 
 
 def _whose(component: str) -> dict[str, str]:
-    """An engine's deployment is named as its pool."""
+    """Return the component's names. An engine's deployment is named after its pool."""
     try:
         context = serve.get_replica_context()
-    except RayServeException:  # no replica
+    except RayServeException:  # not in a replica
         return {}
     whose = {"replica": context.replica_id.unique_id}
     return whose | {"pool": context.deployment} if component == "engine" else whose

@@ -1,7 +1,7 @@
 """Answers to HTTP/1.0, which has no chunks: without a length they end with their connection.
 
-uvicorn sends chunks to every client. RFC 9112 (6.1) forbids them before HTTP/1.1: an older client
-takes the sizes of the chunks for a part of the answer.
+uvicorn sends chunks to every client. RFC 9112 (6.1) forbids them before HTTP/1.1, because an older
+client reads the chunk sizes as part of the answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def unchunked(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:
                 if not has_length:
                     cycle.chunked_encoding = False
             elif not has_length:
-                # what uvicorn compares each piece with
+                # uvicorn compares each piece with it
                 cycle.expected_content_length = len(message.get("body", b""))
             await send(message)
 

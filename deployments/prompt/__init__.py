@@ -1,8 +1,8 @@
-"""Prompts as an engine will see them: the gateway computes the token ids of a request itself.
+"""Prompts as an engine sees them: the gateway computes the token ids of a request itself.
 
-The engine exports what its answer depends on (`RendererFacts`), and `PromptTokens` rebuilds it
-from that with neither vLLM, transformers nor torch. It answers exactly or not at all: None for
-whatever it does not know for certain, and no request fails for it.
+The engine exports the facts on which the result depends (`RendererFacts`). `PromptTokens` rebuilds
+the computation from them without vLLM, transformers or torch. The result is exact or None: anything
+uncertain gives None, and no request fails because of it.
 """
 
 from deployments.prompt.facts import ChatTemplate, MessagesFacts, RendererFacts

@@ -1,7 +1,7 @@
-"""A /v1/chat/completions request as vLLM's models of it keep it.
+"""A /v1/chat/completions request as vLLM's models store it.
 
 Source: vllm/entrypoints/openai/chat_completion/protocol.py of vLLM 0.32, and the types of the
-OpenAI SDK that it is built from. Whatever is not surely kept as it came raises Unknowable.
+OpenAI SDK that it is built from. Fields that these may change raise Unknowable.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from deployments.prompt.unknowable import Unknowable, flag_of, mapping_of, objec
 
 
 def messages_of(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The request's messages. Nothing of `fields` is changed."""
+    """Return the request's messages. `fields` stays unchanged."""
     if fields.get("chat_template") is not None:
-        raise Unknowable("a chat template of the request's own")
-    # A prefill engine sends the prompt's tokens along; who routed to it knows them already.
+        raise Unknowable("a chat template in the request")
+    # A prefill engine sends the prompt's tokens too; the router in front of it already knows them.
     if mapping_of(fields, "kv_transfer_params").get("prompt_token_ids") is not None:
         raise Unknowable("token ids from another engine")
     return [_kept(message) for message in objects_of(fields, "messages")]
 
 
 def tools_of(fields: Mapping[str, Any], exclude_when_choice_none: bool) -> list[Any] | None:
-    """The request's tools as a template sees them."""
+    """Return the request's tools as a template sees them."""
     if fields.get("tools") is None:
         return None
     tools = [_tool(tool, tool.get("function")) for tool in objects_of(fields, "tools")]
@@ -32,7 +32,7 @@ def tools_of(fields: Mapping[str, Any], exclude_when_choice_none: bool) -> list[
 
 
 def function_of(holder: Mapping[str, Any]) -> dict[str, Any]:
-    """A function's definition as a template sees it."""
+    """Return a function's definition as a template sees it."""
     description, parameters = holder.get("description"), holder.get("parameters")
     if not isinstance(description, str | None) or not isinstance(parameters, dict | None):
         raise Unknowable("a tool of another form")
@@ -49,7 +49,7 @@ def function_of(holder: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def documents_of(fields: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The request's documents: title, text and the like."""
+    """Return the request's documents: title, text and the like."""
     if fields.get("documents") is None:
         return None
     documents = objects_of(fields, "documents")
@@ -68,7 +68,8 @@ def _kept(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """The call in the order of the SDK's types, which a template that prints it shows."""
+    """Return the call in the key order of the SDK's types, which a template that prints it
+    shows."""
     function = call.get("function")
     if not isinstance(function, dict):
         raise Unknowable("a tool call of another form")
@@ -79,7 +80,7 @@ def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tool(tool: Mapping[str, Any], function: Any) -> dict[str, Any]:
     if tool.get("type", "function") != "function" or not isinstance(function, dict):
-        raise Unknowable("a tool that is no function")
+        raise Unknowable("a tool that is not a function")
     if tool.get("defer_loading") is not None:
         raise Unknowable("a tool that is loaded later")
     return {"type": "function", "function": function_of(function)}

@@ -1,8 +1,8 @@
-"""Messages as vLLM hands them to a chat template.
+"""Messages as vLLM passes them to a chat template.
 
-Source: vllm/renderers/chat_utils.py and hf.py of vLLM 0.32. Text only: whatever else a message
-may hold raises Unknowable. Nothing given is changed, and the order of keys matters, since
-templates print these as JSON.
+Source: vllm/renderers/chat_utils.py and hf.py of vLLM 0.32. Text only: other content raises
+Unknowable. Inputs stay unchanged, and the order of keys matters, because templates print these as
+JSON.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from deployments.prompt.unknowable import Unknowable, text_of
 
 Conversation = list[dict[str, Any]]
 
-# Fields of a text part that are passed on to templates which take parts. Of others, some are
-# dropped and some make the part an image.
+# Fields of a text part that are passed to templates that take parts. Of the other fields, some are
+# dropped and some turn the part into an image.
 _PASSED_ON = {"cache_control"}
-# A line that Claude Code puts into system prompts; it changes with every request.
+# A line that Claude Code adds to system prompts; it changes with every request.
 _BILLING_LINE = "x-anthropic-billing-header"
 
 
 def conversation_of(
     messages: Sequence[Mapping[str, Any]], content_format: str, knows_developers: bool
 ) -> Conversation:
-    """The messages as a template sees them."""
+    """Return the messages as a template sees them."""
     conversation = [_seen(message, content_format) for message in messages]
     if knows_developers or all(message["role"] != "developer" for message in conversation):
         return conversation
@@ -34,9 +34,9 @@ def conversation_of(
 
 def _seen(message: Mapping[str, Any], content_format: str) -> dict[str, Any]:
     role, content = text_of(message, "role"), message.get("content")
-    # Few templates take a tool's result in parts, so vLLM gives none of them one.
+    # Few templates accept a tool's result in parts, so vLLM never passes it in parts.
     as_parts = content_format == "openai" and role != "tool"
-    # a long chat has hundreds of messages that are one text each
+    # a long chat has hundreds of messages with one text each
     if as_parts or role == "system" or not isinstance(content, str):
         parts = _parts(content)
         if role == "system":
@@ -71,9 +71,9 @@ def _parts(content: Any) -> list[dict[str, Any]]:
 
 def _text_part(part: Any) -> dict[str, Any]:
     if not isinstance(part, dict) or part.get("type") != "text":
-        raise Unknowable("content that is no text")
+        raise Unknowable("content that is not text")
     if part.keys() - {"type", "text"} - _PASSED_ON:
-        raise Unknowable("a text part with more in it")
+        raise Unknowable("a text part with extra fields")
     return {"type": "text", "text": text_of(part, "text"), **part}
 
 
@@ -92,7 +92,7 @@ def _without_billing_line(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _said_beside_content(message: Mapping[str, Any]) -> dict[str, Any]:
-    """An assistant's tool calls and reasoning."""
+    """Return an assistant's tool calls and reasoning."""
     said: dict[str, Any] = {}
     if message.get("tool_calls"):
         said["tool_calls"] = [_tool_call(call) for call in message["tool_calls"]]
@@ -124,7 +124,7 @@ def _as_system(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_one_system_message(conversation: Conversation) -> Conversation:
-    """All system messages as one, first: some templates take no other."""
+    """Merge all system messages into one, first: some templates accept no others."""
     places = [i for i, message in enumerate(conversation) if message["role"] == "system"]
     if places == [0]:
         return conversation

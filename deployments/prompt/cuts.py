@@ -1,9 +1,9 @@
-"""Where a text may be cut so that the tokens of its pieces, one after the other, are its own.
+"""Places where a text can be cut without changing its tokens.
 
-The Rust tokenizer first takes the added tokens out of a text, then normalizes, splits and encodes
-each stretch between them by itself; whether a stretch is the text's first, some ask, too. Source:
-`AddedVocabulary::extract_and_normalize` of tokenizers 0.23. So a text may be cut right before an
-added token that is found there whatever stands before it, and nowhere else.
+The Rust tokenizer first extracts the added tokens of a text, then normalizes, splits and encodes
+each stretch between them separately. Some tokenizers also check whether a stretch is the text's
+first. Source: `AddedVocabulary::extract_and_normalize` of tokenizers 0.23. So a text can be cut
+only right before an added token that is found there regardless of the text before it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Collection, Sequence
 
 from tokenizers import AddedToken, Tokenizer
 
-# A piece is no shorter, but for the last: each costs its share of time and memory.
+# Minimum length of a piece, except the last: each has a fixed cost in time and memory.
 MIN_PIECE_CHARS = 1024
-# No space, which its neighbour may swallow, and no part of a word, which may end its neighbour.
+# Not a space, which the tokens next to it may absorb, and not part of a word, which may end there.
 _NO_PART_OF_A_WORD = frozenset(string.punctuation) - {"_"}
 
 
 def safe_to_cut_before(tokenizer: Tokenizer, template: str) -> tuple[str, ...]:
-    """The texts of the added tokens that a chat template mentions and may be cut before."""
+    """Return the added tokens of a chat template before which a text can be cut."""
     added = {token.content: token for token in tokenizer.get_added_tokens_decoder().values()}
     mentioned = sorted(content for content in added if content in template)
     return tuple(content for content in mentioned if _is_found_anywhere(added[content], added))
@@ -36,7 +36,8 @@ def _is_found_anywhere(token: AddedToken, added: Collection[str]) -> bool:
 
 
 def _hides(other: str, content: str) -> bool:
-    """Whether the other may be found where `content` begins, or before that and not end there."""
+    """Return whether the other token may be found at the start of `content`, or before it without
+    ending there."""
     if other != content and other.startswith(content):
         return True
     ends = (other[begin:] for begin in range(1, len(other)))
@@ -44,9 +45,9 @@ def _hides(other: str, content: str) -> bool:
 
 
 def pieces(text: str, before: Sequence[str], at_least: int = MIN_PIECE_CHARS) -> list[str]:
-    """The text, cut into pieces of `at_least` so many characters, but for the last.
+    """Return the text in pieces of at least `at_least` characters, except the last.
 
-    What a text begins with is cut in the same way whatever follows, but for its last piece.
+    Texts with the same beginning are cut in the same way there, except in its last piece.
     """
     starts = [0]
     found = {content: text.find(content, at_least) for content in before}

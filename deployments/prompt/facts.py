@@ -1,7 +1,7 @@
-"""What an engine says of how it turns requests into tokens: everything the answer depends on.
+"""An engine's facts about tokenizing requests: everything on which the result depends.
 
-`deployments.engine.vllm.facts` writes them, in the replica. Two engines with equal digests give
-equal tokens for equal requests, so a gateway needs one `PromptTokens` for each digest it meets.
+`deployments.engine.vllm.facts` writes them, in the replica. Engines with equal digests give equal
+tokens for equal requests, so a gateway needs one `PromptTokens` per digest.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import msgspec
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A Jinja template and the form it takes a message's content in: as one string, or, for
-    "openai", as a list of parts."""
+    """A Jinja template, and the form of a message's content in it: one string, or, for "openai", a
+    list of parts."""
 
     text: str
     content_format: Literal["string", "openai"]
@@ -36,8 +36,10 @@ class MessagesFacts:
 
 @dataclass(frozen=True)
 class RendererFacts:
-    """Facts of one engine. `template` is for chats without tools, `tool_template` with them;
-    None where the engine has none and refuses such chats."""
+    """Facts of one engine. `template` is for chats without tools, `tool_template` with them.
+
+    None if the engine has none and rejects such chats.
+    """
 
     tokenizer: str = field(repr=False)
     """The JSON of the Rust tokenizer. Any truncation and padding in it do not hold."""
@@ -62,10 +64,10 @@ class RendererFacts:
 
     @classmethod
     def from_json(cls, data: bytes | str) -> RendererFacts:
-        """Raises msgspec.DecodeError for anything that `to_json` did not write."""
+        """Parse facts. Raises msgspec.DecodeError for data that `to_json` did not write."""
         return msgspec.json.decode(data, type=cls)
 
     @cached_property
     def digest(self) -> str:
-        """16 hexadecimal digits that name these facts."""
+        """16 hexadecimal digits that identify these facts."""
         return hashlib.sha256(self.to_json()).hexdigest()[:16]

@@ -1,8 +1,8 @@
-"""A /v1/responses request as the chat that vLLM makes of it.
+"""A /v1/responses request as the chat that vLLM builds from it.
 
 Source: vllm/entrypoints/openai/responses/{protocol,utils}.py of vLLM 0.32. Messages, function
-calls, their results and plain reasoning; whatever else an input may hold raises Unknowable, and
-so does history that only the engine has.
+calls, their results and plain reasoning are supported. Other input raises Unknowable, and so does
+history that only the engine has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ELSEWHERE = ("previous_response_id", "previous_input_messages", "prompt", "kv_t
 
 
 def messages_of(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The chat's messages."""
+    """Return the chat's messages."""
     if any(fields.get(name) is not None for name in _ELSEWHERE):
         raise Unknowable("a prompt that is not all in the request")
     messages: list[dict[str, Any]] = []
@@ -33,7 +33,7 @@ def messages_of(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def continues_last_message(fields: Mapping[str, Any]) -> bool:
-    """The last item is an answer that broke off, for the model to go on with."""
+    """Return whether the last item is an incomplete answer that the model continues."""
     items = fields.get("input")
     if isinstance(items, str) or not items:
         return False
@@ -46,7 +46,7 @@ def continues_last_message(fields: Mapping[str, Any]) -> bool:
 
 
 def tools_of(fields: Mapping[str, Any], exclude_when_choice_none: bool) -> list[Any] | None:
-    """The tools of a Responses request as a template sees them."""
+    """Return the tools of a Responses request as a template sees them."""
     if not fields.get("tools"):
         return None
     tools = [_tool(tool) for tool in objects_of(fields, "tools")]
@@ -56,15 +56,15 @@ def tools_of(fields: Mapping[str, Any], exclude_when_choice_none: bool) -> list[
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     if tool.get("type") != "function":
-        raise Unknowable("a tool that is no function")
+        raise Unknowable("a tool that is not a function")
     return {"type": "function", "function": function_of(tool)}
 
 
 def _add(item: Mapping[str, Any], messages: list[dict[str, Any]]) -> None:
-    """One item: a message of its own, or more of the assistant's last one."""
+    """Add one item: as a new message, or to the assistant's last one."""
     kind = item.get("type", "message")
     if kind == "function_call_output":
-        # its content may be a list, which only vLLM's own models can tell apart
+        # the content may be a list, whose kinds only vLLM's models distinguish
         content, call_id = text_of(item, "output"), text_of(item, "call_id")
         messages.append({"role": "tool", "content": content, "tool_call_id": call_id})
     elif kind == "function_call":
@@ -90,19 +90,19 @@ def _asked(item: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text_part(part: Any) -> dict[str, Any]:
     if not isinstance(part, dict) or part.keys() != {"type", "text"}:
-        raise Unknowable("content that is no text")
+        raise Unknowable("content that is not text")
     if part["type"] != "input_text":
-        raise Unknowable("content that is no text")
+        raise Unknowable("content that is not text")
     return {"type": "text", "text": text_of(part, "text")}
 
 
 def _answer(item: Mapping[str, Any]) -> str:
-    """An assistant's message; of several parts vLLM keeps the first."""
+    """Return an assistant's message; of several parts vLLM keeps the first."""
     if isinstance(item.get("content"), str):
         return text_of(item, "content")
     parts = objects_of(item, "content")
     if not parts or any(part.get("type") != "output_text" for part in parts):
-        raise Unknowable("an answer that is no text")
+        raise Unknowable("an answer that is not text")
     return text_of(parts[0], "text")
 
 

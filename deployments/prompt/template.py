@@ -1,9 +1,10 @@
-"""A chat template, compiled, in the Jinja dialect that model authors write for.
+"""A compiled chat template, in the Jinja dialect that model authors use.
 
-The dialect is that of transformers' `apply_chat_template` (transformers/utils/
-chat_template_utils.py): a sandbox that lets templates change nothing they are given, blocks that
-leave no blank lines, break and continue, `{% generation %}`, a `tojson` that escapes no HTML,
-`raise_exception` and `strftime_now`. The clock and its time zone are those of this process.
+The dialect is that of transformers' `apply_chat_template`
+(transformers/utils/chat_template_utils.py). It has a sandbox in which templates cannot change their
+input, and blocks without blank lines. It adds break, continue, `{% generation %}`,
+`raise_exception` and `strftime_now`, and its `tojson` does not escape HTML. Clock and time zone are
+those of this process.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from deployments.prompt.unknowable import Unknowable
 
 Message = Mapping[str, Any]
 
-# transformers' own: a template that shows a message twice leaves it in the prompt. Its last
-# space tells whether the template strips.
+# transformers' mark: a template that shows a message twice leaves it in the prompt. Its last space
+# shows whether the template strips text.
 _END_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 
 _NUMBERS_OF_A_LOOP = frozenset(("first", "last", "index", "index0"))
 
 
 class Template:
-    """Immutable once made, and safe to use from many threads.
+    """An immutable template, safe to use from many threads.
 
-    Raises jinja2.TemplateError where the text is no template, or refuses its input.
+    Raises jinja2.TemplateError if the text is not a template, or rejects its input.
     """
 
     def __init__(self, text: str, special_tokens: Mapping[str, str]) -> None:
@@ -52,7 +53,7 @@ class Template:
         add_generation_prompt: bool,
         kwargs: Mapping[str, Any],
     ) -> str:
-        """The prompt's text. `kwargs` beyond the template's own variables are left out."""
+        """Return the prompt's text. `kwargs` other than the template's variables are ignored."""
         if not messages:
             raise Unknowable("no messages")
         asked = {name: value for name, value in kwargs.items() if name in self.variables}
@@ -74,7 +75,8 @@ class Template:
         documents: Sequence[Mapping[str, str]] | None,
         kwargs: Mapping[str, Any],
     ) -> str:
-        """The prompt's text up to where the last message's content ends, for it to go on."""
+        """Return the prompt's text up to the end of the last message's content, so that it can
+        continue."""
         if not messages or not self._mentions_content:
             raise Unknowable("no message to continue")
         content, marked = _with_end_mark(messages[-1].get("content"))
@@ -88,7 +90,7 @@ class Template:
 
 
 def _with_end_mark(content: Any) -> tuple[str, Any]:
-    """The text that goes on, and the content with that text marked."""
+    """Return the text that continues, and the content with that text marked."""
     if isinstance(content, str):
         return content, content + _END_MARK
     if isinstance(content, list):
@@ -101,7 +103,8 @@ def _with_end_mark(content: Any) -> tuple[str, Any]:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the model said. Nobody asks here, but it is a scope."""
+    """The tag `{% generation %}` marks the model's text. The marks are not used, but the tag is a
+    scope."""
 
     tags = {"generation"}  # noqa: RUF012  # as Jinja declares it
 
@@ -115,7 +118,7 @@ class _Generation(Extension):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Asks not for each of hundreds of messages whether a template may know its number."""
+    """A sandbox that does not check each of hundreds of messages for access to its index."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         if type(obj) is LoopContext and attribute in _NUMBERS_OF_A_LOOP:

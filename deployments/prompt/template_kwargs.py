@@ -1,7 +1,7 @@
-"""The variables a request gives to the chat template, beside its messages and tools.
+"""Variables of a request for the chat template, in addition to its messages and tools.
 
-Source: `build_chat_params` and `merge_kwargs` of vLLM 0.32: in a request, null and "auto" mean
-that the server's own defaults hold.
+Source: `build_chat_params` and `merge_kwargs` of vLLM 0.32: in a request, null and "auto" select
+the server's defaults.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from deployments.prompt.unknowable import Unknowable
 
-# Parameters of vLLM's and transformers' own functions on the way to the template. Some are
-# refused there, some change how the prompt is made, none is only a variable.
+# Parameters of functions in vLLM and transformers before the template. Some are refused there, some
+# change how the prompt is made, and none is only a variable.
 RESERVED = frozenset(
     (
         *("self", "conversation", "conversations", "messages", "tools", "documents"),
@@ -21,7 +21,7 @@ RESERVED = frozenset(
         "return_assistant_tokens_mask",
     )
 )
-# What a request says elsewhere, and only there.
+# Settings that a request has elsewhere, and only there.
 _OVERRIDDEN = frozenset(("add_generation_prompt", "continue_final_message"))
 _UNSET = (None, "auto")
 
@@ -29,7 +29,8 @@ _UNSET = (None, "auto")
 def template_kwargs(
     defaults: Mapping[str, Any], asked: Mapping[str, Any], reasoning_effort: Any
 ) -> dict[str, Any]:
-    """Variables of one request. `asked` is its chat_template_kwargs, `defaults` the server's."""
+    """Return the variables of one request. `asked` is its chat_template_kwargs, `defaults` the
+    server's."""
     if RESERVED & asked.keys():
         raise Unknowable("a chat_template_kwarg that is more than a variable")
     if not isinstance(reasoning_effort, str | None):

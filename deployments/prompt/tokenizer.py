@@ -1,9 +1,9 @@
-"""Text to token ids, cut to length as vLLM cuts it.
+"""Text to token ids, truncated as vLLM does.
 
-Source: vllm/renderers/params.py of vLLM 0.32, and the Rust tokenizer's own truncation, which
-makes room for the special tokens it adds. A prompt that the engine refuses as too long raises
-Unknowable, and so does one that would take long to find that out of. The tokenizer is never
-changed, so many threads may use it; it lets go of the interpreter while it works.
+Source: vllm/renderers/params.py of vLLM 0.32, and the Rust tokenizer's truncation, which leaves
+room for the special tokens it adds. A prompt that the engine rejects as too long raises Unknowable,
+and so does one whose check would take long. The tokenizer never changes and is safe to use from
+many threads. It releases the interpreter lock while it works.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from deployments.prompt.cuts import pieces, safe_to_cut_before
 from deployments.prompt.facts import RendererFacts
 from deployments.prompt.unknowable import Unknowable
 
-# A prompt that fills the context has four or five characters a token, rarely six.
+# A prompt that fills the context has four or five characters per token, rarely six.
 _MOST_CHARS_PER_TOKEN = 8
-# Characters that never take long.
+# Number of characters that never take long.
 _FEW_CHARS = 65536
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How many tokens a request keeps of its prompt (None: all), and from which side it cuts
-    (None: the tokenizer's own)."""
+    """Number of prompt tokens that a request keeps (None: all), and the side that is cut (None: the
+    tokenizer's default)."""
 
     length: int | None = None
     side: Literal["left", "right"] | None = None
@@ -36,22 +36,22 @@ class Cut:
 
 @dataclass(frozen=True, repr=False)
 class PromptPieces:
-    """A prompt's text in pieces: their tokens, one after the other, are the prompt's own."""
+    """A prompt's text in pieces, whose tokens in sequence are those of the prompt."""
 
     texts: Sequence[str]
     _tokenizer: PromptTokenizer
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of one of the pieces."""
+        """Return token ids of one of the pieces."""
         return self._tokenizer.encode_piece(text)
 
     def check_length(self, tokens: int) -> None:
-        """Raises Unknowable for more tokens than a prompt may have."""
+        """Raise Unknowable for more tokens than a prompt may have."""
         self._tokenizer.check_tokens(tokens)
 
 
 class PromptTokenizer:
-    """Raises ValueError when the facts hold no tokenizer. `elsewhere`: as `PromptTokens` has it."""
+    """A tokenizer. Raises ValueError if the facts have none. `elsewhere`: see `PromptTokens`."""
 
     def __init__(
         self, facts: RendererFacts, elsewhere: Callable[[], AbstractContextManager[None]]
@@ -59,7 +59,7 @@ class PromptTokenizer:
         self._elsewhere = elsewhere
         try:
             self._tokenizer = Tokenizer.from_str(facts.tokenizer)
-        except Exception as error:  # the Rust tokenizer raises nothing narrower
+        except Exception as error:  # the Rust tokenizer raises no narrower error
             raise ValueError("the engine's tokenizer cannot be rebuilt here") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -76,12 +76,12 @@ class PromptTokenizer:
         self._our_max_chars = max(facts.max_model_len * _MOST_CHARS_PER_TOKEN, _FEW_CHARS)
 
     def check_length(self, chars: int) -> None:
-        """Raises Unknowable for more characters than a prompt is likely to have."""
+        """Raise Unknowable for more characters than a prompt is likely to have."""
         if chars > self._our_max_chars:
             raise Unknowable("the prompt is too long")
 
     def encode(self, texts: Sequence[str], add_special_tokens: bool, cut: Cut) -> list[list[int]]:
-        """Token ids of each text."""
+        """Return token ids of each text."""
         self.check_length(len(texts) + sum(map(len, texts)))
         if cut.length is not None and cut.side is None:
             return self._encode_cut(texts, add_special_tokens, cut.length)
@@ -94,21 +94,21 @@ class PromptTokenizer:
         return [self.fit(encoding.ids, cut) for encoding in encodings]
 
     def takes_pieces(self, add_special_tokens: bool, cut: Cut) -> bool:
-        """Whether nothing but a prompt's own text makes its tokens."""
+        """Return whether a prompt's tokens depend only on its text."""
         return cut.length is None and not (add_special_tokens and self._special_count)
 
     def in_pieces(self, texts: Sequence[str]) -> list[PromptPieces]:
-        """Each text, of which nothing is encoded yet."""
+        """Return each text in pieces that are not encoded yet."""
         self.check_length(len(texts) + sum(map(len, texts)))
         return [PromptPieces(pieces(text, self._cut_before), self) for text in texts]
 
     def encode_piece(self, text: str) -> list[int]:
-        """Token ids of a piece of a text."""
+        """Return token ids of a piece of a text."""
         (encoding,) = self._encodings([text], False)
         return encoding.ids
 
     def fit(self, ids: list[int], cut: Cut) -> list[int]:
-        """Token ids, cut."""
+        """Return truncated token ids."""
         if cut.length is not None and cut.length < len(ids):
             side = cut.side or self._own_side
             ids = ids[len(ids) - cut.length :] if side == "left" else ids[: cut.length]
@@ -116,14 +116,14 @@ class PromptTokenizer:
         return ids
 
     def check_tokens(self, tokens: int) -> None:
-        """Raises Unknowable for more than a prompt may have."""
+        """Raise Unknowable for more tokens than a prompt may have."""
         if tokens > self._max_tokens:
             raise Unknowable("the prompt is too long")
 
     def _encode_cut(
         self, texts: Sequence[str], add_special_tokens: bool, length: int
     ) -> list[list[int]]:
-        """Cut by the tokenizer itself, which keeps the special tokens."""
+        """Truncate in the tokenizer itself, which keeps the special tokens."""
         room = length - (self._special_count if add_special_tokens else 0)
         if room <= 0:
             raise Unknowable("no room for text")

@@ -1,8 +1,8 @@
 """The token ids of a request's prompt, as the engine will compute them.
 
-Source: vllm/renderers/online_renderer.py and the `build_*_params` of vLLM 0.32's requests. Made
-once for each digest of facts, then safe to use from many threads. None stands for every doubt;
-a request the engine refuses may give None or anything.
+Source: vllm/renderers/online_renderer.py and the `build_*_params` of vLLM 0.32's requests. An
+object is created once per digest of facts, and is then safe to use from many threads. None stands
+for every doubt; for a request that the engine rejects, the result may be anything.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PATHS = (
     "/v1/messages",
     "/v1/messages/count_tokens",
 )
-# vLLM's default for /v1/completions; it matters only where a prompt is cut to fit.
+# vLLM's default for /v1/completions; it matters only if a prompt is truncated to fit.
 _COMPLETION_MAX_TOKENS = 16
 
 Result = TypeVar("Result")
@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class _Asked:
-    """A request's prompts, all texts or all token ids, before they are cut to length."""
+    """A request's prompts, all texts or all token ids, before truncation."""
 
     texts: list[str]
     ids: list[list[int]]
@@ -52,9 +52,11 @@ class _Asked:
 
 
 class PromptTokens:
-    """One engine's way from a request to tokens. Raises ValueError when the facts hold no
-    tokenizer; takes up to a second for a large one. `elsewhere` is entered for what does
-    without the interpreter."""
+    """The way of one engine from a request to tokens.
+
+    Raises ValueError if the facts have no tokenizer; takes up to a second for a large one.
+    `elsewhere` is entered for work that releases the interpreter lock.
+    """
 
     def __init__(
         self,
@@ -70,11 +72,11 @@ class PromptTokens:
 
     @property
     def digest(self) -> str:
-        """Of the engine's facts."""
+        """The digest of the engine's facts."""
         return self._facts.digest
 
     def token_ids(self, path: str, fields: Mapping[str, Any]) -> list[list[int]] | None:
-        """One list of ids for each prompt of the request; None when they cannot be known here.
+        """Return one list of ids for each prompt of the request; None if they are unknown.
 
         `fields` is the parsed body. Takes about 2 ms for 1,000 tokens; never raises.
         """
@@ -86,10 +88,10 @@ class PromptTokens:
         fields: Mapping[str, Any],
         take: Callable[[PromptPieces | list[int]], Result],
     ) -> list[Result] | None:
-        """What `take` gives for each prompt; None when its tokens cannot be known here.
+        """Return the result of `take` for each prompt; None if its tokens are unknown.
 
-        A prompt comes in pieces, of which not one is encoded yet, or as the ids that it is. Raises
-        nothing, whatever `take` does.
+        A prompt is passed in pieces that are not encoded yet, or as its ids. Raises nothing,
+        regardless of `take`.
         """
 
         def taken(asked: _Asked) -> list[Result]:
@@ -107,10 +109,10 @@ class PromptTokens:
             return made_of(asked(fields))
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # a panic of the Rust tokenizer is no Exception
-            # by its type alone: a message may quote the prompt
+        except BaseException as error:  # a panic of the Rust tokenizer is not an Exception
+            # only by its type, because a message may quote the prompt
             why = str(error) if isinstance(error, Unknowable) else type(error).__name__
-            logger.debug("%s: the prompt's tokens are not known here: %s", path, why)
+            logger.debug("%s: the prompt's tokens are unknown here: %s", path, why)
             return None
 
     def _encoded(self, asked: _Asked) -> list[list[int]]:
@@ -150,7 +152,7 @@ class PromptTokens:
     def _response(self, fields: Mapping[str, Any]) -> _Asked:
         asked = mapping_of(fields, "chat_template_kwargs")
         if any(value in (None, "auto") for value in asked.values()):
-            # vLLM merges these twice here, and what they mean depends on how
+            # vLLM merges these twice here, and the result depends on how
             raise Unknowable("an unset chat_template_kwarg")
         continued = responses.continues_last_message(fields)
         text = self._rendered(
@@ -201,7 +203,7 @@ class PromptTokens:
             raise Unknowable("more messages than tokens")
         template, content_format = chosen
         conversation = conversation_of(messages, content_format, template.knows_developers)
-        # before it is rendered: a template may take seconds for megabytes
+        # before the prompt is rendered: a template may take seconds for megabytes
         self._tokenizer.check_length(sum(len(str(of.get("content") or "")) for of in conversation))
         if not continue_final_message:
             return template.render(conversation, tools, documents, add_generation_prompt, kwargs)
@@ -218,7 +220,7 @@ class PromptTokens:
         return Cut(self._longest_cut(max_output_tokens) if length == -1 else length, side)
 
     def _longest_cut(self, max_output_tokens: int) -> int:
-        """As much as leaves room for a token of output."""
+        """Return the most prompt tokens that leave room for one output token."""
         return self._facts.max_model_len - (1 if max_output_tokens else 0)
 
 
@@ -227,7 +229,7 @@ def _compiled(template: ChatTemplate | None, facts: RendererFacts) -> tuple[Temp
         return None
     try:
         return Template(template.text, facts.special_tokens), template.content_format
-    except Exception as error:  # whatever it is, the engine meets it too; completions go on
+    except Exception as error:  # any error: the engine has the same; completions still work
         logger.warning("a chat template of an engine does not compile: %s", type(error).__name__)
         return None
 

@@ -1,6 +1,6 @@
-"""Five Grafana dashboards, made from code and from the SLO file; the same text each time.
+"""Five Grafana dashboards, generated from code and the SLO file; the same text each time.
 
-Fleet SLO, Routing, Capacity, Engine and Tenants: docs/grafana.md says what each is for.
+Fleet SLO, Routing, Capacity, Engine and Tenants: docs/grafana.md describes each.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _LABEL_VALUES = re.compile(r"label_values\((?P<metric>.+), \w+\)")
 
 
 def render(slo: SloFile) -> dict[str, str]:
-    """The dashboards as JSON text, by file name."""
+    """Return the dashboards as JSON text, by file name."""
     rendered = {}
     for module in _MODULES:
         built = module.dashboard(slo).build()
-        # Grafana would number them by itself, and a dashboard saved there would differ from ours.
+        # Grafana would number the panels, and a saved dashboard would differ from the rendered one.
         for number, panel in enumerate(built.panels or [], start=1):
             panel.id_val = number
         name = module.__name__.rpartition(".")[2].replace("_", "-")
@@ -31,8 +31,10 @@ def render(slo: SloFile) -> dict[str, str]:
 
 
 def expressions(dashboard: dict[str, Any]) -> list[tuple[str, str]]:
-    """Everything that a dashboard asks Prometheus: the panel's title, and the expression. The
-    query of a variable stands for the metric whose labels it lists."""
+    """Return every query of a dashboard: the panel's title, and the expression.
+
+    The query of a variable is represented by the metric whose labels it lists.
+    """
     of_panels = [
         (panel["title"], target["expr"])
         for panel in dashboard["panels"]

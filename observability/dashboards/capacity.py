@@ -1,4 +1,4 @@
-"""Capacity: is there room for what comes, and how soon would there be more?"""
+"""Capacity: is there room for the load, and how soon is there more?"""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from observability.dashboards.queries import (
 from observability.slo import SloFile
 
 _EXPLANATION = """\
-**Room, and how soon there is more.** Requests without a first token are the queue. The \
-autoscaler compares what arrives with a forecast for the time that a new replica needs to start, \
-and says how many replicas there should be; warm ones are started already and take traffic at \
-once. When the objective cannot be held, admission lets batch requests wait, overflows to another \
-pool or endpoint, or refuses (429).
+**Free capacity, and how soon there is more.** Requests without a first token are the queue. The \
+autoscaler compares arrivals with a forecast for the time at which a new replica could serve, and \
+sets the number of replicas. Warm ones have started already and take traffic at once. If the pool \
+cannot meet its objective, admission queues batch requests, overflows to another pool, or rejects \
+(429).
 
 **Good:** the queue is short and young, active replicas follow demand, GPUs are busy but not \
-full. **Next:** the queue grows although replicas are there: *Routing* (one replica only?) and \
-*Engine* (preemptions?). Refusals hit one customer: *Tenants*."""
+full. **Next:** the queue grows although replicas are active: *Routing* (one replica only?) and \
+*Engine* (preemptions?). Rejections affect one tenant: *Tenants*."""
 
 _QUEUE = "AntefixQueueDeep"
 _NO_AUTOSCALING = "no autoscaling"
@@ -73,7 +73,7 @@ def _at_a_glance(slo: SloFile) -> Row:
             ),
             number(
                 "Oldest in queue",
-                "Age of the request that has waited longest for its first token.",
+                "Age of the oldest request without a first token.",
                 highest("antefix_queue_oldest_seconds"),
                 "s",
                 steps=rising(5, 30),
@@ -87,20 +87,20 @@ def _at_a_glance(slo: SloFile) -> Row:
             ),
             number(
                 "Target",
-                "Replicas that there should be, warm ones included.",
+                "Target number of replicas, including warm ones.",
                 f"sum({highest('antefix_target_replicas', 'pool')})",
                 "none",
             ),
             number(
                 "Refused",
-                "Share of requests that admission turned away with a 429.",
+                "Share of requests that admission rejected with 429.",
                 portion("antefix_admissions_total", "", 'verdict="reject"'),
                 "percentunit",
                 steps=rising(0.001, 0.05),
             ),
             number(
                 "Overflowing",
-                "Highest share of a pool's requests that went elsewhere in the last minute.",
+                "Highest share of a pool's requests that overflowed in the last minute.",
                 f"{highest('antefix_overflow_share_ratio')} or vector(0)",
                 "percentunit",
                 steps=rising(0.01, 0.2),
@@ -117,35 +117,35 @@ def _queue(slo: SloFile) -> Row:
             graph(
                 "Queue depth",
                 "Requests without a first token, in gateways and engines. The lines are the "
-                "levels at which a ticket is written and somebody is paged.",
+                "levels of the ticket and of the page.",
                 [(added("antefix_queue_requests", "pool"), "{{pool}}")],
                 "none",
                 steps=steps(slo, _QUEUE),
             ),
             graph(
                 "Oldest in queue",
-                "A deep queue that is young moves; one that ages does not.",
+                "A deep queue of young requests moves. A queue that ages is stuck.",
                 [(highest("antefix_queue_oldest_seconds", "pool"), "{{pool}}")],
                 "s",
                 steps=rising(5, 30),
             ),
             graph(
                 "Batch requests waiting",
-                "Batch requests wait in gateways so that interactive ones need not.",
+                "Batch requests queue in gateways, so that interactive ones do not have to.",
                 [(or_none(batch, "pool"), "{{pool}}")],
                 "none",
             ),
             graph(
                 "Oldest batch request",
-                "How long the batch request has waited that is next. Growing without end: there "
-                "is never room for batch work.",
+                "Waiting time of the next batch request. If it grows without end, there is never "
+                "capacity for batch requests.",
                 [(_highest_or("antefix_batch_oldest_wait_seconds"), "{{pool}}")],
                 "s",
                 span=12,
             ),
             graph(
                 "Waiting and running at replicas",
-                "Requests without and with a first token, as the replicas tell.",
+                "Requests without and with a first token, as replicas report them.",
                 [
                     (added("antefix_replica_waiting_requests", "pool"), "waiting {{pool}}"),
                     (added("antefix_replica_running_requests", "pool"), "running {{pool}}"),
@@ -167,8 +167,8 @@ def _replicas() -> Row:
         [
             graph(
                 "Demand, target and active",
-                "Demand: what the autoscaler wants to take traffic. Target: what Ray Serve is "
-                "asked for, warm ones included. Active: what takes traffic.",
+                "Demand: active replicas that the autoscaler wants. Target: replicas requested "
+                "from Ray Serve, including warm ones. Active: replicas that take traffic.",
                 [
                     (demand, "demand {{pool}}"),
                     (highest("antefix_target_replicas", "pool"), "target {{pool}}"),
@@ -178,24 +178,24 @@ def _replicas() -> Row:
             ),
             graph(
                 "Replicas by state",
-                "Warm ones hold the model and wait; asleep ones gave up their memory; starting "
-                "for long: see the startup time.",
+                "Warm ones have loaded the model and wait. Asleep ones have released their "
+                "memory. Starting for long: see the startup time.",
                 [(highest("antefix_replicas", "pool, state"), "{{state}} {{pool}}")],
                 "none",
                 stack=StackingMode.NORMAL,
             ),
             graph(
                 "Forecast against arrivals",
-                "Requests per second: what arrives, and what was forecast for now plus the time "
-                "that a replica needs to start. The forecast should lead the arrivals.",
+                "Requests per second: arrivals, and the forecast for the time at which a new "
+                "replica could serve. The forecast should lead the arrivals.",
                 [(arrivals, "arrivals {{pool}}"), (forecast, "forecast {{pool}}")],
                 "reqps",
                 dashed="/^forecast/",
             ),
             graph(
                 "Startup time",
-                "From the start of a replica's process until it is ready. The forecast has to "
-                "look this far ahead.",
+                "Time from the start of a replica's process until it is ready. The forecast looks "
+                "this far ahead.",
                 [(startup, "{{pool}} {{replica}}")],
                 "s",
                 span=24,
@@ -215,14 +215,13 @@ def _warm_pool() -> Row:
         [
             graph(
                 "Warm replicas idle",
-                "Mean number of warm replicas that waited for work: what readiness costs.",
+                "Mean number of idle warm replicas: the cost of readiness.",
                 [(or_none(idle, "pool", "no warm replicas"), "{{pool}}")],
                 "none",
             ),
             graph(
                 "Promotions",
-                "Warm replicas that were given traffic at once because the objective was at "
-                "stake, per second.",
+                "Warm replicas promoted to meet the objective, per second.",
                 [(or_none(promotions, "pool", _NO_PROMOTION), "{{pool}}")],
                 "ops",
             ),
@@ -243,14 +242,15 @@ def _admission() -> Row:
         [
             graph(
                 "Admissions by verdict",
-                "admit: at once; wait: batch, later; overflow: elsewhere; reject: 429.",
+                "admit: at once; wait: queued, then admitted; overflow: to another pool; reject: "
+                "429.",
                 [(rate("antefix_admissions_total", by), legend)],
                 "reqps",
                 stack=StackingMode.NORMAL,
             ),
             graph(
                 "Outage",
-                "1 while no replica of a pool is up that should have one.",
+                "1 while a pool that should have a replica has none.",
                 [(highest("antefix_outage", "pool"), "{{pool}}")],
                 "none",
                 steps=rising(0.5, 1),
@@ -258,21 +258,22 @@ def _admission() -> Row:
             ),
             graph(
                 "Admissions in an outage",
-                "admit and wait: for a start in time; overflow: whatever the share; reject: 503.",
+                "admit and wait: for a start in time; overflow: regardless of the share; reject: "
+                "503.",
                 [(rate("antefix_outage_admissions_total", by), legend)],
                 "reqps",
                 stack=StackingMode.NORMAL,
             ),
             graph(
                 "Overflow open",
-                "1 while requests overflow because the objective cannot be held here.",
+                "1 while requests overflow because this pool cannot meet the objective.",
                 [(_highest_or("antefix_overflow_open", _NO_OVERFLOW), "{{pool}}")],
                 "none",
                 top=1,
             ),
             graph(
                 "Overflow share",
-                "Share of the last minute's requests that went elsewhere.",
+                "Share of the last minute's requests that overflowed.",
                 [(_highest_or("antefix_overflow_share_ratio", _NO_OVERFLOW), "{{pool}}")],
                 "percentunit",
                 steps=rising(0.01, 0.2),
@@ -290,8 +291,8 @@ def _gpus(slo: SloFile) -> Row:
         [
             graph(
                 "GPU utilisation",
-                "Share of time in which the GPU computed. Green is wanted: below it the GPU is "
-                "paid for in vain, above it there is no room for a peak.",
+                "Share of time in which the GPU computed. Green is the target. Below it the GPU "
+                "is underused, above it there is no capacity for a peak.",
                 [(highest("DCGM_FI_DEV_GPU_UTIL", by, ""), legend)],
                 "percent",
                 span=6,
@@ -300,8 +301,8 @@ def _gpus(slo: SloFile) -> Row:
             ),
             graph(
                 "GPU memory",
-                "Share of the GPU's memory in use. vLLM takes its part when it starts, so this is "
-                "level; near 100 % the next allocation may fail.",
+                "Share of the GPU's memory in use. vLLM allocates its part at its start, so this "
+                "is level. Near 100 % the next allocation may fail.",
                 [(f"100 * {used} / ({used} + {free})", legend)],
                 "percent",
                 span=6,
@@ -310,15 +311,15 @@ def _gpus(slo: SloFile) -> Row:
             ),
             graph(
                 "GPU power",
-                "Power draw. Falls with the work; low at high utilisation means that the GPU "
-                "waits for memory.",
+                "Power draw. It follows the load. Low power at high utilisation means that the "
+                "GPU waits for memory.",
                 [(highest("DCGM_FI_DEV_POWER_USAGE", by, ""), legend)],
                 "watt",
                 span=6,
             ),
             graph(
                 "GPU temperature",
-                "Hot GPUs slow down by themselves; where depends on the model.",
+                "Hot GPUs throttle themselves, at a temperature that depends on the model.",
                 [(highest("DCGM_FI_DEV_GPU_TEMP", by, ""), legend)],
                 "celsius",
                 span=6,
@@ -329,7 +330,7 @@ def _gpus(slo: SloFile) -> Row:
 
 
 def _highest_or(gauge: str, words: str = "none") -> str:
-    """The highest of a gauge in each pool, or one zero with `words` for a pool."""
+    """Return the highest value of a gauge per pool, or one zero with `words` as its pool."""
     return or_none(highest(gauge, "pool"), "pool", words)
 
 

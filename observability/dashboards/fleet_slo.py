@@ -1,4 +1,4 @@
-"""Fleet SLO: does the fleet keep its promises, and how fast is it using up what may go wrong?"""
+"""Fleet SLO: does the fleet meet its objectives, and how fast does it use its error budgets?"""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from observability.dashboards.queries import (
 from observability.slo import SloFile
 
 _EXPLANATION = """\
-**What each pool promises, and whether it keeps it.** An objective is a share of requests that \
-must be good over 30 days; what is left of the rest is its *error budget*. The *burn rate* says \
-how fast that is used up: at 1 it lasts exactly the 30 days, at 14.4 two per cent of it are gone \
-in an hour.
+**The objectives of each pool, and whether it meets them.** An objective is a share of requests \
+that must be good over 30 days. The remaining share is its *error budget*. The *burn rate* is the \
+speed at which requests use it: at 1 it lasts exactly the 30 days, at 14.4 an hour uses two per \
+cent of it.
 
 **Good:** every budget is above a quarter, burn rates are below 1, no alert fires. **Next:** TTFT \
-is bad: *Capacity* (is there a queue?), then *Routing* (are prompts computed again?). TPOT is \
-bad: *Engine*. One customer only: *Tenants*."""
+is bad: *Capacity* (is there a queue?), then *Routing* (are prompts recomputed?). TPOT is \
+bad: *Engine*. One tenant only: *Tenants*."""
 
 _BUDGET = falling(0, 0.25)
 _BURN = burn_steps()
@@ -65,8 +65,8 @@ def _at_a_glance(slo: SloFile) -> Row:
         [
             number(
                 "Worst budget left",
-                "The smallest error budget that any objective of these pools has left of "
-                "its 30 days. Below 0 the objective is missed.",
+                "The smallest error budget left over 30 days, of all objectives of these pools. "
+                "Below 0 the objective is missed.",
                 f"min(slo:period_error_budget_remaining:ratio{{{POOL}}})",
                 "percentunit",
                 steps=_BUDGET,
@@ -80,27 +80,27 @@ def _at_a_glance(slo: SloFile) -> Row:
             ),
             number(
                 "Alerts firing",
-                "Alerts of these pools, and those of the fleet as a whole.",
+                "Alerts of these pools, and of the whole fleet.",
                 f"count(ALERTS{{{_FIRING}}}) or vector(0)",
                 "none",
                 steps=_BAD_FROM_ONE,
             ),
             number(
                 "Requests",
-                "Requests that ended, whatever became of them.",
+                "Ended requests of all outcomes.",
                 rate("antefix_requests_total"),
                 "reqps",
             ),
             number(
                 "Failed",
-                "Share of requests that failed or ran out of time. Limits: slo.yaml.",
+                "Share of requests that failed or hit their deadline. Limits: slo.yaml.",
                 portion("antefix_requests_total", "", _FAILED),
                 "percentunit",
                 steps=steps(slo, "AntefixErrorRateHigh"),
             ),
             number(
                 "Goodput",
-                "Share of requests that were served within all objectives of their class.",
+                "Share of requests that met all objectives of their class.",
                 portion(_EVENTS, "", 'result="good"', f'{POOL}, objective="goodput"'),
                 "percentunit",
                 steps=falling(0.9, 0.95),
@@ -118,8 +118,8 @@ def _objectives() -> Row:
         [
             figures(
                 "State of each objective",
-                "Per objective and pool: what is promised, what was kept over 30 days, how "
-                "much of the error budget is left and how fast it burns.",
+                "Per objective and pool: the target, the value over 30 days, the error budget "
+                "left, and its burn rate.",
                 ["slo", "pool"],
                 [
                     Column("promised", highest("slo:objective:ratio", _BY_SLO), "percentunit"),
@@ -131,8 +131,8 @@ def _objectives() -> Row:
             ),
             graph(
                 "Error budget left",
-                "Falls when requests miss the objective, recovers as those leave the 30 "
-                "days. Level or rising is good; below 0 the promise is broken.",
+                "It falls when requests miss the objective, and recovers as they leave the 30 "
+                "days. Level or rising is good. Below 0 the objective is missed.",
                 [(_BUDGET_LEFT, _SLO_LEGEND)],
                 "percentunit",
                 span=12,
@@ -140,8 +140,8 @@ def _objectives() -> Row:
             ),
             graph(
                 "Burn rate, by the hour",
-                "1 uses the budget up in exactly 30 days. An alert that pages begins at "
-                "14.4 over an hour and at 6 over six hours.",
+                "1 uses the budget up in exactly 30 days. Pages start at 14.4 over an hour and at "
+                "6 over six hours.",
                 [(_burn("1h"), f"{_SLO_LEGEND} 1 h"), (_burn("6h"), f"{_SLO_LEGEND} 6 h")],
                 "none",
                 span=12,
@@ -164,15 +164,15 @@ def _latency() -> Row:
         [
             graph(
                 "Time to first token",
-                "From a request's arrival at the gateway. p50 and p99 should stay below "
-                "the dashed lines, which are the pool's objectives.",
+                "Time from a request's arrival at the gateway to its first token. p50 and p99 "
+                "should stay below the dashed lines, which are the pool's objectives.",
                 [*median_and_tail("antefix_ttft_seconds", by), ttft_objective],
                 "s",
                 dashed="/^objective/",
             ),
             graph(
                 "Time per output token",
-                "Mean time between the tokens of a request, after its first. Rises when "
+                "Mean time between the tokens of a request, after its first. It rises when "
                 "batches are large or prompts interrupt decoding.",
                 [*median_and_tail("antefix_tpot_seconds", by), tpot_objective],
                 "s",
@@ -180,30 +180,31 @@ def _latency() -> Row:
             ),
             graph(
                 "End to end",
-                "From arrival to the last byte, streamed or not. Depends on how long the answers "
-                "are: compare it with itself, or with the pool's `e2e_s` (dashed) where it is set.",
+                "Time from arrival to the last byte, streamed or not. It depends on the length of "
+                "answers: compare it with its past, or with the pool's `e2e_s` (dashed) where it "
+                "is set.",
                 [*median_and_tail("antefix_request_duration_seconds", by), e2e_objective],
                 "s",
                 dashed="/^objective/",
             ),
             graph(
                 "Gaps between tokens",
-                "Time between the pieces of a stream as the client gets them: what a "
-                "reader sees as stutter.",
+                "Time between the chunks of a stream as the client receives them. Readers see it "
+                "as stutter.",
                 median_and_tail("antefix_inter_token_latency_seconds", "pool"),
                 "s",
             ),
             graph(
                 "Share within objective",
-                "Of the last minutes' requests, how many kept each objective. 1 is good.",
+                "Share of the last minutes' requests that met each objective. 1 is good.",
                 [(within, "{{objective}} {{pool}}")],
                 "percentunit",
                 top=1,
             ),
             graph(
                 "Goodput",
-                "Requests per second that were served within all objectives of their "
-                "class, against all that counted. The gap is work without worth.",
+                "Requests per second that met all objectives of their class, against all requests "
+                "that count. The gap is wasted work.",
                 [(_goodput("good"), "good {{pool}}"), (_goodput("good|bad"), "all {{pool}}")],
                 "reqps",
             ),
@@ -221,8 +222,8 @@ def _traffic(slo: SloFile) -> Row:
         [
             graph(
                 "Requests by outcome",
-                "ok and cancelled are fine; rejected means no room (429); deadline and "
-                "failed cost the availability budget.",
+                "ok and cancelled are fine. rejected means no capacity (429). deadline and failed "
+                "use the availability budget.",
                 [(rate("antefix_requests_total", "outcome"), "{{outcome}}")],
                 "reqps",
                 stack=StackingMode.NORMAL,
@@ -238,30 +239,30 @@ def _traffic(slo: SloFile) -> Row:
             ),
             graph(
                 "Failed share",
-                "Share of requests that failed or ran out of time. Limits: slo.yaml.",
+                "Share of requests that failed or hit their deadline. Limits: slo.yaml.",
                 [(portion("antefix_requests_total", "pool", _FAILED), "{{pool}}")],
                 "percentunit",
                 steps=steps(slo, "AntefixErrorRateHigh"),
             ),
             graph(
                 "Errors by kind",
-                "Error answers by the code that the client got. Those before a pool was "
-                "known (a wrong key, an unknown model) count for every pool.",
+                "Error responses by code. Those before the pool was known (a wrong key, an "
+                "unknown model) count for every pool.",
                 [(or_none(errors, "kind"), "{{kind}}")],
                 "reqps",
                 stack=StackingMode.NORMAL,
             ),
             graph(
                 "Refused (429)",
-                "Requests turned away because they could not have been served in time. "
-                "Some at peaks is sound; always some means too few replicas.",
+                "Requests rejected because they could not have been served in time. Some at peaks "
+                "is normal. A constant rate means too few replicas.",
                 [(or_none(refused, "pool"), "{{pool}} {{priority}}")],
                 "reqps",
             ),
             figures(
                 "Alerts firing",
-                "Every alert that fires for these pools or for the whole fleet. One row "
-                "called none is the wanted state.",
+                "Every alert that fires for these pools or for the whole fleet. One row called "
+                "none is the target state.",
                 ["alertname", "severity", "pool"],
                 [Column("firing", or_none(firing, "alertname"), "none", _BAD_FROM_ONE)],
                 span=8,

@@ -1,7 +1,7 @@
 """The colours of a panel, from the levels and burn rates of the SLO file.
 
-So a panel turns orange where a ticket is written and red where somebody is paged, also in a
-fleet that has other levels than ours, or lacks one.
+A panel turns orange at the level of a ticket and red at that of a page. This also works for a fleet
+with custom levels, or without one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from observability.slo import BURNS, Level, SloFile
 
 
 def steps(slo: SloFile, name: str) -> tuple[Step, ...]:
-    """Of the level called `name`; yellow is what is neither wanted nor worth a ticket."""
+    """Return the steps of the level called `name`; yellow is outside the target, but below a
+    ticket."""
     level = slo.level(name)
     if level is None:
         return FINE
@@ -28,7 +29,8 @@ def steps(slo: SloFile, name: str) -> tuple[Step, ...]:
 
 
 def burn_steps() -> tuple[Step, ...]:
-    """Yellow from where a budget does not last its period, then where the alerts page."""
+    """Return yellow from the rate at which a budget does not last its period, then the alerts'
+    rates."""
     fast, slow = BURNS["page"]
     return ((None, GREEN), (BURNS["ticket"][-1][0], YELLOW), (slow[0], ORANGE), (fast[0], RED))
 

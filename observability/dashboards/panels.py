@@ -1,7 +1,7 @@
-"""What the five dashboards have in common: panels, variables, links.
+"""Panels, variables and links of the five dashboards.
 
-Nothing here has a UID of its own, so that a dashboard can be pushed to any Grafana: the data
-source is a variable, and dashboards find each other by their tag.
+Nothing here has a fixed UID, so that a dashboard can be pushed to any Grafana: the data source is a
+variable, and dashboards link to each other by their tag.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOKENS_PER_S = "si:tok/s"
 GREEN, YELLOW, ORANGE, RED = "green", "yellow", "orange", "red"
 
 AnyPanel = Builder[model.Panel]
-# A value from which on a colour holds, lowest first; None: from the bottom.
+# The lowest value of each colour, lowest first; None: no lower limit.
 Step = tuple[float | None, str]
 FINE: tuple[Step, ...] = ((None, GREEN),)
 
@@ -45,12 +45,12 @@ class Row:
 
 
 def rising(warn: float, bad: float) -> tuple[Step, ...]:
-    """Good is low."""
+    """Return steps for values of which low is good."""
     return ((None, GREEN), (warn, ORANGE), (bad, RED))
 
 
 def falling(bad: float, warn: float) -> tuple[Step, ...]:
-    """Good is high."""
+    """Return steps for values of which high is good."""
     return ((None, RED), (bad, ORANGE), (warn, GREEN))
 
 
@@ -66,7 +66,8 @@ def graph(
     top: float | None = None,
     dashed: str | None = None,
 ) -> AnyPanel:
-    """Series over time. `dashed`: which series are limits rather than measurements, a regex."""
+    """Return series over time. `dashed`: a regex of series that are limits rather than
+    measurements."""
     panel = (
         timeseries.Panel()
         .title(title)
@@ -116,7 +117,7 @@ def number(
     steps: Sequence[Step] = FINE,
     words: dict[str, tuple[str, str]] | None = None,
 ) -> AnyPanel:
-    """One figure with its recent course. `words`: what to show for a value: (text, colour)."""
+    """Return one figure with its recent course. `words`: text and colour to show for a value."""
     panel = (
         stat.Panel()
         .title(title)
@@ -143,7 +144,7 @@ def number(
 def bars(
     title: str, description: str, queries: Sequence[Query], unit: str, *, span: int = 8
 ) -> AnyPanel:
-    """One bar a series, of the dashboard's whole time range."""
+    """Return one bar per series, over the dashboard's whole time range."""
     panel = (
         bargauge.Panel()
         .title(title)
@@ -181,7 +182,7 @@ def figures(
     span: int = 24,
     height: int = 8,
 ) -> AnyPanel:
-    """A table with one row per combination of `labels`, at the end of the time range."""
+    """Return a table with one row per combination of `labels`, at the end of the time range."""
     panel = (
         table.Panel()
         .title(title)
@@ -192,7 +193,7 @@ def figures(
         .thresholds(_thresholds(FINE))
         .cell_height(shapes.TableCellHeight.SM)
     )
-    # Grafana calls the figure of query A "Value #A"; with a single query, plainly "Value".
+    # Grafana names the column of query A "Value #A"; with a single query, only "Value".
     names = {f"Value #{_letter(i)}": column.title for i, column in enumerate(columns)}
     names["Value"] = columns[0].title
     order = [*labels, *names]
@@ -223,7 +224,7 @@ def figures(
 
 
 def label_variable(name: str, metric: str, said: str) -> Builder[model.VariableModel]:
-    """Several values or all of them, of the label `name` as `metric` has it."""
+    """Return a variable with several or all values of the label `name` of `metric`."""
     return (
         build.QueryVariable(name)
         .label(name)
@@ -248,8 +249,10 @@ def board(
     runbooks: str,
     variables: Sequence[Builder[model.VariableModel]] = (),
 ) -> build.Dashboard:
-    """`explanation`: Markdown that comes first. `runbooks`: where alerts are explained; a link
-    when it is an address, a hint when it is a path of the repository.
+    """Return a dashboard. `explanation`: Markdown that comes first.
+
+    `runbooks`: the place of alerts' explanations: a link if it is a URL, a hint if it is a path of
+    the repository.
     """
     if runbooks.startswith("http"):
         where = f"[its runbook]({runbooks})"
@@ -261,8 +264,8 @@ def board(
         result = result.with_variable(variable)
     result = result.with_panel(
         text.Panel()
-        .title("What am I looking at")
-        .description("What this dashboard shows, what good looks like and where to look next.")
+        .title("About this dashboard")
+        .description("What this dashboard shows, what healthy values are, and where to look next.")
         .mode(TextMode.MARKDOWN)
         .content(note)
         .span(24)
@@ -276,7 +279,8 @@ def board(
 
 
 def _blank(title: str, description: str, runbooks: str) -> build.Dashboard:
-    """A dashboard without rows: its time range, the variables of all dashboards, and the links."""
+    """Return a dashboard without rows: its time range, the variables of all dashboards, and the
+    links."""
     result = (
         build.Dashboard(title)
         .description(description)

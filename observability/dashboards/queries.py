@@ -1,10 +1,9 @@
-"""The shapes of PromQL that the dashboards are made of.
+"""Forms of PromQL for the dashboards.
 
 A fleet has several gateways and nodes, so every query aggregates over `instance`: counters and
-histograms by sum, facts that each gateway repeats by max. Where nothing may have been counted yet,
-`or_none` draws a zero instead of an empty panel. A ratio of nothing to nothing is 0, not NaN.
-
-`by`: labels to keep, separated by commas; none: one series.
+histograms by sum, values that each gateway repeats by max. If nothing may have been counted yet,
+`or_none` draws a zero instead of an empty panel. A ratio of nothing to nothing is 0, not NaN. `by`:
+labels to keep, separated by commas; none: one series.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ Query = tuple[str, str]
 
 
 def rate(counter: str, by: str = "", matchers: str = POOL) -> str:
-    """Per second, summed over all instances."""
+    """Return a rate per second, summed over all instances."""
     return _of("sum", by, f"rate({counter}{{{matchers}}}[$__rate_interval])")
 
 
 def total(counter: str, by: str = "", matchers: str = POOL) -> str:
-    """How much was counted in the time range of the dashboard."""
+    """Return the increase in the time range of the dashboard."""
     return _of("sum", by, f"increase({counter}{{{matchers}}}[$__range])")
 
 
@@ -32,7 +31,7 @@ def quantile(q: float, histogram: str, by: str, matchers: str = POOL) -> str:
 
 
 def median_and_tail(histogram: str, by: str, matchers: str = POOL) -> list[Query]:
-    """The p50 and the p99; series are named after the labels in `by`."""
+    """Return the p50 and the p99; series are named after the labels in `by`."""
     labels = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
     return [(quantile(q, histogram, by, matchers), f"p{q * 100:.0f} {labels}") for q in (0.5, 0.99)]
 
@@ -43,22 +42,22 @@ def mean(histogram: str, by: str = "", matchers: str = POOL) -> str:
 
 
 def highest(gauge: str, by: str = "", matchers: str = POOL) -> str:
-    """Of what every gateway tells alike, or of the worst of them."""
+    """Return the maximum of a value that every gateway reports, or of the worst gateway."""
     return _of("max", by, f"{gauge}{{{matchers}}}")
 
 
 def added(gauge: str, by: str = "", matchers: str = POOL) -> str:
-    """Of what each gateway or replica tells of itself."""
+    """Return the sum of a value that each gateway or replica reports for itself."""
     return _of("sum", by, f"{gauge}{{{matchers}}}")
 
 
 def ratio(part: str, whole: str) -> str:
-    """Of two expressions with the same labels; 0 where there is no whole."""
+    """Return the ratio of two expressions with the same labels; 0 if there is no whole."""
     return f"{part} / clamp_min({whole}, 1e-9)"
 
 
 def portion(counter: str, by: str, chosen: str, matchers: str = POOL) -> str:
-    """Which share of a counter the series with `chosen` have: 0 where there are none yet."""
+    """Return the share of a counter in the series with `chosen`; 0 if there are none yet."""
     return portion_of(rate(counter, by, f"{matchers}, {chosen}"), rate(counter, by, matchers))
 
 
@@ -67,7 +66,7 @@ def portion_of(part: str, whole: str) -> str:
 
 
 def or_none(expr: str, label: str, words: str = "none") -> str:
-    """`expr`, or one zero whose `label` says in words why there is nothing."""
+    """Return `expr`, or one zero whose `label` explains why it is empty."""
     return f'{expr} or on() label_replace(vector(0), "{label}", "{words}", "", "")'
 
 

@@ -1,4 +1,5 @@
-"""Routing: do requests go where their prompt is cached already, and what does it cost if not?"""
+"""Routing: do requests go to replicas that have cached their prompt, and what does it cost if
+not?"""
 
 from __future__ import annotations
 
@@ -32,11 +33,11 @@ from observability.dashboards.queries import (
 from observability.slo import SloFile
 
 _EXPLANATION = """\
-**Where requests go, and why.** A gateway predicts for each replica when the first token would \
-come: from its queue, its speed and the part of the prompt that it holds in its cache. \
-*Predicted* is what the index said was cached, *confirmed* what the engine found. What was not \
-taken from a cache is *new* (no replica held it) or lost, by cause: *routing* (another replica \
-held it), *index* (a replica held it and the index did not know), *engine* (evicted on the way).
+**Where requests go, and why.** A gateway predicts each replica's time to first token, from its \
+queue, its speed and the cached part of the prompt. *Predicted* tokens are those cached \
+by the index, *confirmed* those found by the engine. Other prompt tokens are *new* (no replica \
+had them) or lost, by cause: *routing* (another replica had them), *index* (a replica had them, \
+but not the index), *engine* (evicted in between).
 
 **Good:** confirmed follows predicted closely, little is lost, the breaker is closed, \
 no replica has several times the work of the others. **Next:** engine losses grow: *Engine* (is \
@@ -68,14 +69,14 @@ def _at_a_glance(slo: SloFile) -> Row:
         [
             number(
                 "Hit rate",
-                "Share of prompt tokens that engines took from their caches. What can be "
-                "reached depends on the traffic: compare with predicted.",
+                "Share of prompt tokens that engines took from their caches. The possible share "
+                "depends on the traffic: compare it with predicted.",
                 _hit_rate("confirmed", ""),
                 "percentunit",
             ),
             number(
                 "Lost by routing",
-                "Share of prompt tokens that another replica held. Some is right, where "
+                "Share of prompt tokens that another replica had cached. Some loss is right, if "
                 "that replica was busy.",
                 portion_of(
                     rate("antefix_reuse_loss_tokens_total", "", f'{POOL}, cause="routing"'),
@@ -94,23 +95,23 @@ def _at_a_glance(slo: SloFile) -> Row:
             ),
             number(
                 "Index",
-                "Open: Redis did not answer in time, so requests are placed by load alone. "
-                "They are still served.",
+                "Open: Redis did not answer in time, so requests are placed by load only. They "
+                "are still served.",
                 highest("antefix_index_breaker_open"),
                 "none",
                 words={"0": ("in use", GREEN), "1": ("breaker open", RED)},
             ),
             number(
                 "Publisher lag",
-                "Age of the oldest change of any engine's cache that the index does not hold yet.",
+                "Age of the oldest change of any engine's cache that is not in the index yet.",
                 highest("antefix_publisher_lag_seconds"),
                 "s",
                 steps=steps(slo, "AntefixPublisherBehind"),
             ),
             number(
                 "Imbalance",
-                "Prompt tokens of the busiest replica over the mean of its pool: 1 is "
-                "even. High is right only while TTFT is good.",
+                "Prompt tokens of the busiest replica over the mean of its pool: 1 is even. A "
+                "high value is fine only while TTFT is good.",
                 f"max({_imbalance()})",
                 "none",
                 steps=rising(2, 4),
@@ -125,8 +126,8 @@ def _reuse() -> Row:
         [
             graph(
                 "Hit rate, predicted and confirmed",
-                "Shares of prompt tokens. Confirmed well below predicted: engines evict "
-                "what the index still has.",
+                "Shares of prompt tokens. Confirmed well below predicted: engines evict blocks "
+                "that the index still lists.",
                 [
                     (_hit_rate("predicted"), "predicted {{pool}}"),
                     (_hit_rate("confirmed"), "confirmed {{pool}}"),
@@ -136,8 +137,8 @@ def _reuse() -> Row:
             ),
             graph(
                 "New, or lost to what",
-                "Prompt tokens that had to be computed. Nothing is lost of new ones, which no "
-                "replica held; routing, index and engine are causes of losses.",
+                "Prompt tokens that had to be computed. New ones, which no replica had, are not a "
+                "loss. routing, index and engine are causes of losses.",
                 [
                     (rate("antefix_new_prompt_tokens_total", ""), "new"),
                     (
@@ -150,7 +151,7 @@ def _reuse() -> Row:
             ),
             graph(
                 "Placements",
-                "Decisions by policy, and by what they knew: index, or load alone.",
+                "Decisions by policy and by signal: index, or load only.",
                 [
                     (
                         rate("antefix_placements_total", "pool, policy, signal"),
@@ -173,8 +174,8 @@ def _index(slo: SloFile) -> Row:
         [
             graph(
                 "Lookup time",
-                "Of one prompt in the prefix index, in Redis. A lookup has a budget of "
-                "few milliseconds; then the request goes by load.",
+                "Time of a prompt's lookup in the prefix index, in Redis. After a budget of a few "
+                "milliseconds the request is placed by load.",
                 [
                     (or_none(f"{expr} >= 0", "pool", "no lookups"), legend)
                     for expr, legend in median_and_tail("antefix_index_lookup_seconds", "pool")
@@ -191,8 +192,8 @@ def _index(slo: SloFile) -> Row:
             ),
             graph(
                 "Publisher lag",
-                "Age of the oldest change of a replica's cache that Redis has not "
-                "acknowledged. Grows when Redis is slow or gone.",
+                "Age of the oldest change of a replica's cache that Redis has not acknowledged. "
+                "It grows when Redis is slow or unavailable.",
                 [(lag, "{{pool}} {{replica}}")],
                 "s",
                 steps=steps(slo, "AntefixPublisherBehind"),
@@ -208,8 +209,8 @@ def _index(slo: SloFile) -> Row:
             ),
             graph(
                 "Replicas in step with the index",
-                "How many replicas have all that they hold in the index, of all that "
-                "publish. The two should be the same.",
+                "Replicas whose whole cache is in the index, of all that publish. The two numbers "
+                "should be equal.",
                 [
                     (added("antefix_publisher_synced", "pool"), "in step {{pool}}"),
                     (publishing, "all {{pool}}"),
@@ -230,8 +231,8 @@ def _predictions(slo: SloFile) -> Row:
         [
             graph(
                 "TTFT, predicted and observed",
-                "Medians, from placement to first token. Apart from each other for long: "
-                "placement and admission decide on wrong figures.",
+                "Medians, from placement to first token. If they differ for long, placement and "
+                "admission use wrong figures.",
                 [
                     (quantile(0.5, _PREDICTED, "pool"), "predicted {{pool}}"),
                     (quantile(0.5, _PHASES, "pool", _ENGINE), "observed {{pool}}"),
@@ -240,7 +241,7 @@ def _predictions(slo: SloFile) -> Row:
             ),
             graph(
                 "Mean TTFT, predicted and observed",
-                "Means show rare, long mistakes that medians hide.",
+                "Means show rare, large errors that medians hide.",
                 [
                     (mean(_PREDICTED, "pool"), "predicted {{pool}}"),
                     (mean(_PHASES, "pool", _ENGINE), "observed {{pool}}"),
@@ -256,8 +257,8 @@ def _predictions(slo: SloFile) -> Row:
             ),
             graph(
                 "Agreement with the shadow policy",
-                "Share of decisions that the shadow policy would have made too. It decides "
-                "nothing: it is compared.",
+                "Share of decisions that the shadow policy would have made too. It is only "
+                "compared, and decides nothing.",
                 [(or_none(agreement, "policy", _SHADOW_OFF), "{{pool}} {{policy}}")],
                 "percentunit",
                 span=12,
@@ -265,16 +266,16 @@ def _predictions(slo: SloFile) -> Row:
             ),
             graph(
                 "Regret against the shadow policy",
-                "How much sooner, per decision, the shadow policy's choice was predicted "
-                "to be. Near zero: the policy in use is as good.",
+                "Predicted TTFT, per decision, that the shadow policy's choice would have saved. "
+                "Near zero: the policy in use is as good.",
                 [(or_none(regret, "policy", _SHADOW_OFF), "{{pool}} {{policy}}")],
                 "s",
                 span=12,
             ),
             graph(
                 "Where the time to first token goes",
-                "Seconds of a request, on average: engine is what is predicted; the others are the "
-                "gateway's, and upload is the client's and comes before.",
+                "Mean seconds per request. engine is predicted. The others are spent in the "
+                "gateway, except upload, which comes before and depends on the client.",
                 [(_PARTS_OF_TTFT, "{{phase}} {{pool}}")],
                 "s",
                 span=24,
@@ -289,8 +290,8 @@ def _balance() -> Row:
         [
             graph(
                 "Prompt tokens by replica",
-                "Work that each replica got. Prefix routing is uneven by nature; one "
-                "replica far above the rest is a hot prefix.",
+                "Prompt tokens that each replica received. Prefix routing is uneven by nature. "
+                "One replica far above the rest is a hot prefix.",
                 [(_REPLICA_LOAD, "{{pool}} {{replica}}")],
                 TOKENS_PER_S,
                 stack=StackingMode.NORMAL,
@@ -304,8 +305,8 @@ def _balance() -> Row:
             ),
             graph(
                 "Queued prompt tokens by replica",
-                "Prompt tokens that wait to be computed. All in one place while others "
-                "are idle: routing prefers the cache too much.",
+                "Prompt tokens that wait to be computed. All at one replica while others are "
+                "idle: routing prefers the cache too much.",
                 [
                     (
                         added("antefix_replica_queued_prefill_tokens", "pool, replica"),

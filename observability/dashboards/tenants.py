@@ -1,4 +1,4 @@
-"""Tenants: who uses how much, what does it cost, and who is having a bad time?"""
+"""Tenants: who uses how much, what does it cost, and which tenants have problems?"""
 
 from __future__ import annotations
 
@@ -31,14 +31,13 @@ from observability.dashboards.queries import (
 from observability.slo import SloFile
 
 _EXPLANATION = """\
-**Who uses the fleet.** A tenant is the name that the fleet file gives to an API key. Cost is \
-tokens times the pool's `price`, in the currency of that price; pools without a price cost \
-nothing here.
+**Use of the fleet by tenant.** API keys belong to tenants. Cost is tokens times the pool's \
+`price`, in the currency of that price. Pools without a price cost nothing here.
 
-**Good:** shares are as you expect them, errors and refusals are spread evenly, much of the \
-prompts is cached. **Next:** one tenant is refused: its limits in the fleet file, and *Capacity*. \
-One tenant's prompts are never cached: *Routing*, by its pool. One tenant's budget is used up: its \
-`limits`, and what it sends."""
+**Good:** shares are as expected, errors and rejections are spread evenly, much of the prompts is \
+cached. **Next:** one tenant is rejected: its limits in the fleet file, and *Capacity*. One \
+tenant's prompts are never cached: *Routing*, by its pool. One tenant's budget is used up: its \
+`limits`, and its requests."""
 
 _REQUESTS = "antefix_tenant_requests_total"
 _TOKENS = "antefix_tenant_tokens_total"
@@ -46,7 +45,7 @@ _COST = "antefix_tenant_cost_total"
 _NO_PRICE = "no pool has a price"
 _LIMIT, _LEFT = "antefix_budget_limit", "antefix_budget_left"
 _REFUSALS = "antefix_budget_refusals_total"
-# a budget is of all pools together
+# a budget covers all pools together
 _BUDGET, _OF_BUDGET = "tenant, model, kind", 'tenant=~"$tenant"'
 _NO_LIMIT = "no tenant has limits"
 
@@ -54,7 +53,7 @@ _NO_LIMIT = "no tenant has limits"
 def dashboard(slo: SloFile) -> build.Dashboard:
     return board(
         "Tenants",
-        "Requests, tokens, cost and errors of each tenant, and its share of the whole.",
+        "Requests, tokens, cost and errors of each tenant, and its share of the total.",
         _EXPLANATION,
         [_at_a_glance(), _use(), _shares(), _budgets(), _trouble()],
         runbooks=slo.runbook_base,
@@ -82,7 +81,7 @@ def _at_a_glance() -> Row:
             ),
             number(
                 "Requests",
-                "Requests of these tenants that ended.",
+                "Ended requests of these tenants.",
                 rate(_REQUESTS, "", TENANT),
                 "reqps",
             ),
@@ -94,20 +93,20 @@ def _at_a_glance() -> Row:
             ),
             number(
                 "Prompt tokens cached",
-                "Share of these tenants' prompt tokens that were not computed again.",
+                "Share of these tenants' prompt tokens that came from a cache.",
                 portion_of(rate(_TOKENS, "", _kind("cached")), rate(_TOKENS, "", _kind("prompt"))),
                 "percentunit",
             ),
             number(
                 "Failed",
-                "Share of these tenants' requests that failed or ran out of time.",
+                "Share of these tenants' requests that failed or hit their deadline.",
                 portion(_REQUESTS, "", 'outcome=~"failed|deadline"', TENANT),
                 "percentunit",
                 steps=rising(0.001, 0.01),
             ),
             number(
                 "Cost",
-                "In the time range of the dashboard, in the currency of the pools' prices.",
+                "Cost in the time range of the dashboard, in the currency of the pools' prices.",
                 f"{total(_COST, '', TENANT)} or vector(0)",
                 "short",
             ),
@@ -121,20 +120,20 @@ def _use() -> Row:
         [
             graph(
                 "Requests",
-                "Requests that ended, whatever became of them.",
+                "Ended requests of all outcomes.",
                 [(rate(_REQUESTS, "tenant", TENANT), "{{tenant}}")],
                 "reqps",
                 stack=StackingMode.NORMAL,
             ),
             graph(
                 "Tokens",
-                "Prompt tokens, those of them that were cached, and tokens generated.",
+                "Prompt tokens, cached prompt tokens, and generated tokens.",
                 [(rate(_TOKENS, "tenant, kind", TENANT), "{{kind}} {{tenant}}")],
                 TOKENS_PER_S,
             ),
             graph(
                 "Cost per hour",
-                "At the rate of the last minutes, in the currency of the pools' prices.",
+                "Cost at the rate of the last minutes, in the currency of the pools' prices.",
                 [
                     (
                         or_none(f"3600 * {rate(_COST, 'tenant', TENANT)}", "tenant", _NO_PRICE),
@@ -146,7 +145,7 @@ def _use() -> Row:
             ),
             figures(
                 "In this time range",
-                "Totals per tenant over the time range that the dashboard shows.",
+                "Totals per tenant over the time range of the dashboard.",
                 ["tenant"],
                 [
                     Column("requests", total(_REQUESTS, "tenant", TENANT), "short"),
@@ -168,23 +167,23 @@ def _use() -> Row:
 def _shares() -> Row:
     not_counted_twice = 'kind!="cached"'
     return Row(
-        "Shares of the whole",
+        "Shares of the total",
         [
             bars(
                 "Share of requests",
-                "Of all tenants' requests in these pools and this time range.",
+                "Share of all tenants' requests in these pools and this time range.",
                 [(_share_of_all(_REQUESTS), "{{tenant}}")],
                 "percentunit",
             ),
             bars(
                 "Share of tokens",
-                "Of all tenants' tokens, prompt and output, in this time range.",
+                "Share of all tenants' tokens, prompt and output, in this time range.",
                 [(_share_of_all(_TOKENS, f", {not_counted_twice}"), "{{tenant}}")],
                 "percentunit",
             ),
             bars(
                 "Share of cost",
-                "Of all tenants' cost in this time range.",
+                "Share of all tenants' cost in this time range.",
                 [(or_none(_share_of_all(_COST), "tenant", _NO_PRICE), "{{tenant}}")],
                 "percentunit",
             ),
@@ -199,9 +198,9 @@ def _budgets() -> Row:
         "Budgets",
         [
             graph(
-                "Left of the budget",
-                "Share of a tenant's requests or tokens of a minute that is left, as the gateway "
-                "has it that found the least. Without a model: of all models together.",
+                "Budget left",
+                "Share of a tenant's requests or tokens of a minute that is left: the lowest "
+                "value of all gateways. Without a model: of all models together.",
                 [
                     (
                         or_none(f"{left} / {limit}", "tenant", _NO_LIMIT),
@@ -214,9 +213,9 @@ def _budgets() -> Row:
                 top=1.0,
             ),
             graph(
-                "Refused for the budget",
-                "Requests turned away with a 429 because their tenant's budget had no room, by "
-                "what was used up; unknown means that Redis was away or had just begun.",
+                "Rejected by the budget",
+                "Requests rejected with 429 because their tenant's budget was exhausted, by "
+                "limit. unknown means that Redis was unavailable or had just started.",
                 [
                     (
                         or_none(rate(_REFUSALS, _BUDGET, _OF_BUDGET), "tenant", _NO_LIMIT),
@@ -229,7 +228,8 @@ def _budgets() -> Row:
             ),
             figures(
                 "Limits",
-                "What each tenant may use: requests and tokens of any minute, requests at once.",
+                "The limits of each tenant: requests and tokens of any minute, and concurrent "
+                "requests.",
                 ["tenant", "model", "kind"],
                 [
                     Column("limit", or_none(limit, "tenant", _NO_LIMIT), "short"),
@@ -251,7 +251,7 @@ def _trouble() -> Row:
         [
             graph(
                 "Failed share",
-                "Share of a tenant's requests that failed or ran out of time.",
+                "Share of a tenant's requests that failed or hit their deadline.",
                 [
                     (
                         portion(_REQUESTS, "tenant", 'outcome=~"failed|deadline"', TENANT),
@@ -263,14 +263,15 @@ def _trouble() -> Row:
             ),
             graph(
                 "Refused share",
-                "Share of a tenant's requests that were turned away with a 429.",
+                "Share of a tenant's requests that were rejected with 429.",
                 [(portion(_REQUESTS, "tenant", 'outcome="rejected"', TENANT), "{{tenant}}")],
                 "percentunit",
                 steps=rising(0.01, 0.1),
             ),
             graph(
                 "Requests by outcome",
-                "invalid is the tenant's own doing (4xx); cancelled means that its client left.",
+                "invalid is the client's error (4xx). cancelled means that the client "
+                "disconnected.",
                 [(rate(_REQUESTS, "tenant, outcome", TENANT), "{{outcome}} {{tenant}}")],
                 "reqps",
                 stack=StackingMode.NORMAL,
@@ -280,7 +281,7 @@ def _trouble() -> Row:
 
 
 def _share_of_all(counter: str, chosen: str = "") -> str:
-    """Of these tenants, in what all tenants of these pools have together."""
+    """Return the share of these tenants in the total of all tenants of these pools."""
     whole = total(counter, "", POOL + chosen)
     mine = total(counter, "tenant", TENANT + chosen)
     return f"{mine} / on() group_left() clamp_min({whole}, 1e-9)"

@@ -128,7 +128,7 @@ BEYOND = {
     "1000": replace(NEEDS, tokens=1001),
     "tools": replace(NEEDS, tools=True),
     "response format": replace(NEEDS, response_format=True),
-    "gives at most 5": replace(NEEDS, logprobs=6),
+    "returns at most 5": replace(NEEDS, logprobs=6),
     "token ids": replace(NEEDS, token_ids=True),
     "images": replace(NEEDS, images=True),
 }

@@ -70,7 +70,7 @@ def test_several_starts_are_a_row_each() -> None:
     ("arguments", "says"),
     [
         (["--trace", "nowhere.jsonl"], "nowhere.jsonl"),
-        (["--trace", "cliffs"], "give one of ramp, cliff"),
+        (["--trace", "cliffs"], "use one of ramp, cliff"),
         (["--policy", "best"], "unknown policy 'best'"),
         (["--policy", "hpa-waiting:1", "--min-replicas", "0"], "never starts the first replica"),
         (["--calibration", "nowhere.json"], "nowhere.json"),

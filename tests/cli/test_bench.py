@@ -60,7 +60,7 @@ def test_its_table_has_a_row_for_each_latency(gateway: FakeGateway) -> None:
     for name in ("TTFT", "TPOT", "gap", "end to end", "requests", "client"):
         assert f"\n{name}" in out
     assert "20 answered, 0 failed" in out
-    assert "the server does not tell" in out
+    assert "the server does not report it" in out
     assert "20 requests to small" in notes
 
 
@@ -147,16 +147,16 @@ def test_fields_are_put_into_every_request(gateway: FakeGateway) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["shorts"], "there is no workload 'shorts'; give one of multi_turn, "),
+        (["shorts"], "unknown workload 'shorts'; use one of multi_turn, "),
         (["--base-url", "nowhere"], "--base-url 'nowhere' is not an address of an OpenAI API"),
         (["--base-url", "http://127.0.0.1:9/v1"], "http://127.0.0.1:9/v1 cannot be reached"),
-        (["--model", "large"], "has no model 'large'; it has small; give one of these as --model"),
+        (["--model", "large"], "has no model 'large'; it has small; use one of these as --model"),
         (["--trace", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
-        (["--trace", "mine.txt"], "mine.txt is no trace of a form known here"),
+        (["--trace", "mine.txt"], "mine.txt is not a trace in a known format"),
         (["short", "--trace", "x.csv"], "WORKLOAD short and --trace exclude each other"),
         (["--rate", "3", "--trace", "x.csv"], "--rate 3.0 and --trace exclude each other"),
         (["--body", "{"], "--body '{' is not JSON"),
-        (["--body", "[]"], "--body '[]' is no JSON object"),
+        (["--body", "[]"], "--body '[]' is not a JSON object"),
         (["--record", "/no/such/file"], "/no/such/file cannot be written: No such file"),
     ],
 )
@@ -180,7 +180,7 @@ def test_an_api_that_refuses_the_key_is_told(gateway: FakeGateway) -> None:
     gateway.key_refused = True
     code, _, notes = invoke(*QUICK)
     assert code == 1
-    assert "refuses the API key with 401; set OPENAI_API_KEY, or give --api-key" in notes
+    assert "refuses the API key with 401; set OPENAI_API_KEY, or pass --api-key" in notes
 
 
 def test_an_api_that_refuses_a_field_is_told_before_any_load(gateway: FakeGateway) -> None:
@@ -197,4 +197,4 @@ def test_where_nothing_was_answered_there_is_no_result(gateway: FakeGateway) -> 
     gateway.most_answers = 1
     code, out, notes = invoke(*QUICK)
     assert (code, out) == (1, "")
-    assert "none of 20 requests was answered, the first for http_503: full; " in notes
+    assert "none of 20 requests was answered; the first failed with http_503: full; " in notes

@@ -68,19 +68,19 @@ def test_the_version_names_what_a_report_of_a_bug_needs(asked: str) -> None:
 
 REFUSED = {
     "statu": "No such command 'statu'. Did you mean 'status'?",
-    "nonsense": "No such command 'nonsense'; antefix -h shows what it takes",
-    "k8s nonsense": "No such command 'nonsense'; antefix k8s -h shows what it takes",
+    "nonsense": "No such command 'nonsense'; antefix -h lists its arguments and options",
+    "k8s nonsense": "No such command 'nonsense'; antefix k8s -h lists its arguments and options",
     "status --jso": "No such option: --jso (Possible options: --json)",
     "status extra": "Got unexpected extra argument(s) (extra); "
-    "antefix status -h shows what it takes",
-    "keys revoke": "Missing argument 'ID'; antefix keys revoke -h shows what it takes",
-    "plan": "Missing option '--model'; antefix plan -h shows what it takes",
+    "antefix status -h lists its arguments and options",
+    "keys revoke": "Missing argument 'ID'; antefix keys revoke -h lists its arguments and options",
+    "plan": "Missing option '--model'; antefix plan -h lists its arguments and options",
     "up --port x": "Invalid value for '--port': Input should be a valid integer, unable to parse "
-    "string as an integer, not 'x'; antefix up -h shows what it takes",
+    "string as an integer, not 'x'; antefix up -h lists its arguments and options",
     "up --port 70000": "Invalid value for '--port': Input should be less than or equal to 65535, "
-    "not '70000'; antefix up -h shows what it takes",
+    "not '70000'; antefix up -h lists its arguments and options",
     "keys create a --priority x": "Invalid value for '--priority': 'x' is not one of "
-    "'interactive', 'batch'; antefix keys create -h shows what it takes",
+    "'interactive', 'batch'; antefix keys create -h lists its arguments and options",
 }
 
 
@@ -101,7 +101,7 @@ def test_a_group_without_a_command_shows_its_help_and_no_error() -> None:
     result = antefix("keys")
     assert result.exit_code == ExitCode.USAGE
     assert "Usage: antefix keys" in result.output
-    assert "shows what it takes" not in result.output
+    assert "lists its arguments and options" not in result.output
 
 
 WRONG_NAMES = {
@@ -109,7 +109,7 @@ WRONG_NAMES = {
     "quantize nosuch": "config.json of 'nosuch' cannot be downloaded",
     "evaluate nosuch embedded": "config.json of 'nosuch' cannot be downloaded",
     "evaluate embedded ./nosuch": "the model folder './nosuch' does not exist",
-    "plan --model nosuch --gpu foo": "the GPU 'foo' is not known",
+    "plan --model nosuch --gpu foo": "the GPU 'foo' is unknown",
     "plan --model nosuch --gpu h100": "no config.json of 'nosuch' is on this machine",
     "plan --model embedded --gpu h100": "--context is missing",
     "plan --model embedded --gpu h100 --context 4096": "no load was given",

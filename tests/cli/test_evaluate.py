@@ -91,7 +91,7 @@ def test_the_report_of_what_is_not_the_users_is_written_here(
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.stderr
     assert (tmp_path / "antefix-evaluation.json").exists()
-    assert "has no folder of yours" in done.stderr
+    assert "is not a writable folder" in done.stderr
 
 
 def test_the_engines_get_the_arguments_as_a_fleet_file_would_have_them(asked: list[Any]) -> None:
@@ -113,7 +113,7 @@ def test_what_to_read_is_what_was_named(asked: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "complaint"),
     [
-        ([], ExitCode.USAGE, "there is nothing to evaluate on; name a text to read (--text)"),
+        ([], ExitCode.USAGE, "no text and no prompts were given; pass a text to score (--text)"),
         (["--text", "no.txt"], ExitCode.FAILED, "no.txt cannot be read: no such file"),
         (["--prompts", "text.jsonl"], ExitCode.FAILED, "text.jsonl cannot be read"),
         (

@@ -153,7 +153,7 @@ def test_a_grafana_that_is_away_is_one_line(
     done = antefix_grafana(*arguments)
     assert done.exit_code == 1
     assert done.stderr == (
-        "Grafana does not answer at http://127.0.0.1:1; check GRAFANA_URL, and that it runs\n"
+        "Grafana does not answer at http://127.0.0.1:1; check GRAFANA_URL, and that Grafana runs\n"
     )
     told = json.loads(antefix_grafana(*arguments, "--json").stdout)
     assert told["error"]["message"] == "Grafana does not answer at http://127.0.0.1:1"

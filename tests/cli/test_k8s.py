@@ -138,16 +138,16 @@ def test_of_a_variable_the_chart_says_where_it_belongs(api: Api, tmp_path: Path)
     [
         ("a: [", "is not YAML"),
         ("- a", "is not a mapping"),
-        ("image: {pullSecrets: []}", "the values hold no fleet"),
-        (f"{ONE_POOL}\nhead: 3", "are not what the chart takes: at '/head': got number"),
+        ("image: {pullSecrets: []}", "the values contain no fleet"),
+        (f"{ONE_POOL}\nhead: 3", "the chart rejects the values: at '/head': got number"),
         (
             f"{ONE_POOL}\nredis: {{enabled: false}}\ngcsFaultTolerance: {{enabled: true}}",
-            "takes: redis.enabled is false: set redis.external.url or redis.external.existing"
+            "values: redis.enabled is false: set redis.external.url or redis.external.existing"
             "Secret, or let the chart run one; gcsFaultTolerance.enabled is true: ",
         ),
         (
             f"{ONE_POOL}\nredis: {{resources: {{limits: {{memory: null}}}}}}",
-            "takes: redis.resources.limits.memory is not set: ",
+            "values: redis.resources.limits.memory is not set: ",
         ),
     ],
 )
@@ -178,7 +178,9 @@ def test_no_cluster_is_one_clear_line(
     put_on_path(monkeypatch)
     missing = preflight("--values", values, "--kubeconfig", str(tmp_path / "none"))
     assert missing.exit_code == 1
-    assert missing.stderr.startswith("no cluster to ask: ") and missing.stderr.count("\n") == 1
+    assert (
+        missing.stderr.startswith("no cluster is configured: ") and missing.stderr.count("\n") == 1
+    )
 
 
 def test_a_context_that_is_not_there_is_one_clear_line(api: Api, values: str) -> None:
@@ -199,7 +201,7 @@ def test_status_of_no_release_exits_3(api: Api) -> None:
     done = antefix("status", "-n", NAMESPACE)
     assert (done.exit_code, done.stderr) == (
         3,
-        "namespace llm has no release of Antefix; see helm list -A for where it is\n",
+        "namespace llm has no release of Antefix; helm list -A shows its namespace\n",
     )
 
 
@@ -214,7 +216,7 @@ def test_status_of_a_release_shows_its_parts_and_why_one_waits(api: Api) -> None
         "  head: 1 of 1 ready on a100-1",
         "  gateway: 1 of 1 ready on a100-1",
         "  llama: 1 of 1 ready on a100-1",
-        "gateways that take requests: 1",
+        "gateways that accept requests: 1",
         "  redis: 1 of 1 ready on cpu-1",
         "  warm-nodes: 1 of 1 ready on cpu-1",
         "warm nodes of llama: 0 of 0",
@@ -253,12 +255,12 @@ def test_a_diff_says_what_an_upgrade_moves_and_costs(api: Api, tmp_path: Path) -
     done = antefix("diff", "-n", NAMESPACE, "--values", same)
     assert (done.exit_code, done.stdout) == (
         0,
-        f"afx-antefix in llm, cluster {ACTIVE}\nnothing changes for pods and fleet\n",
+        f"afx-antefix in llm, cluster {ACTIVE}\npods and fleet stay unchanged\n",
     )
     tag = written(tmp_path, {"image": {"cpu": {"tag": "0.2.0"}}}, "tag.yaml")
     done = antefix("diff", "afx", "-n", NAMESPACE, "--values", same, "--values", tag)
     told = done.stdout.splitlines()
-    assert told[1] == "moves to a second cluster, in which all starts anew; then this one ends:"
+    assert told[1] == "starts a second cluster with new pods, moves to it, and stops this one:"
     assert "  pods of head: containers.ray-head.image: " in told[2]
     assert told[-1] == "GPUs: 0 now, 1 while both clusters run, 1 after it, at first"
     done = antefix("diff", "-n", NAMESPACE, "--values", same, "--values", tag, "--json")
@@ -287,7 +289,7 @@ def test_a_diff_wants_a_release_and_all_of_its_values(
     done = antefix("diff", "-n", NAMESPACE, "--values", written(tmp_path, ONE_POOL))
     assert done.exit_code == 1
     assert done.stderr.startswith(
-        "image.registry is empty in these values; give all values of the release"
+        "image.registry is empty in these values; pass all values of the release"
     )
 
 

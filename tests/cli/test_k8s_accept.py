@@ -121,7 +121,7 @@ def test_a_key_that_sees_no_loads_is_refused(release: FakeRelease) -> None:
     release.loads_shown = False
     done = accept("--yes")
     assert done.exit_code == ExitCode.FAILED
-    assert "give an operator's key with --api-key-file" in done.stderr
+    assert "pass an operator's key with --api-key-file" in done.stderr
 
 
 def test_a_release_that_is_not_ready_is_refused(release: FakeRelease) -> None:
@@ -142,7 +142,7 @@ def test_a_lone_engine_is_killed_and_not_drained(release: FakeRelease) -> None:
     (_, pod) = release.replicas.popitem()
     release.api.remove("Pod", pod, NAMESPACE)
     done = accept("--yes")
-    assert "has one engine: it is killed idle" in done.stderr
+    assert "has one engine: it is killed while idle" in done.stderr
     assert verdicts()["engine killed"] == "passed"
     assert verdicts()["resume"] == verdicts()["drain"] == "not applicable"
     assert not [one for one in release.explanations.values() if "resumed" in one]
@@ -182,7 +182,7 @@ def test_a_pool_that_cannot_be_tried_is_a_failed_check_in_the_report(release: Fa
         release.api.remove("Pod", pod, NAMESPACE)
         release.api.add(ray_pod(replica, ACTIVE, POOL))
     assert accept("--yes", "--recover", "1").exit_code == ExitCode.FAILED
-    assert verdicts() == {"run to its end": "failed"}
+    assert verdicts() == {"complete run": "failed"}
 
 
 def test_a_program_gets_the_report_alone(release: FakeRelease) -> None:
@@ -193,5 +193,5 @@ def test_a_program_gets_the_report_alone(release: FakeRelease) -> None:
 def test_a_report_in_no_folder_is_refused_first(release: FakeRelease) -> None:
     done = accept("--yes", "--report", "nowhere/mine")
     assert done.exit_code == ExitCode.USAGE
-    assert "--report nowhere/mine is in no folder" in done.stderr
+    assert "--report nowhere/mine is not in an existing folder" in done.stderr
     assert not release.explanations

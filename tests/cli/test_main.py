@@ -137,7 +137,7 @@ def test_status_says_how_requests_are_placed(
         ({"outage": {"for_s": 3.0, "up_in_s": None}}, "no replica is up"),
         (
             {"outage": {"for_s": 3.0, "up_in_s": 96.6}},
-            "no replica is up, the next is predicted in 97 s",
+            "no replica is up, the next is expected in 97 s",
         ),
         ({"overflowing": True, "overflow_share": 0.25}, "overflowing 25%"),
     ],
@@ -153,8 +153,8 @@ def test_status_says_how_requests_are_let_in(
     ("known", "shown"),
     [
         ((True, None, None), "speculation: not measured yet"),
-        ((True, 2.34, 1.81), "speculation: 2.3 tokens a pass, 1.81 times as fast as without"),
-        ((False, 1.1, 0.6), "0.60 times as fast as without, switched off on 1 of 1"),
+        ((True, 2.34, 1.81), "speculation: 2.3 tokens a pass, 1.81 times the speed without it"),
+        ((False, 1.1, 0.6), "0.60 times the speed without it, switched off on 1 of 1"),
     ],
 )
 def test_status_says_what_speculation_brings(

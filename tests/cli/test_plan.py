@@ -173,7 +173,7 @@ def test_a_wrong_command_line_is_answered_with_the_right_one(
     [
         ("someone/unheard-of", "h100", "--download"),
         (LLAMA, "abacus", "a100-80g"),
-        ("meta-llama/Llama-3.1-405B-Instruct", "l4", "GiB a GPU are missing"),
+        ("meta-llama/Llama-3.1-405B-Instruct", "l4", "GiB per GPU are missing"),
     ],
 )
 def test_what_cannot_be_planned_says_why(model: str, gpu: str, words: str) -> None:

@@ -82,9 +82,12 @@ def test_where_all_tokens_are_the_same_the_lines_for_exact_are_printed(tmp_path:
 def test_where_some_differ_nothing_is_proved(tmp_path: Path) -> None:
     found = prove(tmp_path, "moody")
     assert found.exit_code == 1
-    assert "odd                    77 of 80 the same; 2 of 16 differ uncut" in found.stdout
+    assert (
+        "odd                    77 of 80 identical; 2 of 16 differ without an interruption"
+        in found.stdout
+    )
     assert "resume_proof" not in found.stdout
-    assert "3 of 160 had other tokens" in found.stderr
+    assert "3 of 160 had different tokens" in found.stderr
 
 
 def test_json_has_all_of_it(tmp_path: Path) -> None:

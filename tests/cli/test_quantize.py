@@ -25,16 +25,16 @@ def test_a_text_without_text_is_refused(tmp_path: Path) -> None:
     text = tmp_path / "text.jsonl"
     text.write_text("{}\n")
     said = refused("embedded", "--scheme", "gptq", "--calibration", str(text))
-    assert said.startswith(f"{text}:1 has none of the keys")
+    assert said.startswith(f"{text}:1 has no text in any of the known keys")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["embedded", "--scheme", "q4_k"], "no scheme is called 'q4_k'"),
+        (["embedded", "--scheme", "q4_k"], "unknown scheme 'q4_k'"),
         (["embedded", "--scheme", "fp8", "--group-size", "64"], "fp8 has no groups"),
         (["embedded", "--scheme", "rtn", "--set", "damp=0.1"], "rtn has no option 'damp'"),
-        ([], "no model is named"),
+        ([], "no model was given"),
     ],
 )
 def test_a_wrong_command_line_is_told(arguments: list[str], said: str) -> None:

@@ -175,7 +175,7 @@ def test_apart_loads_one_engine_at_a_time(
         (["--pool", "x"], ExitCode.USAGE, "no pool is called 'x'; pools here: chat"),
         (["--concurrency", "3"], ExitCode.USAGE, "has 2 prompts, fewer than --concurrency 3"),
         (["--prompts", "/none.txt"], ExitCode.FAILED, "/none.txt cannot be read"),
-        (["--k", "0"], ExitCode.FAILED, "--k '0' is no list"),
+        (["--k", "0"], ExitCode.FAILED, "--k '0' is not a list"),
         (["--method", "magic"], ExitCode.FAILED, "--method magic is not one of ngram"),
         (["--draft-layers", "1", "--method", "draft_model"], ExitCode.FAILED, "num_hidden_layers"),
     ],

@@ -157,7 +157,7 @@ def test_who_edits_a_port_is_told_that_it_stays(
     fleet: FleetState, updates: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     result = antefix(tmp_path, FLEET + "gateway: {port: 9}\n")
-    assert f"gateway.port stays {fleet.port}, and not 9" in result.stderr
+    assert f"gateway.port stays {fleet.port} instead of 9" in result.stderr
     assert not json.loads(result.stdout)["gateways_restarted"]
 
 
@@ -249,7 +249,7 @@ def test_only_the_applications_that_must_are_deployed_again(
     ("has", "says"),
     [
         ({"CPU": 3.0}, "reserves"),
-        ({"CPU": 100.0}, "2 GPUs and Ray finds 0"),
+        ({"CPU": 100.0}, "2 GPUs, but Ray finds 0"),
         ({"CPU": 100.0, "GPU": 2.0}, ""),
     ],
 )

@@ -89,7 +89,7 @@ async def test_the_second_question_is_a_prefix_hit(redis_url: str) -> None:
     assert ready.startswith("ready") and MODEL in ready
     assert first.startswith("first time") and "; 0 of" in first
     assert again.startswith("again") and f"; {REUSED} of" in again and "policy prefix" in again
-    assert hit.startswith("prefix hit") and f"engine confirms {REUSED}" in hit
+    assert hit.startswith("prefix hit") and f"engine confirmed {REUSED}" in hit
     assert sampled.startswith("sampled")
 
 
@@ -140,7 +140,7 @@ async def test_reuse_that_the_index_does_not_know_is_no_hit(redis_url: str) -> N
         result = await verified(front, "--json")
     assert result.exit_code == ExitCode.FAILED
     error = json.loads(result.stdout)["error"]
-    assert f"reused {REUSED} tokens that the index did not know" in error["message"]
+    assert f"reused {REUSED} tokens that the index did not have" in error["message"]
     assert "KV events" in error["remedy"]
     # this fleet is on no machine of ours: helm test says the same in a pod
     assert "antefix logs" not in error["remedy"] and "pods" in error["remedy"]
@@ -155,7 +155,7 @@ async def test_a_policy_that_ignores_the_prefix_is_named(redis_url: str) -> None
     ):
         result = await verified(front)
     assert result.exit_code == ExitCode.FAILED
-    assert "another replica held the prefix" in result.stderr
+    assert "another replica had the prefix" in result.stderr
     assert "least_loaded" in result.stderr
 
 
@@ -163,7 +163,7 @@ async def test_prompts_that_gateways_cannot_make_are_no_hit(redis_url: str) -> N
     async with gateway_before(FakeEngine(), redis_url=redis_url) as front:
         result = await verified(front)
     assert result.exit_code == ExitCode.FAILED
-    assert "main, which is placed by load alone" in result.stderr
+    assert "main, so they place them by load only" in result.stderr
 
 
 async def test_engines_without_prefix_caching_are_told_so(redis_url: str) -> None:
@@ -228,7 +228,7 @@ async def test_a_key_that_is_not_known_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [(None, "cannot be read"), ("\n", "holds no API key")]
+    ("text", "message"), [(None, "cannot be read"), ("\n", "contains no usable API key")]
 )
 def test_a_file_without_a_key_is_named(tmp_path: Path, text: str | None, message: str) -> None:
     file = tmp_path / "api-keys"

@@ -433,7 +433,7 @@ def test_the_redis_of_the_fleet_file_wins() -> None:
     [
         ("ANTEFIX_API_KEYS", "no API keys are set"),
         ("ANTEFIX_ENGINE_SECRET", "no engine secret is set"),
-        ("ANTEFIX_REDIS_URL", "no Redis is named"),
+        ("ANTEFIX_REDIS_URL", "no Redis is configured"),
     ],
 )
 @pytest.mark.parametrize("value", [None, ""])

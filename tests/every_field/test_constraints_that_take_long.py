@@ -78,7 +78,7 @@ async def test_what_takes_too_long_is_refused_with_bound_field_and_remedy_on_eve
     async with http.post(path, json=body) as answer:
         status, error = answer.status, refusal_in(await answer.text())
     assert (status, error["param"]) == (400, param)
-    assert "within 10 s of computing and 512 MiB of memory. Simplify it" in error["message"]
+    assert "within 10 s of CPU time and 512 MiB of memory. Simplify it" in error["message"]
 
 
 HUGE = {"type": "array", "maxItems": 10**9}

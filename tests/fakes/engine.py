@@ -271,7 +271,7 @@ class FakeEngine:
         said.exchange = exchange
         if (known := exchange.known) is not None:
             if self.refuses_to_resume:
-                raise exchange.refuse("The engine cannot go on with this answer.")
+                raise exchange.refuse("The engine cannot continue this answer.")
             self.went_on_with.append(known)
             said.known_tokens, said.created = exchange.known_tokens, known.created or said.created
 

@@ -164,7 +164,7 @@ def test_every_pod_of_the_release_is_limited() -> None:
     [
         ({"redis": {"enabled": False, "external": {"url": "redis://x:6379"}}}, "redis.external"),
         ({"tracing": {"otlpEndpoint": "http://collector:4318"}}, "tracing.otlpEndpoint"),
-        ({"egress": {"internet": False}}, "where weights come from"),
+        ({"egress": {"internet": False}}, "the source of weights"),
     ],
 )
 def test_what_the_values_need_and_no_rule_leads_to_is_refused(
@@ -172,9 +172,7 @@ def test_what_the_values_need_and_no_rule_leads_to_is_refused(
 ) -> None:
     with pytest.raises(HelmError) as refused:
         policies(**more)
-    assert f"no rule leads to {said}: write one into networkPolicy.egress.allowed" in str(
-        refused.value
-    )
+    assert f"no rule allows {said}: add one to networkPolicy.egress.allowed" in str(refused.value)
     rule: Object = {"to": [{"namespaceSelector": {}}]}
     egress = {**more.get("egress", {}), "allowed": [rule]}
     assert policies(**{**more, "egress": egress})

@@ -74,7 +74,7 @@ def test_a_certificate_is_for_all_hosts() -> None:
 
 
 def test_an_ingress_without_hosts_is_refused() -> None:
-    with pytest.raises(HelmError, match=r"ingress\.hosts is empty: name the hosts"):
+    with pytest.raises(HelmError, match=r"ingress\.hosts is empty: set the hosts"):
         template(values(ingress={"enabled": True}))
 
 
@@ -91,5 +91,5 @@ def test_a_route_leads_to_the_services_port() -> None:
 
 
 def test_a_route_without_a_gateway_is_refused() -> None:
-    with pytest.raises(HelmError, match=r"httpRoute\.parentRefs is empty: name the Gateway"):
+    with pytest.raises(HelmError, match=r"httpRoute\.parentRefs is empty: set the Gateway"):
         template(values(httpRoute={"enabled": True}))

@@ -116,7 +116,7 @@ def test_models_of_the_hub_are_downloaded_once_each(on_claim: list[Object]) -> N
 
 
 def test_a_download_without_storage_is_refused() -> None:
-    message = r"models\.download needs a place: set models\.storage to pvc or hostPath"
+    message = r"models\.download needs storage: set models\.storage to pvc or hostPath"
     with pytest.raises(HelmError, match=message):
         template(values(models=DOWNLOAD))
 

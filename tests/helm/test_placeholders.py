@@ -25,7 +25,7 @@ LEFT = {
     "tracing": {"otlpEndpoint": "http://your-collector:4318"},
 }
 SAID = [
-    "image.registry is registry.example.com/llm, which is a placeholder: write where you pushed",
+    "image.registry is registry.example.com/llm, which is a placeholder: write the registry of",
     "ingress.hosts is llm.example.com, which is a placeholder: write the hosts that clients call",
     "httpRoute.hostnames is llm.example.org, which is a placeholder: write the hosts that",
     "metrics.dashboards.grafanaUrl is https://grafana.example.com, which is a placeholder: write",

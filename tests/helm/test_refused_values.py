@@ -74,14 +74,15 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
         (
             {"fleet": WITH_POOL, "auth": {"generate": False}},
             [
-                "auth.existingSecret is empty: make a Secret with the keys api-keys and",
-                "redis.existingSecret is empty: make a Secret with the key password",
+                "auth.existingSecret is empty: create a Secret with the keys api-keys and",
+                "redis.existingSecret is empty: create a Secret with the key password",
             ],
         ),
         (
             {"fleet": WITH_POOL, "image": {"registry": ""}},
             [
-                "image.cpu.repository is antefix-cpu, which nobody publishes: make image-cpu",
+                "image.cpu.repository is antefix-cpu, which no public registry has: build it with "
+                "make image-cpu",
                 "image.gpu.repository is antefix-gpu",
                 "set image.registry",
             ],
@@ -96,7 +97,7 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
         ),
         (
             {"fleet": WITH_POOL, "redis": {"external": {"url": "redis://x:6379"}}},
-            ["redis.external is set and redis.enabled is true"],
+            ["redis.external is set, but redis.enabled is true"],
         ),
         (
             {"fleet": WITH_POOL, "gcsFaultTolerance": {"enabled": True}},

@@ -186,7 +186,7 @@ def test_the_label_of_a_continued_answer_is_reported() -> None:
         "tokens": 100,
         "waited_s": 0.3,
     }
-    assert "continued, another text than uncut" in check.measured
+    assert "continued, a different text than uninterrupted" in check.measured
 
 
 def test_a_lost_answer_says_how_it_ended() -> None:

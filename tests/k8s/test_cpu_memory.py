@@ -40,7 +40,7 @@ def test_weights_that_are_known_here_are_counted() -> None:
     ]
     assert severity == "problem"
     assert seen == (
-        "a limit of 7 GiB does not hold 1 GiB of KV cache, 4.6 GiB of weights and 1.67 GiB of "
+        "a limit of 7 GiB is too small for 1 GiB of KV cache, 4.6 GiB of weights and 1.67 GiB of "
         "processes: vLLM would refuse to start"
     )
     assert remedy.startswith("set engine.resources.limits.memory to 8Gi or more, or lower")
@@ -50,7 +50,7 @@ def test_weights_that_are_known_here_are_counted() -> None:
     "model, limit, seen",
     [
         ("embedded", "4Gi", "4 GiB for 1 GiB of KV cache, 0.501 GiB of weights"),
-        ("org/unknown", "3Gi", "3 GiB for 1 GiB of KV cache, weights of a size that is not known"),
+        ("org/unknown", "3Gi", "3 GiB for 1 GiB of KV cache, weights of unknown size"),
     ],
 )
 def test_what_fits_is_told_with_what_is_known(model: str, limit: str, seen: str) -> None:

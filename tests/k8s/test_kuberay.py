@@ -29,7 +29,7 @@ def test_crds_of_an_old_kuberay_do_not_count() -> None:
         (
             operator("v1.10.0"),
             "note",
-            "operator:v1.10.0, newer than the 1.7 that this Antefix knows",
+            "operator:v1.10.0, newer than the 1.7 that this Antefix was tested with",
         ),
         (operator("nightly"), "note", "its version is not in the tag"),
         (operator("sha-1.2@sha256:0"), "note", "its version is not in the tag"),

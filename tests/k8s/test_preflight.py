@@ -111,11 +111,11 @@ def test_an_ingress_needs_its_class() -> None:
     assert of(asked(*READY, EIGHT, nginx, values=wanted), "ingress class").severity == "ok"
     other = {"ingress": {"enabled": True, "className": "traefik"}}
     assert (
-        "traefik is not there; there is nginx"
+        "traefik does not exist; the cluster has nginx"
         in of(asked(*READY, EIGHT, nginx, values=other), "ingress class").seen
     )
     none = {"ingress": {"enabled": True}}
-    assert "no default one" in of(asked(*READY, EIGHT, nginx, values=none), "ingress class").seen
+    assert "no default class" in of(asked(*READY, EIGHT, nginx, values=none), "ingress class").seen
 
 
 @pytest.mark.parametrize("level, severity", [("restricted", "problem"), ("privileged", "ok")])
@@ -147,9 +147,9 @@ def test_secrets_that_values_name_must_be_there_with_their_keys() -> None:
     found = asked(*READY, EIGHT, *there, values=values)
     assert bad(found) == {
         "Secret keys": "auth.existingSecret needs its key engine-secret",
-        "Secret redis": "redis.existingSecret names it, and it is not there",
+        "Secret redis": "redis.existingSecret names it, but it does not exist",
         "Secret not-pull": "of type Opaque; image.pullSecrets needs kubernetes.io/dockerconfigjson",
-        "Secret s3": "engine.envFrom names it, and it is not there",
+        "Secret s3": "engine.envFrom names it, but it does not exist",
     }
     assert of(found, "Secret redis").remedy == (
         "kubectl create secret generic redis -n llm --from-literal=password=..."

@@ -142,7 +142,7 @@ def test_what_may_grow_beyond_the_nodes_is_a_note_when_no_nodes_come() -> None:
     large = node("a100-1", 8, memory="1Ti")
     finding = of(asked(*READY, large, pools=grows), "growth of llama")
     assert finding.severity == "note"
-    assert "12 pods, and there is room for 8" in finding.seen
+    assert "12 pods, but there is room for only 8" in finding.seen
 
 
 SLO = {"interactive": {"ttft_s": 1}}
@@ -178,7 +178,7 @@ def growth(*gpus: int, budget: float | None) -> dict[str, str]:
 
 def test_growth_is_counted_within_the_fleets_gpu_budget() -> None:
     assert growth(8, 8, 4, budget=20) == {}
-    assert "4 pods, and there is room for 0" in growth(8, 8, budget=20)["growth of small"]
+    assert "4 pods, but there is room for only 0" in growth(8, 8, budget=20)["growth of small"]
     assert set(growth(8, 8, 4, budget=None)) == {"growth of small"}
 
 
@@ -244,7 +244,7 @@ def test_an_upgrade_that_would_wait_for_gpus_is_a_warning_unless_it_makes_no_sec
 def test_missing_nodes_are_no_problem_where_nodes_come(autoscaler: Object) -> None:
     finding = of(asked(*READY, autoscaler), "room for llama")
     assert finding.severity == "warning"
-    assert finding.remedy.startswith("new nodes may come")
+    assert finding.remedy.startswith("the autoscaler's settings allow new nodes")
 
 
 def test_a_gpu_node_without_its_device_plugin_is_told_apart_from_one_without_gpus() -> None:

@@ -128,7 +128,7 @@ WAITING = [
     ),
     pytest.param(
         {"phase": "Running", "containerStatuses": [{"running": {}}]},
-        "main runs and is not ready yet",
+        "main runs, but is not ready yet",
         id="starting",
     ),
     pytest.param(
@@ -167,7 +167,7 @@ def test_a_pod_that_waits_has_the_last_lines_of_its_container(api: Api) -> None:
     status = {"phase": "Running", "containerStatuses": [container(last, running={})]}
     api.add(ray_pod("llama-0", ACTIVE, "llama", status=status))
     (waiting,) = [pod for group in pictured(api).groups for pod in group.waiting]
-    assert waiting.why == "main runs and is not ready yet, restarted once; before, Error (1)"
+    assert waiting.why == "main runs, but is not ready yet, restarted once; before, Error (1)"
     assert waiting.said == [*(f"line {i}" for i in range(5, 9)), "ValueError: no such model"]
 
 
@@ -183,7 +183,7 @@ def test_an_autoscaler_that_ended_is_told_with_what_it_stops(api: Api) -> None:
     picture = pictured(api)
     assert not picture.is_ready
     (waiting,) = [pod for group in picture.groups for pod in group.waiting]
-    assert waiting.why.startswith("autoscaler: ended with OOMKilled (137) and is not started again")
+    assert waiting.why.startswith("autoscaler: ended with OOMKilled (137) and is not restarted")
     assert picture.conditions[-1] == (
         f"HeadPodReady False (ContainersNotReady): {message}; until it is, KubeRay gives {ACTIVE} "
         "no change of the fleet"

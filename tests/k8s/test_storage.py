@@ -14,10 +14,10 @@ PVC = {"models": {"storage": "pvc"}}
 @pytest.mark.parametrize(
     "classes, chosen, severity, seen",
     [
-        ([], "", "problem", "no default one"),
-        ([storage_class("nfs")], "", "problem", "no default one"),
+        ([], "", "problem", "no default class"),
+        ([storage_class("nfs")], "", "problem", "no default class"),
         ([storage_class("nfs", default=True)], "", "note", "nfs (nfs.csi.k8s.io) must give"),
-        ([storage_class("nfs")], "efs", "problem", "efs is not there; there is nfs"),
+        ([storage_class("nfs")], "efs", "problem", "efs does not exist; the cluster has nfs"),
     ],
     ids=["none", "no default", "default", "another"],
 )

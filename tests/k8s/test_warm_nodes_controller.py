@@ -134,7 +134,7 @@ def test_a_key_that_cannot_be_sent_is_not_logged(
 ) -> None:
     fleet.keys.write_text("default=sk-\x7fsecret\u20ac")
     controller.step()
-    assert "holds no key that can be sent" in caplog.text
+    assert "contains no usable key" in caplog.text
     assert "secret" not in caplog.text
 
 
@@ -191,7 +191,7 @@ async def test_it_goes_on_when_kubernetes_is_back(
     fleet.gateway.decided = GROWING
     fleet.api.away = True
     async with running(fleet):
-        await until(lambda: "cannot be asked for" in caplog.text)
+        await until(lambda: "cannot be requested" in caplog.text)
         fleet.api.away = False
         await until(lambda: fleet.placeholders == 2)
 

@@ -461,7 +461,7 @@ def test_an_alert_says_which_pool_and_how_bad_and_where_to_read_on(tmp_path: Pat
             "owner": "serving",
         },
         "exp_annotations": {
-            "summary": "a: 20% of first tokens came too late",
+            "summary": "a: 20% of first tokens arrived too late",
             "description": "Requests get their first token within the ttft_s of their pool and "
             "class.",
             "runbook_url": "docs/runbooks/AntefixTtftBudgetBurn.md",

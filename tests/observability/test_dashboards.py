@@ -119,7 +119,7 @@ def test_a_runbook_base_that_is_an_address_is_a_link() -> None:
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_a_dashboard_says_first_what_one_is_looking_at(name: str) -> None:
     panel = DASHBOARDS[name]["panels"][0]
-    assert panel["title"] == "What am I looking at"
+    assert panel["title"] == "About this dashboard"
     for word in ("Good:", "Next:", "runbook"):
         assert word in panel["options"]["content"]
 

@@ -125,7 +125,9 @@ def test_an_edit_between_reading_and_saving_is_not_overwritten(
 ) -> None:
     pushed(there, [OURS])
     fake.between = lambda: fake.edit("Routing", panels=["mine"])
-    with pytest.raises(Problem, match="did not save Routing: somebody saved it just now"):
+    with pytest.raises(
+        Problem, match="did not save Routing: it was saved elsewhere in the meantime"
+    ):
         pushed(there, [{**OURS, "panels": []}])
     assert fake.dashboard("Routing")["panels"] == ["mine"]
 
@@ -184,7 +186,7 @@ def test_the_data_source_is_made_once_and_moved_when_the_address_changes(
 @pytest.mark.parametrize(
     ("token", "problem", "remedy"),
     [
-        ("glsa_none", "does not accept the token", "GRAFANA_TOKEN"),
+        ("glsa_none", "rejects the token", "GRAFANA_TOKEN"),
         ("glsa_viewer", "the token may not create the folder Antefix", "role Editor"),
     ],
 )
@@ -220,7 +222,7 @@ def test_a_newer_grafana_and_one_that_hides_its_version_will_do(
 def test_a_server_that_is_no_grafana_is_explained(fake: FakeGrafana) -> None:
     with pytest.raises(Problem) as error:
         Grafana(f"{fake.url}/elsewhere", "glsa_editor").check()
-    assert "GRAFANA_URL" in error.value.remedy or "tell its version" in error.value.message
+    assert "GRAFANA_URL" in error.value.remedy or "report its version" in error.value.message
 
 
 def test_a_grafana_that_is_away_is_explained_without_the_password_of_its_address() -> None:
@@ -239,10 +241,10 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 @pytest.mark.parametrize(
     ("files", "problem"),
     [
-        ({}, "holds no dashboards"),
+        ({}, "contains no dashboards"),
         ({"a.json": "{"}, "a.json cannot be read"),
-        ({"a.json": "[]"}, "a.json is no dashboard"),
-        ({"a.json": '{"panels": []}'}, "a.json is no dashboard"),
+        ({"a.json": "[]"}, "a.json is not a dashboard"),
+        ({"a.json": '{"panels": []}'}, "a.json is not a dashboard"),
         ({"a.json": json.dumps(OURS), "b.json": json.dumps(OURS)}, "are called Routing"),
     ],
 )

@@ -109,7 +109,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     ),
     "nobody's": (
         lambda data: data.update(labels={"team": "x"}),
-        "labels.owner: missing. Name the team that is told",
+        "labels.owner: missing. Set it to the team that receives the alert",
     ),
     "no limit": (
         lambda data: level(data, "AntefixQueueDeep").update(page={"for": "5m"}),
@@ -117,7 +117,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     ),
     "no severity": (
         lambda data: level(data, "AntefixOverflowLong").pop("ticket"),
-        "levels.AntefixOverflowLong: neither page nor ticket. Say when somebody is told",
+        "levels.AntefixOverflowLong: neither page nor ticket. Set `page`, `ticket` or both",
     ),
     "a page before the ticket": (
         lambda data: level(data, "AntefixQueueDeep")["page"].update(above=50),

@@ -56,7 +56,7 @@ def test_killed_after_a_layer_the_same_command_goes_on_from_there(
     assert not out.exists()
     quantize(job(walking, text, "awq"), out, packages, ignore, said.append)
     assert said
-    assert said[0].startswith("going on where an earlier run ended")
+    assert said[0].startswith("resuming an earlier run")
     assert weights_of(out) == weights_of(made / "awq" / "model")
     assert [entry.name for entry in tmp_path.iterdir() if entry.is_dir()] == ["out"]
 

@@ -89,7 +89,7 @@ def test_without_a_replica_no_startup_time_is_known_and_requests_wait(
     told = Told(0, 0)
     pool = replace(POOL, min_replicas=0)
     monkeypatch.setattr("simulator.simulation.MAX_TAIL_S", 10.0)
-    with pytest.raises(RuntimeError, match="leaves 1 requests waiting for ever"):
+    with pytest.raises(RuntimeError, match="leaves 1 requests waiting forever"):
         play(monkeypatch, told, [Request(0.5, 400, 5)], pool)
     assert told.signals[-1].startup_s is None
     assert told.signals[-1].waiting == 1

@@ -49,14 +49,14 @@ def test_a_text_file_is_one_sample(tmp_path: Path) -> None:
 )
 def test_a_line_without_text_is_an_error_with_its_number(tmp_path: Path, line: object) -> None:
     file = jsonl(tmp_path, {"text": "good"}, line)
-    with pytest.raises(Problem, match=r"text\.jsonl:2 has none of the keys"):
+    with pytest.raises(Problem, match=r"text\.jsonl:2 has no text in any of the known keys"):
         read_samples(file)
 
 
 def test_a_broken_line_is_an_error_with_its_number(tmp_path: Path) -> None:
     file = tmp_path / "text.jsonl"
     file.write_text('{"text": "a"}\n{"text":\n')
-    with pytest.raises(Problem, match=r"text\.jsonl:2 is no JSON"):
+    with pytest.raises(Problem, match=r"text\.jsonl:2 is not JSON"):
         read_samples(file)
 
 
@@ -79,7 +79,7 @@ def test_a_file_that_is_not_there_or_no_text_is_an_error(tmp_path: Path) -> None
 
 
 def test_too_little_text_is_an_error_with_what_is_asked_for() -> None:
-    with pytest.raises(Problem, match=r"has 5 tokens, and at least 256 are needed.* 1024 tokens"):
+    with pytest.raises(Problem, match=r"has 5 tokens, but needs at least 256.* 1024 tokens"):
         token_windows(["hello"], length, 2, 512)
 
 

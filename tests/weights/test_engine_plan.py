@@ -95,13 +95,13 @@ def test_a_cpus_cache_is_what_its_variable_reserves() -> None:
     shape = model().shape
     each = 2 * shape.layers * shape.kv_heads * shape.head_dim * 4
     assert found.kv_tokens is not None and 0 <= GIB - found.kv_tokens * each < 16 * each
-    assert found.roofline is None and found.no_roofline == "the planner knows no CPU's speed"
+    assert found.roofline is None and found.no_roofline == "the planner has no speeds of CPUs"
 
 
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        (planned(device=None), "its GPU is not known"),
+        (planned(device=None), "its GPU is unknown"),
         (planned(device=Device("T4", (7, 5))), "the GPU 'T4' is not known"),
         (planned("deepseek-ai/DeepSeek-V3", tp=8), "a100-80g does not compute fp8"),
         (planned(pp=2), "stages of a pipeline are not planned"),

@@ -52,19 +52,19 @@ def test_what_is_set_takes_the_default_s_place(
         (
             *("w8a8-smoothquant", ["smoothing=1.5"]),
             "smoothing=1.5 is not a number from 0 to 1",
-            "the default is smoothing=0.8: how much of what is hard to round moves from "
+            "the default is smoothing=0.8: the share of the rounding difficulty that moves from "
             "activations to weights",
         ),
         (
             *("awq", ["grid=2.5"]),
             "grid=2.5 is not a whole number from 2 to 1000",
-            "the default is grid=20: how many scales are tried for each layer",
+            "the default is grid=20: the number of scales tried for each layer",
         ),
         (
             *("gptq", ["damp=nan"]),
             "damp=nan is not a number from 0.0001 to 1",
-            "the default is damp=0.01: what is added to the Hessian's diagonal, as a share of its "
-            "mean",
+            "the default is damp=0.01: the amount added to the Hessian's diagonal, as a share of "
+            "its mean",
         ),
     ],
 )

@@ -218,21 +218,21 @@ def test_a_price_gives_costs_and_none_gives_none() -> None:
 @pytest.mark.parametrize(
     ("shape", "gpu", "target", "words"),
     [
-        (LLAMA_8B, "l4", replace(TARGET, context=200_000), "more than the model's 131072"),
-        (LLAMA_8B, "l4", replace(TARGET, prompt=8000), "more than the context of 8192"),
+        (LLAMA_8B, "l4", replace(TARGET, context=200_000), "exceeds the model's 131072"),
+        (LLAMA_8B, "l4", replace(TARGET, prompt=8000), "exceed the context of 8192"),
         (LLAMA_8B, "a100-80g", replace(TARGET, cache=CACHE_DTYPES["fp8"]), "no FP8 arithmetic"),
         (
             SHAPES["deepseek-ai/DeepSeek-V3"],
             "h200",
             replace(TARGET, cache=INT8_CACHE),
-            "no kernel of vLLM for latent attention reads a KV cache of int8_per_token_head",
+            "vLLM's kernels for latent attention cannot read a KV cache of int8_per_token_head",
         ),
         (LLAMA_70B, "l4", replace(TARGET, context=131072), None),
         (
             SHAPES["deepseek-ai/DeepSeek-V3"],
             "l4",
             TARGET,
-            r"GiB a GPU are missing.*plan for h200 or b200",
+            r"GiB per GPU are missing.*plan for h200 or b200",
         ),
         (LLAMA_70B, "a100-80g", replace(TARGET, ttft_s=0.01), r"best reachable is ttft=0\.\d+"),
     ],

@@ -50,11 +50,11 @@ def test_documents_stay_apart_from_conversations(tmp_path: Path) -> None:
     [
         ("p.txt", " \n", "p.txt is empty"),
         ("p.jsonl", '{"prompt": "a"}\nHi\n', "p.jsonl:2 is not JSON"),
-        ("p.jsonl", '{"question": "a"}\n', r"p.jsonl:1 has nothing to read \(it has: question\)"),
-        ("p.jsonl", "[1]\n", r"p.jsonl:1 has nothing to read \(it has: list\)"),
-        ("p.jsonl", '{"turns": []}\n', "p.jsonl:1 has nothing to read"),
-        ("p.jsonl", '{"messages": [{"role": "user"}]}\n', "p.jsonl:1 has nothing to read"),
-        ("p.jsonl", '{"prompt": "  "}\n', "p.jsonl:1 has nothing to read"),
+        ("p.jsonl", '{"question": "a"}\n', r"p.jsonl:1 has no text \(its keys: question\)"),
+        ("p.jsonl", "[1]\n", r"p.jsonl:1 has no text \(its keys: list\)"),
+        ("p.jsonl", '{"turns": []}\n', "p.jsonl:1 has no text"),
+        ("p.jsonl", '{"messages": [{"role": "user"}]}\n', "p.jsonl:1 has no text"),
+        ("p.jsonl", '{"prompt": "  "}\n', "p.jsonl:1 has no text"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(

@@ -81,7 +81,7 @@ def test_more_gpus_never_allow_a_larger_group(inputs: dict[str, int], degree: in
 
 
 def test_an_unknown_scheme_is_answered_with_those_there_are() -> None:
-    with pytest.raises(Problem, match="no scheme is called 'q4_k'; use one of: awq, gptq"):
+    with pytest.raises(Problem, match="unknown scheme 'q4_k'; use one of: awq, gptq"):
         scheme_called("q4_k")
 
 

@@ -80,7 +80,7 @@ def test_a_file_that_lm_eval_wrote_is_read() -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"results": 1}', '{"results": {"a": 1}}'])
 def test_another_file_is_refused(text: str) -> None:
-    with pytest.raises(Problem, match="no results file of lm-eval"):
+    with pytest.raises(Problem, match="not a results file of lm-eval"):
         imported(text, "digest")
 
 
@@ -122,7 +122,7 @@ def test_the_command_writes_them_beside_the_weights(model: Path, tmp_path: Path)
 
 
 def test_the_command_names_the_file_that_it_cannot_read(model: Path, tmp_path: Path) -> None:
-    for content, says in ((None, "cannot be read"), ("{}", "no results file of lm-eval")):
+    for content, says in ((None, "cannot be read"), ("{}", "not a results file of lm-eval")):
         file = tmp_path / "results.json"
         if content is not None:
             file.write_text(content)

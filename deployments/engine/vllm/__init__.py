@@ -1,1 +1,1 @@
-"""All that imports vLLM, or depends on how one release of it works inside."""
+"""Modules that import vLLM, or depend on the internals of one release."""

@@ -1,6 +1,7 @@
-"""Runs vLLM: its engine and its OpenAI server. `args.py` has its parser, `facts.py` its prompts.
+"""The adapter to vLLM: its engine and its OpenAI server. `args.py` has its parser, `facts.py` its
+prompts.
 
-vLLM moves these between releases; everything else of ours sees `VllmEngine` alone.
+vLLM moves these between releases; all other code uses only `VllmEngine`.
 """
 
 from __future__ import annotations
@@ -60,19 +61,18 @@ from weights.speculation_rule import SpeculationReport, WhenSlower
 
 logger = logging.getLogger("ray.serve")
 
-# vLLM takes an empty list for any host. This name can never be one (RFC 6761).
+# vLLM takes an empty list for any host. This name is never a host (RFC 6761).
 NO_HOSTS = ["none.invalid"]
 
 
 class VllmEngine:
-    """One vLLM engine and the ASGI application of its own OpenAI server.
+    """One vLLM engine and the ASGI application of its OpenAI server.
 
-    `renderer` says how it turns requests into tokens, None where only vLLM can; `block_size`
-    is in tokens, 0 when it caches no prefixes; it has `kv_blocks` of them, 0: unknown. Its KV
-    events are at `events_at`. It runs `max_sequences` requests at once, of `max_model_len` tokens
-    each, and computes at most `max_step_tokens` a step, in `dtype`; `on_cpu`: not on GPUs.
-    `can_sleep` where it was started with vLLM's sleep mode. `start_phases`: seconds of its start,
-    by what it did.
+    `renderer`: how it turns requests into tokens, None if only vLLM can. `block_size` is in tokens,
+    0 if it caches no prefixes; it has `kv_blocks` of them, 0: unknown. Its KV events are at
+    `events_at`. It runs `max_sequences` requests at once, of `max_model_len` tokens each, and
+    computes at most `max_step_tokens` a step, in `dtype`; `on_cpu`: not on GPUs. `can_sleep` if it
+    was started with vLLM's sleep mode. `start_phases`: seconds of each phase of its start.
     """
 
     def __init__(
@@ -117,19 +117,20 @@ class VllmEngine:
         resume: ResumeMode | None = None,
         resume_proof: str = "",
     ) -> VllmEngine:
-        """Load the model; `when_slower` says what becomes of speculation that loses; `folders` has
-        the folder of each model that is named by an id and was downloaded before; into the file
-        `heartbeat` the engine's process says what it does (`heartbeat.py`); `resume` and
-        `resume_proof` say how other engines continue its answers (`resume_mode.py`).
+        """Load the model.
 
-        Raises what vLLM raises: a replica that cannot load must not start.
+        `when_slower`: what happens to speculation that is slower. `folders`: the folder of each
+        model that is named by an id and was downloaded before. `heartbeat`: the file for the
+        engine's reports (`heartbeat.py`). `resume` and `resume_proof`: how other engines continue
+        its answers (`resume_mode.py`). Raises vLLM's errors: a replica that cannot load must not
+        start.
         """
         began = time.monotonic()
         named, here = with_own_seed(engine_args), folders or {}
         args = parse(here.get(model, model), served_model_name, with_folders(named, here))
         _import_parser_plugins(args)
         stats = EngineStats()
-        # private to this user, and no port: events carry prompts
+        # private to this user, and not a port: events contain prompts
         folder = tempfile.TemporaryDirectory(prefix="antefix-")
         vllm_args = _engine_args(args, folder.name)
         config = vllm_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
@@ -160,7 +161,7 @@ class VllmEngine:
             batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
         )
         continued = resume_of(resume, resume_proof, computing)
-        logger.info("answers are continued, %s: %s", continued.mode, continued.why)
+        logger.info("resuming answers: %s: %s", continued.mode, continued.why)
         engine.continuing = Continuing(engine, computing.made_by, continued)
         await engine.reset_mm_cache()
         tasks = await engine.get_supported_tasks()
@@ -186,23 +187,24 @@ class VllmEngine:
 
     @property
     def grammars(self) -> GrammarGate:
-        """What lets constraints on answers into the engine."""
+        """The gate for constraints on answers."""
         return self._engine.grammars
 
     def queue(self) -> tuple[int, int, int]:
-        """As `WatchedEngine.queue`."""
+        """Return the queue as `WatchedEngine.queue`."""
         return self._engine.queue(self.stats.prefill_rate)
 
     def speculation(self) -> SpeculationReport | None:
-        """What is known of the engine's speculation; None without, or before the first answer."""
+        """Return the state of the engine's speculation; None without, or before the first
+        answer."""
         return speculation.read(_speculation_file(self._folder.name))
 
     def on_cache_dropped(self, callback: Callable[[], None]) -> None:
-        """Call when the engine has dropped its whole prefix cache."""
+        """Set a callback for when the engine has dropped its whole prefix cache."""
         self._engine.on_cache_dropped = callback
 
     def report_reuse(self) -> None:
-        """From now on KV events tell of reused blocks, too, not only of new ones."""
+        """Report reused blocks in KV events from now on, not only new ones."""
         self._engine.reports_reuse = True
 
     async def reset_prefix_cache(self) -> bool:
@@ -210,18 +212,20 @@ class VllmEngine:
         return await self._engine.reset_prefix_cache()
 
     async def sleep(self) -> None:
-        """Move the weights to the host's memory and drop the KV cache; what runs ends first."""
+        """Move the weights to the host's memory and drop the KV cache; running requests end
+        first."""
         await self._engine.sleep(level=1, mode="wait")
 
     async def wake_up(self) -> None:
-        """Be as before `sleep`, but for the cache. Raises where the device's memory is taken."""
+        """Return to the state before `sleep`, except the cache. Raises if the device's memory is
+        taken."""
         if not await self._engine.wake_up():
             raise RuntimeError("vLLM did not get all of its memory back")
 
     async def probe(self) -> None:
-        """Ask the engine's process something that costs it nothing; returns with its answer.
+        """Send a cheap call to the engine's process; return with its answer.
 
-        Raises what vLLM raises where the engine is gone.
+        Raises vLLM's errors if the engine is gone.
         """
         await self._engine.get_weight_version()
 
@@ -231,7 +235,7 @@ class VllmEngine:
         return bool(self._engine.errored)
 
     async def check_health(self) -> None:
-        """Raises EngineDeadError when the engine is gone."""
+        """Raise EngineDeadError if the engine is gone."""
         await self._engine.check_health()
 
     def stop(self) -> None:
@@ -240,7 +244,8 @@ class VllmEngine:
 
 
 def _engine_args(args: Namespace, folder: str) -> AsyncEngineArgs:
-    """vLLM's own, with what we choose where the fleet file says nothing. KV events to `folder`."""
+    """Return vLLM's arguments, with Antefix's defaults if the fleet file does not set them. KV
+    events go to `folder`."""
     chosen = AsyncEngineArgs.from_cli_args(args)
     choose_dtype(chosen)
     chosen.allowed_media_domains = chosen.allowed_media_domains or NO_HOSTS
@@ -249,7 +254,7 @@ def _engine_args(args: Namespace, folder: str) -> AsyncEngineArgs:
     if chosen.enable_lora and current_platform.is_cpu():
         keep_a_slot_for_no_adapter(chosen, len(args.lora_modules or ()))
     if chosen.otlp_traces_endpoint is None and (traces := engine_environment(os.environ)):
-        os.environ.update(traces)  # vLLM's own processes look for the rest of it there
+        os.environ.update(traces)  # vLLM's processes read the other variables
         chosen.otlp_traces_endpoint = traces[TRACES_ENDPOINT]
     endpoint, replay = _event_endpoints(folder)
     chosen.kv_events_config = KVEventsConfig(
@@ -263,7 +268,7 @@ def _event_endpoints(folder: str) -> tuple[str, str]:
 
 
 def _dtype_of(engine: AsyncLLM) -> str:
-    """What the weights are computed in, such as bfloat16."""
+    """Return the type of computation, such as bfloat16."""
     return str(engine.model_config.dtype).removeprefix("torch.")
 
 

@@ -13,7 +13,7 @@ _SCHEMA = {
 }
 _PENALTIES = {"presence_penalty": 0.7, "frequency_penalty": 0.7, "repetition_penalty": 1.3}
 
-# What of SamplingParams makes each kind. Token ids here exist in every vocabulary.
+# The SamplingParams of each kind. Token ids here exist in every vocabulary.
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "greedy": {},
     "seeded": {"temperature": 0.9, "top_p": 0.9, "seed": 7},

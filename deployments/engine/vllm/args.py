@@ -1,11 +1,11 @@
-"""Engine arguments as vLLM's own parser sees them.
+"""Engine arguments under vLLM's own parser.
 
-vLLM is imported inside functions alone: `to_cli` needs none of it.
+vLLM is imported only inside functions: `to_cli` does not need it.
 
-    python -m deployments.engine.vllm.args     reads {pool: engine_args}, writes every refusal
+    python -m deployments.engine.vllm.args     reads {pool: engine_args}, writes every fault
 
-Neither a GPU nor a model is needed: what depends on the model's own config is for the engine's
-start to refuse.
+Neither a GPU nor a model is needed. The start of the engine checks what depends on the model's
+config.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from deployments.engine.vllm.speculative_args import SpeculativeRefusal, broken_
 
 
 class RefusedArg(NamedTuple):
-    """An engine argument vLLM does not take. `key` is empty for several together."""
+    """An engine argument that vLLM rejects. `key` is empty for several together."""
 
     key: str
     value: Any
@@ -35,7 +35,7 @@ class RefusedArg(NamedTuple):
 
 
 class EngineArgsRefused(ValueError):
-    """vLLM does not take these arguments; `refused` says which and why."""
+    """vLLM rejects these arguments; `refused` lists them with reasons."""
 
     def __init__(self, refused: list[RefusedArg]) -> None:
         self.refused = refused
@@ -44,12 +44,12 @@ class EngineArgsRefused(ValueError):
 
 
 class _ParserSaid(Exception):
-    """What argparse would have printed before it left the process."""
+    """The message with which argparse would have exited."""
 
 
 def to_cli(engine_args: Mapping[str, Any]) -> list[str]:
-    """`engine_args` as a command line: true and false are --flag and --no-flag, a mapping is
-    JSON, a list is repeated values, null and an empty list are left out."""
+    """Return `engine_args` as a command line: true and false are --flag and --no-flag, a mapping is
+    JSON, a list is repeated values, null and an empty list are omitted."""
     words: list[str] = []
     for key, value in engine_args.items():
         flag = "--" + key.replace("_", "-")
@@ -60,30 +60,30 @@ def to_cli(engine_args: Mapping[str, Any]) -> list[str]:
         elif isinstance(value, list):
             words += [flag, *map(_word, value)]
         else:
-            # --flag=value, so that a value may begin with - and a flag without one refuses it
+            # --flag=value, so that a value may start with - and a flag without a value refuses one
             words.append(f"{flag}={_word(value)}")
     return words
 
 
 def parse(model: str, served_model_name: str, engine_args: Mapping[str, Any]) -> argparse.Namespace:
-    """The arguments vLLM's server starts from. Raises `EngineArgsRefused` with every refusal."""
+    """Return the arguments for vLLM's server. Raises `EngineArgsRefused` with every fault."""
     refused = list(refusals(engine_args))
     if refused:
         raise EngineArgsRefused(refused)
     named = {"model": model, "served_model_name": [served_model_name]}
     words = to_cli({**_without_idle_flags(engine_args), **named})
     args: argparse.Namespace = _parser().parse_args(words)
-    # in its developer mode, vLLM would log what it refuses, and with it prompts
+    # in its developer mode, vLLM would log refused requests, and prompts with them
     args.log_error_stack = bool(engine_args.get("log_error_stack"))
     return args
 
 
 def with_own_seed(engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments, with a random `seed` where they have none.
+    """Return the arguments, with a random `seed` if they have none.
 
-    vLLM seeds every engine with 0: replicas then draw the same numbers, and whoever samples one
-    prompt several times gets each answer once from every replica. Dummy weights are drawn from the
-    seed as well, and are to be the same on all of them.
+    vLLM seeds every engine with 0: replicas then draw the same numbers, and a client that samples
+    one prompt several times gets each answer once from every replica. Dummy weights depend on the
+    seed as well, and must be the same on all replicas.
     """
     load_format = engine_args.get("load_format", engine_args.get("load-format"))
     if engine_args.get("seed") is not None or load_format == "dummy":
@@ -92,7 +92,7 @@ def with_own_seed(engine_args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_folders(engine_args: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments, with the draft model's folder in place of its id where `folders` has it."""
+    """Return the arguments, with the draft model's folder instead of its id if `folders` has it."""
     found = dict(engine_args)
     for key in ("speculative_config", "speculative-config"):
         config = found.get(key)
@@ -102,7 +102,8 @@ def with_folders(engine_args: Mapping[str, Any], folders: Mapping[str, str]) -> 
 
 
 def refusals(engine_args: Mapping[str, Any]) -> Iterator[RefusedArg]:
-    """Everything vLLM refuses: each argument by itself, then, if all pass, all together."""
+    """Yield everything that vLLM rejects: each argument separately, then, if all pass, all
+    together."""
     from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
 
     given = {key.replace("-", "_"): value for key, value in engine_args.items()}
@@ -146,7 +147,7 @@ def _parser() -> Any:
 
 @cache
 def _flags() -> dict[str, argparse.Action]:
-    """Every long flag of vLLM by its name with underscores, without the --no- forms."""
+    """Return every long flag of vLLM by its name with underscores, without the --no- forms."""
     return {
         option[2:].replace("-", "_"): action
         for action in _parser()._actions
@@ -157,7 +158,8 @@ def _flags() -> dict[str, argparse.Action]:
 
 
 def _without_idle_flags(engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    """Without `flag: false` where vLLM has no --no-flag: there, absence is what false means."""
+    """Return the arguments without `flag: false` if vLLM has no --no-flag: there, absence means
+    false."""
     on_only = argparse._StoreTrueAction
     return {
         key: value
@@ -193,11 +195,12 @@ def _remedy_for_unknown(key: str, value: Any) -> str:
     root, dot, _ = key.partition(".")
     if dot and root in _flags():
         return f"Write {root} with the rest as a mapping below it"
-    return did_you_mean(key, _flags()) or "See vllm serve --help=all for the flags there are"
+    return did_you_mean(key, _flags()) or "See vllm serve --help=all for the flags"
 
 
 def _outside_bounds(key: str, value: Any, field: str, parsed: Any) -> Iterator[RefusedArg]:
-    """Bounds that vLLM's config classes set, and its parser does not know."""
+    """Yield values outside the bounds that vLLM's config classes set, and its parser does not
+    know."""
     if isinstance(parsed, bool) or not isinstance(parsed, int | float):
         return
     from vllm import config
@@ -226,7 +229,7 @@ def _outside_bounds(key: str, value: Any, field: str, parsed: Any) -> Iterator[R
 
 
 def _unknown_name(key: str, value: Any) -> Iterator[RefusedArg]:
-    """Names the parser lets through, because a plug-in may add to them."""
+    """Yield names that the parser accepts, because a plug-in may add to them."""
     if key == "quantization":
         from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
 
@@ -246,7 +249,7 @@ def _unknown_name(key: str, value: Any) -> Iterator[RefusedArg]:
 
 
 def _refused_together(said: str, engine_args: Mapping[str, Any]) -> RefusedArg:
-    """A refusal of a combination, put at the first argument that vLLM names."""
+    """Return the fault of a combination, at the first argument that vLLM names."""
     said = one_line(said.removeprefix("Error: "))
     named = [flag.replace("-", "_") for flag in re.findall(r"--([a-z0-9-]+)", said)]
     key = next((name for name in named if name in engine_args), "")
@@ -274,8 +277,8 @@ def _broken_speculation(
 
 
 def main() -> None:
-    """stdin: {pool: engine_args}. stdout: a list of refusals, each with its pool."""
-    # vLLM logs to stdout: keep that for the answer alone
+    """stdin: {pool: engine_args}. stdout: a list of faults, each with its pool."""
+    # vLLM logs to stdout, which is reserved for the answer
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     refused = [

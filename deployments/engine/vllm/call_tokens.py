@@ -1,7 +1,7 @@
 """Tokens that vLLM generates for one call of `generate`, whether or not the call yields them.
 
-`stream_interval` holds tokens back, and a client may leave before the next event. vLLM counts the
-tokens of each sequence for its metric `vllm:generation_tokens`; the same numbers are read here when
+`stream_interval` delays tokens, and a client may leave before the next event. vLLM counts the
+tokens of each sequence for its metric `vllm:generation_tokens`. The same numbers are read here when
 the call ends, so both agree. Tokens that its core computes before an abort arrives there, and those
 that another engine generated, are in neither. Sources, of vLLM 0.32: `add_request` and
 `_update_stats_from_output` in vllm/v1/engine/output_processor.py, `RequestStateStats`.
@@ -20,7 +20,7 @@ _current: ContextVar[CallTokens | None] = ContextVar("call_tokens", default=None
 
 
 class CallTokens:
-    """Of one call, for the exchange that it serves.
+    """The tokens of one call, for its exchange.
 
     `counted_elsewhere`: the exchange gets the tokens as vLLM generates them.
     """
@@ -28,14 +28,14 @@ class CallTokens:
     def __init__(self, exchange: Confirmation | None, counted_elsewhere: bool) -> None:
         self._exchange = exchange
         self._counted_elsewhere = counted_elsewhere
-        self._sequences: list[Any] = []  # vLLM's states of them
+        self._sequences: list[Any] = []  # vLLM's states of the sequences
         self._yielded = 0
         self._has_first = False
         if exchange is not None:
             exchange.call_began()
 
     def begin(self) -> None:
-        """Sequences that this task adds from now on are of this call."""
+        """Assign sequences that this task adds from now on to this call."""
         _current.set(self)
 
     def add(self, sequence: Any) -> None:
@@ -43,7 +43,7 @@ class CallTokens:
             self._sequences.append(sequence)
 
     def yielded(self, output: Any) -> None:
-        """The call yields this output of vLLM next."""
+        """Record that the call yields this output of vLLM next."""
         exchange = self._exchange
         if exchange is None or self._counted_elsewhere:
             return
@@ -95,6 +95,7 @@ def follow(processor: Any) -> None:
 
 
 def _since_first_token(output: Any) -> float:
-    """Seconds, on the engine's clock: above 0 for an answer in one piece."""
+    """Return seconds on the engine's clock since the first token: above 0 for an answer in one
+    piece."""
     metrics = getattr(output, "metrics", None)
     return max(0.0, metrics.last_token_ts - metrics.first_token_ts) if metrics else 0.0

@@ -1,9 +1,8 @@
-"""How large a constraint on an answer may be: a choice, regular expression, grammar or schema.
+"""Size limits of a constraint on an answer: a choice, regular expression, grammar or schema.
 
-vLLM compiles constraints of any size. These bounds are checked first, and cost milliseconds at
-most. They never raise for a constraint that cannot be read: vLLM reports what is wrong with it.
-What stays within them can still take long to compile, so it is tried first as well
-(`grammar_trial.py`).
+vLLM compiles constraints of any size. These limits are checked first, and cost milliseconds at
+most. They never raise for an unreadable constraint: vLLM reports its fault. A constraint within
+them can still take long to compile, so it is tried first as well (`grammar_trial.py`).
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from typing import Any
 
 from deployments.wire.plain_constraints import NAMED, compiled_size
 
-# Of UTF-8, without the descriptions in a schema.
+# Bytes of UTF-8, without the descriptions in a schema.
 MOST_BYTES = 65_536
 # A structural tag holds the schemas of all tools.
 MOST_TAG_BYTES = 262_144
 MOST_ALTERNATIVES = 1_000
 MOST_PROPERTIES = 2_000
-# llguidance writes each of an array's items out: with 10^9 of them the replica's process ran out
-# of memory and died, with 10^6 it was busy for 13 s.
+# llguidance expands the items of an array. With 10^9 of them the replica's process ran out of
+# memory and died; with 10^6 it was busy for 13 s.
 MOST_ITEMS = 10_000
 MOST_LENGTH = 1_000_000
-# Of one pattern, where the repetitions of nested groups multiply.
+# Limit for one pattern, in which the repetitions of nested groups multiply.
 MOST_REPETITIONS = 100_000
-# Descriptions compile to nothing, and are still parsed.
+# Descriptions compile to nothing, but are parsed.
 MOST_DOCUMENT_BYTES = 1_048_576
 
 _KEYWORD_BOUNDS = {
@@ -37,17 +36,17 @@ _KEYWORD_BOUNDS = {
     **dict.fromkeys(("minLength", "maxLength"), MOST_LENGTH),
 }
 _LISTS = ("enum", "anyOf", "oneOf", "allOf", "prefixItems", "tags", "elements", "triggers", "type")
-# What holds an instance, and no schema.
+# Keywords that contain an instance, not a schema.
 _DATA = frozenset({"const", "enum", "default", "examples"})
 _REPEAT = re.compile(r"\s*(\d*)\s*(,?)\s*(\d*)\s*\}|\s*(\d+)\s*\.\.\s*(\d+)")
 _MOST_DIGITS = 18
-# Python refuses to print integers of more than 4,300 digits.
+# Python does not print integers of more than 4,300 digits.
 _UNPRINTABLE = 10**_MOST_DIGITS
 
 
 @dataclass(frozen=True)
 class Excess:
-    """`what` is `value`, which is more than `most`."""
+    """`what` is `value`, which exceeds `most`."""
 
     what: str
     value: int | float
@@ -60,7 +59,7 @@ class Excess:
 
 
 def excess_of(kind: str, constraint: Any) -> Excess | None:
-    """The first bound that a constraint exceeds; None: it is within all of them.
+    """Return the first limit that a constraint exceeds; None: it is within all of them.
 
     `kind` is the name of a field of vLLM's StructuredOutputsParams.
     """
@@ -130,7 +129,7 @@ def _keyword_excesses(schema: Mapping[str, Any]) -> Iterator[Excess]:
 
 
 def _subschemas(schema: Mapping[str, Any]) -> Iterator[Any]:
-    """Schemas inside, where the names of properties are no keywords."""
+    """Yield the schemas inside, where names of properties are not keywords."""
     for name, inner in schema.items():
         if name in NAMED and isinstance(inner, Mapping):
             yield from inner.values()
@@ -154,21 +153,23 @@ def _pattern_excesses(what: str, pattern: str, is_grammar: bool = False) -> Iter
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a regular expression or grammar. `repetitions`: the most of one element, where those of
-    nested groups multiply; at least 1."""
+    """The form of a regular expression or grammar.
+
+    `repetitions`: the most of one element, multiplied over nested groups; at least 1.
+    """
 
     alternatives: int
     repetitions: int
 
 
 def shape_of(pattern: str, is_grammar: bool = False) -> Shape:
-    """Read as far as any dialect agrees: groups, classes, escapes, `|` and `{n,m}`.
+    """Parse what all dialects agree on: groups, classes, escapes, `|` and `{n,m}`.
 
     In a grammar `"..."` and `'...'` are strings, and `~ n..m` repeats as well.
     """
     bars, innermost = 0, 1
-    opened: list[int] = []  # for each open group: the most repetitions within it
-    last = 1  # of the element before
+    opened: list[int] = []  # for each open group: the highest number of repetitions within it
+    last = 1  # of the previous element
     at, end = 0, len(pattern)
     while at < end:
         char = pattern[at]
@@ -195,13 +196,14 @@ def shape_of(pattern: str, is_grammar: bool = False) -> Shape:
 
 
 def _most_of(repeat: re.Match[str]) -> int:
-    """The repetitions of `{n}`, `{n,}`, `{n,m}` or `n..m`."""
+    """Return the repetitions of `{n}`, `{n,}`, `{n,m}` or `n..m`."""
     numbers = [text[:_MOST_DIGITS] for text in repeat.groups() if text and text != ","]
     return max((int(number) for number in numbers), default=1) or 1
 
 
 def _end_of_class(pattern: str, at: int) -> int:
-    """The index after a character class that began just before `at`; `[]]` and `[^]]` hold `]`."""
+    """Return the index after a character class that started just before `at`; `[]]` and `[^]]`
+    contain `]`."""
     start = at + 1 if pattern[at : at + 1] == "^" else at
     at = start
     while at < len(pattern):
@@ -210,7 +212,7 @@ def _end_of_class(pattern: str, at: int) -> int:
         elif pattern[at] == "]" and at > start:
             return at + 1
         at += 1
-    return start  # it is none
+    return start  # it is not a set
 
 
 def _end_of_string(pattern: str, at: int, quote: str) -> int:

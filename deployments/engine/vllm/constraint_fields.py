@@ -1,7 +1,7 @@
-"""Which field of a request constrains its answer: a refusal names it.
+"""The field of a request that constrains its answer, for error messages.
 
-vLLM makes one constraint out of `structured_outputs`, `response_format`, `text.format` and tools,
-and does not keep where it came from. So what the client sent is kept beside it. Sources:
+vLLM builds one constraint from `structured_outputs`, `response_format`, `text.format` and tools,
+and does not keep its origin. So the client's fields are stored in addition. Sources:
 `adjust_request` in vllm/parser/abstract_parser.py and vllm/tool_parsers/abstract_tool_parser.py,
 `extract_structured_outputs` in vllm/entrypoints/openai/*/protocol.py of vLLM 0.32.
 """
@@ -20,10 +20,12 @@ from deployments.engine.vllm.constraint_bounds import excess_of
 
 @dataclass(frozen=True)
 class Sent:
-    """What constrains an answer, as the client sent it. `structured` is by the field of vLLM's
-    StructuredOutputsParams; `format_field` has `schema` or `tag`, which is JSON. `tools` are the
-    parameters of each tool by their field, None: it has none; `chosen` is the field of the tool
-    that has to be called, if the request names it."""
+    """The client's constraints on an answer.
+
+    `structured` is by the field of vLLM's StructuredOutputsParams; `format_field` has `schema` or
+    `tag`, which is JSON. `tools` are the parameters of each tool by their field, None: it has none;
+    `chosen` is the field of the tool that must be called, if the request names it.
+    """
 
     structured: Mapping[str, Any]
     format_field: str = "response_format"
@@ -33,7 +35,7 @@ class Sent:
     chosen: str | None = None
 
     def field_of(self, kind: str, constraint: Any) -> str:
-        """The field that a constraint came from; `kind` as in `structured`."""
+        """Return the field of a constraint; `kind` as in `structured`."""
         if self.structured.get(kind) == constraint:
             return f"structured_outputs.{kind}"
         if constraint in (self.schema, self.tag):
@@ -51,25 +53,26 @@ class Sent:
         return "tools" if tools else self.format_field
 
 
-# By the task that serves a request.
+# Set by the task that serves a request.
 current: ContextVar[Sent | None] = ContextVar("sent constraints", default=None)
 
 
 def field_of(kind: str, constraint: Any) -> str:
-    """As `Sent.field_of`, of the request that the current task serves."""
+    """Return `Sent.field_of` for the request that the current task serves."""
     sent = current.get() or Sent({kind: constraint})
     return sent.field_of(kind, constraint)
 
 
 def remember_fields(state: Any) -> None:
-    """From now on, for each request to the serving objects in the state of vLLM's application."""
+    """Record the fields of each later request to the serving objects in the state of vLLM's
+    application."""
     for api, method, read in (
         ("openai_serving_chat", "create_chat_completion", sent_to_chat),
         ("openai_serving_completion", "create_completion", sent_to_chat),
         ("openai_serving_responses", "create_responses", sent_to_responses),
         ("anthropic_serving_messages", "create_chat_completion", sent_to_messages),
     ):
-        serving = getattr(state, api, None)  # the model may have no such API
+        serving = getattr(state, api, None)  # the model may not have this API
         if serving is not None:
             setattr(serving, method, _remembering(getattr(serving, method), read))
 
@@ -87,7 +90,7 @@ def _remembering(
 
 
 async def _stream(sent: Sent, events: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-    """The same events: vLLM sends them in another task than that which created them."""
+    """Yield the same events: vLLM sends them in another task than that which created them."""
     current.set(sent)
     async with contextlib.aclosing(events):
         async for event in events:
@@ -95,7 +98,7 @@ async def _stream(sent: Sent, events: AsyncGenerator[Any, None]) -> AsyncGenerat
 
 
 def sent_to_chat(request: Any) -> Sent:
-    """Of a ChatCompletionRequest or CompletionRequest."""
+    """Return the constraints of a ChatCompletionRequest or CompletionRequest."""
     schema = tag = None
     if (asked := request.response_format) is not None:
         if asked.type == "json_schema" and asked.json_schema is not None:
@@ -116,7 +119,7 @@ def sent_to_messages(request: Any) -> Sent:
 
 
 def sent_to_responses(request: Any) -> Sent:
-    """Of a ResponsesRequest."""
+    """Return the constraints of a ResponsesRequest."""
     asked = request.text.format if request.text is not None else None
     schema = getattr(asked, "schema_", None)
     tools, chosen = _tools(request.tools or (), ".parameters", _chosen(request))
@@ -130,7 +133,7 @@ def _structured(request: Any) -> Mapping[str, Any]:
 
 
 def _chosen(request: Any) -> str | None:
-    """The name of the function that has to be called."""
+    """Return the name of the function that must be called."""
     choice = getattr(request, "tool_choice", None)
     named = getattr(choice, "function", choice)
     return getattr(named, "name", None)
@@ -139,7 +142,8 @@ def _chosen(request: Any) -> str | None:
 def _tools(
     functions: Sequence[Any], field: str, name: str | None
 ) -> tuple[Mapping[str, Any], str | None]:
-    """The parameters of all functions by their field, and the field of that with this name."""
+    """Return the parameters of all functions by their field, and the field of that with this
+    name."""
     found = {
         f"tools[{index}]{field}": function
         for index, function in enumerate(functions)

@@ -1,7 +1,7 @@
-"""What an answer is asked to keep to: refused as the client's mistake where it is one.
+"""Constraints on an answer: invalid ones are reported as the client's error.
 
 vLLM checks schemas, regular expressions and grammars before it passes them to its engine. It does
-not check their size, or whether any answer can keep to them. Sources, of vLLM 0.32:
+not check their size, or whether any answer can match them. Sources, of vLLM 0.32:
 `_validate_structured_outputs` in vllm/sampling_params.py, and vllm/v1/structured_output/.
 """
 
@@ -17,14 +17,14 @@ from deployments.wire.plain_constraints import KINDS
 
 
 class Unfit(VLLMValidationError):  # type: ignore[misc]  # vLLM's types are not read
-    """A constraint that Antefix refuses; its message holds the value already."""
+    """A constraint that Antefix rejects; its message contains the value."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 def refuse_huge(sampling_params: Any) -> None:
-    """Raises Unfit for a constraint that exceeds a bound of `constraint_bounds`."""
+    """Raise Unfit for a constraint that exceeds a limit of `constraint_bounds`."""
     constraint = sampling_params.structured_outputs
     if constraint is None:
         return
@@ -36,16 +36,16 @@ def refuse_huge(sampling_params: Any) -> None:
 
 
 def refuse_unmet(sampling_params: Any, output: Any) -> None:
-    """Raises VLLMValidationError for an answer that ended because no token kept to its constraint.
+    """Raise VLLMValidationError for an answer that ended because no token matched its constraint.
 
-    vLLM tells only that it failed. It also fails a request whose KV blocks it could not load from
-    elsewhere, where a KV connector is configured; that is told as this one.
+    vLLM reports only a failure. It also fails a request whose KV blocks could not be loaded through
+    a KV connector, which gets the same error here.
     """
     if sampling_params.structured_outputs is None:
         return
     if any(one.finish_reason == "error" for one in output.outputs):
         raise VLLMValidationError(
-            "The engine cannot make an answer that keeps to the schema, regular expression or"
+            "The engine cannot generate an answer that matches the schema, regular expression or"
             " grammar of this request: it contradicts or refers to itself, or is too complex."
             " Correct or simplify it."
         )

@@ -1,11 +1,10 @@
-"""Going on with an answer that another vLLM began, in the process of its API server.
+"""Continue an answer that another vLLM started, in the process of its API server.
 
-The prompt's outputs are prefilled with it (`continuing_core`); here they go through detokenizer,
-stop strings and logprobs, and then, as outputs with the boundaries that they came with, through
-the endpoint's own parsers. Nothing of that is new to vLLM: it sees a request whose first outputs
-came at once. Sources, of vLLM 0.32: `add_request` and `generate` in vllm/v1/engine/async_llm.py,
-`process_outputs` in vllm/v1/engine/output_processor.py, `check_stop` in
-vllm/v1/core/sched/utils.py.
+The prompt's outputs are prefilled with it (`continuing_core`). Here they go through detokenizer,
+stop strings and logprobs, and then, as outputs with their original boundaries, through the
+endpoint's own parsers. vLLM sees a request whose first outputs arrived at once. Sources, of
+vLLM 0.32: `add_request` and `generate` in vllm/v1/engine/async_llm.py, `process_outputs` in
+vllm/v1/engine/output_processor.py, `check_stop` in vllm/v1/core/sched/utils.py.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from deployments.wire.confirmation import Confirmation
 from deployments.wire.continuation import Continuation, Known
 from deployments.wire.inference_paths import RESPONSES
 
-# Arguments that decide when a token is computed, beside which others and where it is kept, and not
-# which it is: a rollout of one of these need not end answers where they began.
+# Arguments that decide when and where a token is computed, but not which token it is. An update of
+# one of these can still continue answers of the previous engines.
 _OF_SCHEDULING = frozenset(
     {
         *("async_scheduling", "enable_chunked_prefill", "enable_prefix_caching"),
@@ -53,16 +52,16 @@ _OF_SCHEDULING = frozenset(
 def why_not(
     sampling_params: Any, prompt: Any, config: Any, is_response: bool = False
 ) -> str | None:
-    """Why another engine could not continue such an answer; None where it could."""
+    """Return why another engine could not continue such an answer; None if it could."""
     one_piece = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
     seeded = sampling_params.sampling_type == SamplingType.RANDOM_SEED
     extra = sampling_params.extra_args or {}
     reasons = {
-        "it is no stream, and no answer in one piece": not one_piece
+        "it is neither a stream nor an answer in one piece": not one_piece
         and sampling_params.output_kind != RequestOutputKind.DELTA,
         "its prompt is more than tokens": not isinstance(prompt, Mapping)
         or prompt.get("type") != "token",
-        "the prompt's logprobs are told with the first token": (
+        "the prompt's logprobs are sent with the first token": (
             sampling_params.prompt_logprobs is not None
             or sampling_params.prompt_logprob_token_ids is not None
         ),
@@ -89,27 +88,31 @@ def why_not(
 
 
 def made_by(model: str, engine_args: Mapping[str, Any], config: Any) -> str:
-    """The same for engines of one release and model, and of arguments that answer alike; `model`
-    may lie elsewhere. vLLM's model runners draw from a seed each in its own way, and so do
-    platforms."""
+    """Return an id that is equal for engines of one release and model, with arguments that give the
+    same answers.
+
+    `model` may be in different folders. vLLM's model runners draw from a seed in different ways,
+    and so do platforms.
+    """
     named = {key.replace("-", "_"): value for key, value in engine_args.items()}
     kept = {key: value for key, value in named.items() if key not in _OF_SCHEDULING}
     told = [vllm_version, Path(model).name, kept]
-    # nothing of these on V1 and a CPU: engines of the last release say the same
+    # none of these on V1 and a CPU, so that engines of the last release report the same
     told += [current_platform.device_type] * (not current_platform.is_cpu())
     told += ["V2"] * bool(config.use_v2_model_runner)
     return sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 class Continuing:
-    """Beside one AsyncLLM: tells its tokens as they come, and has it start with known ones.
+    """An extension of one AsyncLLM: it reports tokens as they arrive, and starts requests with
+    known ones.
 
-    Exchanges whose gateway did not ask pass by: a look-up of a context variable each, and of an
-    empty dictionary each step.
+    Exchanges without a request for it cost a look-up of a context variable each, and of an empty
+    dictionary each step.
     """
 
     def __init__(self, engine: Any, made_by: str, resume: Resume) -> None:
-        self.no_responses: str | None = None  # why not, once that is known
+        self.no_responses: str | None = None  # the reason, once it is known
         self._made_by = made_by
         self._resume = resume
         self._config = engine.vllm_config
@@ -118,7 +121,7 @@ class Continuing:
         self._processor = engine.output_processor
         self._process = self._processor.process_outputs
         self._add: Callable[[Any], Awaitable[None]] = engine.engine_core.add_request_async
-        # answers in one piece, by vLLM's own id: they yield nothing before their end
+        # answers in one piece, by vLLM's id: they yield nothing before their end
         self._told: dict[str, _Told] = {}
         self._processor.process_outputs = self._process_outputs
         engine.engine_core.add_request_async = self._add_request
@@ -126,9 +129,9 @@ class Continuing:
     def begin(
         self, exchange: Continuation, prompt: Any, sampling_params: Any
     ) -> Continuation | None:
-        """For a call of `generate`: the exchange, where another engine could go on with it.
+        """Return the exchange of a call of `generate`, if another engine could continue it.
 
-        Raises VLLMValidationError where this was to go on with one, and cannot.
+        Raises VLLMValidationError if this call should continue one, and cannot.
         """
         exchange.prompts += 1
         is_response = exchange.path == RESPONSES
@@ -137,7 +140,7 @@ class Continuing:
             reason = self.no_responses or reason
         if self._resume.mode == "off":
             reason = self._resume.why
-        if exchange.prompts > 1:  # whose tokens they are is not told
+        if exchange.prompts > 1:  # tokens are not assigned to prompts
             reason = "it has several prompts"
         if exchange.known is not None and exchange.known.engine not in ("", self._made_by):
             reason = "another model, vLLM or engine arguments began it"
@@ -148,14 +151,14 @@ class Continuing:
             exchange.in_one_piece = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
             exchange.exact_events = sampling_params.logprobs is not None
             if exchange.in_one_piece and exchange.first_events.missing:
-                raise _refused(exchange, "The engine cannot go on: the answer has no events.")
+                raise _refused(exchange, "The engine cannot continue: the answer has no events.")
             return exchange
         if exchange.known is not None:
-            raise _refused(exchange, f"The engine cannot go on with this answer: {reason}.")
+            raise _refused(exchange, f"The engine cannot continue this answer: {reason}.")
         return None
 
     def end(self, exchange: Continuation) -> None:
-        """Of the call of `generate`."""
+        """End the call of `generate`."""
         exchange.replaying = False
         for request_id in [name for name, told in self._told.items() if told.exchange is exchange]:
             del self._told[request_id]
@@ -169,7 +172,8 @@ class Continuing:
         return done
 
     async def _add_request(self, request: Any) -> None:
-        """In front of the engine; before vLLM first waits, so that nothing of it can have come."""
+        """Add the request before the engine does, and before vLLM first waits, so that no output
+        can have arrived."""
         exchange = continuation.current.get()
         if exchange is not None and exchange.offered:
             known = exchange.known
@@ -177,20 +181,21 @@ class Continuing:
                 self._replay(exchange, known, request)
             state = self._processor.request_states.get(request.request_id)
             if state is None:
-                return  # this choice had ended
+                return  # this choice had already ended
             if exchange.in_one_piece:
                 self._told[request.request_id] = _Told(exchange, confirmation.current.get(), state)
             if known is not None:
-                # vLLM has n choices share one object
+                # vLLM shares one object among n choices
                 params = request.sampling_params = copy(request.sampling_params)
                 tokens = known.token_ids(state.request_index)
                 params.extra_args = {**(params.extra_args or {}), KNOWN_TOKENS: tokens}
         await self._add(request)
 
     def _replay(self, exchange: Continuation, known: Known, request: Any) -> None:
-        """Through vLLM's output processor, one chunk after the other, all choices of the request.
+        """Pass the known tokens through vLLM's output processor, one chunk after the other, for all
+        choices of the request.
 
-        Raises VLLMValidationError for chunks that this request cannot have made.
+        Raises VLLMValidationError for chunks that this request cannot have generated.
         """
         exchange.replayed = True
         processor = self._processor
@@ -201,7 +206,7 @@ class Continuing:
         tracing, processor.tracing_enabled = processor.tracing_enabled, False
         try:
             if not all(ids and max(ids) < self._vocabulary for _, ids in known.chunks):
-                raise ValueError("no tokens, or none of this model's")
+                raise ValueError("no tokens, or tokens of another model")
             for output in _outputs(known, choices, request.sampling_params, self._max_model_len):
                 if output.request_id not in processor.request_states:
                     raise ValueError("tokens of a choice that has ended")
@@ -210,43 +215,43 @@ class Continuing:
                     replayed.append(made)
         except Exception as error:
             processor.abort_requests(names, internal=True)
-            told = "The engine cannot go on: the tokens that it was told are not of this request."
+            told = "The engine cannot continue: the tokens received do not belong to this request."
             raise _refused(exchange, told) from error
         finally:
             processor.tracing_enabled = tracing
         for state in choices.values():
-            # its next token is the first that this engine computes: no gap is counted
+            # the next token is the first that this engine computes, so no gap is counted
             state.is_prefilling = True
-            # and its prompt tells nothing of how fast prompts are computed
+            # and the prompt does not count for the prefill rate
             state.prompt_len = known.cached_tokens
         _yield_first(first.queue, replayed, exchange)
 
 
 def tell_chunks(exchange: Continuation, output: Any) -> None:
-    """What a stream's engine has just made, to its gateway.
+    """Report a stream's new outputs to its gateway.
 
-    Raises VLLMValidationError where the replay made fewer events than there were: what comes now
-    would not go on with what the client has.
+    Raises VLLMValidationError if the replay gave fewer events than the client has, because the next
+    events would not continue them.
     """
-    # without any token a chat's client may have the event of its role
+    # before any token, a chat's client may have received the event with the role
     if exchange.first_events.missing and exchange.known_tokens:
-        raise _refused(exchange, "The engine made other events of the tokens that it was told.")
+        raise _refused(exchange, "The engine generated different events from the tokens received.")
     if not exchange.in_one_piece:
         for one in output.outputs:
             exchange.chunk(one.index, one.token_ids)
 
 
 def _refused(exchange: Continuation, reason: str) -> VLLMValidationError:
-    """For vLLM a client's mistake, so that it logs none of its own; the server says 409."""
+    """Return a client's error for vLLM, so that it logs nothing; the server answers 409."""
     return VLLMValidationError(str(exchange.refuse(reason)))
 
 
 def _outputs(
     known: Known, choices: Mapping[int, Any], params: Any, max_model_len: int
 ) -> Iterator[EngineCoreOutput]:
-    """What the engine that began had said; `choices` are vLLM's states of them.
+    """Yield the outputs of the first engine; `choices` are vLLM's states of them.
 
-    Raises KeyError for tokens of a choice that was not asked for.
+    Raises KeyError for tokens of a choice that was not requested.
     """
     sequences = {
         index: _Sequence(params, len(state.prompt_token_ids)) for index, state in choices.items()
@@ -267,7 +272,7 @@ def _outputs(
 def _yield_first(
     queue: RequestOutputCollector, replayed: deque[Any], exchange: Continuation
 ) -> None:
-    """vLLM's `generate` is to find each of `replayed` in its queue, and not all merged into one."""
+    """Yield each of `replayed` in vLLM's queue separately, so that they are not merged into one."""
 
     def get_nowait() -> Any:
         if replayed:
@@ -279,7 +284,8 @@ def _yield_first(
 
 
 def _logprobs(token_ids: tuple[int, ...]) -> LogprobsLists:
-    """What was said of these tokens, their client has; their ids are what later ones depend on."""
+    """Return empty logprobs of these tokens, which their client has; later ones depend only on the
+    ids."""
     rows = len(token_ids)
     return LogprobsLists(
         np.array(token_ids, dtype=np.int64).reshape(rows, 1),
@@ -289,7 +295,7 @@ def _logprobs(token_ids: tuple[int, ...]) -> LogprobsLists:
 
 
 class _Sequence:
-    """One choice, as far as vLLM's scheduler looks at it to end it."""
+    """One choice, with the fields that vLLM's scheduler checks for its end."""
 
     pooling_params = None
 
@@ -310,7 +316,7 @@ class _Sequence:
         return self._prompt_tokens + self.num_output_tokens
 
     def ends_with(self, token_ids: tuple[int, ...], max_model_len: int) -> Any:
-        """vLLM's reason to end it with the last of them; None where it goes on."""
+        """Return vLLM's reason to end it with the last of them; None if it continues."""
         self.output_token_ids += token_ids
         if not check_stop(self, max_model_len):
             return None
@@ -319,7 +325,7 @@ class _Sequence:
 
 @dataclass
 class _Told:
-    """An answer in one piece: its tokens are told as the engine makes them."""
+    """An answer in one piece, whose tokens are reported as the engine generates them."""
 
     exchange: Continuation
     confirmation: Confirmation | None

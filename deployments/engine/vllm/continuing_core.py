@@ -1,11 +1,11 @@
-"""An engine that starts a request at its k known output tokens, as if it had made them itself.
+"""An engine that starts a request at its known output tokens, as if it had generated them itself.
 
-That is what vLLM does with a request that it preempted: prompt and outputs are prefilled again.
-Here a new request comes with outputs, in `extra_args`, and is in all its parts as it was after
-them: the scheduler's own list and its block hashes, the grammar, the worker's list (of penalties,
-`min_tokens`, bad words, drafts) and its seeded generator. Without them nothing is changed.
-Sources, of vLLM 0.32: vllm/v1/request.py, vllm/v1/structured_output/__init__.py,
-vllm/v1/worker/gpu_input_batch.py, and `forward_cpu` in vllm/v1/sample/ops/topk_topp_sampler.py.
+vLLM does the same with a preempted request: prompt and outputs are prefilled again. Here a new
+request arrives with outputs, in `extra_args`, and all its state is restored: the scheduler's own
+list and its block hashes, the grammar, the worker's list (of penalties, `min_tokens`, bad words,
+drafts) and its seeded generator. Other requests are not changed. Sources, of vLLM 0.32:
+vllm/v1/request.py, vllm/v1/structured_output/__init__.py, vllm/v1/worker/gpu_input_batch.py, and
+`forward_cpu` in vllm/v1/sample/ops/topk_topp_sampler.py.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-# In `extra_args` of a request on its way to the engine, and never a client's (`adapter.generate`).
+# In `extra_args` of a request to the engine, and never from a client (`adapter.generate`).
 KNOWN_TOKENS = "antefix_known_tokens"
 
 
 def known_tokens(sampling_params: Any) -> list[int]:
-    """Of a request that is gone on with; empty for any other."""
+    """Return the known tokens of a continued request; empty for any other."""
     extra = sampling_params.extra_args if sampling_params is not None else None
     return extra.get(KNOWN_TOKENS) or [] if extra else []
 
 
 @cache
 def register() -> None:
-    """For vLLM's engine and workers. Once more changes nothing."""
+    """Register with vLLM's engine and workers. Repeated calls have no effect."""
     _start_requests_with_outputs()
     _advance_grammars()
     _tell_workers()
@@ -43,8 +43,8 @@ def _start_requests_with_outputs() -> None:
         tokens = known_tokens(made.sampling_params)
         if tokens:
             made.append_output_token_ids(tokens)
-            # it is of prompts, and vLLM asserts that no more than the prompt is cached: that
-            # assertion ends the engine
+            # these are for prompts, and a failed assertion of vLLM that at most the prompt is
+            # cached would end the engine
             made.prefill_stats = None
         return made
 
@@ -67,9 +67,9 @@ def _advance_grammars() -> None:
 
 
 def _accept(manager: Any, request: Any, grammar: Any, tokens: list[int]) -> None:
-    """Token by token, as they came: where reasoning ends the grammar begins.
+    """Accept tokens one by one: the grammar starts at the end of reasoning.
 
-    Raises RuntimeError for tokens that no grammar let through: vLLM then fails this request alone.
+    Raises RuntimeError for tokens that no grammar allows: vLLM then fails only this request.
     """
     asked = request.structured_output_request
     so_far = SimpleNamespace(
@@ -82,7 +82,7 @@ def _accept(manager: Any, request: Any, grammar: Any, tokens: list[int]) -> None
     for token in tokens:
         so_far.all_token_ids.append(token)
         if not manager.accept_tokens(so_far, [token]):
-            raise RuntimeError("the grammar does not let through what was answered so far")
+            raise RuntimeError("the grammar rejects the answer so far")
     asked.reasoning_ended = so_far.structured_output_request.reasoning_ended
 
 
@@ -94,11 +94,11 @@ def _tell_workers() -> None:
 
     def add_request(self: InputBatch, request: Any) -> Any:
         tokens = known_tokens(request.sampling_params)
-        # a worker's list is empty once only: whoever shares it must see the same one
+        # a worker's list is empty only once, and everything that shares it must see the same list
         if tokens and not request.output_token_ids:
             request.output_token_ids.extend(tokens)
             if request.generator is not None:
-                for _ in tokens:  # one draw a token, as the CPU's sampler makes it
+                for _ in tokens:  # one draw per token, as in the CPU's sampler
                     torch.randint(0, 2**31, (1,), generator=request.generator, dtype=torch.long)
         return add(self, request)
 

@@ -1,4 +1,4 @@
-"""An answer that is gone on with keeps its ids and the time at which it was created.
+"""Ids and creation time of a continued answer, which stay the same.
 
 Those of a chat and of a completion are its request's. A response draws them at random, one for
 itself and one for each of its items, and repeats them in its last events; so do parsers, for calls
@@ -26,7 +26,8 @@ _DRAW_IDS = ("vllm.entrypoints.openai.responses", "vllm.renderers.", "vllm.tool_
 
 
 def why_no_responses(serving: responses_serving.OpenAIServingResponses | None) -> str | None:
-    """Why another engine could not go on with what vLLM's `serving` says; None where it could."""
+    """Return why another engine could not continue responses of vLLM's `serving`; None if it
+    could."""
     if serving is None:
         return "the model has no responses"
     reasons = {
@@ -39,7 +40,7 @@ def why_no_responses(serving: responses_serving.OpenAIServingResponses | None) -
 
 @cache
 def keep_ids() -> None:
-    """Once vLLM has loaded what makes its answers."""
+    """Install, once vLLM has loaded the modules that build its answers."""
     for module in (chat_serving, completion_serving, responses_serving):
         module.time = _Clock
     for name, module in list(sys.modules.items()):
@@ -54,7 +55,7 @@ def _id() -> str:
 
 
 class _Clock:
-    """In place of the module `time`, of which they use `time` alone, for that."""
+    """A replacement for the module `time`, of which they use only `time`."""
 
     @staticmethod
     def time() -> float:

@@ -1,11 +1,11 @@
-"""The process of vLLM's engine: begun by us, before it is needed where that is asked for.
+"""The process of vLLM's engine, which Antefix starts, on request before it is needed.
 
-vLLM spawns its EngineCore once it has read its configuration; the new process then imports vLLM,
-which takes as long as all the rest of a small engine's start. Here the same spawned process is
-told over a pipe what it is to run, so that it may have been begun, and have imported vLLM, earlier
-(`keep_one`). It is exec'd with the environment that vLLM would have given it. Where that turns out
-to be another, or anything else is not as it should be, one is begun at that moment, or vLLM begins
-its own. Nothing is forked; no weights are loaded and no device is touched before an engine asks.
+vLLM spawns its EngineCore once it has read its configuration. The new process then imports vLLM,
+which takes about half of a small engine's start. Here the same spawned process gets its task over a
+pipe, so that it can start, and import vLLM, earlier (`keep_one`). It is exec'd with the environment
+that vLLM would have given it. If that environment changes, or anything differs from the
+expectation, a process is started at that moment, or vLLM starts its own. Nothing is forked; no
+weights are loaded and no device is touched before an engine needs them.
 
 Imports are a fifth less work without the garbage collector, which finds nothing among modules.
 Source: `CoreEngineProcManager` in vllm/v1/engine/utils.py of vLLM 0.32.
@@ -37,13 +37,13 @@ from deployments.engine.vllm.heartbeat import HEARTBEAT
 
 logger = logging.getLogger("ray.serve")
 
-# Variable -> value, None: not set.
+# Variable -> value; None: not set.
 Changes = Mapping[str, str | None]
 
-# How long an engine waits for a process that was begun and has not imported all yet: where that
-# takes minutes, one that is begun anew takes them as well. And how long for one that does nothing.
+# How long an engine waits for a started process that is still importing: if that takes minutes, a
+# new one takes them as well. And how long for one that does nothing.
 READY_S, QUIET_S, _LITTLE_S = 300.0, 3.0, 0.1
-# Computes, or waits for a core or a disk.
+# The process computes, or waits for a core or a disk.
 _AT_WORK = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 _ASKED, _READY = "are you ready", "ready"
 _MODULES = (
@@ -56,16 +56,16 @@ _MODULES = (
 )
 _WORKERS = {"cpu": "vllm.v1.worker.cpu_worker", "cuda": "vllm.v1.worker.gpu_worker"}
 _NAME = "EngineCore"
-# Whether it is set is read at import; where it leads, a folder for each replica, with each metric.
+# An import checks whether it is set; each metric reads its value, a folder per replica.
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 _SPAWN = multiprocessing.get_context("spawn")
-# Before Ray has told this process which actor it is, where this is imported by Ray's hook.
+# Taken before Ray assigns an actor to this process, if Ray's hook imports this module.
 _AT_FIRST = dict(os.environ)
 
 
 @contextlib.contextmanager
 def without_gc() -> Iterator[None]:
-    """For imports alone: nothing that makes garbage."""
+    """Disable the garbage collector for imports, which create no garbage."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -76,7 +76,7 @@ def without_gc() -> Iterator[None]:
 
 
 class CoreProcess:
-    """A process that becomes an engine once it is told of it, and ends with whoever began it.
+    """A process that becomes an engine once it gets its task, and ends with its parent.
 
     `changes`: its environment is this process's with these. It imports the `modules` at once.
     """
@@ -91,15 +91,15 @@ class CoreProcess:
             self.process.start()
         theirs.close()
         self._imports = bool(modules)
-        # multiprocessing waits for its children when it ends: this one waits for us
+        # multiprocessing waits at exit for its child processes, and this one waits for its parent
         self._at_exit = Finalize(self, self._told.close, exitpriority=10)
 
     def why_not(self, name: str = _NAME) -> str:
-        """Why it cannot be the engine's process `name` of this process; empty: it can."""
+        """Return why it cannot be the engine's process `name` of this process; empty: it can."""
         if name != self.process.name:
             return f"it is to be {name}"
         if os.fsdecode(multiprocessing.spawn.get_executable()) != sys.executable:
-            return "it is to be begun by another program"
+            return "another program must start it"
         other = _read_at_import(_changes_since(self._environment))
         if self._environment.get(_METRICS) and os.environ.get(_METRICS):
             other.pop(_METRICS, None)
@@ -127,7 +127,7 @@ class CoreProcess:
         return True
 
     def run(self, target: Callable[..., None], kwargs: Mapping[str, Any]) -> None:
-        """Raises whatever keeps these from being sent; then it is of no more use."""
+        """Send the task. Raises any error that prevents sending; then the process is unusable."""
         job = ForkingPickler.dumps((target, kwargs))
         path = multiprocessing.spawn.get_preparation_data(self.process.name)["sys_path"]
         self._told.send((_changes_since(self._environment), path))
@@ -141,7 +141,7 @@ class CoreProcess:
 
 
 def _become(told: Connection, modules: Sequence[str]) -> None:
-    """In the new process."""
+    """Receive the task and run it, in the new process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with without_gc():
         if modules and not _import_all(modules):
@@ -151,7 +151,7 @@ def _become(told: Connection, modules: Sequence[str]) -> None:
                 told.send(_READY)
             changes, sys.path[:] = told.recv()
             job = told.recv_bytes()
-        except (EOFError, ConnectionError):  # whoever began it has ended, or does without
+        except (EOFError, ConnectionError):  # the parent has ended, or does not need it
             return
         told.close()
         _apply(changes)
@@ -161,7 +161,7 @@ def _become(told: Connection, modules: Sequence[str]) -> None:
 
 
 def _import_all(modules: Sequence[str]) -> bool:
-    """False where that has touched a device."""
+    """Import the modules. Return false if that has touched a device."""
     for name in modules:
         importlib.import_module(name)
     if platforms := sys.modules.get("vllm.platforms"):
@@ -173,7 +173,7 @@ def _import_all(modules: Sequence[str]) -> bool:
 
 
 class _EngineProcess:
-    """What vLLM takes for its `multiprocessing.Process`; which process that is, `start` decides."""
+    """A replacement for vLLM's `multiprocessing.Process`; `start` decides which process it is."""
 
     def __init__(self, vllm_s_own: Any, target: Callable[..., None], kwargs: Any) -> None:
         self._process = vllm_s_own
@@ -186,8 +186,8 @@ class _EngineProcess:
         began = _kept_or_new(self._process.name)
         try:
             began.run(self._target, self._kwargs)
-        except Exception as error:  # what cannot be sent over a pipe, or a process that has ended
-            logger.warning("the engine's process is begun anew by vLLM: %r", error)
+        except Exception as error:  # an object that cannot be pickled, or a process that has ended
+            logger.warning("vLLM starts the engine's process itself: %r", error)
             began.end()
             self._process.start()
         else:
@@ -198,7 +198,7 @@ class _EngineProcess:
 
 
 class _Context:
-    """vLLM's own context for processes, but for how a process begins."""
+    """vLLM's own context for processes, except how a process starts."""
 
     def __init__(self, own: Any) -> None:
         self._own = own
@@ -217,16 +217,16 @@ _changes: Changes = {}
 
 
 def keep_one(changes: Changes, modules: Sequence[str] = _MODULES) -> CoreProcess:
-    """Begin the process of this process's next engine, with the environment that engines had whose
-    `changes()` these are."""
+    """Start the process of this process's next engine, with the environment of engines with these
+    `changes()`."""
     global _kept
     _kept = CoreProcess(changes, modules)
     return _kept
 
 
 def changes() -> Changes:
-    """What an engine's process found otherwise in its environment than this process at first: known
-    from when an engine has begun."""
+    """Return the differences of an engine's environment from this process's initial one, known once
+    an engine has started."""
     return _changes
 
 
@@ -238,16 +238,18 @@ def _kept_or_new(name: str) -> CoreProcess:
         why = kept.why_not(name)
         if not why:
             waited_s = time.monotonic() - began
-            logger.info("the engine's process had begun before, %.1f s were waited for", waited_s)
+            logger.info(
+                "the engine uses a preloaded process, after waiting %.1f s for it", waited_s
+            )
             return kept
-        logger.info("the engine's process that had begun is of no use: %s", why)
+        logger.info("the preloaded process is unusable: %s", why)
         kept.end()
     return CoreProcess({}, name=name)
 
 
 @contextlib.contextmanager
 def begun_by_us() -> Iterator[None]:
-    """vLLM's engines that begin meanwhile do so here."""
+    """Start vLLM's engines here while the block runs."""
     from vllm.v1.engine import utils
 
     own = utils.get_mp_context
@@ -269,7 +271,8 @@ def _changes_since(before: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def _is_read_later(name: str) -> bool:
-    """Variables that nothing has read before an engine begins: Ray's, and which devices it has."""
+    """Return whether a variable is read only when an engine starts: Ray's, and those that select
+    devices."""
     return (
         name in (HEARTBEAT, SOCKET) or name.startswith("RAY_") or name.endswith("_VISIBLE_DEVICES")
     )

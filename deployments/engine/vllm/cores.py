@@ -1,4 +1,4 @@
-"""The cores that an engine on a CPU computes with, which others of its node may take as well."""
+"""The cores of an engine on a CPU, which other engines of its node may use as well."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _THREADS = "OMP_NUM_THREADS"
 
 
 def are_unbound(environment: Mapping[str, str]) -> bool:
-    """Whether an engine on a CPU runs on whichever cores are free."""
+    """Return whether an engine on a CPU runs on any free cores."""
     return environment.get(BOUND_TO) == "nobind"
 
 
 def engines_at_once(environment: Mapping[str, str], workers: int) -> int:
-    """How many engines like this one, on a CPU, the cores here compute at full speed; 0: it is
-    bound to cores, and nobody says whether others are bound to them.
+    """Return how many engines like this one, on a CPU, the cores here compute at full speed.
 
-    `environment`: the engine's; each of its workers has OMP_NUM_THREADS threads, and without that
-    one for each core.
+    0: it is bound to cores, and it is unknown whether others are bound to them. `environment`: the
+    engine's; each of its workers has OMP_NUM_THREADS threads, and without that variable one for
+    each core.
     """
     if not are_unbound(environment):
         return 0

@@ -1,4 +1,4 @@
-"""Arguments that vLLM's CPU build needs otherwise than it sets them itself, in 0.32."""
+"""Arguments that vLLM's CPU build needs with other values than its own, in 0.32."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 
 def needs_no_worker(args: AsyncEngineArgs) -> bool:
-    """Whether the model may run in the engine's own process, without another import of vLLM.
+    """Return whether the model may run in the engine's own process, without another import of vLLM.
 
-    vLLM's CPU build always starts a worker, which it can bind to cores; with the word `uni` it
-    does so, too. Where nothing is bound and there is one worker, that is a third of every start and
-    of the memory for nothing, and each step passes through shared memory.
+    vLLM's CPU build always starts a worker, which it can bind to cores, even with the word `uni`.
+    Without binding and with one worker, that wastes a third of every start and of the memory, and
+    each step passes through shared memory.
     """
     return (
         current_platform.is_cpu()
@@ -30,8 +30,9 @@ def needs_no_worker(args: AsyncEngineArgs) -> bool:
 def keep_a_slot_for_no_adapter(args: AsyncEngineArgs, adapters: int) -> None:
     """Keep vLLM's CPU build from answering requests to the model itself with an adapter's weights.
 
-    In a batch that an adapter's request shares, its kernels take the last slot for those without
-    one (`lora_b_weights[-1]` in vllm/lora/ops/torch_ops/lora_ops.py of vLLM 0.32): it stays empty.
+    In a batch with an adapter's request, its kernels use the last slot for requests without one, so
+    it stays empty. Source: `lora_b_weights[-1]` in vllm/lora/ops/torch_ops/lora_ops.py of
+    vLLM 0.32.
     """
     args.max_loras = max(args.max_loras, adapters + 1)
     if args.max_cpu_loras is not None:

@@ -1,4 +1,4 @@
-"""Sets the dtype of an engine on CPUs whose arguments name none (`weights.cpu_dtype`)."""
+"""The dtype of an engine on CPUs whose arguments set none (`weights.cpu_dtype`)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ logger = logging.getLogger("ray.serve")
 
 
 def choose_dtype(args: EngineArgs, on_cpu: bool | None = None) -> None:
-    """Set `args.dtype` to the faster one of this CPU, and log which; only where it is "auto".
+    """Set `args.dtype` to the faster one of this CPU, and log which; only if it is "auto".
 
-    GPUs and quantized models keep vLLM's choice: kernels for quantized weights take few dtypes.
-    `on_cpu`: whether the engine computes on CPUs, by default as vLLM's build does.
+    GPUs and quantized models keep vLLM's choice: kernels for quantized weights support few dtypes.
+    `on_cpu`: whether the engine computes on CPUs, by default as in vLLM's build.
     """
     if args.dtype != "auto" or not (current_platform.is_cpu() if on_cpu is None else on_cpu):
         return

@@ -1,8 +1,9 @@
-"""Are answers that are cut, and continued by an engine that is told their tokens, the uncut ones?
+"""Do answers that are interrupted, and continued by an engine from their tokens, equal
+uninterrupted ones?
 
-Each kind of request is answered whole, once more in another order, and then from several cuts on,
-always all at once. In between the prefix cache is dropped, so that the engine computes the tokens
-so far in one prefill, as one does that has never seen them.
+Each kind of request is answered completely, once more in another order, and then from several
+interruptions on, always all at once. In between the prefix cache is dropped. So the engine computes
+the tokens so far in one prefill, like an engine that has never seen them.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ Answers = Callable[[Sequence[tuple[Ids, SamplingParams]]], list[Any]]
 
 @dataclass(frozen=True)
 class CutAnswers:
-    """Of one kind. `tokens` of the whole answers; of `cuts` that were continued, `other` had
-    another rest: [cut, tokens of the whole answer, of the rest]. `reruns` differ that were not cut:
-    of as many as there are `tokens`. `logprobs_off`: by how much, at most, a token's
-    log-probability differs. `left_out`: why the engine continues none of this kind."""
+    """Results of one kind.
+
+    `tokens` of the whole answers; of `cuts` continued answers, `other` had a different rest: [cut,
+    tokens of the whole answer, of the rest]. Of the uninterrupted repetitions, `reruns` differ:
+    there is one for each of `tokens`. `logprobs_off`: the largest difference of a token's
+    log-probability. `left_out`: why the engine cannot continue this kind.
+    """
 
     tokens: list[Ids]
     cuts: int = 0
@@ -38,7 +42,7 @@ class CutAnswers:
 
 
 def params_of(kind: str, max_tokens: int, known: Ids | None = None) -> SamplingParams:
-    """Of a request of this kind, and `known` tokens of its answer."""
+    """Return parameters of a request of this kind, with `known` tokens of its answer."""
     fields = {"temperature": 0, "max_tokens": max_tokens, **KINDS[kind]}
     if "structured" in fields:
         fields["structured_outputs"] = StructuredOutputsParams(**fields.pop("structured"))
@@ -49,7 +53,8 @@ def params_of(kind: str, max_tokens: int, known: Ids | None = None) -> SamplingP
 
 @dataclass(frozen=True)
 class Cutter:
-    """Of one engine: `answers` asks it, `forget` drops its prefix cache, `config` is vLLM's."""
+    """The test of one engine: `answers` sends requests, `forget` drops its prefix cache, `config`
+    is vLLM's."""
 
     answers: Answers
     forget: Callable[[], None]
@@ -58,7 +63,7 @@ class Cutter:
     def compare(
         self, kind: str, prompts: Sequence[Ids], max_tokens: int, cuts: Sequence[int]
     ) -> CutAnswers:
-        """`cuts`: after how many tokens, each of every answer that is longer."""
+        """Compare. `cuts`: the numbers of tokens after which each longer answer is interrupted."""
         streamed = params_of(kind, max_tokens)
         streamed.output_kind = RequestOutputKind.DELTA
         if (reason := why_not(streamed, {"type": "token"}, self.config)) is not None:

@@ -1,8 +1,8 @@
-"""What a vLLM engine says of how it turns requests into tokens (`deployments.prompt`).
+"""Facts of a vLLM engine about turning requests into tokens (`deployments.prompt`).
 
-Everything is read from the engine's own renderer, after it has started. An engine that renders
-in a way of its own has no facts: the log says why, and its prompts stay unknown to gateways. So
-has one whose facts, tried here, do not give the tokens that its renderer gives.
+They are read from the engine's own renderer, after it has started. An engine with its own way of
+rendering has no facts: the log gives the reason, and gateways do not know its prompts. The same
+applies if its facts, tested here, do not give the tokens of its renderer.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ from deployments.prompt.template_kwargs import RESERVED
 
 logger = logging.getLogger(__name__)
 
-# Classes whose way from text to tokens is the Rust tokenizer's, and methods that are that way.
+# Classes that turn text into tokens with the Rust tokenizer, and the methods that do it.
 _PLAIN_MODULES = {
     "transformers.tokenization_utils_base",
     "transformers.tokenization_utils_tokenizers",
     "vllm.tokenizers.hf",
 }
 _WAY_TO_TOKENS = ("__call__", "_encode_plus", "apply_chat_template", "get_chat_template")
-# A first word, spaces, digits, other scripts, an emoji of several characters, no end of line.
+# A first word, spaces, digits, other scripts and an emoji of several characters, without a newline
+# at the end.
 _PROBE = "Once  upon a time,\n\tin 2031: naïve café, Ελλάς, 東京, नमस्ते 👩‍🚀 a_b(c) "
 
 
 def renderer_facts(
     renderer: BaseRenderer, args: Namespace, messages: MessagesFacts | None = None
 ) -> RendererFacts | None:
-    """The facts of the engine that `renderer` belongs to, as `args` made its server.
+    """Return the facts of the engine with this `renderer`, whose server has `args`.
 
-    None, and a line in the log, when gateways cannot render as it does. Takes about a second
-    for a large tokenizer; raises nothing.
+    None, with a line in the log, if gateways cannot render like it. Takes about a second for a
+    large tokenizer; raises nothing.
     """
     try:
         why = _not_plain(renderer, args)
@@ -58,7 +59,7 @@ def renderer_facts(
         why = f"reading its renderer failed with {type(error).__name__}"
         logger.debug("%s", why, exc_info=True)
     if why:
-        logger.warning("prompts are routed by load alone: %s", why)
+        logger.warning("prompts are routed by load only: %s", why)
         return None
     return facts
 
@@ -66,13 +67,13 @@ def renderer_facts(
 def _not_plain(renderer: BaseRenderer, args: Namespace) -> str | None:
     config = renderer.model_config
     if type(renderer) is not HfRenderer:
-        return f"{type(renderer).__name__} renders in a way of its own"
+        return f"{type(renderer).__name__} renders in its own way"
     if config.hf_config.model_type == "gpt_oss":
         return "gpt-oss prompts are in the Harmony format"
     if config.runner_type != "generate" or config.is_encoder_decoder:
-        return "the model is no decoder that generates text"
+        return "the model is not a decoder that generates text"
     if config.enable_prompt_embeds:
-        return "prompts may hold embeddings"
+        return "prompts may contain embeddings"
     if renderer.tokenizer is None:
         return "the engine has no tokenizer"
     if type(getattr(renderer.tokenizer, "backend_tokenizer", None)) is not Tokenizer:
@@ -80,12 +81,12 @@ def _not_plain(renderer: BaseRenderer, args: Namespace) -> str | None:
     if other := _other_ways(type(renderer.tokenizer)):
         return f"the tokenizer has its own {other}"
     if RESERVED & resolve_default_chat_template_kwargs(args).keys():
-        return "default_chat_template_kwargs holds more than variables"
+        return "default_chat_template_kwargs contains more than variables"
     return None
 
 
 def _other_ways(tokenizer: type) -> str:
-    """Methods that a model's own tokenizer class replaces."""
+    """Return methods that a model's own tokenizer class replaces."""
     return ", ".join(
         f"{base.__name__}.{name}"
         for base in tokenizer.__mro__
@@ -128,10 +129,10 @@ def _broken_promise(facts: RendererFacts, renderer: HfRenderer, args: Namespace)
     chat = {"messages": [{"role": "user", "content": _PROBE}]}
     completion = {"prompt": [_PROBE]}
     if ours.token_ids("/v1/completions", completion) != _completion(renderer, completion):
-        return "its tokenizer, rebuilt, gives other tokens"
+        return "its rebuilt tokenizer returns other tokens"
     theirs = _chat(renderer, args, facts, chat)
     if theirs is not None and ours.token_ids("/v1/chat/completions", chat) != theirs:
-        return "its chat template, rebuilt, gives other tokens"
+        return "its rebuilt chat template returns other tokens"
     return None
 
 
@@ -144,7 +145,7 @@ def _completion(renderer: HfRenderer, fields: Mapping[str, Any]) -> list[list[in
 def _chat(
     renderer: HfRenderer, args: Namespace, facts: RendererFacts, fields: Mapping[str, Any]
 ) -> list[list[int]] | None:
-    """None where the template refuses a chat of one message."""
+    """Return the token ids of a chat; None if the template rejects a chat of one message."""
     request = ChatCompletionRequest(**fields)
     params = request.build_chat_params(
         load_chat_template(args.chat_template), args.chat_template_content_format
@@ -154,6 +155,6 @@ def _chat(
             [request.messages], params, request.build_tok_params(renderer.model_config)
         )
     except Exception as error:
-        logger.info("the chat template refuses a chat of one message: %s", type(error).__name__)
+        logger.info("the chat template rejects a chat of one message: %s", type(error).__name__)
         return None
     return [each["prompt_token_ids"] for each in prompts]

@@ -1,4 +1,4 @@
-"""Why a value does not fit a command-line flag, without argparse's own vocabulary.
+"""Messages about values that do not fit a command-line flag, without argparse's vocabulary.
 
 Every answer is a message and a remedy.
 """
@@ -12,7 +12,7 @@ from common.section import did_you_mean
 
 
 def misfit(action: argparse.Action, value: Any) -> tuple[str, str] | None:
-    """A kind of value the flag cannot take, which argparse would misread rather than refuse."""
+    """Return the fault of a kind of value that argparse would misread rather than reject."""
     is_switch = isinstance(action, argparse.BooleanOptionalAction | argparse._StoreTrueAction)
     if is_switch and not isinstance(value, bool):
         return "neither true nor false", "Write one of the two"
@@ -22,7 +22,7 @@ def misfit(action: argparse.Action, value: Any) -> tuple[str, str] | None:
         if action.nargs in (None, "?"):
             return "takes one value, not a list", "Write one"
         if any(isinstance(item, str) and item.startswith("-") for item in value):
-            return "holds a value that begins with -", "Take the - away"
+            return "contains a value that starts with -", "Remove the -"
     if isinstance(value, Mapping) and (action.type is str or action.nargs == "+"):
         return (
             ("takes a list", "Write a list") if action.nargs == "+" else ("not text", "Write text")
@@ -41,7 +41,7 @@ _KINDS = {
 
 
 def plain_words(action: argparse.Action, value: Any, said: str) -> tuple[str, str]:
-    """argparse's complaint without its own vocabulary, and what to do."""
+    """Return argparse's complaint in plain words, and the remedy."""
     said = re.sub(r"^argument [^:]*: ", "", said)
     if action.choices is not None and "invalid choice" in said:
         return not_one_of([str(choice) for choice in action.choices if choice is not None], value)

@@ -1,11 +1,12 @@
-"""Lets a constraint into the engine once it is known to compile in time (`grammar_trial.py`).
+"""Admit a constraint to the engine once it is known to compile in time (`grammar_trial.py`).
 
-Small and plain ones go in at once. Any other is tried first, at a cost of one more compile; the
-verdict is kept, so that it is tried once. A trial needs a turn, which lasts until the compile in
-the engine is over: a tenant has one turn at a time, and tenants take turns. Each constraint begins
-with a quick trial. One that does not end within it needs a turn of the second kind, so that
-constraints that compile quickly never wait for those that compile for seconds. Where trials do not
-work the constraint goes in untried, with a turn.
+Small and plain ones are admitted at once. Any other is tried first, at the cost of one more
+compile; the verdict is cached, so that it is tried once. A trial needs a turn, which lasts until
+the compile in the engine is over: a tenant has one turn at a time, and tenants take turns.
+
+Each constraint starts with a quick trial. One that does not end within it needs a turn of the
+second kind. So constraints that compile quickly never wait for those that compile for seconds. If
+trials do not work, the constraint is admitted untried, with a turn.
 """
 
 from __future__ import annotations
@@ -30,22 +31,23 @@ from deployments.wire.plain_constraints import KINDS, is_plain
 
 logger = logging.getLogger("ray.serve")
 
-# Compiles that take less need no turn.
+# Shorter compiles need no turn.
 SLOW_CPU_S = 0.05
-# Of a constraint whose trial failed.
+# The verdict on a constraint whose trial failed.
 UNTRIED = TrialVerdict(fits=True, cpu_s=float(MOST_CPU_S), cached_bytes=1024 * 1024)
-# A turn ends after this many times as long as the trial took, and a second, at the latest.
+# A turn ends at the latest after this multiple of the trial's time, plus a second.
 _COMPILE_TIMES = 2.0
 KNOWN = 4096
-# A trial is over within QUICK_CPU_S: some tenants' trials at once are no stuck queue.
+# A quick trial ends within QUICK_CPU_S, so concurrent trials of some tenants do not count as a
+# stuck queue.
 STUCK_S = 5.0
-# Less than an engine keeps (`plugin.GRAMMAR_CACHE_MB`).
+# Less than the cache of an engine (`plugin.GRAMMAR_CACHE_MB`).
 CACHED_BYTES = 32 * 1024 * 1024
 
 
 class Turn:
-    """A compile in the engine. It ends with `compiled`, or `most_s` after it began: one that no
-    request waits for any more goes on."""
+    """A compile in the engine. It ends with `compiled`, or `most_s` after its start: a compile
+    without a waiting request continues."""
 
     def __init__(self, most_s: float, ended: Callable[[], None], done: Callable[[], None]) -> None:
         self._ended, self._done = ended, done
@@ -53,7 +55,7 @@ class Turn:
         self._is_over = self._is_compiled = False
 
     def compiled(self) -> None:
-        """The request has its first token. Once more changes nothing."""
+        """Record the request's first token. Repeated calls have no effect."""
         if not self._is_compiled:
             self._is_compiled = True
             self._timer.cancel()
@@ -67,41 +69,43 @@ class Turn:
 
 
 class GrammarGate:
-    """Of one engine, whose constraints are tried with `trials`.
+    """The gate of one engine, whose constraints are tried with `trials`.
 
-    `at_once`: quick compiles, and as many long ones; None: half as many as there are cores.
+    `at_once`: the number of quick compiles, and of long ones; None: half the number of cores.
     """
 
     def __init__(self, trials: TrialClient, at_once: int | None = None) -> None:
         cores = os.cpu_count() or 1
         self._trials = trials
-        # those of `quick` are over within QUICK_CPU_S
+        # quick ones end within QUICK_CPU_S
         at_once = at_once or (cores + 1) // 2
         self._quick, self._long = GrammarTurns(at_once), GrammarTurns(at_once)
         self._known: OrderedDict[bytes, TrialVerdict] = OrderedDict()
         self._cached = _Cached()
-        # vLLM compiles all with the backend that the first constraint had
+        # vLLM compiles all constraints with the backend of the first one
         self._backend = ""
         # by label of `antefix_grammars`
         self.results: Counter[str] = Counter()
 
     @property
     def longest_wait_s(self) -> float:
-        """How long a constraint waits by now for other tenants' compiles; 0: none does."""
+        """How long a constraint has waited for other tenants' compiles; 0: none does."""
         return max(self._quick.longest_wait_s, self._long.longest_wait_s)
 
     @property
     def stuck_s(self) -> float:
-        """How long a constraint waits by now for its quick trial; 0 up to STUCK_S.
+        """How long a constraint has waited for its quick trial; 0 up to STUCK_S.
 
-        Gateways hold requests for it whose constraint may need a trial.
+        Gateways then queue requests whose constraint may need a trial.
         """
         waits_s = self._quick.longest_wait_s
         return waits_s if waits_s > STUCK_S else 0.0
 
     async def admit(self, structured: Any, tenant: str) -> Turn | None:
-        """Return once the constraint of this tenant's request may go into the engine. Where it
-        compiles slowly there, return the turn that it has. Raises Unfit."""
+        """Return once the constraint of this tenant's request may enter the engine.
+
+        If it compiles slowly there, return its turn. Raises Unfit.
+        """
         fields = {
             name: value
             for name, value in vars(structured).items()
@@ -147,7 +151,8 @@ class GrammarGate:
     async def _tried(
         self, turns: GrammarTurns, name: bytes, fields: Mapping[str, Any], tenant: str
     ) -> tuple[TrialVerdict | None, float, Callable[[], None]]:
-        """As `_try`, and what ends the turn. It ends with the trial when its request is gone."""
+        """Return the result of `_try`, and a function that ends the turn. The turn ends with the
+        trial if its request is gone."""
         await turns.begin(tenant)
         end = partial(turns.end, tenant)
         trying = asyncio.ensure_future(self._try(name, fields, turns is self._quick))
@@ -158,11 +163,11 @@ class GrammarGate:
             raise
 
     def _is_slow(self, name: bytes, verdict: TrialVerdict) -> bool:
-        """Whether the engine needs long to compile it."""
+        """Return whether the engine needs long to compile it."""
         return verdict.fits and verdict.cpu_s >= SLOW_CPU_S and name not in self._cached
 
     def _turns_of(self, name: bytes, verdict: TrialVerdict | None) -> GrammarTurns:
-        """Those that its compile in the engine takes; None: that its first trial takes."""
+        """Return the turns for its compile in the engine; None: those for its first trial."""
         is_long = (
             verdict is not None and verdict.cpu_s >= QUICK_CPU_S and self._is_slow(name, verdict)
         )
@@ -179,7 +184,7 @@ class GrammarGate:
     async def _try(
         self, name: bytes, fields: Mapping[str, Any], quick: bool
     ) -> tuple[TrialVerdict | None, float]:
-        """The verdict, None: it needs a longer trial; and the seconds it took. Never raises."""
+        """Return the verdict, None: it needs a longer trial; and its seconds. Never raises."""
         if (known := self._known.get(name)) is not None:
             self.results["known"] += 1
             return known, known.cpu_s
@@ -188,7 +193,7 @@ class GrammarGate:
         try:
             verdict = await (self._trials.quick(asked) if quick else self._trials.long(asked))
         except Exception as error:
-            logger.warning("a grammar goes into the engine without a trial: %r", error)
+            logger.warning("a grammar enters the engine without a trial: %r", error)
             self.results["untried"] += 1
             return UNTRIED, UNTRIED.cpu_s
         if verdict is None:
@@ -202,7 +207,7 @@ class GrammarGate:
 
 
 class _Cached:
-    """The last long constraints that the engine has compiled: it has them in its cache."""
+    """The last long constraints that the engine has compiled and cached."""
 
     def __init__(self) -> None:
         self._bytes: OrderedDict[bytes, int] = OrderedDict()

@@ -1,11 +1,11 @@
-"""The threads of an engine that compile constraints: those that take long wait for all others.
+"""The threads of an engine that compile constraints: slow compiles do not delay others.
 
 vLLM compiles in half as many threads as there are cores, first come first served, and each compile
-of xgrammar takes eight more: on two cores, one that takes seconds delays the engine's steps and the
-compiles that take a millisecond. Here those that a replica marks as slow have separate threads at
-a low priority, and xgrammar takes at most half of the cores. A replica bounds how many slow
-ones it lets in at once (`grammar_gate.py`).
-Source: vllm/v1/structured_output/__init__.py and backend_xgrammar.py of vLLM 0.32.
+of xgrammar takes eight more. On two cores, one that takes seconds delays the engine's steps and the
+compiles that take a millisecond. Here those that a replica marks as slow have separate threads at a
+low priority, and xgrammar takes at most half of the cores. A replica limits how many slow ones it
+admits at once (`grammar_gate.py`). Source: vllm/v1/structured_output/__init__.py and
+backend_xgrammar.py of vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-# In a request's `extra_args`: its constraint takes long to compile.
+# In a request's `extra_args`: its constraint compiles slowly.
 SLOW = "antefix_slow_grammar"
-# xgrammar's own threads inherit it. Not 19: on busy cores a thread that waits for a core while it
-# holds Python's lock would delay the engine's steps.
+# xgrammar's threads inherit it. Not 19: on busy cores a thread that waits for a core with Python's
+# lock would delay the engine's steps.
 SLOW_NICE = 10
-# Threads for constraints that compile at once.
+# Threads for constraints that compile immediately.
 QUICK_THREADS = 4
 
 
 class GrammarThreads:
-    """What vLLM takes for its executor of compiles."""
+    """A replacement for vLLM's executor of compiles."""
 
     def __init__(self) -> None:
         cores = os.cpu_count() or 1
         self._quick = ThreadPoolExecutor(QUICK_THREADS)
-        # one whose request has left goes on: never fewer threads than turns
+        # a compile continues after its client has left, so there are at least as many threads as
+        # turns
         self._slow = ThreadPoolExecutor(8 + cores, initializer=_yield_to_others)
 
     def submit(self, compile_one: Callable[[Any], Any], request: Any) -> Future[Any]:
@@ -49,7 +50,7 @@ def _yield_to_others() -> None:
 
 
 def compile_in_them() -> None:
-    """From now on, in this process's engine."""
+    """Install in this process's engine."""
     from vllm.v1.structured_output import StructuredOutputManager
     from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
 
@@ -70,7 +71,8 @@ def compile_in_them() -> None:
 
 
 def leave_cores_free() -> None:
-    """For every compiler of xgrammar that is made from now on. Once more changes nothing."""
+    """Limit every compiler of xgrammar that is created from now on. Repeated calls have no
+    effect."""
     import xgrammar
 
     init, most = xgrammar.GrammarCompiler.__init__, max(1, (os.cpu_count() or 1) // 2)

@@ -1,15 +1,15 @@
-"""Compiles a constraint in a process that can be killed, before the engine compiles it.
+"""Compile a constraint in a process that can be killed, before the engine compiles it.
 
-vLLM compiles in threads of its engine, without a limit, and never cancels one. A server process
-forks a worker for each trial. The worker does what vLLM will do, with vLLM's own code, and the
-kernel kills it where it exceeds its CPU time or memory. So an engine only compiles what a worker
-has compiled.
+vLLM compiles in threads of its engine, without a limit, and never cancels a compile. A server
+process forks a worker for each trial. The worker runs vLLM's own code, and the kernel kills it if
+it exceeds its CPU time or memory. So an engine only compiles constraints that a worker has
+compiled.
 
 The server is forked from the engine's process before that loads anything (`plugin.py`): vLLM is
 imported by then, so it costs neither an import nor its memory again. It ends with the engine. It
-loads the tokenizer for the first trial. One request a connection, on a Unix socket:
+loads the tokenizer for the first trial. One request per connection, on a Unix socket:
 
-    sent                                answered, and the end of the connection
+    request                             answer, and the end of the connection
     S and a pickle of a vLLM config     {}
     T, a letter of TrialKind, and       a TrialVerdict as JSON; STARVED; nothing: the worker was
       JSON of StructuredOutputsParams     killed
@@ -42,29 +42,29 @@ from typing import Any
 
 logger = logging.getLogger("vllm.antefix")
 
-# For the engine's process: the socket that the server listens at.
+# For the engine's process: the server's socket.
 SOCKET = "ANTEFIX_GRAMMAR_TRIALS"
 SETUP, TRIAL, STARVED = b"S", b"T", b"starved"
 
-# Of one quick trial; a constraint that compiles within it is no burden to an engine.
+# Limit of a quick trial; a constraint that compiles within it does not slow an engine.
 QUICK_CPU_S = 0.25
-# Of any other trial. xgrammar takes 2 s for a string with `maxLength` 255 or above and a vocabulary
-# of 49,152 tokens, and as long again for each other `maxLength`.
+# Limit of any other trial. xgrammar takes 2 s for a string with `maxLength` 255 or above and a
+# vocabulary of 49,152 tokens. Each other `maxLength` takes the same again.
 MOST_CPU_S = 10
-# More than the server has: xgrammar took 35 MB for 200 properties with a pattern each.
+# In addition to the server's memory: xgrammar took 35 MB for 200 properties with a pattern each.
 MOST_MEMORY_BYTES = 512 * 1024 * 1024
-# vLLM also checks a constraint in the event loop of the replica.
+# vLLM also checks a constraint in the replica's event loop.
 MOST_CHECK_S = 0.2
-# The engine's own threads come first.
+# The engine's threads have priority.
 NICE = 10
-# A trial on idle cores is starved that gets less than this share of one for this long.
+# A trial on idle cores is starved if it gets less than this share of a core for this long.
 STARVED_SHARE, STARVED_S = 0.05, 3.0
 _PR_SET_PDEATHSIG = 1
 
 
 class TrialKind(StrEnum):
-    """`QUICK` has QUICK_CPU_S. The others have MOST_CPU_S: `IDLE` takes only what all else leaves
-    of a core, which is nothing where the cores are never idle; `LONG` takes a small share."""
+    """`QUICK` has QUICK_CPU_S. The others have MOST_CPU_S: `IDLE` runs only on idle cores; `LONG`
+    takes a small share of a core."""
 
     QUICK = "q"
     IDLE = "i"
@@ -73,9 +73,9 @@ class TrialKind(StrEnum):
 
 @dataclass(frozen=True)
 class TrialVerdict:
-    """`cpu_s`: seconds of computing that it took; `backend`: vLLM's name of what compiled it;
-    `cached_bytes`: of the compiled grammar in that backend's cache, 0: it has none; `check_s`: of
-    `cpu_s`, for vLLM's check before the compile."""
+    """`cpu_s`: the CPU seconds used; `backend`: vLLM's name of the compiler; `cached_bytes`: the
+    size of the compiled grammar in that backend's cache, 0: it has none; `check_s`: the part of
+    `cpu_s` for vLLM's check before the compile."""
 
     fits: bool
     cpu_s: float = 0.0
@@ -84,20 +84,20 @@ class TrialVerdict:
     check_s: float = 0.0
 
     def refusal(self, what: str) -> str:
-        """A sentence with the bound that `what`, which does not fit, exceeds."""
+        """Return a sentence with the limit that `what` exceeds."""
         if self.check_s > MOST_CHECK_S:
             return (
-                f"The engine takes {self.check_s:.2f} s of computing to check {what} before it"
+                f"The engine takes {self.check_s:.2f} s of CPU time to check {what} before it"
                 f" compiles, and at most {MOST_CHECK_S} s are allowed."
             )
         return (
-            f"The engine cannot compile {what} within {MOST_CPU_S} s of computing and"
+            f"The engine cannot compile {what} within {MOST_CPU_S} s of CPU time and"
             f" {MOST_MEMORY_BYTES // 2**20} MiB of memory."
         )
 
     @classmethod
     def from_answer(cls, answer: bytes, kind: TrialKind) -> TrialVerdict | None:
-        """None: it takes longer than a quick trial may, or found no idle core."""
+        """Parse an answer. None: it takes longer than a quick trial may, or found no idle core."""
         if answer == STARVED:
             return None
         if answer:
@@ -106,13 +106,16 @@ class TrialVerdict:
 
 
 def message_of(kind: TrialKind, asked: Mapping[str, Any]) -> bytes:
-    """To the server; `asked` as `_Compiler.tried` takes it."""
+    """Return the message to the server; `asked` as for `_Compiler.tried`."""
     return TRIAL + kind.encode() + json.dumps(asked).encode()
 
 
 def begin(path: Path) -> None:
-    """Fork the server of the trials at this socket, once an engine. The caller has one thread of
-    Python's, and holds no lock. Raises OSError where the socket is there already."""
+    """Fork the server of the trials at this socket, once per engine.
+
+    The caller has one Python thread, and holds no lock. Raises OSError if the socket exists
+    already.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen(64)
@@ -130,8 +133,8 @@ def _be_a_server(listener: socket.socket) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the workers
-    # an end of a pipe that stays open here would hide that the engine has ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the server does not wait for its workers
+    # an inherited end of a pipe would hide the end of the engine
     os.closerange(3, listener.fileno())
     os.closerange(listener.fileno() + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     os.nice(NICE)
@@ -151,19 +154,19 @@ def _serve(listener: socket.socket) -> None:
                 if asked[:1] == SETUP:
                     compiler = _Compiler(pickle.loads(asked[1:]))
                     gc.collect()
-                    gc.freeze()  # what the workers share stays shared
+                    gc.freeze()  # so that the workers keep sharing this memory
                     connection.sendall(b"{}")
                 elif asked[:1] == TRIAL and compiler is not None and os.fork() == 0:
                     _work(compiler, asked[1:], connection)
             except Exception:
-                logger.exception("a trial of a grammar did not begin")
+                logger.exception("a trial of a grammar did not start")
 
 
 def _work(compiler: _Compiler, asked: bytes, connection: socket.socket) -> None:
-    """The worker: ends this process."""
+    """Run the worker, which ends this process."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        with contextlib.suppress(OSError):  # the first to go where memory is short
+        with contextlib.suppress(OSError):  # the first process to be killed if memory is short
             Path("/proc/self/oom_score_adj").write_text("1000")
         kind = TrialKind(asked[:1].decode())
         _watch(connection, kind)
@@ -174,12 +177,15 @@ def _work(compiler: _Compiler, asked: bytes, connection: socket.socket) -> None:
 
 
 def _watch(connection: socket.socket, kind: TrialKind) -> None:
-    """End this process once the other end of the connection is closed, since its verdict is of no
-    use then, and once it is starved of idle cores. The thread stays at the server's priority."""
+    """End this process once its verdict is useless because the other end of the connection is
+    closed, and once it lacks idle cores.
+
+    The thread stays at the server's priority.
+    """
 
     def watch() -> None:
         gone, spent_s = select.poll(), time.process_time()
-        gone.register(connection, 0)  # which asks for POLLHUP and POLLERR only
+        gone.register(connection, 0)  # registers for POLLHUP and POLLERR only
         while not gone.poll(1000 * STARVED_S):
             before_s, spent_s = spent_s, time.process_time()
             if kind == TrialKind.IDLE and spent_s - before_s < STARVED_SHARE * STARVED_S:
@@ -191,7 +197,7 @@ def _watch(connection: socket.socket, kind: TrialKind) -> None:
 
 
 def _limit(kind: TrialKind, memory_bytes: int) -> None:
-    """From now on. The kernel kills a process that exceeds its CPU time."""
+    """Set the limits. The kernel kills a process that exceeds its CPU time."""
     if kind == TrialKind.IDLE:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if kind == TrialKind.QUICK:
@@ -218,19 +224,19 @@ class _Compiler:
         for name in ("xgrammar", "guidance") if chosen == "auto" else (chosen,):
             try:
                 self._backend(name)
-            except Exception as error:  # vLLM reports that for the request that needs it
+            except Exception as error:  # vLLM reports it for the request that needs the backend
                 logger.info("grammars of %s are not tried: %r", name, error)
 
     def tried(self, asked: Mapping[str, Any], kind: TrialKind) -> TrialVerdict:
-        """`asked` are fields of vLLM's StructuredOutputsParams; `backend`: which compiles all in
-        this engine, where one has compiled before."""
+        """Try a constraint. `asked` are fields of vLLM's StructuredOutputsParams; `backend`: the
+        one for all constraints of this engine, once it has compiled one."""
         from vllm.sampling_params import SamplingParams, StructuredOutputsParams
         from vllm.v1.structured_output.request import get_structured_output_key
 
         fields = dict(asked)
         name = fields.pop("backend", "")
         params = SamplingParams(structured_outputs=StructuredOutputsParams(**fields))
-        if name:  # its vocabulary may take seconds, which are not the constraint's
+        if name:  # loading the vocabulary may take seconds, which do not count for the constraint
             self._backend(name)
         _limit(kind, MOST_MEMORY_BYTES)
         began = time.process_time()
@@ -248,7 +254,7 @@ class _Compiler:
         except MemoryError:
             return TrialVerdict(fits=False, cpu_s=time.process_time() - began, backend=name)
         except Exception as error:
-            # vLLM finds the same, and reports it
+            # vLLM raises and reports the same error
             fits = "bad_alloc" not in str(error)
             return TrialVerdict(fits, time.process_time() - began, name)
         cpu_s = time.process_time() - began

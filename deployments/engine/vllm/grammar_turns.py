@@ -1,4 +1,4 @@
-"""Turns at long compiles: a tenant has one at a time, and tenants that wait take turns."""
+"""Turns at long compiles: a tenant has one at a time, and waiting tenants take turns."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class _Waiting:
 
 
 class GrammarTurns:
-    """`at_once` of them, over all tenants. All methods run in one event loop."""
+    """`at_once` turns, over all tenants. All methods run in one event loop."""
 
     def __init__(self, at_once: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._at_once = at_once
         self._clock = clock
         self._held: set[str] = set()
         self._waiting: list[_Waiting] = []
-        # the tenant that had the last turn comes last
+        # the tenant with the latest turn is last
         self._last: dict[str, int] = {}
         self._count = 0
 
     @property
     def longest_wait_s(self) -> float:
-        """How long the one that has waited longest waits by now for other tenants' turns."""
+        """Return the longest current wait for other tenants' turns."""
         now = self._clock()
         waits = (now - one.since for one in self._waiting if one.tenant not in self._held)
         return max(waits, default=0.0)
@@ -65,4 +65,4 @@ class GrammarTurns:
             self._last[one.tenant] = self._count
             one.turn.set_result(None)
         if not self._waiting and not self._held:
-            self._last.clear()  # it grows with tenants
+            self._last.clear()  # otherwise it would grow with each tenant

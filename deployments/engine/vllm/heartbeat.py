@@ -1,14 +1,14 @@
-"""What an engine's processes say of themselves, in a mapped file: who looks costs them nothing.
+"""Reports of an engine's processes in a mapped file: reading it costs them nothing.
 
-    offset  written by    says
-    0       EngineCore    process id, beats, phase, the longest the step under way may take
-    128     the replica   beats of its event loop, whether it waits for an answer of the engine's,
-                          whether an engine that hangs is to be ended
-    256     the witness   its verdict, and why
+    offset  written by     content
+    0       EngineCore     process id, beats, phase, the bound of the current step
+    128     the replica    beats of its event loop, whether it waits for an answer of the engine,
+                           whether a hung engine must be stopped
+    256     the watchdog   its verdict, and the reason
 
 `attach` has a vLLM EngineCore write the first. It wraps methods of the one object, when the loop
-begins; anything that goes wrong in here ends the heartbeat, never the loop. No vLLM is imported.
-Source: vllm/v1/engine/core.py of vLLM 0.32.
+starts; an error here ends the heartbeat, never the loop. No vLLM is imported. Source:
+vllm/v1/engine/core.py of vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from deployments.engine.vllm.new_steps import Marks, StepsSeen, context_ends
 
 logger = logging.getLogger("vllm.antefix")
 
-# For the engine's process, which vLLM starts: where the file is.
+# For the engine's process, which vLLM starts: the path of the file.
 HEARTBEAT = "ANTEFIX_HEARTBEAT"
-# Has EngineCore write the stack of each of its threads to its log.
+# Makes EngineCore write the stack of each of its threads to its log.
 STACKS_SIGNAL = signal.SIGUSR2
-# vLLM's own limit (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS): workers that take longer end the engine.
+# vLLM's limit (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS): workers that take longer end the engine.
 NEW_STEP_S = 300.0
 
 _SIZE = 4096
@@ -70,7 +70,7 @@ class ReplicaBeat(NamedTuple):
 
 
 class HeartbeatFile:
-    """Raises OSError where it cannot be mapped."""
+    """The mapped file. Raises OSError if it cannot be mapped."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -78,7 +78,7 @@ class HeartbeatFile:
 
     @staticmethod
     def lay_out(descriptor: int) -> None:
-        """Written, not only made longer: a full disk is told here, not by a signal later."""
+        """Write the file, so that a full disk raises here, and not as a signal later."""
         os.write(descriptor, bytes(_SIZE))
 
     @property
@@ -112,7 +112,7 @@ class HeartbeatFile:
 
 
 class _Step(NamedTuple):
-    """One under way. `began`: in seconds of the clock."""
+    """A running step. `began`: in seconds of the clock."""
 
     began: float
     bound_s: float
@@ -121,10 +121,10 @@ class _Step(NamedTuple):
 
 
 class CoreHeart:
-    """EngineCore's part: `clock` gives seconds; steps are judged where `is_judged`.
+    """EngineCore's part: `clock` returns seconds; steps are judged if `is_judged`.
 
-    A step that is the first of its kind (`new_steps`) may take `new_step_s` or its bound, whichever
-    is more, and what it took is not learned. With 0 no step is new.
+    The first step of its kind (`new_steps`) may take the larger of `new_step_s` and its bound, and
+    its time is not learned. With 0 no step is new.
     """
 
     def __init__(
@@ -155,14 +155,14 @@ class CoreHeart:
             self._under_way.clear()
         bound_s = inf
         if phase is LoopPhase.STEP and self._is_judged:
-            # a step may compile when it is begun, which delays those before it
+            # a step may compile when it starts, which delays earlier ones
             known = (step.bound_s for step in self._under_way)
             bound_s = max(known, default=self._bound.bound_s(1.0))
         self._beats += 1
         self._file.core = CoreBeat(os.getpid(), self._beats, phase, bound_s)
 
     def began(self, scheduled: Any) -> None:
-        """A step, as vLLM's scheduler made it."""
+        """Record the start of a step of vLLM's scheduler."""
         if not scheduled.total_num_scheduled_tokens:
             return
         marks = self._steps_seen.marks(scheduled) if self._new_step_s else frozenset()
@@ -179,7 +179,7 @@ class CoreHeart:
         delayed = any(step.is_new for step in self._under_way)
         step, now = self._under_way.popleft(), self._clock()
         if self._is_plain(scheduled) and not delayed:
-            # until the one before it had ended it waited
+            # the step waited until the previous one had ended
             took_s = now - max(step.began, self._ended_at)
             self._bound.add(scheduled.total_num_scheduled_tokens, took_s)
         self._steps_seen.ended(step.marks)
@@ -187,8 +187,8 @@ class CoreHeart:
         self.say(LoopPhase.STEP)
 
     def _is_plain(self, scheduled: Any) -> bool:
-        """Its tokens tell how long it takes: no images, and no adapter or cached blocks that are
-        fetched first."""
+        """Return whether its tokens determine its time: no images, and no adapter or cached blocks
+        to load first."""
         if scheduled.scheduled_encoder_inputs or scheduled.has_sync_kv_loads:
             return False
         cold = scheduled.scheduled_new_reqs or scheduled.scheduled_cached_reqs.resumed_req_ids
@@ -200,7 +200,7 @@ class CoreHeart:
 
 
 def new_step_s(device_type: str) -> float:
-    """Seconds that a step may take which is the first of its kind, on a device of vLLM's.
+    """Return the seconds that the first step of its kind may take, on a device of vLLM's.
 
     A GPU's kernels may be compiled, and its graphs captured, in the first step that needs them. On
     CPUs nothing is compiled for a size.
@@ -214,17 +214,17 @@ def attach(
     device_type: str | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> CoreHeart:
-    """Have an EngineCore that is about to enter its loop say what it does.
+    """Have an EngineCore that is about to enter its loop report its state.
 
-    `device_type`: what it computes on, in vLLM's words, where its configuration is not to say.
+    `device_type`: its device in vLLM's words, if its configuration does not decide it.
     """
     config = core.vllm_config
     parallel = config.parallel_config
     heart = CoreHeart(
         HeartbeatFile(path),
         max(1, int(config.model_config.get_hidden_size())),
-        # Workers of another node or of Ray's are not among this process's children: whether they
-        # only wait for a core cannot be seen.
+        # Workers of another node, or of Ray, are not child processes of this one, so it is unknown
+        # whether they only wait for a core.
         is_judged=parallel.nnodes == 1
         and "ray" not in str(parallel.distributed_executor_backend).lower(),
         has_adapters=config.lora_config is not None,

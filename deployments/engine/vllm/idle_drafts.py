@@ -1,9 +1,9 @@
-"""A draft model of vLLM's model runner V2 drafts nothing while speculation is switched off.
+"""A draft model of vLLM's model runner V2 drafts nothing while speculation is off.
 
-`propose` drafts as many tokens as are configured, whatever number it is given, and the runner
-throws them away: switching off would save nothing. Here the draft model's KV cache is kept up to
-date, one forward a step, and no more. V1's draft models and V2's EAGLE heads do so by themselves.
-Source: vllm/v1/worker/gpu/spec_decode/standalone_ar/speculator.py of vLLM 0.32.
+`propose` drafts the configured number of tokens, for any number that it is given, and the runner
+discards them: switching off would save nothing. Here only the draft model's KV cache is updated,
+one forward pass per step. V1's draft models and V2's EAGLE heads do this themselves. Source:
+vllm/v1/worker/gpu/spec_decode/standalone_ar/speculator.py of vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @cache
 def draft_nothing_while_off() -> None:
-    """In a worker's process. Once more changes nothing."""
+    """Install in a worker's process. Repeated calls have no effect."""
     from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
     propose = StandaloneARSpeculator.propose
@@ -23,7 +23,7 @@ def draft_nothing_while_off() -> None:
     def propose_as_many(
         self: Any, *args: Any, num_speculative_tokens: int | None = None, **kwargs: Any
     ) -> Any:
-        # ranks of an engine's data parallelism draft together, or wait for each other
+        # data-parallel ranks of an engine draft together, or wait for each other
         self.antefix_is_off = num_speculative_tokens == 0 and self.dp_size == 1
         return propose(self, *args, num_speculative_tokens=num_speculative_tokens, **kwargs)
 

@@ -1,9 +1,9 @@
-"""Every logit that a vLLM model computes for a prompt, from the very kernels that serve it.
+"""Every logit that a vLLM model computes for a prompt, from the kernels that serve it.
 
-vLLM gives the log-probabilities of at most some tokens a position; what is exact needs the whole
+vLLM returns the log-probabilities of only some tokens per position; exact results need the whole
 vocabulary. The functions here run inside vLLM's workers (`install` through
-`LLMEngine.collective_rpc`, the others through `apply_model`), where the logits are: only figures a
-token, or a file, leave them. Source: vllm/v1/worker/gpu_model_runner.py (model runner V1) and
+`LLMEngine.collective_rpc`, the others through `apply_model`), where the logits are: only figures
+per token, or a file, leave them. Source: vllm/v1/worker/gpu_model_runner.py (model runner V1) and
 vllm/v1/worker/gpu/sample/prompt_logprob.py (V2) of vLLM 0.32.
 """
 
@@ -21,15 +21,15 @@ from weights.statistics import TokenFigures, compared
 
 _rows: list[torch.Tensor] = []
 _recording = False
-# The model computes logits for a prompt's tokens, not for the sampler.
+# The model is computing logits for a prompt's tokens, not for the sampler.
 _of_prompt = False
 
 
 def install(worker: Any) -> None:
-    """Have the worker's model keep the logits of prompts while a recording goes on.
+    """Have the worker's model keep the logits of prompts during a recording.
 
     The model runner computes logits in one place for the sampler and in another for a prompt's
-    tokens. Those of the latter are kept, however few rows a call has.
+    tokens. Those of the latter are kept, for any number of rows in a call.
     """
     runner, model = worker.model_runner, worker.get_model()
     if hasattr(runner, "_get_prompt_logprobs_dict"):
@@ -60,21 +60,22 @@ def _for_prompts(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def record(model: Any) -> None:
-    """From now on keep the logits, which are of one prompt."""
+    """Keep the logits from now on, which belong to one prompt."""
     global _recording
     _rows.clear()
     _recording = True
 
 
 def write(model: Any, targets: list[int], into: Path) -> list[float] | None:
-    """End the recording: the log-probabilities of the whole vocabulary, [tokens, vocabulary],
-    into a file, as float16, and which token is the likeliest. Returns those of `targets`, the
-    tokens that followed; None where another worker has the logits.
+    """End the recording: write the log-probabilities of the whole vocabulary, [tokens, vocabulary],
+    to a file, as float16, and the likeliest token of each position.
+
+    Return those of `targets`, the next tokens; None if another worker has the logits.
     """
     logprobs = _recorded(len(targets))
     if logprobs is None:
         return None
-    # whole under its name: with tensor parallelism several workers may write the same
+    # the file appears complete under its name: several workers may write it with tensor parallelism
     partial = into.with_name(f"{into.name}.{os.getpid()}")
     with partial.open("wb") as file:
         likeliest = logprobs.argmax(axis=-1)
@@ -85,7 +86,7 @@ def write(model: Any, targets: list[int], into: Path) -> list[float] | None:
 
 
 def compare(model: Any, targets: list[int], against: Path) -> TokenFigures | None:
-    """End the recording: how its distributions differ from those in a file that `write` wrote."""
+    """End the recording: compare its distributions with those in a file that `write` wrote."""
     logprobs = _recorded(len(targets))
     if logprobs is None:
         return None

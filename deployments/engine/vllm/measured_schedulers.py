@@ -1,4 +1,4 @@
-"""vLLM's own schedulers behind `speculation.Measured`: a file of their own, as they import vLLM."""
+"""vLLM's schedulers behind `speculation.Measured`, in a separate file, because it imports them."""
 
 from typing import get_args
 

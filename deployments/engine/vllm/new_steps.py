@@ -1,15 +1,16 @@
-"""Which of an engine's steps are the first of their kind, so that a GPU may compile for them.
+"""Engine steps that are the first of their kind, so that a GPU may compile for them.
 
-A kernel is compiled, and a CUDA graph captured, when it is first needed for a size or for something
-that a request asks of the sampler. Each of these is a mark of the step:
+A kernel is compiled, and a CUDA graph captured, when it is first needed for a size or for a
+sampling parameter of a request. Each of these is a mark of the step:
 
     tokens, requests     of the step
     longest, context     most tokens of one request, and the longest context
     drafts               most draft tokens of one request
-    a sampling parameter of a request that the step samples first: 0 unset, 1 vLLM's default, 2 else
+    a sampling parameter of a request that the step samples first: 0 unset, 1 vLLM's default,
+                         2 other
 
-Sizes are powers of two. A step is new while no step that has ended had one of its marks. Marks
-count by themselves, not together: otherwise steps of mixed traffic would be new for hours.
+Sizes are powers of two. A step is new while no ended step had one of its marks. Marks count
+separately, not together: otherwise steps of mixed traffic would be new for hours.
 No vLLM is imported. Source: vllm/v1/core/sched/output.py of vLLM 0.32.
 """
 
@@ -22,15 +23,16 @@ Marks = frozenset[Mark]
 
 
 class StepsSeen:
-    """Of one engine."""
+    """The steps of one engine."""
 
     def __init__(self) -> None:
         self._seen: set[Mark] = set()
-        # of requests that have sampled nothing: tokens of the prompt, marks of what they ask for
+        # requests that have not sampled yet: prompt tokens, and marks of their parameters
         self._unsampled: dict[str, tuple[int, Marks]] = {}
 
     def marks(self, scheduled: Any) -> Marks:
-        """Of a step that is about to begin, once each, in the order in which they begin."""
+        """Return the marks of a step that is about to start. Call it once for each step, in
+        order."""
         for request in scheduled.finished_req_ids:
             self._unsampled.pop(request, None)
         for new in scheduled.scheduled_new_reqs:
@@ -55,12 +57,12 @@ class StepsSeen:
         return not marks <= self._seen
 
     def ended(self, marks: Marks) -> None:
-        """A step with these."""
+        """Record an ended step with these marks."""
         self._seen |= marks
 
 
 def context_ends(scheduled: Any) -> dict[str, int]:
-    """By request of a step: how many of its tokens are computed when the step has ended."""
+    """Return, by request of a step, how many of its tokens are computed when the step has ended."""
     known = scheduled.scheduled_cached_reqs
     context = dict(zip(known.req_ids, known.num_computed_tokens, strict=True))
     context.update((new.req_id, new.num_computed_tokens) for new in scheduled.scheduled_new_reqs)
@@ -69,7 +71,7 @@ def context_ends(scheduled: Any) -> dict[str, int]:
 
 
 def _asked(params: Any) -> Marks:
-    """`params`: vLLM's SamplingParams; None for a request that samples nothing."""
+    """Return marks of `params`: vLLM's SamplingParams; None for a request without sampling."""
     if params is None:
         return frozenset()
     fields, defaults = params.__struct_fields__, type(params)()
@@ -79,7 +81,7 @@ def _asked(params: Any) -> Marks:
 
 
 def _kind(value: Any, default: Any) -> int:
-    # an array is compared with nothing but an array, which no default is
+    # an array can be compared only with an array, and no default is one
     if type(value) is type(default) and value == default:
         return 1 if value else 0
     return 2 if _is_set(value) else 0

@@ -1,11 +1,11 @@
-"""A vLLM engine without a server, in a process of its own: the child of `OfflineEngine`.
+"""A vLLM engine without a server, in a separate process: the child of `OfflineEngine`.
 
     python -m deployments.engine.vllm.offline
 
-Reads one JSON object a line on stdin and answers each with one on stdout; everything that vLLM
-prints goes to stderr. The first names the model and its engine arguments. An answer is
-{"result": ...} or {"error": ...}; the process ends with its stdin. The engine's core runs in
-this process, where its scheduler can be reached (VLLM_ENABLE_V1_MULTIPROCESSING=0).
+It reads one JSON object per line on stdin and answers each with one on stdout; vLLM's output goes
+to stderr. The first object has the model and its engine arguments. An answer is {"result": ...} or
+{"error": ...}; the process ends with its stdin. The engine's core runs in this process, where its
+scheduler can be reached (VLLM_ENABLE_V1_MULTIPROCESSING=0).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from deployments.engine.vllm.continuing import made_by
 from deployments.engine.vllm.cpu_dtype import choose_dtype
 from deployments.engine.vllm.cut_answers import Cutter
 
-# vLLM's own rounding of one log-probability against ours, which is not of the same kernel.
+# Difference between vLLM's log-probability and the one computed here, by another kernel.
 LOGPROB_TOLERANCE = 0.05
 
 
 class OfflineVllm:
     def __init__(self, model: str, engine_args: dict[str, Any]) -> None:
         began = time.monotonic()
-        # the defaults of the server, so that what is measured is what is served
+        # the server's defaults, so that the measured engine equals the served one
         args = EngineArgs.from_cli_args(parse(model, "model", engine_args))
         choose_dtype(args)
         config = args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
@@ -75,7 +75,7 @@ class OfflineVllm:
 
     def chat_tokens(self, conversations: list[list[dict[str, str]]]) -> list[list[int]]:
         if not self._tokenizer.chat_template:
-            # a base model continues what it is given
+            # a base model continues its prompt
             return self.tokens(["\n\n".join(m["content"] for m in each) for each in conversations])
         return [
             self._tokenizer.apply_chat_template(
@@ -102,7 +102,7 @@ class OfflineVllm:
         first: dict[str, float] = {}
         last: dict[str, float] = {}
         outputs: dict[str, list[int]] = {}
-        steps: list[list[float]] = []  # when, and tokens so far
+        steps: list[list[float]] = []  # time, and number of tokens so far
         while self._engine.has_unfinished_requests():
             changed = self._engine.step()
             now = time.perf_counter() - began
@@ -129,12 +129,12 @@ class OfflineVllm:
     def cut_answers(
         self, kind: str, prompts: list[list[int]], max_tokens: int, cuts: list[int]
     ) -> dict[str, Any]:
-        """What becomes of answers of this kind that are cut and continued."""
+        """Return the results of interrupted and continued answers of this kind."""
         cutter = Cutter(self._answers, self._forget, self._config)
         return asdict(cutter.compare(kind, prompts, max_tokens, cuts))
 
     def made_by(self) -> dict[str, Any]:
-        """What a replica with these arguments calls itself, and why."""
+        """Return the id of a replica with these arguments, and its parts."""
         dtype = str(self._config.model_config.dtype).removeprefix("torch.")
         return {
             "made_by": made_by(self._model, {**self._engine_args, "dtype": dtype}, self._config),
@@ -163,7 +163,8 @@ class OfflineVllm:
         return asdict(self._recorded(window, compare))
 
     def _recorded(self, window: list[int], end: Callable[..., Any]) -> Any:
-        """What `end` makes of the logits of the window's tokens, each given those before it."""
+        """Return the result of `end` on the logits of the window's tokens, each given those before
+        it."""
         if not self._tapped:
             self._engine.collective_rpc(logits_tap.install)
             self._tapped = True
@@ -183,26 +184,26 @@ class OfflineVllm:
 
     def _add(self, prompt: list[int], params: SamplingParams) -> str:
         self._asked += 1
-        # the engine adds a suffix of its own; outputs carry the id that was given
+        # the engine adds a suffix; outputs have the given id
         self._engine.add_request(
             str(self._asked), TokensPrompt(prompt_token_ids=prompt), params.clone()
         )
         return str(self._asked)
 
     def _speculate(self, tokens: int | None) -> None:
-        """Have the engine draft so many tokens a step from now on; None: as configured."""
+        """Have the engine draft `tokens` tokens per step from now on; None: as configured."""
         scheduler = self._scheduler
         if tokens is None:
             scheduler.dynamic_sd_lookup = self._as_configured
         elif tokens > scheduler.num_spec_tokens:
-            raise ValueError(f"the engine drafts {scheduler.num_spec_tokens} tokens at most")
+            raise ValueError(f"the engine drafts at most {scheduler.num_spec_tokens} tokens")
         elif scheduler.num_spec_tokens:
             sequences = self._config.scheduler_config.max_num_seqs
             scheduler.dynamic_sd_lookup = [tokens] * (sequences + 1)
 
 
 def _check(ours: list[float], window: list[int], theirs: Any) -> None:
-    """That the logits are of these tokens: vLLM's own figure of each is the same."""
+    """Check that the logits belong to these tokens: vLLM's own figure of each is the same."""
     for position, (own, token) in enumerate(zip(ours, window[1:], strict=True), start=1):
         of_vllm = theirs[position][token].logprob
         if abs(own - of_vllm) > LOGPROB_TOLERANCE:
@@ -213,7 +214,7 @@ def _check(ours: list[float], window: list[int], theirs: Any) -> None:
 
 
 def _decode_rate(steps: list[list[float]], since: float) -> float:
-    """Tokens per second once every request has its first token; 0 where none came after."""
+    """Return tokens per second once every request has its first token; 0 if none came after."""
     after = [step for step in steps if step[0] >= since]
     seconds, tokens = after[-1][0] - after[0][0], after[-1][1] - after[0][1]
     return tokens / seconds if seconds > 0 else 0.0
@@ -233,7 +234,7 @@ def _speculation_counts() -> dict[str, int]:
 
 
 def _folder_of(model: str, revision: str | None) -> str | None:
-    """Where the model's files are, which vLLM has read."""
+    """Return the folder of the model's files that vLLM has read."""
     if Path(model).is_dir():
         return model
     from huggingface_hub import snapshot_download
@@ -254,7 +255,7 @@ def _digest_of_vocabulary(tokenizer: Any) -> str:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # vLLM prints
+    os.dup2(2, 1)  # vLLM prints to stdout
     engine: OfflineVllm | None = None
     for line in sys.stdin:
         asked = json.loads(line)

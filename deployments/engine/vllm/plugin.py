@@ -1,10 +1,9 @@
-"""What Antefix changes in vLLM's own processes; loaded there as a plugin (vllm.general_plugins).
+"""Antefix's changes in vLLM's own processes; loaded there as a plugin (vllm.general_plugins).
 
-On GPUs four things change. Where a replica asks for it, the engine reports what it does
-(`heartbeat.py`), grammars are tried in a process of their own before it compiles them
-(`grammar_trial.py`), and a draft model rests while speculation is off (`idle_drafts.py`). And an
-engine can start a request at output tokens that are known (`continuing_core.py`). All else is for
-the CPU build.
+On GPUs there are four. On a replica's request, the engine reports its state (`heartbeat.py`).
+Grammars are tried in a separate process before it compiles them (`grammar_trial.py`). A draft model
+rests while speculation is off (`idle_drafts.py`). An engine can also start a request at known
+output tokens (`continuing_core.py`). All other changes are for the CPU build.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from deployments.engine.vllm.idle_drafts import draft_nothing_while_off
 
 logger = logging.getLogger("vllm.antefix")
 
-# A notice may get lost; vLLM itself looks again after 5 s.
+# A notification may be lost; vLLM checks again only after 5 s.
 LOOK_AGAIN_MS = 20
-# vLLM keeps 512 MiB of compiled grammars, which a client could fill.
+# vLLM's default is 512 MiB of compiled grammars, which a client could fill.
 GRAMMAR_CACHE_MB = "64"
 
 
 def register() -> None:
-    """Once more changes nothing."""
+    """Register. Repeated calls have no effect."""
     from vllm.platforms import current_platform
 
     _say_what_the_engine_does()
@@ -46,23 +45,24 @@ def register() -> None:
 def _draft_nothing_while_off() -> None:
     from vllm.triton_utils import HAS_TRITON
 
-    if speculation.ASKED not in os.environ or not HAS_TRITON:  # without it no runner V2
+    # without Triton there is no V2 runner
+    if speculation.ASKED not in os.environ or not HAS_TRITON:
         return
     try:
         draft_nothing_while_off()
     except Exception:
-        logger.exception("a draft model drafts also while speculation is off")
+        logger.exception("a draft model also drafts while speculation is off")
 
 
 def _try_grammars_first() -> None:
-    """In the engine's process, before it has threads or a device."""
+    """Install in the engine's process, before it has threads or a device."""
     path = os.environ.get(grammar_trial.SOCKET)
     if path is None or "vllm.v1.engine.core" not in sys.modules:
         return
-    # the engine's workers, and its next plugin, begin none
+    # the engine's workers, and another call of the plugin, start none
     del os.environ[grammar_trial.SOCKET]
     os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", GRAMMAR_CACHE_MB)
-    grammar_threads.compile_in_them()  # the trials as well
+    grammar_threads.compile_in_them()  # trials too
     try:
         grammar_trial.begin(Path(path))
     except OSError as error:
@@ -70,11 +70,10 @@ def _try_grammars_first() -> None:
 
 
 def _inspect_models_here() -> None:
-    """Let an engine's first start on a machine, or in a pod, do without a third import of vLLM.
+    """Avoid a third import of vLLM at an engine's first start on a machine, or in a pod.
 
-    vLLM looks at a model's class in a process of its own, so as not to initialise CUDA in this one,
-    and keeps what it found in the user's cache. Source: vllm/model_executor/models/registry.py of
-    vLLM 0.32.
+    vLLM inspects a model's class in a separate process, so as not to initialise CUDA in this one,
+    and caches the result for the user. Source: vllm/model_executor/models/registry.py of vLLM 0.32.
     """
     from vllm.model_executor.models import registry
 
@@ -82,9 +81,10 @@ def _inspect_models_here() -> None:
 
 
 def _say_what_the_engine_does() -> None:
-    """From when its loop begins until it ends, in the file that a replica has named.
+    """Report the engine's state from the start to the end of its loop, in the file that a replica
+    has named.
 
-    A data-parallel engine has a loop of its own, which waits for other engines: it says nothing.
+    A data-parallel engine has a different loop, which waits for other engines: it reports nothing.
     """
     module = sys.modules.get("vllm.v1.engine.core")
     if HEARTBEAT not in os.environ or module is None:
@@ -98,7 +98,7 @@ def _say_what_the_engine_does() -> None:
         try:
             heart = attach(self, Path(os.environ[HEARTBEAT]))
         except Exception:
-            logger.exception("the engine has no heartbeat: nobody finds it hung")
+            logger.exception("the engine has no heartbeat: hangs are not detected")
         try:
             run_busy_loop(self)
         finally:
@@ -109,14 +109,13 @@ def _say_what_the_engine_does() -> None:
 
 
 def _sleep_while_waiting() -> None:
-    """Let processes that wait for each other sleep, where engines have no cores of their own.
+    """Let processes that wait for each other sleep, if engines have no dedicated cores.
 
-    vLLM's engine and workers poll shared memory and yield, each for a second after it last read
-    something (`SpinCondition`). On a CPU that is time taken from the engine's own computing and
-    from everybody else's: on Linux 6.18, beside four such engines on two cores, a process that
-    wanted to run now and then waited for over a second. After that second they sleep until
-    they are told; here they do so from the start. Source: vllm/distributed/device_communicators/
-    shm_broadcast.py of vLLM 0.32.
+    vLLM's engine and workers poll shared memory and yield, each for a second after the last message
+    (`SpinCondition`). On a CPU this takes time from the engine's own computation and from other
+    processes: on Linux 6.18, with four such engines on two cores, another process sometimes waited
+    for over a second. After that second they sleep until a notification; here they do so from the
+    start. Source: vllm/distributed/device_communicators/shm_broadcast.py of vLLM 0.32.
     """
     from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
@@ -139,12 +138,12 @@ def _sleep_while_waiting() -> None:
 
 
 def _keep_seeds_for_tokens_that_count() -> None:
-    """Let a request have a `seed` and a prompt longer than a step's tokens.
+    """Allow a `seed` with a prompt longer than a step's tokens.
 
-    After each step but a prompt's last, vLLM throws the sampled token away and turns the request's
-    generator back by one draw, which only a GPU's generator can: on a CPU that ended the engine
+    After each step except a prompt's last, vLLM discards the sampled token and turns the request's
+    generator back by one draw. Only a GPU's generator supports this: on a CPU it ended the engine
     ("CPU Generator does not use offset"). Here such a token is drawn without that generator, so
-    that there is nothing to turn back, and the answer is that of a prompt in one step. Source:
+    nothing has to be turned back. The answer equals that of a prompt in one step. Source:
     `_bookkeeping_sync` in vllm/v1/worker/gpu_model_runner.py of vLLM 0.32.
     """
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
@@ -164,11 +163,11 @@ def _keep_seeds_for_tokens_that_count() -> None:
 
 
 def _rank_logprobs_without_compiling() -> None:
-    """Let the first request that asks for logprobs wait no longer than others.
+    """Rank logprobs without compiling, so that the first request for logprobs does not wait.
 
-    vLLM compiles what ranks a token among all others, for a GPU's memory: on two cores that took
-    18 s and more, in which the engine computed nothing else. Not compiled, a row of 49,152 tokens
-    takes 0.03 ms. Source: vllm/v1/sample/ops/logprobs.py of vLLM 0.32.
+    vLLM compiles the ranking of a token among all others, for a GPU's memory: on two cores that
+    took 18 s and more, in which the engine computed nothing. Without compiling, a row of 49,152
+    tokens takes 0.03 ms. Source: vllm/v1/sample/ops/logprobs.py of vLLM 0.32.
     """
     import torch
     from vllm.v1.sample import sampler

@@ -1,4 +1,4 @@
-"""vLLM's own profiler of one engine: torch's, which writes traces of CPU and GPU into a folder."""
+"""vLLM's profiler of one engine: torch's, which writes traces of CPU and GPU into a folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 
 class EngineProfiler:
-    """`folder`: where traces go, a path or a URL; None where the engine was started without."""
+    """`folder`: the place of traces, a path or a URL; None if the engine was started without
+    one."""
 
     def __init__(self, engine: AsyncLLM) -> None:
         self._engine = engine
@@ -18,15 +19,15 @@ class EngineProfiler:
         )
 
     async def start(self) -> None:
-        """Record all that the engine does from now on, which slows it."""
+        """Record the engine from now on, which slows it."""
         await self._engine.start_profile()
 
     async def stop(self) -> None:
-        """Write what was recorded; the engine computes nothing meanwhile."""
+        """Write the recording; the engine computes nothing meanwhile."""
         await self._engine.stop_profile()
 
     def files(self) -> dict[str, int]:
-        """What is in the folder: name to size in bytes; nothing where it is not a folder here."""
+        """Return the folder's files: name to size in bytes; empty if it is not a folder here."""
         folder = Path(self.folder or "")
         if self.folder is None or not folder.is_dir():
             return {}

@@ -1,10 +1,10 @@
-"""A prompt that fills the context is refused by the name that vLLM has for longer ones.
+"""A prompt that fills the context is rejected with vLLM's error code for longer ones.
 
-vLLM's renderer refuses a prompt of more tokens than the model's context, and says so by a field
-(`TokenizeParams` in vllm/renderers/params.py of vLLM 0.32). One that is exactly as long leaves no
-token to generate. vLLM then counts 0 tokens for the answer (`get_max_tokens` in
-vllm/entrypoints/serve/utils/api_utils.py) and refuses these as a `max_tokens` that the client never
-sent, or a response by words only (`_validate_generator_input` in
+vLLM's renderer rejects a prompt of more tokens than the model's context. The error names the field
+(`TokenizeParams` in vllm/renderers/params.py of vLLM 0.32). A prompt of exactly that length leaves
+no token to generate. vLLM then counts 0 tokens for the answer (`get_max_tokens` in
+vllm/entrypoints/serve/utils/api_utils.py). It rejects these as a `max_tokens` that the client never
+sent. A response gets only a message (`_validate_generator_input` in
 vllm/entrypoints/openai/responses/serving.py).
 """
 
@@ -23,7 +23,7 @@ TOO_LONG_A_PROMPT = "input_tokens"
 
 
 def refuse_full(prompt_tokens: int, max_model_len: int) -> None:
-    """Raises VLLMValidationError where the prompt leaves no room for a token."""
+    """Raise VLLMValidationError if the prompt leaves no room for a token."""
     if prompt_tokens >= max_model_len:
         raise VLLMValidationError(
             f"This model's maximum context length is {max_model_len} tokens. However, your prompt"
@@ -36,7 +36,7 @@ def refuse_full(prompt_tokens: int, max_model_len: int) -> None:
 
 @cache
 def refuse_by_name() -> None:
-    """From now on, in each API that generates. Once more changes nothing."""
+    """Install in each API that generates. Repeated calls have no effect."""
     for module in (chat_serving, completion_serving, responses_serving):
         assert module.get_max_tokens is get_max_tokens
         module.get_max_tokens = _max_tokens
@@ -44,7 +44,7 @@ def refuse_by_name() -> None:
     validate = serving._validate_generator_input
 
     def validated(self: Any, engine_input: Any) -> Any:
-        refusal = validate(self, engine_input)  # it looks at nothing but the length
+        refusal = validate(self, engine_input)  # it checks only the length
         if refusal is not None:
             refusal.error.param = TOO_LONG_A_PROMPT
         return refusal

@@ -1,8 +1,8 @@
 """Whether another engine continues the answers of this one, and whether its tokens are the same.
 
-It computes prompt and tokens so far in one prefill, where this one computed the tokens one by one,
-and in another batch. Kernels that add in another order for another shape round differently, and of
-two tokens that are nearly equally likely the other may follow.
+The other engine computes prompt and tokens so far in one prefill; this one computed the tokens one
+by one, and in another batch. Kernels that add in another order for another shape round differently,
+and of two nearly equally likely tokens the other may follow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ ResumeMode = Literal["exact", "continued", "off"]
 @dataclass(frozen=True)
 class Resume:
     """`mode`: exact, the same tokens are proved; continued, they are not; off, none continues.
-    `why` completes "the answers of this engine are continued so:"."""
+
+    `why` completes "the answers of this engine are continued so:".
+    """
 
     mode: ResumeMode
     why: str
@@ -24,7 +26,7 @@ class Resume:
 
 @dataclass(frozen=True)
 class Computing:
-    """What an engine computes with. `made_by` is the same for engines whose answers are alike;
+    """The computation of an engine. `made_by` is equal for engines with the same answers;
     `batch_invariant`: vLLM runs kernels whose results do not depend on the batch."""
 
     made_by: str
@@ -34,26 +36,29 @@ class Computing:
 
 
 def resume_of(wanted: ResumeMode | None, proof: str, engine: Computing) -> Resume:
-    """What an engine offers. `wanted` is the pool's `resume`, None: exact where that is proved, and
-    otherwise continued. `proof` is its `resume_proof`, a `made_by`, empty where there is none."""
+    """Return the mode of an engine.
+
+    `wanted` is the pool's `resume`, None: exact if that is proved, and otherwise continued. `proof`
+    is its `resume_proof`, a `made_by`, empty if there is none.
+    """
     if wanted == "off":
         return Resume("off", "the pool's `resume` is off")
     proved = _proved(proof, engine)
     if wanted == "continued":
-        return Resume("continued", "the pool's `resume` says so")
+        return Resume("continued", "the pool's `resume` is continued")
     if proved is not None:
         return Resume("exact", proved)
     unproved = (
         f"nothing proves the same tokens on this engine, {engine.made_by}"
-        f"{f', the proof is of {proof}' if proof else ''}; antefix prove-resume tries it"
+        f"{f', the proof is for {proof}' if proof else ''}; antefix prove-resume tries it"
     )
     return Resume("off" if wanted == "exact" else "continued", unproved)
 
 
 def _proved(proof: str, engine: Computing) -> str | None:
-    """Why it is certain that another engine makes the same tokens; None where it is not."""
+    """Return why another engine certainly generates the same tokens; None if it does not."""
     if proof and proof == engine.made_by:
-        return "the pool's `resume_proof` is of this engine"
+        return "the pool's `resume_proof` is for this engine"
     if engine.batch_invariant and not engine.on_cpu:
         return "VLLM_BATCH_INVARIANT is set"
     if engine.on_cpu and engine.dtype == "float32":

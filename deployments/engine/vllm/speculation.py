@@ -1,13 +1,14 @@
-"""What stands before vLLM's schedulers: measures speculative decoding, switches off what loses.
+"""A layer before vLLM's schedulers: it measures speculative decoding, and switches off what is
+slower.
 
-`measure` has an engine use `measured_schedulers.py`. What they learn is in a small file, for the
-process that started the engine. Where drafting cannot be switched, only what it brings is told.
-They never fail or hold up a request: after an error of theirs, which is logged, vLLM goes on as
+`measure` has an engine use `measured_schedulers.py`. The results are in a small file, for the
+process that started the engine. If drafting cannot be switched, only its yield is reported. The
+layer never fails or delays a request: after an error in it, which is logged, vLLM continues as
 configured.
 
 vLLM can draft a number of tokens that changes from step to step ("dynamic speculative decoding"):
-its scheduler looks it up by batch size in `dynamic_sd_lookup`. For methods that take no other
-number than the configured one, drafts are dropped before they are scheduled. Sources: vLLM 0.32,
+its scheduler looks it up by batch size in `dynamic_sd_lookup`. For methods that support only the
+configured number, drafts are dropped before they are scheduled. Sources: vLLM 0.32,
 vllm/v1/core/sched/scheduler.py, vllm/v1/worker/gpu_model_runner.py, vllm/v1/spec_decode/.
 """
 
@@ -30,23 +31,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("vllm.antefix")
 
-# For the engine's process, which vLLM starts: what `measure` was asked for.
+# For the engine's process, which vLLM starts: the arguments of `measure`.
 ASKED = "ANTEFIX_SPECULATION"
-# Their proposers take 0 for the number of tokens, and keep the draft's KV cache up to date.
+# Proposers of these accept 0 tokens, and keep the draft's KV cache up to date.
 TAKE_ANY_NUMBER = frozenset({"ngram", "draft_model", "eagle", "eagle3", "mtp"})
-# After a switch: one step verifies what was drafted before it, one more is under way.
+# After a switch, one step verifies earlier drafts and one more is already scheduled.
 _SETTLING_STEPS = 2
 _REPORT_PERIOD_S = 1.0
-# The load may be another by then.
+# The load may have changed by then.
 _FORGET_AFTER_S = 600.0
 
 
 def measure(config: VllmConfig, when_slower: WhenSlower, report: Path) -> None:
-    """Before its engine is started: have `config`'s speculation measured, into `report`."""
+    """Have `config`'s speculation measured, into `report`. Call it before the engine starts."""
     if config.speculative_config is None:
         return
     if config.scheduler_config.scheduler_cls is not None:
-        logger.warning("speculation is not measured: the engine has a scheduler_cls of its own")
+        logger.warning("speculation is not measured: the engine has its own scheduler_cls")
         return
     kind = "Async" if config.scheduler_config.async_scheduling else ""
     scheduler = f"{__package__}.measured_schedulers.Measured{kind}Scheduler"
@@ -55,7 +56,7 @@ def measure(config: VllmConfig, when_slower: WhenSlower, report: Path) -> None:
 
 
 def read(report: Path) -> SpeculationReport | None:
-    """The latest; None where there is none yet."""
+    """Return the latest report; None if there is none yet."""
     try:
         return msgspec.json.decode(report.read_bytes(), type=SpeculationReport)
     except (OSError, msgspec.DecodeError):
@@ -63,7 +64,8 @@ def read(report: Path) -> SpeculationReport | None:
 
 
 class _Watch:
-    """Of one scheduler: sees its steps, and decides before each whether it speculates."""
+    """The state of one scheduler: it sees its steps, and decides before each whether it
+    speculates."""
 
     def __init__(self, scheduler: Any, take_any_number: frozenset[str]) -> None:
         asked = json.loads(os.environ[ASKED])
@@ -134,7 +136,8 @@ class _Watch:
 
 
 def _passes(scheduled: Any, output: Any) -> Iterator[tuple[int, int]]:
-    """Of each request that the step decoded: tokens drafted, tokens of those that were right."""
+    """Yield, of each request that the step decoded: drafted tokens, and those of them that were
+    right."""
     drafts, unusable = scheduled.scheduled_spec_decode_tokens, scheduled.num_invalid_spec_tokens
     for request, size in scheduled.num_scheduled_tokens.items():
         drafted = len(drafts.get(request, ()))
@@ -144,7 +147,7 @@ def _passes(scheduled: Any, output: Any) -> Iterator[tuple[int, int]]:
 
 
 class Measured:
-    """In front of a scheduler of vLLM's."""
+    """A layer before a scheduler of vLLM."""
 
     take_any_number = TAKE_ANY_NUMBER
 
@@ -175,7 +178,7 @@ class Measured:
         return outputs
 
     def _stop_watching(self) -> None:
-        logger.exception("speculation is no longer measured, and goes on as configured")
+        logger.exception("speculation is no longer measured, and stays as configured")
         if self._watch is not None:
             self._watch.give_up()
         self._watch = None

@@ -1,8 +1,8 @@
-"""What can be said of a speculative_config before any model is read: n-gram, suffix, draft model,
-EAGLE, MTP and the other methods vLLM has.
+"""Checks of a speculative_config before any model is read: n-gram, suffix, draft model, EAGLE, MTP
+and vLLM's other methods.
 
-vLLM's own `SpeculativeConfig` cannot be made without the target model's config, so its fields
-are checked one by one, and those of its rules that need no model are told again here.
+vLLM's own `SpeculativeConfig` cannot be built without the target model's config. So its fields are
+checked one by one, and its rules that need no model are repeated here.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from common.section import did_you_mean, out_of_bounds
 
-# vLLM fills these in itself
+# vLLM sets these
 _INTERNAL = frozenset(
     {
         "target_model_config",
@@ -25,14 +25,14 @@ _INTERNAL = frozenset(
 )
 _NEED_WEIGHTS = frozenset({"draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash"})
 _NEED_A_TOKEN_COUNT = frozenset({"ngram", "ngram_gpu", "draft_model"})
-# vLLM checks these once the engine starts
+# vLLM checks these only when the engine starts
 _SUFFIX_BOUNDS = {
     "suffix_decoding_max_tree_depth": (1, None),
     "suffix_decoding_max_cached_requests": (0, None),
     "suffix_decoding_max_spec_factor": (0, None),
     "suffix_decoding_min_token_prob": (0, 1),
 }
-# vLLM looks these up by name in an enum of its own
+# vLLM looks these up by name in an enum
 _UNTYPED = frozenset({"attention_backend"})
 
 _SHORTHANDS = {
@@ -43,7 +43,7 @@ _SHORTHANDS = {
 
 
 class SpeculativeRefusal(NamedTuple):
-    """A key of speculative_config that vLLM refuses; empty `key`: the whole of it."""
+    """A key of speculative_config that vLLM rejects; empty `key`: the whole of it."""
 
     key: str
     value: Any
@@ -59,15 +59,17 @@ def broken_speculative_config(
     quantizations: Collection[str],
     beside: Collection[str] = (),
 ) -> Iterator[SpeculativeRefusal]:
-    """Everything wrong with `given`, whose keys are `fields` of vLLM's SpeculativeConfig.
-    `beside` names the engine arguments that are set too."""
+    """Yield every fault of `given`, whose keys are `fields` of vLLM's SpeculativeConfig.
+
+    `beside` names the engine arguments that are set too.
+    """
     if not isinstance(given, Mapping):
         yield SpeculativeRefusal("", given, "not a mapping", "Write keys below it: method: ngram")
         return
     config = {key.replace("-", "_"): value for key, value in given.items()}
     for name, inner in _SHORTHANDS.items():
         if name in beside and inner in config:
-            message = f"given twice, for {name} says it too"
+            message = f"given twice: {name} sets it too"
             yield SpeculativeRefusal(inner, config[inner], message, f"Leave out {name}")
     known = [name for name in fields if name not in _INTERNAL]
     for key, value in config.items():
@@ -116,11 +118,13 @@ def _broken_rules(config: Mapping[str, Any], tensor_parallel: int) -> Iterator[S
         message = "neither method nor model is set"
         yield SpeculativeRefusal("", None, message, "Add method: ngram, or the draft's model")
     if method in _NEED_WEIGHTS and model is None:
-        message = f"{method} needs weights of its own"
+        message = f"{method} needs separate weights"
         yield SpeculativeRefusal("method", method, message, "Add model: the id of those weights")
     if method in _NEED_A_TOKEN_COUNT and config.get("num_speculative_tokens") is None:
         message = f"{method} needs num_speculative_tokens"
-        yield SpeculativeRefusal("method", method, message, "Add it: tokens guessed at once, say 4")
+        yield SpeculativeRefusal(
+            "method", method, message, "Add it: the number of tokens to draft, such as 4"
+        )
     shortest, longest = config.get("prompt_lookup_min"), config.get("prompt_lookup_max")
     if isinstance(shortest, int) and isinstance(longest, int) and shortest > longest:
         message = f"above prompt_lookup_max, {longest}"

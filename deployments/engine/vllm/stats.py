@@ -1,4 +1,4 @@
-"""What a vLLM engine tells of its steps, as the load board needs it."""
+"""Step statistics of a vLLM engine for the load board."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autoscaling.step_time import StepTime
 
 
 class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not read
-    """What the load board needs of vLLM's statistics, learned as the engine runs."""
+    """Statistics for the load board, learned while the engine runs."""
 
     def __init__(self, vllm_config: VllmConfig | None = None, engine_index: int = 0) -> None:
         self.kv_use = 0.0
@@ -61,7 +61,7 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
         firsts = len(iteration_stats.time_to_first_tokens_iter)
         decoded = iteration_stats.num_generation_tokens - firsts
         self._decode_time.add_step(iteration_stats.inter_token_latencies_iter, decoded)
-        # never vLLM's own `iteration_timestamp`: that is of a clock that may be set back
+        # not vLLM's `iteration_timestamp`, whose clock may be set back
         now = time.monotonic()
         for finished in iteration_stats.finished_requests:
             self._decode_time.add_answer(finished.num_generation_tokens)

@@ -1,10 +1,9 @@
-"""vLLM's streams report a client's mistake to the client, as its answers in one piece do.
+"""vLLM's streams report a client's error to the client, like its answers in one piece.
 
-vLLM begins a stream before its engine has read the request: what that refuses (a constraint, a
-token id beyond the vocabulary) is raised in a stream under way. A responses client then saw a
-broken connection. For the others, vLLM logs the mistake with a traceback, and the message may quote
-the request.
-Sources: `responses_stream_generator`, `chat_completion_stream_generator` and
+vLLM starts a stream before its engine has read the request. What that rejects (a constraint, a
+token id beyond the vocabulary) is raised in a running stream. A responses client then saw a broken
+connection. For the others, vLLM logs the error with a traceback, and the message may quote the
+request. Sources: `responses_stream_generator`, `chat_completion_stream_generator` and
 `completion_stream_generator` in vllm/entrypoints/openai/*/serving.py of vLLM 0.32.
 """
 
@@ -28,7 +27,7 @@ LOGGERS = tuple(
 
 
 def log_no_mistakes() -> None:
-    """What a stream has told its client as the client's own mistake is not logged."""
+    """Do not log errors that a stream has reported as the client's own."""
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_is_no_mistake)
 
@@ -38,7 +37,7 @@ def _is_no_mistake(record: logging.LogRecord) -> bool:
 
 
 class _ErrorEvent(BaseModel):
-    """A response's last event. `error`: what an answer in one piece would have."""
+    """A response's last event. `error`: that of an answer in one piece."""
 
     type: str = "error"
     code: str = "invalid_value"
@@ -49,7 +48,7 @@ class _ErrorEvent(BaseModel):
 
 
 def tell_mistakes(serving: Any) -> None:
-    """`serving`: vLLM's OpenAIServingResponses, or None where the model has no such API."""
+    """Install in `serving`: vLLM's OpenAIServingResponses, or None if the model has no such API."""
     if serving is None:
         return
     events_of = serving.responses_stream_generator
@@ -62,7 +61,7 @@ def tell_mistakes(serving: Any) -> None:
                 yield event
         except (VLLMClientError, ValueError) as error:
             if isinstance(error, ValidationError):
-                raise  # of an event that vLLM made
+                raise  # of an event created by vLLM
             told = serving.create_error_response(error).error
             yield _ErrorEvent(
                 message=told.message, param=told.param, sequence_number=number + 1, error=told

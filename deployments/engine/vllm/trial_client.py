@@ -1,4 +1,4 @@
-"""A replica's end of the trials of its engine's grammars (`grammar_trial.py`)."""
+"""The replica's client of the trials of its engine's grammars (`grammar_trial.py`)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from deployments.engine.vllm.grammar_trial import (
     message_of,
 )
 
-# Of a quick trial: a machine so busy that none ends within it is no fault of the constraint's.
+# Limit of a quick trial: if the machine is so busy that none ends in time, the constraint is not to
+# blame.
 QUICK_S = 60.0
-# Of a long one, which has MOST_CPU_S of computing: a request has as long.
+# Limit of a long one, which may compute for MOST_CPU_S: a request's time limit.
 LONG_S = 600.0
-# Of a trial on idle cores, which mostly says earlier that it finds none.
+# Limit of a trial on idle cores, which usually reports earlier that there are none.
 IDLE_S = 40.0
 
 
 class TrialClient:
-    """`path` is the socket of the trials, `config` what vLLM was configured with."""
+    """`path` is the socket of the trials, `config` the configuration of vLLM."""
 
     def __init__(self, path: Path, config: Any, idle_s: float = IDLE_S) -> None:
         self._path = path
@@ -35,11 +36,11 @@ class TrialClient:
         self._set_up: asyncio.Lock | None = asyncio.Lock()
 
     async def quick(self, asked: Mapping[str, Any]) -> TrialVerdict | None:
-        """None: it takes longer than a quick trial may. Raises OSError and TimeoutError."""
+        """Run a quick trial. None: it takes longer. Raises OSError and TimeoutError."""
         return await self._try(TrialKind.QUICK, asked, QUICK_S)
 
     async def long(self, asked: Mapping[str, Any]) -> TrialVerdict:
-        """Raises OSError and TimeoutError."""
+        """Run a long trial. Raises OSError and TimeoutError."""
         verdict = None
         with contextlib.suppress(TimeoutError):
             verdict = await self._try(TrialKind.IDLE, asked, self._idle_s)

@@ -27,7 +27,7 @@ from deployments.wire.continuation import Continuation
 
 @dataclass
 class CallInEngine:
-    """One that is under way; `uncached_tokens` of its prompt are to be computed."""
+    """A running request; `uncached_tokens` of its prompt must be computed."""
 
     request_id: str
     uncached_tokens: int
@@ -37,7 +37,7 @@ class CallInEngine:
 
 
 class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not read
-    """Tells what a gateway wants to know of each request, and when the whole cache went."""
+    """Reports facts about each request to a gateway, and when the whole cache was dropped."""
 
     continuing: Continuing
     grammars: GrammarGate
@@ -52,8 +52,9 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
         self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
     ) -> AsyncGenerator[Any, None]:
         constraints.refuse_huge(sampling_params)
-        # "full": vLLM sends the events of the blocks it reuses, too. Never what a client says in
-        # `vllm_xargs`: those events would be counted as blocks that are never evicted.
+        # "full": vLLM also sends the events of the blocks that it reuses. A client's value in
+        # `vllm_xargs` is never used: those events would be counted as blocks that are never
+        # evicted.
         mode = "full" if self.reports_reuse else "incremental"
         extra_args = {**(sampling_params.extra_args or {}), "kv_cache_report_mode": mode}
         for own in (KNOWN_TOKENS, SLOW):
@@ -93,7 +94,7 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
                     if structured
                     else None
                 )
-                # from here on it is in the engine's queue
+                # from here on the request is in the engine's queue
                 request = self.requests[key] = CallInEngine(request_id, uncached, sequences)
                 if turn is not None:
                     sampling_params.extra_args[SLOW] = True
@@ -123,15 +124,16 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
                 self.continuing.end(continued)
 
     def queue(self, prefill_rate: float | None = None) -> tuple[int, int, int]:
-        """Sequences without a first token, sequences with one, and the former's prompt tokens
-        that are to be computed, where so many are in a second: the sequences of a request share
-        its prompt."""
+        """Return sequences without a first token, sequences with one, and the former's prompt
+        tokens that must be computed, at this rate per second: the sequences of a request share its
+        prompt."""
         states = self.output_processor.request_states
         ids_of = self.output_processor.external_req_ids
         waiting, running, now = 0, 0, time.monotonic()
         queued: list[tuple[float, int]] = []
         for request in self.requests.values():
-            # an answer in one piece yields nothing before its end: vLLM's own state of it tells
+            # an answer in one piece yields nothing before its end, but vLLM's state shows its first
+            # token
             if not request.has_first_token:
                 own = [states.get(name) for name in ids_of.get(request.request_id, ())]
                 if any(s and not s.is_prefilling for s in own):
@@ -144,7 +146,7 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
         return waiting, running, queued_tokens(queued, self.first_token_at, now, prefill_rate)
 
     async def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
-        # vLLM sends the event with its next step, which may be long in coming
+        # vLLM sends the event with its next step, which may be much later
         done = bool(await super().reset_prefix_cache(*args, **kwargs))
         if done:
             self.on_cache_dropped()
@@ -157,6 +159,6 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
 
 
 def _prompt_length(prompt: Any) -> int:
-    """Tokens of an input that vLLM's renderer has made; 1 for any other."""
+    """Return the tokens of an input that vLLM's renderer has created; 1 for any other."""
     token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
     return len(token_ids) if token_ids else 1

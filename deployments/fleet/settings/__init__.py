@@ -1,1 +1,1 @@
-"""The sections of a fleet file, and the rules each must keep."""
+"""The sections of a fleet file, and their rules."""

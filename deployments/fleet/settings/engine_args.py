@@ -1,11 +1,10 @@
-"""vLLM's own opinion of the engine arguments of a fleet, before anything is started.
+"""Check of a fleet's engine arguments by vLLM, before anything starts.
 
-vLLM is asked in a process of its own (`python -m deployments.engine.vllm.args`): importing it
-takes seconds and half a gigabyte. What it took once it is not asked again: a clean answer leaves an
-empty file in `$ANTEFIX_CACHE`, else `$XDG_CACHE_HOME/antefix`, else `~/.cache/antefix`.
-
-Where vLLM is missing or cannot be asked, nothing is refused and a warning is logged: the
-engine's start will tell.
+vLLM is asked in a separate process (`python -m deployments.engine.vllm.args`), because importing it
+takes seconds and half a gigabyte. A result without faults is cached as an empty file in
+`$ANTEFIX_CACHE`, `$XDG_CACHE_HOME/antefix` or `~/.cache/antefix`, in this order. If vLLM is missing
+or does not answer, nothing is rejected and a warning is logged: the engine finds faults when it
+starts.
 """
 
 import hashlib
@@ -31,8 +30,8 @@ _VLLM_TIMEOUT_S = 180.0
 
 @dataclass(frozen=True)
 class EngineArgRefused:
-    """One thing vLLM refuses. `key` is empty when it is about several arguments together, and
-    `value` None when it says nothing."""
+    """A fault that vLLM found. `key` is empty if it concerns several arguments, and `value` None if
+    it does not help."""
 
     pool: str
     key: str
@@ -44,7 +43,7 @@ class EngineArgRefused:
 def refused_by_vllm(
     engine_args_of: Mapping[str, Mapping[str, Any]],
 ) -> list[EngineArgRefused]:
-    """What vLLM refuses in the engine arguments of these pools; empty when it takes them all."""
+    """Return vLLM's faults in the engine arguments of these pools; empty if it accepts them all."""
     version = _vllm_version()
     if version is None:
         logger.warning("vLLM is not installed here, so engine_args were not checked against it")
@@ -71,7 +70,7 @@ def _vllm_version() -> str | None:
 
 
 def _clean_mark(engine_args: Mapping[str, Any], version: str) -> Path:
-    """The file that exists once this vLLM has taken these arguments."""
+    """Return the file that exists once this vLLM has accepted these arguments."""
     asked = json.dumps([engine_args, version], sort_keys=True, default=repr)
     digest = hashlib.sha256(asked.encode())
     for file in _ASKED_FILES:
@@ -92,11 +91,11 @@ def _mark(clean: Path) -> None:
         clean.parent.mkdir(parents=True, exist_ok=True)
         clean.touch()
     except OSError as error:
-        logger.debug("%s cannot be written, so vLLM will be asked again: %s", clean, error)
+        logger.debug("%s cannot be written, so the next check asks vLLM again: %s", clean, error)
 
 
 def _ask(engine_args_of: Mapping[str, Mapping[str, Any]]) -> list[EngineArgRefused] | None:
-    """vLLM's answer; None, with a warning, when there is none."""
+    """Return vLLM's answer; None, with a warning, if there is none."""
     search_path = [str(_ASKED_FOLDER.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         answer = subprocess.run(

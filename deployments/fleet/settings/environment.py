@@ -1,7 +1,7 @@
-"""${VARIABLE} in the values of a fleet file.
+"""${VARIABLE} in the values of a fleet file. `$${` stands for a plain `${`.
 
-`$${` stands for a plain `${`. A variable inside the user or password of a URL is percent-encoded,
-so that a password may hold any character.
+A variable in the user or password of a URL is percent-encoded, so that a password may contain any
+character.
 """
 
 import re
@@ -21,7 +21,7 @@ class Unresolved(NamedTuple):
 
 
 def resolved(text: str, environ: Mapping[str, str]) -> tuple[str, list[Unresolved]]:
-    """`text` with every variable replaced, and those that could not be."""
+    """Return `text` with every variable replaced, and those that could not be."""
     unresolved: list[Unresolved] = []
     userinfo_end = text.rfind("@") if "://" in text else -1
 
@@ -32,7 +32,7 @@ def resolved(text: str, environ: Mapping[str, str]) -> tuple[str, list[Unresolve
         if not reference["end"] or not _NAME.fullmatch(name):
             unresolved.append(
                 Unresolved(
-                    "holds a ${ that does not begin a ${VARIABLE}", "Write $${ for a plain ${"
+                    "contains a ${ that does not start a ${VARIABLE}", "Write $${ for a plain ${"
                 )
             )
             return reference[0]
@@ -45,12 +45,12 @@ def resolved(text: str, environ: Mapping[str, str]) -> tuple[str, list[Unresolve
             )
             return reference[0]
         inside_userinfo = reference.start() < userinfo_end
-        # ":" is kept, for a variable may hold user:password
+        # ":" stays, because a variable may contain user:password
         return quote(environ[name], safe=":") if inside_userinfo else environ[name]
 
     return _REFERENCE.sub(replace, text), unresolved
 
 
 def escaped(text: str) -> str:
-    """`text` written so that `resolved` gives it back."""
+    """Return `text` in a form from which `resolved` restores it."""
     return text.replace("${", "$${")

@@ -1,7 +1,6 @@
-"""Rules of the fleet file that a type cannot say, each with its remedy.
+"""Rules of the fleet file that types cannot express, each with its remedy.
 
-Rules over several keys take plain mappings, so that they can also be asked of a file in which
-something else is wrong.
+Rules over several keys take plain mappings, so that they also apply to a file with other faults.
 """
 
 import re
@@ -22,7 +21,7 @@ PATH = re.compile(r"(\.{0,2}/|[a-z0-9]+://).+")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 WEB_ADDRESS = re.compile(r"https?://\S+")
-# What vLLM's core itself reads from `vllm_xargs`: with them a client changes what others get.
+# Keys of `vllm_xargs` that vLLM's core reads: with them a client would affect other clients.
 XARGS_OF_ENGINES = ("kv_cache_report_mode", "kv_transfer_params", "ec_transfer_params")
 _PARALLEL_SIZES = (
     "tensor_parallel_size",
@@ -59,7 +58,7 @@ def usable_model_name(name: str) -> str:
 
 
 def name_of_model(model: object) -> str:
-    """The name a model is served under when the file gives none; empty for no usable model."""
+    """Return the default name under which a model is served; empty for an unusable model."""
     if model == EMBEDDED_MODEL:
         return EMBEDDED_MODEL_NAME
     if not isinstance(model, str) or not _is_model(model):
@@ -76,7 +75,7 @@ def usable_redis_url(url: str) -> str:
 
 def usable_xarg(name: str) -> str:
     if name in XARGS_OF_ENGINES:
-        raise refuse("an argument that engines' own parts take", "Leave it out")
+        raise refuse("an argument that Antefix's own vLLM plugins read", "Leave it out")
     return name
 
 
@@ -105,12 +104,14 @@ def web_address(address: str) -> str:
 
 def usable_env_value(value: str) -> str:
     if "\0" in value:
-        raise refuse("holds a NUL character", "Take it out: no environment can hold one")
+        raise refuse(
+            "contains a NUL character", "Remove it: environment variables cannot contain one"
+        )
     return value
 
 
 def engine_arg_name(key: str) -> str:
-    """vLLM's own spelling: max-model-len and max_model_len are one."""
+    """Return vLLM's spelling: max-model-len and max_model_len are one."""
     return key.replace("-", "_")
 
 
@@ -139,7 +140,7 @@ def no_engine_arg_twice(engine_args: Any) -> Any:
 
 
 def parallel_size(engine_args: Mapping[str, Any], name: str) -> int:
-    """A degree of parallelism; 1 where it is unset or not a whole number above 0."""
+    """Return a degree of parallelism; 1 if it is unset or not a whole number above 0."""
     size = engine_args.get(name)
     if isinstance(size, str) and size.isdecimal():
         size = int(size)
@@ -165,7 +166,7 @@ def lora_names(engine_args: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def broken_by_pool(engine_args: Mapping[str, Any], gpus: float | None) -> Iterator[Broken]:
-    """GPUs must be what the engine's parallelism uses: more stay idle, fewer never start."""
+    """Check that GPUs match the engine's parallelism: more stay idle, fewer never start."""
     needed = world_size(engine_args)
     if gpus is None or gpus in (0, needed) or (needed == 1 and gpus < 1):
         return
@@ -179,7 +180,7 @@ def broken_by_pool(engine_args: Mapping[str, Any], gpus: float | None) -> Iterat
 
 
 def broken_by_pools(pools: Mapping[str, Any]) -> Iterator[Broken]:
-    """What pools must be to each other. Pools that are not mappings are passed over."""
+    """Check rules among pools. Pools that are not mappings are skipped."""
     known = {
         name: pool
         for name, pool in pools.items()
@@ -203,7 +204,9 @@ def _overflow_astray(pools: Mapping[str, Mapping[str, Any]]) -> Iterator[Broken]
             yield Broken(loc, target, "a pool cannot overflow to itself", "Name another pool")
         elif (cycle := _cycle_from(name, pools)) is not None:
             chain = " -> ".join(cycle)
-            yield Broken(loc, target, f"overflow goes round: {chain}", "Let one of them end it")
+            yield Broken(
+                loc, target, f"overflow forms a circle: {chain}", "Remove one of these overflows"
+            )
 
 
 def _overflow_of(pool: Mapping[str, Any]) -> str | None:
@@ -224,13 +227,13 @@ def _cycle_from(start: str, pools: Mapping[str, Mapping[str, Any]]) -> list[str]
 
 
 def broken_by_objectives(pool: Any) -> Iterator[Broken]:
-    """What `slo`, `overflow` and `autoscaling` of a pool must be to each other."""
+    """Check rules among `slo`, `overflow` and `autoscaling` of a pool."""
     yield from _broken_by_autoscaling(pool)
     if pool.warm_replicas and pool.autoscaling is None and pool.slo.interactive is None:
         yield Broken(
             ("warm_replicas",),
             pool.warm_replicas,
-            "without an SLO nothing would ever give them traffic",
+            "without an SLO they never receive traffic",
             "Set slo.interactive.ttft_s, or add them to `replicas`",
         )
     if (overflow := pool.overflow) is None:
@@ -246,20 +249,20 @@ def broken_by_objectives(pool: Any) -> Iterator[Broken]:
         yield Broken(
             ("overflow",),
             ...,
-            "without an SLO nothing ever overflows",
+            "without an SLO no request overflows",
             "Set slo.interactive.ttft_s, or leave it out",
         )
 
 
 def broken_by_ports(fleet: Any) -> Iterator[Broken]:
-    """A node's metrics and its gateways are two servers."""
+    """Check that a node's metrics and its gateways use different ports."""
     if fleet.metrics.port == fleet.gateway.port:
-        message = "the gateways listen there, too"
+        message = "the gateways listen on this port too"
         yield Broken(("metrics", "port"), fleet.metrics.port, message, "Choose another")
 
 
 def broken_by_budget(fleet: Any) -> Iterator[Broken]:
-    """The GPUs that pools always have, and those that they begin with, must fit into the budget."""
+    """Check that the minimum and the initial GPUs of all pools fit into the budget."""
     if fleet.gpu_budget is None:
         return
     least = {name: pool.least_replicas for name, pool in fleet.pools.items()}
@@ -281,7 +284,7 @@ def broken_by_budget(fleet: Any) -> Iterator[Broken]:
 
 
 def _gpus_of(pool: Any) -> float:
-    """Of one replica."""
+    """Return the GPUs of one replica."""
     return float(pool.world_size if pool.resources.gpus is None else pool.resources.gpus)
 
 
@@ -300,14 +303,14 @@ def _broken_by_autoscaling(pool: Any) -> Iterator[Broken]:
         yield Broken(
             ("warm_replicas",),
             pool.warm_replicas,
-            f"autoscaling.max_replicas, {most}, leaves none to take traffic",
+            f"autoscaling.max_replicas, {most}, leaves no replica for traffic",
             f"Set it to at most {most - 1}",
         )
     if pool.slo.interactive is None:
         yield Broken(
             ("autoscaling",),
             ...,
-            "without an SLO nobody knows how many replicas are needed",
+            "without an SLO autoscaling cannot compute how many replicas are needed",
             "Set slo.interactive.ttft_s",
         )
 

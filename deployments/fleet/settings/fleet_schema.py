@@ -1,8 +1,8 @@
-"""What JSON Schema can say of a fleet file's rules, for who has no Python: Helm, and editors.
+"""Rules of the fleet file in JSON Schema, for programs without Python: Helm, and editors.
 
-Patterns are those that the rules use themselves, in the dialect that Python, Go and JavaScript
-share. A reserved key is a pattern whose only value is the remedy: no validator shows a description,
-but each shows the value that it wants.
+Patterns are those of the rules, in the dialect that Python, Go and JavaScript share. A reserved key
+has a pattern whose only value is the remedy: validators do not show a description, but they show
+the expected value.
 """
 
 import re
@@ -15,7 +15,7 @@ from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS, RESERVED_E
 
 
 def written_as(*forms: re.Pattern[str]) -> WithJsonSchema:
-    """Text that is one of `forms` from beginning to end."""
+    """Return the schema of text that matches one of `forms` completely."""
     return WithJsonSchema({"type": "string", "pattern": _whole("|".join(f.pattern for f in forms))})
 
 

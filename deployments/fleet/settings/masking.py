@@ -1,4 +1,4 @@
-"""How a value of the fleet file is shown to people: short, and never a secret."""
+"""Display of a fleet file's values: short, and without secrets."""
 
 import re
 from collections.abc import Mapping
@@ -13,22 +13,22 @@ _SECRET_WORDS = frozenset(
 
 
 def is_secret_name(name: str) -> bool:
-    """True for HF_TOKEN or AWS_SECRET_ACCESS_KEY; false for TOKENIZERS_PARALLELISM."""
+    """Return true for HF_TOKEN or AWS_SECRET_ACCESS_KEY; false for TOKENIZERS_PARALLELISM."""
     return not _SECRET_WORDS.isdisjoint(re.split(r"[^A-Z0-9]+", name.upper()))
 
 
 def masked_env(env: Mapping[str, str]) -> dict[str, str]:
-    """`env` with the values of secret names, and the passwords inside URLs, hidden."""
+    """Return `env` with the values of secret names, and the passwords inside URLs, hidden."""
     return {name: HIDDEN if is_secret_name(name) else masked_text(env[name]) for name in env}
 
 
 def masked_text(text: str) -> str:
-    """`text` with the password of a URL in it hidden."""
+    """Return `text` with the password of a URL in it hidden."""
     return redis_url.masked(text) if "://" in text else text
 
 
 def shown(path: tuple[str, ...], value: object) -> str:
-    """`value`, which stands at `path`, as one short piece of YAML for an error message."""
+    """Return `value` at `path` as one short piece of YAML for an error message."""
     if path and is_secret_name(path[-1]) and path[-2:-1] != ("pools",):
         return HIDDEN
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What a fleet file says of a pool's promises, and of how it keeps them."""
+"""Sections of a fleet file about objectives, overflow, autoscaling and tenants."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,10 +18,10 @@ DEFAULT = "default"
 
 
 class Objectives(Section):
-    """What the pool promises. A class without an objective is never refused.
+    """The objectives of a pool. A class without an objective is never rejected.
 
-    A word instead of the section takes the targets of an SLO file (`observability.slo`): `default`
-    those of the one that ships, a path, from the fleet file's folder, those of another.
+    A word instead of the section selects the targets of an SLO file (`observability.slo`):
+    `default` the built-in file, a path another one, relative to the fleet file's folder.
     """
 
     interactive: slo.Target | None = Field(
@@ -67,7 +67,7 @@ class Objectives(Section):
         }
 
     def by_class(self) -> dict[PriorityClass, Slo]:
-        """Those that are set."""
+        """The objectives that are set, by class."""
         objectives: dict[PriorityClass, slo.Target | None] = {
             "interactive": self.interactive,
             "batch": self.batch,
@@ -76,7 +76,7 @@ class Objectives(Section):
 
 
 class OverflowSettings(Section):
-    """A smaller model that answers when this pool cannot hold its SLO."""
+    """A smaller model that answers when this pool cannot meet its SLO."""
 
     to: str = Field(description="This pool answers instead.")
     enter: float = Field(
@@ -104,7 +104,7 @@ class OverflowSettings(Section):
 
 
 class Autoscaling(Section):
-    """How many replicas the pool may have, and how fast that may change."""
+    """The allowed number of replicas, and how fast it may change."""
 
     min_replicas: int = Field(
         1,
@@ -137,7 +137,7 @@ class Autoscaling(Section):
 
 
 class TenantLimits(Section):
-    """What a tenant may use; all gateways count together."""
+    """Limits of a tenant, over all gateways together."""
 
     requests_per_minute: int | None = Field(
         None,
@@ -161,7 +161,7 @@ class TenantLimits(Section):
 
 
 class Tenant(Section):
-    """The rights of one API key's holder."""
+    """The rights of an API key's tenant."""
 
     priority: Literal["interactive", "batch"] = Field(
         "interactive",

@@ -1,8 +1,8 @@
-"""What a pool's weights have to prove before they are served.
+"""Quality that a pool's weights must prove before they are served.
 
-The proofs are the report that `antefix evaluate` writes beside them, and the scores that `antefix
-quality import` does. `prove` is asked where the folder is: by whoever reads the fleet file there,
-and by each engine before it loads.
+The proofs are the report of `antefix evaluate` and the scores of `antefix quality import`, both
+next to the weights. `prove` runs on the machine with the folder: when the fleet file is read there,
+and in each engine before it loads.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from weights.checkpoint import weights_digest
 
 
 class Quality(Section):
-    """Losses are judged at the upper end of the 95 % interval that was measured, scores at the
-    lower."""
+    """Limits. Losses are judged at the upper end of the measured 95 % interval, scores at the lower
+    end."""
 
     max_kl: float | None = Field(
         None,
@@ -46,31 +46,31 @@ class Quality(Section):
     def _has_a_limit(self) -> Self:
         if not self.compares and not self.min_scores:
             raise refuse(
-                "names no limit", "Write max_kl, max_ppl_increase or min_scores, or leave it out"
+                "sets no limit", "Write max_kl, max_ppl_increase or min_scores, or leave it out"
             )
         return self
 
     @property
     def compares(self) -> bool:
-        """Whether it asks how far the weights are from the original's."""
+        """Whether a limit compares the weights with the original's."""
         return self.max_kl is not None or self.max_ppl_increase is not None
 
 
 def broken_by_quality(quality: Quality | None, model: str) -> Iterator[Broken]:
-    """A report stands beside weights, so these have to be files."""
+    """Check that the weights are a folder, because the report is next to them."""
     if quality is not None and (not model.startswith((".", "/")) or "://" in model):
         yield Broken(
             ("quality",),
             ...,
-            "the model is not a folder, so no report can stand beside it",
+            "the model is not a folder, so it cannot contain a report",
             "Write the path of the model's folder, or leave `quality` out",
         )
 
 
 def prove(folder: Path, quality: Quality) -> None:
-    """Raises Problem unless reports beside the weights keep the limits, and are of them.
+    """Raise Problem unless reports next to the weights are about them and meet the limits.
 
-    Reads some megabytes at most.
+    Reads at most some megabytes.
     """
     if quality.compares:
         _prove_loss(folder, quality)
@@ -91,7 +91,7 @@ def _prove_loss(folder: Path, quality: Quality) -> None:
         raise Problem(
             f"the weights in {folder} lost too much: {'; '.join(broken)}, "
             f"by {report.NAME}.json of {found.date}",
-            "serve others, or raise the limit",
+            "serve other weights, or raise the limit",
         )
 
 
@@ -107,12 +107,12 @@ def _prove_scores(folder: Path, least: Mapping[str, float]) -> None:
         raise Problem(
             f"the weights in {folder} score too low: {'; '.join(low)}, "
             f"by {task_scores.NAME} of {found.date}",
-            "serve others, or lower the limit",
+            "serve other weights, or lower the limit",
         )
 
 
 def _of_others(folder: Path, file: str, date: str, remedy: str) -> Problem:
     return Problem(
-        f"the weights in {folder} are not those that {file} beside them judges (it is of {date})",
+        f"the weights in {folder} are not those that {file} there describes (of {date})",
         remedy,
     )

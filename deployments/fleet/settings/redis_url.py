@@ -1,4 +1,4 @@
-"""Which Redis addresses a fleet file may hold, and how one is shown without its password.
+"""Redis URLs that a fleet file may contain, and their display without a password.
 
     redis://[user:password@]host[:port][/db]            rediss:// is the same over TLS
     unix://[user:password@]/path/to.sock[?db=0]
@@ -6,9 +6,9 @@
     redis+cluster://[user:password@]host[:port],host[:port]                 rediss+cluster://
 
 Each may end with options of redis-py, such as `?ssl_ca_certs=/ca.pem`; a sentinel's URL also with
-`sentinel_username` and `sentinel_password`. Only the form is checked; nothing connects. No message
-repeats any part of the address but its scheme and the names of known options, because a mistyped
-address can hold the password anywhere.
+`sentinel_username` and `sentinel_password`. Only the form is checked; nothing connects. Messages
+repeat only the URL's scheme and the names of known options, because a mistyped URL can have the
+password anywhere.
 """
 
 import re
@@ -36,14 +36,14 @@ _SECRET_QUERY = re.compile(r"(?i)([?&][^=&]*passw[^=&]*=)[^&]*")
 
 
 class Refusal(NamedTuple):
-    """Why an address is refused, and what to write instead."""
+    """A rejected URL: the reason, and the remedy."""
 
     message: str
     remedy: str
 
 
 def refusal_of(url: str) -> Refusal | None:
-    """None when `url` is an address Antefix can use."""
+    """Return None if `url` is a URL that Antefix can use."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return Refusal("not a Redis URL", "Write it as redis://host:6379/0")
@@ -58,12 +58,12 @@ def refusal_of(url: str) -> Refusal | None:
             "unknown scheme", "Use one of " + ", ".join(f"{known}://" for known in SCHEMES)
         )
     if re.search(r"\s", url):
-        return Refusal("holds white space", "Write it as %20, or take it out")
+        return Refusal("contains white space", "Write it as %20, or remove it")
     before_query, _, _ = rest.partition("?")
     authority, _, path = before_query.partition("/")
     if "@" in path or "@" in authority.rpartition("@")[0]:
         return Refusal(
-            "the user or password holds a character that ends it",
+            "the user or password contains a character that ends it",
             "Percent-encode it: / is %2F, @ is %40, ? is %3F",
         )
     hosts = authority.rpartition("@")[2]
@@ -75,7 +75,7 @@ def refusal_of(url: str) -> Refusal | None:
 
 
 def masked(url: str) -> str:
-    """`url` with everything that may be a password replaced by ***; the user name stays."""
+    """Return `url` with every possible password replaced by ***; the user name stays."""
     scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     userinfo, at, host = rest.rpartition("@")
     if at:
@@ -111,7 +111,7 @@ def _hosts_refusal(scheme: str, hosts: list[str]) -> Refusal | None:
 
 
 def _options_refusal(url: str) -> Refusal | None:
-    """What redis-py itself says of the options after the `?`; its words may hold a password."""
+    """Return redis-py's fault of the options after the `?`, whose text may contain a password."""
     query = url.partition("?")[2]
     try:
         connect(url)
@@ -124,7 +124,7 @@ def _options_refusal(url: str) -> Refusal | None:
                 "Write rediss instead of redis at its beginning",
             )
         return Refusal(
-            "an option after the ? is not known, or its value cannot be used",
+            "an option after the ? is unknown, or its value is not valid",
             "Use options of redis-py's connections, such as ssl_ca_certs=/path/ca.pem,"
             " ssl_cert_reqs=required or socket_keepalive=true; percent-encode a ? of a password"
             " as %3F",
@@ -142,7 +142,7 @@ def _path_refusal(scheme: str, path: str) -> Refusal | None:
             )
         parts = parts[1:]
     if scheme.endswith("+cluster") and parts not in ([], ["0"]):
-        return Refusal("a Redis Cluster has database 0 only", "Leave out what follows the host")
+        return Refusal("a Redis Cluster has database 0 only", "Remove the path after the host")
     if len(parts) > 1 or (parts and not parts[0].isdecimal()):
         return Refusal("the database is not a number", "Write it as /0 after the host")
     return None

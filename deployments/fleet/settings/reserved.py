@@ -1,16 +1,16 @@
-"""What a fleet file may not set on an engine, because Antefix sets it or does it elsewhere.
+"""Engine arguments that a fleet file may not set, because Antefix sets them or replaces them.
 
-Keys are vLLM's flags with underscores. A key that ends in `*` stands for every flag that begins
-so. Each value says who does the job and what to write instead.
+Keys are vLLM's flags with underscores. A key that ends in `*` stands for every flag with this
+prefix. Each value gives the reason and the remedy.
 """
 
 _GATEWAY_LISTENS = (
     "The gateway listens for HTTP, not the engine. Set gateway.host and gateway.port."
 )
 _TLS_IN_FRONT = "Gateways speak plain HTTP to engines. End TLS in front of the gateway."
-_GATEWAY_HTTP = "HTTP is the gateway's, so this would have no effect. Leave it out."
-_REPLICAS = "Antefix spreads requests over replicas itself. Set replicas of the pool."
-_ONE_NODE = "A replica lives on one node. Set tensor_parallel_size or pipeline_parallel_size."
+_GATEWAY_HTTP = "The gateway serves HTTP, so this has no effect. Leave it out."
+_REPLICAS = "Antefix distributes requests to replicas itself. Set replicas of the pool."
+_ONE_NODE = "A replica runs on one node. Set tensor_parallel_size or pipeline_parallel_size."
 
 RESERVED_ENGINE_ARGS = {
     "model": "Set model of the pool, next to engine_args.",
@@ -25,7 +25,7 @@ RESERVED_ENGINE_ARGS = {
     "uds": _GATEWAY_LISTENS,
     "grpc": "The gateway speaks the OpenAI API over HTTP only. Leave it out.",
     "grpc_port": "The gateway speaks the OpenAI API over HTTP only. Leave it out.",
-    "root_path": "Set the path in what stands in front of the gateway. Leave it out.",
+    "root_path": "Set the path in the proxy in front of the gateway. Leave it out.",
     "ssl_*": _TLS_IN_FRONT,
     "enable_ssl_refresh": _TLS_IN_FRONT,
     "allow_credentials": _GATEWAY_HTTP,
@@ -65,7 +65,7 @@ RESERVED_ENV = {
 
 
 def why_reserved(engine_arg: str) -> str | None:
-    """The reason and remedy for a reserved engine argument; None for one that is free."""
+    """Return the reason and remedy for a reserved engine argument; None for one that is free."""
     for name, reason in RESERVED_ENGINE_ARGS.items():
         if engine_arg == name or (name.endswith("*") and engine_arg.startswith(name[:-1])):
             return reason

@@ -1,4 +1,4 @@
-"""What a fleet file says of answers whose engine is lost or leaves: `resume` of a pool."""
+"""Settings for answers whose engine is lost or leaves: `resume` of a pool."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ RESUME_PROOF = Field(
 
 
 def broken_by_resume(pool: Any) -> Iterator[Broken]:
-    """On GPUs `exact` takes a proof."""
+    """Check that `exact` on GPUs has a proof."""
     if pool.resume_proof and pool.resume not in ("exact", None):
         yield Broken(
             ("resume_proof",),
             pool.resume_proof,
-            f"proves what resume: {pool.resume} does not ask for",
-            "Write resume: exact, or leave the proof out",
+            f"resume: {pool.resume} does not use a proof",
+            "Write resume: exact, or leave out resume_proof",
         )
     invariant = pool.env.get("VLLM_BATCH_INVARIANT") == "1"
     on_gpus = bool(pool.resources.gpus or pool.resources.accelerator_type)

@@ -1,4 +1,4 @@
-"""What a fleet file says of a pool's speculative decoding, beside vLLM's `speculative_config`."""
+"""Settings of a pool's speculative decoding, in addition to vLLM's `speculative_config`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,14 +9,14 @@ from common.section import Broken, Section
 from deployments.fleet.settings.fleet_rules import engine_arg_name
 from weights.speculation_rule import WhenSlower
 
-# vLLM's flags for it; the others are short for keys of the first.
+# vLLM's flags for it; the others are shorthands for keys of the first.
 _FLAGS = ("speculative_config", "spec_method", "spec_model")
 
 
 class SpeculationSettings(Section):
-    """How the engines speculate; `engine_args.speculative_config` says with what."""
+    """How the engines speculate. `engine_args.speculative_config` sets the method."""
 
-    # not `off`: YAML reads that as false
+    # not `off`, because YAML reads that as false
     when_slower: WhenSlower = Field(
         "keep",
         description="This selects what happens at batch sizes where speculation is measured to be "
@@ -28,7 +28,7 @@ class SpeculationSettings(Section):
 def broken_by_speculation(
     speculation: SpeculationSettings | None, engine_args: Mapping[str, Any]
 ) -> Iterator[Broken]:
-    """Without a speculative_config there is nothing to switch."""
+    """Check that there is a speculative_config if speculation is set."""
     given = {engine_arg_name(key) for key, value in engine_args.items() if value is not None}
     if speculation is not None and given.isdisjoint(_FLAGS):
         yield Broken(

@@ -1,4 +1,4 @@
-{{/* What the schema cannot say of the values, all at once. Takes the root context. */}}
+{{/* Faults of the values that the schema cannot find, all at once. Takes the root context. */}}
 {{- define "antefix.check" -}}
 {{- $wrong := concat
   (include "antefix.wrongInFleet" . | fromJsonArray)
@@ -17,21 +17,21 @@
 {{- $gateway := .Values.fleet.gateway | default dict -}}
 {{- $metrics := .Values.fleet.metrics | default dict -}}
 {{- if not .Values.fleet.pools -}}
-{{- $wrong = append $wrong "fleet is empty: write which models to serve under fleet.pools, as in docs/fleet-file.md, or begin with --values helm/antefix/values/single-node-a100.yaml" -}}
+{{- $wrong = append $wrong "fleet is empty: write which models to serve under fleet.pools, as in docs/fleet-file.md, or start with --values helm/antefix/values/single-node-a100.yaml" -}}
 {{- end -}}
 {{- range $key, $section := dict "gateway" $gateway "metrics" $metrics -}}
 {{- $all := include "antefix.everyAddress" $ -}}
 {{- $host := $section.host | default $all -}}
 {{- if ne $host $all -}}
-{{- $wrong = append $wrong (printf "fleet.%s.host is %s: a pod is reached at its own address, so leave it out, and set ipFamily to IPv6 where that is one of IPv6" $key $host) -}}
+{{- $wrong = append $wrong (printf "fleet.%s.host is %s: a pod is reached at its own address, so leave it out, and set ipFamily to IPv6 if that is an IPv6 address" $key $host) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (gt (.Values.fleet.surge_percent | default 0 | int) 0) (not .Values.autoscaler.enabled) -}}
-{{- $wrong = append $wrong (printf "fleet.surge_percent is %v, and there are no pods for more replicas: set autoscaler.enabled to true, or leave it out" .Values.fleet.surge_percent) -}}
+{{- $wrong = append $wrong (printf "fleet.surge_percent is %v, but there are no pods for more replicas: set autoscaler.enabled to true, or leave it out" .Values.fleet.surge_percent) -}}
 {{- end -}}
 {{- $per := $gateway.replicas_per_node -}}
 {{- if not (or (kindIs "invalid" $per) (eq (toString $per) "1")) -}}
-{{- $wrong = append $wrong (printf "fleet.gateway.replicas_per_node is %v: a gateway has a pod of its own, so leave it out and set fleet.gateway.replicas" $per) -}}
+{{- $wrong = append $wrong (printf "fleet.gateway.replicas_per_node is %v: each gateway has a separate pod, so leave it out and set fleet.gateway.replicas" $per) -}}
 {{- end -}}
 {{- if (.Values.fleet.redis | default dict).url -}}
 {{- $wrong = append $wrong "fleet.redis.url is set: leave it out for the chart's own Redis, or set redis.enabled to false and redis.external.url or redis.external.existingSecret" -}}
@@ -43,7 +43,7 @@
 {{- $wrong = append $wrong (printf "fleet.%s is %d: Ray listens there in every pod, so choose another, such as the default" $key $port) -}}
 {{- end -}}
 {{- if lt $port 1024 -}}
-{{- $wrong = append $wrong (printf "fleet.%s is %d: a pod that is not root cannot listen below 1024; the port of clients is service.port" $key $port) -}}
+{{- $wrong = append $wrong (printf "fleet.%s is %d: a pod without root cannot listen below 1024; clients use service.port" $key $port) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $wrong -}}
@@ -54,7 +54,7 @@
 {{- $pools := .Values.fleet.pools | default dict -}}
 {{- range $name, $pool := $pools -}}
 {{- if has $name (list "gateway" "head" "headgroup") -}}
-{{- $wrong = append $wrong (printf "fleet.pools.%s: the chart has pods of that name already, so call the pool something else" $name) -}}
+{{- $wrong = append $wrong (printf "fleet.pools.%s: the chart has pods of that name, so rename the pool" $name) -}}
 {{- end -}}
 {{- range $variable, $value := $pool.env | default dict -}}
 {{- if contains "${" (replace "$${" "" (toString $value)) -}}
@@ -62,7 +62,7 @@
 {{- end -}}
 {{- end -}}
 {{- if and (kindIs "string" $pool.slo) (ne (toString $pool.slo) "default") -}}
-{{- $wrong = append $wrong (printf "fleet.pools.%s.slo is %s: that file is not in the pods, so write the targets here, or default" $name $pool.slo) -}}
+{{- $wrong = append $wrong (printf "fleet.pools.%s.slo is %s: that file is not in the pods, so write the targets here, or use default" $name $pool.slo) -}}
 {{- end -}}
 {{- end -}}
 {{- range $name, $_ := .Values.pools -}}
@@ -76,16 +76,16 @@
 {{- define "antefix.wrongAround" -}}
 {{- $wrong := list -}}
 {{- if and .Values.metrics.podMonitor.enabled .Values.networkPolicy.enabled (not .Values.metrics.prometheusNamespace) -}}
-{{- $wrong = append $wrong (printf "metrics.prometheusNamespace is empty, so the network policies let in no Prometheus but one in %s: name the namespace of yours, or \"*\" for every one" .Release.Namespace) -}}
+{{- $wrong = append $wrong (printf "metrics.prometheusNamespace is empty, so the network policies admit only a Prometheus in %s: set it to the namespace of yours, or to \"*\" for all" .Release.Namespace) -}}
 {{- end -}}
 {{- $name := include "antefix.fullname" . -}}
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
-{{- $wrong = append $wrong (printf "the objects would be called %s: KubeRay wants lower case letters, digits and hyphens after a letter, so set fullnameOverride" $name) -}}
+{{- $wrong = append $wrong (printf "the objects would be called %s: KubeRay requires lower case letters, digits and hyphens after a letter, so set fullnameOverride" $name) -}}
 {{- end -}}
 {{- range $section := list "commonLabels" "podLabels" -}}
 {{- range $label, $_ := index $.Values $section -}}
 {{- if regexMatch "^(antefix/|ray.io/|helm.sh/|app.kubernetes.io/(name|instance|version|managed-by)$)" $label -}}
-{{- $wrong = append $wrong (printf "%s has %s: pods are found by that label, and the chart sets it, so choose another" $section $label) -}}
+{{- $wrong = append $wrong (printf "%s has %s: the chart sets that label and selects pods by it, so choose another" $section $label) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -98,24 +98,24 @@
 {{- range $kinds -}}
 {{- $repository := (index $.Values.image .).repository -}}
 {{- if not (or $.Values.image.registry (contains "/" $repository)) -}}
-{{- $wrong = append $wrong (printf "image.registry is empty, so image.%s.repository is %s, which nobody publishes: make image-%s builds it; push it, and set image.registry to where it is, such as registry.example.com/llm" . $repository .) -}}
+{{- $wrong = append $wrong (printf "image.registry is empty, so image.%s.repository is %s, which no public registry has: build it with make image-%s, push it, and set image.registry, such as registry.example.com/llm" . $repository .) -}}
 {{- end -}}
 {{- end -}}
 {{- $redis := .Values.redis -}}
 {{- $external := $redis.external -}}
 {{- if not .Values.auth.generate -}}
 {{- if not .Values.auth.existingSecret -}}
-{{- $wrong = append $wrong "auth.generate is false and auth.existingSecret is empty: make a Secret with the keys api-keys and engine-secret, and name it there" -}}
+{{- $wrong = append $wrong "auth.generate is false and auth.existingSecret is empty: create a Secret with the keys api-keys and engine-secret, and set its name there" -}}
 {{- end -}}
 {{- if and $redis.enabled (not $redis.existingSecret) -}}
-{{- $wrong = append $wrong "auth.generate is false and redis.existingSecret is empty: make a Secret with the key password, and name it there" -}}
+{{- $wrong = append $wrong "auth.generate is false and redis.existingSecret is empty: create a Secret with the key password, and set its name there" -}}
 {{- end -}}
 {{- end -}}
 {{- if and (not $redis.enabled) (not $external.url) (not $external.existingSecret) -}}
 {{- $wrong = append $wrong "redis.enabled is false: set redis.external.url or redis.external.existingSecret, or let the chart run one" -}}
 {{- end -}}
 {{- if and $redis.enabled (or $external.url $external.existingSecret) -}}
-{{- $wrong = append $wrong "redis.external is set and redis.enabled is true: set redis.enabled to false to use the external one" -}}
+{{- $wrong = append $wrong "redis.external is set, but redis.enabled is true: set redis.enabled to false to use the external one" -}}
 {{- end -}}
 {{- if and $external.url $external.existingSecret -}}
 {{- $wrong = append $wrong "redis.external.url and redis.external.existingSecret are both set: leave one out" -}}
@@ -126,15 +126,15 @@
 {{- if not $redis.enabled -}}{{- $away = append $away "redis.external" -}}{{- end -}}
 {{- if .Values.tracing.otlpEndpoint -}}{{- $away = append $away "tracing.otlpEndpoint" -}}{{- end -}}
 {{- $fetches := or (eq .Values.models.storage "none") .Values.models.download.enabled -}}
-{{- if and (not $egress.internet) $fetches (include "antefix.hubModels" .) -}}{{- $away = append $away "where weights come from" -}}{{- end -}}
+{{- if and (not $egress.internet) $fetches (include "antefix.hubModels" .) -}}{{- $away = append $away "the source of weights" -}}{{- end -}}
 {{- range $away -}}
-{{- $wrong = append $wrong (printf "networkPolicy.egress.enabled is true, and no rule leads to %s: write one into networkPolicy.egress.allowed" .) -}}
+{{- $wrong = append $wrong (printf "networkPolicy.egress.enabled is true, but no rule allows %s: add one to networkPolicy.egress.allowed" .) -}}
 {{- end -}}
 {{- end -}}
 {{- if .Values.gcsFaultTolerance.enabled -}}
 {{- if $redis.enabled -}}
 {{- if not $redis.persistence.enabled -}}
-{{- $wrong = append $wrong "gcsFaultTolerance.enabled is true: set redis.persistence.enabled too, or a restart of Redis would lose the state of Ray's head" -}}
+{{- $wrong = append $wrong "gcsFaultTolerance.enabled is true: set redis.persistence.enabled too, otherwise a restart of Redis loses the state of Ray's head" -}}
 {{- end -}}
 {{- else if not (regexMatch "^rediss?://" $external.url) -}}
 {{- $wrong = append $wrong "gcsFaultTolerance.enabled is true: Ray's head needs the plain address of one Redis, so set redis.external.url to redis://host:6379/0, or run the chart's own Redis with redis.persistence.enabled" -}}

@@ -1,8 +1,8 @@
-{{/* What follows from the fleet: the one that runs, and the pods of each pool.
+{{/* Values derived from the fleet: the fleet file that runs, and the pods of each pool.
      A null in it stands for the default, as everywhere in a fleet file. */}}
 
-{{/* Takes away, in place, the pools that a later values file made null. Helm itself does so for keys of the
-     chart's own values.yaml alone. What reads pools begins with it. Takes the root context. */}}
+{{/* Remove, in place, the pools that a later values file set to null. Helm does so only for keys of the
+     chart's values.yaml. Templates that read pools include this first. Takes the root context. */}}
 {{- define "antefix.withoutNulls" -}}
 {{- range $section := list .Values .Values.fleet -}}
 {{- range $name, $pool := $section.pools | default dict -}}
@@ -13,7 +13,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The fleet as it is given to Antefix, as YAML. Takes the root context. */}}
+{{/* The fleet file for Antefix, as YAML. Takes the root context. */}}
 {{- define "antefix.fleet" -}}
 {{- $fleet := deepCopy .Values.fleet -}}
 {{- $gateway := $fleet.gateway | default dict -}}
@@ -34,19 +34,19 @@
 {{- $resources := $pool.resources | default dict -}}
 {{- $custom := merge $own ($resources.custom | default dict) -}}
 {{- $gpus := include "antefix.gpusOfReplica" $of | float64 -}}
-{{- /* Ray's autoscaler does not know what kind of GPU a group's pods would have; nodeSelector does */ -}}
+{{- /* Ray's autoscaler does not know the GPU kind of a group's future pods; nodeSelector selects it */ -}}
 {{- $resources = merge (dict "gpus" $gpus "custom" $custom) (omit $resources "accelerator_type") -}}
 {{- $_ := set $pool "resources" $resources -}}
 {{- end -}}
 {{- toYaml $fleet -}}
 {{- end -}}
 
-{{/* What to listen on so that every address of a pod is. Takes the root context. */}}
+{{/* The wildcard address on which pods listen. Takes the root context. */}}
 {{- define "antefix.everyAddress" -}}
 {{- eq .Values.ipFamily "IPv6" | ternary "::" "0.0.0.0" -}}
 {{- end -}}
 
-{{/* redis.url of the fleet; empty where the URL comes from a Secret. Takes the root context. */}}
+{{/* redis.url of the fleet; empty if the URL comes from a Secret. Takes the root context. */}}
 {{- define "antefix.redisUrl" -}}
 {{- if .Values.redis.enabled -}}
 {{- printf "redis://:${ANTEFIX_REDIS_PASSWORD}@%s-redis:6379/0" (include "antefix.fullname" .) -}}
@@ -59,7 +59,7 @@
 {{- (.Values.fleet.gateway | default dict).port | default 8000 | int64 -}}
 {{- end -}}
 
-{{/* Seconds the longest request may take, or an answer may go on after a stop. Takes the root context. */}}
+{{/* Seconds that the longest request may take, or an answer may continue after a stop. Takes the root context. */}}
 {{- define "antefix.longestRequestSeconds" -}}
 {{- $gateway := .Values.fleet.gateway | default dict -}}
 {{- $request := kindIs "invalid" $gateway.request_timeout_s | ternary 600 $gateway.request_timeout_s -}}
@@ -67,15 +67,15 @@
 {{- maxf $request $drain | ceil | int64 -}}
 {{- end -}}
 
-{{/* Seconds from the request to end a Ray pod until it is killed. Takes the root context. */}}
+{{/* Seconds from the deletion of a Ray pod until it is killed. Takes the root context. */}}
 {{- define "antefix.graceSeconds" -}}
 {{- $removal := .Values.upgrade.endpointRemovalSeconds | ceil -}}
 {{- addf (include "antefix.longestRequestSeconds" .) $removal 30 | int64 -}}
 {{- end -}}
 
-{{/* All below take (dict "root" $ "pool" NAME). */}}
+{{/* All templates below take (dict "root" $ "pool" NAME). */}}
 
-{{/* `engine` of the values with the pool's own keys in place of its, as YAML. */}}
+{{/* `engine` of the values, overridden by the pool's keys, as YAML. */}}
 {{- define "antefix.poolSettings" -}}
 {{- $settings := deepCopy .root.Values.engine -}}
 {{- range $key, $value := index .root.Values.pools .pool | default dict -}}
@@ -84,7 +84,7 @@
 {{- toYaml $settings -}}
 {{- end -}}
 
-{{/* How many the engine splits into, as JSON: {"stages": pipeline parallel, "world": all processes}. */}}
+{{/* The engine's parallelism, as JSON: {"stages": pipeline parallel, "world": all processes}. */}}
 {{- define "antefix.parallelism" -}}
 {{- $sizes := dict "tensor_parallel_size" 1 "pipeline_parallel_size" 1 "prefill_context_parallel_size" 1 -}}
 {{- range $key, $value := (index .root.Values.fleet.pools .pool).engine_args | default dict -}}
@@ -96,7 +96,7 @@
 {{- dict "stages" $sizes.pipeline_parallel_size "world" $world | toJson -}}
 {{- end -}}
 
-{{/* GPUs of a replica: resources.gpus, or as many as its parallelism uses. */}}
+{{/* GPUs of a replica: resources.gpus, or the number that its parallelism uses. */}}
 {{- define "antefix.gpusOfReplica" -}}
 {{- $gpus := ((index .root.Values.fleet.pools .pool).resources | default dict).gpus -}}
 {{- if kindIs "invalid" $gpus -}}
@@ -106,7 +106,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Pods of a replica. Only stages whose workers are Ray's may be on several nodes. */}}
+{{/* Pods of a replica. Only stages with Ray workers may run on several nodes. */}}
 {{- define "antefix.podsOfReplica" -}}
 {{- $args := (index .root.Values.fleet.pools .pool).engine_args | default dict -}}
 {{- $backend := $args.distributed_executor_backend | default (index $args "distributed-executor-backend") -}}
@@ -114,18 +114,18 @@
 {{- $spans | ternary (include "antefix.parallelism" . | fromJson).stages 1 -}}
 {{- end -}}
 
-{{/* GPUs of one pod; a replica with a part of one has it to itself. */}}
+{{/* GPUs of one pod; a replica with a fraction of a GPU has the whole GPU. */}}
 {{- define "antefix.gpusOfPod" -}}
 {{- divf (include "antefix.gpusOfReplica" .) (include "antefix.podsOfReplica" .) | ceil | int64 -}}
 {{- end -}}
 
-{{/* Processes of one pod that Ray places one by one: each asks for one antefix-pool-NAME. */}}
+{{/* Processes of one pod that Ray places separately: each reserves one antefix-pool-NAME. */}}
 {{- define "antefix.placedInPod" -}}
 {{- $pods := include "antefix.podsOfReplica" . | int64 -}}
 {{- $pods | eq 1 | ternary 1 (div (include "antefix.parallelism" . | fromJson).world $pods) -}}
 {{- end -}}
 
-{{/* Numbers of pods, as JSON: {"min": ..., "max": ..., "replicas": to begin with}. */}}
+{{/* Numbers of pods, as JSON: {"min": ..., "max": ..., "replicas": initial}. */}}
 {{- define "antefix.podsOfPool" -}}
 {{- $pool := index .root.Values.fleet.pools .pool -}}
 {{- $pods := include "antefix.podsOfReplica" . | int64 -}}

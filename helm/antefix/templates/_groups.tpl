@@ -1,15 +1,15 @@
-{{/* The three kinds of Ray pods, by what differs between them. */}}
+{{/* The three kinds of Ray pods, by their differences. */}}
 
 {{/* Takes the root context. */}}
 {{- define "antefix.headPod" -}}
-{{- /* none is called `serve`, or the head would be an endpoint of the clients' Service */ -}}
+{{- /* no port is called `serve`: the head would become an endpoint of the clients' Service */ -}}
 {{- $ports := list
   (dict "name" "gcs" "containerPort" 6379)
   (dict "name" "dashboard" "containerPort" 8265)
   (dict "name" "client" "containerPort" 10001)
   (dict "name" "metrics" "containerPort" 8080)
 -}}
-{{- /* KubeRay makes a new cluster for other pods, not for other numbers of them */ -}}
+{{- /* KubeRay creates a new cluster for changed pods, but not for other numbers of pods */ -}}
 {{- $annotations := dict -}}
 {{- if not .Values.autoscaler.enabled -}}
 {{- $numbers := dict "gateway" ((.Values.fleet.gateway | default dict).replicas | default 1 | int64) -}}
@@ -19,7 +19,7 @@
 {{- end -}}
 {{- $_ := set $annotations "antefix/pods" (toJson $numbers) -}}
 {{- end -}}
-{{- /* a new head is made when the lost one has gone, for which Kubernetes waits 300 s unless told */ -}}
+{{- /* KubeRay creates a new head when the lost one is gone, which takes 300 s by default */ -}}
 {{- $settings := deepCopy .Values.head -}}
 {{- range $taint := list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" -}}
 {{- $toleration := dict "key" $taint "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 30 -}}
@@ -34,7 +34,7 @@
 ) -}}
 {{- end -}}
 
-{{/* Takes (dict "root" $ "fleet" the fleet as it is given to Antefix). */}}
+{{/* Takes (dict "root" $ "fleet" the fleet file for Antefix). */}}
 {{- define "antefix.gatewayPod" -}}
 {{- $ports := list
   (dict "name" "serve" "containerPort" (.fleet.gateway.port | default 8000 | int64))
@@ -58,7 +58,7 @@
 ) -}}
 {{- end -}}
 
-{{/* As antefix.gatewayPod, and "pool". */}}
+{{/* Takes what antefix.gatewayPod takes, and "pool". */}}
 {{- define "antefix.enginePod" -}}
 {{- $of := dict "root" .root "pool" .pool -}}
 {{- $gpus := include "antefix.gpusOfPod" $of | int64 -}}

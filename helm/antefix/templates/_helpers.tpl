@@ -1,8 +1,8 @@
-{{/* Names, labels, images, security contexts and Secrets: what several templates say alike.
-     Each takes the root context, unless it says otherwise. */}}
+{{/* Names, labels, images, security contexts and Secrets that several templates share.
+     Each takes the root context, unless its comment names others. */}}
 
-{{/* At most 40 characters: KubeRay appends to it, and refuses a RayService's name of more than 47. The end of
-     a longer one tells it from others that begin alike. */}}
+{{/* At most 40 characters: KubeRay appends to it, and rejects a RayService's name of more than 47. A hash at the
+     end of a shortened name keeps it unique. */}}
 {{- define "antefix.fullname" -}}
 {{- $name := printf "%s-antefix" .Release.Name -}}
 {{- if contains "antefix" .Release.Name -}}{{- $name = .Release.Name -}}{{- end -}}
@@ -24,7 +24,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end -}}
 
-{{/* What selects a component's pods: (dict "root" $ "component" "redis"), and "pool" for one pool's. */}}
+{{/* Labels that select a component's pods: (dict "root" $ "component" "redis"), and "pool" for one pool's. */}}
 {{- define "antefix.selector" -}}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 antefix/component: {{ .component }}
@@ -33,8 +33,8 @@ antefix/pool: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* Labels of Ray's pods, as antefix.selector. No app.kubernetes.io/name: KubeRay's head service selects
-     by its own value of it. No version: a pod that differs by a label alone would mean a new cluster. */}}
+{{/* Labels of Ray's pods; takes what antefix.selector takes. No app.kubernetes.io/name: KubeRay's head service
+     selects by its own value of it. No version: a changed label would start a new cluster. */}}
 {{- define "antefix.rayLabels" -}}
 {{ include "antefix.selector" . }}
 {{- with .root.Values.commonLabels }}
@@ -71,7 +71,7 @@ antefix/pool: {{ . }}
 {{- end -}}
 {{- end -}}
 
-{{/* The key of a pod's spec, or nothing. */}}
+{{/* The key imagePullSecrets of a pod's spec, or nothing. */}}
 {{- define "antefix.imagePullSecrets" -}}
 {{- with .Values.image.pullSecrets -}}
 imagePullSecrets:
@@ -81,7 +81,7 @@ imagePullSecrets:
 {{- end -}}
 {{- end -}}
 
-{{/* Together these two are the restricted pod security standard. */}}
+{{/* These two together meet the restricted pod security standard. */}}
 {{- define "antefix.podSecurityContext" -}}
 runAsNonRoot: true
 {{- with .Values.podSecurity.runAsUser }}
@@ -91,7 +91,7 @@ runAsGroup: {{ int64 . }}
 {{- with .Values.podSecurity.fsGroup }}
 fsGroup: {{ int64 . }}
 {{- end }}
-{{- /* a volume of weights holds so many files that changing each at every start takes minutes */}}
+{{- /* changing the group of every file of the weights at each start would take minutes */}}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile:
   type: RuntimeDefault
@@ -108,7 +108,7 @@ capabilities:
 {{- .Values.auth.existingSecret | default (printf "%s-auth" (include "antefix.fullname" .)) -}}
 {{- end -}}
 
-{{/* Name of the Secret with the password of the chart's own Redis. */}}
+{{/* Name of the Secret with the password of the chart's Redis. */}}
 {{- define "antefix.redisSecret" -}}
 {{- .Values.redis.existingSecret | default (printf "%s-redis" (include "antefix.fullname" .)) -}}
 {{- end -}}

@@ -1,6 +1,6 @@
-{{/* Whether engines on CPUs have the memory that vLLM wants before it starts: what their container's limit leaves
-     beside weights and processes holds the KV cache. `antefix k8s preflight` knows more models' weights
-     (k8s/cpu_memory.py, which says where the numbers are from). Without a dtype the node's CPU decides, and float32
+{{/* Check that engines on CPUs have the memory that vLLM requires at its start: the container's limit must fit
+     weights, processes and the KV cache. `antefix k8s preflight` knows the weights of more models
+     (k8s/cpu_memory.py has the sources of the numbers). Without a dtype the node's CPU decides, and float32
      takes the most. Takes the root context. */}}
 {{- define "antefix.wrongMemory" -}}
 {{- $wrong := list -}}
@@ -27,7 +27,7 @@
 {{- toJson $wrong -}}
 {{- end -}}
 
-{{/* Of a quantity of memory. */}}
+{{/* The bytes of a quantity of memory. */}}
 {{- define "antefix.bytes" -}}
 {{- $text := toString . -}}
 {{- $units := dict "" 1.0 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 -}}

@@ -1,7 +1,7 @@
-{{/* Weights: where engines find them, and who fetches them before. */}}
+{{/* Weights: their place, and their download before engines start. */}}
 
 {{/* The distinct models of the Hub that the fleet serves or drafts with: lines of "id revision".
-Paths and object stores are not among them; vLLM reads those itself. */}}
+Paths and object stores are omitted, because vLLM reads those itself. */}}
 {{- define "antefix.hubModels" -}}
 {{- $lines := list -}}
 {{- range $name, $pool := .Values.fleet.pools | default dict -}}
@@ -21,18 +21,18 @@ Paths and object stores are not among them; vLLM reads those itself. */}}
 {{- $lines | uniq | sortAlpha | join "\n" -}}
 {{- end -}}
 
-{{/* "true" where models of the Hub are downloaded before engines start. */}}
+{{/* "true" if models of the Hub are downloaded before engines start. */}}
 {{- define "antefix.modelsAreDownloaded" -}}
 {{- if .Values.models.download.enabled -}}
 {{- if eq .Values.models.storage "none" -}}
-{{- fail "models.download needs a place: set models.storage to pvc or hostPath, or models.download.enabled to false" -}}
+{{- fail "models.download needs storage: set models.storage to pvc or hostPath, or models.download.enabled to false" -}}
 {{- end -}}
 {{- if include "antefix.hubModels" . -}}true{{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* "true" where one Job downloads for all engines: on a claim that pods of any node may mount at once. Where
-only one node may, the Job could hold the volume from the engines' node, or they from its own. */}}
+{{/* "true" if one Job downloads for all engines: on a claim that pods of several nodes can mount. If only one
+node can, the Job could block the volume for the engines' node, or they for its node. */}}
 {{- define "antefix.modelsHaveJob" -}}
 {{- $shared := has "ReadWriteMany" .Values.models.pvc.accessModes -}}
 {{- if and (eq .Values.models.storage "pvc") $shared (include "antefix.modelsAreDownloaded" .) -}}true{{- end -}}
@@ -52,7 +52,7 @@ only one node may, the Job could hold the volume from the engines' node, or they
 - name: models
   hostPath:
     path: {{ .Values.models.hostPath.path }}
-    # made by an administrator: one that the kubelet made would belong to root
+    # an administrator creates it: the kubelet would create it as root
     type: Directory
 {{- end }}
 {{- if include "antefix.modelsAreDownloaded" . }}
@@ -62,7 +62,7 @@ only one node may, the Job could hold the volume from the engines' node, or they
 {{- end }}
 {{- end -}}
 
-{{/* Items for `volumeMounts`. Engines write there too: the Hub's client locks files that it reads. */}}
+{{/* Items for `volumeMounts`, writable: the Hub's client locks files that it reads. */}}
 {{- define "antefix.modelMounts" -}}
 {{- if ne .Values.models.storage "none" -}}
 - name: models
@@ -83,8 +83,8 @@ only one node may, the Job could hold the volume from the engines' node, or they
 {{- end }}
 {{- end -}}
 
-{{/* Items for `env` of an engine on GPUs. Its build compiles for minutes; that of CPUs makes code for the cores of its
-own node, which those of another may lack. */}}
+{{/* Items for `env` of an engine on GPUs. The GPU build compiles for minutes. The CPU build compiles for the cores of
+its node, and the code may not run on another. */}}
 {{- define "antefix.compileCacheEnv" -}}
 {{- if and .gpus (ne .root.Values.models.storage "none") }}
 - name: ANTEFIX_COMPILE_CACHE
@@ -93,8 +93,8 @@ own node, which those of another may lack. */}}
 {{- end -}}
 
 {{/* Items for `initContainers` of an engine's pod; takes what antefix.rayPod takes. They wait for the Job that
-downloads, or download by themselves where no Job could for all of them. The
-list of models is a ConfigMap, so that another model is no change of pods. */}}
+downloads, or download themselves if there is no Job. The list of models is a ConfigMap, so that another model
+does not change pods. */}}
 {{- define "antefix.modelInitContainers" -}}
 {{- if include "antefix.modelsAreDownloaded" .root }}
 {{- $waits := include "antefix.modelsHaveJob" .root }}
@@ -126,8 +126,8 @@ list of models is a ConfigMap, so that another model is no change of pods. */}}
   readOnly: true
 {{- end -}}
 
-{{/* A file for each model that is there. Slashes are no part of a file's name. It holds the commit, which engines
-load (deployments/models/hub_snapshots.py): the Hub's client writes refs before it has the files. */}}
+{{/* A file for each downloaded model, with slashes replaced in its name. It contains the commit that engines load
+(deployments/models/hub_snapshots.py), because the Hub's client writes refs before it has the files. */}}
 {{- define "antefix.modelMarker" -}}
 marker() { local name="$1@$2"; echo "$HF_HOME/.antefix/${name//\//--}"; }
 {{- end -}}
@@ -141,8 +141,8 @@ mark() {
 }
 {{- end -}}
 
-{{/* With "once" in a pod that others are beside: one at a time, only what is not there, and what fails is tried
-again. Such a pod that ended would be made again at once, and take its log along. */}}
+{{/* With "once", for pods that share a volume: they download in turns, only missing models, and retry failures.
+If such a pod exited, Kubernetes would replace it at once, and its log would be lost. */}}
 {{- define "antefix.downloadModels" -}}
 set -euo pipefail
 {{ include "antefix.modelMarker" . }}

@@ -1,6 +1,6 @@
 {{/* Parts of NOTES.txt. Each takes the root context. */}}
 
-{{/* Names that requests use in `model`, one a pool, in lines. */}}
+{{/* The model names of requests, one line per pool. */}}
 {{- define "antefix.modelNames" -}}
 {{- $names := list -}}
 {{- range .Values.fleet.pools -}}
@@ -10,7 +10,7 @@
 {{- $names | uniq | join "\n" -}}
 {{- end -}}
 
-{{/* Where clients find the API from outside; empty where they do not. */}}
+{{/* The external URL of the API; empty if there is none. */}}
 {{- define "antefix.outside" -}}
 {{- if and .Values.ingress.enabled .Values.ingress.hosts -}}
 {{- printf "%s://%s" (.Values.ingress.tlsSecret | empty | ternary "http" "https") (first .Values.ingress.hosts) -}}
@@ -19,22 +19,22 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What is off, in lines: what it is, and the key that turns it on. */}}
+{{/* Features that are off, one per line, with the key that turns them on. */}}
 {{- define "antefix.notEnabled" -}}
 {{- $v := .Values -}}
 {{- $features := list
-  (list (or $v.ingress.enabled $v.httpRoute.enabled) "a way in from outside" "ingress.enabled or httpRoute.enabled")
+  (list (or $v.ingress.enabled $v.httpRoute.enabled) "access from outside the cluster" "ingress.enabled or httpRoute.enabled")
   (list $v.metrics.podMonitor.enabled "metrics in Prometheus" "metrics.podMonitor.enabled")
   (list $v.metrics.rules.enabled "burn-rate alerts of the SLOs" "metrics.rules.enabled")
   (list $v.metrics.dashboards.enabled "Grafana's dashboards" "metrics.dashboards.enabled")
   (list $v.tracing.otlpEndpoint "traces" "tracing.otlpEndpoint")
-  (list (ne $v.models.storage "none") "weights that stay (each pod downloads them)" "models.storage")
-  (list $v.autoscaler.enabled "pods that come and go with replicas" "autoscaler.enabled")
+  (list (ne $v.models.storage "none") "stored weights (each pod downloads them)" "models.storage")
+  (list $v.autoscaler.enabled "pods added and removed with replicas" "autoscaler.enabled")
   (list $v.warmNodes.enabled "warm GPU nodes" "warmNodes.enabled")
-  (list $v.gcsFaultTolerance.enabled "a head whose loss the fleet outlives" "gcsFaultTolerance.enabled")
-  (list $v.rayAuth.enabled "a token for Ray's own ports" "rayAuth.enabled")
+  (list $v.gcsFaultTolerance.enabled "a fleet that survives loss of the head" "gcsFaultTolerance.enabled")
+  (list $v.rayAuth.enabled "a token for Ray's ports" "rayAuth.enabled")
   (list $v.networkPolicy.enabled "network policies" "networkPolicy.enabled")
-  (list (and $v.networkPolicy.enabled $v.networkPolicy.egress.enabled) "limits on where pods connect to" "networkPolicy.egress.enabled")
+  (list (and $v.networkPolicy.enabled $v.networkPolicy.egress.enabled) "limits on pods' outgoing connections" "networkPolicy.egress.enabled")
   (list $v.podDisruptionBudget.enabled "pod disruption budgets" "podDisruptionBudget.enabled")
 -}}
 {{- range $features -}}
@@ -44,43 +44,43 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What will work and still surprise, in lines. */}}
+{{/* Warnings about settings that work but may surprise, one per line. */}}
 {{- define "antefix.warnings" -}}
 {{- $gateway := .Values.fleet.gateway | default dict -}}
 {{- $request := kindIs "invalid" $gateway.request_timeout_s | ternary 600 $gateway.request_timeout_s -}}
 {{- $drain := kindIs "invalid" $gateway.drain_timeout_s | ternary 60 $gateway.drain_timeout_s -}}
 {{- if lt (float64 $drain) (float64 $request) }}
-- An answer may take {{ $request }} s, and an engine that is stopped to save one waits {{ $drain }} s for its answers, then cuts them:
+- An answer may take {{ $request }} s, but an engine that is removed cuts its answers after {{ $drain }} s:
   set fleet.gateway.drain_timeout_s to {{ $request }} to lose none.
 {{- end -}}
 {{- if eq ($gateway.replicas | default 1 | int64) 1 }}
-- There is one gateway: while its node is away, nothing answers. Set fleet.gateway.replicas to 2.
+- There is one gateway: while its node is unavailable, requests fail. Set fleet.gateway.replicas to 2.
 {{- end -}}
 {{- range $name, $pool := .Values.fleet.pools -}}
 {{- $settings := include "antefix.poolSettings" (dict "root" $ "pool" $name) | fromYaml -}}
 {{- $type := ($pool.resources | default dict).accelerator_type -}}
 {{- if and $type (not $settings.nodeSelector) (not $settings.affinity) }}
-- fleet.pools.{{ $name }}.resources.accelerator_type is {{ $type }}, which does not choose nodes here: set
+- fleet.pools.{{ $name }}.resources.accelerator_type is {{ $type }}, which does not select nodes here: set
   pools.{{ $name }}.nodeSelector, such as nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB.
 {{- end -}}
 {{- end -}}
 {{- with .Values.podDisruptionBudget -}}
 {{- if and .enabled .head (not $.Values.gcsFaultTolerance.enabled) }}
-- The head cannot be evicted, so its node does not drain, and managed upgrades of nodes fail there: keep it on a node
+- The head cannot be evicted, so draining its node and managed node upgrades fail there: keep it on a node
   that stays, or set gcsFaultTolerance.enabled, or podDisruptionBudget.head to false.
 {{- end -}}
 {{- end -}}
 {{- if and (eq .Values.models.storage "none") (include "antefix.hubModels" .) }}
-- models.storage is none: each engine's pod downloads its weights onto its node's own disk, at every start. A node
-  whose disk is too small for them evicts the pod, and it begins again: use pvc or hostPath for large models.
+- models.storage is none: each engine's pod downloads its weights to its node's disk at every start. A node
+  whose disk is too small evicts the pod, which starts again: use pvc or hostPath for large models.
 {{- end -}}
 {{- if not .Values.rayAuth.enabled }}
 {{- if .Values.networkPolicy.enabled }}
-- Anyone who reaches Ray's own ports can run code there. Network policies close them only if your network plugin
-  enforces policies: check that yours does, or set rayAuth.enabled.
+- Anyone who reaches Ray's ports can run code there. Network policies close them only if your network plugin
+  enforces policies: check this, or set rayAuth.enabled.
 {{- else }}
-- Anyone who reaches Ray's own ports can run code there, and nothing closes them: set rayAuth.enabled, or
-  networkPolicy.enabled where your network plugin enforces policies.
+- Anyone who reaches Ray's ports can run code there, and they are open: set rayAuth.enabled, or
+  networkPolicy.enabled if your network plugin enforces policies.
 {{- end }}
 {{- end -}}
 {{- if eq .Values.models.storage "hostPath" }}

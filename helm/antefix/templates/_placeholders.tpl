@@ -1,14 +1,14 @@
-{{/* Placeholders from the documentation that a reader has not replaced. With them an install fails later, or
-     cannot be reached. Each is a reserved name, or a word in angle brackets. */}}
+{{/* Placeholders from the documentation that were not replaced. With them an install fails later, or
+     is unreachable. Each is a reserved name, or a word in angle brackets. */}}
 
 {{/* A JSON list of sentences. Takes the root context. */}}
 {{- define "antefix.wrongPlaceholders" -}}
 {{- $wrong := list -}}
 {{- $remedies := dict
-  "image." "write where you pushed the images"
+  "image." "write the registry of your images"
   "ingress.hosts" "write the hosts that clients call, or set ingress.enabled to false"
   "httpRoute.hostnames" "write the hosts that clients call, or set httpRoute.enabled to false"
-  "metrics.dashboards.grafanaUrl" "write where your Grafana is, or leave it out"
+  "metrics.dashboards.grafanaUrl" "write the URL of your Grafana, or leave it out"
   "models.pvc.storageClass" "write one of kubectl get storageclass, or leave it out for the default one"
   "redis.persistence.storageClass" "write one of kubectl get storageclass, or leave it out for the default one"
 -}}
@@ -22,8 +22,8 @@
 {{- toJson $wrong -}}
 {{- end -}}
 
-{{/* A JSON list of {"path": keys with dots between, "value": text}. Keys of mappings are not looked at, and neither
-     is what goes to vLLM or Kubernetes as it is. Takes (dict "path" ... "value" ...). */}}
+{{/* A JSON list of {"path": keys joined by dots, "value": text}. It skips keys of mappings, and values that go to
+     vLLM or Kubernetes unchanged. Takes (dict "path" ... "value" ...). */}}
 {{- define "antefix.placeholdersIn" -}}
 {{- $found := list -}}
 {{- $opaque := list "engine_args" "podTemplate" "extraObjects" "podAnnotations" -}}
@@ -40,7 +40,7 @@
 {{- end -}}
 {{- else if kindIs "string" .value -}}
 {{- /* domains and addresses that are reserved for documentation (RFC 2606, 5737); AWS's example account and file
-       system; words that say so */ -}}
+       system; words that mark placeholders */ -}}
 {{- $patterns := list
   `(^|[^a-z0-9-])example\.(com|net|org)($|[^a-z0-9.-])`
   `^(192\.0\.2|198\.51\.100|203\.0\.113)\.`

@@ -1,4 +1,4 @@
-{{/* A pod of Ray, as a template of KubeRay's. Takes a dict:
+{{/* A Ray pod, as a pod template of KubeRay. Takes a dict:
        root, component, pool (or ""), image, settings (resources, nodeSelector, ... as in the values),
        ports (of the container), ready (path and port of the readiness probe), gpus. */}}
 {{- define "antefix.rayPod" -}}
@@ -18,13 +18,13 @@ metadata:
   {{- end }}
 spec:
   serviceAccountName: {{ include "antefix.serviceAccountName" .root }}
-  # only Ray's autoscaler, beside the head, talks to Kubernetes
+  # only Ray's autoscaler, in the head's pod, uses Kubernetes' API
   automountServiceAccountToken: {{ and $head .root.Values.autoscaler.enabled }}
-  # or the Service's own variables, such as ANTEFIX_PORT, would be read as settings of Antefix
+  # otherwise Antefix would read the Service's variables, such as ANTEFIX_PORT, as settings
   enableServiceLinks: false
-  # else Ray's autoscaler and the loops of init containers are PID 1, to which Linux delivers no SIGTERM that
-  # they have no handler for: a pod that is deleted would stay for its whole grace period, and a new head
-  # is made only when the old one has gone
+  # otherwise Ray's autoscaler and the loops of init containers are PID 1, and Linux does not deliver SIGTERM to
+  # a PID 1 without a handler: a deleted pod would stay for its whole grace period, and KubeRay creates a new
+  # head only when the old one is gone
   shareProcessNamespace: true
   terminationGracePeriodSeconds: {{ include "antefix.graceSeconds" .root }}
   {{- with include "antefix.imagePullSecrets" .root }}
@@ -71,15 +71,15 @@ spec:
         {{- include "antefix.podResources" . | nindent 8 }}
       securityContext:
         {{- include "antefix.containerSecurityContext" .root | nindent 8 }}
-      # the last lines of a `ray start` that failed, for who asks why: KubeRay deletes such a pod, and its log
+      # keeps the last lines of a failed `ray start`: KubeRay deletes such a pod, and its log
       terminationMessagePolicy: FallbackToLogsOnError
-      # both probes are ours: KubeRay's readiness asks workers for Ray Serve's own proxy, which does not
-      # run here, and before 1.6 its liveness needs a program in the image
+      # both probes replace KubeRay's: its readiness probe asks workers for Ray Serve's proxy, which does not
+      # run here, and before 1.6 its liveness probe needs a program in the image
       livenessProbe:
         {{- $replaceable := and $head .root.Values.gcsFaultTolerance.enabled .root.Values.autoscaler.enabled }}
         {{- if $replaceable }}
-        # Ray's autoscaler, too: nobody starts its container again, since Ray's second autoscaler wants pods
-        # that are not restarted. With its state in Redis a new head costs no request
+        # checks Ray's autoscaler too: its container is not restarted, since Ray's second autoscaler requires
+        # pods without restarts. With its state in Redis, a new head costs no request
         exec:
           command:
             - bash
@@ -108,7 +108,7 @@ spec:
         {{- . | nindent 8 }}
         {{- end }}
   volumes:
-    # a folder, not a subPath or a variable: a rotated key arrives without a restart
+    # a folder, not a subPath or a variable, so that a rotated key arrives without a restart
     - name: auth
       secret:
         secretName: {{ include "antefix.authSecret" .root }}
@@ -126,13 +126,13 @@ spec:
 - name: ANTEFIX_ENGINE_SECRET
   valueFrom:
     secretKeyRef: {name: {{ include "antefix.authSecret" . }}, key: engine-secret}
-# the page's hints name commands that work here
+# so that the page's hints name commands that work here
 - name: ANTEFIX_PLATFORM
   value: kubernetes
-# a gateway that Ray Serve replaces, in a pod that stays, goes on that long
+# a gateway that Ray Serve replaces, in a pod that stays, continues for this long
 - name: ANTEFIX_UNHEARD_S
   value: {{ .Values.upgrade.endpointRemovalSeconds | quote }}
-# else Ray waits for half a minute after SIGTERM for what preStop has seen to already
+# otherwise Ray waits half a minute after SIGTERM for work that preStop has already finished
 - name: RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S
   value: "0"
 - name: ANTEFIX_CLUSTER
@@ -155,7 +155,7 @@ spec:
 {{- end }}
 {{- end -}}
 
-{{/* The settings' resources, and the GPUs. Takes what antefix.rayPod takes. */}}
+{{/* The resources of the settings, and the GPUs. Takes what antefix.rayPod takes. */}}
 {{- define "antefix.podResources" -}}
 {{- $resources := deepCopy .settings.resources -}}
 {{- if .gpus -}}
@@ -167,7 +167,7 @@ spec:
 {{- include "antefix.quantities" $resources -}}
 {{- end -}}
 
-{{/* What runs in a pod before SIGTERM, as JSON. Takes what antefix.rayPod takes. */}}
+{{/* The preStop command, which runs before SIGTERM, as JSON. Takes what antefix.rayPod takes. */}}
 {{- define "antefix.preStop" -}}
 {{- $after := .root.Values.upgrade.endpointRemovalSeconds -}}
 {{- $within := addf (include "antefix.longestRequestSeconds" .root) $after | ceil | int64 -}}
@@ -178,8 +178,8 @@ spec:
 {{- concat $command (list "--after" (toString $after) "--within" (toString $within)) | toJson -}}
 {{- end -}}
 
-{{/* rayStartParams of every pod: Ray's own ports, which a network policy has to know and which are
-     else chosen at random. They leave the system's own, from 32768 on, to the engines. */}}
+{{/* rayStartParams of every pod: Ray's ports. Network policies need fixed ones; by default Ray chooses them at
+     random. Ports from 32768 on stay free for the engines. */}}
 {{- define "antefix.rayPorts" -}}
 node-manager-port: "6380"
 object-manager-port: "6381"
@@ -190,7 +190,7 @@ min-worker-port: "10002"
 max-worker-port: "19999"
 {{- end -}}
 
-{{/* Custom resources of a pod, in the quotes that KubeRay wants for the shell. Takes a dict of numbers. */}}
+{{/* Custom resources of a pod, quoted for the shell as KubeRay requires. Takes a dict of numbers. */}}
 {{- define "antefix.rayResources" -}}
 {{- toJson . | squote | quote -}}
 {{- end -}}

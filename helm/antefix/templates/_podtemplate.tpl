@@ -1,11 +1,11 @@
-{{/* What the values add to a pod that the chart made. */}}
+{{/* Settings of the values that are added to a pod of the chart. */}}
 
 {{/* A pod template as YAML: `template`, also YAML, with the settings of its section of the values, and
-     their podTemplate over all. Takes (dict "template" ... "settings" ...). */}}
+     their podTemplate merged over it. Takes (dict "template" ... "settings" ...). */}}
 {{- define "antefix.customised" -}}
 {{- $settings := .settings -}}
 {{- $pod := fromYaml .template -}}
-{{- /* init containers too: what downloads weights has the same proxy, mirror and certificates */ -}}
+{{- /* init containers too: the download of weights needs the same proxy, mirror and certificates */ -}}
 {{- $each := dict "env" $settings.extraEnv "envFrom" $settings.envFrom "volumeMounts" $settings.volumeMounts -}}
 {{- range $kind := list "containers" "initContainers" -}}
 {{- $containers := list -}}
@@ -28,7 +28,7 @@
 {{- range concat $pod.spec.containers ($pod.spec.initContainers | default list) -}}
 {{- $_ := set . "resources" (include "antefix.quantities" (.resources | default dict) | fromYaml) -}}
 {{- end -}}
-{{- /* as KubeRay writes them back (_quantities.tpl) */ -}}
+{{- /* in the form in which KubeRay writes them back (_quantities.tpl) */ -}}
 {{- range $pod.spec.volumes -}}
 {{- with dig "ephemeral" "volumeClaimTemplate" dict . -}}
 {{- $_ := set . "metadata" (.metadata | default dict) -}}
@@ -52,8 +52,8 @@
 {{- toJson $given -}}
 {{- end -}}
 
-{{/* Two dicts as one, as JSON: mappings are merged, a null takes away, everything else replaces, but
-     for lists whose items have a mountPath or a name. Takes (dict "below" ... "above" ...). */}}
+{{/* Merge two dicts, as JSON: mappings are merged, a null removes a key, other values replace, except
+     lists whose items have a mountPath or a name. Takes (dict "below" ... "above" ...). */}}
 {{- define "antefix.merged" -}}
 {{- $result := deepCopy .below -}}
 {{- range $key, $value := .above -}}
@@ -72,9 +72,9 @@
 {{- toJson $result -}}
 {{- end -}}
 
-{{/* As antefix.merged, of lists, whose key is "items": an item takes the place of the one with its
-     mountPath or else its name, and comes after the others where there is none; of containers it is
-     merged with that one. A list of other things replaces. */}}
+{{/* antefix.merged for lists, with the key "items": an item replaces the one with the same mountPath, or
+     otherwise the same name. If there is none, it is appended. Containers are merged with that one. A list of
+     other items replaces the whole list. */}}
 {{- define "antefix.mergedLists" -}}
 {{- $by := "" -}}
 {{- range $key := list "name" "mountPath" -}}

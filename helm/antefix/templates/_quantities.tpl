@@ -1,6 +1,6 @@
-{{/* Resources with every quantity as Go writes it. KubeRay (1.6) writes the RayService back when it adds its
-     finalizer; a list or a field that comes back otherwise is KubeRay's from then on, and Helm 4, which
-     applies on the server's side, would end every upgrade in a conflict. Takes resources of a container. */}}
+{{/* Resources with every quantity in Go's form. KubeRay (1.6) writes the RayService back when it adds its
+     finalizer. KubeRay then owns each list or field that it changes, and Helm 4, which uses server-side
+     apply, would end every upgrade in a conflict. Takes resources of a container. */}}
 {{- define "antefix.quantities" -}}
 {{- $resources := deepCopy . -}}
 {{- range $kind := list "requests" "limits" -}}
@@ -18,8 +18,8 @@
 {{- toYaml $resources -}}
 {{- end -}}
 
-{{/* The canonical form of apimachinery's resource.Quantity: no fraction, and the largest suffix that leaves
-     a whole number, so 500m for 0.5 and 1536Mi for 1.5Gi. Takes a number, or a string of Kubernetes' form. */}}
+{{/* The canonical form of apimachinery's resource.Quantity: no fraction, and the largest suffix that gives a
+     whole number, such as 500m for 0.5 and 1536Mi for 1.5Gi. Takes a number, or a string in Kubernetes' form. */}}
 {{- define "antefix.quantity" -}}
 {{- $text := kindIs "string" . | ternary . (printf "%f" (float64 .)) -}}
 {{- $number := regexFind "^[0-9.]+" $text | float64 -}}
@@ -35,7 +35,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Takes (dict "number" ... "suffix" of it "suffixes" from the smallest "base" from one to the next). */}}
+{{/* Takes (dict "number" ... "suffix" its suffix "suffixes" from the smallest "base" the factor between two). */}}
 {{- define "antefix.scaled" -}}
 {{- $amount := .number -}}
 {{- $reached := false -}}

@@ -1,5 +1,5 @@
 {{/*
-Fails when the values hold keys of renamed.yaml, with all of them at once. Takes the root context.
+Fails if the values contain keys of renamed.yaml, and lists all of them. Takes the root context.
 */}}
 {{- define "antefix.checkRenamed" -}}
 {{- $found := list -}}

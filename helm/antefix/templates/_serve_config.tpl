@@ -1,7 +1,7 @@
 {{/*
-What Ray Serve runs: an application of gateways and one a pool, as deployments/fleet/applications.py
-writes it for the same fleet. `args` hold what restarts the application when it changes, and nothing
-else; applications.json says what that is. Takes root and fleet.
+The Ray Serve applications: one of gateways and one per pool, as deployments/fleet/applications.py
+writes them for the same fleet. `args` contain only settings whose change restarts the application;
+applications.json lists them. Takes root and fleet.
 */}}
 {{- define "antefix.serveConfig" -}}
 {{- $fields := .root.Files.Get "applications.json" | fromJson -}}
@@ -42,7 +42,7 @@ applications:
   {{- end }}
 {{- end -}}
 
-{{/* Only what stands at the paths and is not null. Takes of (a mapping) and paths, of one or two keys. */}}
+{{/* The values at the paths, except nulls. Takes of (a mapping) and paths, of one or two keys. */}}
 {{- define "antefix.fieldsAt" -}}
 {{- $found := dict -}}
 {{- range .paths -}}
@@ -61,7 +61,7 @@ applications:
 {{- toYaml $found -}}
 {{- end -}}
 
-{{/* All but what stands at the paths. Takes the same. */}}
+{{/* Everything except the values at the paths. Takes the same. */}}
 {{- define "antefix.fieldsBut" -}}
 {{- $rest := deepCopy .of -}}
 {{- range .paths -}}

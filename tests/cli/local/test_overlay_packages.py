@@ -49,6 +49,6 @@ def test_the_packages_are_installed_once(wheel: Path) -> None:
 
 
 def test_a_package_that_is_not_the_pinned_one_is_refused(wheel: Path, tmp_path: Path) -> None:
-    with pytest.raises(Problem, match=r"another file than is pinned for llm-compressor"):
+    with pytest.raises(Problem, match=r"differs from the one pinned for llm-compressor"):
         quantizer_packages(ignore, lock_of(wheel, "0" * 64))
     assert not [f for f in (tmp_path / "cache").iterdir() if f.name.endswith(tuple("0123456789"))]

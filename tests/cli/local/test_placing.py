@@ -24,12 +24,12 @@ def message(needs: object, free: object, replicas: int = 2) -> str:
         (
             {"CPU": 4, "GPU": 1.0},
             {"CPU": 8.0},
-            "Ray has not placed 2 yet, each needs 1 GPU (free: 0)",
+            "Ray has not yet placed 2, each needs 1 GPU (free: 0)",
         ),
-        ({"CPU": 0.5}, {"CPU": 0.25}, "Ray has not placed 2 yet, each needs 0.5 CPU (free: 0.25)"),
-        ({"CPU": 0.5}, {"CPU": 2.0}, "Ray has not placed 2 yet"),  # a process takes long to start
-        ([{"GPU": 4}], {}, "Ray has not placed 2 yet"),
-        ("UNKNOWN", "UNKNOWN", "Ray has not placed 2 yet"),
+        ({"CPU": 0.5}, {"CPU": 0.25}, "Ray has not yet placed 2, each needs 0.5 CPU (free: 0.25)"),
+        ({"CPU": 0.5}, {"CPU": 2.0}, "Ray has not yet placed 2"),  # a process takes long to start
+        ([{"GPU": 4}], {}, "Ray has not yet placed 2"),
+        ("UNKNOWN", "UNKNOWN", "Ray has not yet placed 2"),
     ],
 )
 def test_what_is_missing_is_named(needs: object, free: object, said: str) -> None:

@@ -63,7 +63,7 @@ def test_what_is_made_gets_its_name_and_nothing_else_is_left(quantizer: Quantize
 
 def test_what_is_there_is_not_touched(quantizer: Quantizer) -> None:
     quantizer.out.mkdir()
-    with pytest.raises(Problem, match=r"is there already.*--force"):
+    with pytest.raises(Problem, match=r"already exists.*--force"):
         quantizer.run()
     assert list(quantizer.out.iterdir()) == []
 
@@ -83,18 +83,18 @@ def test_what_is_replaced_stays_until_the_new_one_is_whole(quantizer: Quantizer)
 def test_killed_between_the_two_names_the_old_one_comes_back(quantizer: Quantizer) -> None:
     (quantizer.partial / "replaced").mkdir(parents=True)
     (quantizer.partial / "replaced" / "weights").write_text("old")
-    with pytest.raises(Problem, match="is there already"):
+    with pytest.raises(Problem, match="already exists"):
         quantizer.run()
     assert (quantizer.out / "weights").read_text() == "old"
 
 
 def test_the_same_job_finds_its_layers_again(quantizer: Quantizer) -> None:
     quantizer.does(KEEPS_A_LAYER + "os.kill(os.getpid(), 9)")
-    with pytest.raises(Problem, match="was killed, perhaps for want of memory"):
+    with pytest.raises(Problem, match="was killed, perhaps because memory ran out"):
         quantizer.run()
     quantizer.does("assert (folder / 'layers' / '0000.safetensors').exists()" + WRITES)
     quantizer.run()
-    assert quantizer.said == ["going on where an earlier run ended: 1 layers are done"]
+    assert quantizer.said == ["resuming an earlier run: 1 layers are done"]
 
 
 def test_another_job_starts_over_and_says_so(quantizer: Quantizer) -> None:
@@ -104,7 +104,7 @@ def test_another_job_starts_over_and_says_so(quantizer: Quantizer) -> None:
     quantizer.job = dataclasses.replace(quantizer.job, scheme="w8a8")
     quantizer.does("assert not (folder / 'layers').exists()" + WRITES)
     quantizer.run()
-    assert "not those of the run that was broken off" in quantizer.said[0]
+    assert "differ from those of the interrupted run" in quantizer.said[0]
 
 
 def test_what_the_process_says_to_the_user_reaches_them(quantizer: Quantizer) -> None:

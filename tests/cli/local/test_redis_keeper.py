@@ -61,7 +61,7 @@ def test_a_redis_that_is_killed_comes_back_at_its_address(embedded: Embedded) ->
     first = embedded.pid()
     os.kill(first, signal.SIGKILL)
     assert embedded.pid() != first
-    assert "the embedded Redis ended; it is started again in 0 s" in embedded.log()
+    assert "the embedded Redis exited; Antefix restarts it in 0 s" in embedded.log()
     with embedded.client() as client:
         assert client.config_get("maxmemory-policy")["maxmemory-policy"] == "volatile-lru"
 
@@ -72,7 +72,7 @@ def test_it_comes_back_more_than_once(embedded: Embedded) -> None:
         os.kill(embedded.pid(), signal.SIGKILL)
         pids.add(embedded.pid())
     assert len(pids) == 3
-    assert "started again in 1 s" in embedded.log()
+    assert "restarts it in 1 s" in embedded.log()
 
 
 def test_it_ends_with_its_fleet(embedded: Embedded) -> None:

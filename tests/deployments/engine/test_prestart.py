@@ -162,7 +162,7 @@ async def test_nobody_is_asked_for_for_ever_where_none_comes(
             long_ago = asked.stat().st_mtime - 2 * ASKED_S
             os.utime(asked, (long_ago, long_ago))
     assert len(raylet.asked) == ASKS
-    assert caplog.text.count("which starts the ordinary way: 3 that were begun") == 1
+    assert caplog.text.count("which starts the ordinary way: 3 processes started") == 1
     later = Mock(time=time.time, monotonic=lambda: time.monotonic() + ASKS_S)
     monkeypatch.setattr(prestart, "time", later)
     await replica.look()

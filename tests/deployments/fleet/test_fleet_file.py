@@ -40,8 +40,8 @@ def test_a_missing_file_lists_the_fleets_that_ship() -> None:
     with pytest.raises(FleetError) as caught:
         load_fleet("lapto", check_engine_args=False)
     assert str(caught.value) == (
-        "lapto: no such fleet file. Did you mean laptop? Fleets that ship: a100, laptop;"
-        " for your own write its path, ./my.yaml."
+        "lapto: no such fleet file. Did you mean laptop? Built-in fleets: a100, laptop;"
+        " for another fleet write its path, ./my.yaml."
     )
 
 
@@ -236,9 +236,9 @@ def test_an_slo_file_is_looked_for_beside_the_fleet_file(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("redis://h?nonsense=hidden", "an option after the ? is not known"),
-        ("redis+cluster://h?socket_timeout=hidden", "an option after the ? is not known"),
-        ("redis+sentinel://h/main?hidden=1", "an option after the ? is not known"),
+        ("redis://h?nonsense=hidden", "an option after the ? is unknown"),
+        ("redis+cluster://h?socket_timeout=hidden", "an option after the ? is unknown"),
+        ("redis+sentinel://h/main?hidden=1", "an option after the ? is unknown"),
         ("redis://h?ssl_ca_certs=/hidden", "the option ssl_ca_certs needs TLS"),
     ],
 )

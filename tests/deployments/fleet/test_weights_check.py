@@ -129,9 +129,9 @@ def test_an_overflow_pool_of_a_shorter_context_is_a_warning(model: str, tmp_path
     (tmp_path / "fleet.yaml").write_text(OVERFLOWING.format(model=model, length=2048))
     checked = check_fleet(tmp_path / "fleet.yaml", check_engine_args=False)
     assert [warning.text("f.yaml") for warning in checked.warnings] == [
-        "f.yaml:7: pools.engine.overflow.to = spare: its context is 2048 tokens, this pool's 4096: "
-        "a longer request never overflows, and is answered 429 instead. Give spare a max_model_len "
-        "of 4096, or lower this pool's."
+        "f.yaml:7: pools.engine.overflow.to = spare: its context is 2048 tokens, this pool's "
+        "4096: a longer request never overflows, and gets 429 instead. Set max_model_len of spare "
+        "to 4096, or lower this pool's."
     ]
 
 
@@ -159,7 +159,7 @@ def test_what_is_not_known_here_is_a_note_and_never_a_problem(tmp_path: Path) ->
         f"pools.empty: not checked: the folder '{tmp_path}/empty' holds no config.json (looked at "
         f"{tmp_path}/empty)",
         "pools.amd: kernels and memory not checked: resources.accelerator_type AMD-Instinct-MI300X "
-        "is not known",
+        "is unknown",
         "pools.any: kernels and memory not checked: resources.accelerator_type is not set",
     )
 
@@ -169,9 +169,9 @@ def test_what_is_not_known_here_is_a_note_and_never_a_problem(tmp_path: Path) ->
     [
         (
             Pool({"kv_cache_dtype": "turboquant_4bit_nc"}, gpu="A100-80G"),
-            "the size of a KV cache of turboquant_4bit_nc is not known",
+            "the size of a KV cache of turboquant_4bit_nc is unknown",
         ),
-        (Pool(gpu="T4"), "that of the T4 is not known"),
+        (Pool(gpu="T4"), "that of the T4 is unknown"),
     ],
 )
 def test_memory_that_cannot_be_checked_is_a_note(pool: Pool, why: str, tmp_path: Path) -> None:
@@ -271,8 +271,8 @@ def test_config_check_prints_warnings_beside_its_answer(warned: str) -> None:
     assert result.exit_code == ExitCode.OK
     assert result.stdout == f"{warned}: fine\n"
     assert result.stderr == (
-        f"warning: {warned}:5: pools.engine.engine_args.linear_backend = exllama: asks for a "
-        "slower kernel than vLLM would choose. Leave it out.\n"
+        f"warning: {warned}:5: pools.engine.engine_args.linear_backend = exllama: selects a "
+        "slower kernel than vLLM's choice. Leave it out.\n"
     )
 
 
@@ -284,7 +284,7 @@ def test_config_check_has_warnings_and_notes_in_its_json(warned: str) -> None:
     assert warning == {
         "path": "pools.engine.engine_args.linear_backend",
         "value": "exllama",
-        "message": "asks for a slower kernel than vLLM would choose",
+        "message": "selects a slower kernel than vLLM's choice",
         "remedy": "Leave it out",
         "line": 5,
     }

@@ -60,11 +60,11 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "control character": (
         "name: a\x07\n",
-        ":1: holds the control character 0x07. Take it out.",
+        ":1: contains the control character 0x07. Remove it.",
     ),
     "alias of itself": (
         SMALLEST + "    engine_args: &a {x: *a}\n",
-        ":5: pools.engine.engine_args.x: an alias that holds itself. Write it out.",
+        ":5: pools.engine.engine_args.x: an alias that contains itself. Write the value in full.",
     ),
     "duplicate key": (
         with_pool("replicas: 1\nreplicas: 2"),
@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "malformed variable": (
         with_pool("env:\n  A: ${B:-c}"),
-        ":6: pools.engine.env.A = ${B:-c}: holds a ${ that does not begin a ${VARIABLE}."
+        ":6: pools.engine.env.A = ${B:-c}: contains a ${ that does not start a ${VARIABLE}."
         " Write $${ for a plain ${.",
     ),
     "reserved engine argument": (
@@ -173,7 +173,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "family of reserved engine arguments": (
         with_pool("engine_args:\n  data_parallel_size: 2"),
         ":6: pools.engine.engine_args.data_parallel_size: Antefix sets this itself."
-        " Antefix spreads requests over replicas itself. Set replicas of the pool.",
+        " Antefix distributes requests to replicas itself. Set replicas of the pool.",
     ),
     "engine argument with dashes": (
         with_pool("engine_args:\n  --max-model-len: 2"),
@@ -206,7 +206,7 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "overflow without an SLO": (
         with_pool("overflow: {to: b}") + "  b: {model: a/b}\n",
-        ":5: pools.engine.overflow: without an SLO nothing ever overflows."
+        ":5: pools.engine.overflow: without an SLO no request overflows."
         " Set slo.interactive.ttft_s, or leave it out.",
     ),
     "overflow that ends before it begins": (
@@ -220,8 +220,8 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "only warm replicas": (
         with_pool(f"warm_replicas: 2\nautoscaling: {{max_replicas: 2}}\n{SLO}"),
-        ":5: pools.engine.warm_replicas = 2: autoscaling.max_replicas, 2, leaves none to take"
-        " traffic. Set it to at most 1.",
+        ":5: pools.engine.warm_replicas = 2: autoscaling.max_replicas, 2, leaves no replica"
+        " for traffic. Set it to at most 1.",
     ),
     "speculation without a draft": (
         with_pool("speculation: {when_slower: stop}"),
@@ -236,22 +236,22 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "a proof of what is not asked for": (
         with_pool("resume: off\nresume_proof: 0123456789abcdef"),
-        ":6: pools.engine.resume_proof = 0123456789abcdef: proves what resume: off does not ask"
-        " for. Write resume: exact, or leave the proof out.",
+        ":6: pools.engine.resume_proof = 0123456789abcdef: resume: off does not use a proof."
+        " Write resume: exact, or leave out resume_proof.",
     ),
     "quality without a limit": (
         with_pool("quality: {}"),
-        ":5: pools.engine.quality = {}: names no limit."
+        ":5: pools.engine.quality = {}: sets no limit."
         " Write max_kl, max_ppl_increase or min_scores, or leave it out.",
     ),
     "quality of a model that is no folder": (
         with_pool("quality: {max_kl: 0.1}"),
-        ":5: pools.engine.quality: the model is not a folder, so no report can stand beside it."
+        ":5: pools.engine.quality: the model is not a folder, so it cannot contain a report."
         " Write the path of the model's folder, or leave `quality` out.",
     ),
     "one port for two servers": (
         with_pool("replicas: 1") + "metrics: {port: 8000}\n",
-        ":6: metrics.port = 8000: the gateways listen there, too. Choose another.",
+        ":6: metrics.port = 8000: the gateways listen on this port too. Choose another.",
     ),
     "an SLO file that is not there": (
         with_pool("slo: my-slo.yaml"),
@@ -274,12 +274,13 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "warm replicas without an SLO": (
         with_pool("warm_replicas: 2"),
-        ":5: pools.engine.warm_replicas = 2: without an SLO nothing would ever give them traffic."
+        ":5: pools.engine.warm_replicas = 2: without an SLO they never receive traffic."
         " Set slo.interactive.ttft_s, or add them to `replicas`.",
     ),
     "autoscaling without an SLO": (
         with_pool("autoscaling: {max_replicas: 2}"),
-        ":5: pools.engine.autoscaling: without an SLO nobody knows how many replicas are needed."
+        ":5: pools.engine.autoscaling: without an SLO autoscaling cannot compute how many "
+        "replicas are needed."
         " Set slo.interactive.ttft_s.",
     ),
     "an SLO of no time": (
@@ -340,7 +341,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "redis with a slash in its password": (
         with_redis("redis://me:hunt/er2@h:6379"),
         ":6: redis.url = redis://me:***@h:6379:"
-        " the user or password holds a character that ends it."
+        " the user or password contains a character that ends it."
         " Percent-encode it: / is %2F, @ is %40, ? is %3F.",
     ),
     "redis with a port out of range": (
@@ -356,7 +357,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "cluster with a database": (
         with_redis("redis+cluster://a:1,b:2/3"),
         ":6: redis.url = redis+cluster://a:1,b:2/3: a Redis Cluster has database 0 only."
-        " Leave out what follows the host.",
+        " Remove the path after the host.",
     ),
     "several plain hosts": (
         with_redis("redis://a:1,b:2"),
@@ -376,10 +377,11 @@ def test_a_cycle_of_overflow_is_told_at_every_pool_in_it() -> None:
     text = with_pool(f"overflow: {{to: b}}\n{SLO}")
     text += f"  b: {{model: a/b, overflow: {{to: engine}}, {SLO}}}\n"
     assert complaint_of(text).splitlines() == [
-        "fleet.yaml:5: pools.engine.overflow.to = b: overflow goes round: engine -> b -> engine."
-        " Let one of them end it.",
-        "fleet.yaml:7: pools.b.overflow.to = engine: overflow goes round: b -> engine -> b."
-        " Let one of them end it.",
+        "fleet.yaml:5: pools.engine.overflow.to = b: overflow forms a circle: engine -> b -> "
+        "engine."
+        " Remove one of these overflows.",
+        "fleet.yaml:7: pools.b.overflow.to = engine: overflow forms a circle: b -> engine -> b."
+        " Remove one of these overflows.",
     ]
 
 

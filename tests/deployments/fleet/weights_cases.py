@@ -77,22 +77,22 @@ HEAD = {"method": "eagle3", "num_speculative_tokens": 4}
 REFUSED: dict[str, Case] = {
     "fp8 by channel on Ampere": Case(
         Pool({"quantization": "fp8_per_channel"}, gpu="A100-80G"),
-        "engine_args.quantization = fp8_per_channel: vLLM has no kernel for FP8 by channel on this "
-        "GPU: it begins with capability 8.9. Write fp8_per_tensor, or quantize first: antefix "
+        "engine_args.quantization = fp8_per_channel: vLLM has no kernel for FP8 by channel on "
+        "this GPU: they require capability 8.9. Write fp8_per_tensor, or quantize first: antefix "
         "quantize --scheme w8a8-smoothquant.",
         Pool({"quantization": "fp8_per_channel"}, gpu="H100"),
     ),
     "int8 for experts before Ampere": Case(
         Pool({"quantization": "experts_int8"}, gpu="T4", config={**EXPERTS, "dtype": "float16"}),
-        "engine_args.quantization = experts_int8: vLLM has no kernel for experts_int8 on this GPU: "
-        "it has capability 7.5, 8.0 is needed. Serve unquantized weights in float16, or use a "
-        "newer GPU.",
+        "engine_args.quantization = experts_int8: vLLM has no kernel for experts_int8 on this "
+        "GPU: it has capability 7.5, and 8.0 is needed. Serve unquantized weights in float16, or "
+        "use a newer GPU.",
         Pool({"quantization": "experts_int8"}, gpu="A100-80G", config=EXPERTS),
     ),
     "int8 arithmetic on Blackwell": Case(
         Pool(gpu="B200", quantization=INT8),
         "model = {model}: vLLM has no kernel for W8A8 INT8 on this GPU: it has capability 10.0, "
-        "and it ends before 10.0. Use FP8: antefix quantize --scheme fp8.",
+        "and they end before 10.0. Use FP8: antefix quantize --scheme fp8.",
         Pool(gpu="H100", quantization=INT8),
     ),
     "four bits on Volta": Case(
@@ -103,25 +103,25 @@ REFUSED: dict[str, Case] = {
     ),
     "gptq in groups that only it would have": Case(
         Pool(gpu="H100", quantization=quantized("gptq", 16)),
-        "model = {model}: Marlin, vLLM's fast kernel, takes groups of 32, 64 or 128, not of 16, "
-        "and there is no other for GPTQ. Quantize it again: antefix quantize --group-size 128.",
+        "model = {model}: Marlin, vLLM's fast kernel, supports groups of 32, 64 or 128, not of 16, "
+        "and GPTQ has no other kernel. Quantize it again: antefix quantize --group-size 128.",
         Pool(gpu="H100", quantization=quantized("gptq", 32)),
     ),
     "weights of 8 bit alone on a CPU": Case(
         Pool(quantization=compressed(8, "int", None), env={"VLLM_CPU_KVCACHE_SPACE": "4"}),
-        "model = {model}: vLLM's CPU build has no kernel for weights of 8 bit with inputs of 16 "
+        "model = {model}: vLLM's CPU build has no kernel for 8-bit weights with 16-bit inputs "
         "(W8A16). Use W4A16 (antefix quantize --scheme awq) or W8A8 (w8a8-smoothquant).",
         Pool(quantization=INT8, env={"VLLM_CPU_KVCACHE_SPACE": "4"}),
     ),
     "a format that vLLM dropped": Case(
         Pool(gpu="H100", quantization={"quant_method": "bitsandbytes"}),
-        "model = {model}: the checkpoint is of the kind bitsandbytes, which this vLLM cannot load. "
+        "model = {model}: this vLLM cannot load checkpoints quantized with bitsandbytes. "
         "Serve the original weights, or quantize them: antefix quantize.",
         Pool(gpu="H100"),
     ),
     "a format that vLLM is dropping": Case(
         Pool(gpu="B200", quantization={"quant_method": "fp_quant"}),
-        "model = {model}: vLLM is about to drop fp_quant, and takes it only when told. "
+        "model = {model}: vLLM deprecates fp_quant, and accepts it only if allowed. "
         "Quantize it again (antefix quantize), or set allow_deprecated_quantization.",
         Pool(
             {"allow_deprecated_quantization": True},
@@ -153,7 +153,7 @@ REFUSED: dict[str, Case] = {
             quantization=quantized("awq"),
             env={"VLLM_CPU_KVCACHE_SPACE": "4"},
         ),
-        "engine_args.quantization = awq_marlin: vLLM's CPU build knows it as awq alone. Leave it "
+        "engine_args.quantization = awq_marlin: vLLM's CPU build knows it only as awq. Leave it "
         "out: vLLM reads it from the checkpoint.",
         Pool(quantization=quantized("awq"), env={"VLLM_CPU_KVCACHE_SPACE": "4"}),
     ),
@@ -178,33 +178,33 @@ REFUSED: dict[str, Case] = {
     "groups over GPUs": Case(
         Pool({"tensor_parallel_size": 4}, quantization=quantized("awq")),
         "engine_args.tensor_parallel_size = 4: leaves 2752 of mlp.down_proj's 11008 to a GPU, "
-        "which is no multiple of the quantization's groups of 128. Use one of 1, 2.",
+        "which is not a multiple of the quantization's groups of 128. Use one of 1, 2.",
         Pool({"tensor_parallel_size": 4}, quantization=quantized("awq", 64)),
     ),
     "groups in a layer": Case(
         Pool(config=SMALL, quantization=compressed(4, "int", None, 128)),
-        "model = {model}: q_proj's 576 inputs are no multiple of the quantization's groups of 128. "
-        "Quantize it again, with a group size that fits: antefix quantize.",
+        "model = {model}: q_proj's 576 inputs are not a multiple of the quantization's groups of "
+        "128. Quantize it again, with a group size that fits: antefix quantize.",
         Pool(config=SMALL, quantization=compressed(4, "int", None, 64)),
     ),
     "blocks over GPUs": Case(
         Pool({"tensor_parallel_size": 4}, gpu="H100", quantization=BLOCKS),
         "engine_args.tensor_parallel_size = 4: leaves 2752 of mlp.gate_proj's 11008 to a GPU, "
-        "which is no multiple of the quantization's groups of 128. Use one of 1, 2.",
+        "which is not a multiple of the quantization's groups of 128. Use one of 1, 2.",
         Pool({"tensor_parallel_size": 2}, gpu="H100", quantization=BLOCKS),
     ),
     "weights beyond the memory": Case(
         Pool(gpu="A100-40G", size=80 * GB),
-        "model = {model}: its weights take 74.5 GiB of each GPU, and vLLM may use 36.4 GiB of the "
-        "A100-40G. Set tensor_parallel_size to 4, or use fewer bits (antefix quantize) or a GPU "
-        "with more memory.",
+        "model = {model}: its weights take 74.5 GiB of each GPU, but vLLM may use only 36.4 GiB "
+        "of the A100-40G. Set tensor_parallel_size to 4, or use fewer bits (antefix quantize) or "
+        "a GPU with more memory.",
         Pool({"tensor_parallel_size": 4}, gpu="A100-40G", size=80 * GB),
     ),
     "weights that are not here beyond the memory": Case(
         Pool(gpu="L4", config={"num_hidden_layers": 80}, size=0),
-        "model = {model}: its weights take 26.9 GiB of each GPU, and vLLM may use 20.3 GiB of the "
-        "L4. Set tensor_parallel_size to 2, or use fewer bits (antefix quantize) or a GPU with "
-        "more memory.",
+        "model = {model}: its weights take 26.9 GiB of each GPU, but vLLM may use only 20.3 GiB "
+        "of the L4. Set tensor_parallel_size to 2, or use fewer bits (antefix quantize) or a GPU "
+        "with more memory.",
         Pool(gpu="L4", config={"num_hidden_layers": 80}, size=0, quantization=quantized("awq")),
     ),
     "one request's cache beyond the memory": Case(
@@ -232,7 +232,7 @@ REFUSED: dict[str, Case] = {
             draft={},
         ),
         "engine_args.speculative_config.model = {draft}: its weights take 0.9 GiB of each GPU and "
-        "its KV cache 0.5 GiB for one request, and the model leaves 1.2 GiB. Take a smaller draft, "
+        "its KV cache 0.5 GiB for one request, but the model leaves 1.2 GiB. Use a smaller draft "
         "or method: ngram, or lower max_model_len.",
         Pool(
             {"max_model_len": 4096, "speculative_config": SPECULATES},
@@ -279,8 +279,9 @@ REFUSED: dict[str, Case] = {
     ),
     "a draft of other words": Case(
         Pool({"speculative_config": SPECULATES}, draft={"vocab_size": 32001}),
-        "engine_args.speculative_config.model = {draft}: it has 32001 tokens, the model 32000. "
-        "Take a draft of the same family, or method: ngram.",
+        "engine_args.speculative_config.model = {draft}: its vocabulary has 32001 tokens, the "
+        "model's 32000. "
+        "Use a draft of the same family, or method: ngram.",
         Pool({"speculative_config": SPECULATES}, draft={}),
     ),
     "a draft that GPUs do not divide": Case(
@@ -289,7 +290,7 @@ REFUSED: dict[str, Case] = {
             draft={"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576},
         ),
         "engine_args.speculative_config.model = {draft}: tensor_parallel_size 4 does not divide "
-        "the model's 9 attention heads. Take another draft, or method: ngram.",
+        "the model's 9 attention heads. Use another draft, or method: ngram.",
         Pool({"tensor_parallel_size": 4, "speculative_config": SPECULATES}, draft={}),
     ),
     "a draft on fewer GPUs": Case(
@@ -336,14 +337,14 @@ REFUSED: dict[str, Case] = {
     ),
     "bfloat16 on Turing": Case(
         Pool({"dtype": "bfloat16"}, gpu="T4"),
-        "engine_args.dtype = bfloat16: the T4 has no bfloat16: that begins with capability 8.0. "
+        "engine_args.dtype = bfloat16: the T4 has no bfloat16, which requires capability 8.0. "
         "Write float16.",
         Pool({"dtype": "float16"}, gpu="T4"),
     ),
     "an fp8 cache on Turing": Case(
         Pool({"kv_cache_dtype": "fp8"}, gpu="T4"),
-        "engine_args.kv_cache_dtype = fp8: no attention kernel of vLLM reads an FP8 cache on the "
-        "T4. Write auto.",
+        "engine_args.kv_cache_dtype = fp8: vLLM has no attention kernel that reads an FP8 cache "
+        "on the T4. Write auto.",
         Pool({"kv_cache_dtype": "auto"}, gpu="T4"),
     ),
 }
@@ -351,36 +352,37 @@ REFUSED: dict[str, Case] = {
 WARNED: dict[str, Case] = {
     "int8 for experts of a model without any": Case(
         Pool({"quantization": "int8_per_channel_weight_only"}, gpu="A100-80G"),
-        "engine_args.quantization = int8_per_channel_weight_only: it quantizes experts alone, and "
+        "engine_args.quantization = int8_per_channel_weight_only: it quantizes only experts, and "
         "the model has none: its weights stay in 16 bit. Leave it out, and quantize the model "
         "first: antefix quantize --scheme w8a8-smoothquant.",
         Pool({"quantization": "int8_per_channel_weight_only"}, gpu="A100-80G", config=EXPERTS),
     ),
     "fp8 on Ampere": Case(
         Pool(gpu="A100-80G", quantization=FP8),
-        "model = {model}: this GPU has no FP8 arithmetic (it has capability 8.0, 8.9 is needed): "
-        "the weights take half the memory, and are computed with in 16 bit. For speed in large "
+        "model = {model}: this GPU has no FP8 arithmetic (it has capability 8.0, but needs 8.9): "
+        "the weights take half the memory, and the GPU computes in 16 bit. For speed in large "
         "batches use W8A8 INT8: antefix quantize --scheme w8a8-smoothquant.",
         Pool(gpu="H100", quantization=FP8),
     ),
     "fp8 on Ampere, made while it loads": Case(
         Pool({"quantization": "fp8_per_tensor"}, gpu="A100-80G"),
         "engine_args.quantization = fp8_per_tensor: this GPU has no FP8 arithmetic (it has "
-        "capability 8.0, 8.9 is needed): the weights take half the memory, and are computed with "
+        "capability 8.0, but needs 8.9): the weights take half the memory, and the GPU computes "
         "in 16 bit. For speed in large batches use W8A8 INT8: antefix quantize --scheme "
         "w8a8-smoothquant.",
         Pool({"quantization": "fp8_per_tensor"}, gpu="L4"),
     ),
     "awq by its old name": Case(
         Pool({"quantization": "awq"}, gpu="A100-80G", quantization=quantized("awq")),
-        "engine_args.quantization = awq: in vLLMs before the one Antefix pins it asks for a kernel "
-        "several times slower than Marlin, which this GPU has. Leave it out, or write awq_marlin.",
+        "engine_args.quantization = awq: in vLLM releases before the one Antefix pins, it selects "
+        "a kernel several times slower than Marlin, which this GPU has. Leave it out, or write "
+        "awq_marlin.",
         Pool({"quantization": "awq_marlin"}, gpu="A100-80G", quantization=quantized("awq")),
     ),
     "awq in groups that Marlin lacks": Case(
         Pool(gpu="A100-80G", quantization=quantized("awq", 16)),
-        "model = {model}: Marlin, vLLM's fast kernel, takes groups of 32, 64 or 128, not of 16; "
-        "what takes its place is several times slower. Quantize it again: antefix quantize "
+        "model = {model}: Marlin, vLLM's fast kernel, supports groups of 32, 64 or 128, not of "
+        "16; its replacement is several times slower. Quantize it again: antefix quantize "
         "--group-size 128.",
         Pool(gpu="A100-80G", quantization=quantized("awq", 64)),
     ),
@@ -392,13 +394,13 @@ WARNED: dict[str, Case] = {
     ),
     "a slow kernel by name": Case(
         Pool({"linear_backend": "exllama"}, gpu="A100-80G", quantization=quantized("gptq")),
-        "engine_args.linear_backend = exllama: asks for a slower kernel than vLLM would choose. "
+        "engine_args.linear_backend = exllama: selects a slower kernel than vLLM's choice. "
         "Leave it out.",
         Pool({"linear_backend": "marlin"}, gpu="A100-80G", quantization=quantized("gptq")),
     ),
     "a slow kernel for experts by name": Case(
         Pool({"quantization": "moe_wna16"}, gpu="A100-80G", quantization=quantized("gptq")),
-        "engine_args.quantization = moe_wna16: asks for a slower kernel than Marlin, which this "
+        "engine_args.quantization = moe_wna16: selects a slower kernel than Marlin, which this "
         "GPU has. Leave it out, or gptq_marlin.",
         Pool({"quantization": "gptq_marlin"}, gpu="A100-80G", quantization=quantized("gptq")),
     ),
@@ -410,9 +412,9 @@ WARNED: dict[str, Case] = {
     ),
     "experts over GPUs": Case(
         Pool({"tensor_parallel_size": 2}, config=EXPERTS, quantization=quantized("awq")),
-        "engine_args.tensor_parallel_size = 2: 704 of an expert's width of 1408 on each GPU is no "
-        "multiple of the quantization's groups of 128: vLLM takes a slower kernel for the experts. "
-        "Lower it, or set enable_expert_parallel: true.",
+        "engine_args.tensor_parallel_size = 2: 704 of an expert's width of 1408 on each GPU is "
+        "not a multiple of the quantization's groups of 128: vLLM uses a slower kernel for the "
+        "experts. Lower it, or set enable_expert_parallel: true.",
         Pool(
             {"tensor_parallel_size": 2, "enable_expert_parallel": True},
             config=EXPERTS,
@@ -422,23 +424,22 @@ WARNED: dict[str, Case] = {
     "a memory that is tight": Case(
         Pool({"max_model_len": 4096}, gpu="L4", size=20 * GB),
         "engine_args.max_model_len = 4096: 18.6 GiB of weights, 0.5 GiB of KV cache for one "
-        "request and what a step works with are likely 0.8 GiB more than the 20.3 GiB of the L4. "
-        "Lower it, or use more GPUs: antefix plan says what fits.",
+        "request and a step's working memory likely exceed the 20.3 GiB of the L4 by 0.8 GiB. "
+        "Lower it, or use more GPUs: antefix plan shows what fits.",
         Pool({"max_model_len": 4096}, gpu="L4", size=18 * GB),
     ),
     "a GPU of two sizes": Case(
         Pool(gpu="A100", size=60 * GB),
-        "model = {model}: on the A100-40G, its weights take 55.9 GiB of each GPU, and vLLM may use "
-        "36.4 GiB of the A100-40G. Set tensor_parallel_size to 2, or use fewer bits (antefix "
-        "quantize) or a GPU with more memory.",
+        "model = {model}: on the A100-40G, its weights take 55.9 GiB of each GPU, but vLLM may "
+        "use only 36.4 GiB of the A100-40G. Set tensor_parallel_size to 2, or use fewer bits "
+        "(antefix quantize) or a GPU with more memory.",
         Pool(gpu="A100-80G", size=60 * GB),
     ),
     "an fp8 cache on Ampere": Case(
         Pool({"kv_cache_dtype": "fp8"}, gpu="A100-80G"),
         "engine_args.kv_cache_dtype = fp8: the A100-80G has no FP8 arithmetic, and FlashAttention "
-        "reads no such cache there: vLLM falls back to FlashInfer, and does not start where that "
-        "finds no nvcc. Write auto, or int8_per_token_head, unless the memory is worth more than "
-        "the time.",
+        "cannot read such a cache there: vLLM falls back to FlashInfer, which does not start "
+        "without nvcc. Write auto, or int8_per_token_head, unless memory matters more than speed.",
         Pool({"kv_cache_dtype": "fp8"}, gpu="H100"),
     ),
 }
@@ -450,8 +451,9 @@ REFUSED |= {
             {"kv_cache_dtype": "int8_per_token_head", "attention_backend": "FLASH_ATTN"},
             gpu="A100-80G",
         ),
-        "engine_args.attention_backend = FLASH_ATTN: it reads no cache of int8_per_token_head: of "
-        "vLLM's backends only TRITON_ATTN does. Write TRITON_ATTN, or leave it out.",
+        "engine_args.attention_backend = FLASH_ATTN: it cannot read a cache of "
+        "int8_per_token_head: among vLLM's backends only TRITON_ATTN can. Write TRITON_ATTN, or "
+        "leave it out.",
         Pool(
             {"kv_cache_dtype": "int8_per_token_head", "attention_backend": "TRITON_ATTN"},
             gpu="A100-80G",
@@ -465,14 +467,15 @@ REFUSED |= {
             },
             gpu="A100-80G",
         ),
-        "engine_args.attention_config.backend = FLASHINFER: it reads no cache of "
-        "int4_per_token_head: of vLLM's backends only TRITON_ATTN does. Write TRITON_ATTN, or "
+        "engine_args.attention_config.backend = FLASHINFER: it cannot read a cache of "
+        "int4_per_token_head: among vLLM's backends only TRITON_ATTN can. Write TRITON_ATTN, or "
         "leave it out.",
         Pool({"kv_cache_dtype": "int4_per_token_head"}, gpu="A100-80G"),
     ),
     "a backend that reads no fp8 on Ampere": Case(
         Pool({"kv_cache_dtype": "fp8", "attention_backend": "TRITON_ATTN"}, gpu="A100-80G"),
-        "engine_args.attention_backend = TRITON_ATTN: it reads no FP8 cache on the A100-80G. Leave "
+        "engine_args.attention_backend = TRITON_ATTN: it cannot read an FP8 cache on the "
+        "A100-80G. Leave "
         "it out, or write auto there.",
         Pool({"kv_cache_dtype": "fp8", "attention_backend": "TRITON_ATTN"}, gpu="H100"),
     ),

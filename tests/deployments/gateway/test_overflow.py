@@ -186,11 +186,11 @@ async def test_who_demands_what_is_not_there_is_told(overflowing: Front) -> None
 BEYOND: Mapping[str, tuple[dict[str, Any], str]] = {
     "context": ({"max_tokens": 2000}, "context holds 1000"),
     "tools": ({"tools": [{"type": "function"}]}, "does not call tools"),
-    "logprobs": ({"logprobs": True, "top_logprobs": 21}, "gives at most 20"),
+    "logprobs": ({"logprobs": True, "top_logprobs": 21}, "returns at most 20"),
     "token ids": ({"logit_bias": {"5": 1}}, "token ids"),
     "images": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
-        "does not read images",
+        "does not support images",
     ),
     "adapter": ({"model": "poet"}, "'poet'"),
 }

@@ -49,7 +49,7 @@ def test_what_is_not_here_is_not_known(model: str) -> None:
 def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
     error = refused(str(tmp_path))
     assert "holds no config.json" in error.message
-    assert error.remedy == "name the folder that a model was saved in"
+    assert error.remedy == "pass the folder of a saved model"
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\x00"])

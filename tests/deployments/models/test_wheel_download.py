@@ -87,7 +87,7 @@ def test_another_file_under_the_same_name_is_refused(
     published: Path, tmp_path: Path, held: int
 ) -> None:
     wheel = PinnedWheel("toy", "1.0", "0" * 64, 1)
-    with pytest.raises(Problem, match=r"another file than is pinned for .*\(toy 1\.0\)"):
+    with pytest.raises(Problem, match=r"differs from the one pinned for .*\(toy 1\.0\)"):
         download(wheel, tmp_path / "to", ignore, held)
 
 

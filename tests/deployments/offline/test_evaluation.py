@@ -184,7 +184,7 @@ def test_models_of_different_vocabularies_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"texts": ["short"]}, "no text of at least 16 tokens"),
+        ({"texts": ["short"]}, "no text has at least 16 tokens"),
         ({"max_tokens": 60}, "no prompt leaves room for 60 more tokens in a context of 64"),
     ],
 )

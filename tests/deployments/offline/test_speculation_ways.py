@@ -33,7 +33,7 @@ def test_lengths_are_tried_in_order_and_once() -> None:
 
 @pytest.mark.parametrize("text", ["0", "1,-2", "two", "", "1,,2"])
 def test_lengths_below_one_and_other_words_are_refused(text: str) -> None:
-    with pytest.raises(Problem, match=r"no list of numbers above 0; write it as 1,2,4"):
+    with pytest.raises(Problem, match=r"not a list of numbers above 0; write it as 1,2,4"):
         ways.lengths_of(text)
 
 
@@ -56,10 +56,10 @@ def test_what_is_tried_without_being_asked_for(
 @pytest.mark.parametrize(
     ("text", "draft", "words"),
     [
-        ("eagle", Draft(), "EAGLE, MTP and others are tried as the pool's"),
+        ("eagle", Draft(), "to try EAGLE, MTP or another, set it in the pool's"),
         ("draft_model", Draft(), "add --draft or --draft-layers"),
         ("ngram", Draft("a/b"), "add draft_model to it"),
-        (None, Draft("a/b", 2), "drop one of them"),
+        (None, Draft("a/b", 2), "remove one of them"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(text: str | None, draft: Draft, words: str) -> None:
@@ -140,5 +140,5 @@ def test_a_draft_is_cut_once_and_again_when_the_model_has_changed(
 
 
 def test_a_model_that_is_no_folder_cannot_be_cut() -> None:
-    with pytest.raises(Problem, match=r"a/b is no folder; name a folder .* or give --draft"):
+    with pytest.raises(Problem, match=r"a/b is not a folder; set .* to a folder, or pass --draft"):
         ways.draft_of(Draft(layers=1), "a/b", Pool(model="a/b"))

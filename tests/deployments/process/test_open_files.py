@@ -90,4 +90,4 @@ def test_a_server_without_files_left_serves_whom_it_has_and_new_ones_later(
     assert "Traceback" not in text
     assert text.count("new connections wait") <= 1
     if loop == "asyncio":
-        assert "as many files open as it may" in text
+        assert "has reached its limit of open files" in text

@@ -11,7 +11,7 @@ from deployments.fleet.fleet_file import load_fleet, shipped_fleets
 from deployments.fleet.settings.engine_args import EngineArgRefused, refused_by_vllm
 from tests.weights.planned import ENGINE_ARGS
 
-NO_MODEL = "draft_model needs weights of its own"
+NO_MODEL = "draft_model needs separate weights"
 
 TAKEN: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, str, str]]] = {
     ),
     "a list that hides a flag": (
         {"allowed_media_domains": ["a", "--trust-remote-code"]},
-        ("allowed_media_domains", "holds a value that begins with -", "Take the - away"),
+        ("allowed_media_domains", "contains a value that starts with -", "Remove the -"),
     ),
     "broken JSON": (
         {"speculative_config": '{"method": }'},
@@ -171,7 +171,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, str, str]]] = {
         (
             "speculative_config.method",
             "ngram needs num_speculative_tokens",
-            "Add it: tokens guessed at once, say 4",
+            "Add it: the number of tokens to draft, such as 4",
         ),
     ),
     "n-gram bounds the wrong way round": (

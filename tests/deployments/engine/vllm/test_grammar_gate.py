@@ -224,7 +224,7 @@ async def test_a_trial_that_finds_no_idle_core_begins_anew_with_a_share_of_one(
 async def test_one_that_vllm_checks_too_long_is_refused_with_that_bound(tmp_path: Path) -> None:
     checked = TrialVerdict(fits=False, cpu_s=0.24, backend="guidance", check_s=0.23)
     async with gate_before(Trials(verdicts={"x+": checked}), tmp_path) as gate:
-        with pytest.raises(Unfit, match=r"takes 0\.23 s of computing to check .* at most 0\.2 s"):
+        with pytest.raises(Unfit, match=r"takes 0\.23 s of CPU time to check .* at most 0\.2 s"):
             await gate.admit(Asked(regex="x+"), "a")
 
 

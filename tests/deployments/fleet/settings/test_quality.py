@@ -88,7 +88,7 @@ def test_weights_that_may_score_too_low_are_refused(model: Path) -> None:
 
 def test_a_score_that_was_never_measured_is_named_with_those_that_were(model: Path) -> None:
     scored(model, piqa__acc=TaskScore(0.6, 0.06, True, 100))
-    with pytest.raises(Problem, match="no score of piqa/acc_norm, only of piqa/acc"):
+    with pytest.raises(Problem, match="no score for piqa/acc_norm, only for piqa/acc"):
         prove(model, Quality(min_scores={"piqa/acc_norm": 0.5}))
 
 

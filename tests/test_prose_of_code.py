@@ -1,0 +1,77 @@
+"""What the code says is plain English too: its messages, help, docstrings and comments.
+
+The rules are those of `docs/vale`, as for pages. A string of three words or more is taken for a
+message: errors, remedies, log lines, help, and texts of the dashboards.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.house import ROOT
+from tests.some import some
+from tests.test_prose import alerts
+
+# Rewritten so far, of the product. A package that is listed stays so.
+PACKAGES = (
+    *("autoscaling", "cli", "common", "k8s", "loadgen", "observability", "router", "simulator"),
+    *("weights", "deployments/engine", "deployments/fleet", "deployments/models"),
+    *("deployments/offline", "deployments/process", "deployments/prompt"),
+)
+FILES = (*(f"{package}/**/*.py" for package in PACKAGES), "deployments/*.py")
+# Lua, HTML, the prompt of `antefix prove-resume`, and the words of generated prompts.
+OTHER_LANGUAGE = re.compile(r"redis\.call|\blocal \w|</|A river begins|time year people")
+COMMENT = re.compile(r"(?:^ *# .*\n)+|  # .*$", re.M)
+# The arguments of a script for Redis.
+PROTOCOL = "# ..."
+# Code spans, a policy of the simulator, and a part of an address.
+CODE = re.compile(r"``[^`]*``|\+ours|en-us")
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def words(node: ast.AST) -> str:
+    """Of a literal; what an f-string inserts is one word."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(words(value) or "code" for value in values)
+    return ""
+
+
+def read_by_people(module: str) -> Iterator[str]:
+    """Comments, docstrings, of whose tables each line is one paragraph, and messages."""
+    for comment in COMMENT.findall(module):
+        if not comment.startswith(PROTOCOL):
+            yield re.sub(r"^ *# ", "", comment, flags=re.M)
+    tree = ast.parse(module)
+    known: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+            yield re.sub(r"^ {4,}", "\n\n", text, flags=re.M)
+            known.update(ast.iter_child_nodes(node.body[0]))
+        elif isinstance(node, ast.JoinedStr):
+            known.update(node.values)
+        if node not in known and len((text := words(node)).split()) >= 3:
+            yield text
+
+
+def alerts_in(module: str) -> list[str]:
+    texts = (text for text in read_by_people(module) if not OTHER_LANGUAGE.search(text))
+    return [alert for text in texts for alert in alerts(CODE.sub("code", text))]
+
+
+@pytest.mark.parametrize("files", FILES)
+def test_what_a_package_says_is_plain_english(files: str) -> None:
+    found = {str(file): alerts_in(file.read_text()) for file in some(ROOT.glob(files))}
+    assert not {file: faults for file, faults in found.items() if faults}
+
+
+def test_messages_docstrings_and_comments_are_read_and_code_is_not() -> None:
+    odd = "Nobody gets in."
+    module = f'"""{odd}"""\nraise E(f"{{x}}: nobody gets in")\ndef f():\n    "``nobody`` gets in"\n'
+    assert len(alerts_in(module + f"# {odd}\nx = 1  # {odd}\n")) == 4
