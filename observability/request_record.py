@@ -32,7 +32,7 @@ Moved = Literal["", "moved", "stayed"]
 # Of an answer that another engine continued: whether equal tokens are proved.
 ResumeMode = Literal["", "exact", "continued"]
 Outcome = Literal["ok", "invalid", "rejected", "deadline", "failed", "cancelled"]
-# Why its pool was chosen: the only one of its model, by weight, or because the conversation is there.
+# Why its pool was chosen: the only one of its model, by weight, or where its conversation is.
 RoutedBy = Literal["", "only", "weight", "conversation"]
 # In order: the body arrives; the prompt is read and a replica is chosen; the request waits for its
 # turn; it waits for a replica that accepts it; a replica has it, without a token yet; it is

@@ -1,4 +1,4 @@
-"""A canary that is worse is off within twenty of its requests, in every gateway; no request fails."""
+"""A canary that is worse is off within twenty of its requests, everywhere, and no request fails."""
 
 import asyncio
 from collections.abc import AsyncIterator
