@@ -31,13 +31,19 @@ async def client(front: Front) -> AsyncIterator[AsyncAnthropic]:
         yield client
 
 
+def text_of(message: Any) -> str:
+    """Of a message that has one block."""
+    (block,) = message.content
+    assert block.type == "text"
+    return str(block.text)
+
+
 async def test_an_answer_comes_whole_or_streamed(client: AsyncAnthropic) -> None:
     whole = await client.messages.create(**ASKED)
     async with client.messages.stream(**ASKED) as stream:
         streamed = await stream.get_final_message()
     for message in (whole, streamed):
-        (block,) = message.content
-        assert block.type == "text" and block.text == TEXT
+        assert text_of(message) == TEXT
         assert (message.role, message.model, message.stop_reason) == (
             "assistant",
             MODEL,
@@ -100,8 +106,7 @@ async def test_an_engine_that_is_lost_costs_the_client_nothing(
     first.dies_after = 2
     async with client.messages.stream(**ASKED) as stream:
         message = await stream.get_final_message()
-    (block,) = message.content
-    assert block.type == "text" and block.text == TEXT
+    assert text_of(message) == TEXT
     # message_start, content_block_start and two tokens
     assert [known.events for known in second.went_on_with] == [4]
 
@@ -113,7 +118,8 @@ async def test_a_stream_that_no_engine_continues_ends_with_an_error(
     with pytest.raises(anthropic.APIStatusError) as raised:
         async with client.messages.stream(**ASKED) as stream:
             await stream.get_final_message()
-    assert raised.value.body["error"]["code"] == "engine_unavailable"  # type: ignore[index,call-overload]
+    body: Any = raised.value.body
+    assert body["error"]["code"] == "engine_unavailable"
 
 
 async def test_a_dead_engine_that_says_so_is_replaced(
@@ -122,8 +128,7 @@ async def test_a_dead_engine_that_says_so_is_replaced(
     first.tells_death_after = 2
     async with client.messages.stream(**ASKED) as stream:
         message = await stream.get_final_message()
-    (block,) = message.content
-    assert block.type == "text" and block.text == TEXT
+    assert text_of(message) == TEXT
     assert second.went_on_with
 
 
