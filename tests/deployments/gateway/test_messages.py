@@ -15,7 +15,8 @@ from deployments.prompt import MessagesFacts, PromptTokens
 from deployments.wire.inference_paths import COUNT_TOKENS, MESSAGES
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import MODEL, FakeEngine
-from tests.fakes.front import KEY, TENANT, Front, gateway_before
+from tests.fakes.front import KEY, Front, gateway_before
+from tests.fakes.limited_front import limited
 from tests.waiting import until
 
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -148,8 +149,8 @@ async def test_a_gateway_counts_tokens_itself(redis_url: str, length: int) -> No
     engine.renderer = FACTS
     text = "hello there " * length
     messages: Any = [{"role": "user", "content": text}]
-    limits = {"requests_per_minute": 1, "tokens_per_minute": 1}
-    async with gateway_before(engine, redis_url=redis_url, tenants={TENANT: limits}) as front:
+    limits = {"limits": {"requests_per_minute": 1, "tokens_per_minute": 1}}
+    async with limited(redis_url, engine, limits) as front:
         await until(lambda: front.pool.reader.renderer.prompt_tokens)
         async with front.post(COUNT_TOKENS, messages=messages) as answer:
             counted = await answer.json()

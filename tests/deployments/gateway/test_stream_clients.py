@@ -75,7 +75,13 @@ def _of_a_chat(is_completion: bool) -> Iterable[str]:
 
 
 def _of_a_message() -> Iterable[str]:
-    message = {"id": "1", "type": "message", "role": "assistant", "model": MODEL, "content": []}
+    message: dict[str, Any] = {
+        "id": "1",
+        "type": "message",
+        "role": "assistant",
+        "model": MODEL,
+        "content": [],
+    }
     message |= {"stop_reason": None, "usage": {"input_tokens": 1, "output_tokens": 0}}
     for kind, event in (
         ("message_start", {"message": message}),
