@@ -44,7 +44,7 @@ class MinuteCounts:
     def __init__(self, minutes: int) -> None:
         self._minutes = minutes
         self._minute = 0
-        self._current: defaultdict[str, int] = defaultdict(int)
+        self._current: Counter[str] = Counter()
         self._closed: deque[tuple[int, dict[str, int]]] = deque()
         self._window: Counter[str] = Counter()
         self._total: Counter[str] = Counter()
@@ -56,12 +56,12 @@ class MinuteCounts:
 
     def total(self) -> dict[str, int]:
         """Since the process began; nothing for names that were not counted."""
-        return dict(self._total + Counter(self._current))
+        return dict(self._total + self._current)
 
     def recent(self, minute: int) -> dict[str, int]:
         """Of the last `minutes`, the current one included."""
         self._advance(minute)
-        return dict(self._window + Counter(self._current))
+        return dict(self._window + self._current)
 
     def history(self, minute: int, minutes: int) -> TrafficHistory:
         """Of the last `minutes`, or of those that are kept."""
@@ -71,7 +71,7 @@ class MinuteCounts:
         points = -(-minutes * MINUTE_S // step_s)
         first = self._minute * MINUTE_S // step_s - points + 1
         counts: dict[str, list[int]] = {}
-        for at, amounts in reversed((*self._closed, (self._minute, self._current))):
+        for at, amounts in reversed((*self._closed, (self._minute, +self._current))):
             place = at * MINUTE_S // step_s - first
             if place < 0:
                 break
@@ -83,12 +83,12 @@ class MinuteCounts:
         """Close the minute before `minute`. A clock that goes back closes nothing."""
         if minute <= self._minute:
             return
-        if self._current:
-            closed = dict(self._current)
+        if closed := dict(+self._current):
             self._closed.append((self._minute, closed))
             self._window.update(closed)
             self._total.update(closed)
-            self._current.clear()
+            # A name that comes back every minute must not look like growth.
+            self._current = Counter(dict.fromkeys(self._current, 0))
         self._minute = minute
         while self._closed and self._closed[0][0] <= minute - self._minutes:
             self._window.subtract(self._closed.popleft()[1])

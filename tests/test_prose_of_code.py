@@ -51,8 +51,8 @@ def read_by_people(module: str) -> Iterator[str]:
     tree = ast.parse(module)
     known: set[ast.AST] = set()
     for node in ast.walk(tree):
-        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
-            yield re.sub(r"^ {4,}", "\n\n", text, flags=re.M)
+        if isinstance(node, DOCUMENTED) and (documented := ast.get_docstring(node)):
+            yield re.sub(r"^ {4,}", "\n\n", documented, flags=re.M)
             known.update(ast.iter_child_nodes(node.body[0]))
         elif isinstance(node, ast.JoinedStr):
             known.update(node.values)

@@ -1,7 +1,7 @@
 """A /v1/messages request as the chat that vLLM makes of it.
 
 Source: `to_chat_completion_request` in vllm/entrypoints/anthropic/serving.py of vLLM 0.32. Text,
-thinking, calls of tools and their results; whatever else a message may hold raises Unknowable.
+thinking, calls of tools and their results. Anything more in a message raises Unknowable.
 """
 
 from __future__ import annotations

@@ -125,7 +125,9 @@ INFERENCE_PATHS: Mapping[str, InferencePath] = MappingProxyType(
             ),
             *map(_reranking, ("/v2/rerank", "/v1/rerank", "/rerank")),
             *map(_scoring, ("/score", "/v1/score")),
-            InferencePath("/classify", "Classifies texts.", prompts=("input", "messages")),
+            InferencePath(
+                "/classify", "Classifies each of its texts.", prompts=("input", "messages")
+            ),
             InferencePath(
                 "/pooling",
                 "Returns a pooling model's own output.",

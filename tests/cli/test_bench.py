@@ -150,7 +150,7 @@ def test_fields_are_put_into_every_request(gateway: FakeGateway) -> None:
         (["shorts"], "unknown workload 'shorts'; use one of multi_turn, "),
         (["--base-url", "nowhere"], "--base-url 'nowhere' is not an address of an OpenAI API"),
         (["--base-url", "http://127.0.0.1:9/v1"], "http://127.0.0.1:9/v1 cannot be reached"),
-        (["--model", "large"], "has no model 'large'; it has small; use one of these as --model"),
+        (["--model", "large"], "has no model 'large'; it has small; pass one of these as --model"),
         (["--trace", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
         (["--trace", "mine.txt"], "mine.txt is not a trace in a known format"),
         (["short", "--trace", "x.csv"], "WORKLOAD short and --trace exclude each other"),
@@ -173,7 +173,7 @@ def test_what_is_wrong_is_named_in_one_line_before_any_load(
 def test_an_address_that_is_no_openai_api_is_told(gateway: FakeGateway) -> None:
     code, _, notes = invoke(*QUICK, "--base-url", gateway.base_url.removesuffix("/v1"))
     assert code == 1
-    assert "/models answers 404: this is not an OpenAI API; give the --base-url of one" in notes
+    assert "/models answers 404: this is not an OpenAI API; pass the --base-url of one" in notes
 
 
 def test_an_api_that_refuses_the_key_is_told(gateway: FakeGateway) -> None:

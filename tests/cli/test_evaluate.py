@@ -54,7 +54,10 @@ def test_the_report_is_written_beside_the_weights(asked: list[Any], tmp_path: Pa
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        (["--max-kl", "0.04"], "mean KL is up to 0.05 nats a token (measured 0.04), and 0.04"),
+        (
+            ["--max-kl", "0.04"],
+            "mean KL is up to 0.05 nats a token (measured 0.04), but at most 0.04",
+        ),
         (["--max-ppl-increase", "0.05"], "perplexity is up to 9.00% higher"),
     ],
 )

@@ -70,7 +70,7 @@ def prove(tmp_path: Path, model: str, *more: str) -> Result:
 def test_where_all_tokens_are_the_same_the_lines_for_exact_are_printed(tmp_path: Path) -> None:
     found = prove(tmp_path, "steady")
     assert found.exit_code == 0, found.output
-    assert "even                   80 of 80 the same\n" in found.stdout
+    assert "even                   80 of 80 identical\n" in found.stdout
     assert f"not continued: {LEFT_OUT}" in found.stdout
     lines = found.stdout[found.stdout.index("pools:") :]
     assert lines == 'pools:\n  chat:\n    resume: exact\n    resume_proof: "0123456789012345"\n'

@@ -110,14 +110,14 @@ def test_the_fastest_is_recommended_as_lines_for_the_fleet_file(fleet: Path, pro
         "        prompt_lookup_max: 5\n"
         "        num_speculative_tokens: 4\n"
     )
-    assert "2.00 times as fast" in found.stderr
+    assert "2.00 times the speed" in found.stderr
 
 
 def test_none_is_recommended_where_drafts_lose(fleet: Path, prompts: Path) -> None:
     draft = str(fleet.parent / "model")
     found = tune(fleet, prompts, "--method", "draft_model", "--draft", draft, "--k", "1,2")
     assert found.stdout.endswith("recommended: none\n")
-    assert "nearest was draft_model, k=1" in found.stderr
+    assert "best was draft_model, k=1" in found.stderr
 
 
 def test_what_wins_only_by_luck_is_not_recommended(

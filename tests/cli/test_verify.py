@@ -129,7 +129,7 @@ async def test_an_engine_that_computes_all_again_is_named(redis_url: str) -> Non
     async with fleet(redis_url, FakeEngine("r7")) as front:
         result = await verified(front)
     assert result.exit_code == ExitCode.FAILED
-    assert "no prefix hit" in result.stderr and "r7 computed all" in result.stderr
+    assert "no prefix hit" in result.stderr and "r7 recomputed all" in result.stderr
     assert "prefix caching" in result.stderr
 
 

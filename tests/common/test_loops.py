@@ -72,8 +72,8 @@ async def test_a_cause_is_logged_once_with_its_place_in_the_code(
 ) -> None:
     await run_until_taken(Steps(RuntimeError("a"), RuntimeError("b"), KeyError("c")), "logged")
     assert [record.message for record in caplog.records] == [
-        "nothing was done; retrying:  RuntimeError('a')",
-        "nothing was done; retrying:  KeyError('c')",
+        "nothing was done; retrying: RuntimeError('a')",
+        "nothing was done; retrying: KeyError('c')",
     ]
     assert all(record.exc_info for record in caplog.records)
 

@@ -128,7 +128,7 @@ def test_a_folder_of_the_host_is_warned_of(tmp_path: Path) -> None:
 
 
 def test_weights_on_a_nodes_own_disk_are_warned_of(minimal: str, tmp_path: Path) -> None:
-    warned = "A node\n  whose disk is too small for them evicts the pod"
+    warned = "A node\n  whose disk is too small evicts the pod"
     assert warned in minimal
     embedded = {"chat": {"model": "embedded", "resources": {"gpus": 0}}}
     assert warned not in of_fleet(tmp_path, fleet={"name": "x", "pools": embedded})

@@ -39,7 +39,7 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
         ),
         (
             {"fleet": {"name": "x", "pools": {"gateway": ONE_POOL["chat"]}}},
-            ["fleet.pools.gateway", "something else"],
+            ["fleet.pools.gateway", "rename the pool"],
         ),
         (
             {"fleet": {"name": "x", "pools": {"a": {**ONE_POOL["chat"], "slo": "my.yaml"}}}},
@@ -89,7 +89,7 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
         ),
         (
             {"fleet": WITH_POOL, "metrics": {"podMonitor": {"enabled": True}}},
-            ["metrics.prometheusNamespace is empty", 'name the namespace of yours, or "*"'],
+            ["metrics.prometheusNamespace is empty", 'set it to the namespace of yours, or to "*"'],
         ),
         (
             {"fleet": WITH_POOL, "redis": {"enabled": False}},

@@ -184,7 +184,7 @@ def test_growth_is_counted_within_the_fleets_gpu_budget() -> None:
 
 def test_a_pool_that_takes_the_whole_budget_may_find_nodes_that_are_split() -> None:
     # 20 GPUs, and whole fours in them for 3 engines only
-    assert "room for 3" in growth(7, 7, 6, budget=20)["growth of large"]
+    assert "room for only 3" in growth(7, 7, 6, budget=20)["growth of large"]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_gpu_node_without_its_device_plugin_is_told_apart_from_one_without_gpu
     bare = node("a100-1", labels={"nvidia.com/gpu.product": A100})
     finding = of(asked(*READY, bare), "device plugin")
     assert finding.severity == "problem"
-    assert finding.seen == "a100-1: labelled with a GPU, and no nvidia.com/gpu allocatable"
+    assert finding.seen == "a100-1: labelled with a GPU, but no nvidia.com/gpu is allocatable"
 
 
 def test_a_fleet_without_gpus_asks_for_none() -> None:

@@ -64,7 +64,7 @@ def test_nodes_that_may_not_be_listed_leave_the_node_selector() -> None:
 def test_an_unknown_gpu_is_a_note(model: str) -> None:
     finding = of(asked(*READY, node("gpu-1", 8, model=model), pools=pool()), TITLE)
     assert finding.severity == "note"
-    assert finding.seen.startswith("kernels and memory not checked: no label")
+    assert finding.seen.startswith("kernels and memory not checked: no node label")
     assert "accelerator_type" in finding.remedy
 
 

@@ -2,7 +2,9 @@
 // Writes {"<client> <API>": {"code", "status", "message"}}, the error that the client reports; null
 // where it reports none.
 
+import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
+import Anthropic from "@anthropic-ai/sdk";
 import { streamText } from "ai";
 import OpenAI from "openai";
 
@@ -10,6 +12,9 @@ const [baseURL, apiKey, model] = process.argv.slice(2);
 const messages = [{ role: "user", content: "hi" }];
 const client = new OpenAI({ baseURL, apiKey, maxRetries: 0 });
 const provider = createOpenAI({ baseURL, apiKey });
+const anthropic = new Anthropic({ baseURL: baseURL.replace(/\/v1$/, ""), apiKey, maxRetries: 0 });
+const anthropicProvider = createAnthropic({ baseURL, apiKey });
+const asked = { model, messages, max_tokens: 5, stream: true };
 
 async function read(begun) {
   for await (const _ of await begun);
@@ -29,7 +34,14 @@ const reads = {
   "vercel chat": () => readByVercel(provider.chat(model)),
   "vercel completions": () => readByVercel(provider.completion(model)),
   "vercel responses": () => readByVercel(provider.responses(model)),
+  "anthropic messages": () => read(anthropic.messages.create(asked)),
+  "vercel messages": () => readByVercel(anthropicProvider(model)),
 };
+
+// A schema of the client's may leave out what it does not know.
+function parsed(text) {
+  return text && JSON.parse(text);
+}
 
 const reported = {};
 for (const [name, once] of Object.entries(reads)) {
@@ -38,7 +50,9 @@ for (const [name, once] of Object.entries(reads)) {
     reported[name] = null;
   } catch (error) {
     const { code, status, statusCode, message, data } = error;
-    reported[name] = { code: code ?? data?.error?.code, status: status ?? statusCode, message };
+    const body = error.error ?? data ?? parsed(error.responseBody);
+    const found = code ?? (body?.error ?? body)?.code;
+    reported[name] = { code: found, status: status ?? statusCode, message };
   }
 }
 console.log(JSON.stringify(reported));

@@ -75,4 +75,4 @@ def test_a_process_on_a_full_disk_lives_and_counts_and_writes_all_of_it_later(
         "True 0",
         "6001.0 3.0",
     ]
-    assert done.stderr.count("have no room") == 2, "once for each file"
+    assert done.stderr.count("do not fit into") == 2, "once for each file"

@@ -234,7 +234,7 @@ def test_a_grafana_that_is_away_is_explained_without_the_password_of_its_address
 
 @pytest.mark.parametrize("url", ["", "grafana", "ftp://grafana", "http://", "http://grafana:x"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(Problem, match="GRAFANA_URL is not an address"):
+    with pytest.raises(Problem, match="GRAFANA_URL is not a URL"):
         Grafana(url, "glsa_editor")
 
 

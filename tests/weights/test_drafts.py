@@ -65,7 +65,7 @@ def test_the_tokenizer_comes_along_and_the_sums_do_not(model: Path, tmp_path: Pa
 def test_a_draft_has_fewer_layers_than_its_model_and_at_least_one(
     model: Path, tmp_path: Path, layers: int
 ) -> None:
-    with pytest.raises(Problem, match=f"{layers} layers .* name 1 to 11"):
+    with pytest.raises(Problem, match=f"{layers} layers .* choose 1 to 11"):
         first_layers(model, layers, tmp_path / "draft")
 
 

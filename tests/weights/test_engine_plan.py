@@ -102,7 +102,7 @@ def test_a_cpus_cache_is_what_its_variable_reserves() -> None:
     ("found", "why"),
     [
         (planned(device=None), "its GPU is unknown"),
-        (planned(device=Device("T4", (7, 5))), "the GPU 'T4' is not known"),
+        (planned(device=Device("T4", (7, 5))), "the GPU 'T4' is unknown"),
         (planned("deepseek-ai/DeepSeek-V3", tp=8), "a100-80g does not compute fp8"),
         (planned(pp=2), "stages of a pipeline are not planned"),
         (planned(quantization="torchao"), "quantization torchao is not planned"),

@@ -44,8 +44,13 @@ def test_the_upper_end_of_the_interval_is_judged() -> None:
 
 def test_a_broken_limit_is_told_with_its_figures() -> None:
     over_kl, over_ppl = evaluation().exceeded(max_kl=0.01, max_ppl_increase=0.05)
-    assert over_kl == "mean KL is up to 0.05 nats a token (measured 0.04), and 0.01 is allowed"
-    assert over_ppl == "perplexity is up to 9.00% higher (measured 8.00%), and 5.00% is allowed"
+    assert (
+        over_kl == "mean KL is up to 0.05 nats a token (measured 0.04), but at most 0.01 is allowed"
+    )
+    assert (
+        over_ppl
+        == "perplexity is up to 9.00% higher (measured 8.00%), but at most 5.00% is allowed"
+    )
 
 
 def test_what_is_no_number_keeps_no_limit() -> None:

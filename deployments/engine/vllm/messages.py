@@ -82,5 +82,5 @@ def _translated(response: ErrorResponse) -> JSONResponse:
 
 
 def _body(error: dict[str, Any]) -> dict[str, Any]:
-    param = error.get("param")
-    return {"type": "error", "error": {**error, "param": _PARAMS.get(param, param)}}
+    param = str(error.get("param"))
+    return {"type": "error", "error": {**error, "param": _PARAMS.get(param, error.get("param"))}}

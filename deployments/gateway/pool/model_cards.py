@@ -111,7 +111,9 @@ def merged_openapi(
 ) -> dict[str, Any]:
     """One description for what a gateway serves: `paths` as engines describe them in `schemas`, of
     which one is needed, and the gateway's `own`."""
-    served, described, components = {*paths}, {}, {}
+    served = {*paths}
+    described: dict[str, Any] = {}
+    components: dict[str, Any] = {}
     for schema in reversed(schemas):  # the first pool's win
         described |= {path: of for path, of in schema["paths"].items() if path in served}
         components |= (schema.get("components") or {}).get("schemas") or {}

@@ -19,7 +19,7 @@ from simulator import engine_profile
 from simulator.engine_profile import EngineProfile
 
 RULE = rules.of("overload")
-REQUEST = ReplayedRequest(1.5, 200, ttft=0.25, replica="r1", predicted=None, sent_late=0.001)
+REQUEST = ReplayedRequest(1.5, 200, ttft=0.25, replica="r1", sent_late=0.001)
 SHIPPED = engine_profile.read(engine_profile.SHIPPED)
 
 

@@ -97,8 +97,8 @@ REFUSED: dict[str, Case] = {
     ),
     "four bits on Volta": Case(
         Pool(gpu="V100", quantization=quantized("awq")),
-        "model = {model}: vLLM has no kernel for W4A16 on this GPU: it has capability 7.0, 7.5 is "
-        "needed. Serve unquantized weights in float16, or use a newer GPU.",
+        "model = {model}: vLLM has no kernel for W4A16 on this GPU: it has capability 7.0, and 7.5 "
+        "is needed. Serve unquantized weights in float16, or use a newer GPU.",
         Pool(gpu="T4", quantization=quantized("awq")),
     ),
     "gptq in groups that only it would have": Case(
@@ -215,8 +215,8 @@ REFUSED: dict[str, Case] = {
             size=14 * GB,
         ),
         "engine_args.max_model_len = 65536: the KV cache of one request of 65536 tokens takes 8.0 "
-        "GiB, and there is 7.3 GiB (20.3 GiB less 13.0 GiB of weights). Set max_model_len to at "
-        "most 59472, or give it more memory.",
+        "GiB, but only 7.3 GiB are left (20.3 GiB less 13.0 GiB of weights). Set max_model_len to "
+        "at most 59472, or give it more memory.",
         Pool(
             {"max_model_len": 16384},
             gpu="L4",
@@ -246,8 +246,8 @@ REFUSED: dict[str, Case] = {
             {"max_model_len": 8192}, env={"VLLM_CPU_KVCACHE_SPACE": "1"}, config={"head_dim": 256}
         ),
         "engine_args.max_model_len = 8192: the KV cache of one request of 8192 tokens takes 2.0 "
-        "GiB, and there is 1.0 GiB (VLLM_CPU_KVCACHE_SPACE). Set max_model_len to at most 4096, or "
-        "give it more memory.",
+        "GiB, but only 1.0 GiB are left (VLLM_CPU_KVCACHE_SPACE). Set max_model_len to at most "
+        "4096, or give it more memory.",
         Pool(
             {"max_model_len": 8192}, env={"VLLM_CPU_KVCACHE_SPACE": "2"}, config={"head_dim": 256}
         ),
@@ -501,8 +501,8 @@ REFUSED |= {
             gpu="A100-80G",
         ),
         "engine_args.max_model_len = 8192: the KV cache of one request of 8192 tokens takes "
-        "0.3 GiB, and there is 0.2 GiB (kv_cache_memory_bytes). Set max_model_len to at most 7168, "
-        "or give it more memory.",
+        "0.3 GiB, but only 0.2 GiB are left (kv_cache_memory_bytes). Set max_model_len to at most "
+        "7168, or give it more memory.",
         Pool(
             {
                 "kv_cache_dtype": "int4_per_token_head",

@@ -15,7 +15,8 @@ from deployments.prompt import MessagesFacts, PromptTokens
 from deployments.wire.inference_paths import COUNT_TOKENS, MESSAGES
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import MODEL, FakeEngine
-from tests.fakes.front import KEY, TENANT, Front, gateway_before
+from tests.fakes.front import KEY, Front, gateway_before
+from tests.fakes.limited_front import limited
 from tests.waiting import until
 
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -31,13 +32,19 @@ async def client(front: Front) -> AsyncIterator[AsyncAnthropic]:
         yield client
 
 
+def text_of(message: Any) -> str:
+    """Of a message that has one block."""
+    (block,) = message.content
+    assert block.type == "text"
+    return str(block.text)
+
+
 async def test_an_answer_comes_whole_or_streamed(client: AsyncAnthropic) -> None:
     whole = await client.messages.create(**ASKED)
     async with client.messages.stream(**ASKED) as stream:
         streamed = await stream.get_final_message()
     for message in (whole, streamed):
-        (block,) = message.content
-        assert block.type == "text" and block.text == TEXT
+        assert text_of(message) == TEXT
         assert (message.role, message.model, message.stop_reason) == (
             "assistant",
             MODEL,
@@ -100,8 +107,7 @@ async def test_an_engine_that_is_lost_costs_the_client_nothing(
     first.dies_after = 2
     async with client.messages.stream(**ASKED) as stream:
         message = await stream.get_final_message()
-    (block,) = message.content
-    assert block.type == "text" and block.text == TEXT
+    assert text_of(message) == TEXT
     # message_start, content_block_start and two tokens
     assert [known.events for known in second.went_on_with] == [4]
 
@@ -113,7 +119,8 @@ async def test_a_stream_that_no_engine_continues_ends_with_an_error(
     with pytest.raises(anthropic.APIStatusError) as raised:
         async with client.messages.stream(**ASKED) as stream:
             await stream.get_final_message()
-    assert raised.value.body["error"]["code"] == "engine_unavailable"  # type: ignore[index,call-overload]
+    body: Any = raised.value.body
+    assert body["error"]["code"] == "engine_unavailable"
 
 
 async def test_a_dead_engine_that_says_so_is_replaced(
@@ -122,8 +129,7 @@ async def test_a_dead_engine_that_says_so_is_replaced(
     first.tells_death_after = 2
     async with client.messages.stream(**ASKED) as stream:
         message = await stream.get_final_message()
-    (block,) = message.content
-    assert block.type == "text" and block.text == TEXT
+    assert text_of(message) == TEXT
     assert second.went_on_with
 
 
@@ -143,8 +149,8 @@ async def test_a_gateway_counts_tokens_itself(redis_url: str, length: int) -> No
     engine.renderer = FACTS
     text = "hello there " * length
     messages: Any = [{"role": "user", "content": text}]
-    limits = {"requests_per_minute": 1, "tokens_per_minute": 1}
-    async with gateway_before(engine, redis_url=redis_url, tenants={TENANT: limits}) as front:
+    limits = {"limits": {"requests_per_minute": 1, "tokens_per_minute": 1}}
+    async with limited(redis_url, engine, limits) as front:
         await until(lambda: front.pool.reader.renderer.prompt_tokens)
         async with front.post(COUNT_TOKENS, messages=messages) as answer:
             counted = await answer.json()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -45,7 +46,7 @@ async def ask(front: Front, path: str = CHAT, **fields: Any) -> bytes:
 def anonymous(answer: bytes, *engines: FakeEngine) -> bytes:
     """Without the times at which its engines began it: one time in it, whosever it is."""
     found = [engine for engine in engines if str(engine.created).encode() in answer]
-    if b'"role": "assistant", "content": []' in answer:  # messages have none
+    if re.search(rb'"type": ?"message', answer):  # messages have none
         return answer
     assert len(found) == 1
     return answer.replace(str(found[0].created).encode(), b"0")

@@ -47,13 +47,19 @@ class Told(Response):
 
     async def _events(self, path: str) -> AsyncIterator[str]:
         is_response = path == "/v1/responses"
-        events = _of_a_response() if is_response else _of_a_chat(path == "/v1/completions")
+        if path == "/v1/messages":
+            events = _of_a_message()
+        else:
+            events = _of_a_response() if is_response else _of_a_chat(path == "/v1/completions")
         for event in events if self._ending != "refused" else list(events)[: 2 * is_response]:
             yield event
         if self._ending == "lost":
             raise RuntimeError("the engine died")
-        error = {"error": TOLD, **({"type": "error", "sequence_number": 4} if is_response else {})}
-        yield f"event: error\n{_data(error)}" if is_response else _data(error)
+        if path in ("/v1/messages", "/v1/responses"):
+            error = {"type": "error", "error": TOLD}
+            yield f"event: error\n{_data(error | ({'sequence_number': 4} if is_response else {}))}"
+        else:
+            yield _data({"error": TOLD})
 
 
 def _data(event: dict[str, Any]) -> str:
@@ -66,6 +72,23 @@ def _of_a_chat(is_completion: bool) -> Iterable[str]:
     choice = {"index": 0, "finish_reason": None, "logprobs": None, **said}
     about = {"id": "1", "object": kind, "created": 1, "model": MODEL}
     yield _data({**about, "choices": [choice]})
+
+
+def _of_a_message() -> Iterable[str]:
+    message: dict[str, Any] = {
+        "id": "1",
+        "type": "message",
+        "role": "assistant",
+        "model": MODEL,
+        "content": [],
+    }
+    message |= {"stop_reason": None, "usage": {"input_tokens": 1, "output_tokens": 0}}
+    for kind, event in (
+        ("message_start", {"message": message}),
+        ("content_block_start", {"index": 0, "content_block": {"type": "text", "text": ""}}),
+        ("content_block_delta", {"index": 0, "delta": {"type": "text_delta", "text": "a"}}),
+    ):
+        yield f"event: {kind}\n{_data({'type': kind, **event})}"
 
 
 def _of_a_response() -> Iterable[str]:
@@ -113,7 +136,7 @@ async def test_clients_from_npm_report_the_error_of_a_stream(
 ) -> None:
     first.answers = Told(ending)
     reported = await errors_in_streams(f"{front.url}/v1", KEY, MODEL)
-    assert len(reported) == 6
+    assert len(reported) == 8
     codes = {name: error and error["code"] for name, error in reported.items()}
     assert codes == dict.fromkeys(reported, ENDINGS[ending])
     if ending == "refused":

@@ -40,7 +40,7 @@ def test_a_folder_that_cannot_be_written_keeps_no_engine_from_starting(
     with caplog.at_level(logging.WARNING, "ray.serve"):
         keep_compiled(environ)
     assert environ == {FOLDER: str(tmp_path / "compiled")}
-    assert f"this engine compiles again:  {FOLDER}={tmp_path}/compiled: " in caplog.text
+    assert f"this engine compiles again: {FOLDER}={tmp_path}/compiled: " in caplog.text
 
 
 @pytest.mark.parametrize("cut", ["", "{((1, 64), 0, 'inductor'): {'graph_handle'", b"\xff\x00"])

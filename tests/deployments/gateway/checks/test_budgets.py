@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,38 +16,11 @@ from deployments.gateway.intake.request_options import RequestOptions
 from observability.request_record import RequestRecord
 from router.budgets import Granted
 from router.policies import PlacementRequest
-from router.redis_client import connect
 from tests.fakes.engine import MODEL, FakeEngine
-from tests.fakes.front import KEY, NO_REDIS, OTHER_KEY, REDIS_NAME, TENANT, Front, gateway_before
-from tests.router.budget_redis import open_up
+from tests.fakes.front import KEY, NO_REDIS, OTHER_KEY, TENANT, Front
+from tests.fakes.limited_front import LENGTH, PATIENCE_S, limited
 from tests.sentences import assert_sentences
 from tests.waiting import until
-
-LENGTH = 1000
-PATIENCE_S = 20.0
-
-
-@asynccontextmanager
-async def limited(
-    redis_url: str,
-    engine: FakeEngine,
-    limits: Mapping[str, Any],
-    others: Sequence[FakeEngine] = (),
-    pool_settings: Mapping[str, Any] | None = None,
-    **more: Any,
-) -> AsyncIterator[Front]:
-    """A gateway whose tenant has these limits."""
-    if redis_url != NO_REDIS:
-        async with connect(redis_url) as redis:
-            await open_up(redis, REDIS_NAME)
-    pool = pool_settings or {"engine_args": {"max_model_len": LENGTH}}
-    tenants = {TENANT: dict(limits)}
-    async with gateway_before(
-        engine, *others, redis_url=redis_url, pool=pool, tenants=tenants, **more
-    ) as front:
-        if redis_url != NO_REDIS:
-            await until(lambda: not front.gateway.parts.budgets.by_share, PATIENCE_S)
-        yield front
 
 
 @asynccontextmanager

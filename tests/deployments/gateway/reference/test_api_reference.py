@@ -214,5 +214,5 @@ def test_every_field_that_the_gateway_looks_up_is_listed() -> None:
 
 
 def test_every_listed_field_is_in_the_code() -> None:
-    named = literals("deployments.gateway", "deployments.prompt")
+    named = literals("deployments.gateway", "deployments.prompt", "deployments.wire")
     assert [name for row in READ for name in row.names if name not in named] == []
