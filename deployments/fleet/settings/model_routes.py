@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -17,7 +17,7 @@ class CanarySettings(Section):
     """A pool that gets more of a model's conversations step by step, or none at once."""
 
     pool: str = Field(description="This pool is the canary. `pools` must not name it.")
-    steps: tuple[Annotated[float, Field(gt=0, le=100)], ...] = Field(
+    steps: Sequence[Annotated[float, Field(gt=0, le=100)]] = Field(
         (1.0, 5.0, 25.0, 50.0, 100.0),
         min_length=1,
         description="The canary gets these percentages of new conversations, one after another. "
@@ -47,9 +47,7 @@ class ModelRoute(Section):
         "pool. Of new conversations each pool gets its share of all weights. A pool of weight 0 "
         "gets none, and its conversations go on in the other pools.",
     )
-    aliases: tuple[ModelName, ...] = Field(
-        (), description="Clients may ask for these names instead."
-    )
+    aliases: Sequence[ModelName] = Field((), description="Clients may ask for these names instead.")
     canary: CanarySettings | None = Field(
         None,
         description="This pool is tried with a growing share of new conversations. A test of each "

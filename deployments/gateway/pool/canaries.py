@@ -251,11 +251,11 @@ class Canaries:
             *_, found = await pipe.execute()
         won = []
         for gateway, value in found.items():
-            text = opened(self._signer, key, value)
-            if gateway == self._gateway or text is None:
+            theirs = opened(self._signer, key, value)
+            if gateway == self._gateway or theirs is None:
                 continue
             try:
-                each = _won(text)
+                each = _won(theirs)
             except (msgspec.MsgspecError, ValueError):
                 continue
             if each.id == canary.plan.id:

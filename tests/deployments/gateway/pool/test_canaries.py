@@ -38,7 +38,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def canary() -> FakeEngine:
-    return FakeEngine("r1", model="small")
+    return FakeEngine("r1", model="candidate")
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ async def test_a_canary_without_a_difference_is_promoted(front: Front) -> None:
             assert (await ask(front, number))[0] == 200
             number += 1
     assert state_of(front).status == "promoted"
-    assert {await ask(front, number + n) for n in range(10)} == {(200, "small")}
+    assert {await ask(front, number + n) for n in range(10)} == {(200, "candidate")}
 
 
 async def test_a_canary_that_is_slow_is_off_within_twenty_of_its_requests(

@@ -3,15 +3,17 @@
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deployments.fleet.applications import settings_of
+from deployments.gateway.intake.keys_file import KeyRights, stored
 from deployments.gateway.pool.conversations import conversation_of
 from deployments.wire.inference_paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from tests.fakes.engine import MODEL, FakeEngine
-from tests.fakes.front import KEY, NO_REDIS, OTHER_KEY, OTHER_TENANT, TENANT, Front, gateway_before
+from tests.fakes.front import NO_REDIS, TENANT, Front, gateway_before
 
 HALF = {"assistant": {"pools": {"main": 1, "small": 1}, "aliases": ["gpt-5"]}}
 
@@ -46,7 +48,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def other() -> FakeEngine:
-    return FakeEngine("r1", model="small")
+    return FakeEngine("r1", model="candidate")
 
 
 @pytest.fixture
@@ -80,14 +82,14 @@ async def test_a_conversation_stays_where_it_is_when_weights_change(front: Front
     assert await model_of(front, messages=turns("hello")) == MODEL
     await sets(front, main=1e-9, small=1)
     assert await model_of(front, messages=turns("hello", "again")) == MODEL
-    assert await model_of(front, messages=turns("another")) == "small"
+    assert await model_of(front, messages=turns("another")) == "candidate"
 
 
 async def test_a_pool_without_weight_loses_its_conversations_at_once(front: Front) -> None:
     await sets(front, main=1, small=1e-9)
     assert await model_of(front, messages=turns("hello")) == MODEL
     await sets(front, main=0, small=1)
-    assert await model_of(front, messages=turns("hello", "again")) == "small"
+    assert await model_of(front, messages=turns("hello", "again")) == "candidate"
 
 
 async def test_without_redis_weights_choose(engine: FakeEngine, other: FakeEngine) -> None:
@@ -102,7 +104,7 @@ async def test_a_decision_is_explained(front: Front) -> None:
     async with front.post(model="gpt-5", messages=turns("hello")) as answer:
         explained = await front.explanation_of(answer.headers)
     assert explained["route"] == {"model": "assistant", "by": "weight"}
-    assert explained["model"] in (MODEL, "small")
+    assert explained["model"] in (MODEL, "candidate")
     async with front.post(model="gpt-5", messages=turns("hello", "again")) as answer:
         explained = await front.explanation_of(answer.headers)
     assert explained["route"]["by"] == "conversation"
@@ -111,7 +113,7 @@ async def test_a_decision_is_explained(front: Front) -> None:
 async def test_every_name_is_listed(front: Front) -> None:
     async with front.get("/v1/models") as answer:
         listed = [card["id"] for card in (await answer.json())["data"]]
-    assert sorted(listed) == sorted([MODEL, "small", "assistant", "gpt-5"])
+    assert sorted(listed) == sorted([MODEL, "candidate", "assistant", "gpt-5"])
     for name in listed:
         async with front.get(f"/v1/models/{name}") as answer:
             assert (await answer.json())["id"] == name
@@ -124,16 +126,23 @@ async def test_an_unknown_name_is_told_with_those_there_are(front: Front) -> Non
     assert "assistant" in error["message"] and "gpt-5" in error["message"]
 
 
-async def test_a_key_may_use_a_route_by_each_of_its_names(engine: FakeEngine) -> None:
+async def test_a_key_may_use_a_route_by_each_of_its_names(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
     models = {"assistant": {"pools": {"main": 1}, "aliases": ["gpt-5"]}}
-    tenants = {TENANT: {"models": ["assistant"]}, OTHER_TENANT: {"models": ["gpt-5"]}}
-    async with gateway_before(engine, models=models, tenants=tenants) as front:
+    keys = {"a" * 32: "assistant", "b" * 32: "gpt-5"}
+    rights = (stored(TENANT, key, KeyRights(frozenset({name}))) for key, name in keys.items())
+    file = tmp_path / "keys"
+    file.write_text("".join(each.line() + "\n" for each in rights))
+    of_route, of_alias = keys
+    async with gateway_before(engine, models=models) as front:
+        front.gateway.parts.keys.take(file)
         for key, name, status in (
-            (KEY, "assistant", 200),
-            (KEY, "gpt-5", 200),
-            (KEY, MODEL, 403),
-            (OTHER_KEY, "gpt-5", 200),
-            (OTHER_KEY, "assistant", 403),
+            (of_route, "assistant", 200),
+            (of_route, "gpt-5", 200),
+            (of_route, MODEL, 403),
+            (of_alias, "gpt-5", 200),
+            (of_alias, "assistant", 403),
         ):
             headers = {"authorization": f"Bearer {key}"}
             async with front.post(model=name, headers=headers) as answer:
