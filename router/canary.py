@@ -2,9 +2,9 @@
 
 A canary and its base get conversations at random, so without a difference their requests have one
 distribution. Each fact of a request is a bet against that: TTFT or TPOT above the base's 90th
-percentile, a failure, an answer that ended for another reason. The wealth of a bettor against a
-true hypothesis exceeds 1/alpha with a probability of at most alpha, however long he plays and
-whenever one looks (Ville's inequality; Shafer 2021, "Testing by betting"). Wealths of gateways
+percentile, a failure, an answer that ended for another reason. A bettor against a true
+hypothesis reaches a wealth of 1/alpha with a probability of at most alpha, however long he plays
+(Ville's inequality; Shafer 2021, "Testing by betting"). Wealths of gateways
 multiply, because their requests are different ones; so each gateway reports logarithms.
 """
 

@@ -81,6 +81,7 @@ HOUSE = (
         (
             *("deployments/gateway/answer", "deployments/gateway/checks"),
             *("deployments/gateway/inquiries", "deployments/gateway/pool"),
+            *("deployments/gateway/models",),
             *("deployments/gateway/attempt", "deployments/gateway/record"),
             *("deployments/gateway/intake", "deployments/process", "deployments/fleet"),
             *("deployments/wire", "observability", "router", "common"),
@@ -99,8 +100,8 @@ HOUSE = (
         "deployments/gateway/checks",
         "checks before a request is scheduled: fields, sizes, budgets",
         (
-            *("deployments/gateway/pool", "deployments/gateway/record"),
-            *("deployments/gateway/intake", "deployments/fleet", "deployments/wire"),
+            *("deployments/gateway/pool", "deployments/gateway/intake"),
+            *("deployments/fleet", "deployments/wire"),
             *("observability", "router", "common"),
         ),
     ),
@@ -108,7 +109,8 @@ HOUSE = (
         "deployments/gateway/inquiries",
         "status of the gateway, its fleet and past requests; profiles of engines",
         (
-            *("deployments/gateway/pool", "deployments/gateway/record"),
+            *("deployments/gateway/pool", "deployments/gateway/models"),
+            *("deployments/gateway/record",),
             *("deployments/gateway/intake", "deployments/wire"),
             *("autoscaling", "observability", "router", "common"),
         ),
@@ -117,9 +119,18 @@ HOUSE = (
         "deployments/gateway/pool",
         "the pools of a fleet: prompts, replicas, and a request's turn",
         (
+            *("deployments/gateway/models",),
             *("deployments/gateway/attempt", "deployments/gateway/record"),
             *("deployments/gateway/intake", "deployments/fleet", "deployments/prompt"),
             *("deployments/wire", "autoscaling", "observability", "router", "common"),
+        ),
+    ),
+    Room(
+        "deployments/gateway/models",
+        "names of models: which pool serves a conversation, and how far a canary is",
+        (
+            *("deployments/fleet", "deployments/prompt", "deployments/wire"),
+            *("observability", "router", "common"),
         ),
     ),
     Room(

@@ -290,8 +290,8 @@ class Fleet(FleetBase):
     )
     models: Mapping[ModelName, ModelRoute] = Field(
         default_factory=dict,
-        description="These names lead to pools, beside the names that the pools serve: aliases, "
-        "splits, and one name over several pools.",
+        description="These names lead to pools, in addition to the names that the pools serve: "
+        "aliases, splits, and one name over several pools.",
     )
     gpu_budget: float | None = Field(
         None,

@@ -29,9 +29,9 @@ from deployments.gateway.intake.bodies import Upload
 from deployments.gateway.intake.errors import ApiError, id_headers
 from deployments.gateway.intake.request import EngineRequest
 from deployments.gateway.intake.request_options import RequestOptions, options_of, timeout_of
+from deployments.gateway.models.model_routes import WeightedPools
 from deployments.gateway.parts import GatewayParts
 from deployments.gateway.pool import scheduling
-from deployments.gateway.pool.model_routes import Route
 from deployments.gateway.pool.pool import GatewayPool
 from deployments.process.serve_log import current_request
 from deployments.wire.inference_paths import COUNT_TOKENS, inference_path
@@ -135,7 +135,7 @@ class Inference:
         record: RequestRecord,
         fields: Mapping[str, Any],
         headers: Mapping[str, str],
-    ) -> tuple[Route, GatewayPool]:
+    ) -> tuple[WeightedPools, GatewayPool]:
         """Where a request for this model goes. Raises ApiError 404."""
         parts = self._parts
         route, budget_ms = self._route_of(model), parts.in_force.fleet.redis.lookup_budget_ms
@@ -148,7 +148,7 @@ class Inference:
         record.model, record.pool = route.name, name
         return route, parts.pools.by_name[name]
 
-    def _route_of(self, model: str) -> Route:
+    def _route_of(self, model: str) -> WeightedPools:
         """Where a name leads now. Raises ApiError 404."""
         route = self._parts.pools.route_of(model)
         canary = self._parts.canaries.by_route.get(route.name)

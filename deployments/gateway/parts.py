@@ -28,8 +28,8 @@ from deployments.gateway.intake.api_keys import ApiKeys, WrongKeys
 from deployments.gateway.intake.bodies import Bodies
 from deployments.gateway.intake.cache_salt import CacheSalts
 from deployments.gateway.intake.in_force import InForce
-from deployments.gateway.pool.canaries import Canaries
-from deployments.gateway.pool.model_routes import Conversations
+from deployments.gateway.models.canaries import Canaries
+from deployments.gateway.models.model_routes import Conversations
 from deployments.gateway.pool.parts import Connections
 from deployments.gateway.pool.pools import Pools
 from deployments.gateway.pool.serve_controller import ServeController

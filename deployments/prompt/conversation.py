@@ -19,7 +19,7 @@ Conversation = list[dict[str, Any]]
 # dropped and some turn the part into an image.
 _PASSED_ON = {"cache_control"}
 # A line that Claude Code adds to system prompts; it changes with every request.
-_BILLING_LINE = "x-anthropic-billing-header"
+BILLING_LINE = "x-anthropic-billing-header"
 
 
 def conversation_of(
@@ -84,7 +84,7 @@ def _joined(parts: Sequence[Mapping[str, Any]]) -> str:
 def _without_billing_line(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     kept = []
     for part in parts:
-        if not part["text"].startswith(_BILLING_LINE):
+        if not part["text"].startswith(BILLING_LINE):
             kept.append(part)
         elif rest := part["text"].partition("\n")[2]:
             kept.append({**part, "text": rest})

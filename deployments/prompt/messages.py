@@ -10,12 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from deployments.prompt.conversation import BILLING_LINE
 from deployments.prompt.facts import MessagesFacts
 from deployments.prompt.unknowable import Unknowable, mapping_of, objects_of, text_of
 
-# Begins a block that clients put into system prompts, and that differs in each request: vLLM leaves
-# it out, so that the prompts have a common beginning.
-_BILLING = "x-anthropic-billing-header"
 _LEFT_OUT = ("redacted_thinking", "tool_reference")
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
@@ -65,7 +63,7 @@ def _system_texts(system: Any) -> list[str]:
 def _inline_system_text(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, str):
-        return "" if content.startswith(_BILLING) else content
+        return "" if content.startswith(BILLING_LINE) else content
     return "".join(_texts_without_billing(objects_of(message, "content")))
 
 
@@ -73,7 +71,7 @@ def _texts_without_billing(blocks: list[dict[str, Any]]) -> list[str]:
     if any(block.get("type") != "text" for block in blocks):
         raise Unknowable("a system prompt that is more than text")
     texts = [text_of(block, "text") for block in blocks]
-    return [text for text in texts if not text.startswith(_BILLING)]
+    return [text for text in texts if not text.startswith(BILLING_LINE)]
 
 
 def _add(message: Mapping[str, Any], role: str, messages: list[Message]) -> None:

@@ -72,7 +72,7 @@ def broken_by_canaries(
             message = f"models.{name}.pools has this pool too"
             yield Broken((*loc, "pool"), canary.pool, message, "Remove it from one of the two")
         elif overflows[canary.pool] in route.pools:
-            message = "the canary overflows to a pool of its model, so nobody would see it full"
+            message = "the canary overflows to a pool of its model, which hides that it is full"
             yield Broken((*loc, "pool"), canary.pool, message, "Remove the overflow of its pool")
         if list(canary.steps) != sorted(set(canary.steps)):
             yield Broken((*loc, "steps"), canary.steps, "steps must rise", "Sort them")

@@ -24,7 +24,6 @@ from deployments.gateway.checks.context_lengths import lengths_of
 from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.request import PoolRequest
 from deployments.gateway.pool.pool import GatewayPool
-from deployments.gateway.record.pool_reporter import Admitted
 from deployments.wire.inference_paths import inference_path
 from deployments.wire.message_parts import parts_in
 from observability.budget_metrics import BudgetMetrics
@@ -32,7 +31,6 @@ from observability.request_record import OVER_BUDGET, Charge, LimitLeft, Request
 from router.budget_ledger import BudgetLedger
 from router.budget_scripts import WINDOW
 from router.budgets import Granted, Left, NotGranted, TenantBudget
-from router.placement import Placement
 from router.redis_client import AsyncRedis
 
 SHARE_HEADER = "x-antefix-budget"
@@ -220,9 +218,8 @@ class TenantBudgets:
         model = _model_of(answer.budget, engine.record)
         self._metrics.refused(engine.tenant, model, answer.kind)
         waited_s = asyncio.get_running_loop().time() - engine.arrived
-        admitted = Admitted(request.options.priority, "refused", error.message, waited_s)
         with contextlib.suppress(Exception):  # an explanation must not change the answer
-            pool.reporter.unplaced(request, Placement(()), admitted)
+            pool.reporter.refused(request, error.message, waited_s)
 
     def _budgets_of(self, tenant: str, model: str) -> list[TenantBudget]:
         assert self._fleet is not None

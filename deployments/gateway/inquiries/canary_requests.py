@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from deployments.gateway.intake.api_keys import KeyHolder
 from deployments.gateway.intake.errors import NO_RETRY, ApiError
 from deployments.gateway.intake.in_force import InForce
-from deployments.gateway.pool.canaries import Canaries, Canary
+from deployments.gateway.models.canaries import Canaries, Canary
 from router.redis_client import REDIS_FAILURES
 
 ACTIONS = {"promote": "promoted", "abort": "aborted"}

@@ -10,8 +10,8 @@ from deployments.fleet.fleet import Fleet
 from deployments.gateway.attempt.transport import Transport
 from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.keys_file import KeyRights
+from deployments.gateway.models.model_routes import WeightedPools, routes_of
 from deployments.gateway.pool.model_cards import ModelCards
-from deployments.gateway.pool.model_routes import Route, routes_of
 from deployments.gateway.pool.parts import Connections, parts_of
 from deployments.gateway.pool.pool import GatewayPool
 from deployments.gateway.pool.serve_controller import AllReplicas, Question
@@ -39,7 +39,7 @@ class Pools:
     ) -> None:
         self.by_name: Mapping[str, GatewayPool] = {}
         self.cards: Mapping[str, ModelCards] = {}
-        self._routes: Mapping[str, Route] = {}
+        self._routes: Mapping[str, WeightedPools] = {}
         self._connections = connections
         self._transport_of = transport_of
         self._replicas = replicas
@@ -70,11 +70,11 @@ class Pools:
             leaving.add_done_callback(self._leaving.discard)
 
     @property
-    def models(self) -> Mapping[str, Route]:
+    def models(self) -> Mapping[str, WeightedPools]:
         """Where each name leads that clients may ask for."""
         return self._routes
 
-    def route_of(self, model: str) -> Route:
+    def route_of(self, model: str) -> WeightedPools:
         """Where the name of a model leads. Raises ApiError 404."""
         if route := self._routes.get(model):
             return route
@@ -83,14 +83,14 @@ class Pools:
         message = f"The model {shown!r} does not exist here. These do: {names}."
         raise ApiError(404, message, code="model_not_found", param="model")
 
-    def check(self, rights: KeyRights, model: str) -> Route:
+    def check(self, rights: KeyRights, model: str) -> WeightedPools:
         """Where the name leads. Raises ApiError: 404 where no pool serves it, 403 where the key may
         use it by none of its names."""
         route = self.route_of(model)
         rights.check_model(route.name if rights.may_use(route.name) else model)
         return route
 
-    def all_of(self, route: Route, first: GatewayPool) -> list[GatewayPool]:
+    def all_of(self, route: WeightedPools, first: GatewayPool) -> list[GatewayPool]:
         """All pools that may have served a request for the model, `first` before the others."""
         found = dict.fromkeys((first, *(self.by_name[name] for name in route.weights)))
         return [*found, *(pool.overflow for pool in found if pool.overflow is not None)]

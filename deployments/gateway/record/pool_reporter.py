@@ -142,6 +142,11 @@ class PoolReporter:
         explanation["prompt_tokens"]["confirmed"] = record.prompt_tokens
         return explanation
 
+    def refused(self, request: PoolRequest, why: str, waited_s: float) -> None:
+        """A request is refused before it is placed."""
+        admitted = Admitted(request.options.priority, "refused", why, waited_s)
+        self.unplaced(request, Placement(()), admitted)
+
     def unplaced(self, request: PoolRequest, placement: Placement, admitted: Admitted) -> None:
         """A request waits or is refused: its record explains why from now on.
 

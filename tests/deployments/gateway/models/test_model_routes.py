@@ -10,7 +10,7 @@ import pytest
 
 from deployments.fleet.applications import settings_of
 from deployments.gateway.intake.keys_file import KeyRights, stored
-from deployments.gateway.pool.conversations import conversation_of
+from deployments.gateway.models.conversations import conversation_of
 from deployments.wire.inference_paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import NO_REDIS, TENANT, Front, gateway_before

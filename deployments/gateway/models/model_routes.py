@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import Any
 
 from deployments.fleet.fleet import Fleet
-from deployments.gateway.pool.conversations import conversation_of
+from deployments.gateway.models.conversations import conversation_of
 from observability.request_record import RequestRecord, RoutedBy
 from router import redis_keys
 from router.model_routes import chosen
@@ -34,7 +34,7 @@ _NONE_NEW = 1e-12
 
 
 @dataclass(frozen=True)
-class Route:
+class WeightedPools:
     """`name`: of the model, however a request called it. `weights`: of its pools, by name; one is
     above 0. `session_header`: names conversations."""
 
@@ -48,7 +48,7 @@ class Route:
         wanted = [pool for pool, weight in self.weights.items() if weight > 0]
         return wanted[0] if len(wanted) == 1 else None
 
-    def with_canary(self, pool: str, share: float) -> Route:
+    def with_canary(self, pool: str, share: float) -> WeightedPools:
         """The same route, of whose new conversations this pool gets a share, from 0 to 1. With all
         of them, conversations of the others still stay where they are."""
         rest = max(1 - share, _NONE_NEW)
@@ -56,7 +56,7 @@ class Route:
         total = sum(self.weights.values())
         return replace(self, weights={**weights, pool: share * total})
 
-    def pool_of(self, conversation: Conversation | None) -> tuple[str, RoutedBy]:
+    def pool_of(self, conversation: KnownConversation | None) -> tuple[str, RoutedBy]:
         """Return the name of a pool, and why it was chosen. None: a request that is alone."""
         if (only := self.only) is not None:
             return only, "only"
@@ -67,22 +67,22 @@ class Route:
         return chosen(self.weights, conversation.name), "weight"
 
 
-def routes_of(fleet: Fleet) -> dict[str, Route]:
+def routes_of(fleet: Fleet) -> dict[str, WeightedPools]:
     """The routes of a fleet by each name that clients may ask for."""
     routes = {
-        name: Route(name, {pool: 1.0}, settings.session_header)
+        name: WeightedPools(name, {pool: 1.0}, settings.session_header)
         for pool, settings in fleet.pools.items()
         for name in settings.model_names
     }
     for name, of in fleet.models.items():
         first = fleet.pools[next(iter(of.pools))]
-        route = Route(name, of.pools, first.session_header)
+        route = WeightedPools(name, of.pools, first.session_header)
         routes |= dict.fromkeys((name, *of.aliases), route)
     return routes
 
 
 @dataclass(frozen=True)
-class Conversation:
+class KnownConversation:
     """`name`: 16 bytes. `pool`: the name of the pool that it is in; None: not known."""
 
     name: bytes
@@ -100,12 +100,12 @@ class Conversations:
 
     async def of(
         self,
-        route: Route,
+        route: WeightedPools,
         record: RequestRecord,
         fields: Mapping[str, Any],
         headers: Mapping[str, str],
         budget_s: float,
-    ) -> Conversation | None:
+    ) -> KnownConversation | None:
         """Return the conversation of a request; None where its pool does not depend on it. Waits
         `budget_s` for Redis at most; never raises."""
         if route.only is not None:
@@ -119,9 +119,9 @@ class Conversations:
                 [found] = await self._redis.mget([self._key(route, name)])  # of another type: none
         except REDIS_FAILURES:
             found = None
-        return Conversation(name, found if isinstance(found, str) else None)
+        return KnownConversation(name, found if isinstance(found, str) else None)
 
-    def keep(self, route: Route, conversation: Conversation | None, pool: str) -> None:
+    def keep(self, route: WeightedPools, conversation: KnownConversation | None, pool: str) -> None:
         """The conversation is in this pool. No request waits for that."""
         if conversation is None:
             return
@@ -135,7 +135,7 @@ class Conversations:
         except REDIS_FAILURES as error:
             logger.debug("the pool of a conversation is not kept: %s", type(error).__name__)
 
-    def _key(self, route: Route, name: bytes) -> str:
+    def _key(self, route: WeightedPools, name: bytes) -> str:
         named = blake2b(
             route.name.encode(), digest_size=16, key=self._secret, salt=name
         ).hexdigest()

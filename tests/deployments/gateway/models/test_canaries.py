@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from deployments.fleet.applications import settings_of
-from deployments.gateway.pool import canaries
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import KEY, OTHER_KEY, Front, gateway_before
 from tests.waiting import until
@@ -24,11 +23,6 @@ MODELS = {
 def asked(number: int) -> dict[str, Any]:
     """A conversation of its own."""
     return {"model": "assistant", "messages": [{"role": "user", "content": f"question {number}"}]}
-
-
-@pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canaries, "PERIOD_S", 0.02)
 
 
 @pytest.fixture

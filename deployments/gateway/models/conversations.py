@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
+from deployments.prompt.conversation import BILLING_LINE
 from deployments.wire.inference_paths import COMPLETIONS, inference_path
 
 # Of a prompt without messages, which grows at its end.
 _PROMPT_CHARS = 256
-# A block that clients of Anthropic's API change with each request.
-_BILLING = "x-anthropic-billing-header"
 _BEFORE_MESSAGES = ("system", "instructions")
 _NAME_BYTES = 16
 
@@ -60,5 +59,5 @@ def _without_billing(system: Any) -> Any:
     return [
         block
         for block, text in zip(system, texts, strict=True)
-        if not (isinstance(text, str) and text.startswith(_BILLING))
+        if not (isinstance(text, str) and text.startswith(BILLING_LINE))
     ]
