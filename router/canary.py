@@ -14,8 +14,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-# Above the base's percentile: a tenth of all, and a slack of as much again for its estimate.
-SLOWER_BY_CHANCE, SLOWER_IF_WORSE = 0.2, 0.6
+# Above the base's percentile are a tenth of all, and with TOLERANCE fewer; the rest is for the
+# percentile's own error.
+SLOWER_BY_CHANCE, SLOWER_IF_WORSE = 0.15, 0.7
+# Times that are longer than the base's percentile by less may come from another load.
+TOLERANCE = 1.25
 PERCENTILE = 90.0
 # A base with fewer requests says nothing of how long they take.
 LEAST_OF_BASE = 50
@@ -81,7 +84,7 @@ def facts_of(request: EndedRequest, base: BaseTimes) -> dict[str, bool]:
         ("tpot", request.tpot_s, base.tpot_s),
     ):
         if time_s is not None and most_s is not None:
-            facts[name] = time_s > most_s
+            facts[name] = time_s > TOLERANCE * most_s
     return facts
 
 

@@ -100,7 +100,7 @@ def test_a_model_against_itself_has_lost_nothing(engine: OfflineEngine) -> None:
 def test_a_ruined_model_is_caught_by_the_gate(judged: Result) -> None:
     assert judged.exit_code == ExitCode.GATE, judged.output
     assert "mean KL is up to" in judged.stderr
-    assert "and 0.05 is allowed" in judged.stderr
+    assert "but at most 0.05 is allowed" in judged.stderr
 
 
 def test_the_report_of_a_ruined_model_stands_beside_it(judged: Result, ruined: Path) -> None:

@@ -49,7 +49,7 @@ logger = logging.getLogger("ray.serve")
 PERIOD_S = 1.0
 WON_S = 86_400
 # Requests of the base whose times are kept.
-KEPT_OF_BASE = 500
+KEPT_OF_BASE = 100
 # Replaces a value unless another gateway has: KEYS[1] = ARGV[2] if it is ARGV[1].
 _REPLACE = """
 local found = redis.call('GET', KEYS[1])

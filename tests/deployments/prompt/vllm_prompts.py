@@ -71,7 +71,11 @@ def messages_of(server: OnlineRenderer) -> AnthropicServingMessages:
     """As vLLM's server makes it, without the engine."""
     made = object.__new__(AnthropicServingMessages)
     made.online_renderer = server
-    made._merge_inline_system = made._should_merge_inline_system(server)
+    try:
+        made._merge_inline_system = made._should_merge_inline_system(server)
+    except TypeError:  # vLLM's server does not start with such a template
+        made._merge_inline_system = True
+    made.model_config = server.model_config
     made._disabled_thinking_effort = None
     return made
 

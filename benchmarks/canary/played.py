@@ -1,0 +1,125 @@
+"""A canary behind several gateways, in virtual time. The judgement is the product's.
+
+Requests arrive at random, and each at a random gateway. Facts of a request are known when it ends.
+Each gateway learns once in PERIOD_S what the others know, at another moment than they do. Times of
+the base and of the canary vary together with the load.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from deployments.fleet.settings.model_routes import CanarySettings, ModelRoute
+from deployments.gateway.models.canaries import PERIOD_S, Canary, canary_of
+from observability.request_record import RequestRecord
+from router.canary import worse_in
+from router.canary_state import CanaryState, first, next_state
+
+# What a gateway has told the others: `Canary.log_wealths`, and its canary's requests.
+Told = tuple[Mapping[str, float], int]
+
+MODEL, BASE, CANARY = "model", "base", "canary"
+OUTPUT_TOKENS = 40
+# Medians in seconds, and the deviations of their logarithms.
+TTFT, TPOT = (0.35, 1.0), (0.02, 0.3)
+FAILED = 0.002
+
+
+@dataclass(frozen=True)
+class Play:
+    """`rate`: requests a second of all gateways. `wave`, `wave_s`: times rise and fall by exp(wave)
+    in this period. `settings`: of the canary."""
+
+    gateways: int
+    rate: float
+    wave: float
+    wave_s: float
+    settings: CanarySettings
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Of a canary: its time per token is multiplied, and a share of its requests fails."""
+
+    tpot: float = 1.0
+    failed: float = FAILED
+
+
+@dataclass(frozen=True)
+class Ended:
+    """`status`: of the canary. `requests`: that it got until all gateways knew; `seconds`: from its
+    first one until then. `why`: as an operator reads it."""
+
+    status: str
+    requests: int
+    seconds: float
+    why: str
+
+
+def play(of: Play, fault: Fault, seed: int, warm_up_s: float, most_requests: int) -> Ended:
+    """Until the canary has ended, or has got `most_requests`."""
+    rng = random.Random(seed)
+    route = ModelRoute(pools={BASE: 1.0}, canary=of.settings)
+    canaries = [canary for _ in range(of.gateways) if (canary := canary_of(MODEL, route))]
+    looks = [(rng.random() * PERIOD_S, number) for number in range(of.gateways)]
+    heapq.heapify(looks)
+    ends: list[tuple[float, int, int, RequestRecord]] = []
+    told: dict[int, Told] = {}
+    state, now, sent, number, began = None, 0.0, 0, 0, math.inf
+    while sent < most_requests:
+        now += rng.expovariate(of.rate)
+        number += 1
+        while ends and ends[0][0] <= now:
+            at, _, gateway, record = heapq.heappop(ends)
+            canaries[gateway].ended(record)
+            if record.pool == CANARY and canaries[gateway].is_worse:
+                looks = [(at if who == gateway else when, who) for when, who in looks]
+                heapq.heapify(looks)
+        if state is None and now >= warm_up_s:
+            state = first(canaries[0].plan, None, now)
+        while looks[0][0] <= now:
+            at, gateway = heapq.heappop(looks)
+            heapq.heappush(looks, (at + PERIOD_S, gateway))
+            if state is not None:
+                of_gateway = canaries[gateway]
+                told[gateway] = dict(of_gateway.log_wealths), of_gateway.requests
+                state = _judged(told.values(), of_gateway, state, at) or state
+                of_gateway.state = state
+        is_ended = state is not None and state.status != "running"
+        if state is not None and is_ended and all(one.state == state for one in canaries):
+            return Ended(state.status, sent, now - began, state.why)
+        gateway = rng.randrange(of.gateways)
+        is_canary = rng.random() < canaries[gateway].share
+        if is_canary:
+            sent, began = sent + 1, min(began, now)
+        record = _served(of, fault if is_canary else Fault(), rng, now)
+        record.pool = CANARY if is_canary else BASE
+        heapq.heappush(ends, (now + record.duration_s, number, gateway, record))
+    return Ended("running", sent, now - began, "")
+
+
+def _judged(
+    told: Collection[Told], canary: Canary, state: CanaryState, now: float
+) -> CanaryState | None:
+    """As `Canaries` does with what it reads of Redis."""
+    worse = worse_in((log_wealths for log_wealths, _ in told), canary.rule)
+    return next_state(state, canary.plan, worse, sum(requests for _, requests in told), now)
+
+
+def _served(of: Play, fault: Fault, rng: random.Random, now: float) -> RequestRecord:
+    load = math.exp(of.wave * math.sin(2 * math.pi * now / of.wave_s))
+    record = RequestRecord("", "", "/v1/chat/completions", now, model=MODEL)
+    if rng.random() < fault.failed:
+        record.outcome = "failed"
+        return record
+    median, deviation = TTFT
+    record.ttft_s = load * median * rng.lognormvariate(0, deviation)
+    median, deviation = TPOT
+    tpot_s = load * fault.tpot * median * rng.lognormvariate(0, deviation)
+    record.outcome, record.output_tokens = "ok", OUTPUT_TOKENS
+    record.duration_s = record.ttft_s + tpot_s * (OUTPUT_TOKENS - 1)
+    return record
