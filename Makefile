@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 BENCHES = bench-overhead bench-index bench-routing bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
-	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup bench-cold-starts \
+	bench-budgets bench-canary bench-prediction bench-fairness bench-isolation bench-startup bench-cold-starts \
 	bench-grammars bench-resume bench-long-prompts bench-client bench-scale bench-peers \
 	bench-summary
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
@@ -217,6 +217,9 @@ bench-weights: ## Quantize the embedded model, measure its quality, and try spec
 
 bench-budgets: ## Measure tenants' budgets while gateways and Redis are killed, twelve minutes
 	@$(BIN)/python -m benchmarks.budgets.run $(ARGS)
+
+bench-canary: ## Play worse and equal canaries and split conversations, two minutes
+	@$(BIN)/python -m benchmarks.canary.run $(ARGS)
 
 bench-isolation: ## Attack a tenant's prompts by timing, with and without the salt between tenants
 	@$(BIN)/python -m benchmarks.isolation.run $(ARGS)

@@ -11,6 +11,7 @@ from benchmarks.kept_results import Result
 from benchmarks.stand import report, revision
 
 GATEWAY = ("deployments/gateway", "deployments/process", "deployments/prompt", "deployments/wire")
+MODELS = "deployments/gateway/models"
 PLACEMENT = ("router", "autoscaling")
 ENGINE = ("deployments/engine", "deployments/wire")
 SERVING = (*GATEWAY, *PLACEMENT, *ENGINE)
@@ -28,6 +29,7 @@ INDEX_POOL, LONE = f"{STAND}/index_pool.py", f"{STAND}/lone_gateway.py"
 PATHS: Mapping[str, tuple[str, ...]] = {
     "backtest": (*PLACEMENT, "simulator", "benchmarks/backtest"),
     "budgets": (*GATEWAY, "router", "benchmarks/budgets"),
+    "canary": (MODELS, "router", "benchmarks/canary"),
     "client": ("loadgen", LAUNCHED, "benchmarks/client"),
     "cold-starts": (*ENGINE, *DRILLED, "benchmarks/cold_starts"),
     "drill-hangs": (*ENGINE, "router", "tests/hang_drill.py"),

@@ -36,6 +36,7 @@ OWN_PAGES = {
     "index": "prefix-index.md",
     "resume": "../resuming.md",
     "budgets": "../budgets.md",
+    "canary": "../models.md",
     "drill-hangs": "../drills.md",
 }
 # Of each benchmark whose page has no figures but those of its last result.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 CanaryStatus = Literal["running", "promoted", "aborted"]
 
@@ -26,13 +27,14 @@ class CanaryPlan:
 
 
 class CanaryState(msgspec.Struct, frozen=True):
-    """`since`: when the step began, in Unix time. `requests`: the canary's, when the step began.
-    `why`: sentences, for one that has ended."""
+    """`begun`, `since`: when it and its step began, in Unix time. `requests`: the canary's, when
+    the step began. `why`: sentences, for one that has ended."""
 
     id: str
     version: int
     status: CanaryStatus
     step: int
+    begun: float
     since: float
     requests: int = 0
     why: str = ""
@@ -45,12 +47,12 @@ class CanaryState(msgspec.Struct, frozen=True):
 
     def ended(self, status: CanaryStatus, why: str, now: float) -> CanaryState:
         """The next state, in which nothing more is decided."""
-        return CanaryState(self.id, self.version + 1, status, self.step, now, self.requests, why)
+        return replace(self, version=self.version + 1, status=status, since=now, why=why)
 
 
 def first(plan: CanaryPlan, before: CanaryState | None, now: float) -> CanaryState:
     """The state of a canary that nothing is known of; `before`: of another one of the route."""
-    return CanaryState(plan.id, before.version + 1 if before else 1, "running", 0, now)
+    return CanaryState(plan.id, before.version + 1 if before else 1, "running", 0, now, now)
 
 
 def next_state(
@@ -61,10 +63,11 @@ def next_state(
     if state.status != "running":
         return None
     if worse_in is not None:
-        return state.ended("aborted", f"Its {worse_in} is worse than the base's.", now)
+        return state.ended("aborted", f"Its {worse_in} is worse than the other pools'.", now)
     is_due = now - state.since >= plan.step_s and requests - state.requests >= plan.requests
     if not is_due:
         return None
     if state.step + 1 < len(plan.steps):
-        return CanaryState(state.id, state.version + 1, "running", state.step + 1, now, requests)
+        version, step = state.version + 1, state.step + 1
+        return replace(state, version=version, step=step, since=now, requests=requests)
     return state.ended("promoted", "All steps passed.", now)

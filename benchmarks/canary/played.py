@@ -10,17 +10,17 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from deployments.fleet.settings.model_routes import CanarySettings, ModelRoute
 from deployments.gateway.models.canaries import PERIOD_S, Canary, canary_of
 from observability.request_record import RequestRecord
-from router.canary import worse_in
+from router.canary import LogWealths, worse_in
 from router.canary_state import CanaryState, first, next_state
 
 # What a gateway has told the others: `Canary.log_wealths`, and its canary's requests.
-Told = tuple[Mapping[str, float], int]
+Told = tuple[LogWealths, int]
 
 MODEL, BASE, CANARY = "model", "base", "canary"
 OUTPUT_TOKENS = 40
@@ -43,16 +43,18 @@ class Play:
 
 @dataclass(frozen=True)
 class Fault:
-    """Of a canary: its time per token is multiplied, and a share of its requests fails."""
+    """Of a canary: its time per token is multiplied, and a share of its requests fails, from
+    `after_s` after its begin on."""
 
     tpot: float = 1.0
     failed: float = FAILED
+    after_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Ended:
-    """`status`: of the canary. `requests`: that it got until all gateways knew; `seconds`: from its
-    first one until then. `why`: as an operator reads it."""
+    """`status`: of the canary. `requests`: that it got with its fault until all gateways knew;
+    `seconds`: from the first of these until then. `why`: as an operator reads it."""
 
     status: str
     requests: int
@@ -75,8 +77,8 @@ def play(of: Play, fault: Fault, seed: int, warm_up_s: float, most_requests: int
         number += 1
         while ends and ends[0][0] <= now:
             at, _, gateway, record = heapq.heappop(ends)
-            canaries[gateway].ended(record)
-            if record.pool == CANARY and canaries[gateway].is_worse:
+            canaries[gateway].ended(record, at)
+            if record.pool == CANARY and canaries[gateway].is_worse(at):
                 looks = [(at if who == gateway else when, who) for when, who in looks]
                 heapq.heapify(looks)
         if state is None and now >= warm_up_s:
@@ -86,27 +88,30 @@ def play(of: Play, fault: Fault, seed: int, warm_up_s: float, most_requests: int
             heapq.heappush(looks, (at + PERIOD_S, gateway))
             if state is not None:
                 of_gateway = canaries[gateway]
-                told[gateway] = dict(of_gateway.log_wealths), of_gateway.requests
+                log_wealths = {name: dict(of) for name, of in of_gateway.log_wealths.items()}
+                told[gateway] = log_wealths, of_gateway.requests
                 state = _judged(told.values(), of_gateway, state, at) or state
                 of_gateway.state = state
         is_ended = state is not None and state.status != "running"
         if state is not None and is_ended and all(one.state == state for one in canaries):
-            return Ended(state.status, sent, now - began, state.why)
+            return Ended(state.status, sent, now - began - fault.after_s, state.why)
         gateway = rng.randrange(of.gateways)
         is_canary = rng.random() < canaries[gateway].share
-        if is_canary:
-            sent, began = sent + 1, min(began, now)
-        record = _served(of, fault if is_canary else Fault(), rng, now)
+        began = min(began, now) if is_canary else began
+        is_faulty = is_canary and now >= began + fault.after_s
+        sent += is_faulty
+        record = _served(of, fault if is_faulty else Fault(), rng, now)
         record.pool = CANARY if is_canary else BASE
         heapq.heappush(ends, (now + record.duration_s, number, gateway, record))
-    return Ended("running", sent, now - began, "")
+    return Ended("running", sent, now - began - fault.after_s, "")
 
 
 def _judged(
     told: Collection[Told], canary: Canary, state: CanaryState, now: float
 ) -> CanaryState | None:
     """As `Canaries` does with what it reads of Redis."""
-    worse = worse_in((log_wealths for log_wealths, _ in told), canary.rule)
+    epoch = canary.epoch(now)
+    worse = worse_in((log_wealths for log_wealths, _ in told), canary.rule, epoch)
     return next_state(state, canary.plan, worse, sum(requests for _, requests in told), now)
 
 

@@ -28,6 +28,7 @@ FAULTS = {
     # No goals: what else an operator would ask.
     "twice_tpot": Fault(tpot=2.0),
     "all_fail": Fault(failed=1.0),
+    "three_times_tpot_late": Fault(tpot=3.0, after_s=500.0),
 }
 EQUALS = "equals"
 IN_TIME_REQUESTS, IN_TIME_S = 20, 10.0

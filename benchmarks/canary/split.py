@@ -43,8 +43,10 @@ async def split(
     first: dict[int, str] = {}
     moved = 0
     async with AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(connect(url)) for _ in range(gateways)]
-        of = [Conversations(redis, f"{FLEET}/{seed}", SECRET) for redis in clients]
+        of = []
+        for _ in range(gateways):
+            await stack.enter_async_context(redis := connect(url))
+            of.append(Conversations(redis, f"{FLEET}/{seed}", SECRET))
 
         async def turn(conversation: int, gateway: int, now: WeightedPools) -> str:
             fields = {"messages": [{"role": "user", "content": f"{seed} {conversation}"}]}

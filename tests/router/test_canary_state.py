@@ -39,7 +39,7 @@ def test_behind_the_last_step_it_is_promoted() -> None:
 
 @given(st.sampled_from(["ttft", "tpot", "errors"]), st.integers(0, 2), st.floats(100, 1e9))
 def test_one_that_is_worse_gets_nothing_more_at_once(what: str, step: int, now: float) -> None:
-    state = CanaryState("a", 7, "running", step, 100.0)
+    state = CanaryState("a", 7, "running", step, 90.0, 100.0)
     ended = next_state(state, PLAN, what, 10**6, now)
     assert ended is not None
     assert (ended.status, ended.share(PLAN), ended.version) == ("aborted", 0.0, 8)

@@ -36,6 +36,9 @@ from router.canary import (
     BaseTimes,
     CanaryRule,
     EndedRequest,
+    LogWealths,
+    add,
+    epoch_of,
     facts_of,
     worse_in,
 )
@@ -48,8 +51,8 @@ logger = logging.getLogger("ray.serve")
 
 PERIOD_S = 1.0
 WON_S = 86_400
-# Requests of the base whose times are kept.
-KEPT_OF_BASE = 100
+# Requests of the base whose times are kept, and for how long: before, the load was another.
+KEPT_OF_BASE, BASE_S = 100, 300.0
 # Replaces a value unless another gateway has: KEYS[1] = ARGV[2] if it is ARGV[1].
 _REPLACE = """
 local found = redis.call('GET', KEYS[1])
@@ -59,11 +62,15 @@ return 1
 """
 
 
+# Of requests of the base: when each ended, in Unix time, and its seconds.
+TimesOfBase = deque[tuple[float, float]]
+
+
 class Won(msgspec.Struct, frozen=True):
-    """Of one gateway: logarithms of what its bets have won, by fact, and the canary's requests."""
+    """Of one gateway, and of the canary's requests that it served."""
 
     id: str
-    log_wealths: dict[str, float]
+    log_wealths: LogWealths
     requests: int
 
 
@@ -82,42 +89,43 @@ class Canary:
     state: CanaryState | None = None
     raw: str = ""
     requests: int = 0
-    log_wealths: dict[str, float] = field(default_factory=dict)
-    base_ttft_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_OF_BASE))
-    base_tpot_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_OF_BASE))
+    log_wealths: LogWealths = field(default_factory=dict)
+    base_ttft_s: TimesOfBase = field(default_factory=lambda: deque(maxlen=KEPT_OF_BASE))
+    base_tpot_s: TimesOfBase = field(default_factory=lambda: deque(maxlen=KEPT_OF_BASE))
 
     @property
     def share(self) -> float:
         """The canary's, of new conversations."""
         return self.state.share(self.plan) if self.state is not None else 0.0
 
-    def ended(self, record: RequestRecord) -> None:
-        """Take in a request of the route."""
+    def ended(self, record: RequestRecord, now: float) -> None:
+        """Take in a request of the route. `now` is Unix time."""
         if record.outcome == "cancelled" or record.outcome == "invalid":
             return
         if record.pool != self.pool:
             if record.ttft_s is not None:
-                self.base_ttft_s.append(record.ttft_s)
+                self.base_ttft_s.append((now, record.ttft_s))
             if record.tpot_s is not None:
-                self.base_tpot_s.append(record.tpot_s)
+                self.base_tpot_s.append((now, record.tpot_s))
             return
         self.requests += 1
-        base = BaseTimes(_most_of(self.base_ttft_s), _most_of(self.base_tpot_s))
+        base = BaseTimes(_most_of(self.base_ttft_s, now), _most_of(self.base_tpot_s, now))
         failed = record.outcome in ("failed", "deadline")
         request = EndedRequest(record.ttft_s, record.tpot_s, failed)
-        bets = self.rule.bets()
-        for name, is_true in facts_of(request, base).items():
-            before = self.log_wealths.get(name, 0.0)
-            self.log_wealths[name] = before + bets[name].log_growth(is_true)
+        add(self.log_wealths, facts_of(request, base), self.rule, self.epoch(now))
 
-    @property
-    def is_worse(self) -> bool:
+    def epoch(self, now: float) -> int:
+        """The number of the epoch of its test."""
+        return 0 if self.state is None else epoch_of(self.state.begun, now)
+
+    def is_worse(self, now: float) -> bool:
         """By the requests of this gateway alone."""
-        return worse_in([self.log_wealths], self.rule) is not None
+        return worse_in([self.log_wealths], self.rule, self.epoch(now)) is not None
 
 
-def _most_of(times_s: deque[float]) -> float | None:
-    return percentile(times_s, PERCENTILE) if len(times_s) >= LEAST_OF_BASE else None
+def _most_of(times: TimesOfBase, now: float) -> float | None:
+    recent = [seconds for at, seconds in times if at > now - BASE_S]
+    return percentile(recent, PERCENTILE) if len(recent) >= LEAST_OF_BASE else None
 
 
 def canary_of(name: str, route: ModelRoute) -> Canary | None:
@@ -160,8 +168,8 @@ class Canaries:
     def ended(self, record: RequestRecord) -> None:
         """A request has ended, of whatever model."""
         if (canary := self.by_route.get(record.model)) is not None:
-            canary.ended(record)
-            if canary.share and canary.is_worse:
+            canary.ended(record, _now())
+            if canary.share and canary.is_worse(_now()):
                 self._looks.set()
 
     async def run(self) -> None:
@@ -201,7 +209,7 @@ class Canaries:
         found = next_state(
             canary.state,
             canary.plan,
-            worse_in((each.log_wealths for each in won), canary.rule),
+            worse_in((each.log_wealths for each in won), canary.rule, canary.epoch(_now())),
             sum(each.requests for each in won),
             _now(),
         )
