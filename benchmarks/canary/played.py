@@ -30,7 +30,7 @@ FAILED = 0.002
 
 
 @dataclass(frozen=True)
-class Play:
+class CanaryTraffic:
     """`rate`: requests a second of all gateways. `wave`, `wave_s`: times rise and fall by exp(wave)
     in this period. `settings`: of the canary."""
 
@@ -42,7 +42,7 @@ class Play:
 
 
 @dataclass(frozen=True)
-class Fault:
+class CanaryFault:
     """Of a canary: its time per token is multiplied, and a share of its requests fails, from
     `after_s` after its begin on."""
 
@@ -62,7 +62,9 @@ class Ended:
     why: str
 
 
-def play(of: Play, fault: Fault, seed: int, warm_up_s: float, most_requests: int) -> Ended:
+def play(
+    of: CanaryTraffic, fault: CanaryFault, seed: int, warm_up_s: float, most_requests: int
+) -> Ended:
     """Until the canary has ended, or has got `most_requests`."""
     rng = random.Random(seed)
     route = ModelRoute(pools={BASE: 1.0}, canary=of.settings)
@@ -100,7 +102,7 @@ def play(of: Play, fault: Fault, seed: int, warm_up_s: float, most_requests: int
         began = min(began, now) if is_canary else began
         is_faulty = is_canary and now >= began + fault.after_s
         sent += is_faulty
-        record = _served(of, fault if is_faulty else Fault(), rng, now)
+        record = _served(of, fault if is_faulty else CanaryFault(), rng, now)
         record.pool = CANARY if is_canary else BASE
         heapq.heappush(ends, (now + record.duration_s, number, gateway, record))
     return Ended("running", sent, now - began - fault.after_s, "")
@@ -115,7 +117,7 @@ def _judged(
     return next_state(state, canary.plan, worse, sum(requests for _, requests in told), now)
 
 
-def _served(of: Play, fault: Fault, rng: random.Random, now: float) -> RequestRecord:
+def _served(of: CanaryTraffic, fault: CanaryFault, rng: random.Random, now: float) -> RequestRecord:
     load = math.exp(of.wave * math.sin(2 * math.pi * now / of.wave_s))
     record = RequestRecord("", "", "/v1/chat/completions", now, model=MODEL)
     if rng.random() < fault.failed:

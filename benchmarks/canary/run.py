@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.canary.played import FAILED, Ended, Fault, Play, play
+from benchmarks.canary.played import FAILED, CanaryFault, CanaryTraffic, Ended, play
 from benchmarks.canary.split import Split, split
 from benchmarks.stand import own_redis, report, rules
 from benchmarks.stand.options import parser_of
@@ -23,12 +23,12 @@ from deployments.fleet.settings.model_routes import CanarySettings
 RULE = rules.of("canary")
 SETTINGS = RULE.settings
 FAULTS = {
-    "three_times_tpot": Fault(tpot=3.0),
-    "five_percent_errors": Fault(failed=0.05),
+    "three_times_tpot": CanaryFault(tpot=3.0),
+    "five_percent_errors": CanaryFault(failed=0.05),
     # No goals: what else an operator would ask.
-    "twice_tpot": Fault(tpot=2.0),
-    "all_fail": Fault(failed=1.0),
-    "three_times_tpot_late": Fault(tpot=3.0, after_s=500.0),
+    "twice_tpot": CanaryFault(tpot=2.0),
+    "all_fail": CanaryFault(failed=1.0),
+    "three_times_tpot_late": CanaryFault(tpot=3.0, after_s=500.0),
 }
 EQUALS = "equals"
 IN_TIME_REQUESTS, IN_TIME_S = 20, 10.0
@@ -48,14 +48,14 @@ class Run:
             canary = CanarySettings(pool="canary", step_s=SETTINGS["step_s_of_equals"])
         else:
             canary = CanarySettings(pool="canary", steps=[SETTINGS["step_of_faults"]])
-        of = Play(
+        of = CanaryTraffic(
             SETTINGS["gateways"],
             SETTINGS["requests_per_second"],
             SETTINGS["wave"],
             SETTINGS["wave_s"],
             canary,
         )
-        fault = FAULTS.get(self.kind, Fault())
+        fault = FAULTS.get(self.kind, CanaryFault())
         # Faults begin at any time of the wave.
         warm_up_s = SETTINGS["warm_up_s"] + 37.0 * self.number
         return play(of, fault, 1000 * self.seed + self.number, warm_up_s, MOST_REQUESTS)

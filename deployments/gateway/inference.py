@@ -122,7 +122,7 @@ class Inference:
             return await self._scheduled(request, engine_request, fields, options, pool, limits)
         parts, hold_s = self._parts, limits.resume_within_s
         await parts.budgets.count_resume(record)
-        pools = parts.pools.all_of(route, pool)
+        pools = parts.pools.all_of(route, pool, options.overflow != "never")
         rest = parts.rejoining.attempt(
             request.headers, engine_request, fields, options, pools, hold_s
         )

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.canary.played import Ended, Fault, Play, play
+from benchmarks.canary.played import CanaryFault, CanaryTraffic, Ended, play
 from benchmarks.canary.run import EQUALS, FAULTS, figures_of, goals_of
 from benchmarks.canary.split import Split, split
 from deployments.fleet.settings.model_routes import CanarySettings
 
 CANARY = CanarySettings(pool="canary", steps=[20, 100], step_s=20.0, requests=20)
-PLAY = Play(gateways=4, rate=40.0, wave=0.5, wave_s=600.0, settings=CANARY)
+PLAY = CanaryTraffic(gateways=4, rate=40.0, wave=0.5, wave_s=600.0, settings=CANARY)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_slow_canary_is_aborted_by_its_time_per_token(seed: int) -> None:
-    ended = play(PLAY, Fault(tpot=4.0), seed, warm_up_s=60.0, most_requests=500)
+    ended = play(PLAY, CanaryFault(tpot=4.0), seed, warm_up_s=60.0, most_requests=500)
     assert ended.status == "aborted"
     assert "time per output token" in ended.why
     # so many were sent before the first of them had ended
@@ -24,7 +24,7 @@ def test_a_slow_canary_is_aborted_by_its_time_per_token(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_an_equal_canary_is_promoted_while_times_rise(seed: int) -> None:
-    ended = play(PLAY, Fault(), seed, warm_up_s=60.0, most_requests=50_000)
+    ended = play(PLAY, CanaryFault(), seed, warm_up_s=60.0, most_requests=50_000)
     assert (ended.status, ended.why) == ("promoted", "All steps passed.")
     assert ended.seconds > 40.0
 

@@ -108,7 +108,9 @@ def sampled(gateway: Gateway) -> Sample:
 
 
 def grown(samples: list[tuple[float, Sample]]) -> set[Figure]:
-    return {one.figure for one in growing(watched(samples[3:], CYCLE_S))}
+    """But for the names of each tenant's outcomes: a few, of which the rarest come late."""
+    found = {one.figure for one in growing(watched(samples[3:], CYCLE_S))}
+    return found - {Figure(HELD, "MinuteCounts.current")}
 
 
 async def test_the_whole_of_it_ends_with_figures_and_goals(

@@ -123,6 +123,20 @@ EVERY_KEY: dict[str, Any] = {
     "redis": {"url": "redis://:${PASSWORD}@redis:6379/0", "lookup_budget_ms": 2},
     "metrics": {"host": "0.0.0.0", "port": 9465},
     "gpu_budget": 16,
+    "models": {
+        "assistant": {
+            "pools": {"large": 1},
+            "aliases": ["gpt-4o-mini"],
+            "canary": {
+                "pool": "small",
+                "steps": [5, 100.0],
+                "step_s": 60.5,
+                "requests": 10,
+                "alpha": 0.05,
+                "error_rate": 0.02,
+            },
+        }
+    },
     "pools": {
         "large": {
             "model": "org/large",
@@ -252,7 +266,7 @@ def _is_fleet(data: Any) -> bool:
 
 def test_the_fleet_with_every_key_has_every_key() -> None:
     assert _is_fleet(EVERY_KEY)
-    names = dict.fromkeys(("large", "small", "crawler"), "*")
+    names = dict.fromkeys(("large", "small", "crawler", "assistant"), "*")
     there = {tuple(names.get(name, name) for name in place) for place in places(EVERY_KEY)}
     assert set(_places_in(SCHEMA["properties"]["fleet"])) - there == set()
 

@@ -50,7 +50,8 @@ for (const [name, once] of Object.entries(reads)) {
     reported[name] = null;
   } catch (error) {
     const { code, status, statusCode, message, data } = error;
-    const body = error.error ?? data ?? parsed(error.responseBody);
+    // A provider's `data` has only the fields that it knows.
+    const body = error.error ?? parsed(error.responseBody) ?? data;
     const found = code ?? (body?.error ?? body)?.code;
     reported[name] = { code: found, status: status ?? statusCode, message };
   }

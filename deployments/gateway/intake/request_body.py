@@ -109,7 +109,7 @@ def extended(body: bytes, more: Mapping[str, str]) -> bytes:
         return body
     # a slice would be one more copy of what may be megabytes
     own = memoryview(body)[: body.rindex(b"}")]
-    return b"".join((own, b",", json.dumps(more).encode()[1:]))
+    return b"".join((own, b",", json.dumps(more, separators=(",", ":")).encode()[1:]))
 
 
 def _too_large(max_body_bytes: int) -> NoReturn:

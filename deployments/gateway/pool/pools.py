@@ -90,10 +90,14 @@ class Pools:
         rights.check_model(route.name if rights.may_use(route.name) else model)
         return route
 
-    def all_of(self, route: WeightedPools, first: GatewayPool) -> list[GatewayPool]:
+    def all_of(
+        self, route: WeightedPools, first: GatewayPool, may_overflow: bool
+    ) -> list[GatewayPool]:
         """All pools that may have served a request for the model, `first` before the others."""
-        found = dict.fromkeys((first, *(self.by_name[name] for name in route.weights)))
-        return [*found, *(pool.overflow for pool in found if pool.overflow is not None)]
+        found = list(dict.fromkeys((first, *(self.by_name[name] for name in route.weights))))
+        if may_overflow:
+            found += [pool.overflow for pool in found if pool.overflow is not None]
+        return found
 
     def refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:
         """Bring the gauges up to date; `states` is as in `serve_controller.Status`."""

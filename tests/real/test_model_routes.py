@@ -1,0 +1,90 @@
+"""Names that lead to pools, changed while clients ask: splits, aliases and a canary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from openai import OpenAI
+
+from tests.real.conftest import RunningFleet
+from tests.waiting import until
+
+pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
+
+Updates = Callable[[dict[str, Any]], None]
+ALIAS = "gpt-4o-mini"
+
+
+@pytest.fixture
+def updates(fleet: RunningFleet, tmp_path: Path) -> Iterator[Updates]:
+    """Gives the running fleet these models; at the end it has none again."""
+
+    def update(models: dict[str, Any]) -> None:
+        file = tmp_path / "fleet.yaml"
+        file.write_text(fleet.file.read_text() + yaml.safe_dump({"models": models}))
+        done = fleet.antefix("update", str(file))
+        assert done.returncode == 0, done.stderr
+
+    yield update
+    done = fleet.antefix("update", str(fleet.file))
+    assert done.returncode == 0, done.stderr
+
+
+def asked(openai: OpenAI, model: str, *said: str) -> str:
+    """Which model answers."""
+    messages: Any = []
+    for text in said:
+        messages += [{"role": "user", "content": text}, {"role": "assistant", "content": "ok"}]
+    answer = openai.chat.completions.create(model=model, messages=messages[:-1], max_tokens=2)
+    return answer.model
+
+
+def canary_of(fleet: RunningFleet) -> dict[str, Any]:
+    done = fleet.antefix("canary", "status", "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)["assistant"]
+    return found
+
+
+async def test_a_name_is_split_over_pools_and_a_conversation_stays(
+    fleet: RunningFleet, openai: OpenAI, updates: Updates
+) -> None:
+    updates({"assistant": {"pools": {"engine": 1, "other": 1}, "aliases": [ALIAS]}})
+    names = {"assistant", ALIAS, fleet.model, fleet.other_model}
+    await until(lambda: {model.id for model in openai.models.list()} == names, 30)
+    first = {n: asked(openai, "assistant", f"question {n}") for n in range(12)}
+    assert set(first.values()) == {fleet.model, fleet.other_model}
+    updates({"assistant": {"pools": {"engine": 1, "other": 1e-9}, "aliases": [ALIAS]}})
+    assert {asked(openai, ALIAS, f"another {n}") for n in range(8)} == {fleet.model}
+    for n, model in first.items():
+        assert asked(openai, ALIAS, f"question {n}", "and then?") == model
+
+
+async def test_a_canary_goes_up_and_is_aborted_while_clients_ask(
+    fleet: RunningFleet, openai: OpenAI, updates: Updates
+) -> None:
+    canary = {"pool": "other", "steps": [30, 100], "step_s": 1.0, "requests": 3}
+    updates({"assistant": {"pools": {"engine": 1}, "canary": canary}})
+    number = 0
+
+    def is_done(status: str) -> bool:
+        nonlocal number
+        for _ in range(10):
+            assert asked(openai, "assistant", f"canary {number}")
+            number += 1
+        return bool(canary_of(fleet)["state"]["status"] == status)
+
+    await until(lambda: is_done("promoted"), 120)
+    assert {asked(openai, "assistant", f"promoted {n}") for n in range(6)} == {fleet.other_model}
+    # another one
+    updates({"assistant": {"pools": {"engine": 1}, "canary": {**canary, "steps": [50]}}})
+    assert fleet.antefix("canary", "abort", "assistant").returncode == 0
+    assert canary_of(fleet)["share"] == 0
+    await until(
+        lambda: {asked(openai, "assistant", f"aborted {n}") for n in range(6)} == {fleet.model}, 10
+    )
