@@ -22,11 +22,14 @@ ALIAS = "gpt-4o-mini"
 
 @pytest.fixture
 def updates(fleet: RunningFleet, tmp_path: Path) -> Iterator[Updates]:
-    """Gives the running fleet these models; at the end it has none again."""
+    """Gives the running fleet these models; at the end it has none again. Canaries are for
+    operators."""
 
     def update(models: dict[str, Any]) -> None:
         file = tmp_path / "fleet.yaml"
-        file.write_text(fleet.file.read_text() + yaml.safe_dump({"models": models}))
+        settings = yaml.safe_load(fleet.file.read_text())
+        settings["gateway"]["tenants"] = {"default": {"operator": True}}
+        file.write_text(yaml.safe_dump({**settings, "models": models}))
         done = fleet.antefix("update", str(file))
         assert done.returncode == 0, done.stderr
 
