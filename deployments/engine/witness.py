@@ -60,6 +60,8 @@ class Witness:
         self._file = HeartbeatFile(self.path)
         self._beats = self._probes = self._open_probe = 0
         self._started_at = 0.0
+        # a replica that stops before its first beat is judged by this as well
+        self._say()
         self._process = self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:

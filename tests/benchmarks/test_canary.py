@@ -18,7 +18,7 @@ def test_a_slow_canary_is_aborted_by_its_time_per_token(seed: int) -> None:
     ended = play(PLAY, CanaryFault(tpot=4.0), seed, warm_up_s=60.0, most_requests=500)
     assert ended.status == "aborted"
     assert "time per output token" in ended.why
-    # so many were sent before the first of them had ended
+    # more are sent before the first has ended
     assert 3 < ended.requests < 80
 
 

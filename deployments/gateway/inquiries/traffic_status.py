@@ -12,7 +12,7 @@ from deployments.gateway.intake.errors import ApiError
 from observability.budget_metrics import BudgetMetrics
 from observability.traffic import POOL_MINUTES, ServedTraffic
 
-# The busiest; the page is no list of a thousand tenants.
+# The busiest ones, since a page cannot list a thousand tenants.
 TENANTS_SHOWN = 50
 _OUTCOMES = ("ok", "invalid", "rejected", "deadline", "failed", "cancelled")
 

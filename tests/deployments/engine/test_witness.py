@@ -13,7 +13,8 @@ import pytest
 
 from deployments.engine import processes
 from deployments.engine.hang import STOPPED
-from deployments.engine.witness import ORPHAN_S
+from deployments.engine.vllm.heartbeat import HeartbeatFile
+from deployments.engine.witness import ORPHAN_S, Witness
 from deployments.fleet.settings.hung_engine import HungEngine
 from tests.waiting import until
 
@@ -96,6 +97,19 @@ async def test_a_stopped_replica_is_ended_with_its_engine(tmp_path: Path) -> Non
         one.replica.send_signal(signal.SIGSTOP)
         assert await one.replica.wait() == -signal.SIGKILL
         await until(lambda: one.core_is_gone)
+
+
+def test_the_file_says_before_the_first_beat_whether_a_hung_engine_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that stops this early must not leave its engine hung for ever."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    witness = Witness(ends_hung=True)
+    try:
+        assert HeartbeatFile(witness.path).replica.ends_hung
+    finally:
+        witness.stop()
 
 
 async def test_an_engine_whose_replica_was_killed_is_ended_too(tmp_path: Path) -> None:
