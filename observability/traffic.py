@@ -12,11 +12,16 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import get_args
+
+from observability.request_record import Outcome
 
 MINUTE_S = 60
 POOL_MINUTES = 1440
 TENANT_MINUTES = 60
 SERIES_OF_TENANTS = 1000
+# Of counts. All are there from the beginning, so that the rare ones do not look like a leak.
+NAMES = (*get_args(Outcome), "good", "bad", "prompt_tokens", "cached_tokens", "output_tokens")
 # A history has the shortest of these steps that needs no more points than this.
 STEPS_S = (60, 300, 900)
 MOST_POINTS = 96
@@ -44,7 +49,7 @@ class MinuteCounts:
     def __init__(self, minutes: int) -> None:
         self._minutes = minutes
         self._minute = 0
-        self._current: Counter[str] = Counter()
+        self._current: Counter[str] = Counter(dict.fromkeys(NAMES, 0))
         self._closed: deque[tuple[int, dict[str, int]]] = deque()
         self._window: Counter[str] = Counter()
         self._total: Counter[str] = Counter()
@@ -87,7 +92,6 @@ class MinuteCounts:
             self._closed.append((self._minute, closed))
             self._window.update(closed)
             self._total.update(closed)
-            # A name that comes back every minute must not look like growth.
             self._current = Counter(dict.fromkeys(self._current, 0))
         self._minute = minute
         while self._closed and self._closed[0][0] <= minute - self._minutes:

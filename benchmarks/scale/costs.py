@@ -1,7 +1,8 @@
 """How the cost of a decision and of an event grows, each over a factor of 100.
 
-    decision   a gateway's time from a prompt's tokens to a replica: segment keys, lookup, ranking;
-               with several gateways, applying what the others announced between two of its own
+    decision   a gateway's time from a prompt's tokens to a replica: segment keys, lookup, ranking.
+               With several gateways it includes the placements that the others have announced
+               since the last decision
     event      a publisher's time to write an engine's events to Redis: a whole prompt stored
 
 Everything else stays as it is in `BASE`. What an axis has no part in is not measured: no gateway

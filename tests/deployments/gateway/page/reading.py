@@ -62,9 +62,7 @@ async def reading(
 
 
 async def served(front: Front, request_id: str, /, **changed: Any) -> dict[str, Any]:
-    """A request that was served and can be explained; `changed` parts of that are then kept too,
-    as a decision of its own.
-    """
+    """Serve a request, and return its explanation. `changed` parts are kept as another decision."""
     async with front.post(headers={"x-request-id": request_id}) as answer:
         assert answer.status == 200
     told = await front.explanation_of(answer.headers)
