@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 BENCHES = bench-overhead bench-index bench-routing bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
-	bench-budgets bench-canary bench-prediction bench-fairness bench-isolation bench-startup bench-cold-starts \
+	bench-budgets bench-canary bench-planned bench-prediction bench-fairness bench-isolation bench-startup bench-cold-starts \
 	bench-grammars bench-resume bench-long-prompts bench-client bench-scale bench-peers \
 	bench-summary
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
@@ -214,6 +214,9 @@ bench-observability: ## Measure the cost of metrics and explanations in a gatewa
 
 bench-weights: ## Quantize the embedded model, measure its quality, and try speculation (ARGS=)
 	@$(BIN)/python -m benchmarks.weights.run $(ARGS)
+
+bench-planned: ## Compare the plan with this machine's GPU, five minutes (ARGS="--model MODEL")
+	@$(BIN)/python -m benchmarks.planned.run $(ARGS)
 
 bench-budgets: ## Measure tenants' budgets while gateways and Redis are killed, twelve minutes
 	@$(BIN)/python -m benchmarks.budgets.run $(ARGS)

@@ -43,6 +43,7 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "overhead": (*GATEWAY, *PLACEMENT, "observability", *PLAYED, "benchmarks/overhead"),
     "overload": (*SERVING, *OFFERED, "benchmarks/overload"),
     "peers": (*SERVING, LONE, LAUNCHED, "benchmarks/peers"),
+    "planned": ("weights", "deployments/offline", "benchmarks/planned"),
     "prediction": (*SERVING, *ROUTED, "benchmarks/prediction"),
     "resume": (*SERVING, *DRILLED, "benchmarks/resume"),
     "routing": (*SERVING, *ROUTED, "benchmarks/routing"),

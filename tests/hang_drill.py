@@ -46,6 +46,8 @@ ENGINE_ARGS = {
     "max_num_batched_tokens": 4096,
     "enforce_eager": True,
 }
+# Of --engine-args.
+OTHER_ARGS: dict[str, Any] = {}
 PROMPT_TOKENS = 4000
 DRILLS = [
     *(("core", when) for when in ("idle", "prefill", "decode", "step", "mute")),
@@ -119,7 +121,7 @@ def _lives(process: psutil.Process) -> bool:
 async def watched_engine(
     folder: Path, env: Mapping[str, str] = {}, **engine_args: Any
 ) -> AsyncIterator[WatchedEngine]:
-    asked = {"model": str(folder), "engine_args": ENGINE_ARGS | engine_args}
+    asked = {"model": str(folder), "engine_args": ENGINE_ARGS | engine_args | OTHER_ARGS}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.watched_engine", json.dumps(asked)),
         stdin=asyncio.subprocess.PIPE,
@@ -284,7 +286,9 @@ async def main() -> None:
     parser.add_argument("--moments", type=int, default=0, help="so many, by chance, not rounds")
     parser.add_argument("--only", nargs=2, action="append", metavar=("PROCESS", "WHEN"))
     parser.add_argument("--starved-minutes", type=float, default=0.0)
+    parser.add_argument("--engine-args", type=json.loads, default={}, metavar="JSON")
     asked = parser.parse_args()
+    OTHER_ARGS.update(asked.engine_args)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         first_layers(embedded_model(lambda fraction, what: None), 4, folder / "whole")

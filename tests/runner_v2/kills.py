@@ -1,11 +1,13 @@
 """Engines under vLLM's model runner V2 are cut off in the middle of answers.
 
     python -m tests.runner_v2.kills --answers 500 [--noise 0.5] [--seed 1]
+    python -m tests.runner_v2.kills --native --engine-args '{"dtype": "bfloat16"}'
 
 Two replicas of a tiny model are behind a gateway. Each wave cuts all connections to one of them at
 a random event of an answer, as the loss of its machine does; the other one continues. With --noise
 logits depend on how many sequences are in a batch, as a GPU's last bits do, and the pool's `resume`
-is `continued`; without, it is `exact`. What an answer has to be, it was before, alone.
+is `continued`; without, it is `exact`. With --native, vLLM runs as it is installed, on a GPU where
+there is one, and the engine decides between the two. An answer has to be what it was before, alone.
 Ends with one line of JSON: what was hit, and what was wrong, by kind.
 """
 
@@ -154,14 +156,16 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, noise: float) -> AsyncIterator[Rig]:
+async def running(
+    folder: Path, noise: float, native: bool, engine_args: Mapping[str, Any]
+) -> AsyncIterator[Rig]:
     tiny_models.make(folder)
     metrics_port, port = free_ports(2)
     pool = {
         "model": str(folder / "target"),
         "served_model_name": MODEL,
-        "engine_args": ENGINE_ARGS,
-        "resume": "continued" if noise else "exact",
+        "engine_args": {**ENGINE_ARGS, **engine_args},
+        "resume": None if native else "continued" if noise else "exact",
     }
     fleet = Fleet.model_validate(
         {
@@ -174,7 +178,7 @@ async def running(folder: Path, noise: float) -> AsyncIterator[Rig]:
     )
     (shim := folder / "shim").mkdir()
     variables = {
-        **environment(V2_ASYNC, shim),
+        **(os.environ if native else environment(V2_ASYNC, shim)),
         NOISE: str(noise),
         "ANTEFIX_METRICS_FOLDER": str(folder / "metrics"),
     }
@@ -258,16 +262,16 @@ def figures(found: Sequence[Judged]) -> dict[str, Any]:
     }
 
 
-async def played(folder: Path, wanted: int, noise: float, seed: int) -> dict[str, Any]:
+async def played(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     """Waves until so many answers were hit."""
     found: list[Judged] = []
-    async with running(folder, noise) as rig:
-        waves = Waves(rig, seed)
+    async with running(folder, asked.noise, asked.native, asked.engine_args) as rig:
+        waves = Waves(rig, asked.seed)
         await waves.prepare()
-        while sum(one.hit for one in found) < wanted:
+        while sum(one.hit for one in found) < asked.answers:
             found += await waves.play()
             print(json.dumps(figures(found)), file=sys.stderr, flush=True)
-    return {"noise": noise, "seed": seed, **figures(found)}
+    return {"noise": asked.noise, "seed": asked.seed, "native": asked.native, **figures(found)}
 
 
 def _options() -> argparse.Namespace:
@@ -275,14 +279,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--answers", type=int, default=500, help="to be hit")
     parser.add_argument("--noise", type=float, default=0.0, help="standard deviation, in logits")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--native", action="store_true", help="vLLM as it is installed")
+    parser.add_argument("--engine-args", type=json.loads, default={}, metavar="JSON")
     return parser.parse_args()
 
 
 def main() -> None:
     options = _options()
     with tempfile.TemporaryDirectory(prefix="afx-kills-") as folder:
-        asked = played(Path(folder), options.answers, options.noise, options.seed)
-        print(json.dumps(uvloop.run(asked)))
+        print(json.dumps(uvloop.run(played(Path(folder), options))))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""What a GPU does, beside the planner's estimate."""
