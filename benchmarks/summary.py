@@ -37,6 +37,7 @@ OWN_PAGES = {
     "resume": "../resuming.md",
     "budgets": "../budgets.md",
     "canary": "../models.md",
+    "planned": "../planning.md",
     "drill-hangs": "../drills.md",
 }
 # Of each benchmark whose page has no figures but those of its last result.

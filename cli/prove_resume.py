@@ -67,13 +67,14 @@ def _print(pool: str, proof: Proof) -> None:
         )
         typer.echo(f"{kind:22} {found.cuts - found.other} of {found.cuts} identical{reruns}")
     engine = proof.engine
-    note(f"on {engine.platform} in {engine.dtype}, model runner {engine.runner}")
+    kernels = ", VLLM_BATCH_INVARIANT" if engine.batch_invariant else ""
+    note(f"on {engine.device} in {engine.dtype}, model runner {engine.runner}{kernels}")
     if proof.is_exact:
         note(
             "every resumed answer had the same tokens as the uninterrupted one; for the fleet file:"
         )
         # quoted, because YAML reads digits alone as a number
-        lines = f'resume: exact\n    resume_proof: "{engine.made_by}"'
+        lines = f'resume: exact\n    resume_proof: "{engine.proof}"'
         typer.echo(f"pools:\n  {pool}:\n    {lines}")
         return
     note(

@@ -92,12 +92,15 @@ class CutCounts:
 
 @dataclass(frozen=True)
 class MadeBy:
-    """Identity of an engine: `made_by` is equal for engines that give the same answers.
+    """Identity of an engine. `proof` is the id of a proof that such engines give the same tokens.
 
-    These have the same model, arguments, vLLM, model runner (V1 or V2) and platform (cpu, cuda).
+    These have the same model, arguments, vLLM, model runner (V1 or V2), platform (cpu, cuda) and
+    kind of processor, `device`. `batch_invariant`: VLLM_BATCH_INVARIANT is set.
     """
 
-    made_by: str
+    proof: str
+    device: str
+    batch_invariant: bool
     runner: str
     platform: str
     dtype: str

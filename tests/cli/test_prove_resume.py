@@ -15,7 +15,7 @@ from cli.main import app
 from deployments.fleet.fleet import Fleet
 from deployments.offline.offline_engine import CutCounts, Loaded, MadeBy, OfflineEngine, Tokens
 
-MADE_BY = MadeBy("0123456789012345", "V2", "cuda", "float16")
+MADE_BY = MadeBy("0123456789012345", "NVIDIA A100", False, "V2", "cuda", "float16")
 LEFT_OUT = "a seed's draws depend on what was drafted"
 
 
@@ -76,7 +76,7 @@ def test_where_all_tokens_are_the_same_the_lines_for_exact_are_printed(tmp_path:
     assert lines == 'pools:\n  chat:\n    resume: exact\n    resume_proof: "0123456789012345"\n'
     pool = {"model": "a/b", **yaml.safe_load(lines)["pools"]["chat"]}
     checked = Fleet.model_validate({"name": "a", "pools": {"chat": pool}})
-    assert checked.pools["chat"].resume_proof == MADE_BY.made_by
+    assert checked.pools["chat"].resume_proof == MADE_BY.proof
 
 
 def test_where_some_differ_nothing_is_proved(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_where_some_differ_nothing_is_proved(tmp_path: Path) -> None:
 def test_json_has_all_of_it(tmp_path: Path) -> None:
     found = json.loads(prove(tmp_path, "moody", "--json").stdout)
     assert (found["exact"], found["cuts"], found["other"]) == (False, 160, 3)
-    assert found["engine"]["made_by"] == MADE_BY.made_by
+    assert found["engine"]["proof"] == MADE_BY.proof
     assert found["kinds"]["odd"]["reruns"] == 2
 
 

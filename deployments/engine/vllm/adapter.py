@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from starlette.types import ASGIApp
-from vllm import envs
 from vllm.config.kv_events import KVEventsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
@@ -36,7 +35,7 @@ from deployments.engine.vllm import (
 )
 from deployments.engine.vllm.args import parse, with_folders, with_own_seed
 from deployments.engine.vllm.constraint_fields import remember_fields
-from deployments.engine.vllm.continuing import Continuing, made_by
+from deployments.engine.vllm.continuing import Continuing, made_by, proof_of
 from deployments.engine.vllm.continuing_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.cores import engines_at_once
 from deployments.engine.vllm.cpu_args import (
@@ -154,15 +153,13 @@ class VllmEngine:
         call_tokens.follow(engine.output_processor)
         engine.grammars = GrammarGate(TrialClient(Path(trials), config))
         known_args = {**engine_args, "dtype": _dtype_of(engine)}
+        maker = made_by(model, known_args, config)
         computing = Computing(
-            made_by(model, known_args, config),
-            on_cpu=current_platform.is_cpu(),
-            dtype=_dtype_of(engine),
-            batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
+            proof_of(maker), on_cpu=current_platform.is_cpu(), dtype=_dtype_of(engine)
         )
         continued = resume_of(resume, resume_proof, computing)
         logger.info("resuming answers: %s: %s", continued.mode, continued.why)
-        engine.continuing = Continuing(engine, computing.made_by, continued)
+        engine.continuing = Continuing(engine, maker, continued)
         await engine.reset_mm_cache()
         tasks = await engine.get_supported_tasks()
         app = build_app(args, tasks, engine.model_config)

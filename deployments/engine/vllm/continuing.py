@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from vllm import envs
 from vllm.exceptions import VLLMValidationError
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, SamplingType
@@ -101,6 +102,15 @@ def made_by(model: str, engine_args: Mapping[str, Any], config: Any) -> str:
     told += [current_platform.device_type] * (not current_platform.is_cpu())
     told += ["V2"] * bool(config.use_v2_model_runner)
     return sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def proof_of(made_by: str) -> str:
+    """Return the id of a proof that engines of this `made_by` make the same tokens.
+
+    It holds for one kind of processor, and for kernels that depend on the batch or do not.
+    """
+    told = [made_by, current_platform.get_device_name(), bool(envs.VLLM_BATCH_INVARIANT)]
+    return sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
 class Continuing:

@@ -249,14 +249,21 @@ def _kept_or_new(name: str) -> CoreProcess:
 
 @contextlib.contextmanager
 def begun_by_us() -> Iterator[None]:
-    """Start vLLM's engines here while the block runs."""
+    """Start vLLM's engines here while the block runs, and have vLLM spawn them and their workers.
+
+    On a GPU outside of Ray vLLM forks by default. A forked process does not load plugins again, so
+    its engine would have no heartbeat, and try no grammars.
+    """
     from vllm.v1.engine import utils
 
     own = utils.get_mp_context
 
-    def context() -> Any:
+    def context() -> _Context:
         found = own()
-        return _Context(found) if found.get_start_method() == "spawn" else found
+        if found.get_start_method() != "spawn":
+            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+            found = own()
+        return _Context(found)
 
     utils.get_mp_context = context
     try:

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vllm import envs
 from vllm.engine.arg_utils import EngineArgs
 from vllm.inputs import TokensPrompt
 from vllm.platforms import current_platform
@@ -32,7 +33,7 @@ from vllm.v1.metrics.reader import Counter, get_metrics_snapshot
 from deployments.engine.vllm import logits_tap
 from deployments.engine.vllm.answer_kinds import KINDS
 from deployments.engine.vllm.args import parse
-from deployments.engine.vllm.continuing import made_by
+from deployments.engine.vllm.continuing import made_by, proof_of
 from deployments.engine.vllm.cpu_dtype import choose_dtype
 from deployments.engine.vllm.cut_answers import Cutter
 
@@ -134,10 +135,13 @@ class OfflineVllm:
         return asdict(cutter.compare(kind, prompts, max_tokens, cuts))
 
     def made_by(self) -> dict[str, Any]:
-        """Return the id of a replica with these arguments, and its parts."""
+        """Return the id of a proof for a replica with these arguments, and what it depends on."""
         dtype = str(self._config.model_config.dtype).removeprefix("torch.")
+        maker = made_by(self._model, {**self._engine_args, "dtype": dtype}, self._config)
         return {
-            "made_by": made_by(self._model, {**self._engine_args, "dtype": dtype}, self._config),
+            "proof": proof_of(maker),
+            "device": current_platform.get_device_name(),
+            "batch_invariant": bool(envs.VLLM_BATCH_INVARIANT),
             "runner": "V2" if self._config.use_v2_model_runner else "V1",
             "platform": current_platform.device_type,
             "dtype": dtype,

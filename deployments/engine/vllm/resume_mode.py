@@ -2,7 +2,8 @@
 
 The other engine computes prompt and tokens so far in one prefill; this one computed the tokens one
 by one, and in another batch. Kernels that add in another order for another shape round differently,
-and of two nearly equally likely tokens the other may follow.
+and of two nearly equally likely tokens the other may follow. VLLM_BATCH_INVARIANT is no proof:
+docs/resuming.md has a GPU on which tokens differ in spite of it.
 """
 
 from __future__ import annotations
@@ -26,20 +27,18 @@ class Resume:
 
 @dataclass(frozen=True)
 class Computing:
-    """The computation of an engine. `made_by` is equal for engines with the same answers;
-    `batch_invariant`: vLLM runs kernels whose results do not depend on the batch."""
+    """The computation of an engine. `proof` is the id of a proof for it (`continuing.proof_of`)."""
 
-    made_by: str
+    proof: str
     on_cpu: bool
     dtype: str
-    batch_invariant: bool
 
 
 def resume_of(wanted: ResumeMode | None, proof: str, engine: Computing) -> Resume:
     """Return the mode of an engine.
 
     `wanted` is the pool's `resume`, None: exact if that is proved, and otherwise continued. `proof`
-    is its `resume_proof`, a `made_by`, empty if there is none.
+    is its `resume_proof`, empty if there is none.
     """
     if wanted == "off":
         return Resume("off", "the pool's `resume` is off")
@@ -49,7 +48,7 @@ def resume_of(wanted: ResumeMode | None, proof: str, engine: Computing) -> Resum
     if proved is not None:
         return Resume("exact", proved)
     unproved = (
-        f"nothing proves the same tokens on this engine, {engine.made_by}"
+        f"nothing proves the same tokens on this engine, {engine.proof}"
         f"{f', the proof is for {proof}' if proof else ''}; antefix prove-resume tries it"
     )
     return Resume("off" if wanted == "exact" else "continued", unproved)
@@ -57,10 +56,8 @@ def resume_of(wanted: ResumeMode | None, proof: str, engine: Computing) -> Resum
 
 def _proved(proof: str, engine: Computing) -> str | None:
     """Return why another engine certainly generates the same tokens; None if it does not."""
-    if proof and proof == engine.made_by:
+    if proof and proof == engine.proof:
         return "the pool's `resume_proof` is for this engine"
-    if engine.batch_invariant and not engine.on_cpu:
-        return "VLLM_BATCH_INVARIANT is set"
     if engine.on_cpu and engine.dtype == "float32":
         return "float32 on a CPU is tested"
     return None

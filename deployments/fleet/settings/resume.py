@@ -25,8 +25,8 @@ ResumeMode = Annotated[
 RESUME = Field(
     None,
     description="Another engine continues the answers of one that is lost or leaves. `exact` does "
-    "so only where it is proved that the tokens are the same: on CPUs that compute float32, with "
-    "VLLM_BATCH_INVARIANT in `env`, or with a `resume_proof`. `continued` does so everywhere; "
+    "so only where it is proved that the tokens are the same: on CPUs that compute float32, or "
+    "with a `resume_proof`. `continued` does so everywhere; "
     "later tokens may differ as in any rerun, and the answer says so. `off` never does. "
     "With null it is `exact` where that is proved, and `continued` otherwise.",
 )
@@ -34,7 +34,7 @@ RESUME_PROOF = Field(
     "",
     pattern=r"^([0-9a-f]{16})?$",
     description="`antefix prove-resume` prints it for the engines that it has tried. It holds for "
-    "the same model, engine arguments, vLLM and kind of processor.",
+    "the same model, engine arguments, vLLM, VLLM_BATCH_INVARIANT and kind of GPU.",
 )
 
 
@@ -47,9 +47,8 @@ def broken_by_resume(pool: Any) -> Iterator[Broken]:
             f"resume: {pool.resume} does not use a proof",
             "Write resume: exact, or leave out resume_proof",
         )
-    invariant = pool.env.get("VLLM_BATCH_INVARIANT") == "1"
     on_gpus = bool(pool.resources.gpus or pool.resources.accelerator_type)
-    if pool.resume == "exact" and on_gpus and not (pool.resume_proof or invariant):
+    if pool.resume == "exact" and on_gpus and not pool.resume_proof:
         yield Broken(
             ("resume",),
             "exact",

@@ -23,7 +23,7 @@ from deployments.app import ENGINE_ENVIRONMENT
 from deployments.engine.vllm import compile_cache, core_process, prompt_length, stats
 from deployments.engine.vllm.adapter import NO_HOSTS
 from deployments.engine.vllm.args import _flags, parse
-from deployments.engine.vllm.continuing import _OF_SCHEDULING, made_by, why_not
+from deployments.engine.vllm.continuing import _OF_SCHEDULING, made_by, proof_of, why_not
 from deployments.engine.vllm.continuing_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.heartbeat import HEARTBEAT
 from deployments.engine.vllm.plugin import _say_what_the_engine_does
@@ -199,17 +199,21 @@ def test_an_engine_can_say_what_it_does(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert proc.run_busy_loop is told
 
 
-def test_the_engine_s_process_can_be_begun_by_us(monkeypatch: pytest.MonkeyPatch) -> None:
+# On CPUs and in Ray's actors vLLM spawns, on a GPU elsewhere it forks.
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_the_engine_s_process_can_be_begun_by_us(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from vllm.v1.engine import utils
 
-    # as on CPUs, and in Ray's actors
-    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", method)
     source = inspect.getsource(utils.CoreEngineProcManager.__init__)
     for said in ("context = get_mp_context()", "context.Process(", "target=", "name=", "kwargs="):
         assert said in source
     assert "proc.start()" in source
     with core_process.begun_by_us():
         ours = utils.get_mp_context()
+        assert ours.get_start_method() == "spawn"
         process = ours.Process(target=print, name="EngineCore", kwargs={})
         assert isinstance(process, core_process._EngineProcess)
     for name in core_process._MODULES:
@@ -550,6 +554,19 @@ def test_engines_of_other_arguments_models_or_runners_are_told_apart() -> None:
     assert len(same) == 1
     assert not same & {made("/a/other", args), made("/a/model", args | {"max_model_len": 8})}
     assert not same & {made("/a/model", args, is_v2=True)}
+
+
+def test_a_proof_is_of_one_kind_of_processor_and_of_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    maker = made("/a/model", {})
+    found = {proof_of(maker), proof_of(made("/a/other", {}))}
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    found.add(proof_of(maker))
+    platform = "deployments.engine.vllm.continuing.current_platform.get_device_name"
+    monkeypatch.setattr(platform, lambda: "NVIDIA L4")
+    found.add(proof_of(maker))
+    assert len(found) == 4
 
 
 def test_engines_that_schedule_otherwise_answer_alike() -> None:
