@@ -12,7 +12,7 @@ import json
 import random
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -34,8 +34,8 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 VOCABULARY = 49_000
 PROMPT_TOKENS = (512, 2000, 7200)
 BATCHES = (1, 8, 32)
+RULE = rules.of("planned")
 CONTEXT, ANSWER = 1000, 64
-REPEATS = 3
 MODELS = (
     "meta-llama/Llama-3.1-8B-Instruct",
     "hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4",
@@ -96,31 +96,31 @@ def folder_of(model: str, into: Path) -> Path:
     return folder
 
 
-def compared(engine: OfflineEngine, plan: EnginePlan, seed: int) -> list[PlanCheck]:
-    """Measure one engine, which has nothing else to do."""
+def compared(engine: OfflineEngine, plan: EnginePlan, seeds: Sequence[int]) -> list[PlanCheck]:
+    """Measure one engine, which has nothing else to do: a run for each of `seeds`."""
     assert plan.roofline is not None and plan.kv_tokens is not None
-    drawn = random.Random(seed)
 
-    def answer(count: int, tokens: int, output: int) -> Generated:
+    def answer(seed: int, count: int, tokens: int, output: int) -> Generated:
+        drawn = random.Random(f"{seed} {count} {tokens}")
         prompts = [[drawn.randrange(100, VOCABULARY) for _ in range(tokens)] for _ in range(count)]
         return engine.generate(prompts, output, ignore_eos=True)
 
     cache = float(engine.loaded.kv_tokens)
     found = [PlanCheck("KV cache, tokens", plan.kv_tokens, cache, [cache])]
     for tokens in PROMPT_TOKENS:
-        answer(1, tokens, 1)  # kernels are compiled and chosen
-        runs = [answer(1, tokens, 1).ttft_s for _ in range(REPEATS)]
+        answer(0, 1, tokens, 1)  # kernels are compiled and chosen
+        runs = [answer(seed, 1, tokens, 1).ttft_s for seed in seeds]
         planned = prefill_s(plan.roofline, tokens)
         found.append(PlanCheck(f"prompt of {tokens}, s", planned, median(runs), runs))
     for batch in BATCHES:
-        answer(batch, CONTEXT, ANSWER)
-        runs = [batch / answer(batch, CONTEXT, ANSWER).decode_rate for _ in range(REPEATS)]
+        answer(0, batch, CONTEXT, ANSWER)
+        runs = [batch / answer(seed, batch, CONTEXT, ANSWER).decode_rate for seed in seeds]
         planned = decode_step_s(plan.roofline, batch, CONTEXT + ANSWER / 2)
         found.append(PlanCheck(f"step of {batch}, s", planned, median(runs), runs))
     return found
 
 
-def measured(model: str, gpu: Gpu, more: Mapping[str, Any], folder: Path, seed: int) -> Any:
+def measured(model: str, gpu: Gpu, more: Mapping[str, Any], folder: Path) -> Any:
     """Return the comparisons for one model, or the error of an engine that does not start."""
     config = known_config(model)
     assert config is not None
@@ -130,7 +130,7 @@ def measured(model: str, gpu: Gpu, more: Mapping[str, Any], folder: Path, seed: 
     plan = engine_plan(shape, EngineConfig(args, {}), device)
     log = folder / f"{model.replace('/', '--')}.log"
     with OfflineEngine.start(str(folder_of(model, folder)), args, log) as engine:
-        found = compared(engine, plan, seed)
+        found = compared(engine, plan, RULE.reported)
         return {
             "load_s": round(engine.loaded.load_s, 1),
             "compared": [vars(one) | {"ratio": round(one.ratio, 3)} for one in found],
@@ -145,14 +145,13 @@ def goals(figures: Mapping[str, Any]) -> dict[str, Any]:
     if not found:
         return {}
     worst = {"kv_cache": min(caches), "slowest": max(times), "fastest": min(times)}
-    return {name: rules.of("planned").judged(name, [ratio]) for name, ratio in worst.items()}
+    return {name: RULE.judged(name, [ratio]) for name, ratio in worst.items()}
 
 
 def main() -> None:
     parser = parser_of("planned.run", __doc__)
     parser.add_argument("--model", action="append", choices=MODELS, help="default: all")
     parser.add_argument("--engine-args", type=json.loads, default={}, metavar="JSON")
-    parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--logs", type=Path, help="keep the engines' logs in this folder")
     asked = parser.parse_args()
     name, memory = _gpu_here()
@@ -162,13 +161,13 @@ def main() -> None:
         folder = asked.logs or Path(temporary)
         for model in asked.model or MODELS:
             try:
-                found = measured(model, gpu, asked.engine_args, folder, asked.seed)
+                found = measured(model, gpu, asked.engine_args, folder)
             except Exception as error:  # the other models are measured nevertheless
                 found = {"error": str(error)}
             figures[model] = found
             print(model, json.dumps(found), flush=True)
     figures_of_gpu = {"gpu": name, "engine_args": asked.engine_args, "models": figures}
-    report.finish("planned", figures_of_gpu, goals(figures), seeds=[asked.seed])
+    report.finish("planned", figures_of_gpu, goals(figures), seeds=RULE.reported)
 
 
 def _gpu_here() -> tuple[str, int]:
