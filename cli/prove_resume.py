@@ -81,6 +81,11 @@ def _print(pool: str, proof: Proof) -> None:
         f"{proof.other} of {proof.cuts} had different tokens: omit `resume`, or set it to "
         "`continued`"
     )
+    if engine.platform == "cuda":
+        note(
+            "on an H100 all tokens were the same with `attention_backend: TRITON_ATTN` in "
+            '`engine_args` and `VLLM_BATCH_INVARIANT: "1"` in `env`'
+        )
 
 
 def _json(pool: str, proof: Proof) -> dict[str, Any]:

@@ -42,12 +42,12 @@ class BudgetMetrics:
             for of in limits[tenant]:
                 self._limits[tenant, of.model, of.kind] = of.limit
                 for kind in (of.kind, "unknown"):
-                    self._families.budget_refusals.labels(tenant, of.model, kind)
+                    self._families.shared.budget_refusals.labels(tenant, of.model, kind)
         # a series cannot be removed while other processes share its file
         for budget in before.keys() - self._limits.keys():
             self._left.pop(budget, None)
-            self._families.budget_limit.labels(*budget).set(nan)
-            self._families.budget_left.labels(*budget).set(nan)
+            self._families.shared.budget_limit.labels(*budget).set(nan)
+            self._families.shared.budget_left.labels(*budget).set(nan)
 
     def found(self, tenant: str, limits: Iterable[LimitLeft], now: float) -> None:
         """Record the budgets that a request left."""
@@ -59,14 +59,14 @@ class BudgetMetrics:
     def refused(self, tenant: str, model: str, kind: str) -> None:
         """Count a rejection: `kind` was exhausted, or the state was unknown ("unknown")."""
         if tenant in self._tenants:
-            self._families.buffer.inc(self._families.budget_refusals, (tenant, model, kind))
+            self._families.buffer.inc(self._families.shared.budget_refusals, (tenant, model, kind))
 
     def refresh(self, now: float) -> None:
         """Update the gauges."""
         for budget, limit in self._limits.items():
-            self._families.budget_limit.labels(*budget).set(limit)
+            self._families.shared.budget_limit.labels(*budget).set(limit)
             if (left := self._left_now(budget, now)) is not None:
-                self._families.budget_left.labels(*budget).set(left)
+                self._families.shared.budget_left.labels(*budget).set(left)
 
     @property
     def tenants(self) -> Collection[str]:

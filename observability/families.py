@@ -11,6 +11,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from observability.shared_state_families import SharedStateFamilies
 from observability.write_buffer import WriteBuffer
 
 _LATENCY = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 20, 30, 60)
@@ -41,7 +42,7 @@ class Families:
         self._add_admission()
         self._add_replicas()
         self._add_tenants()
-        self._add_shared_state()
+        self.shared = SharedStateFamilies(self.registry)
         self._add_process()
 
     def _gauge(self, name: str, text: str, labels: Sequence[str] = (), mode: str = "max") -> Gauge:
@@ -330,55 +331,6 @@ class Families:
             "antefix_tenant_cost",
             "Cost of a tenant's tokens by the pool's `price`, in its currency.",
             ["tenant", "pool"],
-        )
-
-    def _add_shared_state(self) -> None:
-        self.explanations_dropped = self._counter(
-            "antefix_explanations_dropped", "Explanations that could not be stored in Redis."
-        )
-        self.settings_refused = self._gauge(
-            "antefix_settings_refused",
-            "1 while a gateway keeps older settings because it cannot use the newest, otherwise 0.",
-        )
-        self.budgets_by_share = self._gauge(
-            "antefix_budgets_by_share",
-            "1 while a gateway enforces tenants' budgets without Redis, by its share, otherwise 0.",
-        )
-        self.redis_full = self._gauge(
-            "antefix_redis_full",
-            "1 while Redis rejects a gateway's writes because it is at `maxmemory` and evicts "
-            "nothing, otherwise 0.",
-        )
-        self.budget_limit = self._gauge(
-            "antefix_budget_limit",
-            "A tenant's limits: requests or tokens in any minute, or concurrent requests; model "
-            "is empty for the limit of all models together.",
-            ["tenant", "model", "kind"],
-        )
-        self.budget_left = self._gauge(
-            "antefix_budget_left",
-            "Requests or tokens left of a tenant's budget at its last request; all of it after a "
-            "minute without one.",
-            ["tenant", "model", "kind"],
-            "min",
-        )
-        self.budget_refusals = self._counter(
-            "antefix_budget_refusals",
-            "Requests rejected by a tenant's budget, by what was exhausted: requests, tokens, "
-            "concurrent, or unknown (Redis was unavailable or had just started).",
-            ["tenant", "model", "kind"],
-        )
-        self.leases_forged = self._gauge(
-            "antefix_leases_forged",
-            "Leases now in Redis that no replica of the fleet signed. They are ignored.",
-            ["pool"],
-        )
-        self.redis_forged = self._counter(
-            "antefix_redis_forged",
-            "Values in Redis that a gateway or the autoscaler ignored because the fleet did not "
-            "sign them, by kind: settings, active, decided, placed, and autoscaler for all that it "
-            "ignored. Leases are in antefix_leases_forged.",
-            ["kind"],
         )
 
     def _add_process(self) -> None:

@@ -99,7 +99,7 @@ class RoutingMetrics:
         self._families.breaker.labels(self._pool).set(is_open)
 
     def leases_forged(self, count: int) -> None:
-        self._families.leases_forged.labels(self._pool).set(count)
+        self._families.shared.leases_forged.labels(self._pool).set(count)
 
     def promoted(self) -> None:
         self._promotions.inc()

@@ -160,6 +160,8 @@ class RequestRecord:
     client left) until it is known; `error` is the API's code for a failure. `left_at`: when its
     client left an answer, where `duration_s` ends.
 
+    `finish_reason`: why the engine ended the answer, by vLLM's word; empty if unknown.
+
     `resumed`: the result for an answer whose engine or gateway was lost in the middle. `moved`: the
     result for one that can continue elsewhere, and whose engine was removed; "" for all others.
     `resume_mode`: whether another engine continued it with tokens that are proved equal.
@@ -184,6 +186,7 @@ class RequestRecord:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    finish_reason: str = ""
     pieces_at: list[float] = field(default_factory=list)
     status: int = 0
     outcome: Outcome = "cancelled"

@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-# Above the base's percentile are a tenth of all, and with TOLERANCE fewer; the rest is for the
-# percentile's own error.
-SLOWER_BY_CHANCE, SLOWER_IF_WORSE = 0.15, 0.75
 # Times that are longer than the base's percentile by less may come from another load.
 TOLERANCE = 1.25
 PERCENTILE = 90.0
@@ -30,7 +27,10 @@ WORDS = {
     "ttft": "time to first token",
     "tpot": "time per output token",
     "errors": "rate of errors",
+    "reasons": "rate of unusual finish reasons",
 }
+# Of a base whose answers end so variously, the reason says nothing.
+MOST_UNUSUAL = 0.8
 
 # Of one gateway: logarithms of what its bets have won, by fact and epoch.
 LogWealths = dict[str, dict[int, float]]
@@ -51,6 +51,11 @@ class Bet:
         return math.log((1 - self.if_worse) / (1 - self.by_chance))
 
 
+# Above the base's percentile are a tenth of all, and with TOLERANCE fewer; the rest is for the
+# percentile's own error.
+SLOWER = Bet(by_chance=0.15, if_worse=0.75)
+
+
 @dataclass(frozen=True)
 class CanaryRule:
     """`alpha`: the chance to take back a canary that is as its base, at most, over its whole life.
@@ -59,45 +64,67 @@ class CanaryRule:
     alpha: float = 0.01
     error_rate: float = 0.01
 
-    def bets(self) -> Mapping[str, Bet]:
-        """By the fact that they are on."""
-        slower = Bet(SLOWER_BY_CHANCE, SLOWER_IF_WORSE)
-        failed = Bet(self.error_rate, min(0.5, max(0.05, 5 * self.error_rate)))
-        return {"ttft": slower, "tpot": slower, "errors": failed}
+    @property
+    def failed(self) -> Bet:
+        return Bet(self.error_rate, min(0.5, max(0.05, 5 * self.error_rate)))
 
     @property
     def log_limit(self) -> float:
         """Of each bet: their chances to be wrong add up to `alpha`."""
-        return math.log(len(self.bets()) / self.alpha)
+        return math.log(len(WORDS) / self.alpha)
 
 
 @dataclass(frozen=True)
 class EndedRequest:
-    """Seconds; None: it has none. `failed`: by the fault of the fleet."""
+    """Seconds; None: it has none. `failed`: by the fault of the fleet. `finish_reason`: why its
+    answer ended, empty if unknown."""
 
     ttft_s: float | None
     tpot_s: float | None
     failed: bool
+    finish_reason: str = ""
 
 
 @dataclass(frozen=True)
-class BaseTimes:
-    """The base's 90th percentiles, in seconds; None: it had too few requests."""
+class RecentBase:
+    """Recent requests of the base: their 90th percentiles in seconds, None if they are too few, and
+    how many ended for which reason."""
 
     ttft_s: float | None
     tpot_s: float | None
+    finish_reasons: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def usual(self) -> tuple[str, Bet] | None:
+        """The most frequent finish reason, and a bet on another. None: too few answers are known,
+        or they end too variously.
+
+        The share of others is increased by three standard deviations of its estimate, and by three
+        answers.
+        """
+        answers = sum(self.finish_reasons.values())
+        if answers < LEAST_OF_BASE:
+            return None
+        reason = max(self.finish_reasons, key=self.finish_reasons.__getitem__)
+        others = 1 - self.finish_reasons[reason] / answers
+        most = others + 3 * math.sqrt(others * (1 - others) / answers) + 3 / answers
+        return (reason, Bet(most, min(5 * most, (1 + most) / 2))) if most < MOST_UNUSUAL else None
 
 
-def facts_of(request: EndedRequest, base: BaseTimes) -> dict[str, bool]:
-    """What a canary's request says, by the bet that it is for; nothing where it says nothing."""
-    facts = {"errors": request.failed}
+def won_by(request: EndedRequest, base: RecentBase, rule: CanaryRule) -> dict[str, float]:
+    """Return by what a canary's request changes the logarithm of each bet's wealth; bets that it
+    says nothing about are left out."""
+    won = {"errors": rule.failed.log_growth(request.failed)}
     for name, time_s, most_s in (
         ("ttft", request.ttft_s, base.ttft_s),
         ("tpot", request.tpot_s, base.tpot_s),
     ):
         if time_s is not None and most_s is not None:
-            facts[name] = time_s > TOLERANCE * most_s
-    return facts
+            won[name] = SLOWER.log_growth(time_s > TOLERANCE * most_s)
+    if request.finish_reason and (usual := base.usual) is not None:
+        reason, bet = usual
+        won["reasons"] = bet.log_growth(request.finish_reason != reason)
+    return won
 
 
 def epoch_of(begun: float, now: float) -> int:
@@ -105,12 +132,11 @@ def epoch_of(begun: float, now: float) -> int:
     return max(0, int((now - begun) / EPOCH_S))
 
 
-def add(log_wealths: LogWealths, facts: Mapping[str, bool], rule: CanaryRule, epoch: int) -> None:
+def add(log_wealths: LogWealths, won: Mapping[str, float], epoch: int) -> None:
     """Count what a request says, in this epoch; old epochs become one with the first."""
-    bets = rule.bets()
-    for name, is_true in facts.items():
+    for name, log_growth in won.items():
         by_epoch = log_wealths.setdefault(name, {})
-        by_epoch[epoch] = by_epoch.get(epoch, 0.0) + bets[name].log_growth(is_true)
+        by_epoch[epoch] = by_epoch.get(epoch, 0.0) + log_growth
         for old in [one for one in by_epoch if 0 < one <= epoch - KEPT_EPOCHS]:
             by_epoch[0] = by_epoch.get(0, 0.0) + by_epoch.pop(old)
 

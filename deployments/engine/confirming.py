@@ -149,13 +149,18 @@ class _Answer:
         tokens, body = self._confirmation.output_tokens, message.get("body", b"")
         if not self._streams or self._confirmation.first_token_at is None:
             return message
-        comment = OUTPUT_TOKENS_COMMENT + b"%d\n\n" % tokens
         if _is_last(message):
-            return {**message, "body": body + comment}
+            return {**message, "body": body + self._last_count()}
         if tokens == self._counted_tokens:
             return message
         self._counted_tokens = tokens
-        return {**message, "body": comment + body}
+        return {**message, "body": OUTPUT_TOKENS_COMMENT + b"%d\n\n" % tokens + body}
+
+    def _last_count(self) -> bytes:
+        """A comment with the number of tokens, and why the answer ended."""
+        reason = self._confirmation.finish_reason.encode()
+        said = b"%d %b" % (self._confirmation.output_tokens, reason)
+        return OUTPUT_TOKENS_COMMENT + said.rstrip() + b"\n\n"
 
 
 class _ContinuableAnswer(_Answer):
@@ -270,7 +275,7 @@ class _ContinuableAnswer(_Answer):
             await self._begin_progress()
             failed = b"" if self._status == 200 else b" %d" % self._status
             comment = ANSWER_COMMENT + b"%d%s\n\n" % (len(self._whole), failed)
-            body = self._exchange.comments() + comment + self._whole
+            body = self._exchange.comments() + self._last_count() + comment + self._whole
             await self._send({"type": "http.response.body", "body": body})
 
 

@@ -208,17 +208,18 @@ class Gateway:
         """Bring the gauges up to date; `states` is as in `serve_controller.Status`."""
         self.parts.families.tasks.set(len(asyncio.all_tasks()))
         dropped = self.parts.explanations.dropped
-        self.parts.families.explanations_dropped.inc(dropped - self._dropped_told)
+        self.parts.families.shared.explanations_dropped.inc(dropped - self._dropped_told)
         self._dropped_told = dropped
-        self.parts.families.settings_refused.set(bool(self.parts.in_force.refused))
-        self.parts.families.budgets_by_share.set(self.parts.budgets.by_share)
-        self.parts.families.redis_full.set(self.parts.budgets.redis_is_full)
+        self.parts.families.shared.settings_refused.set(bool(self.parts.in_force.refused))
+        self.parts.families.shared.budgets_by_share.set(self.parts.budgets.by_share)
+        self.parts.families.shared.redis_full.set(self.parts.budgets.redis_is_full)
         self.parts.families.keys_stale.set(bool(self.parts.keys.stale))
         pools = self.parts.pools.by_name.values()
         self.parts.process_metrics.refresh(pool.decided for pool in pools if pool.decided)
         now = asyncio.get_running_loop().time()
         try:
             self.parts.budget_metrics.refresh(now)
+            self.parts.canary_metrics.refresh(self.parts.canaries.readings())
             self.parts.pools.refresh_metrics(states)
         finally:
             # last: it writes what all have counted

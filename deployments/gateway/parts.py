@@ -37,6 +37,7 @@ from deployments.gateway.record.explanations import Explanations
 from deployments.gateway.record.process_metrics import ProcessMetrics
 from deployments.gateway.record.request_watch import RequestWatch
 from observability.budget_metrics import BudgetMetrics
+from observability.canary_metrics import CanaryMetrics
 from observability.families import Families
 from observability.request_metrics import RequestMetrics
 from observability.request_record import GatewayTracing
@@ -92,6 +93,7 @@ class GatewayParts:
     families: Families
     requests: RequestMetrics
     budget_metrics: BudgetMetrics
+    canary_metrics: CanaryMetrics
     process_metrics: ProcessMetrics
     health: Health
 
@@ -149,6 +151,7 @@ def parts_of(
         families=families,
         requests=requests,
         budget_metrics=budget_metrics,
+        canary_metrics=CanaryMetrics(families),
         process_metrics=ProcessMetrics(families),
         health=Health(session, loops, controller),
     )

@@ -116,6 +116,7 @@ class AnswerLog:
         # when another engine was asked to continue
         self._seen = self._sent = (0, 0)
         self._token_count: int | None = None
+        self.finish_reason = ""
 
     def begin(self, headers: Mapping[str, str]) -> None:
         """An engine's answer to the request as the client sent it has these headers."""

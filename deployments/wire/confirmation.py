@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from deployments.wire.headers import (
     CACHED_TOKENS_HEADER,
     ENGINE_TTFT_HEADER,
+    FINISH_REASON_HEADER,
     OUTPUT_TOKENS_HEADER,
     PROMPT_TOKENS_HEADER,
 )
@@ -24,7 +25,8 @@ class Confirmation:
     """One exchange as its engine sees it; several prompts in one request add up.
 
     `output_tokens` are this engine's; another had generated `known_tokens` of the answer before.
-    `idle` is set while no call of the engine is under way for it.
+    `finish_reason`: of the sequence that ended last, by vLLM's word; empty until then. `idle` is
+    set while no call of the engine is under way for it.
     """
 
     expected_cached: int = 0
@@ -34,6 +36,7 @@ class Confirmation:
     known_tokens: int = 0
     arrived_at: float = field(default_factory=time.monotonic)
     first_token_at: float | None = None
+    finish_reason: str = ""
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     _calls: int = 0
 
@@ -83,6 +86,8 @@ class Confirmation:
             ENGINE_TTFT_HEADER: f"{self.first_token_at - self.arrived_at:.6f}",
             OUTPUT_TOKENS_HEADER: str(self.output_tokens),
         }
+        if self.finish_reason:
+            values[FINISH_REASON_HEADER] = self.finish_reason
         return [(name.encode(), value.encode()) for name, value in values.items()]
 
 

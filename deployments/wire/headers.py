@@ -16,6 +16,8 @@ What an engine says of a request it serves, on its way back:
     x-antefix-engine-ttft      seconds from the request's arrival to its first token
     x-antefix-output-tokens    tokens it generated; in a gateway's stream comments report how many
                                so far, before events and at the end
+    x-antefix-finish-reason    why the answer ended, by vLLM's word: stop, length, ...; a stream's
+                               last comment has it behind the number of tokens
     x-antefix-load             the replica's load at that moment (`router.load.LoadReport`)
 
 The same three counts answer `GET /antefix/tokens?ticket=...` once an exchange has ended, for a
@@ -55,6 +57,7 @@ CACHED_TOKENS_HEADER = "x-antefix-cached-tokens"
 ENGINE_TTFT_HEADER = "x-antefix-engine-ttft"
 LOAD_HEADER = "x-antefix-load"
 OUTPUT_TOKENS_HEADER = "x-antefix-output-tokens"
+FINISH_REASON_HEADER = "x-antefix-finish-reason"
 # A line that every reader of server-sent events skips, should it ever get to a client:
 # https://html.spec.whatwg.org/multipage/server-sent-events.html
 OUTPUT_TOKENS_COMMENT = b": antefix-output-tokens "

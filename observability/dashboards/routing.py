@@ -161,6 +161,19 @@ def _reuse() -> Row:
                 "reqps",
                 stack=StackingMode.NORMAL,
             ),
+            graph(
+                "Canaries",
+                "A canary's share of its model's new conversations: 0 once it is aborted, 1 once "
+                "it is promoted.",
+                [
+                    (
+                        or_none(highest("antefix_canary_share_ratio", "model", ""), "model"),
+                        "{{model}}",
+                    )
+                ],
+                "percentunit",
+                top=1,
+            ),
         ],
     )
 

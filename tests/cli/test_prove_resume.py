@@ -88,6 +88,7 @@ def test_where_some_differ_nothing_is_proved(tmp_path: Path) -> None:
     )
     assert "resume_proof" not in found.stdout
     assert "3 of 160 had different tokens" in found.stderr
+    assert "TRITON_ATTN" in found.stderr and "VLLM_BATCH_INVARIANT" in found.stderr
 
 
 def test_json_has_all_of_it(tmp_path: Path) -> None:

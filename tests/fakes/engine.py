@@ -106,6 +106,7 @@ class FakeEngine:
         self.aborted = 0
         # faults
         self.token_delay_s = 0.0
+        self.finish_reason = "length"
         self.pauses_after: int | None = None  # tokens; goes on when `go_on` is set. 0: before any
         self.go_on = asyncio.Event()
         self.dies_after: int | None = None  # tokens; 0: before it has answered anything
@@ -258,7 +259,7 @@ class FakeEngine:
         if generation.cancelled():
             return Response()  # to nobody
         text = "".join(map(_token, range(1, said.known_tokens + 1))) + "".join(generation.result())
-        choice = {"index": 0, "finish_reason": "length"}
+        choice = {"index": 0, "finish_reason": self.finish_reason}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         usage = _usage(fields, _max_tokens(fields))
         answer = self._answer(said, [choice], usage=usage)
@@ -293,6 +294,7 @@ class FakeEngine:
                     exchange.first_token(*self._counts(fields))
                 if exchange:
                     exchange.generated(1)
+                    exchange.finish_reason = self.finish_reason if sent == count else ""
                 said.tells(sent)
                 yield _token(sent)
                 if sent == self.pauses_after:
@@ -344,7 +346,7 @@ class FakeEngine:
     def _events_of(self, made: int, count: int, chat: bool, said: _Said) -> list[bytes]:
         """Of one token, that is the last that was made."""
         first = {"index": 0, "delta": {"role": "assistant", "content": ""}}
-        reason, token = "length" if made == count else None, _token(made)
+        reason, token = self.finish_reason if made == count else None, _token(made)
         text: dict[str, Any] = {"delta": {"content": token}} if chat else {"text": token}
         if said.tells_ids:
             text["token_ids"] = [FIRST_TOKEN_ID + made - 1]

@@ -43,13 +43,18 @@ class Family:
 
 
 def ours() -> list[Family]:
-    replica = ReplicaFamilies(CollectorRegistry())
+    gateway, replica = Families(), ReplicaFamilies(CollectorRegistry())
     _ = replica.prefill, replica.calibrated
     speculation = SpeculationFamilies(CollectorRegistry())
     whose = ("pool", "replica")
     return [
         Family(described.name, described.type, (*metric._labelnames, *more))
-        for families, more in ((Families(), ()), (replica, whose), (speculation, whose))
+        for families, more in (
+            (gateway, ()),
+            (gateway.shared, ()),
+            (replica, whose),
+            (speculation, whose),
+        )
         for metric in vars(families).values()
         if isinstance(metric, MetricWrapperBase)
         for described in metric.describe()

@@ -285,6 +285,10 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         [gauge("antefix_settings_refused", 1)],
         [gauge("antefix_settings_refused", 0)],
     ),
+    ("AntefixCanaryAborted", "ticket"): (
+        [{'antefix_canary_aborted{model="m"}': constant(1)}],
+        [{'antefix_canary_aborted{model="m"}': constant(0)}],
+    ),
     ("AntefixBudgetsByShare", "ticket"): (
         [gauge("antefix_budgets_by_share", 1)],
         [gauge("antefix_budgets_by_share", 0)],

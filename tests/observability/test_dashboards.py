@@ -35,7 +35,7 @@ VARIABLES = {
 # What only some fleets have, or only some days. An engine without `speculative_config` has no
 # spec_decode metrics, and so on: a panel says so instead of being empty.
 OPTIONAL = re.compile(
-    r"antefix_(shadow|overflow|forecast|arrivals|demand|warm|tenant_cost|errors|batch|budget_"
+    r"antefix_(shadow|overflow|forecast|arrivals|demand|warm|tenant_cost|errors|batch|budget_|canary"
     r"|replica_calibrated|replica_prefill_tokens|index_lookup|reuse_loss|speculation|throughput)"
     r"|vllm:spec_decode|DCGM"
 )

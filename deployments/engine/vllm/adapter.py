@@ -45,6 +45,7 @@ from deployments.engine.vllm.cpu_args import (
 )
 from deployments.engine.vllm.cpu_dtype import choose_dtype
 from deployments.engine.vllm.facts import renderer_facts
+from deployments.engine.vllm.first_request import send_first_request
 from deployments.engine.vllm.grammar_gate import GrammarGate
 from deployments.engine.vllm.grammar_trial import SOCKET
 from deployments.engine.vllm.heartbeat import HEARTBEAT
@@ -162,6 +163,8 @@ class VllmEngine:
         engine.continuing = Continuing(engine, maker, continued)
         await engine.reset_mm_cache()
         tasks = await engine.get_supported_tasks()
+        if current_platform.is_cuda() and "generate" in tasks:
+            await send_first_request(engine)
         app = build_app(args, tasks, engine.model_config)
         await init_app_state(engine, app.state, args, tasks)
         streams.log_no_mistakes()

@@ -45,7 +45,12 @@ class CallTokens:
     def yielded(self, output: Any) -> None:
         """Record that the call yields this output of vLLM next."""
         exchange = self._exchange
-        if exchange is None or self._counted_elsewhere:
+        if exchange is None:
+            return
+        if isinstance(output, RequestOutput):
+            reasons = [one.finish_reason for one in output.outputs if one.finish_reason]
+            exchange.finish_reason = reasons[-1] if reasons else exchange.finish_reason
+        if self._counted_elsewhere:
             return
         if not self._has_first:
             self._has_first = True

@@ -102,6 +102,7 @@ class EngineAnswer:
             raise self.failure(place, EngineError(status, body))
         record = self._request.record
         record.status, record.output_tokens = status, self._log.output_tokens
+        record.finish_reason = self._log.finish_reason
         headers = {"content-type": "application/json", "content-length": str(len(body))}
         await self._client.start(place.replica_id, status, headers)
         await self._client.end(body)

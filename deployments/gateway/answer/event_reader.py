@@ -15,7 +15,7 @@ from deployments.gateway.attempt.engine_errors import EngineError, error_in
 from deployments.wire.answer_log import END, AnswerLog, Blocks
 from deployments.wire.headers import ANSWER_COMMENT, OUTPUT_TOKENS_COMMENT, TAKEN_OVER_COMMENT
 
-_OUTPUT_TOKENS = re.compile(re.escape(OUTPUT_TOKENS_COMMENT) + rb"(\d{1,19})")
+_OUTPUT_TOKENS = re.compile(re.escape(OUTPUT_TOKENS_COMMENT) + rb"(\d{1,19})(?: (\w{1,40}))?")
 _ANSWER = re.compile(re.escape(ANSWER_COMMENT) + rb"(\d{1,19})(?: (\d{3}))?")
 
 
@@ -53,6 +53,7 @@ class EventReader:
             return True
         if found := _OUTPUT_TOKENS.fullmatch(comment):
             self._log.set_count(int(found[1]))
+            self._log.finish_reason = (found[2] or b"").decode()
         self.is_taken_over = self.is_taken_over or comment == TAKEN_OVER_COMMENT
         return found is not None or self.is_taken_over
 
@@ -72,6 +73,8 @@ class ProgressReader:
             del self._held[: end + len(END)]
             if found := _ANSWER.fullmatch(block):
                 self._length, self._status = int(found[1]), int(found[2] or 200)
+            elif found := _OUTPUT_TOKENS.fullmatch(block):
+                self._log.finish_reason = (found[2] or b"").decode()
             else:
                 self._log.add_tokens(block)
 

@@ -36,6 +36,7 @@ from deployments.wire.confirmation import count_in
 from deployments.wire.headers import (
     CONTINUED,
     ENGINE_TTFT_HEADER,
+    FINISH_REASON_HEADER,
     OUTPUT_TOKENS_HEADER,
     PROGRESS_CONTENT_TYPE,
     RESUMABLE_HEADER,
@@ -261,6 +262,7 @@ class OneTry:
         # headers that come with the first token count that one only
         if not answer.client.streaming and upstream.content_type != PROGRESS_CONTENT_TYPE:
             answer.record.output_tokens = count_in(upstream.headers, OUTPUT_TOKENS_HEADER)
+            answer.record.finish_reason = upstream.headers.get(FINISH_REASON_HEADER, "")
         # the client has waited for its first token long enough
         asyncio.get_running_loop().call_soon(answer.watch.first_token, answer.record)
 
@@ -307,6 +309,7 @@ class OneTry:
             if move is not None:
                 return move
             answer.record.output_tokens = answer.log.counted_tokens
+            answer.record.finish_reason = answer.log.finish_reason
         else:
             async for piece in upstream.content.iter_any():
                 await client.piece(piece)

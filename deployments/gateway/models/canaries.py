@@ -16,7 +16,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -28,18 +28,19 @@ from common.loops import forever
 from common.percentiles import percentile
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.settings.model_routes import ModelRoute
+from observability.canary_metrics import CanaryReading
 from observability.request_record import RequestRecord
 from router import redis_keys
 from router.canary import (
     LEAST_OF_BASE,
     PERCENTILE,
-    BaseTimes,
     CanaryRule,
     EndedRequest,
     LogWealths,
+    RecentBase,
     add,
     epoch_of,
-    facts_of,
+    won_by,
     worse_in,
 )
 from router.canary_state import CanaryPlan, CanaryState, first, next_state
@@ -51,7 +52,7 @@ logger = logging.getLogger("ray.serve")
 
 PERIOD_S = 1.0
 WON_S = 86_400
-# Requests of the base whose times are kept, and for how long: before, the load was another.
+# Requests of the base that are kept, and for how long: before, the load was another.
 KEPT_OF_BASE, BASE_S = 100, 300.0
 # Replaces a value unless another gateway has: KEYS[1] = ARGV[2] if it is ARGV[1].
 _REPLACE = """
@@ -92,6 +93,7 @@ class Canary:
     log_wealths: LogWealths = field(default_factory=dict)
     base_ttft_s: TimesOfBase = field(default_factory=lambda: deque(maxlen=KEPT_OF_BASE))
     base_tpot_s: TimesOfBase = field(default_factory=lambda: deque(maxlen=KEPT_OF_BASE))
+    base_reasons: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_OF_BASE))
 
     @property
     def share(self) -> float:
@@ -107,12 +109,18 @@ class Canary:
                 self.base_ttft_s.append((now, record.ttft_s))
             if record.tpot_s is not None:
                 self.base_tpot_s.append((now, record.tpot_s))
+            if record.finish_reason:
+                self.base_reasons.append(record.finish_reason)
             return
         self.requests += 1
-        base = BaseTimes(_most_of(self.base_ttft_s, now), _most_of(self.base_tpot_s, now))
+        base = RecentBase(
+            _most_of(self.base_ttft_s, now),
+            _most_of(self.base_tpot_s, now),
+            Counter(self.base_reasons),
+        )
         failed = record.outcome in ("failed", "deadline")
-        request = EndedRequest(record.ttft_s, record.tpot_s, failed)
-        add(self.log_wealths, facts_of(request, base), self.rule, self.epoch(now))
+        request = EndedRequest(record.ttft_s, record.tpot_s, failed, record.finish_reason)
+        add(self.log_wealths, won_by(request, base, self.rule), self.epoch(now))
 
     def epoch(self, now: float) -> int:
         """The number of the epoch of its test."""
@@ -164,6 +172,13 @@ class Canaries:
                 found[name] = known if is_known and known is not None else canary
         self.by_route = found
         self._looks.set()
+
+    def readings(self) -> dict[str, CanaryReading]:
+        """For metrics, by model."""
+        return {
+            name: CanaryReading(one.share, one.state is not None and one.state.status == "aborted")
+            for name, one in self.by_route.items()
+        }
 
     def ended(self, record: RequestRecord) -> None:
         """A request has ended, of whatever model."""

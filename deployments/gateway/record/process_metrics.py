@@ -20,7 +20,7 @@ class ProcessMetrics:
         self._loops = ProcessCounts(families.loop_failures)
         self._connections_refused = ProcessCounts(families.connections_refused)
         self._connections_refused.own(dict.fromkeys(CODES, 0))
-        self._forged = ProcessCounts(families.redis_forged)
+        self._forged = ProcessCounts(families.shared.redis_forged)
 
     def refresh(self, decided: Iterable[Decided]) -> None:
         """`decided`: the last word of each pool's autoscaler; all are in one process."""

@@ -385,7 +385,8 @@ _CONNECTIONS = (
     ErrorCode(
         "too_many_pipelined",
         400,
-        f"More than {Limits.pipelined} requests wait on the connection for an earlier answer.",
+        f"More than {Limits.pipelined} requests wait on the connection for an earlier answer. It "
+        "is closed; the code is only in metrics and the log.",
         "Wait for the answer, or open more connections.",
         retry="yes",
     ),

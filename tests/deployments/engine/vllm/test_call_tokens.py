@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
-from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.stats import IterationStats
 
@@ -45,9 +45,9 @@ class Processor:
         self._vllm.add_request(request, None, None, 0, queue)
         return queue
 
-    def step(self, name: str, tokens: int) -> None:
+    def step(self, name: str, tokens: int, reason: FinishReason | None = None) -> None:
         stats = IterationStats()
-        output = EngineCoreOutput(request_id=name, new_token_ids=[9] * tokens)
+        output = EngineCoreOutput(request_id=name, new_token_ids=[9] * tokens, finish_reason=reason)
         self._vllm.process_outputs([output], 1.0, stats)
         self.metric += stats.num_generation_tokens
 
@@ -92,6 +92,19 @@ async def test_an_answer_in_one_piece_that_is_left_is_counted() -> None:
             processor.abort(name)
     assert (exchange.prompt_tokens, exchange.output_tokens) == (len(PROMPT), 8)
     assert exchange.first_token_at is not None
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_the_reason_of_an_end_is_known(elsewhere: bool) -> None:
+    exchange, processor = Confirmation(), Processor(1)
+    with call_of(exchange, elsewhere) as call:
+        queue = processor.add("a", RequestOutputKind.DELTA)
+        processor.step("a", 4)
+        call.yielded(queue.get_nowait())
+        assert exchange.finish_reason == ""
+        processor.step("a", 1, FinishReason.LENGTH)
+        call.yielded(queue.get_nowait())
+    assert exchange.finish_reason == "length"
 
 
 async def test_a_prompt_that_is_left_before_its_first_token_has_no_output() -> None:

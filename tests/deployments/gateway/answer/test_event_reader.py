@@ -12,6 +12,7 @@ from deployments.gateway.answer.event_reader import EventReader, ProgressReader
 from deployments.wire import answer_log
 from deployments.wire.answer_log import AnswerLog
 from deployments.wire.headers import (
+    ANSWER_COMMENT,
     CACHED_TOKENS_HEADER,
     OUTPUT_TOKENS_COMMENT,
     RESUMABLE_HEADER,
@@ -179,6 +180,23 @@ def test_tokens_are_counted_by_what_the_engine_says_and_not_by_events() -> None:
     assert log.counted_tokens == 12
     reader.passed_on(OUTPUT_TOKENS_COMMENT + b"52\n\n" + event("b"))
     assert log.counted_tokens == 52
+
+
+@pytest.mark.parametrize("cuts", [[], [3, 40], list(range(200))])
+def test_a_streams_last_comment_says_why_it_ended(cuts: list[int]) -> None:
+    stream = COMMENT + event("a") + DONE + OUTPUT_TOKENS_COMMENT + b"13 length\n\n"
+    passed, log = through(stream, cuts)
+    assert passed == event("a") + DONE
+    assert log.finish_reason == "length"
+
+
+def test_an_answer_in_one_piece_says_why_it_ended() -> None:
+    log = begun()
+    reader = ProgressReader(log)
+    for piece in (told(0, [1]), OUTPUT_TOKENS_COMMENT + b"1 stop\n\n", ANSWER_COMMENT + b"2\n\n{}"):
+        reader.take(piece)
+    assert reader.answer() == (200, b"{}")
+    assert (log.finish_reason, log.output_tokens) == ("stop", 1)
 
 
 def test_an_engine_that_goes_on_with_an_answer_counts_its_own_tokens_only() -> None:

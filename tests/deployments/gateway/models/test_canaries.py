@@ -85,6 +85,27 @@ async def test_a_canary_that_is_slow_is_off_within_twenty_of_its_requests(
     assert {await ask(front, n) for n in range(number)} == {(200, MODEL)}
 
 
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_canary_whose_answers_do_not_end_by_themselves_is_off(
+    front: Front, engine: FakeEngine, canary: FakeEngine, streams: bool
+) -> None:
+    engine.finish_reason = "stop"
+    of_route = front.gateway.parts.canaries.by_route["assistant"]
+    number = 0
+    async with asyncio.timeout(60):
+        while state_of(front).status == "running":
+            async with front.post(**asked(number), stream=streams) as answer:
+                await answer.read()
+                assert answer.status == 200
+            if len(of_route.base_reasons) < 60:  # until then a canary cannot be judged
+                of_route.base_reasons.append("stop")
+            number += 1
+    assert state_of(front).status == "aborted" and "finish reasons" in state_of(front).why
+    metrics = await front.metrics()
+    assert metrics["antefix_canary_aborted", "assistant"] == 1
+    assert metrics["antefix_canary_share_ratio", "assistant"] == 0
+
+
 async def test_all_gateways_take_it_back_together(
     front: Front, engine: FakeEngine, canary: FakeEngine, redis_url: str
 ) -> None:
