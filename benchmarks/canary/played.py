@@ -27,6 +27,8 @@ OUTPUT_TOKENS = 40
 # Medians in seconds, and the deviations of their logarithms.
 TTFT, TPOT = (0.35, 1.0), (0.02, 0.3)
 FAILED = 0.002
+# The base's share of answers that `max_tokens` ends.
+CUT = 0.2
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,13 @@ class CanaryTraffic:
 
 @dataclass(frozen=True)
 class CanaryFault:
-    """Of a canary: its time per token is multiplied, and a share of its requests fails, from
-    `after_s` after its begin on."""
+    """Of a canary: its time per token is multiplied, a share of its requests fails, and a share of
+    its answers is cut by `max_tokens`, from `after_s` after its begin on."""
 
     tpot: float = 1.0
     failed: float = FAILED
     after_s: float = 0.0
+    cut: float = CUT
 
 
 @dataclass(frozen=True)
@@ -128,5 +131,6 @@ def _served(of: CanaryTraffic, fault: CanaryFault, rng: random.Random, now: floa
     median, deviation = TPOT
     tpot_s = load * fault.tpot * median * rng.lognormvariate(0, deviation)
     record.outcome, record.output_tokens = "ok", OUTPUT_TOKENS
+    record.finish_reason = "length" if rng.random() < fault.cut else "stop"
     record.duration_s = record.ttft_s + tpot_s * (OUTPUT_TOKENS - 1)
     return record

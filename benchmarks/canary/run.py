@@ -28,6 +28,7 @@ FAULTS = {
     # No goals: what else an operator would ask.
     "twice_tpot": CanaryFault(tpot=2.0),
     "all_fail": CanaryFault(failed=1.0),
+    "never_ends": CanaryFault(cut=1.0),
     "three_times_tpot_late": CanaryFault(tpot=3.0, after_s=500.0),
 }
 EQUALS = "equals"
