@@ -84,9 +84,9 @@ PLACES: Mapping[str, str] = {
     "simulator": "docs/autoscaling.md",
 }
 SENTENCES: Mapping[str, str] = {
-    "peers": "Measured on two CPU cores with a small model, against vllm-router, smg, Ray Serve LLM"
-    " and LiteLLM, not llm-d or Dynamo. Mean time to first token, divided by the best of the"
-    " [other routers](docs/benchmarks/peers.md):"
+    "peers": "Measured on two CPU cores with a small model, against vllm-router, smg and"
+    " LiteLLM, not Ray Serve LLM, llm-d or Dynamo. Mean time to first token, divided by the best of"
+    " the [other routers](docs/benchmarks/peers.md):"
     " **{four_gateways_mean_ttft_by_best_other[figure]:.2f}** in conversations through four"
     " gateways, **{multi_turn_mean_ttft_by_best_other[figure]:.2f}** through one, and"
     " **{router_restarted_mean_ttft_by_best_other[figure]:.2f}** after a router restart."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES
@@ -22,8 +21,6 @@ GOALS = {
     for cases, names in (("usual cases", USUAL), ("cases that need exact knowledge", EXACT))
     for what, judged in JUDGED.items()
 } | {"Failed requests of Antefix": "failed"}
-# Runs that the rule in goals.yaml did not yet apply to.
-BEFORE = "peers-before.jsonl"
 
 
 def tables(found: Runs) -> str:
@@ -79,13 +76,11 @@ def page(found: Runs, unmeasured: Sequence[Unmeasured], goals: Mapping[str, Any]
         for (case, router), of in found.items()
     }
     seeds = sorted({len(of) for of in found.values()})
-    before = f"\n{Path(__file__).with_name('before.md').read_text()}" if kept == BEFORE else ""
     return report.filled(
         __file__,
         releases=", ".join(f"`{one}`" for one in releases),
         met=goal_groups.met(goals),
         answers="\n".join(_answers(goals)),
-        note=before,
         kept=kept,
         machines=_machines(found),
         goals=goal_groups.table(goals, GOALS),
