@@ -239,7 +239,8 @@ async def test_an_answer_in_one_piece_tells_its_tokens_as_they_come(
         engine.go.set()
         rest = await answer.read()
     tokens, _, said = rest.partition(b": antefix-answer ")
-    assert tokens == b"".join(b": antefix-tokens 0 %d\n\n" % token for token in TOKENS[1:])
+    made = b"".join(b": antefix-tokens 0 %d\n\n" % token for token in TOKENS[1:])
+    assert tokens == made + b": antefix-output-tokens %d\n\n" % len(TOKENS)
     length, _, body = said.partition(b"\n\n")
     assert int(length) == len(body)
     assert json.loads(body) == {"said": [*TOKENS]}

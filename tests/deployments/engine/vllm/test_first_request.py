@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from deployments.engine.vllm import first_request
 from deployments.engine.vllm.first_request import send_first_request
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -55,9 +54,8 @@ async def test_it_samples_with_what_vllm_does_not_warm_up(
 
 
 async def test_an_engine_that_refuses_it_serves_nevertheless(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(first_request, "WITHIN_S", 0.05)
     for engine in (Engine(fails=ValueError("no top_p")), Engine(hangs=True)):
-        await send_first_request(engine)
+        await send_first_request(engine, within_s=0.05)
     assert caplog.text.count("could not answer its own first request") == 2
