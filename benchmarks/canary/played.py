@@ -69,7 +69,7 @@ def play(
     of: CanaryTraffic, fault: CanaryFault, seed: int, warm_up_s: float, most_requests: int
 ) -> Ended:
     """Until the canary has ended, or has got `most_requests`."""
-    rng = random.Random(seed)
+    rng, reasons = random.Random(seed), random.Random(f"reasons {seed}")
     route = ModelRoute(pools={BASE: 1.0}, canary=of.settings)
     canaries = [canary for _ in range(of.gateways) if (canary := canary_of(MODEL, route))]
     looks = [(rng.random() * PERIOD_S, number) for number in range(of.gateways)]
@@ -105,7 +105,11 @@ def play(
         began = min(began, now) if is_canary else began
         is_faulty = is_canary and now >= began + fault.after_s
         sent += is_faulty
-        record = _served(of, fault if is_faulty else CanaryFault(), rng, now)
+        served_with = fault if is_faulty else CanaryFault()
+        record = _served(of, served_with, rng, now)
+        is_cut = reasons.random() < served_with.cut
+        if record.outcome == "ok":
+            record.finish_reason = "length" if is_cut else "stop"
         record.pool = CANARY if is_canary else BASE
         heapq.heappush(ends, (now + record.duration_s, number, gateway, record))
     return Ended("running", sent, now - began - fault.after_s, "")
@@ -131,6 +135,5 @@ def _served(of: CanaryTraffic, fault: CanaryFault, rng: random.Random, now: floa
     median, deviation = TPOT
     tpot_s = load * fault.tpot * median * rng.lognormvariate(0, deviation)
     record.outcome, record.output_tokens = "ok", OUTPUT_TOKENS
-    record.finish_reason = "length" if rng.random() < fault.cut else "stop"
     record.duration_s = record.ttft_s + tpot_s * (OUTPUT_TOKENS - 1)
     return record

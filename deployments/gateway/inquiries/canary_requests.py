@@ -14,6 +14,7 @@ from deployments.gateway.intake.api_keys import KeyHolder
 from deployments.gateway.intake.errors import NO_RETRY, ApiError
 from deployments.gateway.intake.in_force import InForce
 from deployments.gateway.models.canaries import Canaries, Canary
+from router.canary import SHARES
 from router.redis_client import REDIS_FAILURES
 
 ACTIONS = {"promote": "promoted", "abort": "aborted"}
@@ -74,5 +75,5 @@ def _status(canary: Canary) -> dict[str, Any]:
         "steps": list(canary.plan.steps),
         "requests": canary.requests,
         "log_wealths": canary.log_wealths,
-        "log_limit": canary.rule.log_limit,
+        "log_limits": {name: canary.rule.log_limit(name) for name in SHARES},
     }
