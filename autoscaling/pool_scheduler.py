@@ -351,7 +351,8 @@ class PoolScheduler:
     def heard(self, placed: Placed) -> None:
         """Record a placement of another gateway, or of this one."""
         self._recent.add(placed, self._clock())
-        self.board.placed(placed.ticket, placed.slot, placed.uncached_tokens, placed.sequences)
+        tokens, sequences = placed.uncached_tokens, placed.sequences
+        self.board.placed(placed.ticket, placed.slot, tokens, sequences, placed.adapter)
 
     @property
     def has_work(self) -> bool:
@@ -414,6 +415,7 @@ class PoolScheduler:
             # withdrawn
             announced=announcement(prompt.keys, confirmed),
             sequences=request.sequences,
+            adapter=prompt.adapter or "",
         )
         self._in_flight[chosen.replica_id] += request.sequences
         self.heard(placed)

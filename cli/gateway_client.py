@@ -120,6 +120,18 @@ class GatewayClient:
         """The canary of each model. Raises GatewayError."""
         return self._call("/antefix/canaries", None, 10.0)
 
+    def adapters(self) -> dict[str, Any]:
+        """The LoRA adapters, by name. Raises GatewayError."""
+        return self._call("/antefix/adapters", None, 10.0)
+
+    def load_adapter(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Load an adapter, and return it. Raises GatewayError."""
+        return self._call("/v1/load_lora_adapter", fields, 660.0)
+
+    def unload_adapter(self, name: str) -> dict[str, Any]:
+        """Unload an adapter. Raises GatewayError."""
+        return self._call("/v1/unload_lora_adapter", {"lora_name": name}, 30.0)
+
     def end_canary(self, model: str, action: str) -> dict[str, Any]:
         """Promote or abort a model's canary, and return it. Raises GatewayError."""
         return self._call(f"/antefix/canaries/{quote(model)}?action={action}", {}, 10.0)
@@ -192,9 +204,13 @@ class GatewayClient:
             with _opener.open(request, timeout=timeout_s) as response:
                 yield response
         except urllib.error.HTTPError as error:
-            message = f"{self._origin}{path} answers {error.code}: {_words(error)}"
-            look = key_of if error.code == HTTPStatus.UNAUTHORIZED else logs_of
-            raise GatewayError(message, look(self._base_url), error.code) from error
+            fault, _, remedy = _words(error).partition(". ")
+            message = f"{self._origin}{path} answers {error.code}: {fault}"
+            if error.code == HTTPStatus.UNAUTHORIZED:
+                remedy = key_of(self._base_url)
+            elif error.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                remedy = logs_of(self._base_url)
+            raise GatewayError(message, remedy or logs_of(self._base_url), error.code) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise GatewayError(

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cli.adapters import adapters
 from cli.backtest import backtest
 from cli.bench import bench
 from cli.calibrate import calibrate
@@ -84,6 +85,7 @@ def version() -> None:
 
 
 app.add_typer(canary, name="canary", rich_help_panel=FLEET)
+app.add_typer(adapters, name="adapters", rich_help_panel=FLEET)
 app.add_typer(k8s, name="k8s", rich_help_panel=KUBERNETES)
 app.add_typer(quality, name="quality", rich_help_panel=MODELS)
 for name, group in (("config", config), ("keys", keys), ("slo", slo), ("grafana", grafana)):

@@ -11,7 +11,11 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
 from observability.families import Families
-from observability.replica_families import ReplicaFamilies, SpeculationFamilies
+from observability.replica_families import (
+    AdapterFamilies,
+    ReplicaFamilies,
+    SpeculationFamilies,
+)
 
 _INTRODUCTION = """\
 # Metrics
@@ -72,6 +76,7 @@ def _replica_registry() -> CollectorRegistry:
     families = ReplicaFamilies(registry)
     assert families.prefill and families.calibrated  # created when they are requested
     SpeculationFamilies(registry)
+    AdapterFamilies(registry)
     return registry
 
 

@@ -14,7 +14,11 @@ from math import nan
 from prometheus_client import CollectorRegistry, Counter
 
 from observability.families import Families
-from observability.replica_families import ReplicaFamilies, SpeculationFamilies
+from observability.replica_families import (
+    AdapterFamilies,
+    ReplicaFamilies,
+    SpeculationFamilies,
+)
 
 _CAUSES = ("routing", "index", "engine")
 _STATES = ("active", "warm", "asleep", "suspect", "leaving", "starting", "stopping")
@@ -205,6 +209,8 @@ class ReplicaMetrics:
         self._loops = ProcessCounts(self._families.loop_failures)
         self._grammars = ProcessCounts(self._families.grammars)
         self._speculation: SpeculationFamilies | None = None
+        self._adapters: AdapterFamilies | None = None
+        self._adapter_loads = 0
         self._is_suspect = False
         self._grammars.own(dict.fromkeys(GRAMMAR_RESULTS, 0))
         self._families.startup.set(startup_s)
@@ -253,6 +259,15 @@ class ReplicaMetrics:
         started."""
         self._families.grammar_wait.set(longest_wait_s)
         self._grammars.own(results)
+
+    def adapters(self, resident: int, loads: int, load_s: float) -> None:
+        """Set the LoRA adapters in the engine's memory, its loads, and their seconds."""
+        if self._adapters is None:
+            self._adapters = AdapterFamilies(self._families.registry)
+        self._adapters.resident.set(resident)
+        self._adapters.loads.inc(loads - self._adapter_loads)
+        self._adapter_loads = loads
+        self._adapters.load_seconds.set(load_s)
 
     def suspect(self, may_hang: bool) -> None:
         """Set whether the engine may hang. Called when that or its cause has changed."""

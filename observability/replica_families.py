@@ -109,6 +109,30 @@ class ReplicaFamilies:
         return Gauge(name, text, labels, registry=self.registry, multiprocess_mode="mostrecent")
 
 
+class AdapterFamilies:
+    """The metrics of one engine replica that loads adapters while it serves."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.resident = Gauge(
+            "antefix_adapters_resident",
+            "LoRA adapters in the engine's memory.",
+            registry=registry,
+            multiprocess_mode="mostrecent",
+        )
+        self.loads = Counter(
+            "antefix_adapter_loads",
+            "LoRA adapters that the engine has loaded for the first time since it started. It "
+            "reads those that it has evicted again without a count.",
+            registry=registry,
+        )
+        self.load_seconds = Gauge(
+            "antefix_adapter_load_seconds",
+            "Seconds that loading a LoRA adapter takes, the mean of the latest loads.",
+            registry=registry,
+            multiprocess_mode="mostrecent",
+        )
+
+
 class SpeculationFamilies:
     """The metrics of one engine replica with speculation. NaN: unknown so far."""
 

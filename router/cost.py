@@ -137,6 +137,30 @@ def score(
     return wait_s + load.inter_token_latency + (1.0 + OTHERS) * charged / load.prefill_rate
 
 
+# What loading an adapter takes until a replica has measured it: 100 MB from a disk.
+UNKNOWN_LOAD_S = 0.2
+
+
+def adapter_load_s(load: ReplicaLoad, adapter: str | None) -> float:
+    """Return the seconds until the replica's engine has the adapter of a request in memory; 0 if it
+    has, and without an adapter. Its engine computes no other request meanwhile."""
+    if adapter is None or adapter in load.adapters:
+        return 0.0
+    return load.adapter_load_s or UNKNOWN_LOAD_S
+
+
+def adapter_wait_s(load: ReplicaLoad, adapter: str | None) -> float:
+    """Return the seconds until the requests of other adapters have left a slot for this one's; 0
+    while a slot is free, if the engine has it in memory, and without an adapter.
+
+    By Little's law full slots end all their requests in `decode_s`.
+    """
+    if adapter is None or adapter in load.adapters or load.adapters_busy < load.adapter_slots:
+        return 0.0
+    ahead = load.adapters_busy + 1 - load.adapter_slots
+    return ahead * load.decode_s / max(1, load.adapter_slots)
+
+
 def crowding_s(load: ReplicaLoad, at_work: Sequence[ReplicaLoad], own_tokens: int) -> float:
     """Return the seconds by which first tokens are delayed if an idle replica starts to compute
     next to others.

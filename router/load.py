@@ -113,6 +113,14 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     """Waiting time of the oldest constraint behind compiles of other tenants; 0: none waits."""
     dtype: str = ""
     """Type in which its engine computes, such as bfloat16; empty: unknown."""
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters in its engine's memory, by the engine's names for them."""
+    adapter_slots: int = 0
+    """Adapters whose requests its engine computes at once; 0: it loads none while it serves."""
+    adapters_busy: int = 0
+    """Adapters with requests that wait or run."""
+    adapter_load_s: float = 0.0
+    """Seconds that loading an adapter takes; 0: unknown."""
 
     @property
     def is_leaving(self) -> bool:
@@ -177,9 +185,9 @@ class LoadBoard:
         self.prefill_learned = False
         self._by_seniority: list[str] = []
         self._replica_in: dict[int, str] = {}
-        # ticket -> time of placement, slot, sequences, uncached tokens; oldest first. And their
-        # sums by slot.
-        self._unseen: dict[str, tuple[float, int, int, int]] = {}
+        # ticket -> time of placement, slot, sequences, uncached tokens, adapter; oldest first. And
+        # their sums by slot.
+        self._unseen: dict[str, tuple[float, int, int, int, str]] = {}
         self._unseen_in: dict[int, tuple[int, int]] = {}
 
     def update(self, snapshots: Iterable[ReplicaLoad], current: Active | None = None) -> None:
@@ -229,10 +237,12 @@ class LoadBoard:
             self._told[replica_id] = _reported(known, report)
             self._sum_up(known.slot)
 
-    def placed(self, ticket: str, slot: int, uncached_tokens: int, sequences: int = 1) -> None:
+    def placed(
+        self, ticket: str, slot: int, uncached_tokens: int, sequences: int = 1, adapter: str = ""
+    ) -> None:
         """Count a request against a replica until the replica reports it, or `unplaced`."""
         self.unplaced(ticket)
-        self._unseen[ticket] = (self._clock(), slot, sequences, uncached_tokens)
+        self._unseen[ticket] = (self._clock(), slot, sequences, uncached_tokens, adapter)
         count, tokens = self._unseen_in.get(slot, (0, 0))
         self._unseen_in[slot] = (count + sequences, tokens + uncached_tokens)
         self._sum_up(slot)
@@ -240,7 +250,7 @@ class LoadBoard:
     def unplaced(self, ticket: str) -> None:
         if ticket not in self._unseen:
             return
-        _, slot, sequences, uncached_tokens = self._unseen.pop(ticket)
+        _, slot, sequences, uncached_tokens, _ = self._unseen.pop(ticket)
         count, tokens = self._unseen_in.pop(slot)
         if count > sequences:
             self._unseen_in[slot] = (count - sequences, tokens - uncached_tokens)
@@ -342,7 +352,16 @@ class LoadBoard:
                 waiting=load.waiting + count,
                 queued_prefill_tokens=load.queued_prefill_tokens + tokens,
             )
+            if load.adapter_slots:
+                load = self._with_adapters(load)
         self._loads[replica_id] = load
+
+    def _with_adapters(self, load: ReplicaLoad) -> ReplicaLoad:
+        """Return the load with the adapters that it is about to load."""
+        coming = {of[4] for of in self._unseen.values() if of[1] == load.slot and of[4]}
+        new = coming.difference(load.adapters)
+        busy = load.adapters_busy + len(new)
+        return msgspec.structs.replace(load, adapters=(*load.adapters, *new), adapters_busy=busy)
 
     @property
     def segment_tokens(self) -> int:

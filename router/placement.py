@@ -117,6 +117,7 @@ def place(
         recent,
         correction=correction,
         needs_trial=request.needs_trial,
+        adapter=request.adapter,
     )
     ranked = tuple(policy.rank(request, candidates, rng))
     return Placement(
@@ -170,6 +171,7 @@ def _candidates(
     recent: Recent,
     correction: TtftCorrection,
     needs_trial: bool = False,
+    adapter: str | None = None,
 ) -> list[Candidate]:
     confirmed = _cached_tokens(prompt_tokens, loads, depths)
     expected = _cached_tokens(prompt_tokens, loads, recent.depths)
@@ -184,9 +186,15 @@ def _candidates(
         cached_tokens = expected_tokens if expected_tokens > confirmed_tokens else confirmed_tokens
         wait_s, step_s = cost.wait_s(load, prompt_tokens), cost.step_under_way_s(load)
         trial_wait_s = load.grammar_wait_s if needs_trial else 0.0
-        begins_s = wait_s + step_s + trial_wait_s
+        adapter_load_s = adapter_wait_s = 0.0
+        if adapter is not None:
+            adapter_load_s = cost.adapter_load_s(load, adapter)
+            adapter_wait_s = cost.adapter_wait_s(load, adapter)
+        begins_s = wait_s + step_s + trial_wait_s + adapter_load_s + adapter_wait_s
         raw_ttft_s = cost.after_wait(load, begins_s, prompt_tokens, cached_tokens)
         score = cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price)
+        # a load delays others as prefill does
+        score += (1.0 + cost.OTHERS) * adapter_load_s + adapter_wait_s
         crowding_s = 0.0
         if at_work and not (load.waiting or load.running) and load.node_ip in at_work:
             own_tokens = prompt_tokens - cached_tokens
@@ -214,6 +222,8 @@ def _candidates(
             step_s,
             crowding_s,
             trial_wait_s,
+            adapter_load_s,
+            adapter_wait_s,
         )
         candidates.append(candidate)
     return candidates

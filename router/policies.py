@@ -25,7 +25,7 @@ class PlacementRequest:
     shorter than a segment), and its session.
 
     `signal`: the index answered. `needs_trial`: its constraint may need a trial by the engine
-    first.
+    first. `adapter`: the engine's name for its LoRA adapter.
     """
 
     prompt_tokens: int
@@ -33,6 +33,7 @@ class PlacementRequest:
     session: str | None = None
     signal: bool = True
     needs_trial: bool = False
+    adapter: str | None = None
 
 
 # Names of the times in explanations.
@@ -43,6 +44,8 @@ _IN_JSON = {
     "step_under_way_s": "step_under_way",
     "crowding_s": "crowding",
     "trial_wait_s": "trial_wait",
+    "adapter_load_s": "adapter_load",
+    "adapter_wait_s": "adapter_wait",
 }
 
 
@@ -87,6 +90,11 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     """The part of `score` that is the delay of first tokens on a node whose cores are all busy."""
     trial_wait_s: float = 0.0
     """The part of `raw_ttft_s` that is the wait for a trial of its constraint. Others do not wait
+    behind it."""
+    adapter_load_s: float = 0.0
+    """The part of `raw_ttft_s` that loads its LoRA adapter. Others wait meanwhile."""
+    adapter_wait_s: float = 0.0
+    """The part of `raw_ttft_s` that is the wait for a slot for its adapter. Others do not wait
     behind it."""
 
     @property

@@ -43,7 +43,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `ticket` identifies the request's attempt. `matched`: the last segments that its candidates had
     when it was placed (`Recent.matched`). `announced`: the segments that its replica did not have.
     Both are the first PREFIX_BYTES of their keys. `sequences`: the number of the engine's
-    sequences.
+    sequences. `adapter`: the engine's name for the LoRA adapter; empty: none.
     """
 
     gateway: str
@@ -56,6 +56,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     matched: tuple[bytes, ...] = ()
     announced: tuple[bytes, ...] = ()
     sequences: int = 1
+    adapter: str = ""
 
 
 def announcement(keys: Sequence[bytes], confirmed: int) -> tuple[bytes, ...]:

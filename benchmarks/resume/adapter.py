@@ -15,13 +15,13 @@ RANK = 4
 _MODULES = ("q_proj", "v_proj")
 
 
-def make_adapter(model: Path, folder: Path) -> None:
-    """Write one for the Llama-like model in `model` to `folder`, the same each time."""
+def make_adapter(model: Path, folder: Path, seed: int = 5) -> None:
+    """Write one for the Llama-like model in `model` to `folder`, the same each time for a seed."""
     of = json.loads((model / "config.json").read_text())
     hidden, heads = of["hidden_size"], of["num_attention_heads"]
     head = of.get("head_dim") or hidden // heads
     outputs = {"q_proj": heads * head, "v_proj": of["num_key_value_heads"] * head}
-    random = np.random.default_rng(5)
+    random = np.random.default_rng(seed)
     weights = {}
     for layer in range(of["num_hidden_layers"]):
         for module in _MODULES:

@@ -10,7 +10,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
+from deployments.engine.adapters import AdapterLoading
 from deployments.engine.profiling import Profiling
+from deployments.wire.adapter import ADAPTER_PATH
 from deployments.wire.engine_facts import FACTS_PATH, EngineFacts
 from deployments.wire.headers import PROFILE_PATH, RENDERER_PATH
 
@@ -19,7 +21,11 @@ if TYPE_CHECKING:
 
 
 def application(
-    engine: VllmEngine, answers: ASGIApp, segment_tokens: int, startup_s: float
+    engine: VllmEngine,
+    answers: ASGIApp,
+    adapter_loads: AdapterLoading,
+    segment_tokens: int,
+    startup_s: float,
 ) -> Starlette:
     """Return the application. `answers` serves the engine's API; `startup_s`: the seconds that the
     replica took to start."""
@@ -49,6 +55,7 @@ def application(
             Route(RENDERER_PATH, renderer),
             Route(FACTS_PATH, facts),
             Route(PROFILE_PATH, Profiling(engine.profiler).answer, methods=["POST"]),
+            Route(ADAPTER_PATH, adapter_loads.answer, methods=["POST"]),
             Mount("/", answers),
         ]
     )

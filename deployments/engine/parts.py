@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import tempfile
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +16,7 @@ import ray
 from ray import serve
 
 from common.loops import Loops
+from deployments.engine.adapters import AdapterLoading, EngineAdapters, WithAdapters
 from deployments.engine.application import application
 from deployments.engine.confirming import Confirming
 from deployments.engine.held_answers import HeldAnswers
@@ -95,8 +97,9 @@ class Assignment:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReplicaParts:
-    """`url` is the address of `server`. `settings` are the current settings of the fleet file, and
-    `board_reader` reads which replicas of the pool are active."""
+    """`url` is the address of `server`. `copies` has the files of adapters. `settings` are the
+    current settings of the fleet file, and `board_reader` reads which replicas of the pool are
+    active."""
 
     here: Surroundings
     url: str
@@ -106,6 +109,7 @@ class ReplicaParts:
     sleeper: Sleeper
     tickets: Tickets
     held: HeldAnswers
+    copies: tempfile.TemporaryDirectory[str]
     server: HttpServer
     events: EventStream
     publisher: IndexPublisher
@@ -128,10 +132,14 @@ async def parts_of(here: Surroundings, given: Assignment, had_waited: bool) -> R
     sleeper = Sleeper(engine, partial(_takes_traffic, board, here.replica_id))
     reports = QueueReports(engine, sleeper)
     tickets = Tickets(pool.max_ongoing_requests, places=here.places)
-    held = HeldAnswers(Confirming(Awake(engine.app, sleeper), reports.next))
+    copies = tempfile.TemporaryDirectory(prefix="antefix-adapters-")
+    sources = pool.adapters.sources if pool.adapters else ()
+    adapters = EngineAdapters(engine.loras, sources, Path(copies.name))
+    answers = Awake(WithAdapters(engine.app, adapters), sleeper)
+    held = HeldAnswers(Confirming(answers, reports.next))
     segment_tokens = _whole_blocks(pool.segment_tokens, engine.block_size)
     started_at, startup_s = time.time(), time.monotonic() - began
-    app = application(engine, held, segment_tokens, startup_s)
+    app = application(engine, held, AdapterLoading(adapters), segment_tokens, startup_s)
     gate = TicketGate(app, tickets, given.secret)
     server = HttpServer(gate, unacknowledged_s=GATEWAY_GONE_S)
     gate.url = await server.start(here.node_ip)
@@ -152,6 +160,7 @@ async def parts_of(here: Surroundings, given: Assignment, had_waited: bool) -> R
         reports=reports,
         sleeper=sleeper,
         tickets=tickets,
+        adapters=adapters,
         metrics=metrics,
         signed=LeaseText(LeaseSigner(signer, given.board)),
     )
@@ -164,6 +173,7 @@ async def parts_of(here: Surroundings, given: Assignment, had_waited: bool) -> R
         sleeper=sleeper,
         tickets=tickets,
         held=held,
+        copies=copies,
         server=server,
         events=EventStream(*engine.events_at),
         publisher=_publisher(redis, given, engine, snapshots),

@@ -190,6 +190,7 @@ class EngineReplica:
         parts.witness.stop()
         parts.events.close()
         parts.engine.stop()
+        parts.copies.cleanup()
 
 
 def cause_to_leave(

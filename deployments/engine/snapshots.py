@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from common.loops import failures
+from deployments.engine.adapters import EngineAdapters
 from deployments.engine.hang import EngineHealth
 from deployments.engine.lease_text import LeaseText
 from deployments.engine.sleep_mode import Sleeper
@@ -76,6 +77,7 @@ class Snapshots:
     reports: QueueReports
     sleeper: Sleeper
     tickets: Tickets
+    adapters: EngineAdapters
     metrics: ReplicaMetrics
     signed: LeaseText
 
@@ -99,6 +101,8 @@ class Snapshots:
         metrics.loops(failures)
         metrics.grammars(grammars.longest_wait_s, grammars.results)
         metrics.prefill(self.engine.stats.prefill_rate)
+        if (adapters := self.adapters).slots:
+            metrics.adapters(len(adapters.resident), adapters.loads, adapters.load_s)
 
     def _load(
         self, report: LoadReport, lease: Lease, speculation: Speculation | None
@@ -144,4 +148,8 @@ class Snapshots:
             tells_serve=self.tickets.tells_serve,
             grammar_wait_s=engine.grammars.stuck_s,
             dtype=engine.dtype,
+            adapters=self.adapters.resident,
+            adapter_slots=self.adapters.slots,
+            adapters_busy=self.adapters.busy,
+            adapter_load_s=self.adapters.load_s,
         )

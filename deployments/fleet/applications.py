@@ -31,7 +31,7 @@ COLD_FOR_GATEWAYS = (
 )
 # A change restarts the engines of the pool.
 COLD_FOR_POOL = (
-    *("engine_args", "env", "max_ongoing_requests", "max_queued_requests", "model"),
+    *("adapters", "engine_args", "env", "max_ongoing_requests", "max_queued_requests", "model"),
     *("prefill_rate", "prestart", "quality", "resources", "segment_tokens"),
     *("resume", "resume_proof", "served_model_name", "speculation"),
 )

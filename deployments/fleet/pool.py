@@ -18,6 +18,7 @@ from pydantic import (
 from common.section import Section, raise_all
 from deployments.fleet.settings import fleet_rules as rules
 from deployments.fleet.settings import fleet_schema as schema
+from deployments.fleet.settings.adapters import AdapterSettings, broken_by_adapters, with_slots
 from deployments.fleet.settings.fleet_rules import EMBEDDED_MODEL, EMBEDDED_MODEL_NAME
 from deployments.fleet.settings.hung_engine import HungEngine
 from deployments.fleet.settings.objectives import (
@@ -214,6 +215,10 @@ class Pool(Section):
         "speculative_config and lora_modules. On CPUs, dtype is by default bfloat16 where the CPU "
         "has AMX or AVX512_BF16, otherwise float32; quantized models keep vLLM's default.",
     )
+    adapters: AdapterSettings | None = Field(
+        None,
+        description="LoRA adapters can be loaded while the pool serves. With null they cannot.",
+    )
     allowed_xargs: Sequence[
         Annotated[
             str,
@@ -247,6 +252,11 @@ class Pool(Section):
         # a name for a pool without a usable model, so that only the model is refused
         return {**data, "served_model_name": rules.name_of_model(data.get("model")) or "unnamed"}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_slots_for_adapters(cls, data: Any) -> Any:
+        return with_slots(data) if isinstance(data, Mapping) else data
+
     @model_validator(mode="after")
     def _resources_fit(self) -> Self:
         raise_all(rules.broken_by_pool(self.engine_args, self.resources.gpus))
@@ -254,6 +264,7 @@ class Pool(Section):
         raise_all(broken_by_speculation(self.speculation, self.engine_args))
         raise_all(broken_by_quality(self.quality, self.model))
         raise_all(broken_by_resume(self))
+        raise_all(broken_by_adapters(self))
         return self
 
     @property

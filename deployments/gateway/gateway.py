@@ -26,6 +26,7 @@ from deployments.fleet.applications import application_of, settings_of
 from deployments.fleet.fleet import Fleet, FleetBase
 from deployments.gateway.answer.error_answers import answer_errors
 from deployments.gateway.inference import Inference
+from deployments.gateway.inquiries.adapter_requests import AdapterRequests
 from deployments.gateway.inquiries.canary_requests import CanaryRequests
 from deployments.gateway.inquiries.health import unheard_s
 from deployments.gateway.inquiries.inquiries import Inquiries
@@ -91,6 +92,7 @@ class Gateway:
         loops.start("metrics", keep)
         loops.start("budgets", parts.budgets.run())
         loops.start("canaries", parts.canaries.run())
+        loops.start("adapters", parts.adapters.run())
         loops.start("fatal_requests", parts.fatal.run())
         if secrets.keys_file:
             parts.keys.take(keys_file := Path(secrets.keys_file))
@@ -137,6 +139,7 @@ class Gateway:
     def _change(self, fleet: Fleet) -> None:
         """All at once: no request may see a part of it."""
         self.parts.pools.change(fleet)
+        self.parts.adapters.change(fleet)
         self.parts.in_force.fleet = fleet
         self.parts.budgets.change(fleet)
         self.parts.canaries.change(fleet)
@@ -247,6 +250,9 @@ def application(parts: GatewayParts, inference: Inference) -> Starlette:
     )
     inquiries.add_to(app)
     CanaryRequests(parts.in_force, inference.holder_of, parts.canaries).add_to(app)
+    AdapterRequests(parts.in_force, inference.holder_of, parts.pools, parts.adapter_loads).add_to(
+        app
+    )
     Profiles(parts.in_force, inference.holder_of, parts.pools, parts.profiles).add_to(app)
     parts.health.add_to(app)
     add_page(app, os.environ.get(PLATFORM, ""))

@@ -27,6 +27,7 @@ from deployments.gateway.intake import request_body
 from deployments.gateway.intake.api_keys import KeyHolder
 from deployments.gateway.intake.bodies import Upload
 from deployments.gateway.intake.errors import ApiError, id_headers
+from deployments.gateway.intake.keys_file import KeyRights
 from deployments.gateway.intake.request import EngineRequest
 from deployments.gateway.intake.request_options import RequestOptions, options_of, timeout_of
 from deployments.gateway.models.model_routes import WeightedPools
@@ -91,10 +92,11 @@ class Inference:
             timeout_s,
             holder.alone,
             count=partial(self._parts.budgets.count, record, is_resume),
-            check_model=partial(self._parts.pools.check, rights),
+            check_model=partial(self._check_early, rights),
         )
         body, fields = await self._parts.bodies.take(upload)
         model = request_body.model_of(fields)
+        await self._parts.pools.look_for(model)
         route, pool = await self._routed(model, record, fields, request.headers)
         since_s = asyncio.get_running_loop().time() - record.connected
         record.trace = self._parts.tracing.request(request.headers, since_s)
@@ -103,6 +105,9 @@ class Inference:
         options = options_of(request.headers, fields, rights, pool.overflow_model)
         check_fields(record, fields, pool.settings, limits)
         record.priority = options.priority
+        # where `check` found a route, no other gateway has unloaded it yet
+        adapter = self._parts.adapters.engine_adapter(model)
+        engine_model = model if model in pool.settings.model_names else pool.model
         engine_request = EngineRequest(
             request_id=record.request_id,
             tenant=record.tenant,
@@ -111,12 +116,13 @@ class Inference:
             cache_salt=self._parts.salts.of(
                 record.path, record.tenant, limits.cache_group_of(record.tenant), fields
             ),
-            model=model if model in pool.settings.model_names else pool.model,
-            is_renamed=model not in pool.settings.model_names,
+            model=engine_model if adapter is None else adapter.engine_name,
+            is_renamed=adapter is not None or engine_model != model,
             arrived=record.arrived,
             deadline=deadline,
             timeout_s=timeout_s,
             record=record,
+            adapter=adapter,
         )
         if not is_resume:
             return await self._scheduled(request, engine_request, fields, options, pool, limits)
@@ -128,6 +134,11 @@ class Inference:
         )
         keeping = Keeping(parts.rejoining, engine_request, hold_s, rest.reader)
         return self._relayed(engine_request, rest, {}, keeping)
+
+    def _check_early(self, rights: KeyRights, model: str) -> None:
+        """Of a large body, before the rest of it is read. Raises ApiError 403 and 404."""
+        if not self._parts.pools.may_be_an_adapter(model):
+            self._parts.pools.check(rights, model)
 
     async def _routed(
         self,

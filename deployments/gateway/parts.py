@@ -22,12 +22,14 @@ from deployments.gateway.attempt.sockets import CONNECT_TIMEOUT_S, impatient_soc
 from deployments.gateway.attempt.transport import Transport
 from deployments.gateway.checks.budgets import TenantBudgets
 from deployments.gateway.checks.fatal_requests import FatalRequests
+from deployments.gateway.inquiries.adapter_loads import AdapterLoads
 from deployments.gateway.inquiries.health import Health
 from deployments.gateway.inquiries.profile_requests import ProfileRequests
 from deployments.gateway.intake.api_keys import ApiKeys, WrongKeys
 from deployments.gateway.intake.bodies import Bodies
 from deployments.gateway.intake.cache_salt import CacheSalts
 from deployments.gateway.intake.in_force import InForce
+from deployments.gateway.models.adapters import Adapters
 from deployments.gateway.models.canaries import Canaries
 from deployments.gateway.models.model_routes import Conversations
 from deployments.gateway.pool.parts import Connections
@@ -83,6 +85,8 @@ class GatewayParts:
     pools: Pools
     conversations: Conversations
     canaries: Canaries
+    adapters: Adapters
+    adapter_loads: AdapterLoads
     engines: EngineRequests
     counts: FinalCounts
     rejoining: Rejoining
@@ -117,12 +121,14 @@ def parts_of(
     explanations = Explanations(binary, name)
     budgets = TenantBudgets(binary, name, books_of(name, url), budget_metrics)
     canaries = Canaries(text, name, Signer(secret))
+    adapters = Adapters(text, name, Signer(secret))
     pools = Pools(
         Connections(text, binary, session, secret),
         lambda pool: Transport(handle_of(pool), secret),
         controller.replicas,
         families,
         loops,
+        adapters,
     )
     return GatewayParts(
         session=session,
@@ -141,6 +147,8 @@ def parts_of(
         pools=pools,
         conversations=Conversations(text, name, secret),
         canaries=canaries,
+        adapters=adapters,
+        adapter_loads=AdapterLoads(session, secret),
         engines=EngineRequests(session),
         counts=FinalCounts(session, secret),
         rejoining=Rejoining(session, secret),

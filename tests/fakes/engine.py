@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,6 +21,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from deployments.engine.adapters import AdapterLoading, EngineAdapters, WithAdapters
 from deployments.engine.confirming import Confirming
 from deployments.engine.held_answers import HeldAnswers
 from deployments.engine.profiling import Profiling
@@ -28,11 +31,13 @@ from deployments.engine.tickets import TicketGate, Tickets
 from deployments.process.http_server import HttpServer
 from deployments.prompt import RendererFacts
 from deployments.wire import confirmation, continuation
+from deployments.wire.adapter import ADAPTER_PATH
 from deployments.wire.continuation import Continuation, Known
 from deployments.wire.engine_pass import EnginePasses
 from deployments.wire.headers import PROFILE_PATH, RENDERER_PATH
 from router.load import LoadReport, ReplicaLoad
 from tests.fakes.anthropic_events import message, message_events
+from tests.fakes.loras import FakeLoras
 
 SECRET = "engine-secret"
 MODEL = "small"
@@ -92,6 +97,7 @@ class FakeEngine:
         clock: Callable[[], float] = time.monotonic,
         model: str = MODEL,
         places: ServePlaces | None = None,
+        adapter_sources: Sequence[str] = (),
     ) -> None:
         self.replica_id = replica_id
         self.model = model
@@ -144,7 +150,10 @@ class FakeEngine:
         self.profiling = Profiling(self.profiler)
         self.tickets = Tickets(limit, TWIN_TIMEOUT_S, places)
         self.sleeper = Sleeper(self, lambda: self.takes_traffic, clock)
-        app = Confirming(Awake(self._app(), self.sleeper), self.report)
+        self.loras = FakeLoras()
+        self._copies = tempfile.TemporaryDirectory()
+        self.adapters = EngineAdapters(self.loras, adapter_sources, Path(self._copies.name))
+        app = Confirming(Awake(WithAdapters(self._app(), self.adapters), self.sleeper), self.report)
         self.held = HeldAnswers(app)
         self._gate = TicketGate(_Cut(self.held, self), self.tickets, SECRET)
         self.server = HttpServer(self._gate)
@@ -186,6 +195,10 @@ class FakeEngine:
             closed=self.closed,
             suspect=self.suspect,
             tells_serve=self.tells_serve,
+            adapters=self.adapters.resident,
+            adapter_slots=self.adapters.slots,
+            adapters_busy=self.adapters.busy,
+            adapter_load_s=self.adapters.load_s,
         )
 
     def report(self) -> LoadReport:
@@ -223,6 +236,7 @@ class FakeEngine:
                 Route("/metrics", self._metrics),
                 Route(RENDERER_PATH, self._renderer),
                 Route(PROFILE_PATH, self.profiling.answer, methods=["POST"]),
+                Route(ADAPTER_PATH, AdapterLoading(self.adapters).answer, methods=["POST"]),
             ]
         )
 
@@ -240,7 +254,9 @@ class FakeEngine:
         fields = json.loads(self.bodies[-1])
         if self.dies_of and self.dies_of in fields:
             self.break_off()
-        if refused := _refused(fields, chat, self.model):
+        model = fields.get("model")
+        model = model if model in self.loras.known else self.model
+        if refused := _refused(fields, chat, model):
             return refused
         said = _Said("chatcmpl-" + request.headers.get("x-request-id", "1"), self.created)
         said.tells_ids = bool(fields.get("return_token_ids"))

@@ -165,6 +165,7 @@ EVERY_KEY: dict[str, Any] = {
             "session_header": "x-user",
             "segment_tokens": 64,
             "env": {"HF_TOKEN": "${HF_TOKEN}"},
+            "adapters": {"sources": ["/models/adapters", "acme", "s3://bucket"]},
             "allowed_xargs": ["steer"],
             "engine_args": {"tensor_parallel_size": 2, "speculative-config": {"method": "ngram"}},
             "speculation": {"when_slower": "stop"},

@@ -94,6 +94,11 @@ class RunningFleet:
             check=False,
         )
 
+    @property
+    def adapters(self) -> Path:
+        """Where the pool `other` takes adapters from."""
+        return self.home.folder / "adapters"
+
     def status(self) -> dict[str, Any]:
         done = self.antefix("status", "--json")
         assert done.stdout, done.stderr
@@ -110,7 +115,8 @@ def fleet(small_model: Path) -> Iterator[RunningFleet]:
     folder = Path(tempfile.mkdtemp(prefix="afx"))
     redis = RedisUnderTest(folder / "redis")
     fleet = RunningFleet(Home(folder), redis, folder / "fleet.yaml")
-    fleet.file.write_text(FLEET_FILE.read_text().replace("SMALL", str(small_model)))
+    file = FLEET_FILE.read_text().replace("SMALL", str(small_model))
+    fleet.file.write_text(file.replace("ADAPTERS", str(fleet.adapters)))
     try:
         redis.start()
         up = fleet.antefix("up", str(fleet.file), "--port", "0", "--json")

@@ -38,17 +38,14 @@ from deployments.engine.vllm.constraint_fields import remember_fields
 from deployments.engine.vllm.continuing import Continuing, made_by, proof_of
 from deployments.engine.vllm.continuing_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.cores import engines_at_once
-from deployments.engine.vllm.cpu_args import (
-    ONE_PROCESS,
-    keep_a_slot_for_no_adapter,
-    needs_no_worker,
-)
+from deployments.engine.vllm.cpu_args import ONE_PROCESS, needs_no_worker
 from deployments.engine.vllm.cpu_dtype import choose_dtype
 from deployments.engine.vllm.facts import renderer_facts
 from deployments.engine.vllm.first_request import send_first_request
 from deployments.engine.vllm.grammar_gate import GrammarGate
 from deployments.engine.vllm.grammar_trial import SOCKET
 from deployments.engine.vllm.heartbeat import HEARTBEAT
+from deployments.engine.vllm.lora import EngineLoras
 from deployments.engine.vllm.messages import keep_error_facts, messages_facts
 from deployments.engine.vllm.profiler import EngineProfiler
 from deployments.engine.vllm.resume_mode import Computing, ResumeMode, resume_of
@@ -68,11 +65,12 @@ NO_HOSTS = ["none.invalid"]
 class VllmEngine:
     """One vLLM engine and the ASGI application of its OpenAI server.
 
-    `renderer`: how it turns requests into tokens, None if only vLLM can. `block_size` is in tokens,
-    0 if it caches no prefixes; it has `kv_blocks` of them, 0: unknown. Its KV events are at
-    `events_at`. It runs `max_sequences` requests at once, of `max_model_len` tokens each, and
-    computes at most `max_step_tokens` a step, in `dtype`; `on_cpu`: not on GPUs. `can_sleep` if it
-    was started with vLLM's sleep mode. `start_phases`: seconds of each phase of its start.
+    `renderer`: how it turns requests into tokens, None if only vLLM can. `loras`: its adapters.
+    `block_size` is in tokens, 0 if it caches no prefixes; it has `kv_blocks` of them, 0: unknown.
+    Its KV events are at `events_at`. It runs `max_sequences` requests at once, of `max_model_len`
+    tokens each, and computes at most `max_step_tokens` a step, in `dtype`; `on_cpu`: not on GPUs.
+    `can_sleep` if it was started with vLLM's sleep mode. `start_phases`: seconds of each phase of
+    its start.
     """
 
     def __init__(
@@ -81,10 +79,12 @@ class VllmEngine:
         app: ASGIApp,
         stats: EngineStats,
         renderer: RendererFacts | None,
+        loras: EngineLoras,
         folder: tempfile.TemporaryDirectory[str],
     ) -> None:
         self._engine = engine
         self._folder = folder
+        self.loras = loras
         self.app = app
         self.stats = stats
         self.renderer = renderer
@@ -177,7 +177,8 @@ class VllmEngine:
         messages = getattr(app.state, "anthropic_serving_messages", None)
         keep_error_facts(messages)
         facts = renderer_facts(engine.renderer, args, await messages_facts(messages))
-        started = cls(engine, app, stats, facts, folder)
+        loras = EngineLoras(engine, app.state.openai_serving_models)
+        started = cls(engine, app, stats, facts, loras, folder)
         started.start_phases = {
             "configure": configured - began,
             "engine": loaded - configured,
@@ -251,8 +252,6 @@ def _engine_args(args: Namespace, folder: str) -> AsyncEngineArgs:
     chosen.allowed_media_domains = chosen.allowed_media_domains or NO_HOSTS
     if needs_no_worker(chosen):
         chosen.distributed_executor_backend = ONE_PROCESS
-    if chosen.enable_lora and current_platform.is_cpu():
-        keep_a_slot_for_no_adapter(chosen, len(args.lora_modules or ()))
     if chosen.otlp_traces_endpoint is None and (traces := engine_environment(os.environ)):
         os.environ.update(traces)  # vLLM's processes read the other variables
         chosen.otlp_traces_endpoint = traces[TRACES_ENDPOINT]

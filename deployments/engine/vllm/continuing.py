@@ -113,6 +113,13 @@ def proof_of(made_by: str) -> str:
     return sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
+def _with_adapter(made_by: str, lora_request: Any) -> str:
+    """Return the id of answers with an adapter: one that is loaded again is another."""
+    if lora_request is None:
+        return made_by
+    return sha256(f"{made_by} {lora_request.lora_name}".encode()).hexdigest()[:16]
+
+
 class Continuing:
     """An extension of one AsyncLLM: it reports tokens as they arrive, and starts requests with
     known ones.
@@ -137,7 +144,7 @@ class Continuing:
         engine.engine_core.add_request_async = self._add_request
 
     def begin(
-        self, exchange: Continuation, prompt: Any, sampling_params: Any
+        self, exchange: Continuation, prompt: Any, sampling_params: Any, lora_request: Any = None
     ) -> Continuation | None:
         """Return the exchange of a call of `generate`, if another engine could continue it.
 
@@ -152,11 +159,12 @@ class Continuing:
             reason = self._resume.why
         if exchange.prompts > 1:  # tokens are not assigned to prompts
             reason = "it has several prompts"
-        if exchange.known is not None and exchange.known.engine not in ("", self._made_by):
+        made_by = _with_adapter(self._made_by, lora_request)
+        if exchange.known is not None and exchange.known.engine not in ("", made_by):
             reason = "another model, vLLM or engine arguments began it"
         exchange.offered = reason is None
         if reason is None:
-            exchange.is_of(self._made_by)
+            exchange.is_of(made_by)
             exchange.exact = self._resume.mode == "exact"
             exchange.in_one_piece = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
             exchange.exact_events = sampling_params.logprobs is not None

@@ -25,15 +25,3 @@ def needs_no_worker(args: AsyncEngineArgs) -> bool:
         and args.tensor_parallel_size * args.pipeline_parallel_size == 1
         and are_unbound(os.environ)
     )
-
-
-def keep_a_slot_for_no_adapter(args: AsyncEngineArgs, adapters: int) -> None:
-    """Keep vLLM's CPU build from answering requests to the model itself with an adapter's weights.
-
-    In a batch with an adapter's request, its kernels use the last slot for requests without one, so
-    it stays empty. Source: `lora_b_weights[-1]` in vllm/lora/ops/torch_ops/lora_ops.py of
-    vLLM 0.32.
-    """
-    args.max_loras = max(args.max_loras, adapters + 1)
-    if args.max_cpu_loras is not None:
-        args.max_cpu_loras = max(args.max_cpu_loras, args.max_loras)

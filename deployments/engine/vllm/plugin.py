@@ -14,7 +14,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deployments.engine.vllm import continuing_core, grammar_threads, grammar_trial, speculation
+from deployments.engine.vllm import (
+    continuing_core,
+    cpu_lora,
+    grammar_threads,
+    grammar_trial,
+    speculation,
+)
 from deployments.engine.vllm.heartbeat import HEARTBEAT, LoopPhase, attach
 from deployments.engine.vllm.idle_drafts import draft_nothing_while_off
 
@@ -40,6 +46,7 @@ def register() -> None:
     _keep_seeds_for_tokens_that_count()
     _rank_logprobs_without_compiling()
     _inspect_models_here()
+    cpu_lora.register()
 
 
 def _draft_nothing_while_off() -> None:

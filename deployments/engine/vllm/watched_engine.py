@@ -61,7 +61,8 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
             extra_args.pop(own, None)
         sampling_params.extra_args = extra_args
         asked = continuation.current.get()
-        continued = self.continuing.begin(asked, prompt, sampling_params) if asked else None
+        lora = more.get("lora_request")
+        continued = self.continuing.begin(asked, prompt, sampling_params, lora) if asked else None
         outputs = super().generate(prompt, sampling_params, request_id, **more)
         return self._watched(outputs, prompt, request_id, sampling_params, continued)
 

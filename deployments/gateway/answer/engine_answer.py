@@ -18,6 +18,7 @@ from deployments.gateway.attempt.engine_stream import pieces
 from deployments.gateway.attempt.transport import ReplicaFailed, Reservation
 from deployments.gateway.intake.errors import ApiError, from_engine
 from deployments.gateway.intake.request import EngineRequest
+from deployments.wire.adapter import ADAPTER_UNAVAILABLE
 from deployments.wire.answer_log import AnswerLog
 
 
@@ -122,4 +123,11 @@ class EngineAnswer:
                 " Choose another model or another path."
             )
             return ApiError(400, message, code="unsupported_endpoint", param="model")
+        adapter = self._request.adapter
+        if adapter is not None and ADAPTER_UNAVAILABLE.encode() in error.body:
+            message = (
+                f"No engine can load the adapter {adapter.name!r}; their log says why. An operator "
+                "can load it again."
+            )
+            return ApiError(503, message, code=ADAPTER_UNAVAILABLE, param="model")
         return from_engine(error.status, error.body, self._request.request_id)

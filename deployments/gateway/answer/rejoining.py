@@ -155,7 +155,7 @@ class Rejoining:
             raise _unknown()
         for each in pools:
             if url := each.scheduler.board.address_of(replica_id):
-                if request.model not in each.settings.model_names:
+                if request.adapter is None and request.model not in each.settings.model_names:
                     request = renamed(request, each.model)
                 reader = uuid.uuid4().hex
                 place = Reservation(replica_id, url, self.headers(url, ticket, reader))

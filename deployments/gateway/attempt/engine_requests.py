@@ -9,6 +9,7 @@ import aiohttp
 
 from deployments.gateway.attempt.transport import Reservation
 from deployments.gateway.intake.request import EngineRequest
+from deployments.wire.adapter import ADAPTER_HEADER
 from deployments.wire.headers import EXPECTED_CACHED_HEADER, RESUMABLE_HEADER, TENANT_HEADER
 from deployments.wire.tenant import digest
 from observability.request_record import Leg
@@ -46,4 +47,6 @@ class EngineRequests:
             TENANT_HEADER: digest(request.tenant),
             **more,
         }
+        if request.adapter is not None:
+            headers[ADAPTER_HEADER] = request.adapter.to_header()
         return await self._session.post(place.url + path, data=body, headers=headers)

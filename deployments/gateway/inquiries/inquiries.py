@@ -62,8 +62,10 @@ class Inquiries:
     async def models(self, request: Request) -> Response:
         rights = self._holder_of(request).rights
         cards_of = await asyncio.gather(*(pool.models() for pool in self._pools.cards.values()))
-        own = {card["id"]: card for cards in cards_of for card in cards}
-        routed = [self._routed(own, name) for name in self._pools.models if name not in own]
+        # an engine's own names for adapters are no client's
+        known = self._pools.models
+        own = {of["id"]: of for cards in cards_of for of in cards if of["id"] in known}
+        routed = [self._routed(own, name) for name in known if name not in own]
         cards = [card for card in (*own.values(), *routed) if self._may_use(rights, card["id"])]
         if shape_of(request.url.path, request.headers) != "anthropic":
             return JSONResponse({"object": "list", "data": cards})
@@ -73,6 +75,7 @@ class Inquiries:
 
     async def model(self, request: Request) -> Response:
         model = request.path_params["model"]
+        await self._pools.look_for(model)
         route = self._pools.check(self._holder_of(request).rights, model)
         cards = await self._pools.cards[max(route.weights, key=route.weights.__getitem__)].models()
         own = {card["id"]: card for card in cards}
@@ -89,7 +92,11 @@ class Inquiries:
         """The card of a name that no engine has: that of the pool with the largest weight."""
         weights = self._pools.models[name].weights
         pool = self._pools.by_name[max(weights, key=weights.__getitem__)]
-        return {**own.get(pool.model, {}), "id": name}
+        card = {**own.get(pool.model, {}), "id": name}
+        if (loaded := self._pools.adapters.by_name.get(name)) is not None:
+            card |= {"created": int(loaded.loaded_at), "parent": pool.model}
+            card["root"] = loaded.adapter.source
+        return card
 
     async def status(self, request: Request) -> Response:
         """What the fleet does now; with `?minutes=N`, also what was served in that time."""

@@ -16,6 +16,7 @@ from deployments.gateway.intake.errors import NO_RETRY, ApiError
 from deployments.gateway.intake.parameters import RequestParameters, parameters_of
 from deployments.gateway.intake.request_body import extended
 from deployments.gateway.intake.request_options import RequestOptions
+from deployments.wire.adapter import Adapter
 from observability.request_record import RequestRecord
 from router.index import Depths
 from router.policies import PlacementRequest
@@ -27,7 +28,8 @@ Result = TypeVar("Result")
 class EngineRequest:
     """What an engine gets: the client's own bytes, and the salt of its cached prompt (None:
     it caches none); since it had all of them and until when (s, loop time). `model` is the
-    engine's own name; `is_renamed`: the body has another.
+    engine's own name; `is_renamed`: the body has another. `adapter`: a LoRA
+    adapter of that name, which the engine loads if it lacks it.
 
     Whoever learns something of it writes that to its `record`.
     """
@@ -43,6 +45,7 @@ class EngineRequest:
     timeout_s: float
     record: RequestRecord
     is_renamed: bool = False
+    adapter: Adapter | None = None
 
     @property
     def engine_body(self) -> bytes:

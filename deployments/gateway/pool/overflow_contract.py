@@ -41,14 +41,16 @@ def refusal_of(
     if isinstance(extra, Mapping) and extra.keys() - set(pool.allowed_xargs):
         return "the overflow pool does not take all of its 'vllm_xargs'"
     engine = request.engine
-    needs = needs_of(engine.path, request.fields, engine.model, origin, request.tokens)
+    adapter = engine.model if engine.adapter or engine.model in origin.lora_names else None
+    needs = needs_of(engine.path, request.fields, adapter, request.tokens)
     return refusal(needs, offers_of(pool, origin.model, loads))
 
 
 def needs_of(
-    path: str, fields: Mapping[str, Any], model: str, pool: Pool, prompt_tokens: int
+    path: str, fields: Mapping[str, Any], adapter: str | None, prompt_tokens: int
 ) -> Needs:
-    """What a request for `pool` asks of whoever answers it instead. Never raises."""
+    """What a request for a model, or for an adapter of it, asks of whoever answers it instead.
+    Never raises."""
     parameters = parameters_of(path, fields)
     logprobs = [
         count for count in (parameters.logprobs, parameters.prompt_logprobs) if count is not None
@@ -56,7 +58,7 @@ def needs_of(
     return Needs(
         chat_or_completion=path in _OVERFLOWING_PATHS,
         tokens=prompt_tokens + (parameters.max_tokens or 0),
-        adapter=model if model in pool.lora_names else None,
+        adapter=adapter,
         tools=bool(fields.get("tools")) and fields.get("tool_choice") not in _NO_TOOLS,
         response_format=any(_constrains(fields.get(name)) for name in _FORMAT_FIELDS),
         logprobs=max(logprobs, default=0),
@@ -85,7 +87,7 @@ def offers_of(pool: Pool, asked_model: str, loads: Iterable[ReplicaLoad]) -> Off
 
 def renamed(request: EngineRequest, model: str) -> EngineRequest:
     """The same request to another model, so that its answer names the one that made it."""
-    return replace(request, model=model, is_renamed=True)
+    return replace(request, model=model, is_renamed=True, adapter=None)
 
 
 def most_logprobs(pool: Pool) -> int:

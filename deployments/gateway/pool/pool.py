@@ -167,6 +167,9 @@ class GatewayPool:
             request.record.phases.read_s += asyncio.get_running_loop().time() - began
         if needs_trial(fields):
             prompt = replace(prompt, placement=replace(prompt.placement, needs_trial=True))
+        if request.adapter is not None:
+            adapter = request.adapter.engine_name
+            prompt = replace(prompt, placement=replace(prompt.placement, adapter=adapter))
         return PoolRequest(request, fields, headers, options, prompt)
 
     def unread(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 
 from common.loops import Loops
@@ -10,6 +11,7 @@ from deployments.fleet.fleet import Fleet
 from deployments.gateway.attempt.transport import Transport
 from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.keys_file import KeyRights
+from deployments.gateway.models.adapters import Adapters
 from deployments.gateway.models.model_routes import WeightedPools, routes_of
 from deployments.gateway.pool.model_cards import ModelCards
 from deployments.gateway.pool.parts import Connections, parts_of
@@ -17,6 +19,7 @@ from deployments.gateway.pool.pool import GatewayPool
 from deployments.gateway.pool.serve_controller import AllReplicas, Question
 from observability.families import Families
 from observability.metrics import AdmissionMetrics, RoutingMetrics
+from router.redis_client import REDIS_FAILURES
 
 LOOK_PERIOD_S = 0.25
 _NOT_STARTING = ("RUNNING", "STOPPING", "PENDING_MIGRATION")
@@ -26,7 +29,7 @@ class Pools:
     """`by_name` and `cards` are to read, and replaced rather than changed.
 
     `transport_of` makes the way to a pool's replicas, from its name; `replicas` is what Ray Serve
-    says of all.
+    says of all. `adapters` are served beside the fleet file's models.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Pools:
         replicas: Question[AllReplicas],
         metrics: Families,
         loops: Loops,
+        adapters: Adapters,
     ) -> None:
         self.by_name: Mapping[str, GatewayPool] = {}
         self.cards: Mapping[str, ModelCards] = {}
@@ -45,6 +49,7 @@ class Pools:
         self._replicas = replicas
         self._metrics = metrics
         self._loops = loops
+        self.adapters = adapters
         self._running: dict[GatewayPool, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -72,13 +77,23 @@ class Pools:
     @property
     def models(self) -> Mapping[str, WeightedPools]:
         """Where each name leads that clients may ask for."""
-        return self._routes
+        return {**self.adapters.routes, **self._routes}
+
+    async def look_for(self, model: str) -> None:
+        """Read which adapters other gateways have loaded, if no route has this name."""
+        if self.may_be_an_adapter(model) and model not in self.adapters.routes:
+            with contextlib.suppress(*REDIS_FAILURES):
+                await self.adapters.refresh()
+
+    def may_be_an_adapter(self, model: str) -> bool:
+        """Whether a name that is no model's may be an adapter's."""
+        return model not in self._routes and self.adapters.is_used
 
     def route_of(self, model: str) -> WeightedPools:
         """Where the name of a model leads. Raises ApiError 404."""
-        if route := self._routes.get(model):
+        if route := self._routes.get(model) or self.adapters.routes.get(model):
             return route
-        names = ", ".join(sorted(self._routes))
+        names = ", ".join(sorted(self.models))
         shown = model if len(model) <= 100 else model[:100] + "..."
         message = f"The model {shown!r} does not exist here. These do: {names}."
         raise ApiError(404, message, code="model_not_found", param="model")

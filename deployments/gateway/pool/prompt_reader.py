@@ -103,10 +103,13 @@ class PromptReader:
     ) -> tuple[PlacementRequest, bool]:
         if (prompt_tokens := self.renderer.prompt_tokens) is None:
             return guess(request, fields, session), False
+        adapter = None
+        if request.adapter is not None or request.model in self.pool.lora_names:
+            adapter = request.model
         namespace = Namespace(
             model=self.pool.model,
             revision=self.pool.revision,
-            lora=request.model if request.model in self.pool.lora_names else None,
+            lora=adapter,
             cache_salt=request.cache_salt,
         )
         read = partial(

@@ -81,6 +81,27 @@ ENDPOINTS = (
         "Ends a canary with `?action=promote` or `?action=abort`.",
     ),
     GatewayEndpoint(
+        "POST",
+        "/v1/load_lora_adapter",
+        "operators",
+        "Loads the [adapter](adapters.md) `lora_name` from `lora_path`, for all gateways. "
+        "`load_inplace: true` replaces the weights of one that is loaded. `model` names its base "
+        "model where several pools take adapters.",
+    ),
+    GatewayEndpoint(
+        "POST",
+        "/v1/unload_lora_adapter",
+        "operators",
+        "Unloads the adapter `lora_name`. Answers that have begun end with its weights.",
+    ),
+    GatewayEndpoint(
+        "GET",
+        "/antefix/adapters",
+        "operators",
+        "Lists the adapters: base model, source, digest, rank, and the replicas that have it in "
+        "memory.",
+    ),
+    GatewayEndpoint(
         "GET",
         "/openapi.json",
         "any client",

@@ -12,6 +12,7 @@ from deployments.gateway.checks.fatal_requests import KEPT_S
 from deployments.gateway.intake.request_body import MAX_ITEMS, MAX_VALUES
 from deployments.gateway.record.explanations import DECISIONS, EXPLANATION_TTL_S
 from deployments.gateway.reference.error_code import ErrorCode
+from deployments.gateway.reference.operator_codes import ADAPTER_CODES, CANARY_CODES
 from deployments.process.http_connection import ConnectionLimits as Limits
 
 _NEW_KEY = "Ask the operators for a new key."
@@ -51,7 +52,7 @@ _KEYS = (
     ErrorCode(
         "not_an_operator",
         403,
-        "Only operators may profile an engine, or see and end a canary.",
+        "Only operators may profile an engine, end a canary, or load an adapter.",
         "Use the key of a tenant with `operator: true`.",
     ),
 )
@@ -324,22 +325,9 @@ _LOAD = (
         retry="stop",
     ),
     ErrorCode(
-        "unknown_canary",
-        404,
-        "The model has no canary.",
-        "`antefix canary status` lists the canaries.",
-    ),
-    ErrorCode(
-        "canary_changed",
-        409,
-        "The canary changed at the same moment.",
-        "Look at it, and try again.",
-        retry="stop",
-    ),
-    ErrorCode(
         "no_redis",
         503,
-        "Redis, which keeps explanations and canaries, does not answer.",
+        "Redis, which keeps explanations, canaries and adapters, does not answer.",
         "Try again later. Inference needs no Redis.",
         retry="Retry-After",
     ),
@@ -403,5 +391,6 @@ ERROR_CODES: Mapping[str, tuple[ErrorCode, ...]] = {
     "Keys and rights": _KEYS,
     "The request": _REQUESTS,
     "Load and failures": _LOAD,
+    "Canaries and adapters": CANARY_CODES + ADAPTER_CODES,
     "Connections": _CONNECTIONS,
 }

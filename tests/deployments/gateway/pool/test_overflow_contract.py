@@ -24,7 +24,7 @@ POOL = Pool.model_validate({"model": "main", "replicas": 1})
     ],
 )
 def test_the_longest_answer_counts(path: str, fields: dict[str, Any], tokens: int) -> None:
-    assert needs_of(path, fields, "main", POOL, 5).tokens == tokens
+    assert needs_of(path, fields, None, 5).tokens == tokens
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_the_longest_answer_counts(path: str, fields: dict[str, Any], tokens: in
     ],
 )
 def test_logprobs_count(path: str, fields: dict[str, Any], logprobs: int) -> None:
-    assert needs_of(path, fields, "main", POOL, 5).logprobs == logprobs
+    assert needs_of(path, fields, None, 5).logprobs == logprobs
 
 
 def test_tokens_whose_logprobs_are_asked_for_are_named_by_number() -> None:
     fields = {"logprobs": 1, "logprob_token_ids": [5]}
-    assert needs_of(COMPLETIONS, fields, "main", POOL, 5).token_ids
+    assert needs_of(COMPLETIONS, fields, None, 5).token_ids
 
 
 @pytest.mark.parametrize(("set_to", "offered"), [(None, 20), (5, 5), (-1, VOCABULARY)])
@@ -82,7 +82,7 @@ NONE = {"tool_choice": {"type": "none"}, "tools": [{"name": "a"}]}
     ],
 )
 def test_messages_may_overflow_by_what_they_need(fields: dict[str, Any], needed: set[str]) -> None:
-    needs = needs_of(MESSAGES, {"max_tokens": 7, **fields}, "main", POOL, 100)
+    needs = needs_of(MESSAGES, {"max_tokens": 7, **fields}, None, 100)
     assert needs.chat_or_completion and needs.tokens == 107
     found = {name for name in ("tools", "response_format", "images") if getattr(needs, name)}
     assert found == needed

@@ -1,0 +1,142 @@
+"""The files of LoRA adapters: where they may come from, what they must be, and a replica's copies.
+
+    <folder>/<digest>/adapter_config.json, adapter_model.safetensors
+
+An engine reads an adapter again whenever it has evicted it. So it reads a copy, under the digest of
+its files: what is written to the source afterwards cannot change the weights of running requests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_FILES = (CONFIG, WEIGHTS)
+_DIGEST_CHARS = 16
+_PIECE = 1 << 20
+
+
+class UnusableAdapter(Exception):
+    """An adapter that this engine cannot serve; the message names the remedy."""
+
+
+@dataclass(frozen=True)
+class AdapterFiles:
+    """A replica's copy in `folder`. `size` in bytes."""
+
+    digest: str
+    folder: Path
+    rank: int
+    size: int
+
+
+def is_allowed(source: str, allowed: Sequence[str]) -> bool:
+    """Return whether a source lies within one of the allowed ones: folders, beginnings of Hugging
+    Face ids and of URLs."""
+    if not _is_folder(source):
+        plain = ".." not in source.split("/")
+        return plain and any(_begins_with(source, one) for one in allowed if not _is_folder(one))
+    path = Path(source).resolve()
+    folders = [Path(one).resolve() for one in allowed if _is_folder(one)]
+    return any(path == folder or folder in path.parents for folder in folders)
+
+
+def copied(source: str, allowed: Sequence[str], into: Path) -> AdapterFiles:
+    """Copy an adapter's files. Blocks. Raises UnusableAdapter."""
+    if not is_allowed(source, allowed):
+        raise UnusableAdapter(
+            f"the adapter's source {source!r} is not allowed. Allowed are, with all within them: "
+            f"{', '.join(allowed)}. Move it there, or add it to `adapters.sources` of the pool."
+        )
+    into.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix="partial-", dir=into))
+    try:
+        digest, size = _digest_of_copy(source, partial)
+        config = _config(partial / CONFIG, source)
+        folder = into / digest
+        if not folder.exists():
+            partial.rename(folder)
+        return AdapterFiles(digest, folder, int(config["r"]), size)
+    except OSError as error:
+        raise UnusableAdapter(
+            f"the adapter {source!r} cannot be read: {error.strerror or error}. It needs the files "
+            f"{CONFIG} and {WEIGHTS}, which PEFT writes."
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _digest_of_copy(source: str, into: Path) -> tuple[str, int]:
+    hash_, size = hashlib.sha256(), 0
+    for name, file in _opened(source):
+        with file, (into / name).open("wb") as copy:
+            while piece := file.read(_PIECE):
+                copy.write(piece)
+                hash_.update(piece)
+                size += len(piece)
+        hash_.update(size.to_bytes(8, "big"))
+    return hash_.hexdigest()[:_DIGEST_CHARS], size
+
+
+def _opened(source: str) -> Iterator[tuple[str, Any]]:
+    if "://" in source:
+        yield from _opened_by_url(source)
+        return
+    folder = Path(source) if _is_folder(source) else _downloaded(source)
+    for name in _FILES:
+        yield name, (folder / name).open("rb")
+
+
+def _opened_by_url(source: str) -> Iterator[tuple[str, Any]]:
+    import fsspec  # type: ignore[import-untyped]
+
+    for name in _FILES:
+        try:
+            yield name, fsspec.open(f"{source.rstrip('/')}/{name}", "rb").open()
+        except (ImportError, ValueError) as error:  # of a store that has no driver here
+            raise UnusableAdapter(
+                f"the adapter {source!r} cannot be read: {error}. Install the driver of its store "
+                "in the engines' image, or copy the adapter to a folder."
+            ) from error
+
+
+def _downloaded(model_id: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model_id, allow_patterns=list(_FILES)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+        raise UnusableAdapter(
+            f"the adapter {model_id!r} cannot be downloaded: {str(error).splitlines()[0]}. Correct "
+            "its id, or copy it to a folder; a folder's name begins with /."
+        ) from error
+
+
+def _config(file: Path, source: str) -> Mapping[str, Any]:
+    try:
+        config = json.loads(file.read_bytes())
+        if config["peft_type"] == "LORA" and type(config["r"]) is int and config["r"] > 0:
+            found: Mapping[str, Any] = config
+            return found
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise UnusableAdapter(
+        f"{CONFIG} of {source!r} is not that of a LoRA adapter: it needs peft_type LORA and a rank "
+        "r above 0. Write the adapter with PEFT's save_pretrained."
+    )
+
+
+def _is_folder(source: str) -> bool:
+    return source.startswith("/")
+
+
+def _begins_with(source: str, allowed: str) -> bool:
+    return source == allowed or source.startswith(allowed.rstrip("/") + "/")

@@ -1,0 +1,228 @@
+"""The LoRA adapters of one replica: loaded where a request needs them, evicted by use.
+
+A gateway names the adapter with each request (`deployments.wire.adapter`), so a replica that has
+just started, or has crashed, loads those that its traffic needs. What an engine has in memory
+stands in its lease, for placement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from deployments.engine import adapter_files
+from deployments.engine.adapter_files import WEIGHTS, AdapterFiles, UnusableAdapter
+from deployments.wire.adapter import ADAPTER_HEADER, ADAPTER_UNAVAILABLE, Adapter
+
+logger = logging.getLogger("ray.serve")
+
+# Copies that are kept on the node's disk: more than an engine has in memory, so that it loads most
+# of its adapters from there.
+LEAST_KEPT = 64
+# The weight of the last load in their mean.
+_NEW = 0.2
+
+
+class Loras(Protocol):
+    """The interface of `deployments.engine.vllm.lora.EngineLoras`."""
+
+    slots: int
+    capacity: int
+
+    def misfit(self, rank: int, weights: Path) -> str | None: ...
+
+    async def load(self, adapter: Adapter, folder: Path) -> None: ...
+
+    async def remove(self, name: str) -> None: ...
+
+    async def resident(self) -> set[str]: ...
+
+
+class EngineAdapters:
+    """`load_s`: seconds that a load takes, the mean of the last ones; 0: none yet. `loads`: their
+    number. `folder` has the copies of their files."""
+
+    def __init__(
+        self, loras: Loras, sources: Sequence[str], folder: Path, least_kept: int = LEAST_KEPT
+    ) -> None:
+        self._loras = loras
+        self._sources = sources
+        self._folder = folder
+        self._kept = max(least_kept, 2 * loras.capacity)
+        # known to the engine, and those of them in its memory; used longest ago first
+        self._known: OrderedDict[str, AdapterFiles] = OrderedDict()
+        self._resident: OrderedDict[str, None] = OrderedDict()
+        self._running: Counter[str] = Counter()
+        self._loading = asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
+        self.load_s = 0.0
+        self.loads = 0
+
+    @property
+    def slots(self) -> int:
+        """EngineAdapters whose requests the engine computes at once; 0: the pool loads none."""
+        return self._loras.slots if self._sources else 0
+
+    @property
+    def busy(self) -> int:
+        """EngineAdapters with running requests."""
+        return len(self._running)
+
+    @property
+    def resident(self) -> tuple[str, ...]:
+        """The engine's names of those in its memory."""
+        return tuple(self._resident)
+
+    async def fetch(self, name: str, source: str) -> tuple[Adapter, AdapterFiles]:
+        """Copy an adapter, check and load it. Raises UnusableAdapter."""
+        async with self._loading:
+            files = await self._copied(source)
+            adapter = Adapter(name, files.digest, source)
+            await self._load(adapter, files)
+        return adapter, files
+
+    @contextlib.asynccontextmanager
+    async def serving(self, adapter: Adapter) -> AsyncIterator[None]:
+        """Have the engine know the adapter while a request uses it. Raises UnusableAdapter."""
+        name = adapter.engine_name
+        self._running[name] += 1
+        try:
+            if name not in self._known:
+                await self._ensure(adapter)
+            self._known.move_to_end(name)
+            self._use(name)
+            yield
+        finally:
+            self._running[name] -= 1
+            if not self._running[name]:
+                del self._running[name]
+
+    async def _ensure(self, adapter: Adapter) -> None:
+        async with self._loading:
+            if adapter.engine_name in self._known:  # another request has loaded it meanwhile
+                return
+            files = await self._copied(adapter.source)
+            if files.digest != adapter.digest:
+                raise UnusableAdapter(
+                    f"the files of {adapter.source!r} have changed since the adapter "
+                    f"{adapter.name!r} was loaded. Load it again: antefix adapters load."
+                )
+            await self._load(adapter, files)
+
+    async def _copied(self, source: str) -> AdapterFiles:
+        copied = adapter_files.copied
+        return await asyncio.to_thread(copied, source, self._sources, self._folder)
+
+    async def _load(self, adapter: Adapter, files: AdapterFiles) -> None:
+        name = adapter.engine_name
+        if name in self._known:
+            return
+        if (misfit := self._loras.misfit(files.rank, files.folder / WEIGHTS)) is not None:
+            raise UnusableAdapter(misfit)
+        await self._make_room()
+        began = time.monotonic()
+        try:
+            await self._loras.load(adapter, files.folder)
+        except Exception as error:  # of many kinds, from the engine's process
+            reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+            raise UnusableAdapter(
+                f"the engine cannot load the adapter {adapter.name!r}: {reason[0]}"
+            ) from error
+        took_s = time.monotonic() - began
+        self.load_s = took_s if not self.loads else self.load_s + _NEW * (took_s - self.load_s)
+        self.loads += 1
+        self._known[name] = files
+        self._use(name)
+        logger.info("adapter %s was loaded in %.3f s", name, took_s)
+
+    async def _make_room(self) -> None:
+        for name in list(self._known):
+            if len(self._known) < self._kept:
+                return
+            if name in self._running or name in self._resident:
+                continue
+            files = self._known.pop(name)
+            await self._loras.remove(name)
+            if all(files.folder != other.folder for other in self._known.values()):
+                await asyncio.to_thread(shutil.rmtree, files.folder, ignore_errors=True)
+
+    def _use(self, name: str) -> None:
+        """Record that the engine uses it now. It evicts another if its memory is full, which it is
+        asked about afterwards."""
+        if name not in self._resident and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look())
+        self._resident[name] = None
+        self._resident.move_to_end(name)
+        while len(self._resident) > self._loras.capacity:
+            self._resident.popitem(last=False)
+
+    async def _look(self) -> None:
+        """Ask the engine what it has in memory: its order of use is that of its steps."""
+        try:
+            there = await self._loras.resident()
+        except Exception as error:  # the engine ends, or a step failed
+            logger.warning("it is unknown which adapters are loaded: %r", error)
+            return
+        for name in list(self._resident):
+            if name not in there and name not in self._running:
+                del self._resident[name]
+        for name in there - self._resident.keys():
+            self._resident[name] = None
+            self._resident.move_to_end(name, last=False)
+
+
+class WithAdapters:
+    """ASGI: a request for an adapter waits until the engine knows it."""
+
+    def __init__(self, app: ASGIApp, adapters: EngineAdapters) -> None:
+        self._app = app
+        self._adapters = adapters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        named = dict(scope["headers"]).get(ADAPTER_HEADER.encode())
+        if scope["type"] != "http" or named is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            async with self._adapters.serving(Adapter.from_header(named)):
+                await self._app(scope, receive, send)
+        except UnusableAdapter as error:
+            logger.warning("a request was not served: %s", error)
+            await _refused(503, error)(scope, receive, send)
+
+
+class AdapterLoading:
+    """The endpoint of a replica for a gateway that loads an adapter: POST /antefix/adapters."""
+
+    def __init__(self, adapters: EngineAdapters) -> None:
+        self._adapters = adapters
+
+    async def answer(self, request: Request) -> Response:
+        """Return the adapter, its rank and its size."""
+        asked = msgspec.json.decode(await request.body())
+        try:
+            adapter, files = await self._adapters.fetch(asked["name"], asked["source"])
+        except UnusableAdapter as error:
+            return _refused(400, error)
+        facts: dict[str, Any] = {"rank": files.rank, "bytes": files.size}
+        return JSONResponse({**msgspec.to_builtins(adapter), **facts})
+
+
+def _refused(status: int, error: UnusableAdapter) -> JSONResponse:
+    message = str(error)
+    message = message[0].upper() + message[1:]
+    code = ADAPTER_UNAVAILABLE
+    body = {"message": message, "type": "server_error", "param": "model", "code": code}
+    return JSONResponse({"error": body}, status_code=status)

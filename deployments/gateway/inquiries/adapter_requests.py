@@ -1,0 +1,197 @@
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, GET /antefix/adapters, for operators.
+
+The first two are vLLM's own, with its fields; here they hold for all gateways and replicas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from deployments.gateway.inquiries.adapter_loads import AdapterLoads
+from deployments.gateway.intake.api_keys import KeyHolder
+from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.in_force import InForce
+from deployments.gateway.models.adapters import (
+    MOST_ADAPTERS,
+    PERIOD_S,
+    LoadedAdapter,
+    is_usable,
+)
+from deployments.gateway.pool.pools import Pools
+from router.redis_client import REDIS_FAILURES
+
+# Until every gateway that Redis answers has read a change.
+KNOWN_AFTER_S = PERIOD_S + 0.5
+MAX_BODY_BYTES = 16_384
+
+
+class AdapterRequests:
+    """`holder_of` says whose key a request has, and raises ApiError 401."""
+
+    def __init__(
+        self,
+        in_force: InForce,
+        holder_of: Callable[[Request], KeyHolder],
+        pools: Pools,
+        loads: AdapterLoads,
+    ) -> None:
+        self._in_force = in_force
+        self._holder_of = holder_of
+        self._pools = pools
+        self._adapters = pools.adapters
+        self._loads = loads
+
+    def add_to(self, app: Starlette) -> None:
+        app.add_route("/antefix/adapters", self.show, methods=["GET"])
+        app.add_route("/v1/load_lora_adapter", self.load, methods=["POST"])
+        app.add_route("/v1/unload_lora_adapter", self.unload, methods=["POST"])
+
+    async def show(self, request: Request) -> Response:
+        self._check(request)
+        await self._read()
+        found = self._adapters.by_name.items()
+        return JSONResponse({name: self._status(loaded) for name, loaded in sorted(found)})
+
+    async def load(self, request: Request) -> Response:
+        """`{"lora_name", "lora_path", "load_inplace", "model"}`; the last names the pool's model,
+        where several pools take adapters."""
+        self._check(request)
+        body = await _body_of(request)
+        name, source = _text(body, "lora_name"), _text(body, "lora_path")
+        if not is_usable(name):
+            message = (
+                f"'lora_name' is {name[:100]!r}. Use letters, digits and the characters ._:/@+- in "
+                "it, 128 at most."
+            )
+            raise ApiError(400, message, code="invalid_value", param="lora_name")
+        if not self._pools.may_be_an_adapter(name) and name in self._pools.models:
+            message = f"{name!r} is the name of a model. Give the adapter another name."
+            raise ApiError(400, message, code="invalid_value", param="lora_name")
+        await self._read()
+        known, pool = self._adapters.by_name.get(name), self._pool_of(body)
+        if known is not None and body.get("load_inplace") is not True:
+            message = (
+                f"The adapter {name!r} is loaded. Set 'load_inplace' to true to replace its "
+                "weights, or unload it first."
+            )
+            raise ApiError(400, message, code="adapter_exists", param="lora_name")
+        if known is not None and known.pool != pool:
+            message = f"The adapter {name!r} is loaded in the pool {known.pool!r}. Unload it first."
+            raise ApiError(400, message, code="adapter_exists", param="lora_name")
+        if known is None and len(self._adapters.by_name) >= MOST_ADAPTERS:
+            message = f"The fleet has {MOST_ADAPTERS} adapters, the most it may have. Unload one."
+            raise ApiError(400, message, code="too_many_adapters", param="lora_name")
+        fetched = await self._loads.fetch(self._engine_of(pool), name, source)
+        loaded = LoadedAdapter(fetched.adapter, pool, fetched.rank, fetched.size, time.time())
+        try:
+            await self._adapters.put(loaded)
+        except REDIS_FAILURES:
+            raise _no_redis() from None
+        if known is not None:
+            await asyncio.sleep(KNOWN_AFTER_S)
+        return JSONResponse({name: self._status(loaded)})
+
+    async def unload(self, request: Request) -> Response:
+        """`{"lora_name"}`. Answers under way end with its weights."""
+        self._check(request)
+        name = _text(await _body_of(request), "lora_name")
+        await self._read()
+        if name not in self._adapters.by_name:
+            names = ", ".join(sorted(self._adapters.by_name)) or "none"
+            message = f"No adapter {name[:100]!r} is loaded. These are: {names}."
+            raise ApiError(404, message, code="unknown_adapter", param="lora_name")
+        try:
+            await self._adapters.remove(name)
+        except REDIS_FAILURES:
+            raise _no_redis() from None
+        await asyncio.sleep(KNOWN_AFTER_S)
+        return JSONResponse({"unloaded": name})
+
+    def _check(self, request: Request) -> None:
+        if not self._holder_of(request).is_operator(self._in_force.fleet.gateway):
+            message = "Only operators load and unload adapters. Use the key of such a tenant."
+            raise ApiError(403, message, code="not_an_operator")
+
+    def _pool_of(self, body: dict[str, Any]) -> str:
+        taking = {
+            name: pool
+            for name, pool in self._pools.by_name.items()
+            if pool.settings.adapters is not None
+        }
+        if not taking:
+            message = "No pool of the fleet takes adapters. Set `adapters.sources` of a pool."
+            raise ApiError(400, message, code="no_adapters")
+        model = body.get("model")
+        found = [name for name, pool in taking.items() if model in (None, name, pool.model)]
+        if len(found) == 1:
+            return found[0]
+        names = ", ".join(sorted(pool.model for pool in taking.values()))
+        message = f"'model' is {model!r}, but only these models take adapters: {names}."
+        raise ApiError(400, message, code="invalid_value", param="model")
+
+    def _engine_of(self, pool: str) -> str:
+        """The address of a replica, which tries the adapter."""
+        loads = self._pools.by_name[pool].scheduler.board.loads().values()
+        if not loads:
+            message = f"The pool {pool!r} has no replica to try the adapter. Try again later."
+            raise ApiError(503, message, code="no_replica", retry_after=5)
+        return min(loads, key=lambda load: load.waiting + load.running).url
+
+    async def _read(self) -> None:
+        try:
+            await self._adapters.refresh()
+        except REDIS_FAILURES:
+            raise _no_redis() from None
+
+    def _status(self, loaded: LoadedAdapter) -> dict[str, Any]:
+        pool = self._pools.by_name.get(loaded.pool)
+        loads = pool.scheduler.board.loads().items() if pool else ()
+        engine_name = loaded.adapter.engine_name
+        return {
+            "model": pool.model if pool else "",
+            "pool": loaded.pool,
+            "source": loaded.adapter.source,
+            "digest": loaded.adapter.digest,
+            "rank": loaded.rank,
+            "bytes": loaded.size,
+            "loaded_at": loaded.loaded_at,
+            "replicas": sorted(name for name, load in loads if engine_name in load.adapters),
+        }
+
+
+async def _body_of(request: Request) -> dict[str, Any]:
+    received = b""
+    async for chunk in request.stream():
+        received += chunk
+        if len(received) > MAX_BODY_BYTES:
+            message = f"The body is larger than {MAX_BODY_BYTES} bytes. Send a smaller one."
+            raise ApiError(413, message, code="body_too_large")
+    try:
+        body = json.loads(received)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        message = "The body must be a JSON object with 'lora_name'."
+        raise ApiError(400, message, code="invalid_json")
+    return body
+
+
+def _text(body: dict[str, Any], name: str) -> str:
+    value = body.get(name)
+    if isinstance(value, str) and value:
+        return value
+    message = f"{name!r} must be a text that is not empty."
+    raise ApiError(400, message, code="missing_value", param=name)
+
+
+def _no_redis() -> ApiError:
+    message = "Redis keeps the list of adapters, and does not answer. Try again later."
+    return ApiError(503, message, code="no_redis", retry_after=1)

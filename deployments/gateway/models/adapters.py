@@ -1,0 +1,182 @@
+"""LoRA adapters that were loaded while the fleet serves: which there are, for all gateways.
+
+key                 value                                              lifetime
+adapters            hash: an adapter's name -> `LoadedAdapter`, JSON,  permanent
+                    signed
+adapters_version    a number, which each change raises                 permanent
+
+A gateway reads the version once a second, and at once for a name that it does not know. So an
+adapter is served by every gateway as soon as it has been loaded. After a change or a removal a
+gateway serves the old weights for a second at most, or longer without Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Mapping
+from typing import cast
+
+import msgspec
+
+from common.loops import forever
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.settings.fleet_rules import MODEL_NAME
+from deployments.gateway.models.model_routes import WeightedPools
+from deployments.wire.adapter import Adapter
+from router import redis_keys
+from router.redis_client import REDIS_FAILURES, AsyncRedis
+from router.signature import Signer, opened, signed
+from router.slots import REDIS_TIMEOUT_S
+
+logger = logging.getLogger("ray.serve")
+
+PERIOD_S = 1.0
+# Of a fleet: GET /v1/models lists them all.
+MOST_ADAPTERS = 1000
+
+
+class LoadedAdapter(msgspec.Struct, frozen=True):
+    """`pool`: whose model it adapts. `size`: bytes of its files. `loaded_at`: Unix time."""
+
+    adapter: Adapter
+    pool: str
+    rank: int
+    size: int
+    loaded_at: float
+
+
+_loaded = msgspec.json.Decoder(LoadedAdapter).decode
+
+
+def is_usable(name: str) -> bool:
+    """Return whether an adapter may have this name, as a model may."""
+    return MODEL_NAME.fullmatch(name) is not None
+
+
+class Adapters:
+    """Of one gateway. `redis` decodes; `fleet`: as `FleetBase.redis_name`. `by_name`: those of the
+    fleet's pools, except one whose name a model of the fleet file has."""
+
+    def __init__(self, redis: AsyncRedis, fleet: str, signer: Signer) -> None:
+        self._redis = redis
+        self._key = redis_keys.key(fleet, "adapters")
+        self._version_key = redis_keys.key(fleet, "adapters_version")
+        self._signer = signer
+        self._fleet: Fleet | None = None
+        self._version: str | None = "none is read yet"
+        self._all: Mapping[str, LoadedAdapter] = {}
+        self._changed = asyncio.Event()
+        self.by_name: Mapping[str, LoadedAdapter] = {}
+        self._routes: Mapping[str, WeightedPools] = {}
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a pool of the fleet takes adapters while it serves."""
+        return self._fleet is not None and any(
+            pool.adapters is not None for pool in self._fleet.pools.values()
+        )
+
+    @property
+    def routes(self) -> Mapping[str, WeightedPools]:
+        """Where each adapter's name leads."""
+        return self._routes
+
+    def change(self, fleet: Fleet) -> None:
+        """Serve by this fleet file from now on."""
+        self._fleet = fleet
+        self._apply()
+        self._changed.set()
+
+    def engine_adapter(self, name: str) -> Adapter | None:
+        """Return the adapter that an engine gets a request for; None: the name is a model's."""
+        found = self.by_name.get(name)
+        return found.adapter if found is not None else None
+
+    async def run(self) -> None:
+        """Follow what the other gateways load, until cancelled."""
+        await forever(
+            "adapters",
+            self._follow,
+            fails="adapters stay as last read",
+            logger=logger,
+            outages=REDIS_FAILURES,
+        )
+
+    async def refresh(self) -> None:
+        """Read what has changed. Raises one of REDIS_FAILURES."""
+        async with asyncio.timeout(REDIS_TIMEOUT_S):
+            [version] = await cast(
+                Awaitable[list[str | None]], self._redis.mget([self._version_key])
+            )
+            if version == self._version:
+                return
+            if version is None and self._all:  # Redis has lost them
+                await self._write(*self._all.values())
+                return
+            found = await cast(Awaitable[dict[str, str]], self._redis.hgetall(self._key))
+        self._all = {
+            name: loaded
+            for name, text in found.items()
+            if (loaded := self._opened(text)) is not None and loaded.adapter.name == name
+        }
+        self._version = version
+        self._apply()
+
+    async def put(self, loaded: LoadedAdapter) -> None:
+        """Have all gateways serve it. Raises one of REDIS_FAILURES."""
+        async with asyncio.timeout(REDIS_TIMEOUT_S):
+            await self._write(loaded)
+        await self.refresh()
+
+    async def remove(self, name: str) -> None:
+        """Have no gateway serve it. Raises one of REDIS_FAILURES."""
+        async with (
+            asyncio.timeout(REDIS_TIMEOUT_S),
+            self._redis.pipeline(transaction=True) as pipe,
+        ):
+            pipe.hdel(self._key, name)
+            pipe.incr(self._version_key)
+            await pipe.execute()
+        await self.refresh()
+
+    async def _write(self, *adapters: LoadedAdapter) -> None:
+        encoded = {one.adapter.name: msgspec.json.encode(one).decode() for one in adapters}
+        async with self._redis.pipeline(transaction=True) as pipe:
+            for name, text in encoded.items():
+                pipe.hset(self._key, name, signed(self._signer, self._key, text))
+            pipe.incr(self._version_key)
+            await pipe.execute()
+
+    async def _follow(self) -> None:
+        self._changed.clear()
+        if self.is_used:
+            await self.refresh()
+        try:
+            async with asyncio.timeout(PERIOD_S if self.is_used else None):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _opened(self, text: str) -> LoadedAdapter | None:
+        found = opened(self._signer, self._key, text)
+        try:
+            return None if found is None else _loaded(found)
+        except (msgspec.MsgspecError, ValueError):  # by hand, or by another release
+            return None
+
+    def _apply(self) -> None:
+        if self._fleet is None:
+            return
+        pools, models = self._fleet.pools, self._fleet.models
+        own = {name for pool in pools.values() for name in pool.model_names}
+        own.update(models, *(route.aliases for route in models.values()))
+        self.by_name = {
+            name: loaded
+            for name, loaded in self._all.items()
+            if name not in own and loaded.pool in pools and pools[loaded.pool].adapters is not None
+        }
+        self._routes = {
+            name: WeightedPools(name, {loaded.pool: 1.0}, pools[loaded.pool].session_header)
+            for name, loaded in self.by_name.items()
+        }

@@ -1,0 +1,114 @@
+"""Adapters come from allowed places only, and their copies are named by their content."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deployments.engine.adapter_files import (
+    CONFIG,
+    WEIGHTS,
+    UnusableAdapter,
+    copied,
+    is_allowed,
+)
+from tests.fakes.loras import write_adapter
+from tests.sentences import assert_sentences
+
+
+@pytest.mark.parametrize(
+    ("source", "allowed"),
+    [
+        ("/adapters/sql", True),
+        ("/adapters", True),
+        ("/adapters/a/../sql", True),
+        ("/adapters/../etc", False),
+        ("/adapters-of-others/sql", False),
+        ("/", False),
+        ("acme/sql", True),
+        ("acme", True),
+        ("acme2/sql", False),
+        ("acme/../other/sql", False),
+        ("s3://bucket/adapters/sql", True),
+        ("s3://bucket/adapters2/sql", False),
+        ("s3://bucket/adapters/../secrets", False),
+        ("file:///etc", False),
+        ("adapters/sql", False),
+        ("", False),
+    ],
+)
+def test_only_what_lies_within_an_allowed_source_is_allowed(source: str, allowed: bool) -> None:
+    assert is_allowed(source, ["/adapters", "acme", "s3://bucket/adapters/"]) == allowed
+
+
+def test_a_link_that_leaves_the_folder_is_not_allowed(tmp_path: Path) -> None:
+    outside = write_adapter(tmp_path / "outside")
+    (tmp_path / "adapters").mkdir()
+    (tmp_path / "adapters" / "link").symlink_to(outside)
+    assert not is_allowed(str(tmp_path / "adapters" / "link"), [str(tmp_path / "adapters")])
+
+
+def test_a_copy_is_named_by_its_content(tmp_path: Path) -> None:
+    allowed, into = [str(tmp_path)], tmp_path / "copies"
+    first = copied(str(write_adapter(tmp_path / "a", b"1")), allowed, into)
+    again = copied(str(write_adapter(tmp_path / "b", b"1")), allowed, into)
+    other = copied(str(write_adapter(tmp_path / "c", b"2")), allowed, into)
+    of_rank = copied(str(write_adapter(tmp_path / "d", b"1", r=9)), allowed, into)
+    assert first.digest == again.digest and first.folder == again.folder
+    assert len({first.digest, other.digest, of_rank.digest}) == 3
+    assert (first.rank, of_rank.rank) == (8, 9)
+    assert (first.folder / WEIGHTS).read_bytes() == b"1"
+    write_adapter(tmp_path / "a", b"changed")
+    assert (first.folder / WEIGHTS).read_bytes() == b"1"
+    assert {path.name for path in into.iterdir()} == {f.digest for f in (first, other, of_rank)}
+
+
+def test_a_url_is_read_by_the_driver_of_its_store(tmp_path: Path) -> None:
+    url = f"file://{write_adapter(tmp_path / 'a')}"
+    assert copied(url, [f"file://{tmp_path}"], tmp_path / "copies").rank == 8
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ("{", "not that of a LoRA adapter"),
+        ("[]", "not that of a LoRA adapter"),
+        ('{"peft_type": "IA3", "r": 8}', "not that of a LoRA adapter"),
+        ('{"peft_type": "LORA", "r": 0}', "not that of a LoRA adapter"),
+        ('{"peft_type": "LORA", "r": true}', "not that of a LoRA adapter"),
+        ('{"peft_type": "LORA"}', "not that of a LoRA adapter"),
+    ],
+)
+def test_files_of_another_kind_are_refused(tmp_path: Path, config: str, says: str) -> None:
+    folder = write_adapter(tmp_path / "a")
+    (folder / CONFIG).write_text(config)
+    _refused(str(folder), tmp_path, says)
+
+
+@pytest.mark.parametrize("missing", [CONFIG, WEIGHTS])
+def test_a_missing_file_is_refused(tmp_path: Path, missing: str) -> None:
+    folder = write_adapter(tmp_path / "a")
+    (folder / missing).unlink()
+    _refused(str(folder), tmp_path, "cannot be read: No such file")
+
+
+def test_a_store_without_a_driver_is_refused(tmp_path: Path) -> None:
+    _refused("nostore://bucket/a", tmp_path, "Install the driver", "nostore://bucket")
+
+
+def test_an_id_that_cannot_be_downloaded_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    _refused("acme/a", tmp_path, "cannot be downloaded", "acme")
+
+
+def _refused(source: str, tmp_path: Path, says: str, allowed: str = "") -> None:
+    with pytest.raises(UnusableAdapter) as refused:
+        copied(source, [allowed or str(tmp_path)], tmp_path / "copies")
+    message = str(refused.value)
+    assert says in message and source in message
+    assert_sentences(message[0].upper() + message[1:])
+    assert not list((tmp_path / "copies").iterdir())

@@ -1,0 +1,121 @@
+"""A replica loads the adapters of its requests, keeps those that are used, and mixes none up."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from deployments.engine.adapter_files import WEIGHTS, UnusableAdapter
+from deployments.engine.adapters import EngineAdapters
+from deployments.wire.adapter import Adapter
+from tests.fakes.loras import RANK, FakeLoras, write_adapter
+from tests.waiting import until
+
+
+@pytest.fixture
+def loras() -> FakeLoras:
+    return FakeLoras()
+
+
+@pytest.fixture
+def adapters(loras: FakeLoras, tmp_path: Path) -> EngineAdapters:
+    return EngineAdapters(loras, [str(tmp_path)], tmp_path / "copies")
+
+
+async def fetched(
+    adapters: EngineAdapters, tmp_path: Path, name: str, weights: str = ""
+) -> Adapter:
+    folder = write_adapter(tmp_path / name, (weights or name).encode())
+    adapter, _ = await adapters.fetch(name, str(folder))
+    return adapter
+
+
+async def used(adapters: EngineAdapters, loras: FakeLoras, *of: Adapter) -> None:
+    """One request for each, and a step of the engine."""
+    for adapter in of:
+        async with adapters.serving(adapter):
+            loras.uses(adapter.engine_name)
+        await asyncio.sleep(0.01)
+
+
+async def test_a_request_loads_what_its_replica_lacks(
+    adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
+) -> None:
+    adapter = await fetched(adapters, tmp_path, "a")
+    other = EngineAdapters(FakeLoras(), [str(tmp_path)], tmp_path / "of-another-replica")
+    async with other.serving(adapter):
+        assert other.resident == (adapter.engine_name,)
+        assert other.busy == 1
+    assert (other.busy, other.loads) == (0, 1)
+
+
+async def test_requests_at_once_load_it_once(
+    adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
+) -> None:
+    adapter = await fetched(
+        EngineAdapters(FakeLoras(), [str(tmp_path)], tmp_path / "c"), tmp_path, "a"
+    )
+    loras.load_delay_s = 0.05
+    await asyncio.gather(*(used(adapters, loras, adapter) for _ in range(20)))
+    assert len(loras.loads) == 1 and adapters.load_s >= 0.05
+
+
+async def test_what_is_in_memory_follows_the_engine(
+    adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
+) -> None:
+    a, b, c = [await fetched(adapters, tmp_path, name) for name in "abc"]
+    await used(adapters, loras, a, b, a, c)
+    await until(lambda: set(adapters.resident) == {a.engine_name, c.engine_name})
+    loras.uses(b.engine_name)  # the engine's steps had another order
+    loras.uses(c.engine_name)
+    await used(adapters, loras, a)
+    await until(lambda: set(adapters.resident) == set(loras.memory))
+
+
+async def test_changed_files_are_never_served_under_the_old_digest(
+    adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
+) -> None:
+    adapter = await fetched(adapters, tmp_path, "a", "old")
+    write_adapter(tmp_path / "a", b"new")
+    async with adapters.serving(adapter):  # this replica has a copy
+        assert (loras.known[adapter.engine_name] / WEIGHTS).read_bytes() == b"old"
+    other = EngineAdapters(FakeLoras(), [str(tmp_path)], tmp_path / "of-another-replica")
+    with pytest.raises(UnusableAdapter, match="have changed since"):
+        async with other.serving(adapter):
+            raise AssertionError("it is served")
+    assert (other.busy, other.loads) == (0, 0)
+    again = await fetched(adapters, tmp_path, "a", "new")
+    assert again.engine_name != adapter.engine_name
+    async with adapters.serving(adapter), adapters.serving(again):
+        assert (loras.known[again.engine_name] / WEIGHTS).read_bytes() == b"new"
+        assert (loras.known[adapter.engine_name] / WEIGHTS).read_bytes() == b"old"
+
+
+async def test_copies_are_dropped_by_use_and_never_those_of_requests(
+    loras: FakeLoras, tmp_path: Path
+) -> None:
+    adapters = EngineAdapters(loras, [str(tmp_path)], tmp_path / "copies", least_kept=4)
+    first = await fetched(adapters, tmp_path, "first")
+    async with adapters.serving(first):
+        others = [await fetched(adapters, tmp_path, f"a{n}") for n in range(6)]
+        for other in others:
+            await used(adapters, loras, other)
+        assert first.engine_name in loras.known
+    assert len(loras.known) == 4
+    kept = {folder.name for folder in loras.known.values()}
+    assert {folder.name for folder in (tmp_path / "copies").iterdir()} == kept
+    await used(adapters, loras, others[0])  # it is copied again
+    assert others[0].engine_name in loras.known
+
+
+async def test_what_the_engine_refuses_is_told_and_not_known(
+    adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
+) -> None:
+    loras.refuses = "Traceback\n  of vLLM\nValueError: DoRA is not supported"
+    with pytest.raises(UnusableAdapter, match="ValueError: DoRA is not supported"):
+        await fetched(adapters, tmp_path, "a")
+    with pytest.raises(UnusableAdapter, match=f"rank {RANK + 1}"):
+        await adapters.fetch("b", str(write_adapter(tmp_path / "b", r=RANK + 1)))
+    assert adapters.resident == () and not loras.known
