@@ -24,7 +24,7 @@ IN_IMAGE = python -m tests.in_gpu_image.check
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-BENCHES = bench-overhead bench-index bench-routing bench-backtest \
+BENCHES = bench-adapters bench-overhead bench-index bench-routing bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
 	bench-budgets bench-canary bench-planned bench-prediction bench-fairness bench-isolation bench-startup bench-cold-starts \
 	bench-grammars bench-resume bench-long-prompts bench-client bench-scale bench-peers \
@@ -220,6 +220,9 @@ bench-planned: ## Compare the plan with this machine's GPU, five minutes (ARGS="
 
 bench-budgets: ## Measure tenants' budgets while gateways and Redis are killed, twelve minutes
 	@$(BIN)/python -m benchmarks.budgets.run $(ARGS)
+
+bench-adapters: ## Serve 200 LoRA adapters on two engines with room for four each, 25 minutes
+	@$(BIN)/python -m benchmarks.adapters.run $(ARGS)
 
 bench-canary: ## Play worse and equal canaries and split conversations, two minutes
 	@$(BIN)/python -m benchmarks.canary.run $(ARGS)

@@ -27,6 +27,7 @@ LAUNCHED = f"{STAND}/launched.py"
 INDEX_POOL, LONE = f"{STAND}/index_pool.py", f"{STAND}/lone_gateway.py"
 
 PATHS: Mapping[str, tuple[str, ...]] = {
+    "adapters": (*SERVING, f"{STAND}/made_adapter.py", "benchmarks/adapters"),
     "backtest": (*PLACEMENT, "simulator", "benchmarks/backtest"),
     "budgets": (*GATEWAY, "router", "benchmarks/budgets"),
     "canary": (MODELS, "router", "benchmarks/canary"),

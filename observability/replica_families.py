@@ -121,8 +121,8 @@ class AdapterFamilies:
         )
         self.loads = Counter(
             "antefix_adapter_loads",
-            "LoRA adapters that the engine has loaded for the first time since it started. It "
-            "reads those that it has evicted again without a count.",
+            "LoRA adapters read into the engine's memory since it started, those that it had "
+            "evicted included.",
             registry=registry,
         )
         self.load_seconds = Gauge(

@@ -184,6 +184,18 @@ class LeastLoaded:
         return sorted(candidates, key=lambda c: (c.requests, c.queued_prefill_tokens, rng.random()))
 
 
+class AdapterAffinity:
+    """Rank replicas with the request's LoRA adapter in memory first, then as `least_loaded`."""
+
+    name = "adapter_affinity"
+
+    def rank(
+        self, request: PlacementRequest, candidates: Sequence[Candidate], rng: random.Random
+    ) -> list[Candidate]:
+        ranked = LeastLoaded().rank(request, candidates, rng)
+        return sorted(ranked, key=lambda c: c.adapter_load_s > 0.0)
+
+
 class PowerOfTwo:
     """Rank the less loaded of two random replicas first."""
 
@@ -215,11 +227,22 @@ class Session:
         return sorted(candidates, key=lambda c: rendezvous(key, c.replica_id), reverse=True)
 
 
-PolicyName = Literal["prefix", "random", "round_robin", "least_loaded", "power_of_two", "session"]
+PolicyName = Literal[
+    "prefix",
+    "random",
+    "round_robin",
+    "least_loaded",
+    "adapter_affinity",
+    "power_of_two",
+    "session",
+]
 POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
     {
         policy.name: policy
-        for policy in (Prefix, Random, RoundRobin, LeastLoaded, PowerOfTwo, Session)
+        for policy in (
+            *(Prefix, Random, RoundRobin, LeastLoaded, AdapterAffinity, PowerOfTwo),
+            Session,
+        )
     }
 )
 POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)

@@ -20,13 +20,13 @@ from typing import Any
 
 import yaml
 
-from benchmarks.resume.adapter import make_adapter
 from benchmarks.resume.kinds import ADAPTER
 from benchmarks.resume.rounds import CLIENTS, POOL, Rounds
 from benchmarks.resume.verdict import Survival, figures, goals, judge
 from benchmarks.stand import report
 from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin
 from benchmarks.stand.fleet import BenchFleet, running_as
+from benchmarks.stand.made_adapter import make_adapter
 from benchmarks.stand.options import parser_of
 from benchmarks.stand.small_model import small_model
 

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import shutil
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,6 +33,8 @@ logger = logging.getLogger("ray.serve")
 LEAST_KEPT = 64
 # The weight of the last load in their mean.
 _NEW = 0.2
+# Requests after which a use counts half as much, per adapter that has room in memory.
+HALF_LIFE = 50
 
 
 class Loras(Protocol):
@@ -45,14 +47,16 @@ class Loras(Protocol):
 
     async def load(self, adapter: Adapter, folder: Path) -> None: ...
 
+    async def touch(self, name: str) -> None: ...
+
     async def remove(self, name: str) -> None: ...
 
     async def resident(self) -> set[str]: ...
 
 
 class EngineAdapters:
-    """`load_s`: seconds that a load takes, the mean of the last ones; 0: none yet. `loads`: their
-    number. `folder` has the copies of their files."""
+    """`load_s`: seconds that a load takes, the mean of the last ones; 0: none yet. `loads`: how
+    often one had to be read into memory. `folder` has the copies of their files."""
 
     def __init__(
         self, loras: Loras, sources: Sequence[str], folder: Path, least_kept: int = LEAST_KEPT
@@ -61,10 +65,12 @@ class EngineAdapters:
         self._sources = sources
         self._folder = folder
         self._kept = max(least_kept, 2 * loras.capacity)
-        # known to the engine, and those of them in its memory; used longest ago first
+        # known to the engine, used longest ago first; and those of them in its memory
         self._known: OrderedDict[str, AdapterFiles] = OrderedDict()
-        self._resident: OrderedDict[str, None] = OrderedDict()
+        self._resident: set[str] = set()
         self._running: Counter[str] = Counter()
+        self._uses: defaultdict[str, float] = defaultdict(float)
+        self._weight, self._growth = 1.0, 2.0 ** (1 / (HALF_LIFE * max(1, loras.capacity)))
         self._loading = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
         self.load_s = 0.0
@@ -97,10 +103,14 @@ class EngineAdapters:
     async def serving(self, adapter: Adapter) -> AsyncIterator[None]:
         """Have the engine know the adapter while a request uses it. Raises UnusableAdapter."""
         name = adapter.engine_name
+        is_miss = name not in self._resident
         self._running[name] += 1
         try:
+            self._count(name)
             if name not in self._known:
                 await self._ensure(adapter)
+            elif name not in self._resident:
+                await self._keep_popular()
             self._known.move_to_end(name)
             self._use(name)
             yield
@@ -108,6 +118,8 @@ class EngineAdapters:
             self._running[name] -= 1
             if not self._running[name]:
                 del self._running[name]
+            if is_miss and (self._looking is None or self._looking.done()):
+                self._looking = asyncio.create_task(self._look())
 
     async def _ensure(self, adapter: Adapter) -> None:
         async with self._loading:
@@ -132,6 +144,7 @@ class EngineAdapters:
         if (misfit := self._loras.misfit(files.rank, files.folder / WEIGHTS)) is not None:
             raise UnusableAdapter(misfit)
         await self._make_room()
+        await self._keep_popular()
         began = time.monotonic()
         try:
             await self._loras.load(adapter, files.folder)
@@ -141,8 +154,7 @@ class EngineAdapters:
                 f"the engine cannot load the adapter {adapter.name!r}: {reason[0]}"
             ) from error
         took_s = time.monotonic() - began
-        self.load_s = took_s if not self.loads else self.load_s + _NEW * (took_s - self.load_s)
-        self.loads += 1
+        self.load_s = took_s if not self.load_s else self.load_s + _NEW * (took_s - self.load_s)
         self._known[name] = files
         self._use(name)
         logger.info("adapter %s was loaded in %.3f s", name, took_s)
@@ -158,15 +170,31 @@ class EngineAdapters:
             if all(files.folder != other.folder for other in self._known.values()):
                 await asyncio.to_thread(shutil.rmtree, files.folder, ignore_errors=True)
 
+    def _count(self, name: str) -> None:
+        """Count a request. Its weight grows instead of the others' falling."""
+        self._weight *= self._growth
+        self._uses[name] += self._weight
+        if self._weight > 1e9:
+            kept = {of: count / 1e9 for of, count in self._uses.items() if count > 1.0}
+            self._uses, self._weight = defaultdict(float, kept), self._weight / 1e9
+
+    async def _keep_popular(self) -> None:
+        """Have the engine evict its least popular adapter at the next load: it evicts the one that
+        it used longest ago, and this counts as a use of the others."""
+        popular = sorted(self._resident, key=lambda name: self._uses[name])[1:]
+        try:
+            await asyncio.gather(*map(self._loras.touch, popular))
+        except Exception as error:  # the engine ends, or has just evicted one
+            logger.warning("adapters are evicted in the order of their use: %r", error)
+
     def _use(self, name: str) -> None:
-        """Record that the engine uses it now. It evicts another if its memory is full, which it is
-        asked about afterwards."""
-        if name not in self._resident and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.create_task(self._look())
-        self._resident[name] = None
-        self._resident.move_to_end(name)
+        """Record that the engine uses it now. It evicts another if its memory is full, as far as is
+        known before `_look`."""
+        self.loads += name not in self._resident
+        self._resident.add(name)
         while len(self._resident) > self._loras.capacity:
-            self._resident.popitem(last=False)
+            others = self._resident - {name}
+            self._resident.remove(min(others, key=lambda other: self._uses[other]))
 
     async def _look(self) -> None:
         """Ask the engine what it has in memory: its order of use is that of its steps."""
@@ -175,12 +203,8 @@ class EngineAdapters:
         except Exception as error:  # the engine ends, or a step failed
             logger.warning("it is unknown which adapters are loaded: %r", error)
             return
-        for name in list(self._resident):
-            if name not in there and name not in self._running:
-                del self._resident[name]
-        for name in there - self._resident.keys():
-            self._resident[name] = None
-            self._resident.move_to_end(name, last=False)
+        # those of running requests may not be loaded yet
+        self._resident = there | (self._resident & self._running.keys())
 
 
 class WithAdapters:

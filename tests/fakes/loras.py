@@ -37,6 +37,11 @@ class FakeLoras:
         self.known[adapter.engine_name] = folder
         self.uses(adapter.engine_name)
 
+    async def touch(self, name: str) -> None:
+        await asyncio.sleep(0)
+        if name in self.known:
+            self.uses(name)
+
     async def remove(self, name: str) -> None:
         del self.known[name]
         self.memory.pop(name, None)

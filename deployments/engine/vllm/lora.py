@@ -78,6 +78,11 @@ class EngineLoras:
         self._names[adapter.engine_name] = adapter.name
         self._models.lora_requests[adapter.engine_name] = request
 
+    async def touch(self, name: str) -> None:
+        """Count as a use of an adapter, and load it if it is not in memory."""
+        if (request := self._models.lora_requests.get(name)) is not None:
+            await self._engine.add_lora(request)
+
     async def remove(self, name: str) -> None:
         """Forget an adapter, by the engine's name for it, that no request uses."""
         request = self._models.lora_requests.pop(name)

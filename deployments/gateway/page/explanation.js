@@ -6,6 +6,7 @@ import { isFailed, LOSSES, missed, observed, outcomeOf, verdictOf } from "./fact
 const POLICIES = {
   prefix: "It has the lowest cost: the wait there, and the computing of what is not cached, for this request and those that it delays. Costs closer than predictions can tell are equal; of those it takes the replica with the fewest requests.",
   least_loaded: "It has the fewest requests, then the fewest prompt tokens queued.",
+  adapter_affinity: "It has the request's adapter in memory; of such replicas, and without one of all, it has the fewest requests.",
   power_of_two: "It is the less loaded of two replicas drawn at random.",
   round_robin: "It was its turn.",
   random: "It was drawn at random.",
@@ -203,7 +204,7 @@ function candidates(decision) {
     ["Candidate", "Replicas in the order of the policy. The one that served is marked.", (of) => [
       el("code", {}, of.replica_id), of.highlighted ? chip(observed(decision) === null ? "sent there" : "served", observed(decision) === null ? "plain" : "ok") : null]],
     ["Predicted TTFT", "The time to the first token there, corrected by the errors of the last predictions.", (of) => seconds(of.predicted_ttft), "num"],
-    ["Its parts", "The wait for the queue and for room + the engine step in progress + prefill, which computes what is not cached ± the "
+    ["Its parts", "The wait for the queue, for room and for an adapter + the engine step in progress + prefill, which computes what is not cached ± the "
       + "correction = predicted TTFT.", (of) => parts(of, slowest), "wide"],
     ["Cached", "Prompt tokens there according to the index, and with what was announced since.", (of) =>
       (of.cached_tokens === of.confirmed_tokens ? tokens(of.confirmed_tokens)
@@ -233,7 +234,7 @@ function correction(of) {
 
 function parts(of, slowest) {
   const step = of.step_under_way ?? 0; // a gateway of another release says none
-  const wait = of.wait + (of.trial_wait ?? 0);
+  const wait = of.wait + (of.trial_wait ?? 0) + (of.adapter_wait ?? 0) + (of.adapter_load ?? 0);
   const prefill = Math.max(0, of.raw_ttft - wait - step);
   const says = `wait ${seconds(wait)}, step ${seconds(step)}, prefill ${seconds(prefill)}, correction ${correction(of)}`;
   return [

@@ -40,6 +40,13 @@ async def used(adapters: EngineAdapters, loras: FakeLoras, *of: Adapter) -> None
         await asyncio.sleep(0.01)
 
 
+async def used_without_waiting(
+    adapters: EngineAdapters, loras: FakeLoras, adapter: Adapter
+) -> None:
+    async with adapters.serving(adapter):
+        loras.uses(adapter.engine_name)
+
+
 async def test_a_request_loads_what_its_replica_lacks(
     adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
 ) -> None:
@@ -72,6 +79,24 @@ async def test_what_is_in_memory_follows_the_engine(
     loras.uses(c.engine_name)
     await used(adapters, loras, a)
     await until(lambda: set(adapters.resident) == set(loras.memory))
+
+
+async def test_the_least_popular_is_evicted(
+    adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
+) -> None:
+    """By use alone, the two that come once would evict the one that comes often."""
+    popular, *others = [await fetched(adapters, tmp_path, name) for name in "abcde"]
+    for _ in range(5):
+        await used(adapters, loras, popular)
+    before = adapters.loads
+    for other in others * 2:
+        await used(adapters, loras, other)
+        assert popular.engine_name in loras.memory
+    assert adapters.loads - before == len(others) * 2
+    for _ in range(1000):  # it was popular
+        await used_without_waiting(adapters, loras, others[0])
+    await used(adapters, loras, others[1], others[2])
+    assert others[0].engine_name in loras.memory and popular.engine_name not in loras.memory
 
 
 async def test_changed_files_are_never_served_under_the_old_digest(

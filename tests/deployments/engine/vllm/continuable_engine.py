@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
-from benchmarks.resume.adapter import make_adapter
+from benchmarks.stand.made_adapter import make_adapter
 from deployments.engine.confirming import Confirming
 from deployments.engine.held_answers import HeldAnswers
 from deployments.engine.vllm.adapter import VllmEngine

@@ -20,7 +20,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from benchmarks.resume.adapter import RANK, make_adapter
+from benchmarks.stand.made_adapter import RANK, make_adapter
 from deployments.app import ENGINE_ENVIRONMENT
 from deployments.engine.adapter_files import WEIGHTS
 from deployments.engine.vllm import compile_cache, core_process, cpu_lora, prompt_length, stats

@@ -1,0 +1,1 @@
+"""LoRA adapters, many more than engines have room for."""
