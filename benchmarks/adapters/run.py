@@ -21,7 +21,14 @@ from typing import Any
 import aiohttp
 import yaml
 
-from benchmarks.adapters.traffic import Answered, Asked, Fingerprint, Traffic, wrong, zipf
+from benchmarks.adapters.traffic import (
+    AdapterArrival,
+    AdapterTraffic,
+    Answered,
+    Fingerprint,
+    wrong,
+    zipf,
+)
 from benchmarks.stand import report, rules
 from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
 from benchmarks.stand.fleet_state import replicas_of
@@ -57,7 +64,7 @@ class AdapterBench:
         self._http = http
         self._fleet = fleet
         self._folder = folder
-        self._traffic = Traffic(http, fleet, SETTINGS)
+        self._traffic = AdapterTraffic(http, fleet, SETTINGS)
         self.known: dict[str, Fingerprint] = {}
         self.unserved = 0
 
@@ -87,7 +94,7 @@ class AdapterBench:
             raise RuntimeError("two adapters have one fingerprint")
 
     async def _learn(self, name: str) -> None:
-        answers = [await self._traffic.ask(Asked(0.0, 0, name)) for _ in range(2)]
+        answers = [await self._traffic.ask(AdapterArrival(0.0, 0, name)) for _ in range(2)]
         self.unserved += sum(answer.status != 200 for answer in answers)
         for answer in answers:
             self.known[answer.engine_name] = answer.fingerprint
@@ -125,7 +132,9 @@ class AdapterBench:
                 await self.load(name, 0)
             else:
                 await self.load(name, 1 - number % 2, load_inplace=True)
-            served = [await self._traffic.ask(Asked(0.0, 0, name)) for _ in range(GATEWAY_TRIES)]
+            served = [
+                await self._traffic.ask(AdapterArrival(0.0, 0, name)) for _ in range(GATEWAY_TRIES)
+            ]
             self.unserved += sum(answer.status == 404 for answer in served)
         return await playing
 

@@ -25,7 +25,7 @@ Fingerprint = tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Asked:
+class AdapterArrival:
     """`at`: seconds after the begin. `rank`: of its adapter by popularity, 0 first."""
 
     at: float
@@ -37,14 +37,16 @@ class Asked:
 class Answered:
     """`engine_name`: the adapter's, by which the engine answered. `status` 0: interrupted."""
 
-    asked: Asked
+    asked: AdapterArrival
     status: int
     ttft_s: float = 0.0
     engine_name: str = ""
     fingerprint: Fingerprint = ()
 
 
-def zipf(names: Sequence[str], rate: float, seconds: float, skew: float, seed: int) -> list[Asked]:
+def zipf(
+    names: Sequence[str], rate: float, seconds: float, skew: float, seed: int
+) -> list[AdapterArrival]:
     """Poisson arrivals. The n-th most popular adapter has a share in proportion to n**-skew; which
     that is depends on the seed."""
     rng = random.Random(seed)
@@ -53,12 +55,12 @@ def zipf(names: Sequence[str], rate: float, seconds: float, skew: float, seed: i
     places, found, at = range(len(ranked)), [], rng.expovariate(rate)
     while at < seconds:
         (rank,) = rng.choices(places, weights)
-        found.append(Asked(at, rank, ranked[rank]))
+        found.append(AdapterArrival(at, rank, ranked[rank]))
         at += rng.expovariate(rate)
     return found
 
 
-class Traffic:
+class AdapterTraffic:
     """Of one fleet. All prompts have the same tokens, and caches share none of them: the answer to
     each depends on its weights only."""
 
@@ -70,16 +72,16 @@ class Traffic:
         self._output_tokens = settings["output_tokens"]
         self._sent = 0
 
-    async def play(self, asked: Sequence[Asked], policy: str) -> list[Answered]:
+    async def play(self, asked: Sequence[AdapterArrival], policy: str) -> list[Answered]:
         began = time.monotonic()
 
-        async def one(request: Asked) -> Answered:
+        async def one(request: AdapterArrival) -> Answered:
             await asyncio.sleep(max(0.0, began + request.at - time.monotonic()))
             return await self.ask(request, policy)
 
         return await asyncio.gather(*(one(request) for request in asked))
 
-    async def ask(self, request: Asked, policy: str = "prefix") -> Answered:
+    async def ask(self, request: AdapterArrival, policy: str = "prefix") -> Answered:
         self._sent += 1
         body = {
             "model": request.adapter,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import cohere
 import httpx
 import pytest
 from openai import OpenAI
@@ -73,7 +74,6 @@ def test_every_document_counts_with_the_query(reranker: Served) -> None:
 
 
 def test_coheres_client_reranks(reranker: Served) -> None:
-    cohere = pytest.importorskip("cohere")
     client = cohere.ClientV2(base_url=reranker.url, api_key=KEY)
     answer = client.rerank(**ASKED, top_n=1)
     assert len(answer.results) == 1 and answer.results[0].index in (0, 1, 2)

@@ -5,6 +5,7 @@ Sources, of vLLM 0.32: `generate` and `encode` in vllm/v1/engine/async_llm.py.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from autoscaling.prefill_rate import queued_tokens
 from deployments.engine.vllm import constraints
@@ -23,6 +24,9 @@ from deployments.engine.vllm.grammar_gate import GrammarGate
 from deployments.engine.vllm.grammar_threads import SLOW
 from deployments.wire import confirmation, continuation, tenant
 from deployments.wire.continuation import Continuation
+
+# How long a request that failed waits to learn whether its engine's process has ended.
+DEATH_LOOKS, DEATH_LOOK_S = 10, 0.05
 
 
 @dataclass
@@ -114,15 +118,25 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
                         request.has_first_token, self.first_token_at = True, time.monotonic()
                     tokens.yielded(output)
                     yield output
-        except EngineDeadError:
+        except (EngineDeadError, EngineGenerateError) as error:
+            if isinstance(error, EngineGenerateError) and not await self._dies():
+                raise
             if continued is not None:
                 continued.lost = True
-            raise
+            raise EngineDeadError from error
         finally:
             self.requests.pop(key, None)
             tokens.end()
             if continued is not None:
                 self.continuing.end(continued)
+
+    async def _dies(self) -> bool:
+        """Return whether the engine's process has ended, which a request to it may learn first."""
+        for _ in range(DEATH_LOOKS):
+            if self.errored:
+                return True
+            await asyncio.sleep(DEATH_LOOK_S)
+        return False
 
     def queue(self, prefill_rate: float | None = None) -> tuple[int, int, int]:
         """Return sequences without a first token, sequences with one, and the former's prompt

@@ -249,6 +249,37 @@ def test_no_client_decides_which_kv_events_an_engine_sends(
         assert params.extra_args["mine"] == 1
 
 
+@pytest.mark.parametrize("has_died", [True, False])
+async def test_a_request_that_fails_because_its_engine_died_says_so(
+    has_died: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM may notice the request's failure before the death of its process."""
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+    class NotStarted(WatchedEngine):
+        looks = 0
+
+        def __del__(self) -> None:
+            pass
+
+        @property
+        def errored(self) -> bool:
+            self.looks += 1
+            return has_died and self.looks > 2
+
+    async def fails(*asked: Any, **more: Any) -> AsyncGenerator[Any, None]:
+        raise EngineGenerateError
+        yield
+
+    monkeypatch.setattr(AsyncLLM, "generate", fails)
+    engine = NotStarted.__new__(NotStarted)
+    engine.watch()
+    with pytest.raises(EngineDeadError if has_died else EngineGenerateError):
+        await anext(engine.generate({"prompt_token_ids": [1]}, SamplingParams(), "id"))
+
+
 # Safe in anybody's hands: they change one request's own answer, and vLLM bounds what they hold.
 FOR_CLIENTS = """
 add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt chat_template
