@@ -17,12 +17,14 @@ REPOSITORY = Path(__file__).parents[1]
 PROMPT = "The capital of Atlantis is"
 SCRIPT = """
 import asyncio, json, os, sys
+from pathlib import Path
 
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
 import aiohttp
 
+from deployments.engine.adapters import AdapterLoading, EngineAdapters
 from deployments.engine.application import application
 from deployments.engine.vllm.adapter import VllmEngine
 from deployments.process.http_server import HttpServer
@@ -32,7 +34,8 @@ asked = json.load(sys.stdin)
 
 async def main():
     engine = await VllmEngine.start(asked["model"], "model", asked["engine_args"])
-    server = HttpServer(application(engine, engine.app, 128, 0.0))
+    adapters = AdapterLoading(EngineAdapters(engine.loras, (), Path("unused")))
+    server = HttpServer(application(engine, engine.app, adapters, 128, 0.0))
     url = await server.start("127.0.0.1")
     body = {"model": "model", "prompt": asked["prompt"], "max_tokens": 8}
 
