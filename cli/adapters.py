@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.canary import ApiKey, AsJson, BaseUrl
 from cli.chat import where
 from cli.command_line import CommandLine
 from cli.gateway_client import GatewayClient
@@ -25,12 +26,6 @@ Model = Annotated[
     typer.Option(help="Its base model; needed where several pools take adapters."),
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace the weights of a loaded one.")]
-BaseUrl = Annotated[str | None, typer.Option(help="Base URL of a fleet; default: the running one.")]
-ApiKey = Annotated[
-    str | None,
-    typer.Option(help="Operator's API key. Visible to other users here; OPENAI_API_KEY is not."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
 @adapters.command()

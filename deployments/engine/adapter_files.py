@@ -69,6 +69,13 @@ def copied(source: str, allowed: Sequence[str], into: Path) -> AdapterFiles:
             f"the adapter {source!r} cannot be read: {error.strerror or error}. It needs the files "
             f"{CONFIG} and {WEIGHTS}, which PEFT writes."
         ) from error
+    except UnusableAdapter:
+        raise
+    except Exception as error:  # of a store's driver
+        raise UnusableAdapter(
+            f"the adapter {source!r} cannot be read: {type(error).__name__}: {error}. Correct the "
+            "source, or copy the adapter to a folder."
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -127,6 +127,7 @@ class EngineAdapters:
                 return
             files = await self._copied(adapter.source)
             if files.digest != adapter.digest:
+                await self._drop(files)
                 raise UnusableAdapter(
                     f"the files of {adapter.source!r} have changed since the adapter "
                     f"{adapter.name!r} was loaded. Load it again: antefix adapters load."
@@ -142,13 +143,15 @@ class EngineAdapters:
         if name in self._known:
             return
         if (misfit := self._loras.misfit(files.rank, files.folder / WEIGHTS)) is not None:
+            await self._drop(files)
             raise UnusableAdapter(misfit)
-        await self._make_room()
+        await self._make_room(files.folder)
         await self._keep_popular()
         began = time.monotonic()
         try:
             await self._loras.load(adapter, files.folder)
         except Exception as error:  # of many kinds, from the engine's process
+            await self._drop(files)
             reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
             raise UnusableAdapter(
                 f"the engine cannot load the adapter {adapter.name!r}: {reason[0]}"
@@ -159,7 +162,9 @@ class EngineAdapters:
         self._use(name)
         logger.info("adapter %s was loaded in %.3f s", name, took_s)
 
-    async def _make_room(self) -> None:
+    async def _make_room(self, coming: Path) -> None:
+        """Forget adapters that were used longest ago, if there are too many; keep the folder of the
+        one that comes."""
         for name in list(self._known):
             if len(self._known) < self._kept:
                 return
@@ -167,8 +172,13 @@ class EngineAdapters:
                 continue
             files = self._known.pop(name)
             await self._loras.remove(name)
-            if all(files.folder != other.folder for other in self._known.values()):
-                await asyncio.to_thread(shutil.rmtree, files.folder, ignore_errors=True)
+            if files.folder != coming:
+                await self._drop(files)
+
+    async def _drop(self, files: AdapterFiles) -> None:
+        """Delete a copy that no known adapter uses."""
+        if all(files.folder != other.folder for other in self._known.values()):
+            await asyncio.to_thread(shutil.rmtree, files.folder, ignore_errors=True)
 
     def _count(self, name: str) -> None:
         """Count a request. Its weight grows instead of the others' falling."""
@@ -180,8 +190,13 @@ class EngineAdapters:
 
     async def _keep_popular(self) -> None:
         """Have the engine evict its least popular adapter at the next load: it evicts the one that
-        it used longest ago, and this counts as a use of the others."""
-        popular = sorted(self._resident, key=lambda name: self._uses[name])[1:]
+        it used longest ago, and this counts as a use of the others. A use also takes a slot, so
+        this is only for engines that have no more memory than slots."""
+        if not self._loras.slots == self._loras.capacity <= len(self._resident):
+            return
+        popular = sorted(
+            self._resident, key=lambda name: (name in self._running, self._uses[name])
+        )[1:]
         try:
             await asyncio.gather(*map(self._loras.touch, popular))
         except Exception as error:  # the engine ends, or has just evicted one

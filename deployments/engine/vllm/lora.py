@@ -107,7 +107,7 @@ def _shape(config: Any) -> ModelShape | None:
 def _misfits(sizes: Mapping[str, Sequence[int]], shape: ModelShape) -> Iterator[str]:
     linears = {of.name.rpartition(".")[2]: of for of in shape.linears() if not of.expert}
     for name, size_of in sizes.items():
-        if (found := _TENSOR.fullmatch(name)) is None:
+        if (found := _TENSOR.fullmatch(name)) is None or len(size_of) != 2:
             continue
         layer, module, part = int(found[1]), found[2], found[3]
         if layer >= shape.layers:

@@ -135,6 +135,19 @@ async def test_copies_are_dropped_by_use_and_never_those_of_requests(
     assert others[0].engine_name in loras.known
 
 
+async def test_a_folder_that_two_names_share_is_kept_for_the_other(
+    loras: FakeLoras, tmp_path: Path
+) -> None:
+    adapters = EngineAdapters(loras, [str(tmp_path)], tmp_path / "copies", least_kept=1)
+    for number in range(4):
+        await fetched(adapters, tmp_path, f"filler{number}")
+    for name in ("a", "b", "c"):
+        for _ in range(4):
+            adapter = await fetched(adapters, tmp_path, name, "same")
+            assert (loras.known[adapter.engine_name] / WEIGHTS).read_bytes() == b"same"
+            await fetched(adapters, tmp_path, f"other-{name}")
+
+
 async def test_what_the_engine_refuses_is_told_and_not_known(
     adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
 ) -> None:
@@ -144,3 +157,4 @@ async def test_what_the_engine_refuses_is_told_and_not_known(
     with pytest.raises(UnusableAdapter, match=f"rank {RANK + 1}"):
         await adapters.fetch("b", str(write_adapter(tmp_path / "b", r=RANK + 1)))
     assert adapters.resident == () and not loras.known
+    assert not list((tmp_path / "copies").iterdir())
