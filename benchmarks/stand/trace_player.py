@@ -27,7 +27,7 @@ PATH = "/v1/completions"
 class ReplayedRequest:
     """One request. `status` 0: interrupted. `error`: why there is no whole answer. `ttft` and
     `sent_late`: seconds since it was due. The rest is from the answer's headers; `gateway_ttft`
-    counts from its arrival at the gateway."""
+    counts from its arrival at the gateway, `predicted_ttft` from its placement."""
 
     at: float
     status: int
@@ -37,6 +37,7 @@ class ReplayedRequest:
     gateway_ttft: float | None = None
     sent_late: float | None = None
     error: str = ""
+    predicted_ttft: float | None = None
 
     def met(self, slo_s: float) -> bool:
         return self.ttft is not None and self.ttft <= slo_s
@@ -82,6 +83,7 @@ def _replayed(sent: SentRequest) -> ReplayedRequest:
     if sent.status == 0 or (sent.status == 200 and sent.error is not None):
         return ReplayedRequest(sent.due_s, 0, error=f"{sent.error}: {sent.reason}")
     ttft_ms = sent.headers.get("x-antefix-ttft-ms")
+    predicted_ms = sent.headers.get("x-antefix-predicted-ttft-ms")
     return ReplayedRequest(
         sent.due_s,
         sent.status,
@@ -91,6 +93,7 @@ def _replayed(sent: SentRequest) -> ReplayedRequest:
         float(ttft_ms) / 1000 if ttft_ms else None,
         sent.sent_s - sent.due_s,
         f"{sent.error}: {sent.reason}" if sent.error is not None else "",
+        float(predicted_ms) / 1000 if predicted_ms else None,
     )
 
 
