@@ -14,6 +14,7 @@ from typing import Literal
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 RESPONSES, EMBEDDINGS = "/v1/responses", "/v1/embeddings"
+EMBED = "/v2/embed"  # Cohere's
 MESSAGES, COUNT_TOKENS = "/v1/messages", "/v1/messages/count_tokens"
 
 # How errors look: OpenAI's, OpenAI's with events of their own in a stream, Anthropic's.
@@ -122,6 +123,11 @@ INFERENCE_PATHS: Mapping[str, InferencePath] = MappingProxyType(
             ),
             InferencePath(
                 EMBEDDINGS, "Computes the embeddings of texts.", prompts=("input", "messages")
+            ),
+            InferencePath(
+                EMBED,
+                "Computes the embeddings of texts, in Cohere's API.",
+                documents=("texts", "images", "inputs"),
             ),
             *map(_reranking, ("/v2/rerank", "/v1/rerank", "/rerank")),
             *map(_scoring, ("/score", "/v1/score")),

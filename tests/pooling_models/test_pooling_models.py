@@ -4,7 +4,7 @@ another head, so its scores mean nothing."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import cohere
 import httpx
@@ -92,6 +92,27 @@ def test_texts_are_embedded(embedder: Served) -> None:
     assert len(answer.data) == 2 and len(answer.data[0].embedding) == 576
     pooled = post(embedder, "/pooling", {"model": MODEL, "input": "a ferry"})
     assert pooled.status_code == 200, pooled.text
+
+
+def test_coheres_client_embeds(embedder: Served) -> None:
+    client = cohere.ClientV2(base_url=embedder.url, api_key=KEY)
+    # the model knows no types of input; the client's signature asks for one
+    answer = client.embed(model=MODEL, input_type=cast(Any, None), texts=["a ferry", "a tree"])
+    assert answer.embeddings.float_ is not None
+    assert [len(one) for one in answer.embeddings.float_] == [576, 576]
+    own = post(embedder, "/v1/embeddings", {"model": MODEL, "input": "a ferry"})
+    assert answer.embeddings.float_[0] == pytest.approx(own.json()["data"][0]["embedding"])
+
+
+def test_no_tenant_finds_anothers_cached_prompt_at_coheres_path(embedder: Served) -> None:
+    body = {"model": MODEL, "texts": ["A ferry carries cars over a river. " * 30]}
+    found = []
+    for salt in ("one", "one", "two", "two"):
+        answer = post(embedder, "/v2/embed", {**body, "cache_salt": salt})
+        assert answer.status_code == 200, answer.text
+        found.append(int(answer.headers["x-antefix-cached-tokens"]))
+    assert found[0] == found[2] == 0
+    assert found[1] == found[3] > 0
 
 
 @pytest.mark.parametrize(

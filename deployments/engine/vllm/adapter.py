@@ -40,6 +40,7 @@ from deployments.engine.vllm.continuing_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.cores import engines_at_once
 from deployments.engine.vllm.cpu_args import ONE_PROCESS, needs_no_worker
 from deployments.engine.vllm.cpu_dtype import choose_dtype
+from deployments.engine.vllm.embed_salt import keep_salt
 from deployments.engine.vllm.facts import renderer_facts
 from deployments.engine.vllm.first_request import send_first_request
 from deployments.engine.vllm.grammar_gate import GrammarGate
@@ -176,6 +177,7 @@ class VllmEngine:
         keep_ids()
         messages = getattr(app.state, "anthropic_serving_messages", None)
         keep_error_facts(messages)
+        keep_salt(getattr(app.state, "serving_embedding", None))
         facts = renderer_facts(engine.renderer, args, await messages_facts(messages))
         loras = EngineLoras(engine, app.state.openai_serving_models)
         started = cls(engine, app, stats, facts, loras, folder)

@@ -35,6 +35,7 @@ from router.redis_client import AsyncRedis
 
 SHARE_HEADER = "x-antefix-budget"
 _UNKNOWN = Left(None, None)
+_MESSAGES = ("messages", "input", "inputs")
 # Parts of Anthropic's messages that are text, too; those in a tool's result count by themselves.
 _OTHER_TEXTS = ("thinking", "redacted_thinking", "tool_use", "tool_result", "tool_reference")
 # What a chat template may add to a prompt that is not known here.
@@ -387,7 +388,7 @@ def _headers(budgets: Sequence[TenantBudget], left: Sequence[Left]) -> dict[str,
 
 def _has_media(fields: Mapping[str, Any]) -> bool:
     """Whether a message has a part that is no text."""
-    kinds = {
-        str(part.get("type")) for part in parts_in(fields.get("messages", fields.get("input")))
-    }
+    if fields.get("images"):
+        return True
+    kinds = {str(part.get("type")) for name in _MESSAGES for part in parts_in(fields.get(name))}
     return any("text" not in kind and kind not in _OTHER_TEXTS for kind in kinds)

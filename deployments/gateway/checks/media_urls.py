@@ -7,35 +7,48 @@ reach. Engines check again (`deployments.engine.vllm.adapter`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
 from deployments.gateway.intake.errors import ApiError
+from deployments.wire.inference_paths import EMBED, inference_path
 from deployments.wire.message_parts import parts_in
 
 _FIELDS = ("messages", "input")
 _URLS = ("image_url", "audio_url", "video_url")
 
 
-def refuse_media_urls(fields: Mapping[str, Any], engine_args: Mapping[str, Any]) -> None:
+def refuse_media_urls(path: str, fields: Mapping[str, Any], engine_args: Mapping[str, Any]) -> None:
     """Raises ApiError 400 for a URL that is neither `data:` nor of one of the pool's
     `allowed_media_domains`. Never raises anything else."""
     listed = engine_args.get("allowed_media_domains")
     hosts = {listed} if isinstance(listed, str) else set(listed or ())
     files = bool(engine_args.get("allowed_local_media_path"))
-    for name in _FIELDS:
-        for kind, url in chain.from_iterable(map(_urls_of, parts_in(fields.get(name)))):
-            if url[:5].lower() == "data:" or (files and url[:5].lower() == "file:"):
-                continue
-            if (host := _host_of(url)) not in hosts:
-                instead = "a 'data:' URL" if kind in _URLS else "a source of type 'base64'"
-                message = (
-                    f"{name!r} has an '{kind}' from {host[:100]!r}, from where engines fetch"
-                    f" nothing. Send {instead}, or ask the operators to list the host in"
-                    " 'allowed_media_domains' of the model's 'engine_args'."
-                )
-                raise ApiError(400, message, code="media_url_not_allowed", param=name)
+    for name, kind, url in _urls_in(path, fields):
+        if url[:5].lower() == "data:" or (files and url[:5].lower() == "file:"):
+            continue
+        if (host := _host_of(url)) not in hosts:
+            instead = "a source of type 'base64'" if kind == "image" else "a 'data:' URL"
+            message = (
+                f"{name!r} has an '{kind}' from {host[:100]!r}, from where engines fetch"
+                f" nothing. Send {instead}, or ask the operators to list the host in"
+                " 'allowed_media_domains' of the model's 'engine_args'."
+            )
+            raise ApiError(400, message, code="media_url_not_allowed", param=name)
+
+
+def _urls_in(path: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Each with its field and what it is."""
+    api = inference_path(path)
+    for name in (*_FIELDS, *api.documents, *api.shared):
+        value = fields.get(name)
+        for part in parts_in([value] if isinstance(value, dict) else value):
+            for kind, url in _urls_of(part):
+                yield name, kind, url
+    images = fields.get("images") if path == EMBED else None
+    for url in images if isinstance(images, list) else ():
+        if isinstance(url, str):
+            yield "images", "image_url", url
 
 
 def _urls_of(part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -29,7 +29,7 @@ def check_fields(
     refuse_ignored_fields(path, fields, pool.engine_args)
     refuse_kept_elsewhere(path, fields)
     refuse_many_sequences(parameters_of(path, fields), limits.max_n, limits.max_sequences)
-    refuse_media_urls(fields, pool.engine_args)
+    refuse_media_urls(path, fields, pool.engine_args)
 
 
 def check_answer(request: PoolRequest, pool: GatewayPool, limits: GatewaySettings) -> None:

@@ -37,8 +37,7 @@ Bodies and answers are JSON, except [streams](#streams) and the page for people.
 Endpoints for *any key* and for *operators* need the header `Authorization: Bearer KEY` or
 `x-api-key: KEY`. Operators are tenants with `operator: true` in the fleet file. A `GET` path also
 answers `HEAD`. A pool serves the endpoints that its model supports, and rejects the others with
-`unsupported_endpoint`. Cohere's `/v2/embed` is not offered, because vLLM does not separate the
-cached prompts of tenants there.
+`unsupported_endpoint`.
 """
 
 _REQUEST_HEADERS = """\

@@ -60,7 +60,7 @@ READ = (
         "A list of prompts counts as that many sequences. `gateway.max_sequences` limits them.",
     ),
     FieldsRead(
-        ("documents", "items", "text_2", "data_2"),
+        ("documents", "items", "text_2", "data_2", "texts", "images", "inputs"),
         "`/rerank`, `/score`",
         "Each document counts as a sequence. `gateway.max_sequences` limits them.",
     ),

@@ -6,6 +6,7 @@ import pytest
 
 from deployments.gateway.checks.media_urls import refuse_media_urls
 from deployments.gateway.intake.errors import ApiError
+from deployments.wire.inference_paths import CHAT, EMBED
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import gateway_before
 from tests.sentences import assert_sentences
@@ -58,7 +59,7 @@ def test_an_address_that_is_not_listed_is_refused(
     fields: dict[str, Any], engine_args: dict[str, Any]
 ) -> None:
     with pytest.raises(ApiError) as refused:
-        refuse_media_urls(fields, engine_args)
+        refuse_media_urls(CHAT, fields, engine_args)
     assert (refused.value.status, refused.value.code) == (400, "media_url_not_allowed")
     assert refused.value.param in fields
     assert_sentences(refused.value.message)
@@ -80,11 +81,32 @@ def test_an_address_that_is_not_listed_is_refused(
     ],
 )
 def test_what_is_sent_along_or_listed_passes(fields: dict[str, Any]) -> None:
-    refuse_media_urls(fields, LISTED)
+    refuse_media_urls(CHAT, fields, LISTED)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (EMBED, {"images": [INSIDE]}),
+        (EMBED, {"inputs": [{"content": [image(INSIDE)]}]}),
+        ("/v2/rerank", {"query": "a", "documents": [{"content": [image(INSIDE)]}]}),
+        ("/v1/rerank", {"query": {"content": [image(INSIDE)]}, "documents": ["a"]}),
+        ("/score", {"text_1": "a", "text_2": {"content": [image(INSIDE)]}}),
+    ],
+)
+def test_documents_are_looked_at(path: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(ApiError):
+        refuse_media_urls(path, fields, LISTED)
+    shown = {"images": ["data:image/png;base64,AAAA"], "documents": ["a", {"content": "b"}]}
+    refuse_media_urls(path, shown, LISTED)
+
+
+def test_images_of_other_paths_are_no_urls() -> None:
+    refuse_media_urls(CHAT, {**chat(), "images": [INSIDE]}, LISTED)
 
 
 def test_files_are_for_pools_that_have_a_folder_for_them() -> None:
-    refuse_media_urls(chat(image("file:///m/1.png")), {"allowed_local_media_path": "/m"})
+    refuse_media_urls(CHAT, chat(image("file:///m/1.png")), {"allowed_local_media_path": "/m"})
 
 
 async def test_a_gateway_asks_no_engine_to_fetch_it() -> None:
