@@ -18,6 +18,7 @@ _LATENCY = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 15,
 _DURATION = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 _PHASE = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
 _TOKEN_GAP = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
+_RATIO = (0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10)
 _LOOKUP = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.05)
 
 LOOP_FAILURES = (
@@ -40,6 +41,7 @@ class Families:
         self._add_reuse()
         self._add_placement()
         self._add_admission()
+        self._add_mirrors()
         self._add_replicas()
         self._add_tenants()
         self.shared = SharedStateFamilies(self.registry)
@@ -256,6 +258,22 @@ class Families:
             "antefix_interactive_oldest_wait_seconds",
             "Waiting time of the oldest queued interactive request.",
             ["pool"],
+        )
+
+    def _add_mirrors(self) -> None:
+        self.mirrored = self._counter(
+            "antefix_mirrored_requests",
+            "Copies of requests for a model's mirror, by outcome: same or other_reason (why the "
+            "answer ended), failed (an error instead of an answer), dropped (not sent: load, size, "
+            "or the pool cannot answer it), uncompared (the client's own request did not succeed).",
+            ["model", "outcome"],
+        )
+        self.mirror_ratio = self._histogram(
+            "antefix_mirror_ratio",
+            "A copy's value divided by its original's: ttft (from placement to the first token), "
+            "tpot (time per output token), tokens (of the answer).",
+            ["model", "of"],
+            buckets=_RATIO,
         )
 
     def _add_replicas(self) -> None:

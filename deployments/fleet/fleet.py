@@ -29,6 +29,7 @@ from deployments.fleet.settings.model_routes import (
     ModelName,
     ModelRoute,
     broken_by_canaries,
+    broken_by_mirrors,
     broken_by_models,
 )
 from deployments.fleet.settings.objectives import (
@@ -321,6 +322,7 @@ class Fleet(FleetBase):
             name: pool.overflow.to if pool.overflow else None for name, pool in self.pools.items()
         }
         raise_all(broken_by_canaries(self.models, overflows))
+        raise_all(broken_by_mirrors(self.models, overflows))
         raise_all(rules.broken_by_budget(self))
         raise_all(rules.broken_by_ports(self))
         return self

@@ -25,6 +25,7 @@ from common.release import VERSION
 from deployments.fleet.applications import application_of, settings_of
 from deployments.fleet.fleet import Fleet, FleetBase
 from deployments.gateway.answer.error_answers import answer_errors
+from deployments.gateway.answer.mirrors import Mirror
 from deployments.gateway.inference import Inference
 from deployments.gateway.inquiries.adapter_requests import AdapterRequests
 from deployments.gateway.inquiries.canary_requests import CanaryRequests
@@ -143,6 +144,11 @@ class Gateway:
         self.parts.in_force.fleet = fleet
         self.parts.budgets.change(fleet)
         self.parts.canaries.change(fleet)
+        self.parts.mirrors.by_route = {
+            name: Mirror(route.mirror.pool, route.mirror.percent / 100)
+            for name, route in fleet.models.items()
+            if route.mirror is not None
+        }
         self.parts.health.pools = self.parts.pools.by_name
         tenants = fleet.gateway.tenants.values()
         self.parts.explanations.share(fleet.gateway.replicas)
@@ -176,6 +182,7 @@ class Gateway:
                 relay.stop()
             await leaving
             self.parts.bodies.close()
+            await self.parts.mirrors.close()
             await self.parts.budgets.close()
             await self.parts.explanations.written()
             await self.parts.loops.stop()

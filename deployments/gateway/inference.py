@@ -194,6 +194,9 @@ class Inference:
         except ApiError as error:
             error.headers = {**headers, **error.headers}
             raise
+        header, record = pool.settings.session_header, engine_request.record
+        name_of = partial(parts.conversations.name_of, header, record, fields, request.headers)
+        parts.mirrors.offer(pool_request, pool, name_of)
         kept_s = limits.resume_within_s if pool_request.parameters.stream else 0.0
         keeping = Keeping(parts.rejoining, engine_request, kept_s)
         return self._relayed(engine_request, attempt, headers, keeping)

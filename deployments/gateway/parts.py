@@ -15,6 +15,7 @@ from common.loops import Loops
 from common.release import VERSION
 from deployments.fleet.fleet import FleetBase
 from deployments.gateway.answer.final_count import FinalCounts
+from deployments.gateway.answer.mirrors import Mirrors
 from deployments.gateway.answer.rejoining import Rejoining
 from deployments.gateway.attempt.engine_requests import EngineRequests
 from deployments.gateway.attempt.engine_stream import connector
@@ -41,6 +42,7 @@ from deployments.gateway.record.request_watch import RequestWatch
 from observability.budget_metrics import BudgetMetrics
 from observability.canary_metrics import CanaryMetrics
 from observability.families import Families
+from observability.mirror_metrics import MirrorMetrics
 from observability.request_metrics import RequestMetrics
 from observability.request_record import GatewayTracing
 from observability.tracing import tracing_of
@@ -85,6 +87,7 @@ class GatewayParts:
     pools: Pools
     conversations: Conversations
     canaries: Canaries
+    mirrors: Mirrors
     adapters: Adapters
     adapter_loads: AdapterLoads
     engines: EngineRequests
@@ -130,6 +133,9 @@ def parts_of(
         loops,
         adapters,
     )
+    engines, counts = EngineRequests(session), FinalCounts(session, secret)
+    rejoining = Rejoining(session, secret)
+    mirrors = Mirrors(pools, engines, rejoining, counts, MirrorMetrics(families))
     return GatewayParts(
         session=session,
         text=text,
@@ -147,14 +153,17 @@ def parts_of(
         pools=pools,
         conversations=Conversations(text, name, secret),
         canaries=canaries,
+        mirrors=mirrors,
         adapters=adapters,
         adapter_loads=AdapterLoads(session, secret),
-        engines=EngineRequests(session),
-        counts=FinalCounts(session, secret),
-        rejoining=Rejoining(session, secret),
+        engines=engines,
+        counts=counts,
+        rejoining=rejoining,
         profiles=ProfileRequests(session, secret),
         explanations=explanations,
-        watch=RequestWatch(requests, explanations, bodies.settle, budgets.settle, canaries.ended),
+        watch=RequestWatch(
+            requests, explanations, bodies.settle, budgets.settle, canaries.ended, mirrors.ended
+        ),
         tracing=tracing_of(os.environ, VERSION),
         families=families,
         requests=requests,

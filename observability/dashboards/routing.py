@@ -174,6 +174,34 @@ def _reuse() -> Row:
                 "percentunit",
                 top=1,
             ),
+            graph(
+                "Mirrors",
+                "Copies of requests for a model's mirror, by outcome. other_reason: its answer "
+                "ended for another reason than the client's.",
+                [
+                    (
+                        or_none(
+                            rate("antefix_mirrored_requests_total", "model, outcome", ""),
+                            "model",
+                        ),
+                        "{{model}} {{outcome}}",
+                    )
+                ],
+                "reqps",
+                stack=StackingMode.NORMAL,
+            ),
+            graph(
+                "Mirrors by their originals",
+                "Medians of a copy's time to first token, time per output token and tokens, "
+                "divided by its original's. 1: no difference.",
+                [
+                    (
+                        or_none(quantile(0.5, "antefix_mirror_ratio", "model, of", ""), "model"),
+                        "{{model}} {{of}}",
+                    )
+                ],
+                "none",
+            ),
         ],
     )
 

@@ -135,6 +135,7 @@ EVERY_KEY: dict[str, Any] = {
                 "alpha": 0.05,
                 "error_rate": 0.02,
             },
+            "mirror": {"pool": "tried", "percent": 2.5},
         }
     },
     "pools": {
@@ -176,6 +177,7 @@ EVERY_KEY: dict[str, Any] = {
             "model": "./models/small",
             "quality": {"max_kl": 0.05, "max_ppl_increase": 0.1, "min_scores": {"a/acc": 0.5}},
         },
+        "tried": {"model": "./models/tried"},
     },
 }
 ODD_VALUES = [
@@ -267,7 +269,7 @@ def _is_fleet(data: Any) -> bool:
 
 def test_the_fleet_with_every_key_has_every_key() -> None:
     assert _is_fleet(EVERY_KEY)
-    names = dict.fromkeys(("large", "small", "crawler", "assistant"), "*")
+    names = dict.fromkeys(("large", "small", "tried", "crawler", "assistant"), "*")
     there = {tuple(names.get(name, name) for name in place) for place in places(EVERY_KEY)}
     assert set(_places_in(SCHEMA["properties"]["fleet"])) - there == set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from openai import OpenAI
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.real.conftest import RunningFleet
 from tests.waiting import until
@@ -91,3 +93,30 @@ async def test_a_canary_goes_up_and_is_aborted_while_clients_ask(
     await until(
         lambda: {asked(openai, "assistant", f"aborted {n}") for n in range(6)} == {fleet.model}, 10
     )
+
+
+async def test_a_mirrors_answers_are_compared_and_reach_nobody(
+    fleet: RunningFleet, openai: OpenAI, updates: Updates
+) -> None:
+    mirror = {"pool": "engine", "percent": 100}
+    updates({"assistant": {"pools": {"other": 1}, "mirror": mirror}})
+    for number in range(6):
+        assert asked(openai, "assistant", f"mirrored {number}") == fleet.other_model
+    await until(lambda: sum(copies_of(fleet).values()) >= 6, 60)
+    found = copies_of(fleet)
+    # two tokens of each: both end for their length
+    assert found["same"] >= 1 and found.keys() <= {"same", "dropped"}
+
+
+def copies_of(fleet: RunningFleet) -> dict[str, float]:
+    """Of mirrors, by outcome."""
+    state = fleet.home.state()
+    assert state is not None
+    with urllib.request.urlopen(state.metrics_url, timeout=30) as answer:
+        exposition = answer.read().decode()
+    return {
+        sample.labels["outcome"]: sample.value
+        for family in text_string_to_metric_families(exposition)
+        for sample in family.samples
+        if sample.name == "antefix_mirrored_requests_total"
+    }

@@ -38,6 +38,18 @@ class CanarySettings(Section):
     )
 
 
+class MirrorSettings(Section):
+    """A pool that gets copies of requests. Its answers are compared and thrown away."""
+
+    pool: str = Field(
+        description="This pool gets the copies. No name in `models` leads to it, and no pool "
+        "overflows to it."
+    )
+    percent: float = Field(
+        1.0, gt=0, le=100, description="This percentage of conversations is copied."
+    )
+
+
 class ModelRoute(Section):
     """Where requests for one name go."""
 
@@ -53,6 +65,38 @@ class ModelRoute(Section):
         description="This pool is tried with a growing share of new conversations. A test of each "
         "request aborts it. With null there is no canary.",
     )
+    mirror: MirrorSettings | None = Field(
+        None,
+        description="This pool gets copies of requests, to compare its answers. With null there "
+        "is no mirror.",
+    )
+
+
+def broken_by_mirrors(
+    models: Mapping[str, ModelRoute], overflows: Mapping[str, str | None]
+) -> Iterator[Broken]:
+    """What mirrors must be to the pools: copies must not delay requests. `overflows`: where each
+    pool overflows to."""
+    used: dict[str, str] = {}
+    for name, route in models.items():
+        used |= dict.fromkeys(route.pools, f"models.{name}.pools has this pool too")
+        if route.canary is not None:
+            used[route.canary.pool] = f"it is the canary of models.{name}"
+    for pool, to in overflows.items():
+        if to is not None:
+            used[to] = f"pools.{pool} overflows to it"
+    for name, route in models.items():
+        if (mirror := route.mirror) is None:
+            continue
+        loc = ("models", name, "mirror", "pool")
+        if mirror.pool not in overflows:
+            remedy = (
+                did_you_mean(mirror.pool, list(overflows)) or f"Pools here: {', '.join(overflows)}"
+            )
+            yield Broken(loc, mirror.pool, "no pool has this name", remedy)
+        elif mirror.pool in used:
+            remedy = "Copies would delay its requests: give the mirror another pool"
+            yield Broken(loc, mirror.pool, used[mirror.pool], remedy)
 
 
 def broken_by_canaries(

@@ -30,7 +30,7 @@ from deployments.gateway.attempt.engine_errors import EngineError
 from deployments.gateway.attempt.engine_requests import EngineRequests
 from deployments.gateway.attempt.transport import NoReplicaUp, ReplicaFailed, Reservation
 from deployments.gateway.intake.errors import ApiError, broken_off
-from deployments.gateway.record.request_watch import RequestWatch
+from deployments.gateway.record.request_watch import AnyWatch
 from deployments.wire.answer_log import AnswerLog
 from deployments.wire.confirmation import count_in
 from deployments.wire.headers import (
@@ -65,7 +65,7 @@ class RelayedAnswer:
         attempt: AnyAttempt,
         headers: Mapping[str, str],
         keeping: Keeping,
-        watch: RequestWatch,
+        watch: AnyWatch,
     ) -> None:
         self.request = attempt.request
         self.record = attempt.request.record

@@ -110,8 +110,7 @@ class Conversations:
         `budget_s` for Redis at most; never raises."""
         if route.only is not None:
             return None
-        session = headers.get(route.session_header)
-        name = conversation_of(self._secret, record.path, record.tenant, fields, session)
+        name = self.name_of(route.session_header, record, fields, headers)
         if name is None:
             return None
         try:
@@ -120,6 +119,17 @@ class Conversations:
         except REDIS_FAILURES:
             found = None
         return KnownConversation(name, found if isinstance(found, str) else None)
+
+    def name_of(
+        self,
+        session_header: str,
+        record: RequestRecord,
+        fields: Mapping[str, Any],
+        headers: Mapping[str, str],
+    ) -> bytes | None:
+        """Return the name of a request's conversation, 16 bytes; None: it is alone."""
+        session = headers.get(session_header)
+        return conversation_of(self._secret, record.path, record.tenant, fields, session)
 
     def keep(self, route: WeightedPools, conversation: KnownConversation | None, pool: str) -> None:
         """The conversation is in this pool. No request waits for that."""

@@ -25,6 +25,7 @@ from deployments.gateway.pool.overflow_contract import renamed
 from deployments.gateway.pool.pool import GatewayPool
 from deployments.gateway.pool.refusals import cannot_overflow, refusal, why_refused
 from deployments.gateway.record.pool_reporter import AdmissionVerdict, Admitted
+from router.placement import BLIND
 
 logger = logging.getLogger("ray.serve")
 
@@ -55,6 +56,20 @@ def place_unread(pool: GatewayPool, request: PoolRequest, failed: frozenset[str]
     """Where another engine may continue an answer that this gateway did not begin."""
     attempt = pool.scheduler.place(_request_of(request, None), failed)
     return _attempt(pool, request, attempt, Verdict("admit", "it was let in before"))
+
+
+def place_copy(pool: GatewayPool, request: PoolRequest, most_wait_s: float) -> EngineAttempt | None:
+    """Where a request goes that nobody waits for; None: no engine is known to begin it within that
+    time, or others wait for the pool."""
+    copied = _request_of(request, None)
+    placement = pool.scheduler.consider(copied).placement
+    best = placement.chosen
+    if pool.is_waited_for or best is None or placement.policy == BLIND:
+        return None
+    if best.wait_s > most_wait_s:
+        return None
+    attempt = pool.scheduler.place(copied)
+    return _attempt(pool, request, attempt, Verdict("admit", "its engine begins it soon"))
 
 
 async def _decide(pool: GatewayPool, request: PoolRequest, is_again: bool) -> Decision:

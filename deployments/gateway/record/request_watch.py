@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from deployments.fleet.pool import Pool
 from deployments.gateway.record.explanations import Explanations
@@ -16,6 +17,14 @@ from observability.request_metrics import Prices, Promise, RequestMetrics
 from observability.request_record import CLIENT_LEFT, RequestRecord
 
 logger = logging.getLogger("ray.serve")
+
+
+class AnyWatch(Protocol):
+    """Who is told of one request's first token and end."""
+
+    def first_token(self, record: RequestRecord) -> None: ...
+
+    def ended(self, record: RequestRecord) -> None: ...
 
 
 class RequestWatch:

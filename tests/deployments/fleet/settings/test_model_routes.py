@@ -25,6 +25,7 @@ def fleet(**models: Any) -> Fleet:
         # under the name that clients know already
         {"small": {"pools": {"chat": 95.5, "next": 4.5}}},
         {"assistant": {"pools": {"chat": 1, "next": 0}}},
+        {"assistant": {"pools": {"chat": 1}, "mirror": {"pool": "next", "percent": 0.5}}},
     ],
 )
 def test_a_route_leads_to_pools_that_there_are(models: Any) -> None:
@@ -49,6 +50,27 @@ def test_a_route_leads_to_pools_that_there_are(models: Any) -> None:
             ("models.a has this name too", "another name"),
         ),
         ({"no name!": {"pools": {"chat": 1}}}, ("not a model name",)),
+        ({"a": {"pools": {"chat": 1}, "mirror": {"pool": "nxt"}}}, ("no pool has", "next")),
+        (
+            {"a": {"pools": {"chat": 1}, "mirror": {"pool": "chat"}}},
+            ("models.a.pools has this pool too", "another pool"),
+        ),
+        (
+            {"a": {"pools": {"chat": 1}, "mirror": {"pool": "next"}}, "b": {"pools": {"next": 1}}},
+            ("models.b.pools has this pool too",),
+        ),
+        (
+            {
+                "a": {
+                    "pools": {"chat": 1},
+                    "canary": {"pool": "next"},
+                    "mirror": {"pool": "next"},
+                }
+            },
+            ("it is the canary of models.a",),
+        ),
+        ({"a": {"pools": {"chat": 1}, "mirror": {"pool": "next", "percent": 0}}}, ("percent",)),
+        ({"a": {"pools": {"chat": 1}, "mirror": {"pool": "next", "percent": 101}}}, ("percent",)),
         ({"a": {"pools": {"chat": 1}, "weights": 1}}, ("weights",)),
     ],
 )

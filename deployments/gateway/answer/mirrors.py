@@ -1,0 +1,196 @@
+"""Copies of requests for another pool: their answers are compared with the clients', and dropped.
+
+A copy is charged to nobody, waits for nothing and delays nobody: it begins after its original has a
+replica, and only on an engine that is predicted to begin it soon. What fails here is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from starlette.types import Message
+
+from deployments.gateway.answer.final_count import FinalCounts
+from deployments.gateway.answer.one_try import RelayedAnswer
+from deployments.gateway.answer.rejoining import Keeping, Rejoining
+from deployments.gateway.answer.relay import Relay
+from deployments.gateway.attempt.engine_attempt import EngineAttempt
+from deployments.gateway.attempt.engine_requests import EngineRequests
+from deployments.gateway.intake.errors import broken_off
+from deployments.gateway.intake.request import PoolRequest, cancelled, nobody_leaves
+from deployments.gateway.intake.request_options import RequestOptions
+from deployments.gateway.pool import scheduling
+from deployments.gateway.pool.overflow_contract import renamed
+from deployments.gateway.pool.pool import GatewayPool
+from deployments.gateway.pool.pools import Pools
+from deployments.wire.inference_paths import inference_path
+from observability.mirror_metrics import MirroredAnswer, MirrorMetrics
+from observability.request_record import RequestRecord
+
+logger = logging.getLogger("ray.serve")
+
+# Of one gateway at once; with MOST_BODY_BYTES it bounds what they hold.
+MOST_COPIES = 32
+MOST_BODY_BYTES = 1 << 20
+# A copy is not sent to an engine with more work before it.
+MOST_WAIT_S = 0.5
+# In the pool's fair shares and its engines' logs.
+TENANT = "(mirror)"
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """`pool` gets copies of this `share` of a model's conversations, from 0 to 1."""
+
+    pool: str
+    share: float
+
+    def has(self, conversation: bytes | None) -> bool:
+        """Whether a conversation is copied, alike in all gateways. None: the request is alone."""
+        name = os.urandom(8) if conversation is None else conversation[-8:]
+        return int.from_bytes(name, "big") < self.share * 2**64
+
+
+class Mirrors:
+    """Of one gateway."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        engines: EngineRequests,
+        rejoining: Rejoining,
+        counts: FinalCounts,
+        metrics: MirrorMetrics,
+    ) -> None:
+        self.by_route: Mapping[str, Mirror] = {}
+        self.most_copies = MOST_COPIES
+        self._pools = pools
+        self._engines = engines
+        self._rejoining = rejoining
+        self._counts = counts
+        self._metrics = metrics
+        self._originals: dict[RequestRecord, asyncio.Future[None]] = {}
+        self._copies: set[asyncio.Task[None]] = set()
+
+    @property
+    def copies(self) -> int:
+        """How many are under way."""
+        return len(self._copies)
+
+    def offer(
+        self, request: PoolRequest, origin: GatewayPool, conversation: Callable[[], bytes | None]
+    ) -> None:
+        """A request has a replica. Copy it if its conversation is among the mirror's, and nobody
+        waits."""
+        record = request.engine.record
+        mirror = self.by_route.get(record.model)
+        if mirror is None or not inference_path(record.path).generates:
+            return
+        if not mirror.has(conversation()):
+            return
+        if (
+            record.verdict == "overflow"
+            or origin.is_waited_for
+            or self.copies >= self.most_copies
+            or len(request.engine.body) > MOST_BODY_BYTES
+        ):
+            self._metrics.ended(record.model, "dropped")
+            return
+        original = self._originals[record] = asyncio.get_running_loop().create_future()
+        copy = asyncio.create_task(self._copy(request, origin, mirror, original))
+        self._copies.add(copy)
+        copy.add_done_callback(self._copies.discard)
+
+    def ended(self, record: RequestRecord) -> None:
+        """A client's request has ended."""
+        if (original := self._originals.pop(record, None)) is not None and not original.done():
+            original.set_result(None)
+
+    async def close(self) -> None:
+        """End all copies."""
+        for copy in list(self._copies):
+            await cancelled(copy)
+
+    async def _copy(
+        self,
+        request: PoolRequest,
+        origin: GatewayPool,
+        mirror: Mirror,
+        original: asyncio.Future[None],
+    ) -> None:
+        record, outcome = request.engine.record, "failed"
+        try:
+            attempt = await self._placed(request, origin, mirror)
+            outcome = (
+                "dropped" if attempt is None else await self._answered(attempt, record, original)
+            )
+        except Exception:  # a copy must not be heard of elsewhere
+            logger.exception("the copy of request %s failed", record.request_id)
+        finally:
+            self._originals.pop(record, None)
+            self._metrics.ended(record.model, outcome)
+
+    async def _placed(
+        self, request: PoolRequest, origin: GatewayPool, mirror: Mirror
+    ) -> EngineAttempt | None:
+        """Where the copy goes; None: nowhere soon, or this pool cannot answer it."""
+        pool, record = self._pools.by_name[mirror.pool], request.engine.record
+        now = asyncio.get_running_loop().time()
+        own = RequestRecord(f"{record.request_id}-mirror", TENANT, record.path, now)
+        own.model, own.pool, own.priority = record.model, pool.name, "batch"
+        model = pool.settings.served_model_name
+        engine = renamed(request.engine, model)
+        engine = replace(engine, request_id=own.request_id, tenant=TENANT, arrived=now, record=own)
+        fields = {**request.fields, "model": model}
+        options = RequestOptions("batch", "never", None)
+        copy = await pool.read(engine, fields, request.headers, options, nobody_leaves)
+        if pool.unfit(copy, origin.settings) is not None:
+            return None
+        return scheduling.place_copy(pool, copy, MOST_WAIT_S)
+
+    async def _answered(
+        self, attempt: EngineAttempt, record: RequestRecord, original: asyncio.Future[None]
+    ) -> str:
+        """Have the copy answered, and compare the two. Returns how that went."""
+        engine = attempt.request
+        keeping = Keeping(self._rejoining, engine, 0.0)
+        answer = RelayedAnswer(self._engines, attempt, {}, keeping, _NoWatch())
+        relay = Relay(answer, attempt, 0, broken_off, self._counts)
+        answering = asyncio.ensure_future(relay({"type": "http"}, nobody_leaves, _thrown_away))
+        try:
+            await asyncio.wait({answering, original}, return_when=asyncio.FIRST_COMPLETED)
+            if original.done() and record.outcome != "ok":
+                return "uncompared"
+            await answering
+            await original
+        finally:
+            await cancelled(answering)
+        if record.outcome != "ok":
+            return "uncompared"
+        copy = engine.record
+        if copy.outcome != "ok":
+            return "failed"
+        self._metrics.compare(
+            record.model,
+            MirroredAnswer(record.phases.engine_s, record.tpot_s, record.output_tokens),
+            MirroredAnswer(copy.phases.engine_s, copy.tpot_s, copy.output_tokens),
+        )
+        return "same" if copy.finish_reason == record.finish_reason else "other_reason"
+
+
+class _NoWatch:
+    """Of a copy, which is no request of a client."""
+
+    def first_token(self, record: RequestRecord) -> None:
+        pass
+
+    def ended(self, record: RequestRecord) -> None:
+        record.duration_s = asyncio.get_running_loop().time() - record.arrived
+
+
+async def _thrown_away(message: Message) -> None:
+    """A client that takes everything at once."""
