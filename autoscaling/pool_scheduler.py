@@ -182,11 +182,15 @@ class PoolScheduler:
         it."""
         if request.priority != "interactive" or not self.board.warm():
             return False
+        return self.is_lost(request, considered)
+
+    def is_lost(self, request: SchedulingRequest, considered: Considered) -> bool:
+        """Return whether the request is predicted to miss its SLO here, after its turn."""
         elapsed_s = self._clock() - request.arrived
         elapsed_s += self.admission.until_turn_s(
             request.priority, considered.ranked, request.tenant, self._tenants.are_several
         )
-        return self.admission.is_lost(elapsed_s, considered.ranked, self._doubt)
+        return self.admission.is_lost(elapsed_s, considered.ranked, self._doubt, request.priority)
 
     def decide(self, request: SchedulingRequest, considered: Considered) -> Decision:
         """Decide whether the request is admitted, queued, overflowed or rejected: once, before its

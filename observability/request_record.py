@@ -6,7 +6,7 @@ The traces here create no spans: they belong to a gateway without a collector
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import TracebackType
@@ -32,8 +32,9 @@ Moved = Literal["", "moved", "stayed"]
 # Of an answer that another engine continued: whether equal tokens are proved.
 ResumeMode = Literal["", "exact", "continued"]
 Outcome = Literal["ok", "invalid", "rejected", "deadline", "failed", "cancelled"]
-# Why its pool was chosen: the only one of its model, by weight, or where its conversation is.
-RoutedBy = Literal["", "only", "weight", "conversation"]
+# Why its pool was chosen. only: its model has no other. weight: by its share. conversation: it is
+# there. price: the cheapest that is predicted to meet the SLO. soonest: none is.
+RoutedBy = Literal["", "only", "weight", "conversation", "price", "soonest"]
 # In order: the body arrives; the prompt is read and a replica is chosen; the request waits for its
 # turn; it waits for a replica that accepts it; a replica has it, without a token yet; it is
 # answered.
@@ -152,7 +153,8 @@ class RequestRecord:
 
     `arrived`, on the event loop's clock, is when its body was complete; until then, when its
     headers arrived. `pieces_at`: the times at which the chunks of a stream were sent. `pool`: the
-    requested pool; `served_by`: the pool that answered, another one after an overflow.
+    requested pool; `offers`: of pools that compete for it. `served_by`: the pool that answered,
+    another one after an overflow.
     `body_bytes`: the bytes of its body that the gateway stores.
 
     `charge`: None if the tenant has no limits. `replica_id`: the last target; "": none. `explain`
@@ -174,6 +176,7 @@ class RequestRecord:
     model: str = ""
     pool: str = ""
     routed_by: RoutedBy = ""
+    offers: Sequence[Mapping[str, Any]] = ()
     served_by: str = ""
     priority: str = "interactive"
     verdict: str = ""

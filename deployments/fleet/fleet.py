@@ -31,6 +31,7 @@ from deployments.fleet.settings.model_routes import (
     broken_by_canaries,
     broken_by_mirrors,
     broken_by_models,
+    broken_by_prices,
 )
 from deployments.fleet.settings.objectives import (
     Tenant,
@@ -323,6 +324,9 @@ class Fleet(FleetBase):
         }
         raise_all(broken_by_canaries(self.models, overflows))
         raise_all(broken_by_mirrors(self.models, overflows))
+        without_slo = {n: "slo.interactive" for n, p in self.pools.items() if not p.slo.interactive}
+        without_price = {n: "price" for n, p in self.pools.items() if p.price is None}
+        raise_all(broken_by_prices(self.models, without_slo | without_price))
         raise_all(rules.broken_by_budget(self))
         raise_all(rules.broken_by_ports(self))
         return self

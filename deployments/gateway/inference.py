@@ -8,7 +8,7 @@ is not known in time is done without.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -33,6 +33,7 @@ from deployments.gateway.intake.request_options import RequestOptions, options_o
 from deployments.gateway.models.model_routes import WeightedPools
 from deployments.gateway.parts import GatewayParts
 from deployments.gateway.pool import scheduling
+from deployments.gateway.pool.overflow_contract import renamed
 from deployments.gateway.pool.pool import GatewayPool
 from deployments.process.serve_log import current_request
 from deployments.wire.inference_paths import COUNT_TOKENS, inference_path
@@ -125,7 +126,8 @@ class Inference:
             adapter=adapter,
         )
         if not is_resume:
-            return await self._scheduled(request, engine_request, fields, options, pool, limits)
+            rivals = [self._parts.pools.by_name[name] for name in route.competing] or [pool]
+            return await self._scheduled(request, engine_request, fields, options, rivals, limits)
         parts, hold_s = self._parts, limits.resume_within_s
         await parts.budgets.count_resume(record)
         pools = parts.pools.all_of(route, pool, options.overflow != "never")
@@ -171,19 +173,20 @@ class Inference:
         engine_request: EngineRequest,
         fields: Mapping[str, Any],
         options: RequestOptions,
-        pool: GatewayPool,
+        pools: Sequence[GatewayPool],
         limits: GatewaySettings,
     ) -> Response:
-        """Read the prompt, charge the tenant's budgets, and find an engine. Raises ApiError."""
+        """Read the prompt, charge the tenant's budgets, and find an engine of one of the pools.
+        Raises ApiError."""
         parts = self._parts
         parts.fatal.check(engine_request)
         headers: Mapping[str, str] = {}
         try:
             async with asyncio.timeout_at(engine_request.deadline):
-                pool_request = await pool.read(
-                    engine_request, fields, request.headers, options, request.receive
+                pool, pool_request = await read_for(
+                    pools, request, engine_request, fields, options, limits
                 )
-            check_answer(pool_request, pool, limits)
+            engine_request = pool_request.engine
             headers = await parts.budgets.admit(pool_request, pool)
             if engine_request.path == COUNT_TOKENS and pool_request.prompt.known:
                 return self._counted(engine_request.record, pool_request.tokens, headers)
@@ -225,3 +228,35 @@ class Inference:
         relay = Relay(answer, attempt, retries, fatal, self._parts.counts)
         self.relays.add(relay)
         return relay
+
+
+async def read_for(
+    pools: Sequence[GatewayPool],
+    request: Request,
+    engine_request: EngineRequest,
+    fields: Mapping[str, Any],
+    options: RequestOptions,
+    limits: GatewaySettings,
+) -> scheduling.Read:
+    """Read a request, and choose the pool that serves it. `engine_request` is for the first of
+    them. Raises ApiError 400 where none can."""
+    record, reads, refused = engine_request.record, [], None
+    for pool in pools:
+        engine, asked = engine_request, fields
+        try:
+            if pool is not pools[0]:
+                engine = renamed(engine_request, pool.model)
+                asked = {**fields, "model": pool.model}
+                check_fields(record, asked, pool.settings, limits)
+            read = await pool.read(engine, asked, request.headers, options, request.receive)
+            check_answer(read, pool, limits)
+        except ApiError as error:
+            refused = refused or error
+        else:
+            reads.append((pool, read))
+    if not reads:
+        assert refused is not None
+        raise refused
+    pool, read = reads[0] if len(pools) == 1 else scheduling.choose(reads)
+    record.pool = pool.name
+    return pool, read

@@ -136,6 +136,7 @@ EVERY_KEY: dict[str, Any] = {
                 "error_rate": 0.02,
             },
             "mirror": {"pool": "tried", "percent": 2.5},
+            "select": "weight",
         }
     },
     "pools": {

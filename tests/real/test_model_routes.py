@@ -18,7 +18,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
-Updates = Callable[[dict[str, Any]], None]
+Updates = Callable[..., None]
 ALIAS = "gpt-4o-mini"
 
 
@@ -27,10 +27,12 @@ def updates(fleet: RunningFleet, tmp_path: Path) -> Iterator[Updates]:
     """Gives the running fleet these models; at the end it has none again. Canaries are for
     operators."""
 
-    def update(models: dict[str, Any]) -> None:
+    def update(models: dict[str, Any], **pools: Any) -> None:
         file = tmp_path / "fleet.yaml"
         settings = yaml.safe_load(fleet.file.read_text())
         settings["gateway"]["tenants"] = {"default": {"operator": True}}
+        for name, more in pools.items():
+            settings["pools"][name] |= more
         file.write_text(yaml.safe_dump({**settings, "models": models}))
         done = fleet.antefix("update", str(file))
         assert done.returncode == 0, done.stderr
@@ -93,6 +95,18 @@ async def test_a_canary_goes_up_and_is_aborted_while_clients_ask(
     await until(
         lambda: {asked(openai, "assistant", f"aborted {n}") for n in range(6)} == {fleet.model}, 10
     )
+
+
+async def test_pools_compete_for_a_models_requests_by_price(
+    fleet: RunningFleet, openai: OpenAI, updates: Updates
+) -> None:
+    slo = {"interactive": {"ttft_s": 60}}
+    models = {"assistant": {"pools": {"engine": 1, "other": 1}, "select": "price"}}
+    cheap, dear = {"prompt": 1, "output": 2}, {"prompt": 2, "output": 4}
+    updates(models, engine={"price": dear}, other={"price": cheap, "slo": slo})
+    assert {asked(openai, "assistant", f"cheap {n}") for n in range(3)} == {fleet.other_model}
+    updates(models, engine={"price": cheap}, other={"price": dear, "slo": slo})
+    assert {asked(openai, "assistant", f"cheap {n}") for n in range(3)} == {fleet.model}
 
 
 async def test_a_mirrors_answers_are_compared_and_reach_nobody(

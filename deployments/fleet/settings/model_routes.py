@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -58,6 +58,13 @@ class ModelRoute(Section):
         description="These pools serve the name, each with a weight. A conversation stays in its "
         "pool. Of new conversations each pool gets its share of all weights. A pool of weight 0 "
         "gets none, and its conversations go on in the other pools.",
+    )
+    select: Literal["weight", "price"] = Field(
+        "weight",
+        description="With weight, conversations are split by `pools`. With price, pools with a "
+        "weight above 0 compete for each request. It goes to the cheapest that is predicted to "
+        "meet its SLO. Without one it goes to the pool with the earliest first token. These "
+        "pools need `price` and `slo.interactive`.",
     )
     aliases: Sequence[ModelName] = Field((), description="Clients may ask for these names instead.")
     canary: CanarySettings | None = Field(
@@ -120,6 +127,23 @@ def broken_by_canaries(
             yield Broken((*loc, "pool"), canary.pool, message, "Remove the overflow of its pool")
         if list(canary.steps) != sorted(set(canary.steps)):
             yield Broken((*loc, "steps"), canary.steps, "steps must rise", "Sort them")
+
+
+def broken_by_prices(
+    models: Mapping[str, ModelRoute], lacking: Mapping[str, str]
+) -> Iterator[Broken]:
+    """What pools must have that compete for requests. `lacking`: what a pool does not have."""
+    for name, route in models.items():
+        if route.select != "price":
+            continue
+        loc = ("models", name, "select")
+        for pool, weight in route.pools.items():
+            if weight > 0 and pool in lacking:
+                message = f"pools.{pool} has no {lacking[pool]}"
+                yield Broken(loc, route.select, message, f"Set pools.{pool}.{lacking[pool]}")
+        if route.canary is not None:
+            message = "a canary needs select: weight"
+            yield Broken(loc, route.select, message, "Remove the canary, or set select to weight")
 
 
 def broken_by_models(

@@ -36,11 +36,19 @@ _NONE_NEW = 1e-12
 @dataclass(frozen=True)
 class WeightedPools:
     """`name`: of the model, however a request called it. `weights`: of its pools, by name; one is
-    above 0. `session_header`: names conversations."""
+    above 0. `session_header`: names conversations. `by_price`: pools of a weight above 0 compete
+    for each request."""
 
     name: str
     weights: Mapping[str, float]
     session_header: str
+    by_price: bool = False
+
+    @property
+    def competing(self) -> list[str]:
+        """The pools that compete for a request; none where weights decide."""
+        wanted = [pool for pool, weight in self.weights.items() if weight > 0]
+        return wanted if self.by_price and len(wanted) > 1 else []
 
     @property
     def only(self) -> str | None:
@@ -60,6 +68,8 @@ class WeightedPools:
         """Return the name of a pool, and why it was chosen. None: a request that is alone."""
         if (only := self.only) is not None:
             return only, "only"
+        if competing := self.competing:
+            return competing[0], ""
         if conversation is None:
             return chosen(self.weights, os.urandom(16)), "weight"
         if conversation.pool is not None and self.weights.get(conversation.pool, 0) > 0:
@@ -76,7 +86,8 @@ def routes_of(fleet: Fleet) -> dict[str, WeightedPools]:
     }
     for name, of in fleet.models.items():
         first = fleet.pools[next(iter(of.pools))]
-        route = WeightedPools(name, of.pools, first.session_header)
+        by_price = of.select == "price"
+        route = WeightedPools(name, of.pools, first.session_header, by_price)
         routes |= dict.fromkeys((name, *of.aliases), route)
     return routes
 
@@ -108,7 +119,7 @@ class Conversations:
     ) -> KnownConversation | None:
         """Return the conversation of a request; None where its pool does not depend on it. Waits
         `budget_s` for Redis at most; never raises."""
-        if route.only is not None:
+        if route.only is not None or route.competing:
             return None
         name = self.name_of(route.session_header, record, fields, headers)
         if name is None:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import partial
 
 from starlette.types import Receive
 
 from autoscaling.admission import Verdict
+from autoscaling.cheapest import PoolOffer, cheapest
 from autoscaling.scheduling import Attempt, Decision, SchedulingRequest
 from deployments.gateway.attempt.engine_attempt import DecideAnew, EngineAttempt, OutageWatch
 from deployments.gateway.intake.errors import ApiError
@@ -28,6 +30,12 @@ from deployments.gateway.record.pool_reporter import AdmissionVerdict, Admitted
 from router.placement import BLIND
 
 logger = logging.getLogger("ray.serve")
+
+# Tokens of an answer without `max_tokens`. They matter only where the prices of prompts order pools
+# otherwise than those of answers.
+USUAL_TOKENS = 256
+# A request as it is in this pool.
+Read = tuple[GatewayPool, PoolRequest]
 
 
 async def schedule(
@@ -56,6 +64,43 @@ def place_unread(pool: GatewayPool, request: PoolRequest, failed: frozenset[str]
     """Where another engine may continue an answer that this gateway did not begin."""
     attempt = pool.scheduler.place(_request_of(request, None), failed)
     return _attempt(pool, request, attempt, Verdict("admit", "it was let in before"))
+
+
+def choose(reads: Sequence[Read]) -> Read:
+    """Which of a model's pools serves a request, where they compete for it. It was read for each;
+    its record tells what each offers."""
+    record = reads[0][1].engine.record
+    try:
+        offers = [_offer(*each) for each in reads]
+        index, record.routed_by = cheapest(offers)
+    except Exception:  # choosing must not fail what an engine could serve
+        logger.exception("request %s goes to the first pool of its model", record.request_id)
+        return reads[0]
+    record.offers = tuple(map(asdict, offers))
+    return reads[index]
+
+
+def _offer(pool: GatewayPool, request: PoolRequest) -> PoolOffer:
+    asked = _request_of(request, None)
+    considered = pool.scheduler.consider(asked)
+    ranked = considered.ranked
+    return PoolOffer(
+        pool.name,
+        min((candidate.predicted_ttft_s for candidate in ranked), default=None),
+        bool(ranked) and not pool.scheduler.is_lost(asked, considered),
+        _price(request, max((candidate.cached_tokens for candidate in ranked), default=0), pool),
+    )
+
+
+def _price(request: PoolRequest, cached_tokens: int, pool: GatewayPool) -> float:
+    """With so many of its prompt's tokens cached."""
+    price, parameters = pool.settings.price, request.parameters
+    assert price is not None, "the fleet file asks for it"
+    most = USUAL_TOKENS if parameters.max_tokens is None else parameters.max_tokens
+    cached = min(cached_tokens, request.tokens)
+    cached_price = price.prompt if price.cached is None else price.cached
+    prompt = (request.tokens - cached) * price.prompt + cached * cached_price
+    return (prompt + most * parameters.sequences * price.output) / 1e6
 
 
 def place_copy(pool: GatewayPool, request: PoolRequest, most_wait_s: float) -> EngineAttempt | None:

@@ -42,6 +42,15 @@ def explanation_of(record: RequestRecord, has_ended: bool) -> dict[str, Any]:
     }
 
 
+def route_of(record: RequestRecord) -> dict[str, Any]:
+    """Which model was asked for, and why its pool was chosen; what competing pools offered."""
+    return {
+        "model": record.model or None,
+        "by": record.routed_by or None,
+        "offers": list(record.offers),
+    }
+
+
 def _decided(record: RequestRecord) -> Mapping[str, Any]:
     try:
         if record.explain is not None:
@@ -56,7 +65,7 @@ def _undecided(record: RequestRecord) -> dict[str, Any]:
     return {
         "pool": record.pool or None,
         "model": record.model or None,
-        "route": {"model": record.model or None, "by": record.routed_by or None},
+        "route": route_of(record),
         "policy": None,
         "admission": None,
         "slo_ttft_s": None,

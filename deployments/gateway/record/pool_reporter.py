@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from autoscaling.slo import PriorityClass, Slo
 from deployments.gateway.intake.request import EngineRequest, PoolRequest, Prompt
+from deployments.gateway.record.explanation import route_of
 from observability.metrics import RoutingMetrics, Served, ShadowChoice
 from router.load import LoadBoard
 from router.loss import NotReused, split
@@ -167,7 +168,7 @@ class PoolReporter:
         return {
             "pool": self.pool,
             "model": request.model,
-            "route": {"model": request.record.model, "by": request.record.routed_by or None},
+            "route": route_of(request.record),
             "policy": placement.policy,
             "admission": {**vars(admitted)},
             "slo_ttft_s": slo.ttft_s if slo else None,

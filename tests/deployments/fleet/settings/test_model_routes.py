@@ -70,6 +70,15 @@ def test_a_route_leads_to_pools_that_there_are(models: Any) -> None:
             ("it is the canary of models.a",),
         ),
         ({"a": {"pools": {"chat": 1}, "mirror": {"pool": "next", "percent": 0}}}, ("percent",)),
+        (
+            {"a": {"pools": {"chat": 1, "next": 0}, "select": "price"}},
+            ("pools.chat has no price", "Set pools.chat.price"),
+        ),
+        (
+            {"a": {"pools": {"chat": 1}, "select": "price", "canary": {"pool": "next"}}},
+            ("a canary needs select: weight",),
+        ),
+        ({"a": {"pools": {"chat": 1}, "select": "cost"}}, ("select",)),
         ({"a": {"pools": {"chat": 1}, "mirror": {"pool": "next", "percent": 101}}}, ("percent",)),
         ({"a": {"pools": {"chat": 1}, "weights": 1}}, ("weights",)),
     ],

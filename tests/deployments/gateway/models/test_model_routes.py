@@ -103,7 +103,7 @@ async def test_without_redis_weights_choose(engine: FakeEngine, other: FakeEngin
 async def test_a_decision_is_explained(front: Front) -> None:
     async with front.post(model="gpt-5", messages=turns("hello")) as answer:
         explained = await front.explanation_of(answer.headers)
-    assert explained["route"] == {"model": "assistant", "by": "weight"}
+    assert explained["route"] == {"model": "assistant", "by": "weight", "offers": []}
     assert explained["model"] in (MODEL, "candidate")
     async with front.post(model="gpt-5", messages=turns("hello", "again")) as answer:
         explained = await front.explanation_of(answer.headers)

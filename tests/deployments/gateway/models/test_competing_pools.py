@@ -1,0 +1,130 @@
+"""Pools of other accelerators compete for a model's requests: the cheapest that holds the SLO."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from deployments.fleet.applications import settings_of
+from tests.fakes.engine import MODEL, FakeEngine
+from tests.fakes.front import Front, gateway_before
+from tests.waiting import cancelled, until
+
+SLO = {"interactive": {"ttft_s": 2.0}, "batch": {"ttft_s": 60.0}}
+PRICES = {"main": {"prompt": 1.0, "output": 2.0}, "small": {"prompt": 3.0, "output": 6.0}}
+ROUTES: list[dict[str, Any]] = []  # of explanations
+MODELS = {"assistant": {"pools": {"main": 1, "small": 1}, "select": "price"}}
+
+
+@pytest.fixture
+def slow() -> FakeEngine:
+    return FakeEngine("r0", limit=100)
+
+
+@pytest.fixture
+def fast() -> FakeEngine:
+    return FakeEngine("r1", model="fast", limit=100)
+
+
+@pytest.fixture
+async def front(slow: FakeEngine, fast: FakeEngine) -> AsyncIterator[Front]:
+    async with gateway_before(slow, small=fast) as front:
+        explanations = front.gateway.parts.explanations
+
+        def keep(tenant: str, request_id: str, explanation: Mapping[str, Any]) -> None:
+            ROUTES.append(explanation["route"])
+
+        explanations.keep = keep  # type: ignore[method-assign]  # there is no Redis
+        await sets(front, MODELS)
+        yield front
+
+
+async def sets(front: Front, models: Mapping[str, Any], **pool: Any) -> None:
+    fleet = front.gateway.parts.in_force.fleet.model_dump(mode="json")
+    fleet["models"] = models
+    for name, price in PRICES.items():
+        fleet["pools"][name] |= {"slo": SLO, "price": price, **pool}
+    await front.gateway.reconfigure(settings_of(fleet))
+    assert not front.gateway.parts.in_force.refused
+
+
+async def asked(front: Front, **fields: Any) -> tuple[str, dict[str, Any]]:
+    """The model that answered, and why its pool was chosen."""
+    async with front.post(**{"model": "assistant", **fields}) as answer:
+        assert answer.status == 200, await answer.text()
+        return str(answer.headers["x-antefix-model"]), await route_of()
+
+
+async def route_of() -> dict[str, Any]:
+    """Of the request that ended last."""
+    await until(lambda: ROUTES)
+    return ROUTES.pop()
+
+
+async def test_a_request_goes_to_the_cheapest_that_holds_its_slo(
+    front: Front, slow: FakeEngine, fast: FakeEngine
+) -> None:
+    model, route = await asked(front)
+    assert (model, route["by"]) == (MODEL, "price")
+    assert [offer["pool"] for offer in route["offers"]] == ["main", "small"]
+    assert all(offer["holds_slo"] for offer in route["offers"])
+    cheap, dear = (offer["price"] for offer in route["offers"])
+    assert dear == pytest.approx(3 * cheap)
+
+
+async def test_it_goes_to_another_where_the_cheapest_does_not_hold_its_slo(
+    front: Front, slow: FakeEngine, fast: FakeEngine
+) -> None:
+    front.sees_queues({slow: 1_000_000})
+    model, route = await asked(front)
+    assert (model, route["by"]) == ("fast", "price")
+    assert [offer["holds_slo"] for offer in route["offers"]] == [False, True]
+    assert json.loads(fast.bodies[-1])["model"] == "fast"
+
+
+async def test_it_goes_to_the_soonest_where_none_holds_its_slo(
+    front: Front, slow: FakeEngine, fast: FakeEngine
+) -> None:
+    front.sees_queues({slow: 1_000_000})
+    front.sees_queues({fast: 500_000}, pool="small")
+    async with front.post(model="assistant") as answer:
+        assert answer.status == 429  # admission is by the chosen pool
+    route = await route_of()
+    assert route["by"] == "soonest"
+    assert [offer["holds_slo"] for offer in route["offers"]] == [False, False]
+
+
+async def test_without_a_replica_the_other_pool_serves(front: Front, slow: FakeEngine) -> None:
+    front.sees()
+    assert (await asked(front))[0] == "fast"
+    front.sees(slow)
+    front.sees(pool="small")
+    assert (await asked(front))[0] == MODEL
+
+
+async def test_a_pool_that_cannot_answer_does_not_compete(front: Front) -> None:
+    await sets(front, MODELS)
+    fleet = front.gateway.parts.in_force.fleet.model_dump(mode="json")
+    fleet["pools"]["main"]["allowed_xargs"] = ["known"]
+    await front.gateway.reconfigure(settings_of(fleet))
+    front.sees_queues({FakeEngine("r0"): 1_000_000})
+    async with front.post(model="assistant", vllm_xargs={"known": 1}) as answer:
+        assert answer.status == 429  # the fast one does not take it
+
+
+async def test_a_pool_of_weight_0_does_not_compete(front: Front, slow: FakeEngine) -> None:
+    await sets(front, {"assistant": {"pools": {"main": 0, "small": 1}, "select": "price"}})
+    model, route = await asked(front)
+    assert (model, route["by"], route["offers"]) == ("fast", "only", [])
+
+
+async def test_batch_requests_wait_for_the_cheap_pool_where_others_do_not(
+    front: Front, slow: FakeEngine
+) -> None:
+    front.sees_queues({slow: int(20 * slow.load().prefill_rate)})
+    assert (await asked(front))[0] == "fast"
+    waiting = asyncio.create_task(asked(front, service_tier="flex"))
+    await until(lambda: front.pools["main"].is_waited_for)
+    await cancelled(waiting)
