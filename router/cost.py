@@ -12,7 +12,7 @@ never changes the choice.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from router.load import ReplicaLoad
 from router.sharing import NodeSharing
@@ -137,16 +137,21 @@ def score(
     return wait_s + load.inter_token_latency + (1.0 + OTHERS) * charged / load.prefill_rate
 
 
-# What loading an adapter takes until a replica has measured it: 100 MB from a disk.
+# What loading an adapter takes until some replica has measured it: 100 MB from a disk.
 UNKNOWN_LOAD_S = 0.2
+# It takes no less: it may evict an adapter that others ask for.
+LEAST_LOAD_S = 0.02
 
 
-def adapter_load_s(load: ReplicaLoad, adapter: str | None) -> float:
-    """Return the seconds until the replica's engine has the adapter of a request in memory; 0 if it
-    has, and without an adapter. Its engine computes no other request meanwhile."""
-    if adapter is None or adapter in load.adapters:
-        return 0.0
-    return load.adapter_load_s or UNKNOWN_LOAD_S
+def adapter_load_s(loads: Iterable[ReplicaLoad]) -> float:
+    """Return the seconds in which a replica loads an adapter into memory. Its engine computes no
+    other request meanwhile.
+
+    It is the mean over the pool's replicas: each has measured few loads, under other work. The
+    difference between two of them is chance, and would send requests past an idle replica.
+    """
+    measured = [load.adapter_load_s for load in loads if load.adapter_load_s > 0.0]
+    return max(LEAST_LOAD_S, sum(measured) / len(measured)) if measured else UNKNOWN_LOAD_S
 
 
 def adapter_wait_s(load: ReplicaLoad, adapter: str | None) -> float:

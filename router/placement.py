@@ -179,6 +179,7 @@ def _candidates(
     price = cost.price(recent.popularity, recent.traffic_share, len(loads))
     placements = recent.placements
     at_work = at_work_on_nodes(loads)
+    load_s = 0.0 if adapter is None else cost.adapter_load_s(loads.values())
     candidates = []
     for (replica_id, load), confirmed_tokens, expected_tokens, working in zip(
         loads.items(), confirmed, expected, working_on_nodes(loads), strict=True
@@ -187,8 +188,8 @@ def _candidates(
         wait_s, step_s = cost.wait_s(load, prompt_tokens), cost.step_under_way_s(load)
         trial_wait_s = load.grammar_wait_s if needs_trial else 0.0
         adapter_load_s = adapter_wait_s = 0.0
-        if adapter is not None:
-            adapter_load_s = cost.adapter_load_s(load, adapter)
+        if adapter is not None and adapter not in load.adapters:
+            adapter_load_s = load_s
             adapter_wait_s = cost.adapter_wait_s(load, adapter)
         begins_s = wait_s + step_s + trial_wait_s + adapter_load_s + adapter_wait_s
         raw_ttft_s = cost.after_wait(load, begins_s, prompt_tokens, cached_tokens)

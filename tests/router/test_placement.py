@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from autoscaling.outlook import has_room
-from router.cost import TtftCorrection, predict_ttft
+from router.cost import UNKNOWN_LOAD_S, TtftCorrection, predict_ttft
 from router.load import ReplicaLoad
 from router.placement import Placement, place, place_blind, reusable_tokens
 from router.policies import POLICY_NAMES, PlacementRequest, make_policy
@@ -291,3 +291,27 @@ def test_a_request_that_needs_a_trial_goes_where_nothing_waits_to_be_compiled(
     assert there.trial_wait_s == (5.0 if needs_trial else 0.0)
     assert there.raw_ttft_s >= there.trial_wait_s
     assert has_room(there)  # so that no other request waits behind it in the gateway
+
+
+def test_a_load_of_an_adapter_takes_what_it_takes_on_average() -> None:
+    """Of means of a few loads the difference is chance: an idle replica gets the request."""
+    loads = {
+        "busy": load("busy", slot=0, waiting=2, queued_prefill_tokens=100, adapter_load_s=0.05),
+        "idle": load("idle", slot=1, adapter_load_s=0.16),
+        "new": load("new", slot=2, waiting=4, queued_prefill_tokens=400),
+    }
+    prompt = PlacementRequest(24, adapter="sql@1")
+    placement = place(prompt, loads, None, Recent(), make_policy("prefix"), random.Random(1))
+    assert placement.replica_ids == ("idle", "busy", "new")
+    assert [c.adapter_load_s for c in placement.ranked] == pytest.approx([0.105] * 3)
+    # where it is in memory already, no load is counted
+    loads["busy"] = replace(loads["busy"], adapters=("sql@1",))
+    placement = place(prompt, loads, None, Recent(), make_policy("prefix"), random.Random(1))
+    assert placement.replica_ids[0] == "busy"
+    assert placement.ranked[0].adapter_load_s == 0.0
+
+
+def test_a_load_of_an_adapter_that_nobody_has_measured_takes_a_while() -> None:
+    prompt = PlacementRequest(24, adapter="sql@1")
+    placement = place(prompt, pool(2), None, Recent(), make_policy("prefix"), random.Random(1))
+    assert {c.adapter_load_s for c in placement.ranked} == {UNKNOWN_LOAD_S}
