@@ -53,7 +53,7 @@ ENGINES := .cache/engines-tests.log
 # The fast tests mostly wait, so six run at once on two cores. Tests of a Kubernetes, which starts no
 # pod, run alongside them and the linters (a shell's background jobs ignore Ctrl-C by default). A
 # fleet's tests leave a third of two cores idle: tests of single engines run alongside them, one at a
-# time.
+# time, and as nice as a fleet's engines, which would else wait for cores.
 test: ## Install the requirements, then lint and run every test (ARGS= goes to pytest)
 	@$(PYTHON) tests/programs.py
 	@$(PYTHON) bootstrap.py --dev
@@ -63,7 +63,7 @@ ifeq ($(strip $(ARGS)),)
 	kubernetes=$$!; $(MAKE) --no-print-directory lint || { kill -INT $$kubernetes 2> /dev/null; wait; exit 1; }; \
 	$(NOTING) $(BIN)/python -m pytest -m "not (real or kubernetes or kubernetes_long)" -n 6 --dist loadfile; \
 	failed=$$?; wait $$kubernetes || failed=1; cat $(KUBERNETES); exit $$failed
-	@env --default-signal=INT $(NOTING) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "real and not cluster" \
+	@env --default-signal=INT $(NOTING) OMP_NUM_THREADS=1 nice -n 5 $(BIN)/python -m pytest -m "real and not cluster" \
 		> $(ENGINES) 2>&1 & engines=$$!; $(NOTING) $(BIN)/python -m pytest -m cluster; \
 	failed=$$?; wait $$engines || failed=1; cat $(ENGINES); exit $$failed
 	@$(BIN)/python -m tests.slowest $(SLOWEST)
