@@ -167,6 +167,10 @@ class Admission:
             due = min([due, *(candidate.predicted_ttft_s for candidate in overflow)])
         return _refusal(self._slos.get(case.priority), due, reason, verdict.best_ttft_s)
 
+    def slo_of(self, priority: PriorityClass) -> Slo | None:
+        """Return the objectives of a class; None: it has none."""
+        return self._slos.get(priority)
+
     def is_lost(
         self,
         elapsed_s: float,

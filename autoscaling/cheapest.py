@@ -16,8 +16,9 @@ Reason = Literal["price", "soonest"]
 
 @dataclass(frozen=True)
 class PoolOffer:
-    """What one pool offers for one request. `predicted_ttft_s`: until its first token, from now;
-    None: no replica is known. `price`: of the request, in the fleet file's currency."""
+    """What one pool offers for one request. `predicted_ttft_s`: until its first token, from now,
+    its turn included; None: no replica is known. `price`: of the request, in the fleet file's
+    currency."""
 
     pool: str
     predicted_ttft_s: float | None
@@ -25,10 +26,11 @@ class PoolOffer:
     price: float
 
 
-def cheapest(offers: Sequence[PoolOffer]) -> tuple[int, Reason]:
-    """Return the index of the chosen pool, and why. There is at least one; the first wins a tie."""
+def cheapest(offers: Sequence[PoolOffer]) -> tuple[int | None, Reason]:
+    """Return the index of the chosen pool, and why; None: no replica of any is known."""
     known = [(n, of) for n, of in enumerate(offers) if of.predicted_ttft_s is not None]
     in_time = [(of.price, of.predicted_ttft_s, n) for n, of in known if of.holds_slo]
     if in_time:
         return min(in_time)[-1], "price"
-    return min(((of.predicted_ttft_s, n) for n, of in known), default=(None, 0))[-1], "soonest"
+    soonest = min(((of.predicted_ttft_s, n) for n, of in known), default=None)
+    return None if soonest is None else soonest[-1], "soonest"

@@ -11,6 +11,7 @@ HTTP, the simulator from simulated engines, and both decide by the same code.
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 from collections import Counter
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from autoscaling.admission import Admission, AdmissionCase, Verdict
 from autoscaling.fair_share import ActiveTenants
 from autoscaling.outage import Outage, confirmed
-from autoscaling.outlook import Outlook
+from autoscaling.outlook import Outlook, doubted
 from autoscaling.overflow import OverflowRules
 from autoscaling.scheduling import (
     Attempt,
@@ -182,15 +183,33 @@ class PoolScheduler:
         it."""
         if request.priority != "interactive" or not self.board.warm():
             return False
-        return self.is_lost(request, considered)
-
-    def is_lost(self, request: SchedulingRequest, considered: Considered) -> bool:
-        """Return whether the request is predicted to miss its SLO here, after its turn."""
         elapsed_s = self._clock() - request.arrived
-        elapsed_s += self.admission.until_turn_s(
+        elapsed_s += self._until_turn_s(request, considered)
+        return self.admission.is_lost(elapsed_s, considered.ranked, self._doubt)
+
+    def offer(self, request: SchedulingRequest) -> tuple[Candidate, float, bool] | None:
+        """Return the replica that would serve the request here, the seconds until its first token,
+        and whether that meets its SLO. None: no replica is known.
+
+        A batch request without an objective has the interactive one.
+        """
+        considered = self.consider(request)
+        if not considered.ranked or considered.placement.policy == BLIND:
+            return None
+        until_turn_s = self._until_turn_s(request, considered)
+        slo = self.admission.slo_of(request.priority) or self.admission.slo_of("interactive")
+        most_s = math.inf if slo is None else doubted(slo, self._doubt).ttft_s
+        most_s -= self._clock() - request.arrived + until_turn_s
+        in_time = (c for c in considered.ranked if c.predicted_ttft_s <= most_s)
+        soonest = min(considered.ranked, key=lambda candidate: candidate.predicted_ttft_s)
+        chosen = next(in_time, soonest)
+        ttft_s = chosen.predicted_ttft_s
+        return chosen, until_turn_s + ttft_s, ttft_s <= most_s
+
+    def _until_turn_s(self, request: SchedulingRequest, considered: Considered) -> float:
+        return self.admission.until_turn_s(
             request.priority, considered.ranked, request.tenant, self._tenants.are_several
         )
-        return self.admission.is_lost(elapsed_s, considered.ranked, self._doubt, request.priority)
 
     def decide(self, request: SchedulingRequest, considered: Considered) -> Decision:
         """Decide whether the request is admitted, queued, overflowed or rejected: once, before its
@@ -217,7 +236,7 @@ class PoolScheduler:
             return decision  # counted after the other pool has decided
         self._count(decision)
         if verdict.kind == "admit":
-            attempt = self._take(request, considered, verdict.index)
+            attempt = self.take(request, considered, verdict.index)
             return Decision(request, considered, verdict, attempt)
         if verdict.kind == "wait":
             waiter = self._waiter(request, considered, now)
@@ -277,7 +296,7 @@ class PoolScheduler:
         self._count(Decision(request, considered, Verdict("admit", verdict.reason)))
         ttfts = [candidate.predicted_ttft_s for candidate in considered.ranked]
         soonest = ttfts.index(min(ttfts)) if ttfts else 0
-        attempt = self._take(request, considered, soonest)
+        attempt = self.take(request, considered, soonest)
         return Decision(request, considered, verdict, attempt)
 
     def next_turn(self) -> tuple[Waiter[SchedulingRequest], Attempt] | None:
@@ -299,7 +318,7 @@ class PoolScheduler:
         if index is None:
             return None
         admission.room_of(priority).leave(waiter)
-        return waiter, self._take(waiter.what, considered, index)
+        return waiter, self.take(waiter.what, considered, index)
 
     def left(self, waiter: Waiter[SchedulingRequest]) -> None:
         """Remove a queued request whose client left. No effect if its turn has come."""
@@ -307,11 +326,11 @@ class PoolScheduler:
 
     def place(self, request: SchedulingRequest, avoid: Collection[str] = frozenset()) -> Attempt:
         """Place an admitted request at the best replica, regardless of the SLO."""
-        return self._take(request, self.consider(request, avoid), 0)
+        return self.take(request, self.consider(request, avoid), 0)
 
     def place_anywhere(self, request: SchedulingRequest) -> Attempt:
         """Admit a request for any replica, if it cannot be decided."""
-        return self._take(request, Considered(Placement(()), Recent()), 0)
+        return self.take(request, Considered(Placement(()), Recent()), 0)
 
     def answered(self, attempt: Attempt, replica_id: str, report: LoadReport | None) -> None:
         """Record the first token from that replica, with the load that it reports."""
@@ -395,7 +414,7 @@ class PoolScheduler:
             self._policies[name] = make_policy(name)
         return self._policies[name]
 
-    def _take(self, request: SchedulingRequest, considered: Considered, index: int) -> Attempt:
+    def take(self, request: SchedulingRequest, considered: Considered, index: int) -> Attempt:
         """Choose the candidate at `index`. The request counts there until the replica reports
         it."""
         ticket = secrets.token_hex(16)

@@ -263,9 +263,10 @@ class Families:
     def _add_mirrors(self) -> None:
         self.mirrored = self._counter(
             "antefix_mirrored_requests",
-            "Copies of requests for a model's mirror, by outcome: same or other_reason (why the "
-            "answer ended), failed (an error instead of an answer), dropped (not sent: load, size, "
-            "or the pool cannot answer it), uncompared (the client's own request did not succeed).",
+            "Copies of requests for a model's mirror, by outcome. same or other_reason: why the "
+            "answer ended. failed: an error. refused: as invalid. late: ten times the client's "
+            "duration. dropped: not sent, because of load. uncompared: the client's own request "
+            "did not succeed, or the gateway stopped.",
             ["model", "outcome"],
         )
         self.mirror_ratio = self._histogram(

@@ -326,7 +326,12 @@ class Fleet(FleetBase):
         raise_all(broken_by_mirrors(self.models, overflows))
         without_slo = {n: "slo.interactive" for n, p in self.pools.items() if not p.slo.interactive}
         without_price = {n: "price" for n, p in self.pools.items() if p.price is None}
-        raise_all(broken_by_prices(self.models, without_slo | without_price))
+        of_zero = {
+            n: "autoscaling.min_replicas of at least 1"
+            for n, p in self.pools.items()
+            if p.autoscaling is not None and p.autoscaling.min_replicas == 0
+        }
+        raise_all(broken_by_prices(self.models, without_slo | without_price | of_zero))
         raise_all(rules.broken_by_budget(self))
         raise_all(rules.broken_by_ports(self))
         return self

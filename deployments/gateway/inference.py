@@ -22,7 +22,7 @@ from deployments.gateway.answer.one_try import RelayedAnswer
 from deployments.gateway.answer.rejoining import RESUME_HEADER, Keeping
 from deployments.gateway.answer.relay import Relay
 from deployments.gateway.attempt.any_attempt import AnyAttempt
-from deployments.gateway.checks.request_checks import check_answer, check_fields
+from deployments.gateway.checks.request_checks import check_answer, check_fields, fits
 from deployments.gateway.intake import request_body
 from deployments.gateway.intake.api_keys import KeyHolder
 from deployments.gateway.intake.bodies import Upload
@@ -104,7 +104,8 @@ class Inference:
         self._parts.watch.begun(record)
         self._parts.pools.check(rights, model)
         options = options_of(request.headers, fields, rights, pool.overflow_model)
-        check_fields(record, fields, pool.settings, limits)
+        if not route.competing:  # otherwise `read_for` does it
+            check_fields(record, fields, pool.settings, limits)
         record.priority = options.priority
         # where `check` found a route, no other gateway has unloaded it yet
         adapter = self._parts.adapters.engine_adapter(model)
@@ -241,13 +242,16 @@ async def read_for(
     """Read a request, and choose the pool that serves it. `engine_request` is for the first of
     them. Raises ApiError 400 where none can."""
     record, reads, refused = engine_request.record, [], None
+    if engine_request.model != pools[0].model:  # an adapter, which the others do not have
+        pools = pools[:1]
     for pool in pools:
         engine, asked = engine_request, fields
         try:
+            if len(pools) > 1:
+                check_fields(record, fields, pool.settings, limits)
             if pool is not pools[0]:
                 engine = renamed(engine_request, pool.model)
                 asked = {**fields, "model": pool.model}
-                check_fields(record, asked, pool.settings, limits)
             read = await pool.read(engine, asked, request.headers, options, request.receive)
             check_answer(read, pool, limits)
         except ApiError as error:
@@ -257,6 +261,10 @@ async def read_for(
     if not reads:
         assert refused is not None
         raise refused
-    pool, read = reads[0] if len(pools) == 1 else scheduling.choose(reads)
+    if len(pools) > 1:  # an engine tells whose prompt is too long for all
+        reads = [read for read in reads if fits(*read)] or reads[:1]
+        pool, read = scheduling.choose(reads)
+    else:
+        pool, read = reads[0]
     record.pool = pool.name
     return pool, read

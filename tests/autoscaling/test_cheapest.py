@@ -25,11 +25,11 @@ OFFERS = st.builds(
         ([("a", 2.0, True, 1.0), ("b", 1.0, True, 1.0)], (1, "price")),
         # no replica is known
         ([("a", None, True, 1.0), ("b", 1.0, False, 2.0)], (1, "soonest")),
-        ([("a", None, False, 1.0), ("b", None, False, 2.0)], (0, "soonest")),
+        ([("a", None, False, 1.0), ("b", None, False, 2.0)], (None, "soonest")),
     ],
 )
 def test_the_cheapest_that_holds_the_slo(
-    offers: list[tuple[str, float | None, bool, float]], chosen: tuple[int, str]
+    offers: list[tuple[str, float | None, bool, float]], chosen: tuple[int | None, str]
 ) -> None:
     assert cheapest([PoolOffer(*offer) for offer in offers]) == chosen
 
@@ -38,10 +38,13 @@ def test_the_cheapest_that_holds_the_slo(
 def test_no_cheaper_pool_holds_the_slo_and_none_is_sooner(offers: list[PoolOffer]) -> None:
     index, reason = cheapest(offers)
     known = [of for of in offers if of.predicted_ttft_s is not None]
+    assert (index is None) == (not known)
+    if index is None:
+        return
     holding = [of for of in known if of.holds_slo]
     assert (reason == "price") == bool(holding)
     if holding:
         assert offers[index] in holding
         assert offers[index].price == min(of.price for of in holding)
-    elif known:
+    else:
         assert offers[index].predicted_ttft_s == min(of.predicted_ttft_s or 0.0 for of in known)

@@ -38,6 +38,8 @@ MOST_COPIES = 32
 MOST_BODY_BYTES = 1 << 20
 # A copy is not sent to an engine with more work before it.
 MOST_WAIT_S = 0.5
+# Ended once its original has, and this many times its duration has passed, and a second.
+LATE, LEAST_LATE_S = 10.0, 1.0
 # In the pool's fair shares and its engines' logs.
 TENANT = "(mirror)"
 
@@ -85,23 +87,31 @@ class Mirrors:
         self, request: PoolRequest, origin: GatewayPool, conversation: Callable[[], bytes | None]
     ) -> None:
         """A request has a replica. Copy it if its conversation is among the mirror's, and nobody
-        waits."""
-        record = request.engine.record
+        waits. Raises nothing."""
+        try:
+            self._offer(request, origin, conversation)
+        except Exception:
+            logger.exception("request %s is not copied", request.engine.request_id)
+
+    def _offer(
+        self, request: PoolRequest, origin: GatewayPool, conversation: Callable[[], bytes | None]
+    ) -> None:
+        engine, record = request.engine, request.engine.record
         mirror = self.by_route.get(record.model)
         if mirror is None or not inference_path(record.path).generates:
             return
+        # the mirror has no adapter of the origin
+        if engine.model != origin.model or len(engine.body) > MOST_BODY_BYTES:
+            return
         if not mirror.has(conversation()):
             return
-        if (
-            record.verdict == "overflow"
-            or origin.is_waited_for
-            or self.copies >= self.most_copies
-            or len(request.engine.body) > MOST_BODY_BYTES
-        ):
+        is_up = bool(self._pools.by_name[mirror.pool].scheduler.board.loads())
+        is_loaded = record.verdict == "overflow" or origin.is_waited_for
+        if is_loaded or not is_up or self.copies >= self.most_copies:
             self._metrics.ended(record.model, "dropped")
             return
         original = self._originals[record] = asyncio.get_running_loop().create_future()
-        copy = asyncio.create_task(self._copy(request, origin, mirror, original))
+        copy = asyncio.create_task(self._copy(request, mirror, original))
         self._copies.add(copy)
         copy.add_done_callback(self._copies.discard)
 
@@ -118,26 +128,26 @@ class Mirrors:
     async def _copy(
         self,
         request: PoolRequest,
-        origin: GatewayPool,
         mirror: Mirror,
         original: asyncio.Future[None],
     ) -> None:
         record, outcome = request.engine.record, "failed"
         try:
-            attempt = await self._placed(request, origin, mirror)
+            attempt = await self._placed(request, mirror)
             outcome = (
                 "dropped" if attempt is None else await self._answered(attempt, record, original)
             )
+        except asyncio.CancelledError:
+            outcome = "uncompared"
+            raise
         except Exception:  # a copy must not be heard of elsewhere
             logger.exception("the copy of request %s failed", record.request_id)
         finally:
             self._originals.pop(record, None)
             self._metrics.ended(record.model, outcome)
 
-    async def _placed(
-        self, request: PoolRequest, origin: GatewayPool, mirror: Mirror
-    ) -> EngineAttempt | None:
-        """Where the copy goes; None: nowhere soon, or this pool cannot answer it."""
+    async def _placed(self, request: PoolRequest, mirror: Mirror) -> EngineAttempt | None:
+        """Where the copy goes; None: nowhere soon."""
         pool, record = self._pools.by_name[mirror.pool], request.engine.record
         now = asyncio.get_running_loop().time()
         own = RequestRecord(f"{record.request_id}-mirror", TENANT, record.path, now)
@@ -148,8 +158,6 @@ class Mirrors:
         fields = {**request.fields, "model": model}
         options = RequestOptions("batch", "never", None)
         copy = await pool.read(engine, fields, request.headers, options, nobody_leaves)
-        if pool.unfit(copy, origin.settings) is not None:
-            return None
         return scheduling.place_copy(pool, copy, MOST_WAIT_S)
 
     async def _answered(
@@ -165,6 +173,10 @@ class Mirrors:
             await asyncio.wait({answering, original}, return_when=asyncio.FIRST_COMPLETED)
             if original.done() and record.outcome != "ok":
                 return "uncompared"
+            if original.done():
+                await asyncio.wait({answering}, timeout=LATE * record.duration_s + LEAST_LATE_S)
+                if not answering.done():
+                    return "late"
             await answering
             await original
         finally:
@@ -173,7 +185,7 @@ class Mirrors:
             return "uncompared"
         copy = engine.record
         if copy.outcome != "ok":
-            return "failed"
+            return "refused" if copy.outcome == "invalid" else "failed"
         self._metrics.compare(
             record.model,
             MirroredAnswer(record.phases.engine_s, record.tpot_s, record.output_tokens),

@@ -32,6 +32,12 @@ def check_fields(
     refuse_media_urls(path, fields, pool.engine_args)
 
 
+def fits(pool: GatewayPool, request: PoolRequest) -> bool:
+    """Whether a pool's context has room for a request's prompt, as far as both are known."""
+    most = max(lengths_of(pool), default=None)
+    return most is None or not request.prompt.known or request.tokens < most
+
+
 def check_answer(request: PoolRequest, pool: GatewayPool, limits: GatewaySettings) -> None:
     """Raises ApiError 400, now that the prompt's tokens are known."""
     refuse_many_logprobs(

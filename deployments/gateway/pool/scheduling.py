@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -72,7 +73,8 @@ def choose(reads: Sequence[Read]) -> Read:
     record = reads[0][1].engine.record
     try:
         offers = [_offer(*each) for each in reads]
-        index, record.routed_by = cheapest(offers)
+        chosen, record.routed_by = cheapest(offers)
+        index = random.randrange(len(reads)) if chosen is None else chosen
     except Exception:  # choosing must not fail what an engine could serve
         logger.exception("request %s goes to the first pool of its model", record.request_id)
         return reads[0]
@@ -81,15 +83,10 @@ def choose(reads: Sequence[Read]) -> Read:
 
 
 def _offer(pool: GatewayPool, request: PoolRequest) -> PoolOffer:
-    asked = _request_of(request, None)
-    considered = pool.scheduler.consider(asked)
-    ranked = considered.ranked
-    return PoolOffer(
-        pool.name,
-        min((candidate.predicted_ttft_s for candidate in ranked), default=None),
-        bool(ranked) and not pool.scheduler.is_lost(asked, considered),
-        _price(request, max((candidate.cached_tokens for candidate in ranked), default=0), pool),
-    )
+    if (found := pool.scheduler.offer(_request_of(request, None))) is None:
+        return PoolOffer(pool.name, None, False, _price(request, 0, pool))
+    replica, ttft_s, is_in_time = found
+    return PoolOffer(pool.name, ttft_s, is_in_time, _price(request, replica.cached_tokens, pool))
 
 
 def _price(request: PoolRequest, cached_tokens: int, pool: GatewayPool) -> float:
@@ -107,13 +104,12 @@ def place_copy(pool: GatewayPool, request: PoolRequest, most_wait_s: float) -> E
     """Where a request goes that nobody waits for; None: no engine is known to begin it within that
     time, or others wait for the pool."""
     copied = _request_of(request, None)
-    placement = pool.scheduler.consider(copied).placement
-    best = placement.chosen
-    if pool.is_waited_for or best is None or placement.policy == BLIND:
+    considered = pool.scheduler.consider(copied)
+    soon = (n for n, found in enumerate(considered.ranked) if found.wait_s <= most_wait_s)
+    index = next(soon, None)
+    if pool.is_waited_for or index is None or considered.placement.policy == BLIND:
         return None
-    if best.wait_s > most_wait_s:
-        return None
-    attempt = pool.scheduler.place(copied)
+    attempt = pool.scheduler.take(copied, considered, index)
     return _attempt(pool, request, attempt, Verdict("admit", "its engine begins it soon"))
 
 

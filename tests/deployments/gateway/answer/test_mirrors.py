@@ -140,6 +140,22 @@ async def test_an_error_of_the_mirror_reaches_no_client(
     assert await outcomes(front, 1) == {"failed": 1}
 
 
+async def test_a_copy_that_takes_much_longer_is_ended(front: Front, candidate: FakeEngine) -> None:
+    candidate.pauses_after = 1
+    assert await ask(front) == (200, MODEL)
+    assert await outcomes(front, 1) == {"late": 1}
+    await until(lambda: candidate.aborted)
+    candidate.go_on.set()
+
+
+async def test_a_request_that_the_mirror_refuses_is_counted(
+    front: Front, candidate: FakeEngine
+) -> None:
+    candidate.model = "renamed since"
+    assert await ask(front) == (200, MODEL)
+    assert await outcomes(front, 1) == {"refused": 1}
+
+
 async def test_another_finish_reason_is_counted(front: Front, candidate: FakeEngine) -> None:
     candidate.finish_reason = "stop"
     assert await ask(front) == (200, MODEL)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deployments.fleet.applications import settings_of
 from tests.fakes.engine import MODEL, FakeEngine
@@ -82,6 +83,22 @@ async def test_it_goes_to_another_where_the_cheapest_does_not_hold_its_slo(
     assert (model, route["by"]) == ("fast", "price")
     assert [offer["holds_slo"] for offer in route["offers"]] == [False, True]
     assert json.loads(fast.bodies[-1])["model"] == "fast"
+
+
+async def test_an_idle_pool_that_is_too_slow_does_not_hold_the_slo(
+    front: Front, slow: FakeEngine, fast: FakeEngine
+) -> None:
+    front.sees(slow)
+    front.pools["main"].scheduler.board.update([replace(slow.load(), prefill_rate=1.0)])
+    model, route = await asked(front)
+    assert (model, route["by"]) == ("fast", "price")
+    assert [offer["holds_slo"] for offer in route["offers"]] == [False, True]
+
+
+async def test_with_no_pool_known_all_of_them_serve(front: Front) -> None:
+    front.sees()
+    front.sees(pool="small")
+    assert {(await asked(front))[0] for _ in range(30)} == {MODEL, "fast"}
 
 
 async def test_it_goes_to_the_soonest_where_none_holds_its_slo(
