@@ -144,11 +144,13 @@ class Gateway:
         self.parts.in_force.fleet = fleet
         self.parts.budgets.change(fleet)
         self.parts.canaries.change(fleet)
-        self.parts.mirrors.by_route = {
-            name: Mirror(route.mirror.pool, route.mirror.percent / 100)
-            for name, route in fleet.models.items()
-            if route.mirror is not None
-        }
+        self.parts.mirrors.change(
+            {
+                name: Mirror(route.mirror.pool, route.mirror.percent / 100)
+                for name, route in fleet.models.items()
+                if route.mirror is not None
+            }
+        )
         self.parts.health.pools = self.parts.pools.by_name
         tenants = fleet.gateway.tenants.values()
         self.parts.explanations.share(fleet.gateway.replicas)

@@ -192,11 +192,11 @@ def _reuse() -> Row:
             ),
             graph(
                 "Mirrors by their originals",
-                "Medians of a copy's time to first token, time per output token and tokens, "
-                "divided by its original's. 1: no difference.",
+                "Means of a copy's time to first token, time per output token and tokens, "
+                "divided by its original's. 1: no difference, 0: none was compared.",
                 [
                     (
-                        or_none(quantile(0.5, "antefix_mirror_ratio", "model, of", ""), "model"),
+                        or_none(mean("antefix_mirror_ratio", "model, of", ""), "model"),
                         "{{model}} {{of}}",
                     )
                 ],

@@ -34,7 +34,7 @@ from tests.real.conversations import text
 
 SEEN_FILE = Path(__file__).with_name("fleet.yaml")
 TRACE_ID, SPAN_ID, SECRET_PROMPT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "Xyzzy."
-MODEL, OTHER_MODEL = "smollm2-135m-instruct", "smollm2-135m-other"
+MODEL, OTHER_MODEL, TRIED = (f"smollm2-135m-{name}" for name in ("instruct", "other", "tried"))
 # Several times what one engine can begin within the SLO's two seconds.
 BURST = 40
 

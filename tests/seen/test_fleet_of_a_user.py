@@ -19,7 +19,7 @@ import pytest
 
 from cli.exit_codes import ExitCode
 from cli.local import processes
-from tests.seen.conftest import MODEL, OTHER_MODEL, Seen, antefix
+from tests.seen.conftest import MODEL, OTHER_MODEL, TRIED, Seen, antefix
 from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -74,7 +74,7 @@ def test_env_is_all_an_openai_client_needs(seen: Seen) -> None:
         timeout=120,
         check=False,
     )
-    assert done.stdout.split() == ["either", MODEL, OTHER_MODEL], done.stderr
+    assert done.stdout.split() == ["either", MODEL, OTHER_MODEL, TRIED], done.stderr
 
 
 def test_logs_name_their_component(seen: Seen) -> None:

@@ -1,7 +1,7 @@
 """Copies of requests for another pool: their answers are compared with the clients', and dropped.
 
-A copy is charged to nobody, waits for nothing and delays nobody: it begins after its original has a
-replica, and only on an engine that is predicted to begin it soon. What fails here is counted.
+No tenant is charged for a copy. It begins after its original has a replica, and only on an engine
+that is predicted to begin it soon, so it delays no request. What fails here is counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from deployments.gateway.pool.overflow_contract import renamed
 from deployments.gateway.pool.pool import GatewayPool
 from deployments.gateway.pool.pools import Pools
 from deployments.wire.inference_paths import inference_path
-from observability.mirror_metrics import MirroredAnswer, MirrorMetrics
+from observability.mirror_metrics import MirroredAnswer, MirrorMetrics, MirrorOutcome
 from observability.request_record import RequestRecord
 
 logger = logging.getLogger("ray.serve")
@@ -77,6 +77,12 @@ class Mirrors:
         self._metrics = metrics
         self._originals: dict[RequestRecord, asyncio.Future[None]] = {}
         self._copies: set[asyncio.Task[None]] = set()
+
+    def change(self, by_route: Mapping[str, Mirror]) -> None:
+        """These mirrors from now on, by model."""
+        self.by_route = by_route
+        for model in by_route:
+            self._metrics.begins(model)
 
     @property
     def copies(self) -> int:
@@ -131,7 +137,8 @@ class Mirrors:
         mirror: Mirror,
         original: asyncio.Future[None],
     ) -> None:
-        record, outcome = request.engine.record, "failed"
+        record = request.engine.record
+        outcome: MirrorOutcome = "failed"
         try:
             attempt = await self._placed(request, mirror)
             outcome = (
@@ -162,7 +169,7 @@ class Mirrors:
 
     async def _answered(
         self, attempt: EngineAttempt, record: RequestRecord, original: asyncio.Future[None]
-    ) -> str:
+    ) -> MirrorOutcome:
         """Have the copy answered, and compare the two. Returns how that went."""
         engine = attempt.request
         keeping = Keeping(self._rejoining, engine, 0.0)
