@@ -3,12 +3,15 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from deployments.fleet.applications import settings_of
+from deployments.gateway.checks.request_checks import fits
+from deployments.gateway.intake.request import PoolRequest
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
 from tests.waiting import cancelled, until
@@ -145,3 +148,15 @@ async def test_batch_requests_wait_for_the_cheap_pool_where_others_do_not(
     waiting = asyncio.create_task(asked(front, service_tier="flex"))
     await until(lambda: front.pools["main"].is_waited_for)
     await cancelled(waiting)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "is_known", "has_room"),
+    [(999, True, True), (1000, True, False), (1000, False, True)],
+)
+async def test_a_prompt_that_fills_a_pools_context_does_not_fit(
+    front: Front, tokens: int, is_known: bool, has_room: bool
+) -> None:
+    prompt = SimpleNamespace(known=is_known)
+    request = cast(PoolRequest, SimpleNamespace(tokens=tokens, prompt=prompt))
+    assert fits(front.pools["small"], request) == has_room  # of 1000 tokens
