@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -220,11 +220,7 @@ class LoadBoard:
         self._loads = {}
         for slot in self._replica_in:
             self._sum_up(slot)
-        told = self._told.values()
-        staying = [load for load in told if not load.is_avoided]
-        # a replica that is leaving, or may hang, is better than none
-        serving = staying or [load for load in told if not load.closed]
-        by_seniority = sorted(serving, key=lambda load: load.seniority)
+        by_seniority = sorted(_serving(self._told.values()), key=lambda load: load.seniority)
         self._by_seniority = [load.replica_id for load in by_seniority]
         if loads:
             self._last_known = {name: of for name, of in self._told.items() if not of.closed}
@@ -284,7 +280,7 @@ class LoadBoard:
 
     def address_of(self, replica_id: str) -> str | None:
         """Return its last known address; None: unknown."""
-        load = self._told.get(replica_id) or self.last_known().get(replica_id)
+        load = self._told.get(replica_id) or self._known().get(replica_id)
         return load.url if load else None
 
     def is_live(self, replica_id: str) -> bool:
@@ -371,9 +367,19 @@ class LoadBoard:
         return max(sizes, key=lambda size: (sizes[size], size), default=0)
 
     def last_known(self) -> Mapping[str, ReplicaLoad]:
-        """Return the replicas of the last non-empty board, for times when `loads` is empty."""
+        """Return the replicas that served on the last non-empty board, for times when `loads` is
+        empty."""
+        return {load.replica_id: load for load in _serving(self._known().values())}
+
+    def _known(self) -> Mapping[str, ReplicaLoad]:
         known = self._clock() - self._last_known_at <= LAST_KNOWN_S
         return self._last_known if known else {}
+
+
+def _serving(loads: Collection[ReplicaLoad]) -> list[ReplicaLoad]:
+    staying = [load for load in loads if not load.is_avoided]
+    # a replica that is leaving, or may hang, is better than none
+    return staying or [load for load in loads if not load.closed]
 
 
 def _reported(load: ReplicaLoad, newer: ReplicaLoad | LoadReport) -> ReplicaLoad:

@@ -25,6 +25,7 @@ class Outcome:
     replica: str
     began: float
     ended: float
+    request_id: str = ""
 
 
 async def one_request(
@@ -44,11 +45,12 @@ async def one_request(
         "ignore_eos": True,
         "stream": stream,
     }
-    kind, replica = "hung", ""
+    kind, replica, request_id = "hung", "", ""
     try:
         url = f"{gateway}/v1/chat/completions"
         async with http.post(url, json=body, headers=headers) as answer:
             replica = answer.headers.get("x-antefix-replica", "")
+            request_id = answer.headers.get("x-request-id", "")
             text = (await answer.read()).decode()
         if answer.status != 200:
             kind = str(json.loads(text)["error"]["code"])
@@ -60,7 +62,7 @@ async def one_request(
     except TimeoutError:
         if time.monotonic() - began < REQUEST_SECONDS:
             raise  # the connection was not made: the gateway is gone
-    return Outcome(gateway, kind, replica, began, time.monotonic())
+    return Outcome(gateway, kind, replica, began, time.monotonic(), request_id)
 
 
 class Service:

@@ -225,6 +225,24 @@ def test_an_empty_board_still_says_who_was_there(board: LoadBoard, clock: Clock)
     assert board.last_known() == {}
 
 
+@pytest.mark.parametrize("avoided", [{"leaving": True}, {"closed": True}, {"suspect": True}])
+def test_a_board_that_is_too_old_offers_no_replica_that_was_avoided(
+    board: LoadBoard, clock: Clock, avoided: dict[str, bool]
+) -> None:
+    board.update([load("a", url="http://a", **avoided), load("b", slot=1)])
+    clock.now += slots.LEASE_S + 0.001
+    assert not board.loads() and set(board.last_known()) == {"b"}
+    assert board.address_of("a") == "http://a"  # who has an answer there still finds it
+
+
+def test_a_replica_that_was_leaving_is_better_than_none_on_an_old_board(
+    board: LoadBoard, clock: Clock
+) -> None:
+    board.update([load("a", leaving=True), load("b", slot=1, closed=True)])
+    clock.now += slots.LEASE_S + 0.001
+    assert set(board.last_known()) == {"a"}
+
+
 def test_a_board_that_was_never_read_is_empty() -> None:
     board = LoadBoard(time.monotonic)
     assert board.loads() == board.last_known() == {}
