@@ -48,9 +48,12 @@ from router.signature import Signer
 logger = logging.getLogger("ray.serve")
 
 HEALTH_CHECK_PERIOD_S = 2.0
+# Ray collects metrics every 10 s. By default an idle replica is woken ten times a second for them.
+_SERVE_ENVIRONMENT = {"RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "5000"}
 # One event loop for the HTTP server and Ray Serve's router, so that a request never changes
 # threads.
 GATEWAY_ENVIRONMENT = {
+    **_SERVE_ENVIRONMENT,
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
 }
@@ -187,7 +190,7 @@ def placement_options(pool: Pool) -> dict[str, Any]:
     if resources.accelerator_type:
         custom[f"accelerator_type:{resources.accelerator_type}"] = 0.001
     on_cpus = {} if _gpus(pool) else _CPU_ENVIRONMENT
-    environment = {**ENGINE_ENVIRONMENT, **on_cpus, **pool.env}
+    environment = {**_SERVE_ENVIRONMENT, **ENGINE_ENVIRONMENT, **on_cpus, **pool.env}
     if pool.prestart and not _spans_nodes(pool):  # workers of pools across nodes are also Ray's
         environment |= prestart.environment(environment)
     actor: dict[str, Any] = {

@@ -67,6 +67,8 @@ async def measure(fleet: PlayedFleet, rounds: int = ROUNDS) -> dict[str, float]:
         "streamed_tokens_per_s_and_core": 1000 / per_token_ms,
         "gateway_cpu_ms_per_s_idle": meter.idle_ms_per_s,
         "gateway_and_redis_cpu_ms_per_s_idle": meter.idle_ms_per_s + meter.redis_idle_ms_per_s,
+        # of which Ray and Ray Serve take as much for a replica that does nothing
+        "empty_replica_cpu_ms_per_s_idle": meter.empty_idle_ms_per_s,
         **a_a(control),
     }
 
@@ -95,15 +97,16 @@ class _Meter:
     def __init__(self, fleet: PlayedFleet, http: aiohttp.ClientSession) -> None:
         self._fleet = fleet
         self._http = http
-        self.idle_ms_per_s = self.redis_idle_ms_per_s = 0.0
+        self.idle_ms_per_s = self.redis_idle_ms_per_s = self.empty_idle_ms_per_s = 0.0
 
     async def look_idle(self) -> None:
         """Over IDLE_S, the steps of CPU times (10 ms) are 0.5 ms a second."""
-        processes, began = (self._fleet.process, self._fleet.redis), time.perf_counter()
+        fleet = self._fleet
+        processes, began = (fleet.process, fleet.redis, fleet.empty), time.perf_counter()
         before_s = list(map(_cpu_s, processes))
         await asyncio.sleep(IDLE_S)
         seconds = time.perf_counter() - began
-        self.idle_ms_per_s, self.redis_idle_ms_per_s = (
+        self.idle_ms_per_s, self.redis_idle_ms_per_s, self.empty_idle_ms_per_s = (
             1000 * (_cpu_s(process) - before) / seconds
             for process, before in zip(processes, before_s, strict=True)
         )

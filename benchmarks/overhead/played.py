@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import tempfile
 from collections.abc import Iterator
@@ -67,12 +68,19 @@ class PlayedReplica(EngineReplica):
 
 @dataclass(frozen=True)
 class PlayedFleet:
-    """`process` is the gateway's, `redis` its Redis's; `engine` is one engine's own server."""
+    """`process` is the gateway's, `redis` its Redis's; `engine` is one engine's own server.
+    `empty` is a replica of Ray Serve that does nothing."""
 
     gateway: Endpoint
     engine: Endpoint
     process: psutil.Process
     redis: psutil.Process
+    empty: psutil.Process
+
+
+class Nothing:
+    async def pid(self) -> int:
+        return os.getpid()
 
 
 @contextmanager
@@ -119,19 +127,26 @@ def _deployed(model: Path, redis: RedisServer) -> PlayedFleet:
     serve.start(proxy_location="Disabled")
     with patch.object(app, "EngineReplica", PlayedReplica):
         built = app.applications(fleet, Secrets({key: "bench"}, secret, redis.url))
+    options = {"num_cpus": 0, "runtime_env": {"env_vars": app.GATEWAY_ENVIRONMENT}}
+    built["nothing"] = serve.deployment(ray_actor_options=options)(Nothing).bind()
     serve.run_many(
         [serve.RunTarget(of, name=name, route_prefix=None) for name, of in built.items()]
     )
-    url = asyncio.run(_engine_url())
+    url, empty = asyncio.run(_engine_url()), asyncio.run(_pid_of_nothing())
     gateway = Endpoint("gateway", f"http://127.0.0.1:{port}", {"authorization": f"Bearer {key}"})
     engine = Endpoint("direct", url, EnginePasses(secret).headers(url))
-    return PlayedFleet(gateway, engine, _listening(port), psutil.Process(redis.pid))
+    return PlayedFleet(gateway, engine, _listening(port), psutil.Process(redis.pid), empty)
 
 
 async def _engine_url() -> str:
     handle: Any = serve.get_deployment_handle(POOL, application_of(POOL))
     async with handle.hold.choose_replica(()) as selection:
         return str(selection.replica_metadata["url"])
+
+
+async def _pid_of_nothing() -> psutil.Process:
+    handle: Any = serve.get_app_handle("nothing")
+    return psutil.Process(await handle.pid.remote())
 
 
 def _listening(port: int) -> psutil.Process:

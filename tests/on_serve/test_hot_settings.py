@@ -27,6 +27,7 @@ from ray.serve._private.client import ServeControllerClient
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ServeDeploySchema
 
+from deployments.gateway.pool.serve_controller import ask_status
 from router.fleet_settings import settings_key
 from router.redis_keys import fleet_id
 from tests.fakes.engine import SECRET
@@ -195,6 +196,18 @@ def test_each_pool_begins_with_what_the_fleet_says(served: Served) -> None:
         "small": 1,
     }
     assert served.chat()["model"] == "large"
+
+
+def test_gateways_read_the_states_that_ray_serve_reports(served: Served) -> None:
+    served.settles()
+    told = {
+        name: {str(state): count for state, count in of.replica_states.items()}
+        for application in serve.status().applications.values()
+        for name, of in application.deployments.items()
+    }
+    found = ask_status()
+    assert found.states == told and found.states["small"] == {"RUNNING": 1}
+    assert found.all_run
 
 
 def test_the_same_configuration_again_restarts_nothing(served: Served) -> None:

@@ -11,16 +11,16 @@ import asyncio
 import contextlib
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import ray
-from ray import serve
 from ray.exceptions import RayError
 from ray.serve.context import _get_global_client
 from ray.serve.exceptions import RayServeException
-from ray.serve.schema import ApplicationStatus, ServeStatus
+from ray.serve.schema import ApplicationStatus
 
 from common.loops import forever
 from deployments.fleet.applications import is_application
@@ -146,16 +146,12 @@ class ServeController:
 
 def ask_status() -> Status:
     """Blocks while Ray Serve's controller does not answer."""
-    if not ray.is_initialized():  # else asking would start one
-        return Status({})
-    status: ServeStatus = serve.status()
-    found = [application.status for application in status.applications.values()]
+    applications = _applications(raises=False)
     states = {
-        name: {str(state): count for state, count in deployment.replica_states.items()}
-        for application_name, application in status.applications.items()
-        if is_application(application_name)
-        for name, deployment in application.deployments.items()
+        name: Counter(replica["state"].value for replica in replicas)
+        for name, replicas in _replicas_in(applications).items()
     }
+    found = [application["status"] for application in applications.values()]
     return Status(states, bool(found) and all(one == ApplicationStatus.RUNNING for one in found))
 
 
@@ -165,13 +161,14 @@ def ask_running() -> Running:
         name: {
             each["replica_id"]: each["node_ip"] for each in replicas if each["state"] == "RUNNING"
         }
-        for name, replicas in _details().items()
+        for name, replicas in _replicas_in(_applications()).items()
     }
 
 
 def ask_replicas() -> AllReplicas:
     """Blocks while Ray Serve's controller does not answer."""
-    return {name: replicas_of(replicas) for name, replicas in _details().items()}
+    found = _replicas_in(_applications())
+    return {name: replicas_of(replicas) for name, replicas in found.items()}
 
 
 def replicas_of(details: Sequence[Mapping[str, Any]]) -> Replicas:
@@ -185,15 +182,26 @@ def replicas_of(details: Sequence[Mapping[str, Any]]) -> Replicas:
     return Replicas(able, starting)
 
 
-def _details() -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """What Ray Serve tells of each replica, by deployment."""
-    if not ray.is_initialized():
+def _applications(raises: bool = True) -> Mapping[str, Mapping[str, Any]]:
+    """What Ray Serve tells of each application, by name. `raises`: where there is no controller.
+
+    `serve.status()` asks for the same, and its models take 15 ms of CPU instead of 1 (Ray 2.60).
+    """
+    if not ray.is_initialized():  # else asking would start one
         return {}
-    client = _get_global_client()
-    assert client is not None  # it raises where there is no controller
+    client = _get_global_client(raise_if_no_controller_running=raises)
+    found: Mapping[str, Mapping[str, Any]]
+    found = {} if client is None else client.get_serve_details()["applications"]
+    return found
+
+
+def _replicas_in(
+    applications: Mapping[str, Mapping[str, Any]],
+) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """What Ray Serve tells of each of our replicas, by deployment."""
     return {
         name: deployment["replicas"]
-        for application_name, application in client.get_serve_details()["applications"].items()
+        for application_name, application in applications.items()
         if is_application(application_name)
         for name, deployment in application["deployments"].items()
     }
