@@ -9,6 +9,7 @@ each can be looked at.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -158,6 +159,7 @@ def switched(engine: TinyEngine) -> dict[str, Any]:
 
 @contextmanager
 def running(models: Path, **args: Any) -> Iterator[TinyEngine]:
+    gc.freeze()  # vLLM collects again and again, over all that was imported
     engine = TinyEngine(models, **args)
     try:
         yield engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -148,3 +149,15 @@ def test_an_engine_goes_on_after_whoever_began_it_has_let_go_of_the_pipe() -> No
     assert connection.wait([process.sentinel], WITHIN_S)
     process.join()
     assert process.exitcode == -signal.SIGTERM
+
+
+def test_the_collector_leaves_what_was_imported_alone() -> None:
+    gc.enable()
+    before = gc.get_freeze_count()
+    try:
+        with core_process.without_gc():
+            made: list[list[int]] = [[n] for n in range(1000)]
+        assert gc.isenabled()
+        assert gc.get_freeze_count() >= before + len(made)
+    finally:
+        gc.unfreeze()
