@@ -61,7 +61,7 @@ class Stack(Protocol):
         ...
 
 
-class PlayedFleet(Protocol):
+class FleetInPlay(Protocol):
     """What a play needs of its replicas: a `SimulatedFleet`, or several as one."""
 
     @property
@@ -141,7 +141,7 @@ def play(
     trace: Trace,
     settings: FleetSettings,
     policy: str,
-    fleet: PlayedFleet,
+    fleet: FleetInPlay,
     elsewhere: SimulatedFleet | None,
     stack: Stack,
 ) -> Result:
@@ -187,7 +187,7 @@ def play(
 
 
 def _sample(
-    fleet: PlayedFleet, stack: Stack, now: float, reasons: Mapping[str, float | str]
+    fleet: FleetInPlay, stack: Stack, now: float, reasons: Mapping[str, float | str]
 ) -> Sample:
     return Sample(
         at=now,

@@ -34,7 +34,7 @@ FULL_BATCH = 32
 
 
 @dataclass(frozen=True)
-class Kind:
+class AcceleratorKind:
     """A kind of accelerator. `price`: of one replica for an hour, in any currency."""
 
     name: str
@@ -52,31 +52,31 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Chooser:
+class PoolChooser:
     """How a pool is chosen.
 
     `price`: what choices compare, for each kind. `report`: what the router receives of a replica's
     load.
     """
 
-    price: Callable[[Kind], Price]
-    report: Callable[[Kind, ReplicaLoad], ReplicaLoad]
+    price: Callable[[AcceleratorKind], Price]
+    report: Callable[[AcceleratorKind, ReplicaLoad], ReplicaLoad]
     seed: int = 0
 
 
-def by_cost(kind: Kind) -> Price:
+def by_cost(kind: AcceleratorKind) -> Price:
     """Price tokens by what a replica costs while it computes them."""
     prompt, output = (kind.price / 3600 * 1e6 * seconds for seconds in kind.token_seconds)
     return Price(prompt=prompt, output=output)
 
 
-def by_speed(kind: Kind) -> Price:
+def by_speed(kind: AcceleratorKind) -> Price:
     """The faster a kind is, the cheaper."""
     prompt, output = (1e6 * seconds for seconds in kind.token_seconds)
     return Price(prompt=prompt, output=output)
 
 
-def told(kind: Kind, load: ReplicaLoad) -> ReplicaLoad:
+def told(kind: AcceleratorKind, load: ReplicaLoad) -> ReplicaLoad:
     """Report the true rates."""
     true = kind.hardware
     return msgspec.structs.replace(
@@ -88,10 +88,10 @@ def told(kind: Kind, load: ReplicaLoad) -> ReplicaLoad:
     )
 
 
-def learned(prior: float) -> Callable[[Kind, ReplicaLoad], ReplicaLoad]:
+def learned(prior: float) -> Callable[[AcceleratorKind, ReplicaLoad], ReplicaLoad]:
     """Report measured rates, and this prior until there are any."""
 
-    def report(kind: Kind, load: ReplicaLoad) -> ReplicaLoad:
+    def report(kind: AcceleratorKind, load: ReplicaLoad) -> ReplicaLoad:
         if load.prefill_learned:
             return load
         return msgspec.structs.replace(load, prefill_rate=prior)
@@ -103,7 +103,12 @@ class KindPool:
     """The pool of one kind: its fleet, and its gateway with admission and autoscaling."""
 
     def __init__(
-        self, kind: Kind, chooser: Chooser, slo: Slo, startup_s: float, segment_tokens: int
+        self,
+        kind: AcceleratorKind,
+        chooser: PoolChooser,
+        slo: Slo,
+        startup_s: float,
+        segment_tokens: int,
     ) -> None:
         self.kind = kind
         self.fleet = SimulatedFleet(kind.hardware, startup_s, kind.first_replicas)
@@ -148,8 +153,8 @@ class KindPool:
         return [call for call in calls if call.number in self.calls]
 
 
-class Pools:
-    """All kinds behind one name: a `simulation.Stack` and its `simulation.PlayedFleet`."""
+class CompetingPools:
+    """All kinds behind one name: a `simulation.Stack` and its `simulation.FleetInPlay`."""
 
     def __init__(self, pools: Sequence[KindPool]) -> None:
         self.by_kind = {pool.kind.name: pool for pool in pools}

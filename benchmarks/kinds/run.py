@@ -16,10 +16,10 @@ from typing import Any
 
 from autoscaling.slo import Slo
 from benchmarks.kinds.pools import (
-    Chooser,
-    Kind,
+    AcceleratorKind,
+    CompetingPools,
     KindPool,
-    Pools,
+    PoolChooser,
     by_cost,
     by_speed,
     learned,
@@ -45,7 +45,7 @@ SLOW, FAST = "slow", "fast"
 OTHER = 1000
 
 
-def kinds(engine: EngineProfile) -> list[Kind]:
+def kinds(engine: EngineProfile) -> list[AcceleratorKind]:
     fast, slower = engine.hardware, SETTINGS["slower"]
     slow = replace(
         fast,
@@ -55,7 +55,7 @@ def kinds(engine: EngineProfile) -> list[Kind]:
     )
     of: Mapping[str, Hardware] = {SLOW: slow, FAST: fast}
     return [
-        Kind(
+        AcceleratorKind(
             name,
             hardware,
             SETTINGS["prices"][name],
@@ -66,23 +66,23 @@ def kinds(engine: EngineProfile) -> list[Kind]:
     ]
 
 
-def choosers(seed: int) -> dict[str, Chooser]:
+def choosers(seed: int) -> dict[str, PoolChooser]:
     return {
-        OURS: Chooser(by_cost, LEARNED, seed=seed),
-        AGAIN: Chooser(by_cost, LEARNED, seed=OTHER + seed),
-        TOLD: Chooser(by_cost, told, seed=seed),
-        FASTEST: Chooser(by_speed, LEARNED, seed=seed),
+        OURS: PoolChooser(by_cost, LEARNED, seed=seed),
+        AGAIN: PoolChooser(by_cost, LEARNED, seed=OTHER + seed),
+        TOLD: PoolChooser(by_cost, told, seed=seed),
+        FASTEST: PoolChooser(by_speed, LEARNED, seed=seed),
     }
 
 
 def played(
-    trace: Trace, name: str, of: Sequence[Kind], chooser: Chooser, startup_s: float
+    trace: Trace, name: str, of: Sequence[AcceleratorKind], chooser: PoolChooser, startup_s: float
 ) -> dict[str, float]:
     """Figures of a trace under one chooser; `hours` are of replicas, `cost` of these at their
-    prices."""
+    prices, and `token_cost` of the served tokens at the prices that choices compare."""
     tokens = trace.block_tokens or 0
     pools = [KindPool(kind, chooser, SLO, startup_s, tokens) for kind in of]
-    together = Pools(pools)
+    together = CompetingPools(pools)
     settings = FleetSettings(of[0].hardware, startup_s, SLO)
     result = play(trace, settings, name, together, None, together)
     whole = summary(result)
@@ -145,6 +145,7 @@ def figures_of(found: Mapping[str, ByChooser]) -> dict[str, Any]:
         trace: {
             "by_chooser": of,
             "p99_ttft_of_the_same_again": ratios(of, "ttft_p99_s", AGAIN),
+            "token_cost_of_fastest_first": ratios(of, "token_cost", FASTEST),
             "price_ratio_of_no_gain": price_ratio(of, 1.0),
             "price_ratio_of_the_goal": price_ratio(of, goal),
         }
