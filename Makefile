@@ -227,7 +227,7 @@ bench-adapters: ## Serve 200 LoRA adapters on two engines with room for four eac
 bench-canary: ## Play worse and equal canaries and split conversations, two minutes
 	@$(BIN)/python -m benchmarks.canary.run $(ARGS)
 
-bench-kinds: ## Play traces on pools of two kinds of accelerators, ten minutes
+bench-kinds: ## Play traces on pools of two kinds of accelerators, five minutes
 	@$(BIN)/python -m benchmarks.kinds.run $(ARGS)
 
 bench-isolation: ## Attack a tenant's prompts by timing, with and without the salt between tenants
