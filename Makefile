@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 BENCHES = bench-adapters bench-overhead bench-index bench-routing bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
-	bench-budgets bench-canary bench-planned bench-prediction bench-fairness bench-isolation bench-startup bench-cold-starts \
+	bench-budgets bench-canary bench-kinds bench-planned bench-prediction bench-fairness bench-isolation bench-startup bench-cold-starts \
 	bench-grammars bench-resume bench-long-prompts bench-client bench-scale bench-peers \
 	bench-summary
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
@@ -226,6 +226,9 @@ bench-adapters: ## Serve 200 LoRA adapters on two engines with room for four eac
 
 bench-canary: ## Play worse and equal canaries and split conversations, two minutes
 	@$(BIN)/python -m benchmarks.canary.run $(ARGS)
+
+bench-kinds: ## Play traces on pools of two kinds of accelerators, five minutes
+	@$(BIN)/python -m benchmarks.kinds.run $(ARGS)
 
 bench-isolation: ## Attack a tenant's prompts by timing, with and without the salt between tenants
 	@$(BIN)/python -m benchmarks.isolation.run $(ARGS)

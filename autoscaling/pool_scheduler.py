@@ -191,7 +191,9 @@ class PoolScheduler:
         """Return the replica that would serve the request here, the seconds until its first token,
         and whether that meets its SLO. None: no replica is known.
 
-        A batch request without an objective has the interactive one.
+        A batch request without an objective has the interactive one. While the pool's prefill rate
+        is only a guess, an idle replica counts as one that meets it. Otherwise a guess that is too
+        low would keep all requests away, and the rate would never be measured.
         """
         considered = self.consider(request)
         if not considered.ranked or considered.placement.policy == BLIND:
@@ -204,7 +206,8 @@ class PoolScheduler:
         soonest = min(considered.ranked, key=lambda candidate: candidate.predicted_ttft_s)
         chosen = next(in_time, soonest)
         ttft_s = chosen.predicted_ttft_s
-        return chosen, until_turn_s + ttft_s, ttft_s <= most_s
+        is_trial = not self.board.prefill_learned and until_turn_s + chosen.wait_s <= 0.0
+        return chosen, until_turn_s + ttft_s, ttft_s <= most_s or is_trial
 
     def _until_turn_s(self, request: SchedulingRequest, considered: Considered) -> float:
         return self.admission.until_turn_s(

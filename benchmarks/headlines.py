@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks.pages import engines, gateways
+from benchmarks.pages import engines, gateways, simulated
 from benchmarks.pages.parts import Blocks, Runs
 
 # Wins and losses in ten lines.
@@ -68,6 +68,7 @@ PAGES: Mapping[str, Callable[[Runs], Blocks]] = {
     "drills": engines.drills,
     "fairness": engines.fairness,
     "index": gateways.index,
+    "kinds": simulated.kinds,
     "long-prompts": gateways.long_prompts,
     "observability": gateways.observability,
     "overhead": gateways.overhead,

@@ -12,6 +12,7 @@ from benchmarks.stand import report, revision
 
 GATEWAY = ("deployments/gateway", "deployments/process", "deployments/prompt", "deployments/wire")
 MODELS = "deployments/gateway/models"
+CHOICE = "deployments/gateway/pool/scheduling.py"
 PLACEMENT = ("router", "autoscaling")
 ENGINE = ("deployments/engine", "deployments/wire")
 SERVING = (*GATEWAY, *PLACEMENT, *ENGINE)
@@ -39,6 +40,7 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "grammars": (*SERVING, STATE, "benchmarks/grammars"),
     "index": ("router", INDEX_POOL, "benchmarks/index"),
     "isolation": (*GATEWAY, *PLACEMENT, "benchmarks/isolation"),
+    "kinds": (CHOICE, *PLACEMENT, "simulator", "benchmarks/kinds"),
     "long-prompts": (*GATEWAY, *PLACEMENT, INDEX_POOL, "benchmarks/long_prompts"),
     "observability": (*GATEWAY, "observability", LONE, *PLAYED, "benchmarks/observability"),
     "overhead": (*GATEWAY, *PLACEMENT, "observability", *PLAYED, "benchmarks/overhead"),

@@ -8,12 +8,13 @@ answer before its end.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
 from autoscaling.scheduling import Attempt, Computed, Considered, Decision, SchedulingRequest
 from autoscaling.waiting import Waiter
 from router.active import Active
+from router.load import ReplicaLoad
 from router.placement import Placement
 from router.policies import PlacementRequest
 from router.recent import Recent
@@ -22,8 +23,13 @@ from simulator.fleet import Call, Progress, SimulatedFleet
 KEY_MASK = 2**64 - 1
 
 
+def _exactly(load: ReplicaLoad) -> ReplicaLoad:
+    return load
+
+
 class ScheduledFleet:
-    """A fleet and the scheduler of its pool. `segment_tokens` is 0 if nothing is shared."""
+    """A fleet and the scheduler of its pool. `segment_tokens` is 0 if nothing is shared. `report`
+    is what the scheduler receives of a replica's load."""
 
     def __init__(
         self,
@@ -32,8 +38,10 @@ class ScheduledFleet:
         segment_tokens: int,
         seed: int,
         overflow: ScheduledFleet | None = None,
+        report: Callable[[ReplicaLoad], ReplicaLoad] = _exactly,
     ) -> None:
         self.fleet = fleet
+        self._report = report
         self.overflow = overflow
         self._segment_tokens = segment_tokens
         self._now = 0.0
@@ -45,7 +53,7 @@ class ScheduledFleet:
     def look(self, now: float, active: int | None = None) -> None:
         """Update the scheduler with the replicas' load; the oldest `active` take traffic."""
         self._now = now
-        loads = [replica.load(self._segment_tokens) for replica in self.fleet.serving]
+        loads = [self._report(replica.load(self._segment_tokens)) for replica in self.fleet.serving]
         self.scheduler.board.update(loads, None if active is None else Active(active))
 
     def request(self, call: Call) -> SchedulingRequest:

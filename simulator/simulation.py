@@ -14,7 +14,7 @@ and policy give the same result. It ends with the last answer, and replicas are 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from autoscaling.pool_scheduler import PoolSettings
 from autoscaling.slo import PriorityClass, Slo
 from simulator import kubernetes
 from simulator.engines import Hardware
-from simulator.fleet import Call, Progress, SimulatedFleet
+from simulator.fleet import Call, Progress, Replica, SimulatedFleet
 from simulator.gateway import ScheduledFleet, SimulatedGateway
 from simulator.peers import AllAt, Autoscaler, PlainStack, ScaledGateway
 from simulator.traces import Trace
@@ -61,6 +61,25 @@ class Stack(Protocol):
         ...
 
 
+class FleetInPlay(Protocol):
+    """What a play needs of its replicas: a `SimulatedFleet`, or several as one."""
+
+    @property
+    def serving(self) -> Sequence[Replica]: ...
+    @property
+    def starting(self) -> Sequence[Replica]: ...
+    @property
+    def paid(self) -> int: ...
+    @property
+    def requests(self) -> int: ...
+    @property
+    def next_ready_at(self) -> float | None: ...
+    @property
+    def next_change_at(self) -> float | None: ...
+    def advance(self, now: float) -> Progress: ...
+    def replica_seconds(self, now: float) -> float: ...
+
+
 def run(trace: Trace, settings: FleetSettings, policy: str) -> Result:
     """Play a trace. Raises ValueError for a policy that does not exist or cannot start, and for a
     request that never fits; RuntimeError if the policy leaves requests unanswered forever."""
@@ -71,23 +90,23 @@ def run(trace: Trace, settings: FleetSettings, policy: str) -> Result:
     fleet = SimulatedFleet(settings.hardware, settings.startup_s, replicas)
     if fixed:
         pool, elsewhere = _scheduled(trace, settings, fleet)
-        return _play(trace, settings, policy, fleet, elsewhere, SimulatedGateway(pool))
+        return play(trace, settings, policy, fleet, elsewhere, SimulatedGateway(pool))
     if policy == "antefix":
         from simulator.autoscaler import AutoscaledGateway
 
         pool, elsewhere = _scheduled(trace, settings, fleet)
-        return _play(trace, settings, policy, fleet, elsewhere, AutoscaledGateway(pool, settings))
+        return play(trace, settings, policy, fleet, elsewhere, AutoscaledGateway(pool, settings))
     if kind == "all-at" and argument.isdecimal():
         pool, elsewhere = _scheduled(trace, settings, fleet)
         stack = ScaledGateway(pool, AllAt(float(argument), settings.max_replicas))
-        return _play(trace, settings, policy, fleet, elsewhere, stack)
+        return play(trace, settings, policy, fleet, elsewhere, stack)
     peer = policy.removesuffix(OVER_OURS)
     autoscaler = kubernetes.autoscaler(peer, settings) or _serve(peer, settings)
     if peer == policy:
         plain = PlainStack(fleet, autoscaler, settings.seed)
-        return _play(trace, settings, policy, fleet, None, plain)
+        return play(trace, settings, policy, fleet, None, plain)
     pool, elsewhere = _scheduled(trace, settings, fleet)
-    return _play(trace, settings, policy, fleet, elsewhere, ScaledGateway(pool, autoscaler))
+    return play(trace, settings, policy, fleet, elsewhere, ScaledGateway(pool, autoscaler))
 
 
 def _serve(policy: str, settings: FleetSettings) -> Autoscaler:
@@ -118,14 +137,18 @@ def _scheduled(
     return ScheduledFleet(fleet, asked, segment_tokens, settings.seed, overflow), elsewhere
 
 
-def _play(
+def play(
     trace: Trace,
     settings: FleetSettings,
     policy: str,
-    fleet: SimulatedFleet,
+    fleet: FleetInPlay,
     elsewhere: SimulatedFleet | None,
     stack: Stack,
 ) -> Result:
+    """Play a trace on a fleet behind a stack. `elsewhere`: the fleet of the overflow pool.
+
+    Raises as `run` does.
+    """
     calls = [Call(number, request) for number, request in enumerate(trace.requests)]
     samples: list[Sample] = []
     arrived, now, next_tick = 0, 0.0, 0.0
@@ -164,7 +187,7 @@ def _play(
 
 
 def _sample(
-    fleet: SimulatedFleet, stack: Stack, now: float, reasons: Mapping[str, float | str]
+    fleet: FleetInPlay, stack: Stack, now: float, reasons: Mapping[str, float | str]
 ) -> Sample:
     return Sample(
         at=now,

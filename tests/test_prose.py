@@ -69,6 +69,7 @@ PAGES = (
     "docs/benchmarks/cold-starts.md",
     "docs/benchmarks/drills.md",
     "docs/benchmarks/fairness.md",
+    "docs/benchmarks/kinds.md",
     "docs/benchmarks/long-prompts.md",
     "docs/benchmarks/observability.md",
     "docs/benchmarks/overhead.md",

@@ -356,3 +356,20 @@ def test_three_times_what_predictions_were_off_by_is_left_as_room(
     considered = scheduler.consider(asked)
     assert considered.ranked[0].predicted_ttft_s == pytest.approx((queued + 700) / 1000, abs=0.05)
     assert scheduler.decide(asked, considered).verdict.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("queued", "is_measured", "is_in_time"), [(0, False, True), (1, False, False), (0, True, False)]
+)
+def test_an_idle_pool_whose_rate_is_a_guess_is_tried(
+    clock: HandClock, queued: int, is_measured: bool, is_in_time: bool
+) -> None:
+    settings = PoolSettings({"interactive": Slo(ttft_s=1.0)})
+    scheduler = PoolScheduler(clock, settings)
+    slow = {"prefill_rate": 500.0, "prefill_learned": is_measured}
+    scheduler.board.update([load("r0", queued_prefill_tokens=queued, **slow)])
+    offer = scheduler.offer(SchedulingRequest(PlacementRequest(2000), {}, 0.0))
+    assert offer is not None
+    _, ttft_s, in_time = offer
+    assert ttft_s > 1.0
+    assert in_time is is_in_time
