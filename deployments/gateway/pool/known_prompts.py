@@ -77,8 +77,6 @@ class KnownPrompts:
             with contextlib.suppress(ValueError):  # no such token id: the engine's to refuse
                 keys = hasher.keys(namespace, prompt, segment_tokens)
             return ReadPrompt(len(prompt), keys)
-        if not segment_tokens:
-            return ReadPrompt(sum(len(prompt.encode(text)) for text in prompt.texts), ())
         key = hasher.root(namespace)
         name = self._root(renderer, key, segment_tokens)
         tokens, keys, rest = 0, [], b""
@@ -86,7 +84,10 @@ class KnownPrompts:
             name = blake2b(text.encode(), digest_size=NAME_BYTES, key=name).digest()
             if (piece := self._known(name)) is None:
                 ids = prompt.encode(text)
-                new, left = hasher.chain(key, rest + pack(ids), segment_tokens)
+                new: list[bytes] = []
+                left = b""
+                if segment_tokens:
+                    new, left = hasher.chain(key, rest + pack(ids), segment_tokens)
                 piece = KnownPiece(len(ids), b"".join(new), left)
                 # a shorter one is a prompt's last, and as quickly tokenized as found
                 if len(text) >= MIN_PIECE_CHARS:

@@ -168,11 +168,13 @@ def test_segments_of_another_length_have_keys_of_their_own() -> None:
         assert plain(found) == wanted(fields, segment_tokens=segment_tokens)
 
 
-def test_before_any_engine_has_told_of_segments_only_the_length_is_known() -> None:
+def test_a_prompt_without_segments_is_counted_and_tokenized_once(encoded: list[str]) -> None:
     known, fields = KnownPrompts(), chat(long_text("once"))
     ((tokens, _),) = wanted(fields) or [(0, [])]
     assert plain(read(known, fields, segment_tokens=0)) == [(tokens, [])]
-    assert known.size_bytes == 0
+    encoded.clear()
+    assert plain(read(known, fields, segment_tokens=0)) == [(tokens, [])]
+    assert "once" not in "".join(encoded)
 
 
 def test_a_prompt_longer_than_the_context_is_left_to_the_engine_however_often_it_comes() -> None:
