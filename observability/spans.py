@@ -31,6 +31,8 @@ OPERATIONS = {
     "/v1/messages": "chat",
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
+    "/v1/audio/transcriptions": "generate_content",
+    "/v1/audio/translations": "generate_content",
 }
 
 

@@ -27,6 +27,7 @@ from deployments.wire.headers import (
     OUTPUT_TOKENS_COMMENT,
     PROGRESS_CONTENT_TYPE,
     RESUMABLE_HEADER,
+    SALT_HEADER,
     TENANT_HEADER,
     TICKET_HEADER,
     TOKENS_PATH,
@@ -56,6 +57,7 @@ class Confirming:
         confirmation = Confirmation(expected_cached=_number(expected or b"0"))
         token = current.set(confirmation)
         tenant.current.set(asked.get(TENANT_HEADER.encode(), b"").decode("latin-1"))
+        tenant.salt.set(asked.get(SALT_HEADER.encode(), b"").decode("latin-1"))
         ticket = asked.get(TICKET_HEADER.encode(), b"").decode("latin-1")
         try:
             with self._counts.of(ticket, confirmation):

@@ -73,8 +73,8 @@ class GatewaySettings(Section):
     max_body_bytes: int = Field(
         4194304,
         ge=1024,
-        description="A request body may have at most this many bytes. Images in `data:` URLs may "
-        "need more.",
+        description="A request body may have at most this many bytes. Images in `data:` URLs and "
+        "audio may need more.",
     )
     max_bodies_bytes: int = Field(
         134217728,

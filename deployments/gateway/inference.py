@@ -95,7 +95,7 @@ class Inference:
             count=partial(self._parts.budgets.count, record, is_resume),
             check_model=partial(self._check_early, rights),
         )
-        body, fields = await self._parts.bodies.take(upload)
+        body, fields, form = await self._parts.bodies.take(upload)
         model = request_body.model_of(fields)
         await self._parts.pools.look_for(model)
         route, pool = await self._routed(model, record, fields, request.headers)
@@ -125,6 +125,7 @@ class Inference:
             timeout_s=timeout_s,
             record=record,
             adapter=adapter,
+            form=form,
         )
         if not is_resume:
             rivals = [self._parts.pools.by_name[name] for name in route.competing] or [pool]

@@ -8,6 +8,7 @@
                                the replica is full even so
     x-antefix-expected-cached  how many of the prompt's tokens the gateway expects to be cached
     x-antefix-tenant           a digest of the tenant, for limits by tenant
+    x-antefix-cache-salt       the salt of its cached prompt, where vLLM's API takes none
 
 What an engine says of a request it serves, on its way back:
 
@@ -51,6 +52,7 @@ UNRESERVED_HEADER = "x-antefix-unreserved"
 RESERVED_HEADER, IF_ROOM = "x-antefix-reserved", "if-room"
 EXPECTED_CACHED_HEADER = "x-antefix-expected-cached"
 TENANT_HEADER = "x-antefix-tenant"
+SALT_HEADER = "x-antefix-cache-salt"
 
 PROMPT_TOKENS_HEADER = "x-antefix-prompt-tokens"
 CACHED_TOKENS_HEADER = "x-antefix-cached-tokens"

@@ -16,6 +16,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 RESPONSES, EMBEDDINGS = "/v1/responses", "/v1/embeddings"
 EMBED = "/v2/embed"  # Cohere's
 MESSAGES, COUNT_TOKENS = "/v1/messages", "/v1/messages/count_tokens"
+TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
 
 # How errors look: OpenAI's, OpenAI's with events of their own in a stream, Anthropic's.
 ErrorShape = Literal["openai", "responses", "anthropic"]
@@ -35,6 +36,8 @@ class InferencePath:
     `shared` fields in front of it.
 
     `is_salted`: the engine may cache its prompt. `is_charged`: its tokens count against budgets.
+    `is_form`: its body is a multipart form with a file of audio. How many tokens that has is known
+    once an engine has decoded it, and no other engine continues the answer.
     """
 
     path: str
@@ -51,6 +54,7 @@ class InferencePath:
     shared: tuple[str, ...] = ()
     is_salted: bool = True
     is_charged: bool = True
+    is_form: bool = False
 
 
 def _reranking(path: str) -> InferencePath:
@@ -68,6 +72,19 @@ def _scoring(path: str) -> InferencePath:
         "Scores pairs of texts.",
         documents=("documents", "items", "text_2", "data_2"),
         shared=("queries", "text_1", "data_1", "instruction"),
+    )
+
+
+def _of_audio(path: str, does: str) -> InferencePath:
+    return InferencePath(
+        path,
+        does,
+        generates=True,
+        last_event=b"data: [DONE]",
+        max_tokens=("max_completion_tokens",),
+        has_n=True,
+        has_priority=False,
+        is_form=True,
     )
 
 
@@ -139,6 +156,8 @@ INFERENCE_PATHS: Mapping[str, InferencePath] = MappingProxyType(
                 "Returns a pooling model's own output.",
                 prompts=("input", "messages", "data"),
             ),
+            _of_audio(TRANSCRIPTIONS, "Transcribes a file of audio."),
+            _of_audio(TRANSLATIONS, "Translates a file of audio, with Whisper into English."),
             _of_text("/tokenize", "Returns the token ids of a prompt."),
             _of_text("/detokenize", "Returns the text of token ids."),
         )

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -51,9 +52,18 @@ class RealEngine(FakeEngine):
         return JSONResponse({"generated": generated, "settled": self.spending.settled})
 
 
-async def serve(engine_args: dict[str, Any], folder: Path, said: Any) -> None:
-    # what an engine makes of a field does not depend on the depth of its model
+def make_shallow(folder: Path) -> None:
+    """What an engine makes of a field does not depend on the depth of its model."""
     first_layers(embedded_model(lambda fraction, what: None), 1, folder)
+
+
+async def serve(
+    engine_args: dict[str, Any],
+    folder: Path,
+    said: Any,
+    make: Callable[[Path], None] = make_shallow,
+) -> None:
+    make(folder)
     engine = await VllmEngine.start(str(folder), MODEL, engine_args)
     children = [child.pid for child in psutil.Process().children(recursive=True)]
     served = RealEngine(engine)

@@ -32,7 +32,12 @@ class Served:
 
 
 @contextmanager
-def serving(python: str, engine_args: Mapping[str, Any], log: Path) -> Iterator[Served]:
+def serving(
+    python: str,
+    engine_args: Mapping[str, Any],
+    log: Path,
+    module: str = "tests.every_field.served_engine",
+) -> Iterator[Served]:
     """`log`: a file for what vLLM prints."""
     environment = {
         **os.environ,
@@ -44,7 +49,7 @@ def serving(python: str, engine_args: Mapping[str, Any], log: Path) -> Iterator[
     with (
         log.open("w") as vllm,
         subprocess.Popen(
-            [python, "-m", "tests.every_field.served_engine", json.dumps(engine_args)],
+            [python, "-m", module, json.dumps(engine_args)],
             cwd=REPOSITORY,
             env=environment,
             stdin=subprocess.PIPE,

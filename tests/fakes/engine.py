@@ -222,9 +222,14 @@ class FakeEngine:
         """Headers that let a request in."""
         return EnginePasses(SECRET).headers(self.url)
 
+    def more_routes(self) -> list[Route]:
+        """Those of an engine that does more."""
+        return []
+
     def _app(self) -> Starlette:
         return Starlette(
             routes=[
+                *self.more_routes(),
                 Route("/v1/chat/completions", self._completions, methods=["POST"]),
                 Route("/v1/completions", self._completions, methods=["POST"]),
                 Route("/v1/responses", self._completions, methods=["POST"]),

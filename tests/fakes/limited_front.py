@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
+from router.budgets import Granted
 from router.redis_client import connect
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import NO_REDIS, REDIS_NAME, TENANT, Front, gateway_before
@@ -14,6 +17,22 @@ from tests.waiting import until
 
 LENGTH = 1000
 PATIENCE_S = 20.0
+
+
+@asynccontextmanager
+async def charges_of(front: Front) -> AsyncIterator[list[int]]:
+    """The tokens that each ended request is charged."""
+    used: list[int] = []
+    ledger = front.gateway.parts.budgets.ledger
+    settle = ledger.settle
+
+    def settled(granted: Granted, tokens: int, requests: int = 1) -> None:
+        used.append(tokens)
+        settle(granted, tokens, requests)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "settle", settled)
+        yield used
 
 
 @asynccontextmanager

@@ -56,6 +56,8 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
         self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
     ) -> AsyncGenerator[Any, None]:
         constraints.refuse_huge(sampling_params)
+        if salt := tenant.salt.get():
+            prompt = _salted(prompt, salt)
         # "full": vLLM also sends the events of the blocks that it reuses. A client's value in
         # `vllm_xargs` is never used: those events would be counted as blocks that are never
         # evicted.
@@ -171,6 +173,15 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
         self.on_cache_dropped()
         await super().sleep(*args, **kwargs)
         self.on_cache_dropped()
+
+
+def _salted(prompt: Any, salt: str) -> Any:
+    """Return the prompt with the salt of its cached blocks, which are a decoder's."""
+    if not isinstance(prompt, Mapping):
+        return prompt
+    if "decoder_prompt" in prompt:
+        return {**prompt, "decoder_prompt": _salted(prompt["decoder_prompt"], salt)}
+    return {**prompt, "cache_salt": salt}
 
 
 def _prompt_length(prompt: Any) -> int:

@@ -178,7 +178,7 @@ class Rejoining:
     def _signature(self, request: EngineRequest, replica_id: str, ticket: str) -> str:
         hash_ = self._hash.copy()
         names = request.tenant, request.path, replica_id, ticket
-        for part in (*(text.encode() for text in names), request.body):
+        for part in (*(text.encode() for text in names), request.repeated_body):
             hash_.update(len(part).to_bytes(8, "little"))
             hash_.update(part)
         return hash_.hexdigest()

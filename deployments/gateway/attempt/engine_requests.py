@@ -10,7 +10,12 @@ import aiohttp
 from deployments.gateway.attempt.transport import Reservation
 from deployments.gateway.intake.request import EngineRequest
 from deployments.wire.adapter import ADAPTER_HEADER
-from deployments.wire.headers import EXPECTED_CACHED_HEADER, RESUMABLE_HEADER, TENANT_HEADER
+from deployments.wire.headers import (
+    EXPECTED_CACHED_HEADER,
+    RESUMABLE_HEADER,
+    SALT_HEADER,
+    TENANT_HEADER,
+)
 from deployments.wire.tenant import digest
 from observability.request_record import Leg
 
@@ -39,7 +44,7 @@ class EngineRequests:
         headers = {
             **leg.headers,
             **place.headers,
-            "content-type": "application/json",
+            "content-type": request.content_type,
             "accept-encoding": "identity",
             "x-request-id": request.request_id,
             EXPECTED_CACHED_HEADER: str(expected_cached),
@@ -47,6 +52,8 @@ class EngineRequests:
             TENANT_HEADER: digest(request.tenant),
             **more,
         }
+        if request.form is not None and request.cache_salt is not None:
+            headers[SALT_HEADER] = request.cache_salt
         if request.adapter is not None:
             headers[ADAPTER_HEADER] = request.adapter.to_header()
         return await self._session.post(place.url + path, data=body, headers=headers)

@@ -244,7 +244,8 @@ class TenantBudgets:
         if pool.overflow is not None and request.options.overflow != "never":
             lengths += lengths_of(pool.overflow)
         most = most_tokens(request, max(lengths, default=None))
-        if most is None:  # it may use all there is
+        is_estimate = inference_path(request.engine.path).is_form
+        if most is None or (is_estimate and most > min(limits)):  # it may use all there is
             return min(limits)
         if most > min(limits):
             message = (
@@ -261,7 +262,7 @@ def most_tokens(request: PoolRequest, max_model_len: int | None) -> int | None:
     if not api.is_charged:
         return 0
     prompt_tokens = request.tokens
-    if not request.prompt.known:
+    if not request.prompt.known and not api.is_form:
         # more tokens than bytes have none; a template may stand in front of each document
         read_bytes = len(request.engine.body) + parameters.repeated_bytes
         templates = parameters.sequences if api.documents else 1
@@ -283,6 +284,8 @@ def most_tokens(request: PoolRequest, max_model_len: int | None) -> int | None:
         if parameters.max_tokens is None
         else min(parameters.max_tokens, max_model_len)
     )
+    if api.is_form:  # an engine makes a sequence of every 30 s or so, all of them unknown here
+        return prompt_tokens + each * parameters.sequences
     # a sequence and its prompt have no more together, and its prompt counts with the first alone
     return min(prompt_tokens + each * parameters.sequences, _longest(request, max_model_len))
 

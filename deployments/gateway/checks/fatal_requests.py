@@ -159,7 +159,7 @@ class FatalRequests:
 
     def _digest(self, request: EngineRequest) -> bytes:
         hash_ = self._hash.copy()
-        for part in (request.tenant.encode(), request.path.encode(), request.body):
+        for part in (request.tenant.encode(), request.path.encode(), request.repeated_body):
             hash_.update(len(part).to_bytes(8, "little"))
             hash_.update(part)
         return self._owner(request.tenant) + hash_.digest()

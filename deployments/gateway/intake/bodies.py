@@ -23,6 +23,8 @@ from deployments.gateway.intake.errors import NO_RETRY, ApiError
 from deployments.gateway.intake.long_prompts import LONG_PROMPTS
 from deployments.gateway.intake.request_options import TIMEOUT_HEADER
 from deployments.gateway.intake.tenant_turns import TenantTurns
+from deployments.wire.forms import Form
+from deployments.wire.inference_paths import inference_path
 from observability.request_record import RequestRecord
 
 Result = TypeVar("Result")
@@ -60,8 +62,9 @@ class Bodies:
         self._turns = TenantTurns()
         self._threads = ThreadPoolExecutor(1, "bodies")
 
-    async def take(self, upload: Upload) -> tuple[bytes, dict[str, Any]]:
-        """The request's body, and its fields. `settle` lets go of it, however that went.
+    async def take(self, upload: Upload) -> tuple[bytes, dict[str, Any], Form | None]:
+        """The request's body, its fields, and the form that it is, if it is one. `settle` lets go
+        of it, however that went.
 
         Raises ApiError: 400, 413 or 415 for its faults, 408 for one that did not arrive in time,
         503 where bodies take too much room, 504 where the deadline passes before it is parsed, and
@@ -69,10 +72,13 @@ class Bodies:
         """
         limits, timeout_s = upload.limits, upload.timeout_s
         deadline = upload.record.arrived + timeout_s
+        is_form = inference_path(upload.record.path).is_form
         try:
             async with asyncio.timeout_at(deadline):
                 chunks = self._held(upload)
-                body = await request_body.read(upload.headers, chunks, limits.max_body_bytes)
+                body = await request_body.read(
+                    upload.headers, chunks, limits.max_body_bytes, is_form
+                )
         except TimeoutError:
             message = (
                 f"The body did not arrive within {timeout_s:g} s."
@@ -83,7 +89,10 @@ class Bodies:
         tenant, check = upload.record.tenant, upload.check_model
         try:
             async with asyncio.timeout_at(deadline):
-                return body, await self.parsed(body, limits.max_list_items, tenant, check)
+                if is_form:
+                    fields, form = await self._form(body, upload.headers["content-type"], tenant)
+                    return body, fields, form
+                return body, await self.parsed(body, limits.max_list_items, tenant, check), None
         except TimeoutError:
             raise _parsed_too_late(timeout_s) from None
 
@@ -102,6 +111,16 @@ class Bodies:
             if model is not None:
                 check_model(model)
             return await self._in_thread(partial(request_body.parse, body, max_list_items))
+
+    async def _form(
+        self, body: bytes, content_type: str, tenant: str
+    ) -> tuple[dict[str, Any], Form]:
+        """Raises what `request_body.parse_form` does."""
+        parse = partial(request_body.parse_form, body, content_type)
+        if len(body) <= request_body.LARGE_BODY_BYTES:
+            return parse()
+        async with self._turns.of(tenant):
+            return await self._in_thread(parse)
 
     def settle(self, record: RequestRecord) -> None:
         """The request has ended."""

@@ -38,8 +38,9 @@ Unreadable = TypeVar("Unreadable")
 class RequestParameters:
     """`max_tokens`: tokens of each answer; None: as many as the model's length leaves.
 
-    `n`: answers to each prompt, or beams; None: it cannot be read. `logprobs` and
-    `prompt_logprobs`: how many come with each token, besides its own; None: not even its own.
+    `n`: answers to each prompt, or beams, and of audio beams only; None: it cannot be read.
+    `logprobs` and `prompt_logprobs`: how many come with each token, besides its own; None: not even
+    its own.
     `names_logprobs`: `logprobs` are those of token ids in the request, which an engine's
     `max_logprobs` does not bound. `priority` None: it cannot be read. `shared_bytes`: how much of
     the body is in front of each document, and so is read again for each but the first.
@@ -71,13 +72,15 @@ class RequestParameters:
 def parameters_of(path: str, fields: Mapping[str, Any]) -> RequestParameters:
     """What the body `fields` asks of `path`. Never raises."""
     api = inference_path(path)
+    beam_search = api.has_n and _flag(fields, "use_beam_search")
+    has_n = beam_search if api.is_form else api.has_n
     return RequestParameters(
         max_tokens=_max_tokens(api, fields),
-        n=_whole(fields, "n", absent=1, unreadable=None) if api.has_n else 1,
+        n=_whole(fields, "n", absent=1, unreadable=None) if has_n else 1,
         prompts=sum(_prompts(fields.get(name)) for name in api.prompts)
         + sum(_documents(fields.get(name)) for name in api.documents),
         stream=api.generates and _flag(fields, "stream"),
-        beam_search=api.has_n and _flag(fields, "use_beam_search"),
+        beam_search=beam_search,
         background=path == RESPONSES and _flag(fields, "background", unreadable=True),
         priority=_whole(fields, "priority", absent=0, unreadable=None) if api.has_priority else 0,
         logprobs=_logprobs(path, fields),
@@ -112,7 +115,7 @@ def _logprobs(path: str, fields: Mapping[str, Any]) -> int | None:
 
 def _prompt_logprobs(api: InferencePath, fields: Mapping[str, Any]) -> int | None:
     """Those of each token of the prompt."""
-    if not api.has_n:
+    if not api.has_n or api.is_form:
         return None
     count = _count(fields, "prompt_logprobs", numbers_only=True)
     if count is not None or not _flag(fields, "echo", unreadable=True):

@@ -17,6 +17,7 @@ from deployments.gateway.intake.parameters import RequestParameters, parameters_
 from deployments.gateway.intake.request_body import extended
 from deployments.gateway.intake.request_options import RequestOptions
 from deployments.wire.adapter import Adapter
+from deployments.wire.forms import Form
 from observability.request_record import RequestRecord
 from router.index import Depths
 from router.policies import PlacementRequest
@@ -29,7 +30,8 @@ class EngineRequest:
     """What an engine gets: the client's own bytes, and the salt of its cached prompt (None:
     it caches none); since it had all of them and until when (s, loop time). `model` is the
     engine's own name; `is_renamed`: the body has another. `adapter`: a LoRA
-    adapter of that name, which the engine loads if it lacks it.
+    adapter of that name, which the engine loads if it lacks it. `form`: the body is one; None: it
+    is JSON.
 
     Whoever learns something of it writes that to its `record`.
     """
@@ -46,10 +48,25 @@ class EngineRequest:
     record: RequestRecord
     is_renamed: bool = False
     adapter: Adapter | None = None
+    form: Form | None = None
+
+    @property
+    def content_type(self) -> str:
+        """Of the body."""
+        return "application/json" if self.form is None else self.form.content_type
+
+    @property
+    def repeated_body(self) -> bytes:
+        """What is the same when a client sends the request again, with another form's boundary."""
+        if self.form is None:
+            return self.body
+        return self.body.replace(self.form.boundary, b"")
 
     @property
     def engine_body(self) -> bytes:
-        """What the engine gets."""
+        """What the engine gets. A form's salt is in a header."""
+        if self.form is not None:
+            return self.form.extended(self.body, {"model": self.model} if self.is_renamed else {})
         own = {"cache_salt": self.cache_salt, "model": self.model if self.is_renamed else None}
         return extended(
             self.body, {name: value for name, value in own.items() if value is not None}

@@ -15,7 +15,10 @@ import msgspec
 from deployments.gateway.intake.body_room import SMALL_BODY_BYTES
 from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.unreadable import refuse_unreadable
+from deployments.wire.forms import FORM_TYPE, BadForm, Form, read_form
 
+_JSON_TYPE = "application/json"
+XARGS = "vllm_xargs"
 # An engine compares each of these with every token it makes: unbounded, one request stalls all.
 _LISTS_PER_TOKEN = ("stop", "stop_token_ids", "bad_words", "stop_sequences")
 # A larger body is counted before it is parsed, in a thread: its milliseconds would be everybody's.
@@ -26,21 +29,27 @@ MAX_VALUES = 100_000
 MAX_ITEMS = 1_000_000
 # Bytes of JSON a token takes, roughly, in English.
 _BYTES_PER_TOKEN = 4
+# Whisper's encoder makes 50 positions of a second, which takes 8,000 bytes at 64 kbit/s. No decoder
+# reads or speaks as many tokens. A WAV file counts four times too much.
+_BYTES_PER_AUDIO_TOKEN = 160
 
 
 async def read(
-    headers: Mapping[str, str], chunks: AsyncIterator[bytes], max_body_bytes: int
+    headers: Mapping[str, str],
+    chunks: AsyncIterator[bytes],
+    max_body_bytes: int,
+    is_form: bool = False,
 ) -> bytes:
-    """The whole body. 415 for another content type than JSON and for a compressed one, 413 over
-    `max_body_bytes`."""
+    """The whole body. 415 for another content type than JSON, or than a form's, and for a
+    compressed one, 413 over `max_body_bytes`."""
     content_type = headers.get("content-type", "")
-    if content_type.partition(";")[0].strip().lower() != "application/json":
-        raise ApiError(
-            415,
-            f"The content type {content_type or '(none)'!r} is not supported. "
-            "Send JSON with the header 'Content-Type: application/json'.",
-            code="unsupported_content_type",
+    if content_type.partition(";")[0].strip().lower() != (FORM_TYPE if is_form else _JSON_TYPE):
+        message = f"The content type {content_type[:100] or '(none)'!r} is not supported. " + (
+            f"Send a form with the audio in 'file', as '{FORM_TYPE}'."
+            if is_form
+            else f"Send JSON with the header 'Content-Type: {_JSON_TYPE}'."
         )
+        raise ApiError(415, message, code="unsupported_content_type")
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):
         message = (
@@ -85,6 +94,27 @@ def parse(body: bytes, max_list_items: int) -> dict[str, Any]:
     return fields
 
 
+def parse_form(body: bytes, content_type: str) -> tuple[dict[str, Any], Form]:
+    """The fields of a form, each a string, and the form; `vllm_xargs` as vLLM reads its JSON."""
+    try:
+        form = read_form(body, content_type)
+    except BadForm as error:
+        message = f"The form cannot be read: {error}. Send '{FORM_TYPE}' as HTTP clients write it."
+        raise ApiError(400, message, code="invalid_form") from None
+    if "file" not in form.files:
+        message = "'file' is missing. Send the audio as a part with this name and a file name."
+        raise ApiError(400, message, code="missing_required_parameter", param="file")
+    fields: dict[str, Any] = dict(form.fields)
+    if xargs := form.fields.get(XARGS):  # an empty text is no value
+        try:
+            fields[XARGS] = json.loads(xargs)
+        except (ValueError, RecursionError):
+            message = f"{XARGS!r} is no JSON. Send an object, or leave it out."
+            raise ApiError(400, message, code="invalid_value", param=XARGS) from None
+        refuse_unreadable({XARGS: fields[XARGS]}, xargs.encode())
+    return fields, form
+
+
 def model_of(fields: Mapping[str, Any]) -> str:
     """The model asked for, as a string."""
     model = fields.get("model")
@@ -101,6 +131,11 @@ def estimate_prompt_tokens(body: bytes, repeated_bytes: int = 0) -> int:
     """About how many tokens the prompt has: enough to rank replicas by load. `repeated_bytes`: what
     an engine reads of the body more than once, as `RequestParameters` has it."""
     return max(1, (len(body) + repeated_bytes) // _BYTES_PER_TOKEN)
+
+
+def estimate_audio_tokens(audio_bytes: int) -> int:
+    """About how many tokens a file of audio has, rather more than fewer."""
+    return max(1, audio_bytes // _BYTES_PER_AUDIO_TOKEN)
 
 
 def extended(body: bytes, more: Mapping[str, str]) -> bytes:

@@ -30,7 +30,8 @@ def conversation_of(
     """
     beginning: Any = session
     if session is None:
-        if not inference_path(path).generates:
+        api = inference_path(path)
+        if not api.generates or api.is_form:
             return None
         beginning = _beginning(path, fields)
     named = json.dumps([tenant, session is None, beginning], sort_keys=True, default=str)

@@ -40,6 +40,9 @@ def guess(
     request: EngineRequest, fields: Mapping[str, Any], session: str | None = None
 ) -> PlacementRequest:
     """What is known of a request whose prompt is not: its length, roughly."""
+    if request.form is not None:
+        audio = sum(request.form.files.values())
+        return PlacementRequest(request_body.estimate_audio_tokens(audio), (), session)
     repeated = parameters_of(request.path, fields).repeated_bytes
     tokens = request_body.estimate_prompt_tokens(request.body, repeated)
     return PlacementRequest(tokens, (), session)
@@ -80,7 +83,9 @@ class PromptReader:
         session = headers.get(self.pool.session_header)
         if session is not None:  # a tenant's own: nobody sits where another's session does
             session = f"{request.tenant}\n{session}"
-        if len(request.body) > LONG_BODY_BYTES:
+        if request.form is not None:
+            placement, known = guess(request, fields, session), False
+        elif len(request.body) > LONG_BODY_BYTES:
             tokenize = partial(self._tokenize, request, fields, session)
             read = LONG_PROMPTS.run(request.tenant, tokenize)
             found = await unless_client_leaves(read, receive)

@@ -29,8 +29,8 @@ Every gateway serves the OpenAI API and Anthropic's Messages API at `gateway.hos
 the pool's engine validates all others. So every feature of vLLM's API works, except what
 [the gateway refuses](#fields-that-the-gateway-refuses).
 
-Bodies and answers are JSON, except [streams](#streams) and the page for people. Metrics have
-[another port](metrics.md).
+Bodies and answers are JSON, except [streams](#streams), the forms of [audio](clients.md#audio) and
+the page for people. Metrics have [another port](metrics.md).
 
 ## Endpoints
 

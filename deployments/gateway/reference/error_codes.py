@@ -14,6 +14,7 @@ from deployments.gateway.record.explanations import DECISIONS, EXPLANATION_TTL_S
 from deployments.gateway.reference.error_code import ErrorCode
 from deployments.gateway.reference.operator_codes import ADAPTER_CODES, CANARY_CODES
 from deployments.process.http_connection import ConnectionLimits as Limits
+from deployments.wire.forms import MAX_FIELD_BYTES, MAX_PARTS
 
 _NEW_KEY = "Ask the operators for a new key."
 _OTHER_KEY = "Omit the header, or ask the operators for another key."
@@ -73,8 +74,8 @@ _REQUESTS = (
     ErrorCode(
         "unsupported_content_type",
         415,
-        "`Content-Type` is not `application/json`.",
-        "Send JSON and name its type.",
+        "`Content-Type` is not `application/json`, or for audio not `multipart/form-data`.",
+        "Send JSON, or a form with the audio, and name its type.",
     ),
     ErrorCode(
         "unsupported_content_encoding",
@@ -103,6 +104,13 @@ _REQUESTS = (
         "Correct the body, or split it into several requests.",
     ),
     ErrorCode(
+        "invalid_form",
+        400,
+        "The body is not a whole `multipart/form-data`. It also occurs for more than "
+        f"{MAX_PARTS:,} parts, or a field of more than {MAX_FIELD_BYTES:,} bytes.",
+        "Let an HTTP client write the form.",
+    ),
+    ErrorCode(
         "invalid_unicode",
         400,
         "A string holds a lone surrogate.",
@@ -111,8 +119,8 @@ _REQUESTS = (
     ErrorCode(
         "missing_required_parameter",
         400,
-        "`model` is missing or empty.",
-        "Name a model that `GET /v1/models` lists.",
+        "`model` is missing or empty, or a form has no `file`.",
+        "Name a model that `GET /v1/models` lists. Send the audio as a part with a file name.",
     ),
     ErrorCode("invalid_type", 400, "`model` is not a string.", "Send a string."),
     ErrorCode("empty_array", 400, "`messages` is empty.", "Send at least one message."),

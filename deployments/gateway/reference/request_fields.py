@@ -39,6 +39,7 @@ class RefusedField(NamedTuple):
 
 # Chat completions, completions, responses and messages.
 _GENERATING = "generating"
+_AUDIO = "transcriptions, translations"
 
 READ = (
     FieldsRead(("model",), "all", "Selects the pool. Required."),
@@ -53,6 +54,13 @@ READ = (
         ("n", "use_beam_search"),
         "chat completions, completions",
         "`gateway.max_n` limits `n`. Budgets reserve tokens for each answer.",
+    ),
+    FieldsRead(
+        ("file",),
+        _AUDIO,
+        "Required. Placement and budgets estimate its tokens by its size: see "
+        "[clients.md](clients.md#audio). The form also has `stream`, `max_completion_tokens`, "
+        "`use_beam_search`, and `n` for the beams.",
     ),
     FieldsRead(
         ("prompt", "prompt_embeds", "input", "messages", "data"),

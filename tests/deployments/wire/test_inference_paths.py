@@ -7,6 +7,8 @@ from deployments.wire.inference_paths import (
     COUNT_TOKENS,
     GENERATING,
     INFERENCE_PATHS,
+    TRANSCRIPTIONS,
+    TRANSLATIONS,
     InferencePath,
     inference_path,
 )
@@ -27,8 +29,10 @@ def test_a_path_that_generates_says_how_its_answers_are_bounded_and_end(
     assert_sentences(path.does)
 
 
-def test_a_prompt_is_read_on_every_path_that_generates_or_counts() -> None:
-    assert set(PATHS) == {*GENERATING, COUNT_TOKENS}
+def test_a_prompt_is_read_on_every_path_that_generates_or_counts_unless_it_is_audio() -> None:
+    audio = {path.path for path in ALL if path.is_form}
+    assert audio == {TRANSCRIPTIONS, TRANSLATIONS}
+    assert set(PATHS) == {*GENERATING, COUNT_TOKENS} - audio
 
 
 def test_spans_name_what_is_done_on_every_path_that_generates() -> None:

@@ -1,11 +1,13 @@
 """A gateway reads what a request asks for as vLLM's own classes do."""
 
+from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.datastructures import UploadFile
 
 from deployments.gateway.intake.parameters import (
     VOCABULARY,
@@ -19,6 +21,8 @@ from deployments.wire.inference_paths import (
     GENERATING,
     MESSAGES,
     RESPONSES,
+    TRANSCRIPTIONS,
+    TRANSLATIONS,
 )
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -33,7 +37,10 @@ LEAST: dict[str, dict[str, Any]] = {
     "/score": {"text_1": "Hi?", "text_2": "Hi."},
     "/classify": {"input": "Hi."},
     "/pooling": {"input": "Hi."},
+    TRANSCRIPTIONS: {"file": UploadFile(BytesIO())},
+    TRANSLATIONS: {"file": UploadFile(BytesIO())},
 }
+AUDIO = (TRANSCRIPTIONS, TRANSLATIONS)
 # Tokens that a context of 1,000 has left after the prompt.
 LENGTH, LEFT = 1000, 997
 NUMBERS: tuple[Any, ...] = (
@@ -76,6 +83,8 @@ def by_vllm(path: str, fields: dict[str, Any]) -> RequestParameters:
     from vllm.entrypoints.pooling.pooling.protocol import PoolingRequest
     from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
     from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
+    from vllm.entrypoints.speech_to_text.transcription.protocol import TranscriptionRequest
+    from vllm.entrypoints.speech_to_text.translation.protocol import TranslationRequest
     from vllm.exceptions import VLLMValidationError
 
     kinds: dict[str, Any] = {
@@ -88,6 +97,8 @@ def by_vllm(path: str, fields: dict[str, Any]) -> RequestParameters:
         "/score": ScoreRequest,
         "/classify": ClassificationRequest,
         "/pooling": PoolingRequest,
+        TRANSCRIPTIONS: TranscriptionRequest,
+        TRANSLATIONS: TranslationRequest,
     }
     try:
         asked: Any = TypeAdapter(kinds[path]).validate_python({**LEAST[path], **fields})
@@ -97,7 +108,7 @@ def by_vllm(path: str, fields: dict[str, Any]) -> RequestParameters:
             return _asked(asked, SimpleNamespace(n=1, max_tokens=0))
         if path == RESPONSES:
             most = asked.max_output_tokens
-        elif path == COMPLETIONS or asked.max_completion_tokens is None:
+        elif path == COMPLETIONS or (path not in AUDIO and asked.max_completion_tokens is None):
             most = asked.max_tokens
         else:
             most = asked.max_completion_tokens
@@ -117,7 +128,7 @@ def _asked(request: Any, params: Any) -> RequestParameters:
         stream=_own(request, "stream"),
         beam_search=_own(request, "use_beam_search"),
         background=_own(request, "background"),
-        priority=request.priority,
+        priority=request.priority if "priority" in type(request).model_fields else 0,
         logprobs=_count(params, "logprob_token_ids") or _count(params, "logprobs"),
         prompt_logprobs=_count(params, "prompt_logprobs"),
     )
@@ -167,11 +178,24 @@ def test_each_field_alone_is_read_as_vllm_reads_it(path: str) -> None:
 @pytest.mark.parametrize("path", list(LEAST))
 def test_vllm_takes_numbers_in_strings(path: str) -> None:
     """Otherwise the tests here say nothing."""
-    name = {RESPONSES: "max_output_tokens"}.get(path, "max_tokens")
+    names = {RESPONSES: "max_output_tokens"} | dict.fromkeys(AUDIO, "max_completion_tokens")
+    name = names.get(path, "max_tokens")
     if path not in GENERATING:
         name = "priority"
     asked = by_vllm(path, {name: " 2_4.0 "})
     assert 24 in (asked.max_tokens, asked.priority)
+
+
+@pytest.mark.parametrize("path", AUDIO)
+def test_a_form_of_audio_has_the_fields_that_a_gateway_reads(path: str) -> None:
+    from vllm.entrypoints.speech_to_text.transcription.protocol import TranscriptionRequest
+    from vllm.entrypoints.speech_to_text.translation.protocol import TranslationRequest
+
+    known = {TRANSCRIPTIONS: TranscriptionRequest, TRANSLATIONS: TranslationRequest}[path]
+    fields = {"file", "model", "stream", "n", "use_beam_search", "max_completion_tokens"}
+    assert fields | {"vllm_xargs"} <= known.model_fields.keys()
+    # no field for a salt, which is why it is in a header, and none for a priority
+    assert not known.model_fields.keys() & {"cache_salt", "priority"}
 
 
 @given(

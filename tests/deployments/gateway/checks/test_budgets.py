@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,29 +13,12 @@ from deployments.gateway.checks.budgets import most_tokens
 from deployments.gateway.intake.request import EngineRequest, PoolRequest, Prompt
 from deployments.gateway.intake.request_options import RequestOptions
 from observability.request_record import RequestRecord
-from router.budgets import Granted
 from router.policies import PlacementRequest
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import KEY, NO_REDIS, OTHER_KEY, TENANT, Front
-from tests.fakes.limited_front import LENGTH, PATIENCE_S, limited
+from tests.fakes.limited_front import LENGTH, PATIENCE_S, charges_of, limited
 from tests.sentences import assert_sentences
 from tests.waiting import until
-
-
-@asynccontextmanager
-async def charges_of(front: Front) -> AsyncIterator[list[int]]:
-    """The tokens that each ended request is charged."""
-    used: list[int] = []
-    ledger = front.gateway.parts.budgets.ledger
-    settle = ledger.settle
-
-    def settled(granted: Granted, tokens: int, requests: int = 1) -> None:
-        used.append(tokens)
-        settle(granted, tokens, requests)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger, "settle", settled)
-        yield used
 
 
 async def ask_chat(
@@ -420,6 +402,17 @@ def test_what_messages_hold_is_text_but_for_images() -> None:
 def test_of_a_prompt_that_is_not_known_each_answer_may_fill_the_models_length() -> None:
     """Its prompt may be a token, however long its body is."""
     assert most_tokens(request(CHAT, known=False, n=3), LENGTH) == 3 * LENGTH
+
+
+def test_audio_counts_for_its_estimate_and_for_an_answer_of_any_length() -> None:
+    path, audio = "/v1/audio/transcriptions", 3 * LENGTH  # an engine reads it in pieces
+    for fields, most in (
+        ({"max_completion_tokens": "7"}, 7),
+        ({"max_completion_tokens": "7", "use_beam_search": "true", "n": "2"}, 14),
+        ({"n": "2"}, LENGTH),
+    ):
+        asked = request(path, known=False, prompt_tokens=audio, **fields)
+        assert most_tokens(asked, LENGTH) == audio + most
 
 
 def test_nothing_bounds_a_request_to_a_model_of_unknown_length() -> None:

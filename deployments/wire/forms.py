@@ -1,0 +1,150 @@
+"""A request's multipart form: clients send audio in one, and engines read it with the same library.
+
+A gateway reads the fields and where the last part ends. The body stays as the client sent it, and
+fields of the gateway are added behind its parts. https://datatracker.ietf.org/doc/html/rfc7578
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
+FORM_TYPE = "multipart/form-data"
+# vLLM's server, by Starlette's defaults, takes up to 1,000 files and fields, of 1 MiB each.
+MAX_PARTS, MAX_FIELD_BYTES = 1_000, 2**20
+# Of RFC 2046.
+_BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
+
+
+class BadForm(Exception):
+    """The body is no form that an engine reads. The message completes "because ..."."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """`fields`: its texts, and `files`: the bytes of its files. Of two parts with one name the last
+    counts, as in vLLM. The last part ends at `end` in the body."""
+
+    boundary: bytes
+    fields: Mapping[str, str]
+    files: Mapping[str, int]
+    end: int
+
+    @property
+    def content_type(self) -> str:
+        return f'{FORM_TYPE}; boundary="{self.boundary.decode()}"'
+
+    def extended(self, body: bytes, more: Mapping[str, str]) -> bytes:
+        """Return the body of this form with more fields, which count."""
+        if not more:
+            return body
+        # a slice would be one more copy of what may be megabytes
+        parts: list[bytes | memoryview] = [memoryview(body)[: self.end]]
+        for name, value in more.items():
+            head = f'\r\ncontent-disposition: form-data; name="{name}"\r\n\r\n'.encode()
+            parts += [b"\r\n--", self.boundary, head, value.encode()]
+        return b"".join([*parts, b"\r\n--", self.boundary, b"--\r\n"])
+
+
+def read_form(body: bytes, content_type: str) -> Form:
+    """Read a whole body. Raises BadForm."""
+    boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
+    if not _BOUNDARY.fullmatch(boundary):
+        raise BadForm("its 'Content-Type' names no usable boundary")
+    # otherwise what only looks like a part's end could take seconds
+    if body.count(b"\r\n--" + boundary) > MAX_PARTS + 1:
+        raise BadForm(f"it has more than {MAX_PARTS} parts")
+    parts = _Parts()
+    try:
+        MultipartParser(boundary, parts.callbacks()).write(body)
+    except FormParserError as error:
+        raise BadForm(f"it is no multipart form: {error}") from None
+    if not parts.has_ended:
+        raise BadForm("it ends before its closing boundary")
+    end = body.index(b"\r\n--" + boundary + b"--", parts.at) if parts.number else 0
+    return Form(boundary, parts.fields, parts.files, end)
+
+
+class _Parts:
+    """Collects the parts of one body, which the parser gets in one piece: all positions are in it.
+
+    `at`: the end of what was read last.
+    """
+
+    def __init__(self) -> None:
+        self.fields: dict[str, str] = {}
+        self.files: dict[str, int] = {}
+        self.number = self.at = 0
+        self.has_ended = False
+        self._header = ""
+        self._disposition = ""
+        self._name = ""
+        self._text: bytearray | None = None
+        self._size = 0
+
+    def callbacks(self) -> MultipartCallbacks:
+        return {
+            "on_part_begin": self.part_begin,
+            "on_header_field": self.header_field,
+            "on_header_value": self.header_value,
+            "on_headers_finished": self.headers_finished,
+            "on_part_data": self.part_data,
+            "on_part_end": self.part_end,
+            "on_end": self.end,
+        }
+
+    def part_begin(self) -> None:
+        self.number += 1
+        if self.number > MAX_PARTS:
+            raise BadForm(f"it has more than {MAX_PARTS} parts")
+        self._disposition = ""
+
+    def header_field(self, data: bytes, start: int, end: int) -> None:
+        self._header = data[start:end].decode("latin-1").lower()
+
+    def header_value(self, data: bytes, start: int, end: int) -> None:
+        self.at = end
+        if self._header == "content-disposition":
+            self._disposition = data[start:end].decode("latin-1")
+
+    def headers_finished(self) -> None:
+        options = parse_options_header(self._disposition)[1]
+        if b"name" not in options:
+            raise BadForm("a part of it has no name in its 'Content-Disposition'")
+        self._name, self._size = _text(options[b"name"]), 0
+        self._text = None if b"filename" in options else bytearray()
+
+    def part_data(self, data: bytes, start: int, end: int) -> None:
+        self.at = end
+        self._size += end - start
+        if self._text is not None:
+            if self._size > MAX_FIELD_BYTES:
+                raise BadForm(f"a field of it has more than {MAX_FIELD_BYTES} bytes")
+            self._text += data[start:end]
+
+    def part_end(self) -> None:
+        self.fields.pop(self._name, None)
+        self.files.pop(self._name, None)
+        if self._text is None:
+            self.files[self._name] = self._size
+        else:
+            self.fields[self._name] = _text(self._text)
+
+    def end(self) -> None:
+        self.has_ended = True
+
+
+def _text(value: bytes | bytearray) -> str:
+    """As Starlette decodes it."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
