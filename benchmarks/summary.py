@@ -79,16 +79,16 @@ def page(history: History, stale: Stale, lines: Sequence[str] = LINES) -> str:
 
 ## Kept results
 
-The folder `results` has every kept run as a line of JSON. No line is ever replaced, so a run that
-missed a goal stays. Figures are those of the last run. *Stale since* is the first later commit that
-changed the measured code. Pages name the command and the machine.
+The folder `results` has every kept run as a line of JSON. No line is ever replaced, even if it
+missed a goal. Figures are of the last run. *Stale since* is the first later commit that changed the
+measured code. Pages name the command and machine.
 
 | Benchmark | Goals met | Runs | Measured | Commit | Stale since |
 | -- | -- | -- | -- | -- | -- |
 {_rows(_benchmarks(history, stale))}
 
-Older results do not name the measured commit: *recorded* marks the one that added the result. Pages
-without a row are older than the kept results.
+*recorded*: the commit that added an older result, not the measured one. Pages without a row are
+older still.
 {_notes(history)}
 ## Missed goals
 

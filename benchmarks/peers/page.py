@@ -45,8 +45,8 @@ def tables(found: Runs) -> str:
     tail = {at: _marked(of) for at, of in ratios["p90_ttft"].items()}
     p90 = f"\n\nThe p90 TTFT in the same way:\n\n{report.grid('Case', tail)}" if tail else ""
     return f"""\
-Antefix's mean TTFT, divided by the router's: the median of the seeds, and their range. Each ratio
-compares the same requests of one seed. **Above 1, Antefix is slower.**
+Antefix's mean TTFT, divided by the router's with the same seed: median and range. **Above 1,
+Antefix is slower.**
 
 {report.grid("Case", mean) if mean else "No router is compared."}{p90}
 

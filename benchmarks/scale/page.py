@@ -191,7 +191,6 @@ def _redis(busy: Mapping[str, float], head_room: float) -> dict[str, Any]:
     on_nodes = redis_load.pools_on_nodes()
     return {
         "redis": report.padded(rows),
-        "busy": sum(busy.values()),
         "head_room": head_room,
         "on_nodes": ", ".join(map(str, on_nodes)),
         "gain": sum(on_nodes) / max(on_nodes),
