@@ -12,7 +12,7 @@ from itertools import islice
 from math import nan
 
 from observability.families import Families
-from observability.request_metrics import TENANTS_TOLD
+from observability.request_metrics import NAMES_TOLD
 from observability.request_record import LimitKind, LimitLeft
 
 # The time after which use no longer counts for a budget.
@@ -23,7 +23,7 @@ _Budget = tuple[str, str, LimitKind]
 
 
 class BudgetMetrics:
-    """Metrics of one gateway, for all tenants with limits; if there are more than TENANTS_TOLD, for
+    """Metrics of one gateway, for all tenants with limits; if there are more than NAMES_TOLD, for
     the first."""
 
     def __init__(self, families: Families) -> None:
@@ -35,7 +35,7 @@ class BudgetMetrics:
 
     def change(self, limits: Mapping[str, Sequence[LimitLeft]]) -> None:
         """Set the limits of each tenant."""
-        tenants = list(islice((tenant for tenant, own in limits.items() if own), TENANTS_TOLD))
+        tenants = list(islice((tenant for tenant, own in limits.items() if own), NAMES_TOLD))
         self._tenants = frozenset(tenants)
         before, self._limits = self._limits, {}
         for tenant in tenants:
@@ -70,7 +70,7 @@ class BudgetMetrics:
 
     @property
     def tenants(self) -> Collection[str]:
-        """Those that have limits, up to TENANTS_TOLD."""
+        """Those that have limits, up to NAMES_TOLD."""
         return self._tenants
 
     def left(self, tenants: Collection[str], now: float) -> dict[str, list[LimitLeft]]:

@@ -1,7 +1,8 @@
 """Every metric of a gateway: names, units and labels by https://prometheus.io/docs/practices/naming/.
 
-Label values are bounded: pools, priority classes, policies, a thousand tenants, and the few words
-given here. A gauge's `multiprocess_mode` defines how the values of a node's gateways are combined.
+Label values are bounded: pools, priority classes, policies, a thousand tenants and models, and the
+few words given here. A gauge's `multiprocess_mode` defines how the values of a node's gateways are
+combined.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Families:
         self._add_mirrors()
         self._add_replicas()
         self._add_tenants()
+        self._add_models()
         self.shared = SharedStateFamilies(self.registry)
         self._add_process()
 
@@ -350,6 +352,21 @@ class Families:
             "antefix_tenant_cost",
             "Cost of a tenant's tokens by the pool's `price`, in its currency.",
             ["tenant", "pool"],
+        )
+
+    def _add_models(self) -> None:
+        self.model_requests = self._counter(
+            "antefix_model_requests",
+            "Ended requests by the model asked for, a route, a pool's model or an adapter, and by "
+            "outcome. A gateway counts the first thousand since its start, and later ones as "
+            "`(others)`.",
+            ["model", "pool", "outcome"],
+        )
+        self.model_tokens = self._counter(
+            "antefix_model_tokens",
+            "Tokens of requests by the model asked for: prompt, cached (part of prompt), and "
+            "output.",
+            ["model", "pool", "kind"],
         )
 
     def _add_process(self) -> None:

@@ -22,9 +22,9 @@ from observability.traffic import ServedTraffic
 
 # Few enough that counting them delays no request.
 AT_ONCE = 32
-# A process never removes a series, so tenants beyond this number are counted as one.
-TENANTS_TOLD = 1000
-OTHER_TENANTS = "(others)"
+# A process never removes a series, so tenants or models beyond this number are counted as one.
+NAMES_TOLD = 1000
+OTHERS = "(others)"
 # Outcomes, each with its modes.
 _MODES = ("exact", "continued")
 _RESUMED = {"continued": _MODES, **dict.fromkeys(("refused", "failed", "impossible"), ("",))}
@@ -73,6 +73,7 @@ class RequestMetrics:
         self._buffer = families.buffer
         self._promises: dict[str, Promise] = {}
         self._tenants: set[str] = set()
+        self._models: set[str] = set()
         self.under_way: dict[RequestRecord, None] = {}
         self._answered: deque[RequestRecord] = deque()
         self._ended: deque[RequestRecord] = deque()
@@ -188,9 +189,11 @@ class RequestMetrics:
             mode = record.resume_mode if record.moved == "moved" else ""
             buffer.inc(of.moved, (pool, record.moved, mode))
         whose, tpot_s = (pool, record.priority), record.tpot_s
-        tenant = self._told_as(record.tenant)
+        tenant = _told_as(record.tenant, self._tenants)
+        model = _told_as(record.model, self._models)
         buffer.inc(of.requests, (*whose, record.outcome))
         buffer.inc(of.tenant_requests, (tenant, pool, record.outcome))
+        buffer.inc(of.model_requests, (model, pool, record.outcome))
         if record.outcome == "ok":
             buffer.observe(of.duration, whose, record.duration_s)
         if tpot_s is not None:
@@ -205,12 +208,7 @@ class RequestMetrics:
             is_good = self._kept_all(record, tpot_s)
             self._event(record, "goodput", is_good)
             self.traffic.count(record.pool, record.tenant, {"good" if is_good else "bad": 1})
-        self._count_tokens(record, tenant, pool)
-
-    def _told_as(self, tenant: str) -> str:
-        if len(self._tenants) < TENANTS_TOLD:
-            self._tenants.add(tenant)
-        return tenant if tenant in self._tenants else OTHER_TENANTS
+        self._count_tokens(record, tenant, model, pool)
 
     def _threshold(self, record: RequestRecord, objective: str) -> float | None:
         return self._promises[record.pool].objectives.get(record.priority, {}).get(objective)
@@ -254,7 +252,7 @@ class RequestMetrics:
         slow = tpot is not None and tpot_s is not None and tpot_s > tpot
         return record.outcome == "ok" and not (late or slow or self._is_overdue(record))
 
-    def _count_tokens(self, record: RequestRecord, tenant: str, pool: str) -> None:
+    def _count_tokens(self, record: RequestRecord, tenant: str, model: str, pool: str) -> None:
         of, inc = self._families, self._buffer.inc
         prompt, cached = record.prompt_tokens or 0, record.cached_tokens or 0
         output = record.output_tokens or 0
@@ -263,6 +261,7 @@ class RequestMetrics:
         for kind, tokens in (("prompt", prompt), ("cached", cached), ("output", output)):
             if tokens:
                 inc(of.tenant_tokens, (tenant, pool, kind), tokens)
+                inc(of.model_tokens, (model, pool, kind), tokens)
                 amounts[f"{kind}_tokens"] = tokens
         self.traffic.count(pool, record.tenant, amounts)
         if (prices := self._promises[pool].prices) is not None:
@@ -270,3 +269,9 @@ class RequestMetrics:
                 (prompt - cached) * prices.prompt + cached * prices.cached + output * prices.output
             )
             inc(of.tenant_cost, (tenant, pool), cost / 1e6)
+
+
+def _told_as(name: str, told: set[str]) -> str:
+    if len(told) < NAMES_TOLD:
+        told.add(name)
+    return name if name in told else OTHERS

@@ -20,6 +20,7 @@ from observability.dashboards.panels import (
 )
 from observability.dashboards.queries import (
     POOL,
+    added,
     highest,
     median_and_tail,
     or_none,
@@ -54,7 +55,7 @@ def dashboard(slo: SloFile) -> build.Dashboard:
         "Fleet SLO",
         "Objectives, error budgets and burn rates; latency, throughput, errors and alerts.",
         _EXPLANATION,
-        [_at_a_glance(slo), _objectives(), _latency(), _traffic(slo)],
+        [_at_a_glance(slo), _objectives(), _latency(), _traffic(slo), _models(slo)],
         runbooks=slo.runbook_base,
     )
 
@@ -266,6 +267,48 @@ def _traffic(slo: SloFile) -> Row:
                 ["alertname", "severity", "pool"],
                 [Column("firing", or_none(firing, "alertname"), "none", _BAD_FROM_ONE)],
                 span=8,
+            ),
+        ],
+    )
+
+
+def _models(slo: SloFile) -> Row:
+    requests, tokens = "antefix_model_requests_total", "antefix_model_tokens_total"
+    return Row(
+        "Models and adapters",
+        [
+            graph(
+                "Requests by model",
+                "Ended requests by the model asked for: a route, a pool's own model or an adapter.",
+                [(rate(requests, "model, pool"), "{{model}} in {{pool}}")],
+                "reqps",
+                stack=StackingMode.NORMAL,
+            ),
+            graph(
+                "Failed share by model",
+                "Share of a model's requests that failed or hit their deadline.",
+                [(portion(requests, "model", _FAILED), "{{model}}")],
+                "percentunit",
+                steps=steps(slo, "AntefixErrorRateHigh"),
+            ),
+            graph(
+                "Tokens by model",
+                "Prompt tokens, cached prompt tokens, and generated tokens.",
+                [(rate(tokens, "model, kind"), "{{kind}} {{model}}")],
+                TOKENS_PER_S,
+            ),
+            graph(
+                "Adapters in memory",
+                "LoRA adapters in the memory of each pool's engines, all replicas together.",
+                [(or_none(added("antefix_adapters_resident", "pool"), "pool"), "{{pool}}")],
+                "short",
+            ),
+            graph(
+                "Adapter loads",
+                "LoRA adapters read into memory. A constant rate means that a pool's requests are "
+                "for more adapters than its engines hold.",
+                [(or_none(rate("antefix_adapter_loads_total", "pool"), "pool"), "{{pool}}")],
+                "ops",
             ),
         ],
     )

@@ -13,7 +13,11 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from observability import rules
 from observability.families import Families
-from observability.replica_families import ReplicaFamilies, SpeculationFamilies
+from observability.replica_families import (
+    AdapterFamilies,
+    ReplicaFamilies,
+    SpeculationFamilies,
+)
 from observability.slo import load
 
 GPU = {
@@ -46,6 +50,7 @@ def ours() -> list[Family]:
     gateway, replica = Families(), ReplicaFamilies(CollectorRegistry())
     _ = replica.prefill, replica.calibrated
     speculation = SpeculationFamilies(CollectorRegistry())
+    adapters = AdapterFamilies(CollectorRegistry())
     whose = ("pool", "replica")
     return [
         Family(described.name, described.type, (*metric._labelnames, *more))
@@ -54,6 +59,7 @@ def ours() -> list[Family]:
             (gateway.shared, ()),
             (replica, whose),
             (speculation, whose),
+            (adapters, whose),
         )
         for metric in vars(families).values()
         if isinstance(metric, MetricWrapperBase)

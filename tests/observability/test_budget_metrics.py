@@ -4,7 +4,7 @@ from math import isnan
 
 from observability.budget_metrics import WINDOW_S, BudgetMetrics
 from observability.families import Families
-from observability.request_metrics import TENANTS_TOLD
+from observability.request_metrics import NAMES_TOLD
 from observability.request_record import LimitLeft
 
 REQUESTS = LimitLeft("", "requests", 10)
@@ -46,14 +46,14 @@ def test_a_limit_that_is_taken_away_is_told_no_more() -> None:
 def test_of_many_tenants_the_first_are_told() -> None:
     families = Families()
     metrics = BudgetMetrics(families)
-    metrics.change({f"{number}": [REQUESTS] for number in range(TENANTS_TOLD + 5)})
-    metrics.found(f"{TENANTS_TOLD + 4}", [left_after(3)], now=0.0)
-    metrics.refused(f"{TENANTS_TOLD + 4}", "", "requests")
+    metrics.change({f"{number}": [REQUESTS] for number in range(NAMES_TOLD + 5)})
+    metrics.found(f"{NAMES_TOLD + 4}", [left_after(3)], now=0.0)
+    metrics.refused(f"{NAMES_TOLD + 4}", "", "requests")
     metrics.refresh(now=0.0)
     families.buffer.flush()
-    assert told(families, "antefix_budget_left", f"{TENANTS_TOLD - 1}") == 10
+    assert told(families, "antefix_budget_left", f"{NAMES_TOLD - 1}") == 10
     for name in ("antefix_budget_left", "antefix_budget_refusals_total"):
-        assert told(families, name, f"{TENANTS_TOLD + 4}") is None
+        assert told(families, name, f"{NAMES_TOLD + 4}") is None
 
 
 def test_tenants_limits_are_listed_with_what_is_left_of_them() -> None:

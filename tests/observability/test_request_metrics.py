@@ -9,7 +9,7 @@ from observability import request_metrics
 from observability.families import Families
 from observability.request_metrics import (
     AT_ONCE,
-    OTHER_TENANTS,
+    OTHERS,
     Prices,
     Promise,
     RequestMetrics,
@@ -203,15 +203,34 @@ def test_a_tenant_pays_less_for_what_was_cached(counted: Counted) -> None:
 def test_tenants_that_come_and_go_make_no_series_for_ever(
     counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_metrics, "TENANTS_TOLD", 3)
+    monkeypatch.setattr(request_metrics, "NAMES_TOLD", 3)
     for number in (0, 1, 2, 3, 4, 1):
         counted.serve(outcome="ok", tenant=f"tenant {number}", prompt_tokens=10)
     found = counted.samples
     requests = {key[2]: n for key, n in found.items() if key[0] == "antefix_tenant_requests_total"}
-    assert requests == {"tenant 0": 1, "tenant 1": 2, "tenant 2": 1, OTHER_TENANTS: 2}
-    assert found["antefix_tenant_tokens_total", "prompt", OTHER_TENANTS] == 20
+    assert requests == {"tenant 0": 1, "tenant 1": 2, "tenant 2": 1, OTHERS: 2}
+    assert found["antefix_tenant_tokens_total", "prompt", OTHERS] == 20
     costs = {key[1] for key in found if key[0] == "antefix_tenant_cost_total"}
     assert costs == requests.keys()
+
+
+def test_a_request_counts_for_the_model_that_was_asked_for(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_metrics, "NAMES_TOLD", 2)
+    for model, outcome in (("assistant", "ok"), ("adapter", "ok"), ("new", "ok"), ("old", "ok")):
+        counted.serve(outcome=outcome, model=model, prompt_tokens=10, output_tokens=1)
+    counted.serve(outcome="failed", model="adapter")
+    found = counted.samples
+    requests = {key[1:]: n for key, n in found.items() if key[0] == "antefix_model_requests_total"}
+    assert requests == {
+        ("assistant", "ok"): 1,
+        ("adapter", "ok"): 1,
+        ("adapter", "failed"): 1,
+        (OTHERS, "ok"): 2,
+    }
+    assert found["antefix_model_tokens_total", "prompt", OTHERS] == 20
+    assert found["antefix_model_tokens_total", "output", "assistant"] == 1
 
 
 def test_a_throughput_is_told_until_it_is_taken_back() -> None:
