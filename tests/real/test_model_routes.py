@@ -13,7 +13,9 @@ import yaml
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
+from deployments.fleet.applications import GATEWAYS_APPLICATION
 from tests.real.conftest import RunningFleet
+from tests.real.test_routing_drills import actors_of
 from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -95,6 +97,35 @@ async def test_a_canary_goes_up_and_is_aborted_while_clients_ask(
     await until(
         lambda: {asked(openai, "assistant", f"aborted {n}") for n in range(6)} == {fleet.model}, 10
     )
+
+
+async def test_a_canary_goes_on_when_a_gateway_is_killed_in_its_step(
+    fleet: RunningFleet, updates: Updates
+) -> None:
+    canary = {"pool": "other", "steps": [50, 100], "step_s": 3.0, "requests": 4}
+    updates({"assistant": {"pools": {"engine": 1}, "canary": canary}})
+    both, number = {fleet.model, fleet.other_model}, 0
+    # a client tries again where its connection is cut, as OpenAI's does by default
+    with OpenAI(base_url=f"{fleet.root}/v1", api_key=fleet.api_key, max_retries=5) as openai:
+        first: dict[int, str] = {}
+        while set(first.values()) != both:
+            first[number] = asked(openai, "assistant", f"in step {number}")
+            number += 1
+        actors_of(fleet, GATEWAYS_APPLICATION)[0].kill()
+        for n, model in first.items():
+            assert asked(openai, "assistant", f"in step {n}", "and then?") == model
+
+        def is_promoted() -> bool:
+            nonlocal number
+            for _ in range(10):
+                assert asked(openai, "assistant", f"in step {number}") in both
+                number += 1
+            return bool(canary_of(fleet)["state"]["status"] == "promoted")
+
+        await until(is_promoted, 120)
+        await until(lambda: len(actors_of(fleet, GATEWAYS_APPLICATION)) == 2, 120)
+        after = {asked(openai, "assistant", f"promoted after {n}") for n in range(6)}
+        assert after == {fleet.other_model}
 
 
 async def test_pools_compete_for_a_models_requests_by_price(
