@@ -229,7 +229,7 @@ def _no_hit(asked: VerifiedAnswer, told: Mapping[str, Any], logs: str) -> Proble
         remedy = 'see docs/routing.md, "The prompt\'s tokens"'
     elif not told["segments"]:
         why = f"pool {pool} has no prefix index for a prompt of {counted} tokens"
-        remedy = "remove enable_prefix_caching from engine_args, or lower segment_tokens"
+        remedy = "remove enable_prefix_caching: false from engine_args, or lower segment_tokens"
     elif not told["index_answered"]:
         why = "the prefix index did not answer in time"
         remedy = "check Redis, or raise redis.lookup_budget_ms"

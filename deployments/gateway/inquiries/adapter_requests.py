@@ -116,9 +116,8 @@ class AdapterRequests:
         return JSONResponse({"unloaded": name})
 
     def _check(self, request: Request) -> None:
-        if not self._holder_of(request).is_operator(self._in_force.fleet.gateway):
-            message = "Only operators load and unload adapters. Use the key of such a tenant."
-            raise ApiError(403, message, code="not_an_operator")
+        settings = self._in_force.fleet.gateway
+        self._holder_of(request).check_operator(settings, "load and unload adapters")
 
     def _pool_of(self, body: dict[str, Any]) -> str:
         taking = {

@@ -61,9 +61,8 @@ class CanaryRequests:
         return JSONResponse(_status(self._canaries.by_route[route]))
 
     def _check(self, request: Request) -> None:
-        if not self._holder_of(request).is_operator(self._in_force.fleet.gateway):
-            message = "Only operators see and end canaries. Use the key of such a tenant."
-            raise ApiError(403, message, code="not_an_operator")
+        settings = self._in_force.fleet.gateway
+        self._holder_of(request).check_operator(settings, "see and end canaries")
 
 
 def _status(canary: Canary) -> dict[str, Any]:

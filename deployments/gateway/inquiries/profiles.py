@@ -42,9 +42,7 @@ class Profiles:
 
         Answers when the traces are written: on which node, in which folder, under which names.
         """
-        if not self._holder_of(request).is_operator(self._in_force.fleet.gateway):
-            message = "Only operators may profile an engine. Use the key of such a tenant."
-            raise ApiError(403, message, code="not_an_operator")
+        self._holder_of(request).check_operator(self._in_force.fleet.gateway, "profile an engine")
         asked = request.query_params
         seconds = _seconds(asked.get("seconds", "5"), self._requests.longest_s)
         pool, board = _one_of(

@@ -57,6 +57,16 @@ class KeyHolder:
     def is_operator(self, settings: GatewaySettings) -> bool:
         return self.rights.operator and settings.is_operator(self.tenant)
 
+    def check_operator(self, settings: GatewaySettings, may: str) -> None:
+        """Raise ApiError 403 for any other; `may`: what only operators may do."""
+        if not self.is_operator(settings):
+            raise ApiError(
+                403,
+                f"Only operators {may}. Use an operator's key, or set "
+                f"`gateway.tenants.{self.tenant}.operator: true` in the fleet file.",
+                code="not_an_operator",
+            )
+
     def sees_loads(self, settings: GatewaySettings) -> bool:
         """Whether it sees addresses, and what keeps replicas busy."""
         return self.is_operator(settings) or (self.alone and self.rights.operator)

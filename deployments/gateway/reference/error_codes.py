@@ -54,7 +54,7 @@ _KEYS = (
         "not_an_operator",
         403,
         "Only operators may profile an engine, end a canary, or load an adapter.",
-        "Use the key of a tenant with `operator: true`.",
+        "Use the key of a tenant with `operator: true`, or set that for the key's own tenant.",
     ),
 )
 
