@@ -58,8 +58,7 @@ class RequestMetrics:
     """Metrics of all pools of one gateway: name to objectives. `under_way`: requests in
     progress.
 
-
-    `traffic` gets the same counts by minute, for the page.
+    `traffic` gets the same counts by minute, for the page. `names_told`: as NAMES_TOLD.
     """
 
     def __init__(
@@ -67,7 +66,9 @@ class RequestMetrics:
         families: Families,
         promises: Mapping[str, Promise],
         traffic: ServedTraffic | None = None,
+        names_told: int = NAMES_TOLD,
     ) -> None:
+        self._names_told = names_told
         self.traffic = traffic or ServedTraffic()
         self._families = families
         self._buffer = families.buffer
@@ -189,8 +190,8 @@ class RequestMetrics:
             mode = record.resume_mode if record.moved == "moved" else ""
             buffer.inc(of.moved, (pool, record.moved, mode))
         whose, tpot_s = (pool, record.priority), record.tpot_s
-        tenant = _told_as(record.tenant, self._tenants)
-        model = _told_as(record.model, self._models)
+        tenant = self._told_as(record.tenant, self._tenants)
+        model = self._told_as(record.model, self._models)
         buffer.inc(of.requests, (*whose, record.outcome))
         buffer.inc(of.tenant_requests, (tenant, pool, record.outcome))
         buffer.inc(of.model_requests, (model, pool, record.outcome))
@@ -209,6 +210,11 @@ class RequestMetrics:
             self._event(record, "goodput", is_good)
             self.traffic.count(record.pool, record.tenant, {"good" if is_good else "bad": 1})
         self._count_tokens(record, tenant, model, pool)
+
+    def _told_as(self, name: str, told: set[str]) -> str:
+        if len(told) < self._names_told:
+            told.add(name)
+        return name if name in told else OTHERS
 
     def _threshold(self, record: RequestRecord, objective: str) -> float | None:
         return self._promises[record.pool].objectives.get(record.priority, {}).get(objective)
@@ -269,9 +275,3 @@ class RequestMetrics:
                 (prompt - cached) * prices.prompt + cached * prices.cached + output * prices.output
             )
             inc(of.tenant_cost, (tenant, pool), cost / 1e6)
-
-
-def _told_as(name: str, told: set[str]) -> str:
-    if len(told) < NAMES_TOLD:
-        told.add(name)
-    return name if name in told else OTHERS

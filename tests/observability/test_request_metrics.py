@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client import generate_latest
 
-from observability import request_metrics
 from observability.families import Families
 from observability.request_metrics import (
     AT_ONCE,
+    NAMES_TOLD,
     OTHERS,
     Prices,
     Promise,
@@ -23,10 +23,10 @@ PRICES = Prices(prompt=2.0, cached=0.5, output=8.0)
 
 
 class Counted:
-    def __init__(self) -> None:
+    def __init__(self, names_told: int = NAMES_TOLD) -> None:
         self.families = Families()
         promises = {"main": Promise(OBJECTIVES, PRICES), "small": Promise()}
-        self.of = RequestMetrics(self.families, promises)
+        self.of = RequestMetrics(self.families, promises, names_told=names_told)
 
     def serve(self, **facts: object) -> RequestRecord:
         """A request that is begun, answered and ended with these facts."""
@@ -200,10 +200,8 @@ def test_a_tenant_pays_less_for_what_was_cached(counted: Counted) -> None:
         assert counted.samples["antefix_tenant_tokens_total", kind, "tenant"] == tokens
 
 
-def test_tenants_that_come_and_go_make_no_series_for_ever(
-    counted: Counted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(request_metrics, "NAMES_TOLD", 3)
+def test_tenants_that_come_and_go_make_no_series_for_ever() -> None:
+    counted = Counted(names_told=3)
     for number in (0, 1, 2, 3, 4, 1):
         counted.serve(outcome="ok", tenant=f"tenant {number}", prompt_tokens=10)
     found = counted.samples
@@ -214,10 +212,8 @@ def test_tenants_that_come_and_go_make_no_series_for_ever(
     assert costs == requests.keys()
 
 
-def test_a_request_counts_for_the_model_that_was_asked_for(
-    counted: Counted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(request_metrics, "NAMES_TOLD", 2)
+def test_a_request_counts_for_the_model_that_was_asked_for() -> None:
+    counted = Counted(names_told=2)
     for model, outcome in (("assistant", "ok"), ("adapter", "ok"), ("new", "ok"), ("old", "ok")):
         counted.serve(outcome=outcome, model=model, prompt_tokens=10, output_tokens=1)
     counted.serve(outcome="failed", model="adapter")
