@@ -19,7 +19,7 @@ config module report header stream budget lookup counter scheduler registry payl
 """.split()  # noqa: SIM905  # a list of strings would be a page
 TURNS, TOOLS = 40, 20
 FOUND_WORDS = 16
-# Every so many turns an answer has two calls, and the user adds a reminder.
+# In some turns an answer has two calls, and the user adds a reminder.
 TWO_CALLS_EVERY, REMINDER_EVERY = 5, 7
 BILLING = "x-anthropic-billing-header: cc_version=2.1.7; cc_entrypoint=cli; cch="
 CACHED = {"cache_control": {"type": "ephemeral"}}

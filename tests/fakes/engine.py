@@ -278,7 +278,7 @@ class FakeEngine:
             if await request.is_disconnected():
                 generation.cancel()
         if generation.cancelled():
-            return Response()  # to nobody
+            return Response()  # the client has left
         text = "".join(map(_token, range(1, said.known_tokens + 1))) + "".join(generation.result())
         choice = {"index": 0, "finish_reason": self.finish_reason}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}

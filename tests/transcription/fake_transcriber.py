@@ -55,7 +55,7 @@ class FakeTranscriber(FakeEngine):
             if await request.is_disconnected():
                 speaking.cancel()
         if speaking.cancelled():
-            return Response()  # to nobody
+            return Response()  # the client has left
         usage = {"type": "duration", "seconds": 1}
         return JSONResponse({"text": speaking.result(), "usage": usage})
 
