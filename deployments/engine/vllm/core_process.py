@@ -68,8 +68,8 @@ _AT_FIRST = dict(os.environ)
 def without_gc() -> Iterator[None]:
     """Keep the garbage collector from imports, which create no garbage, and from what they create.
 
-    vLLM collects at least four times while an engine starts. Each takes 0.7 s over the million objects
-    of vLLM's modules, and a millisecond without them.
+    vLLM collects at least four times while an engine starts. Each time takes 0.7 s over the million
+    objects of vLLM's modules, and a millisecond without them.
     """
     was_on = gc.isenabled()
     gc.disable()
