@@ -15,26 +15,26 @@ import math
 import random
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
+from autoscaling import work
 from autoscaling.admission import Admission, AdmissionCase, Verdict
 from autoscaling.fair_share import ActiveTenants
 from autoscaling.outage import Outage, confirmed
 from autoscaling.outlook import Outlook, doubted
-from autoscaling.overflow import OverflowRules
 from autoscaling.scheduling import (
     Attempt,
     Computed,
     Considered,
     Decision,
+    PoolSettings,
     SchedulingRequest,
 )
-from autoscaling.slo import PriorityClass, Slo
 from autoscaling.waiting import Waiter
 from router.cost import TtftCorrection
 from router.demand import DemandCounters
-from router.load import LoadBoard, LoadReport, ReplicaLoad
+from router.load import LoadBoard, LoadReport
 from router.placement import BLIND, Placement, place, place_blind
 from router.policies import Candidate, PlacementRequest, Policy, make_policy
 from router.recent import Placed, Recent, RecentPlacements, announcement
@@ -54,20 +54,6 @@ def _nobody(placed: Placed) -> None:
 
 def _nothing() -> None:
     """The notification of a caller that polls often enough."""
-
-
-@dataclass
-class PoolSettings:
-    """A pool's settings; see the fleet file's reference. `weights`: of tenants whose weight is not
-    1."""
-
-    slos: Mapping[PriorityClass, Slo] = field(default_factory=dict)
-    batch_queue: int = 0
-    overflow: OverflowRules | None = None
-    policy: str = "prefix"
-    shadow_policy: str | None = None
-    interactive_queue: int = 1024
-    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 class PoolScheduler:
@@ -363,7 +349,8 @@ class PoolScheduler:
         Its tenant is charged for `computed`, if known, instead of the expectation.
         """
         self._unassigned.discard(attempt.ticket)
-        self._settle(attempt, served_by, computed)
+        done_s = work.done_s(self.board, attempt, served_by, computed)
+        self.admission.shares.settle(attempt.request.tenant, done_s - attempt.work_s)
         self.freed()
         if (chosen := attempt.chosen) is None:
             return
@@ -392,22 +379,6 @@ class PoolScheduler:
         self.demand.queued_tokens = sum(waiter.tokens for room in rooms for waiter in room)
         return self.demand
 
-    def _settle(self, attempt: Attempt, served_by: str | None, computed: Computed | None) -> None:
-        shares, tenant = self.admission.shares, attempt.request.tenant
-        if served_by is None:
-            shares.settle(tenant, -attempt.work_s)
-            return
-        load = self.board.load_of(served_by)
-        if computed is None or load is None:
-            return
-        tokens = computed.tokens
-        if tokens is None:
-            chosen = attempt.chosen
-            cached_tokens = chosen.cached_tokens if chosen else 0
-            tokens = attempt.request.prompt.prompt_tokens - cached_tokens
-        worked_s = _engine_s(load, tokens, computed.decode_s, attempt.request.sequences)
-        shares.settle(tenant, worked_s - attempt.work_s)
-
     @property
     def _doubt(self) -> float:
         return DOUBT_ERRORS * self.correction.expected_error
@@ -426,6 +397,10 @@ class PoolScheduler:
         if chosen is None:
             self._unassigned.add(ticket)
             return Attempt(ticket, request, placement, None, self._clock())
+        if placement.policy in self._policies:
+            self._policies[placement.policy].took(chosen.replica_id)
+        if self._shadow is not None and placement.shadow is not None:
+            self._shadow.took(placement.shadow.replica_id)
         prompt = request.prompt
         confirmed = (request.depths or {}).get(chosen.slot, 0)
         placed = Placed(
@@ -449,7 +424,7 @@ class PoolScheduler:
         # a guess without loads is no prediction, and a sleeping replica must wake first
         load = self.board.load_of(chosen.replica_id)
         is_telling = placement.policy != BLIND and load is not None and not load.asleep
-        work_s = self._work_s(request, chosen)
+        work_s = work.expected_s(self.board, request, chosen)
         self.admission.shares.charge(request.tenant, work_s)
         correction = self.correction if is_telling else None
         return Attempt(ticket, request, placement, chosen, self._clock(), correction, work_s)
@@ -460,16 +435,11 @@ class PoolScheduler:
         ranked, tokens, work_s = considered.ranked, request.prompt.prompt_tokens, 0.0
         if ranked:  # otherwise the cost is unknown
             best = min(ranked, key=lambda candidate: candidate.raw_ttft_s)
-            tokens, work_s = max(0, tokens - best.cached_tokens), self._work_s(request, best)
+            tokens, work_s = (
+                max(0, tokens - best.cached_tokens),
+                work.expected_s(self.board, request, best),
+            )
         return Waiter(request, request.tenant, work_s=work_s, since=now, tokens=tokens)
-
-    def _work_s(self, request: SchedulingRequest, on: Candidate) -> float:
-        """Return the engine seconds that the request is expected to take there."""
-        load = self.board.load_of(on.replica_id)
-        if load is None:
-            return 0.0
-        tokens = max(0, request.prompt.prompt_tokens - on.cached_tokens)
-        return _engine_s(load, tokens, load.decode_s, request.sequences)
 
     def _count(self, decision: Decision) -> None:
         demand, kind, request = self.demand, decision.verdict.kind, decision.request
@@ -480,13 +450,3 @@ class PoolScheduler:
             demand.uncached_tokens += max(0, request.prompt.prompt_tokens - cached)
         demand.refused += kind == "reject"
         demand.overflowed += kind == "overflow"
-
-
-def _engine_s(load: ReplicaLoad, tokens: int, decode_s: float, sequences: int) -> float:
-    """Return the engine seconds of a request.
-
-    They are the time to compute `tokens` prompt tokens, and the share of `sequences` sequences in
-    the steps of `decode_s`.
-    """
-    share = sequences / (load.running + sequences)
-    return tokens / load.prefill_rate + max(0.0, decode_s) * share

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from autoscaling.admission import MAX_RETRY_AFTER_S, Verdict
-from autoscaling.overflow import OverflowChoice
-from autoscaling.slo import PriorityClass
+from autoscaling.overflow import OverflowChoice, OverflowRules
+from autoscaling.slo import PriorityClass, Slo
 from autoscaling.waiting import Waiter
 from router.cost import TtftCorrection
 from router.placement import Placement
 from router.policies import Candidate, PlacementRequest
 from router.recent import Recent
+
+
+@dataclass
+class PoolSettings:
+    """A pool's settings; see the fleet file's reference. `weights`: of tenants whose weight is not
+    1."""
+
+    slos: Mapping[PriorityClass, Slo] = field(default_factory=dict)
+    batch_queue: int = 0
+    overflow: OverflowRules | None = None
+    policy: str = "prefix"
+    shadow_policy: str | None = None
+    interactive_queue: int = 1024
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

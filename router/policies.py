@@ -1,9 +1,10 @@
 """The routing policies.
 
 Each ranks all candidates, best first, so that the others are available if the best cannot take the
-request. Remaining ties are broken at random. Ranking is pure except for the memory of
-`round_robin`. Policies never raise and never omit a candidate. To add one, write it, name it in
-PolicyName and put it in POLICIES: the fleet file, the header and the metrics know it from there.
+request. Remaining ties are broken at random. Ranking is pure; `round_robin` remembers the replica
+that a request went to. Policies never raise and never omit a candidate. To add one, write it, name
+it in PolicyName and put it in POLICIES: the fleet file, the header and the metrics know it from
+there.
 """
 
 from __future__ import annotations
@@ -111,8 +112,19 @@ class Policy(Protocol):
         """Return all candidates, best first."""
         ...
 
+    def took(self, replica_id: str) -> None:
+        """Record that a request goes to this replica. A request may be ranked several times."""
+        ...
 
-class Prefix:
+
+class Memoryless:
+    """A policy that remembers nothing."""
+
+    def took(self, replica_id: str) -> None:
+        pass
+
+
+class Prefix(Memoryless):
     """Rank by cost: the wait, the cached tokens, and their popularity.
 
     Costs within the noise of a prediction are equal. Then the replica with the fewest requests
@@ -142,7 +154,7 @@ class Prefix:
         return equal + worse
 
 
-class Random:
+class Random(Memoryless):
     name = "random"
 
     def rank(
@@ -169,11 +181,13 @@ class RoundRobin:
             start = rng.randrange(len(ordered))
         else:
             start = bisect_right([c.replica_id for c in ordered], self._last) % len(ordered)
-        self._last = ordered[start].replica_id
         return ordered[start:] + ordered[:start]
 
+    def took(self, replica_id: str) -> None:
+        self._last = replica_id
 
-class LeastLoaded:
+
+class LeastLoaded(Memoryless):
     """Rank by fewest requests, then the shortest queue in tokens."""
 
     name = "least_loaded"
@@ -184,7 +198,7 @@ class LeastLoaded:
         return sorted(candidates, key=lambda c: (c.requests, c.queued_prefill_tokens, rng.random()))
 
 
-class AdapterAffinity:
+class AdapterAffinity(Memoryless):
     """Rank replicas with the request's LoRA adapter in memory first, then as `least_loaded`."""
 
     name = "adapter_affinity"
@@ -196,7 +210,7 @@ class AdapterAffinity:
         return sorted(ranked, key=lambda c: c.adapter_load_s > 0.0)
 
 
-class PowerOfTwo:
+class PowerOfTwo(Memoryless):
     """Rank the less loaded of two random replicas first."""
 
     name = "power_of_two"
@@ -209,7 +223,7 @@ class PowerOfTwo:
         return two + shuffled[2:]
 
 
-class Session:
+class Session(Memoryless):
     """Keep one replica for one session, by rendezvous hashing: a lost replica moves only its
     sessions.
 

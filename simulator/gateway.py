@@ -10,8 +10,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
-from autoscaling.scheduling import Attempt, Computed, Considered, Decision, SchedulingRequest
+from autoscaling.pool_scheduler import PoolScheduler
+from autoscaling.scheduling import (
+    Attempt,
+    Computed,
+    Considered,
+    Decision,
+    PoolSettings,
+    SchedulingRequest,
+)
 from autoscaling.waiting import Waiter
 from router.active import Active
 from router.load import ReplicaLoad

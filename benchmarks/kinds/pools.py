@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from autoscaling.pool_scheduler import PoolSettings
+from autoscaling.scheduling import PoolSettings
 from autoscaling.slo import Slo
 from deployments.fleet.pool import Price
 from deployments.gateway.intake.request import EngineRequest, PoolRequest, Prompt

@@ -8,7 +8,7 @@ is not known in time is done without.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -38,6 +38,9 @@ from deployments.gateway.pool.pool import GatewayPool
 from deployments.process.serve_log import current_request
 from deployments.wire.inference_paths import COUNT_TOKENS, inference_path
 from observability.request_record import CLIENT_LEFT, RequestRecord
+
+# What a request asks for in a pool, by the model of its overflow pool. Raises ApiError 400 and 403.
+OptionsIn = Callable[[str | None], RequestOptions]
 
 
 class Inference:
@@ -103,7 +106,8 @@ class Inference:
         record.trace = self._parts.tracing.request(request.headers, since_s)
         self._parts.watch.begun(record)
         self._parts.pools.check(rights, model)
-        options = options_of(request.headers, fields, rights, pool.overflow_model)
+        options_in = partial(options_of, request.headers, fields, rights)
+        options = options_in()
         if not route.competing:  # otherwise `read_for` does it
             check_fields(record, fields, pool.settings, limits)
         record.priority = options.priority
@@ -129,10 +133,13 @@ class Inference:
         )
         if not is_resume:
             rivals = [self._parts.pools.by_name[name] for name in route.competing] or [pool]
-            return await self._scheduled(request, engine_request, fields, options, rivals, limits)
+            return await self._scheduled(
+                request, engine_request, fields, options_in, rivals, limits
+            )
         parts, hold_s = self._parts, limits.resume_within_s
         await parts.budgets.count_resume(record)
-        pools = parts.pools.all_of(route, pool, options.overflow != "never")
+        elsewhere = rights.may_use if options.overflow != "never" else None
+        pools = parts.pools.all_of(route, pool, elsewhere)
         rest = parts.rejoining.attempt(
             request.headers, engine_request, fields, options, pools, hold_s
         )
@@ -174,7 +181,7 @@ class Inference:
         request: Request,
         engine_request: EngineRequest,
         fields: Mapping[str, Any],
-        options: RequestOptions,
+        options_in: OptionsIn,
         pools: Sequence[GatewayPool],
         limits: GatewaySettings,
     ) -> Response:
@@ -186,7 +193,7 @@ class Inference:
         try:
             async with asyncio.timeout_at(engine_request.deadline):
                 pool, pool_request = await read_for(
-                    pools, request, engine_request, fields, options, limits
+                    pools, request, engine_request, fields, options_in, limits
                 )
             engine_request = pool_request.engine
             headers = await parts.budgets.admit(pool_request, pool)
@@ -237,17 +244,18 @@ async def read_for(
     request: Request,
     engine_request: EngineRequest,
     fields: Mapping[str, Any],
-    options: RequestOptions,
+    options_in: OptionsIn,
     limits: GatewaySettings,
 ) -> scheduling.Read:
     """Read a request, and choose the pool that serves it. `engine_request` is for the first of
-    them. Raises ApiError 400 where none can."""
+    them. Raises ApiError 400 or 403 where none can."""
     record, reads, refused = engine_request.record, [], None
     if engine_request.model != pools[0].model:  # an adapter, which the others do not have
         pools = pools[:1]
     for pool in pools:
         engine, asked = engine_request, fields
         try:
+            options = options_in(pool.overflow_model)
             if len(pools) > 1:
                 check_fields(record, fields, pool.settings, limits)
             if pool is not pools[0]:

@@ -11,8 +11,8 @@ import pytest
 from autoscaling.admission import Admission, AdmissionCase, Verdict
 from autoscaling.outage import FRESH_S, LATE_SHARE, Outage, confirmed
 from autoscaling.overflow import OverflowRules
-from autoscaling.pool_scheduler import FOUND_OUT_S, PoolScheduler, PoolSettings
-from autoscaling.scheduling import Decision, SchedulingRequest
+from autoscaling.pool_scheduler import FOUND_OUT_S, PoolScheduler
+from autoscaling.scheduling import Decision, PoolSettings, SchedulingRequest
 from autoscaling.slo import PriorityClass, Slo
 from router.policies import PlacementRequest
 from router.slots import LEASE_S

@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from autoscaling.admission import MAX_RETRY_AFTER_S
 from autoscaling.outlook import MAX_DOUBT, Outlook
 from autoscaling.overflow import OverflowRules
-from autoscaling.pool_scheduler import DOUBT_ERRORS, PoolScheduler, PoolSettings
-from autoscaling.scheduling import Attempt, Considered, Decision, SchedulingRequest
+from autoscaling.pool_scheduler import DOUBT_ERRORS, PoolScheduler
+from autoscaling.scheduling import Attempt, Considered, Decision, PoolSettings, SchedulingRequest
 from autoscaling.slo import PriorityClass, Slo
 from autoscaling.waiting import Waiter
 from router.active import Active

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import pytest
 
-from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
-from autoscaling.scheduling import Attempt, SchedulingRequest
+from autoscaling.pool_scheduler import PoolScheduler
+from autoscaling.scheduling import Attempt, PoolSettings, SchedulingRequest
 from autoscaling.slo import PriorityClass, Slo
 from router import slots
 from router.load import UNSEEN_S, LoadReport
@@ -243,6 +243,27 @@ def test_a_request_may_ask_for_another_policy_and_none_that_does_not_exist(
 
 def test_a_policy_remembers_from_request_to_request(scheduler: PoolScheduler) -> None:
     chosen = [chosen_of(placed_by(scheduler, REQUEST, {}, policy="round_robin")) for _ in range(4)]
+    assert len(set(chosen[:3])) == 3
+    assert chosen[3] == chosen[0]
+
+
+def test_a_policy_remembers_where_requests_went_and_not_how_often_it_was_asked(
+    scheduler: PoolScheduler,
+) -> None:
+    chosen = []
+    for _ in range(4):
+        for _ in range(3):  # as for competing pools, or in a queue
+            scheduler.offer(SchedulingRequest(REQUEST, {}, 0.0, policy="round_robin"))
+        chosen.append(chosen_of(placed_by(scheduler, REQUEST, {}, policy="round_robin")))
+    assert len(set(chosen[:3])) == 3
+    assert chosen[3] == chosen[0]
+
+
+def test_a_shadow_policy_remembers_what_it_chose(clock: HandClock) -> None:
+    scheduler = PoolScheduler(clock, PoolSettings(shadow_policy="round_robin"))
+    scheduler.board.update(load(f"r{i}", slot=i) for i in (0, 1, 2))
+    shadows = [placed_by(scheduler, REQUEST, {}).placement.shadow for _ in range(4)]
+    chosen = [shadow.replica_id for shadow in shadows if shadow is not None]
     assert len(set(chosen[:3])) == 3
     assert chosen[3] == chosen[0]
 

@@ -18,8 +18,8 @@ from itertools import count, takewhile
 
 from msgspec.structs import replace
 
-from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
-from autoscaling.scheduling import Attempt, SchedulingRequest
+from autoscaling.pool_scheduler import PoolScheduler
+from autoscaling.scheduling import Attempt, PoolSettings, SchedulingRequest
 from router.load import LoadReport
 from router.placement import reusable_tokens
 from router.policies import PlacementRequest

@@ -137,7 +137,10 @@ def test_prefix_gathers_no_further_than_the_load_allows() -> None:
 
 def test_round_robin_takes_turns_in_order() -> None:
     policy, rng = make_policy("round_robin"), random.Random(1)
-    taken = [policy.rank(REQUEST, alike(3), rng)[0].replica_id for _ in range(6)]
+    taken = []
+    for _ in range(6):
+        taken.append(policy.rank(REQUEST, alike(3), rng)[0].replica_id)
+        policy.took(taken[-1])
     assert taken == taken[:3] * 2
     assert sorted(taken[:3]) == ["r0", "r1", "r2"]
 
@@ -146,7 +149,9 @@ def test_round_robin_goes_on_when_replicas_come_and_go() -> None:
     policy, rng = make_policy("round_robin"), random.Random(1)
 
     def taken(*replica_ids: str) -> str:
-        return policy.rank(REQUEST, [candidate(of) for of in replica_ids], rng)[0].replica_id
+        first = policy.rank(REQUEST, [candidate(of) for of in replica_ids], rng)[0].replica_id
+        policy.took(first)
+        return first
 
     assert taken("b") == "b"
     assert taken("a", "b", "c") == "c"

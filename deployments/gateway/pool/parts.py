@@ -10,7 +10,8 @@ from functools import partial
 
 import aiohttp
 
-from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
+from autoscaling.pool_scheduler import PoolScheduler
+from autoscaling.scheduling import PoolSettings
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
 from deployments.gateway.attempt.moves import Moves

@@ -106,12 +106,17 @@ class Pools:
         return route
 
     def all_of(
-        self, route: WeightedPools, first: GatewayPool, may_overflow: bool
+        self,
+        route: WeightedPools,
+        first: GatewayPool,
+        may_overflow_to: Callable[[str], bool] | None,
     ) -> list[GatewayPool]:
-        """All pools that may have served a request for the model, `first` before the others."""
+        """All pools that may have served a request for the model, `first` before the others.
+        `may_overflow_to`: whether a model may answer instead; None: none may."""
         found = list(dict.fromkeys((first, *(self.by_name[name] for name in route.weights))))
-        if may_overflow:
-            found += [pool.overflow for pool in found if pool.overflow is not None]
+        if may_overflow_to is not None:
+            elsewhere = [pool.overflow for pool in found if pool.overflow is not None]
+            found += [pool for pool in elsewhere if may_overflow_to(pool.model)]
         return found
 
     def refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:

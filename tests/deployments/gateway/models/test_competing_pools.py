@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,9 +12,10 @@ from msgspec.structs import replace
 
 from deployments.fleet.applications import settings_of
 from deployments.gateway.checks.request_checks import fits
+from deployments.gateway.intake.keys_file import KeyRights, stored
 from deployments.gateway.intake.request import PoolRequest
 from tests.fakes.engine import MODEL, FakeEngine
-from tests.fakes.front import Front, gateway_before
+from tests.fakes.front import TENANT, Front, gateway_before
 from tests.waiting import cancelled, until
 
 SLO = {"interactive": {"ttft_s": 2.0}, "batch": {"ttft_s": 60.0}}
@@ -160,3 +162,24 @@ async def test_a_prompt_that_fills_a_pools_context_does_not_fit(
     prompt = SimpleNamespace(known=is_known)
     request = cast(PoolRequest, SimpleNamespace(tokens=tokens, prompt=prompt))
     assert fits(front.pools["small"], request) == has_room  # of 1000 tokens
+
+
+async def test_a_key_overflows_from_no_pool_to_a_model_that_it_may_not_use(
+    front: Front, slow: FakeEngine, tmp_path: Path
+) -> None:
+    fleet = front.gateway.parts.in_force.fleet.model_dump(mode="json")
+    fleet["pools"]["small"]["overflow"] = {"to": "main", "max_share": 1.0}
+    fleet["pools"]["main"]["price"] = {"prompt": 9.0, "output": 9.0}
+    await front.gateway.reconfigure(settings_of(fleet))
+    assert not front.gateway.parts.in_force.refused
+    front.pools["main"].scheduler.board.update([replace(slow.load(), max_model_len=1000)])
+    keys = {"a" * 32: None, "b" * 32: frozenset({"assistant"})}
+    lines = (stored(TENANT, key, KeyRights(models)).line() + "\n" for key, models in keys.items())
+    (tmp_path / "keys").write_text("".join(lines))
+    front.gateway.parts.keys.take(tmp_path / "keys")
+    for key, statuses in zip(keys, ({200}, {400, 403}), strict=True):
+        slow.bodies.clear()
+        headers = {"authorization": f"Bearer {key}", "x-antefix-overflow": "only"}
+        async with front.post(model="assistant", headers=headers) as answer:
+            assert answer.status in statuses, await answer.text()
+        assert bool(slow.bodies) == (statuses == {200})

@@ -1,0 +1,40 @@
+"""The engine seconds of a request, by which tenants share a pool. Pure."""
+
+from __future__ import annotations
+
+from autoscaling.scheduling import Attempt, Computed, SchedulingRequest
+from router.load import LoadBoard, ReplicaLoad
+from router.policies import Candidate
+
+
+def expected_s(board: LoadBoard, request: SchedulingRequest, on: Candidate) -> float:
+    """Return the engine seconds that the request is expected to take there."""
+    load = board.load_of(on.replica_id)
+    if load is None:
+        return 0.0
+    tokens = max(0, request.prompt.prompt_tokens - on.cached_tokens)
+    return _engine_s(load, tokens, load.decode_s, request.sequences)
+
+
+def done_s(
+    board: LoadBoard, attempt: Attempt, served_by: str | None, computed: Computed | None
+) -> float:
+    """Return the engine seconds that an attempt took: 0 if no replica served it, and the expected
+    ones if nothing else is known."""
+    if served_by is None:
+        return 0.0
+    load = board.load_of(served_by)
+    if computed is None or load is None:
+        return attempt.work_s
+    tokens = computed.tokens
+    if tokens is None:
+        cached_tokens = attempt.chosen.cached_tokens if attempt.chosen else 0
+        tokens = attempt.request.prompt.prompt_tokens - cached_tokens
+    return _engine_s(load, tokens, computed.decode_s, attempt.request.sequences)
+
+
+def _engine_s(load: ReplicaLoad, tokens: int, decode_s: float, sequences: int) -> float:
+    """Return the time to compute `tokens` prompt tokens, and the share of `sequences` sequences in
+    the steps of `decode_s`."""
+    share = sequences / (load.running + sequences)
+    return tokens / load.prefill_rate + max(0.0, decode_s) * share
