@@ -135,7 +135,8 @@ def parts_of(
     )
     engines, counts = EngineRequests(session), FinalCounts(session, secret)
     rejoining = Rejoining(session, secret)
-    mirrors = Mirrors(pools, engines, rejoining, counts, MirrorMetrics(families))
+    fatal = FatalRequests(binary, name, secret)
+    mirrors = Mirrors(pools, engines, rejoining, counts, MirrorMetrics(families), fatal)
     return GatewayParts(
         session=session,
         text=text,
@@ -148,7 +149,7 @@ def parts_of(
         bodies=bodies,
         salts=CacheSalts(secret),
         budgets=budgets,
-        fatal=FatalRequests(binary, name, secret),
+        fatal=fatal,
         controller=controller,
         pools=pools,
         conversations=Conversations(text, name, secret),

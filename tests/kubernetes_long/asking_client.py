@@ -42,6 +42,7 @@ def ask(connection: http.client.HTTPConnection, number: int) -> dict[str, object
         answer = connection.getresponse()
         seen["status"] = answer.status
         seen["replica"] = answer.headers.get("x-antefix-replica", "")
+        seen["model"] = answer.headers.get("x-antefix-model", "")
         last = b""
         while line := answer.readline():
             if line.startswith(b"data: "):

@@ -23,6 +23,17 @@ MODEL = "smollm2-135m-instruct"
 # two cores start head, gateway and two engines in 130 s when nothing else runs
 READY_S = 900.0
 
+# The gateway or the engine of a pod, each process with when it started: a number may come again.
+PROCESSES = """
+import os
+import psutil
+for one in psutil.process_iter(["pid", "create_time", "cmdline"]):
+    title = " ".join(one.info["cmdline"] or [])
+    # not this one, whose title is this text
+    if one.pid != os.getpid() and ("ServeReplica" in title or "EngineCore" in title):
+        print(one.info["pid"], one.info["create_time"])
+"""
+
 Values = Mapping[str, Any]
 
 
@@ -108,6 +119,15 @@ class Release:
         labels += f",antefix/pool={pool}" if pool else ""
         return objects("pods", self.namespace, labels)
 
+    def processes(self) -> dict[str, str]:
+        """Those of a gateway's and an engine's pod, by the pod's name."""
+        where = ("--namespace", self.namespace)
+        return {
+            name: kubectl("exec", name, *where, "--", "python", "-c", PROCESSES)
+            for component in ("gateway", "engine")
+            for name in [self.pod(component)]
+        }
+
     def pod(self, component: str, pool: str = "") -> str:
         """The name of the first one that is ready and stays."""
         ready = [
@@ -172,9 +192,11 @@ class Release:
         version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
         return f"{values['image']['registry']}/antefix-cpu:{version}"
 
-    def traffic(self, clients: int = 2, every_s: float = 0.0) -> AbstractContextManager[Traffic]:
+    def traffic(
+        self, clients: int = 2, every_s: float = 0.0, model: str = MODEL
+    ) -> AbstractContextManager[Traffic]:
         """Of so many clients, of which the third and later begin one every so many seconds."""
-        return traffic(self.url, self.key(), MODEL, self.image, clients, every_s)
+        return traffic(self.url, self.key(), model, self.image, clients, every_s)
 
     def uninstall(self) -> float:
         """Seconds until no pod of it is left."""

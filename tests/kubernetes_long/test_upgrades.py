@@ -147,21 +147,9 @@ def test_without_room_for_two_pods_change_when_their_cluster_is_deleted(release:
     assert [pod["metadata"]["annotations"]["example.com/changed"] for pod in engines] == ["1"]
 
 
-# The gateway or the engine of a pod, each process with when it started: a number may come again.
-PROCESSES = """
-import os
-import psutil
-for one in psutil.process_iter(["pid", "create_time", "cmdline"]):
-    title = " ".join(one.info["cmdline"] or [])
-    # not this one, whose title is this text
-    if one.pid != os.getpid() and ("ServeReplica" in title or "EngineCore" in title):
-        print(one.info["pid"], one.info["create_time"])
-"""
-
-
 def test_another_slo_reaches_running_pods(release: Release) -> None:
     release.settle(ONE_OF_EACH)
-    before = processes(release)
+    before = release.processes()
     assert all(before.values()), before
     with release.traffic() as traffic:
         traffic.flow(20)
@@ -174,17 +162,8 @@ def test_another_slo_reaches_running_pods(release: Release) -> None:
     measured("slowest, relative to before", slowest / usual, "times")
     assert not traffic.failed()
     release.wait()
-    assert processes(release) == before
+    assert release.processes() == before
     release.restore(ONE_OF_EACH)
-
-
-def processes(release: Release) -> dict[str, str]:
-    where = ("--namespace", release.namespace)
-    return {
-        name: kubectl("exec", name, *where, "--", "python", "-c", PROCESSES)
-        for component in ("gateway", "engine")
-        for name in [release.pod(component)]
-    }
 
 
 def promised_s(release: Release) -> float:

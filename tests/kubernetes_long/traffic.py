@@ -41,6 +41,7 @@ class Outcome:
     why: str
     client: str
     replica: str | None
+    model: str | None
 
 
 class Traffic:
@@ -79,6 +80,10 @@ class Traffic:
     def replicas(self, since: float = 0.0) -> set[str]:
         """The engines that answered what began since."""
         return {one.replica for one in self.outcomes(since) if one.whole and one.replica}
+
+    def models(self, since: float = 0.0) -> set[str]:
+        """The models that answered what began since."""
+        return {one.model for one in self.outcomes(since) if one.whole and one.model}
 
     def heard(self, since: float = 0.0) -> set[str]:
         """The clients whose request ended after that."""

@@ -11,6 +11,8 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
 from starlette.types import Message
 
@@ -20,8 +22,13 @@ from deployments.gateway.answer.rejoining import Keeping, Rejoining
 from deployments.gateway.answer.relay import Relay
 from deployments.gateway.attempt.engine_attempt import EngineAttempt
 from deployments.gateway.attempt.engine_requests import EngineRequests
-from deployments.gateway.intake.errors import broken_off
-from deployments.gateway.intake.request import PoolRequest, cancelled, nobody_leaves
+from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.request import (
+    EngineRequest,
+    PoolRequest,
+    cancelled,
+    nobody_leaves,
+)
 from deployments.gateway.intake.request_options import RequestOptions
 from deployments.gateway.pool import scheduling
 from deployments.gateway.pool.overflow_contract import renamed
@@ -42,6 +49,8 @@ MOST_WAIT_S = 0.5
 LATE, LEAST_LATE_S = 10.0, 1.0
 # In the pool's fair shares and its engines' logs.
 TENANT = "(mirror)"
+# A copy has none. With one, `Fatal` refuses the next copy of a request once its engine is lost.
+_RETRIES = 1
 
 
 @dataclass(frozen=True)
@@ -57,8 +66,18 @@ class Mirror:
         return int.from_bytes(name, "big") < self.share * 2**64
 
 
+class Fatal(Protocol):
+    """The interface of `deployments.gateway.checks.fatal_requests.FatalRequests`."""
+
+    def check(self, request: EngineRequest) -> None: ...
+
+    def retries(self, tenant: str, retries: int) -> int: ...
+
+    def add(self, request: EngineRequest, retries: int) -> ApiError: ...
+
+
 class Mirrors:
-    """Of one gateway."""
+    """Of one gateway. `copies`: how many are under way."""
 
     def __init__(
         self,
@@ -67,6 +86,7 @@ class Mirrors:
         rejoining: Rejoining,
         counts: FinalCounts,
         metrics: MirrorMetrics,
+        fatal: Fatal,
     ) -> None:
         self.by_route: Mapping[str, Mirror] = {}
         self.most_copies = MOST_COPIES
@@ -75,19 +95,16 @@ class Mirrors:
         self._rejoining = rejoining
         self._counts = counts
         self._metrics = metrics
+        self._fatal = fatal
         self._originals: dict[RequestRecord, asyncio.Future[None]] = {}
-        self._copies: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.copies = 0
 
     def change(self, by_route: Mapping[str, Mirror]) -> None:
         """These mirrors from now on, by model."""
         self.by_route = by_route
         for model in by_route:
             self._metrics.begins(model)
-
-    @property
-    def copies(self) -> int:
-        """How many are under way."""
-        return len(self._copies)
 
     def offer(
         self, request: PoolRequest, origin: GatewayPool, conversation: Callable[[], bytes | None]
@@ -118,8 +135,9 @@ class Mirrors:
             return
         original = self._originals[record] = asyncio.get_running_loop().create_future()
         copy = asyncio.create_task(self._copy(request, mirror, original))
-        self._copies.add(copy)
-        copy.add_done_callback(self._copies.discard)
+        self.copies += 1
+        self._tasks.add(copy)
+        copy.add_done_callback(self._tasks.discard)
 
     def ended(self, record: RequestRecord) -> None:
         """A client's request has ended."""
@@ -128,22 +146,25 @@ class Mirrors:
 
     async def close(self) -> None:
         """End all copies."""
-        for copy in list(self._copies):
+        for copy in list(self._tasks):
             await cancelled(copy)
 
     async def _copy(
-        self,
-        request: PoolRequest,
-        mirror: Mirror,
-        original: asyncio.Future[None],
+        self, request: PoolRequest, mirror: Mirror, original: asyncio.Future[None]
     ) -> None:
         record = request.engine.record
         outcome: MirrorOutcome = "failed"
         try:
-            attempt = await self._placed(request, mirror)
-            outcome = (
-                "dropped" if attempt is None else await self._answered(attempt, record, original)
-            )
+            try:
+                ended = await self._answered(request, mirror, original)
+            finally:
+                self.copies -= 1
+                del request  # a client may take minutes to read its answer
+            if isinstance(ended, str):
+                outcome = ended
+            else:
+                await original
+                outcome = self._compared(record, ended)
         except asyncio.CancelledError:
             outcome = "uncompared"
             raise
@@ -154,7 +175,7 @@ class Mirrors:
             self._metrics.ended(record.model, outcome)
 
     async def _placed(self, request: PoolRequest, mirror: Mirror) -> EngineAttempt | None:
-        """Where the copy goes; None: nowhere soon."""
+        """Where the copy goes; None: nowhere soon, or engines are lost with such copies."""
         pool, record = self._pools.by_name[mirror.pool], request.engine.record
         now = asyncio.get_running_loop().time()
         own = RequestRecord(f"{record.request_id}-mirror", TENANT, record.path, now)
@@ -162,19 +183,33 @@ class Mirrors:
         model = pool.settings.served_model_name
         engine = renamed(request.engine, model)
         engine = replace(engine, request_id=own.request_id, tenant=TENANT, arrived=now, record=own)
+        if not self._is_safe(engine):
+            return None
         fields = {**request.fields, "model": model}
         options = RequestOptions("batch", "never", None)
         copy = await pool.read(engine, fields, request.headers, options, nobody_leaves)
         return scheduling.place_copy(pool, copy, MOST_WAIT_S)
 
+    def _is_safe(self, copy: EngineRequest) -> bool:
+        """Whether no engine was lost with this copy lately, nor several with others."""
+        try:
+            self._fatal.check(copy)
+        except ApiError:
+            return False
+        return self._fatal.retries(TENANT, _RETRIES) > 0
+
     async def _answered(
-        self, attempt: EngineAttempt, record: RequestRecord, original: asyncio.Future[None]
-    ) -> MirrorOutcome:
-        """Have the copy answered, and compare the two. Returns how that went."""
+        self, request: PoolRequest, mirror: Mirror, original: asyncio.Future[None]
+    ) -> MirrorOutcome | RequestRecord:
+        """Have the copy answered. Return its record, or why there is nothing to compare."""
+        record = request.engine.record
+        if (attempt := await self._placed(request, mirror)) is None:
+            return "dropped"
         engine = attempt.request
         keeping = Keeping(self._rejoining, engine, 0.0)
         answer = RelayedAnswer(self._engines, attempt, {}, keeping, _NoWatch())
-        relay = Relay(answer, attempt, 0, broken_off, self._counts)
+        lost = partial(self._fatal.add, engine, _RETRIES)
+        relay = Relay(answer, attempt, 0, lost, self._counts)
         answering = asyncio.ensure_future(relay({"type": "http"}, nobody_leaves, _thrown_away))
         try:
             await asyncio.wait({answering, original}, return_when=asyncio.FIRST_COMPLETED)
@@ -185,12 +220,14 @@ class Mirrors:
                 if not answering.done():
                     return "late"
             await answering
-            await original
         finally:
             await cancelled(answering)
+        return engine.record
+
+    def _compared(self, record: RequestRecord, copy: RequestRecord) -> MirrorOutcome:
+        """Compare the two, both ended. Return how that went."""
         if record.outcome != "ok":
             return "uncompared"
-        copy = engine.record
         if copy.outcome != "ok":
             return "refused" if copy.outcome == "invalid" else "failed"
         self._metrics.compare(

@@ -186,6 +186,33 @@ async def test_a_copy_is_dropped_where_it_would_wait(front: Front, candidate: Fa
     assert not candidate.bodies
 
 
+async def test_a_request_that_the_mirrors_engine_was_lost_with_is_not_copied_again(
+    front: Front, candidate: FakeEngine
+) -> None:
+    candidate.dies_after = 2
+    assert await ask(front, stream=True) == (200, MODEL)
+    assert await outcomes(front, 1) == {"failed": 1}
+    candidate.dies_after = None
+    assert await ask(front, stream=True) == (200, MODEL)
+    assert await outcomes(front, 2) == {"failed": 1, "dropped": 1}
+    assert await ask(front, 1, stream=True) == (200, MODEL)  # another
+    assert await outcomes(front, 3) == {"failed": 1, "dropped": 1, "same": 1}
+
+
+async def test_a_client_that_reads_slowly_holds_no_copy(
+    front: Front, engine: FakeEngine, candidate: FakeEngine
+) -> None:
+    engine.pauses_after = 1
+    messages = [{"role": "user", "content": "hello"}]
+    async with front.post(model="assistant", messages=messages, stream=True) as answer:
+        await answer.content.readany()
+        await until(lambda: candidate.bodies and not front.gateway.parts.mirrors.copies)
+        assert not await outcomes(front, 0)  # it waits to be compared
+        engine.go_on.set()
+        await answer.read()
+    assert await outcomes(front, 1) == {"same": 1}
+
+
 async def test_a_large_request_is_not_copied(front: Front, candidate: FakeEngine) -> None:
     large = [{"role": "user", "content": " " * mirrors.MOST_BODY_BYTES}]
     assert (await ask(front, messages=large))[0] in (200, 400)
