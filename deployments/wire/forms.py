@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FORM_TYPE = "multipart/form-data"
 # vLLM's server, by Starlette's defaults, takes up to 1,000 files and fields, of 1 MiB each.
 MAX_PARTS, MAX_FIELD_BYTES = 1_000, 2**20
+# More than what precedes the samples of a WAV file.
+HEAD_BYTES = 256
 # Of RFC 2046.
 _BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
 
@@ -29,13 +31,21 @@ class BadForm(Exception):
 
 
 @dataclass(frozen=True)
+class FormFile:
+    """`size` in bytes. `head`: the first HEAD_BYTES of them."""
+
+    size: int
+    head: bytes
+
+
+@dataclass(frozen=True)
 class Form:
-    """`fields`: its texts, and `files`: the bytes of its files. Of two parts with one name the last
+    """`fields`: its texts, and `files`: its files. Of two parts with one name the last
     counts, as in vLLM. The last part ends at `end` in the body."""
 
     boundary: bytes
     fields: Mapping[str, str]
-    files: Mapping[str, int]
+    files: Mapping[str, FormFile]
     end: int
 
     @property
@@ -81,14 +91,14 @@ class _Parts:
 
     def __init__(self) -> None:
         self.fields: dict[str, str] = {}
-        self.files: dict[str, int] = {}
+        self.files: dict[str, FormFile] = {}
         self.number = self.at = 0
         self.has_ended = False
         self._header = ""
         self._disposition = ""
         self._name = ""
         self._text: bytearray | None = None
-        self._size = 0
+        self._size, self._head = 0, b""
 
     def callbacks(self) -> MultipartCallbacks:
         return {
@@ -119,13 +129,15 @@ class _Parts:
         options = parse_options_header(self._disposition)[1]
         if b"name" not in options:
             raise BadForm("a part of it has no name in its 'Content-Disposition'")
-        self._name, self._size = _text(options[b"name"]), 0
+        self._name, self._size, self._head = _text(options[b"name"]), 0, b""
         self._text = None if b"filename" in options else bytearray()
 
     def part_data(self, data: bytes, start: int, end: int) -> None:
         self.at = end
         self._size += end - start
-        if self._text is not None:
+        if self._text is None:
+            self._head += data[start : min(end, start + HEAD_BYTES - len(self._head))]
+        else:
             if self._size > MAX_FIELD_BYTES:
                 raise BadForm(f"a field of it has more than {MAX_FIELD_BYTES} bytes")
             self._text += data[start:end]
@@ -134,7 +146,7 @@ class _Parts:
         self.fields.pop(self._name, None)
         self.files.pop(self._name, None)
         if self._text is None:
-            self.files[self._name] = self._size
+            self.files[self._name] = FormFile(self._size, self._head)
         else:
             self.fields[self._name] = _text(self._text)
 

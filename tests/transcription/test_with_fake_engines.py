@@ -14,7 +14,7 @@ from openai import APIError, APIStatusError, AsyncOpenAI
 from deployments.gateway.answer.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
 from deployments.gateway.intake.keys_file import KeyRights, stored
 from deployments.gateway.intake.request_body import LARGE_BODY_BYTES, estimate_audio_tokens
-from deployments.wire.forms import MAX_PARTS
+from deployments.wire.forms import HEAD_BYTES, MAX_PARTS, FormFile
 from deployments.wire.headers import SALT_HEADER
 from tests.fakes.engine import DEFAULT_MAX_TOKENS, MODEL, FakeEngine
 from tests.fakes.front import KEY, OTHER_KEY, OTHER_TENANT, TENANT, Front, gateway_before
@@ -291,7 +291,7 @@ async def test_it_is_explained_and_counted_like_other_requests(redis_url: str) -
         async with client_of(front) as client:
             raw = await client.audio.transcriptions.with_raw_response.create(**asked())
         told = await front.explanation_of(raw.headers)
-        estimate = estimate_audio_tokens(len(sound()))
+        estimate = estimate_audio_tokens(FormFile(len(sound()), sound()[:HEAD_BYTES]))
         assert told["prompt_tokens"] == {"counted": estimate, "confirmed": 1}
         counted = await front.metrics()
         assert counted[("antefix_output_tokens_total",)] == DEFAULT_MAX_TOKENS

@@ -6,7 +6,9 @@ The engine gets the very bytes the client sent, and the salt of its cached promp
 
 from __future__ import annotations
 
+import io
 import json
+import wave
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NoReturn
 
@@ -15,7 +17,7 @@ import msgspec
 from deployments.gateway.intake.body_room import SMALL_BODY_BYTES
 from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.unreadable import refuse_unreadable
-from deployments.wire.forms import FORM_TYPE, BadForm, Form, read_form
+from deployments.wire.forms import FORM_TYPE, BadForm, Form, FormFile, read_form
 
 _JSON_TYPE = "application/json"
 XARGS = "vllm_xargs"
@@ -30,8 +32,8 @@ MAX_ITEMS = 1_000_000
 # Bytes of JSON a token takes, roughly, in English.
 _BYTES_PER_TOKEN = 4
 # Whisper's encoder makes 50 positions of a second, which takes 8,000 bytes at 64 kbit/s. No decoder
-# reads or speaks as many tokens. A WAV file counts four times too much.
-_BYTES_PER_AUDIO_TOKEN = 160
+# reads or speaks as many tokens. A WAV file says how many bytes its seconds take.
+_TOKENS_PER_S, _BYTES_PER_S = 50, 8_000
 
 
 async def read(
@@ -133,9 +135,16 @@ def estimate_prompt_tokens(body: bytes, repeated_bytes: int = 0) -> int:
     return max(1, (len(body) + repeated_bytes) // _BYTES_PER_TOKEN)
 
 
-def estimate_audio_tokens(audio_bytes: int) -> int:
+def estimate_audio_tokens(file: FormFile) -> int:
     """About how many tokens a file of audio has, rather more than fewer."""
-    return max(1, audio_bytes // _BYTES_PER_AUDIO_TOKEN)
+    bytes_per_s = _BYTES_PER_S
+    try:
+        with wave.open(io.BytesIO(file.head)) as wav:
+            frame = wav.getnchannels() * wav.getsampwidth()
+            bytes_per_s = frame * wav.getframerate() or _BYTES_PER_S
+    except (wave.Error, EOFError, RuntimeError):  # of another kind, or damaged
+        pass
+    return max(1, file.size * _TOKENS_PER_S // bytes_per_s)
 
 
 def extended(body: bytes, more: Mapping[str, str]) -> bytes:

@@ -41,8 +41,8 @@ def guess(
 ) -> PlacementRequest:
     """What is known of a request whose prompt is not: its length, roughly."""
     if request.form is not None:
-        audio = sum(request.form.files.values())
-        return PlacementRequest(request_body.estimate_audio_tokens(audio), (), session)
+        tokens = sum(map(request_body.estimate_audio_tokens, request.form.files.values()))
+        return PlacementRequest(tokens, (), session)
     repeated = parameters_of(request.path, fields).repeated_bytes
     tokens = request_body.estimate_prompt_tokens(request.body, repeated)
     return PlacementRequest(tokens, (), session)

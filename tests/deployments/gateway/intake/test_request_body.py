@@ -1,6 +1,8 @@
 """Every malformed body is told what is wrong with it, and no well-formed one is refused."""
 
+import io
 import json
+import wave
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 
 from deployments.gateway.intake import request_body
 from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.request_body import estimate_audio_tokens
+from deployments.wire.forms import HEAD_BYTES, FormFile
 from tests.sentences import assert_sentences
 
 WRONG_MODELS: tuple[Any, ...] = (0, 1, 1.5, True, False, [], ["m"], {})
@@ -304,3 +308,36 @@ def test_more_than_a_million_numbers_are_refused_unparsed(monkeypatch: pytest.Mo
 def test_commas_in_texts_are_no_items() -> None:
     body = b'{"model": "m", "prompt": "' + b"," * 1_000_001 + b'"}'
     assert parse(body)["model"] == "m"
+
+
+def wav_of(seconds: float, rate: int, channels: int = 1, width: int = 2) -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as wav:
+        wav.setnchannels(channels)
+        wav.setsampwidth(width)
+        wav.setframerate(rate)
+        wav.writeframes(bytes(int(seconds * rate) * channels * width))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("rate", "channels", "width"), [(16_000, 1, 2), (44_100, 2, 2), (8_000, 1, 1)]
+)
+def test_a_wav_file_is_estimated_by_its_duration(rate: int, channels: int, width: int) -> None:
+    audio = wav_of(10, rate, channels, width)
+    estimate = estimate_audio_tokens(FormFile(len(audio), audio[:HEAD_BYTES]))
+    assert estimate == pytest.approx(500, rel=0.01)
+
+
+def test_other_audio_is_estimated_by_its_bytes() -> None:
+    assert estimate_audio_tokens(FormFile(80_000, b"ID3" + bytes(HEAD_BYTES - 3))) == 500
+    assert estimate_audio_tokens(FormFile(0, b"")) == 1
+
+
+_WAV = wav_of(0.1, 16_000)[:HEAD_BYTES]
+
+
+@given(st.binary(max_size=HEAD_BYTES), st.integers(0, len(_WAV)), st.integers(0, len(_WAV)))
+def test_no_head_of_a_file_makes_its_estimate_raise(noise: bytes, begin: int, end: int) -> None:
+    head = _WAV[:begin] + noise + _WAV[end:]
+    assert estimate_audio_tokens(FormFile(10**6, head)) >= 1
