@@ -1,13 +1,15 @@
 """The files of LoRA adapters: where they may come from, what they must be, and a replica's copies.
 
-    <folder>/<digest>/adapter_config.json, adapter_model.safetensors
+    <folder>/<unique>/adapter_config.json, adapter_model.safetensors
 
-An engine reads an adapter again whenever it has evicted it. So it reads a copy, under the digest of
-its files: what is written to the source afterwards cannot change the weights of running requests.
+An engine reads an adapter again whenever it has evicted it. So it reads a copy: what is written to
+the source afterwards cannot change the weights of running requests. Each adapter has its own copy,
+so that of another can be deleted at any time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -56,13 +58,18 @@ def copied(source: str, allowed: Sequence[str], into: Path) -> AdapterFiles:
             f"{', '.join(allowed)}. Move it there, or add it to `adapters.sources` of the pool."
         )
     into.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix="partial-", dir=into))
+    with contextlib.ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(dir=into))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        found = _copied(source, folder)
+        stack.pop_all()
+    return found
+
+
+def _copied(source: str, folder: Path) -> AdapterFiles:
     try:
-        digest, size = _digest_of_copy(source, partial)
-        config = _config(partial / CONFIG, source)
-        folder = into / digest
-        if not folder.exists():
-            partial.rename(folder)
+        digest, size = _digest_of_copy(source, folder)
+        config = _config(folder / CONFIG, source)
         return AdapterFiles(digest, folder, int(config["r"]), size)
     except OSError as error:
         raise UnusableAdapter(
@@ -76,8 +83,6 @@ def copied(source: str, allowed: Sequence[str], into: Path) -> AdapterFiles:
             f"the adapter {source!r} cannot be read: {type(error).__name__}: {error}. Correct the "
             "source, or copy the adapter to a folder."
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _digest_of_copy(source: str, into: Path) -> tuple[str, int]:

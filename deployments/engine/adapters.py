@@ -14,6 +14,7 @@ import shutil
 import time
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -72,6 +73,8 @@ class EngineAdapters:
         self._uses: defaultdict[str, float] = defaultdict(float)
         self._weight, self._growth = 1.0, 2.0 ** (1 / (HALF_LIFE * max(1, loras.capacity)))
         self._loading = asyncio.Lock()
+        # by the engine's name: copied, then loaded, once for all requests that wait for it
+        self._coming: dict[str, asyncio.Task[None]] = {}
         self._looking: asyncio.Task[None] | None = None
         self.load_s = 0.0
         self.loads = 0
@@ -93,10 +96,10 @@ class EngineAdapters:
 
     async def fetch(self, name: str, source: str) -> tuple[Adapter, AdapterFiles]:
         """Copy an adapter, check and load it. Raises UnusableAdapter."""
-        async with self._loading:
-            files = await self._copied(source)
-            adapter = Adapter(name, files.digest, source)
-            await self._load(adapter, files)
+        files = await self._copied(source)
+        adapter = Adapter(name, files.digest, source)
+        await self._load(adapter, files)
+        await self._look()  # which one it has evicted
         return adapter, files
 
     @contextlib.asynccontextmanager
@@ -122,17 +125,26 @@ class EngineAdapters:
                 self._looking = asyncio.create_task(self._look())
 
     async def _ensure(self, adapter: Adapter) -> None:
-        async with self._loading:
-            if adapter.engine_name in self._known:  # another request has loaded it meanwhile
-                return
-            files = await self._copied(adapter.source)
-            if files.digest != adapter.digest:
-                await self._drop(files)
-                raise UnusableAdapter(
-                    f"the files of {adapter.source!r} have changed since the adapter "
-                    f"{adapter.name!r} was loaded. Load it again: antefix adapters load."
-                )
-            await self._load(adapter, files)
+        name = adapter.engine_name
+        if (coming := self._coming.get(name)) is None:
+            coming = self._coming[name] = asyncio.create_task(self._get(adapter))
+            coming.add_done_callback(partial(self._came, name))
+        await asyncio.shield(coming)  # others wait for it too
+
+    def _came(self, name: str, task: asyncio.Task[None]) -> None:
+        del self._coming[name]
+        if not task.cancelled():
+            task.exception()  # all that waited for it may have left
+
+    async def _get(self, adapter: Adapter) -> None:
+        files = await self._copied(adapter.source)
+        if files.digest != adapter.digest:
+            await self._drop(files)
+            raise UnusableAdapter(
+                f"the files of {adapter.source!r} have changed since the adapter "
+                f"{adapter.name!r} was loaded. Load it again: antefix adapters load."
+            )
+        await self._load(adapter, files)
 
     async def _copied(self, source: str) -> AdapterFiles:
         copied = adapter_files.copied
@@ -140,18 +152,24 @@ class EngineAdapters:
 
     async def _load(self, adapter: Adapter, files: AdapterFiles) -> None:
         name = adapter.engine_name
-        if name in self._known:
-            return
+        try:
+            async with self._loading:
+                if name not in self._known:
+                    await self._load_now(adapter, files)
+        finally:
+            if self._known.get(name) is not files:
+                await self._drop(files)
+
+    async def _load_now(self, adapter: Adapter, files: AdapterFiles) -> None:
+        name = adapter.engine_name
         if (misfit := self._loras.misfit(files.rank, files.folder / WEIGHTS)) is not None:
-            await self._drop(files)
             raise UnusableAdapter(misfit)
-        await self._make_room(files.folder)
+        await self._make_room()
         await self._keep_popular()
         began = time.monotonic()
         try:
             await self._loras.load(adapter, files.folder)
         except Exception as error:  # of many kinds, from the engine's process
-            await self._drop(files)
             reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
             raise UnusableAdapter(
                 f"the engine cannot load the adapter {adapter.name!r}: {reason[0]}"
@@ -162,9 +180,8 @@ class EngineAdapters:
         self._use(name)
         logger.info("adapter %s was loaded in %.3f s", name, took_s)
 
-    async def _make_room(self, coming: Path) -> None:
-        """Forget adapters that were used longest ago, if there are too many; keep the folder of the
-        one that comes."""
+    async def _make_room(self) -> None:
+        """Forget adapters that were used longest ago, if there are too many."""
         for name in list(self._known):
             if len(self._known) < self._kept:
                 return
@@ -172,13 +189,10 @@ class EngineAdapters:
                 continue
             files = self._known.pop(name)
             await self._loras.remove(name)
-            if files.folder != coming:
-                await self._drop(files)
+            await self._drop(files)
 
     async def _drop(self, files: AdapterFiles) -> None:
-        """Delete a copy that no known adapter uses."""
-        if all(files.folder != other.folder for other in self._known.values()):
-            await asyncio.to_thread(shutil.rmtree, files.folder, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, files.folder, ignore_errors=True)
 
     def _count(self, name: str) -> None:
         """Count a request. Its weight grows instead of the others' falling."""
@@ -194,9 +208,7 @@ class EngineAdapters:
         this is only for engines that have no more memory than slots."""
         if not self._loras.slots == self._loras.capacity <= len(self._resident):
             return
-        popular = sorted(
-            self._resident, key=lambda name: (name in self._running, self._uses[name])
-        )[1:]
+        popular = sorted(self._by_popularity(), key=lambda name: name in self._running)[1:]
         try:
             await asyncio.gather(*map(self._loras.touch, popular))
         except Exception as error:  # the engine ends, or has just evicted one
@@ -208,8 +220,16 @@ class EngineAdapters:
         self.loads += name not in self._resident
         self._resident.add(name)
         while len(self._resident) > self._loras.capacity:
-            others = self._resident - {name}
-            self._resident.remove(min(others, key=lambda other: self._uses[other]))
+            least = next(other for other in self._by_popularity() if other != name)
+            self._resident.remove(least)
+
+    def _by_popularity(self) -> list[str]:
+        """Return those in memory, the least popular first, and of equals the one that was used
+        longest ago."""
+        used_at = {name: number for number, name in enumerate(self._known)}
+        return sorted(
+            self._resident, key=lambda name: (self._uses[name], used_at.get(name, -1), name)
+        )
 
     async def _look(self) -> None:
         """Ask the engine what it has in memory: its order of use is that of its steps."""

@@ -49,19 +49,19 @@ def test_a_link_that_leaves_the_folder_is_not_allowed(tmp_path: Path) -> None:
     assert not is_allowed(str(tmp_path / "adapters" / "link"), [str(tmp_path / "adapters")])
 
 
-def test_a_copy_is_named_by_its_content(tmp_path: Path) -> None:
+def test_a_copy_has_the_digest_of_its_content(tmp_path: Path) -> None:
     allowed, into = [str(tmp_path)], tmp_path / "copies"
     first = copied(str(write_adapter(tmp_path / "a", b"1")), allowed, into)
     again = copied(str(write_adapter(tmp_path / "b", b"1")), allowed, into)
     other = copied(str(write_adapter(tmp_path / "c", b"2")), allowed, into)
     of_rank = copied(str(write_adapter(tmp_path / "d", b"1", r=9)), allowed, into)
-    assert first.digest == again.digest and first.folder == again.folder
+    assert first.digest == again.digest and first.folder != again.folder
     assert len({first.digest, other.digest, of_rank.digest}) == 3
     assert (first.rank, of_rank.rank) == (8, 9)
     assert (first.folder / WEIGHTS).read_bytes() == b"1"
     write_adapter(tmp_path / "a", b"changed")
     assert (first.folder / WEIGHTS).read_bytes() == b"1"
-    assert {path.name for path in into.iterdir()} == {f.digest for f in (first, other, of_rank)}
+    assert set(into.iterdir()) == {files.folder for files in (first, again, other, of_rank)}
 
 
 def test_a_url_is_read_by_the_driver_of_its_store(tmp_path: Path) -> None:

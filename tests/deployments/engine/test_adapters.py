@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from deployments.engine.adapter_files import WEIGHTS, UnusableAdapter
 from deployments.engine.adapters import EngineAdapters
 from deployments.wire.adapter import Adapter
 from tests.fakes.loras import RANK, FakeLoras, write_adapter
-from tests.waiting import until
+from tests.waiting import cancelled, until
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ async def test_copies_are_dropped_by_use_and_never_those_of_requests(
     assert others[0].engine_name in loras.known
 
 
-async def test_a_folder_that_two_names_share_is_kept_for_the_other(
+async def test_two_names_of_the_same_files_do_not_delete_each_others(
     loras: FakeLoras, tmp_path: Path
 ) -> None:
     adapters = EngineAdapters(loras, [str(tmp_path)], tmp_path / "copies", least_kept=1)
@@ -146,6 +147,27 @@ async def test_a_folder_that_two_names_share_is_kept_for_the_other(
             adapter = await fetched(adapters, tmp_path, name, "same")
             assert (loras.known[adapter.engine_name] / WEIGHTS).read_bytes() == b"same"
             await fetched(adapters, tmp_path, f"other-{name}")
+    kept = {folder.name for folder in loras.known.values()}
+    assert {folder.name for folder in (tmp_path / "copies").iterdir()} == kept
+
+
+async def test_a_source_that_takes_long_delays_no_other_adapter(
+    adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
+) -> None:
+    slow, quick = [await fetched(adapters, tmp_path, name) for name in ("slow", "quick")]
+    other = EngineAdapters(FakeLoras(), [str(tmp_path)], tmp_path / "of-another-replica")
+    weights = tmp_path / "slow" / WEIGHTS
+    weights.unlink()
+    os.mkfifo(weights)  # it is read once somebody writes
+    waiting = [asyncio.create_task(used(other, FakeLoras(), slow)) for _ in range(2)]
+    async with asyncio.timeout(30):
+        await used(other, FakeLoras(), quick)
+    assert other.loads == 1 and not any(task.done() for task in waiting)
+    await cancelled(waiting[0])  # its client leaves, and the other still waits
+    await asyncio.to_thread(weights.write_bytes, b"slow")
+    async with asyncio.timeout(30):
+        await waiting[1]
+    assert other.loads == 2
 
 
 async def test_what_the_engine_refuses_is_told_and_not_known(
