@@ -12,6 +12,9 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+# Within this time after a change of settings all gateways have them.
+SETTLED_S = 60.0
+
 CanaryStatus = Literal["running", "promoted", "aborted"]
 
 
@@ -53,6 +56,12 @@ class CanaryState(msgspec.Struct, frozen=True):
 def first(plan: CanaryPlan, before: CanaryState | None, now: float) -> CanaryState:
     """The state of a canary that nothing is known of; `before`: of another one of the route."""
     return CanaryState(plan.id, before.version + 1 if before else 1, "running", 0, now, now)
+
+
+def is_of_later_settings(state: CanaryState, adopted: float, now: float) -> bool:
+    """Whether a state of another canary is that of gateways with later settings: it began after a
+    gateway `adopted` its own, in Unix time, and so lately that this one may be told of them yet."""
+    return state.begun > adopted and now - state.begun < SETTLED_S
 
 
 def next_state(

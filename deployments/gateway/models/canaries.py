@@ -43,7 +43,13 @@ from router.canary import (
     won_by,
     worse_in,
 )
-from router.canary_state import CanaryPlan, CanaryState, first, next_state
+from router.canary_state import (
+    CanaryPlan,
+    CanaryState,
+    first,
+    is_of_later_settings,
+    next_state,
+)
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.signature import Signer, opened, signed
 from router.slots import REDIS_TIMEOUT_S
@@ -81,12 +87,14 @@ _won = msgspec.json.Decoder(Won).decode
 
 @dataclass
 class Canary:
-    """One route's, in one gateway. `state` None: not read yet, and the canary gets nothing."""
+    """One route's, in one gateway. `adopted`: when its settings arrived, in Unix time. `state`
+    None: not read yet, and the canary gets nothing."""
 
     route: str
     pool: str
     plan: CanaryPlan
     rule: CanaryRule
+    adopted: float
     state: CanaryState | None = None
     raw: str = ""
     requests: int = 0
@@ -148,7 +156,7 @@ def canary_of(name: str, route: ModelRoute) -> Canary | None:
         of.step_s,
         of.requests,
     )
-    return Canary(name, of.pool, plan, CanaryRule(of.alpha, of.error_rate))
+    return Canary(name, of.pool, plan, CanaryRule(of.alpha, of.error_rate), _now())
 
 
 class Canaries:
@@ -198,10 +206,11 @@ class Canaries:
         )
 
     async def end(self, route: str, status: str, why: str) -> CanaryState | None:
-        """An operator promotes or aborts it. None: another gateway changed it meanwhile. Raises
-        one of REDIS_FAILURES."""
+        """An operator promotes or aborts it. None: another gateway changed it meanwhile, or has
+        later settings. Raises one of REDIS_FAILURES."""
         canary = self.by_route[route]
-        await self._read(canary)
+        if not await self._read(canary):
+            return None
         assert canary.state is not None
         ended = canary.state.ended("promoted" if status == "promoted" else "aborted", why, _now())
         return ended if await self._replace(canary, ended) else None
@@ -217,7 +226,8 @@ class Canaries:
             return
 
     async def _judge(self, canary: Canary) -> None:
-        await self._read(canary)
+        if not await self._read(canary):
+            return
         assert canary.state is not None
         own = Won(canary.plan.id, canary.log_wealths, canary.requests)
         won = [own, *await self._won_by_others(canary, own)]
@@ -231,8 +241,9 @@ class Canaries:
         if found is not None and await self._replace(canary, found):
             logger.warning("canary of %s: %s. %s", canary.route, found.status, found.why)
 
-    async def _read(self, canary: Canary) -> None:
-        """What all gateways know; begins a canary that nothing is known of."""
+    async def _read(self, canary: Canary) -> bool:
+        """What all gateways know; begins a canary that nothing is known of. Return False where
+        other gateways have later settings: theirs is another canary, which must not be replaced."""
         key = self._key("canary", canary)
         async with asyncio.timeout(REDIS_TIMEOUT_S):
             [found] = await cast(Awaitable[list[str | None]], self._redis.mget([key]))
@@ -245,10 +256,11 @@ class Canaries:
                 before = None
         if before is not None and before.id == canary.plan.id:
             canary.state = before
-            return
+            return True
+        if before is not None and is_of_later_settings(before, canary.adopted, _now()):
+            return False
         begun = first(canary.plan, before, _now())
-        if not await self._replace(canary, begun):
-            await self._read(canary)
+        return await self._replace(canary, begun) or await self._read(canary)
 
     async def _replace(self, canary: Canary, state: CanaryState) -> bool:
         key = self._key("canary", canary)

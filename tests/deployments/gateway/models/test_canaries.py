@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -105,25 +104,53 @@ async def test_a_canary_whose_answers_do_not_end_by_themselves_is_off(
     assert metrics["antefix_canary_share_ratio", "assistant"] == 0
 
 
-async def test_all_gateways_take_it_back_together(
+@pytest.fixture
+async def other(
     front: Front, engine: FakeEngine, canary: FakeEngine, redis_url: str
-) -> None:
-    async with AsyncExitStack() as stack:
-        other = await stack.enter_async_context(
-            gateway_before(
-                engine,
-                small=canary,
-                redis_url=redis_url,
-                models=MODELS,
-                lookup_budget_ms=1000.0,
-                starts_engines=False,
-            )
-        )
+) -> AsyncIterator[Front]:
+    """Another gateway of the same fleet."""
+    async with gateway_before(
+        engine,
+        small=canary,
+        redis_url=redis_url,
+        models=MODELS,
+        lookup_budget_ms=1000.0,
+        starts_engines=False,
+    ) as other:
         await until(lambda: state_of(other) is not None)
-        async with front.post_canary("abort") as answer:
-            assert (await answer.json())["state"]["status"] == "aborted"
-        await until(lambda: state_of(other).status == "aborted")
-        assert (await ask(other, 1))[1] == MODEL
+        yield other
+
+
+async def reconfigure(front: Front, steps: list[int]) -> None:
+    fleet = front.gateway.parts.in_force.fleet.model_dump(mode="json")
+    fleet["models"]["assistant"]["canary"]["steps"] = steps
+    await front.gateway.reconfigure(settings_of(fleet))
+
+
+async def test_all_gateways_take_it_back_together(front: Front, other: Front) -> None:
+    async with front.post_canary("abort") as answer:
+        assert (await answer.json())["state"]["status"] == "aborted"
+    await until(lambda: state_of(other).status == "aborted")
+    assert (await ask(other, 1))[1] == MODEL
+
+
+async def test_a_gateway_with_older_settings_does_not_begin_an_ended_canary_again(
+    front: Front, other: Front
+) -> None:
+    await reconfigure(front, [25, 100])
+    await until(lambda: state_of(front) is not None and state_of(front).version > 1)
+    async with front.post_canary("abort") as answer:
+        assert answer.status == 200
+    ended = state_of(front)
+    async with other.post_canary("promote") as answer:
+        assert (answer.status, (await answer.json())["error"]["code"]) == (409, "canary_changed")
+    async with front.post_canary("abort") as answer:  # it reads what the other has written
+        assert (await answer.json())["state"]["version"] == ended.version + 1
+    await reconfigure(other, [25, 100])
+    await until(lambda: state_of(other) == state_of(front))
+    # back to the first settings: another canary
+    await reconfigure(other, [50, 100])
+    await until(lambda: state_of(other) is not None and state_of(other).status == "running")
 
 
 async def test_only_operators_end_a_canary(front: Front) -> None:
@@ -142,8 +169,6 @@ async def test_only_operators_end_a_canary(front: Front) -> None:
 async def test_new_settings_begin_another_canary(front: Front) -> None:
     async with front.post_canary("abort") as answer:
         assert answer.status == 200
-    fleet = front.gateway.parts.in_force.fleet.model_dump(mode="json")
-    fleet["models"]["assistant"]["canary"]["steps"] = [25, 100]
-    await front.gateway.reconfigure(settings_of(fleet))
+    await reconfigure(front, [25, 100])
     await until(lambda: state_of(front) is not None and state_of(front).status == "running")
     assert state_of(front).version > 2
