@@ -263,12 +263,17 @@ class WithAdapters:
 
 
 class AdapterLoading:
-    """The endpoint of a replica for a gateway that loads an adapter: POST /antefix/adapters."""
+    """ASGI: the endpoint of a replica for a gateway that loads an adapter,
+    POST /antefix/adapters."""
 
     def __init__(self, adapters: EngineAdapters) -> None:
         self._adapters = adapters
 
-    async def answer(self, request: Request) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(Request(scope, receive))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
         """Return the adapter, its rank and its size."""
         asked = msgspec.json.decode(await request.body())
         try:

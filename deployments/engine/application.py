@@ -10,7 +10,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from deployments.engine.adapters import AdapterLoading
 from deployments.engine.profiling import Profiling
 from deployments.wire.adapter import ADAPTER_PATH
 from deployments.wire.engine_facts import FACTS_PATH, EngineFacts
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
 def application(
     engine: VllmEngine,
     answers: ASGIApp,
-    adapter_loads: AdapterLoading,
+    adapter_loads: ASGIApp,
     segment_tokens: int,
     startup_s: float,
 ) -> Starlette:
-    """Return the application. `answers` serves the engine's API; `startup_s`: the seconds that the
-    replica took to start."""
+    """Return the application. `answers` serves the engine's API, and `adapter_loads` POST
+    ADAPTER_PATH; `startup_s`: the seconds that the replica took to start."""
 
     async def renderer(request: Request) -> Response:
         """Return the facts from which a gateway computes this engine's tokens."""
@@ -55,7 +54,7 @@ def application(
             Route(RENDERER_PATH, renderer),
             Route(FACTS_PATH, facts),
             Route(PROFILE_PATH, Profiling(engine.profiler).answer, methods=["POST"]),
-            Route(ADAPTER_PATH, adapter_loads.answer, methods=["POST"]),
+            Route(ADAPTER_PATH, adapter_loads, methods=["POST"]),
             Mount("/", answers),
         ]
     )

@@ -139,7 +139,8 @@ async def parts_of(here: Surroundings, given: Assignment, had_waited: bool) -> R
     held = HeldAnswers(Confirming(answers, reports.next))
     segment_tokens = _whole_blocks(pool.segment_tokens, engine.block_size)
     started_at, startup_s = time.time(), time.monotonic() - began
-    app = application(engine, held, AdapterLoading(adapters), segment_tokens, startup_s)
+    adapter_loads = Awake(AdapterLoading(adapters), sleeper)
+    app = application(engine, held, adapter_loads, segment_tokens, startup_s)
     gate = TicketGate(app, tickets, given.secret)
     server = HttpServer(gate, unacknowledged_s=GATEWAY_GONE_S)
     gate.url = await server.start(here.node_ip)

@@ -241,7 +241,7 @@ class FakeEngine:
                 Route("/metrics", self._metrics),
                 Route(RENDERER_PATH, self._renderer),
                 Route(PROFILE_PATH, self.profiling.answer, methods=["POST"]),
-                Route(ADAPTER_PATH, AdapterLoading(self.adapters).answer, methods=["POST"]),
+                Route(ADAPTER_PATH, AdapterLoading(self.adapters), methods=["POST"]),
             ]
         )
 
