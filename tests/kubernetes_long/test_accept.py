@@ -53,7 +53,7 @@ def test_a_release_of_cpus_is_accepted_and_is_then_as_before(
     assert {name for name, check in checks.items() if check["verdict"] == "passed"} == PASS
     assert not [c for c in checks.values() if c["verdict"] == "not applicable" and not c["reason"]]
     assert checks["resume"]["figures"]["mode"] == "exact"
-    assert release.is_alone() and release.is_ready()
+    release.wait()
 
 
 def test_a_release_under_traffic_is_not_disturbed(release: Release, tmp_path: Path) -> None:
