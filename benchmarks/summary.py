@@ -203,7 +203,8 @@ def _page_of(name: str) -> str | None:
 
 def _has_goals_on_its_page(name: str) -> bool:
     """Pages next to PAGE list the missed goals, others have a sentence."""
-    return bool(page := _page_of(name)) and not page.startswith("..")
+    page = _page_of(name)
+    return page is not None and not page.startswith("..")
 
 
 def _goals(history: History, met: bool) -> Iterator[Sequence[object]]:

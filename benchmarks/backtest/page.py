@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,6 +44,7 @@ def page(result: Mapping[str, Any]) -> str:
     rows += [
         (f"`{policy}`", f"{of.misses:,.0f}", f"{of.attainment:.2%}", f"{of.replica_hours:.1f}")
         for policy, of in totals.items()
+        if policy in _best_of_each(totals)
     ]
     best, best_ours = fewest_misses(totals, KUBERNETES), fewest_misses(totals, KUBERNETES_OURS)
     return report.filled(
@@ -75,6 +77,16 @@ def page(result: Mapping[str, Any]) -> str:
         FLAP_S=FLAP_S,
         **_engine(),
     )
+
+
+def _best_of_each(totals: Mapping[str, Total]) -> set[str]:
+    """Of policies that differ only in their target, the one with the fewest misses."""
+    best: dict[str, str] = {}
+    for policy, of in totals.items():
+        kind = re.sub(r":[\d.]+", "", policy)
+        if kind not in best or of.misses < totals[best[kind]].misses:
+            best[kind] = policy
+    return {*best.values(), SERVE}
 
 
 def _cost(of: Total) -> str:

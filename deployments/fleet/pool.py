@@ -45,7 +45,8 @@ class ReplicaResources(Section):
         None,
         ge=0,
         description="A replica reserves this many GPUs. A fraction shares one. With null it "
-        "reserves as many as its parallelism uses, and none with vLLM's CPU build.",
+        "reserves the number that its parallelism uses, and none with vLLM's CPU "
+        "build.",
     )
     accelerator_type: str | None = Field(
         None,
