@@ -82,7 +82,7 @@ def page(history: History, stale: Stale, lines: Sequence[str] = LINES) -> str:
 
 The folder `results` has every kept run as a line of JSON. No line is ever replaced, even if it
 missed a goal. Figures are of the last run. *Stale since* is the first later commit that changed the
-measured code. Pages name the command, the machine and the missed goals.
+measured code. Pages name the command, the processor and the missed goals, `results` also versions.
 
 | Benchmark | Goals met | Runs | Measured | Commit | Stale since |
 | -- | -- | -- | -- | -- | -- |
@@ -136,7 +136,7 @@ def _blocks(name: str, runs: Sequence[Result], mark: str) -> str:
     blocks = [block if block[0] == "|" else _filled(block) for block in PAGES[name](runs)]
     if note := of["figures"].get("note"):
         blocks.append(_filled(f"**Note**: {note}."))
-    blocks.append(_filled(f"{code(_command(of))}: {report.in_words(of)}{mark}"))
+    blocks.append(_filled(f"{code(_command(of))}: {report.in_short(of)}{mark}"))
     return "\n\n".join(blocks)
 
 

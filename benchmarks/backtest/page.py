@@ -19,7 +19,6 @@ from benchmarks.backtest.scenarios import (
     RULE,
     SERVE,
     SERVE_OURS,
-    WARM,
     WARM_2,
 )
 from benchmarks.stand import goal_groups, report
@@ -44,7 +43,7 @@ def page(result: Mapping[str, Any]) -> str:
     rows += [
         (f"`{policy}`", f"{of.misses:,.0f}", f"{of.attainment:.2%}", f"{of.replica_hours:.1f}")
         for policy, of in totals.items()
-        if policy in _best_of_each(totals)
+        if policy in best_of_each(totals)
     ]
     best, best_ours = fewest_misses(totals, KUBERNETES), fewest_misses(totals, KUBERNETES_OURS)
     return report.filled(
@@ -79,7 +78,7 @@ def page(result: Mapping[str, Any]) -> str:
     )
 
 
-def _best_of_each(totals: Mapping[str, Total]) -> set[str]:
+def best_of_each(totals: Mapping[str, Total]) -> set[str]:
     """Of policies that differ only in their target, the one with the fewest misses."""
     best: dict[str, str] = {}
     for policy, of in totals.items():
@@ -100,7 +99,7 @@ def _ratios(goals: Mapping[str, Any], peer: str) -> str:
 
 def _by_trace(figures: Mapping[str, Any], best: str, best_ours: str) -> str:
     cells = {}
-    for policy in (OURS, WARM, WARM_2, SERVE, SERVE_OURS, best, best_ours, ALL_AT, FIXED):
+    for policy in (OURS, WARM_2, SERVE, SERVE_OURS, best, best_ours, ALL_AT, FIXED):
         for trace, of in figures.items():
             s = of[f"{FIXED}:{POOLS[trace].max_replicas}" if policy == FIXED else policy]
             p99 = f"{s['ttft_p99_s']:.2f}" if "ttft_p99_s" in s else "-"

@@ -36,12 +36,14 @@ def page(result: Mapping[str, Any]) -> str:
         for s in fleets
         if s.case.gateways == 1
     }
+    several = [s.case.gateways for s in fleets if s.case.policy == OURS]
+    ends = {min(several), max(several)}
     gateways = {
         (f"{s.case.replicas:,}", str(s.case.gateways)): (
             f"{_hits_tail_variation(s)}, {s.decision_ms_p50:.2f}"
         )
         for s in fleets
-        if s.case.policy == OURS
+        if s.case.policy == OURS and s.case.gateways in ends
     }
     return report.filled(
         __file__,
