@@ -6,7 +6,7 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from deployments.gateway.intake.errors import error_type
 from deployments.gateway.reference.client_headers import (
@@ -63,7 +63,8 @@ _REFUSED = """\
 ## Fields that the gateway refuses
 
 The engine would ignore most of these silently, or serve them at other tenants' cost. For fields of
-other APIs, an empty or false value passes.
+other APIs, an empty or false value passes. The code is `field_not_allowed`, unless a row names
+another.
 """
 
 _STREAMS = """\
@@ -138,6 +139,8 @@ _CLIENTS = {
     "any client": "Without a key:",
 }
 
+FIELD_NOT_ALLOWED = "field_not_allowed"
+
 _RETRIES: dict[Retry, str] = {
     "no": "no",
     "yes": "yes",
@@ -160,10 +163,7 @@ def reference() -> str:
         _READ,
         _table(("Fields", "Endpoints", "Use"), read),
         _REFUSED,
-        _table(
-            ("Field", "Endpoints", "Code", "Instead"),
-            ((each.what, each.paths, _code(each.code), each.remedy) for each in refused()),
-        ),
+        _table(("Field", "Endpoints", "Instead"), _refused()),
         _STREAMS,
         _ERRORS.replace("{types}", ", ".join(_types())),
     ]
@@ -191,6 +191,15 @@ def _row(error: ErrorCode) -> tuple[str, ...]:
         status += f", or {error.also}"
     words = _RETRIES[error.retry]
     return _code(error.code), status, error.occurs, error.remedy, words
+
+
+def _refused() -> Iterator[tuple[str, ...]]:
+    """Fields with the same remedy share a row. Codes other than the usual one are named."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for each in refused():
+        code = "" if each.code == FIELD_NOT_ALLOWED else f"{_code(each.code)}: "
+        names.setdefault((each.paths, f"{code}{each.remedy}"), []).append(each.what)
+    return ((", ".join(of), paths, remedy) for (paths, remedy), of in names.items())
 
 
 def _endpoints(clients: str) -> str:
