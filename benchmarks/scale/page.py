@@ -51,7 +51,7 @@ def page(result: Mapping[str, Any]) -> str:
         met=goal_groups.met(goals),
         answers="\n".join(f"- {line}" for line in _answers(found, fleets, goals)),
         measured=report.measured(result),
-        goals=goal_groups.table(goals, GOALS),
+        goals=goal_groups.table(goals, GOALS, only_met=True),
         missed=goal_groups.missed(goals),
         sizes=report.grid("Policy", sizes),
         gateways=report.grid("Replicas", gateways),
