@@ -130,7 +130,7 @@ reference: ## Write the reference pages, and the layout in docs/architecture.md,
 	@mv docs/metrics.md.new docs/metrics.md
 	@$(BIN)/antefix config schema > fleets/fleet.schema.json.new
 	@mv fleets/fleet.schema.json.new fleets/fleet.schema.json
-	@$(BIN)/python -m typer cli.main utils docs --name antefix > docs/cli.md.new
+	@$(BIN)/python -m cli.reference > docs/cli.md.new
 	@mv docs/cli.md.new docs/cli.md
 	@$(BIN)/python -m deployments.gateway.reference.api_reference > docs/api.md.new
 	@mv docs/api.md.new docs/api.md

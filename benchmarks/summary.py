@@ -69,7 +69,8 @@ def read(path: Path) -> dict[str, Any]:
 
 def page(history: History, stale: Stale, lines: Sequence[str] = LINES) -> str:
     """The whole of docs/benchmarks/README.md."""
-    without_page = {name: of for name, of in history.items() if not _page_of(name)}
+    elsewhere = {name: of for name, of in history.items() if not _has_goals_on_its_page(name)}
+    without_page = {name: of for name, of in elsewhere.items() if not _page_of(name)}
     return f"""\
 # Benchmarks
 
@@ -81,7 +82,7 @@ def page(history: History, stale: Stale, lines: Sequence[str] = LINES) -> str:
 
 The folder `results` has every kept run as a line of JSON. No line is ever replaced, even if it
 missed a goal. Figures are of the last run. *Stale since* is the first later commit that changed the
-measured code. Pages name the command and machine.
+measured code. Pages name the command, the processor and the missed goals, `results` also versions.
 
 | Benchmark | Goals met | Runs | Measured | Commit | Stale since |
 | -- | -- | -- | -- | -- | -- |
@@ -90,11 +91,11 @@ measured code. Pages name the command and machine.
 *recorded*: the commit that added an older result, not the measured one. Pages without a row are
 older still.
 {_notes(history)}
-## Missed goals
+## Missed goals that no benchmark's page lists
 
 | Goal | Figure | Wanted | All runs |
 | -- | -- | -- | -- |
-{_rows(_goals(history, met=False))}
+{_rows(_goals(elsewhere, met=False))}
 
 ## Met goals of benchmarks without a page
 
@@ -135,7 +136,7 @@ def _blocks(name: str, runs: Sequence[Result], mark: str) -> str:
     blocks = [block if block[0] == "|" else _filled(block) for block in PAGES[name](runs)]
     if note := of["figures"].get("note"):
         blocks.append(_filled(f"**Note**: {note}."))
-    blocks.append(_filled(f"{code(_command(of))}: {report.in_words(of)}{mark}"))
+    blocks.append(_filled(f"{code(_command(of))}: {report.in_short(of)}{mark}"))
     return "\n\n".join(blocks)
 
 
@@ -198,6 +199,12 @@ def _notes(history: History) -> str:
 def _page_of(name: str) -> str | None:
     page = OWN_PAGES.get(name, f"{name}.md")
     return page if (PAGE.parent / page).exists() else None
+
+
+def _has_goals_on_its_page(name: str) -> bool:
+    """Pages next to PAGE list the missed goals, others have a sentence."""
+    page = _page_of(name)
+    return page is not None and not page.startswith("..")
 
 
 def _goals(history: History, met: bool) -> Iterator[Sequence[object]]:

@@ -24,15 +24,16 @@ _INTRODUCTION = """\
 
 Every node with a gateway or an engine has one endpoint, `http://HOST:9464/metrics` (`metrics.host`
 and `metrics.port` of the fleet file). It needs no key: let only Prometheus reach it. It reports the
-counts of all processes of the node, from files that outlive them. A gateway that replaces a dead
-one continues its counters. Counts of a removed replica stay for an hour.
+counts of all processes of the node. A gateway that replaces a dead one continues its counters.
+Counts of a removed replica stay for an hour.
 [Monitoring](monitoring.md) has the scrape configuration.
 
 Prometheus's label `instance` distinguishes nodes. Add up counters over nodes, and gauges of queues
 (`_queue_requests`, `_batch_waiting_requests`). Every gateway reports the same value of the other
 gauges: take the maximum.
 
-Times are seconds. A histogram `x` has the series `x_bucket`, `x_sum` and `x_count`.
+Times are seconds. Gauges that are 1 *while* something is so are otherwise 0. A histogram `x` has
+the series `x_bucket`, `x_sum` and `x_count`.
 """
 
 

@@ -23,8 +23,8 @@ _RATIO = (0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10)
 _LOOKUP = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.05)
 
 LOOP_FAILURES = (
-    "Steps of background loops that raised an unexpected error, by loop; each is retried. "
-    "`autoscaler` counts those in Ray Serve's controller, as reported to each gateway."
+    "Steps of background loops that raised an unexpected error; each is retried. `autoscaler` "
+    "counts those in Ray Serve's controller, as reported to each gateway."
 )
 
 
@@ -55,30 +55,28 @@ class Families:
     def _add_requests(self) -> None:
         self.requests = self._counter(
             "antefix_requests",
-            "Ended requests by outcome: ok, invalid (4xx), rejected (429), deadline (504), failed "
-            "(5xx or an interrupted stream), cancelled (the client left).",
+            "Ended requests: ok, invalid (4xx), rejected (429), deadline (504), failed (5xx or an "
+            "interrupted stream), cancelled (the client left).",
             ["pool", "priority", "outcome"],
         )
         self.errors = self._counter(
             "antefix_errors",
-            "Error responses by API code; pool is empty if it was not known yet.",
+            "Error responses by API code; pool is empty if unknown.",
             ["pool", "kind"],
         )
         self.resumed = self._counter(
             "antefix_resumed",
-            "Answers whose engine was lost in mid-answer, by outcome. continued: by another "
-            "engine. refused: the other engine could not. failed: no engine was free in time, or "
-            "it was lost too. impossible: this answer cannot be continued. Streams whose gateway "
-            "was lost: rejoined (the client got the rest here). Mode of a continued one: exact "
-            "(the tokens are proved equal) or continued.",
+            "Answers whose engine was lost. continued: by another engine. refused: the other "
+            "engine could not. failed: no engine was free in time, or it was lost too. "
+            "impossible: cannot be continued. Of a lost gateway, rejoined: the client got the "
+            "rest here. Mode: exact (the tokens are proved equal) or continued.",
             ["pool", "outcome", "mode"],
         )
         self.moved = self._counter(
             "antefix_moved",
             "Continuable answers whose engine was being removed, or might hang, for longer than "
-            "`move_after_s`, by outcome: moved (to another engine), stayed (no other engine had "
-            "room, or could). Mode of a moved one: exact (the tokens are proved equal) or "
-            "continued.",
+            "`move_after_s`: moved to another engine, or stayed (none had room, or could). Mode: "
+            "exact (the tokens are proved equal) or continued.",
             ["pool", "outcome", "mode"],
         )
 
@@ -91,9 +89,9 @@ class Families:
         )
         self.ttft_phase = self._histogram(
             "antefix_ttft_phase_seconds",
-            "Phases of the time to first token. upload: before it. read: prompt and lookup. "
-            "promotion: of a warm replica. wait: for its turn. retry: failed attempts. engine: "
-            "from placement to first token, which is predicted.",
+            "Phases of TTFT. upload: before it. read: prompt and lookup. promotion: of a warm "
+            "replica. wait: for its turn. retry: failed attempts. engine: from placement to first "
+            "token, which is predicted.",
             ["pool", "phase"],
             buckets=_PHASE,
         )
@@ -118,7 +116,7 @@ class Families:
         self.slo_events = self._counter(
             "antefix_slo_events",
             "Requests that met (good) or missed (bad) an objective of the requested pool: ttft, "
-            "ttft_p50, tpot, e2e, availability, and goodput, which is all of them together.",
+            "ttft_p50, tpot, e2e, availability, and goodput (all of them).",
             ["pool", "priority", "objective", "result"],
         )
         self.slo_threshold = self._gauge(
@@ -145,15 +143,14 @@ class Families:
         self.output_tokens = self._counter("antefix_output_tokens", "Tokens generated.", ["pool"])
         self.cached_tokens = self._counter(
             "antefix_cached_tokens",
-            "Prompt tokens cached at the chosen replica: predicted by the index, and confirmed by "
+            "Prompt tokens cached at the chosen replica: predicted by the index, or confirmed by "
             "the engine.",
             ["pool", "source"],
         )
         self.loss = self._counter(
             "antefix_reuse_loss_tokens",
-            "Prompt tokens that were computed although a cache could have provided them, by "
-            "cause: routing (another replica held them), index (unknown), engine (evicted "
-            "meanwhile).",
+            "Computed prompt tokens that a cache could have provided: routing (another replica "
+            "held them), index (unknown), engine (evicted meanwhile).",
             ["pool", "cause"],
         )
         self.new_tokens = self._counter(
@@ -178,7 +175,7 @@ class Families:
         self.prediction_error = self._gauge(
             "antefix_ttft_prediction_error_ratio",
             "Recent mean error of the predicted time from placement to first token, as a share of "
-            "the observed one.",
+            "the observed.",
             ["pool"],
         )
         self.lookups = self._counter(
@@ -199,7 +196,7 @@ class Families:
         )
         self.shadow = self._counter(
             "antefix_shadow_decisions",
-            "Decisions of the shadow policy, by whether it chose the same replica.",
+            "Shadow policy decisions, by whether it chose the same replica.",
             ["pool", "policy", "agrees"],
         )
         self.regret = self._counter(
@@ -211,15 +208,13 @@ class Families:
     def _add_admission(self) -> None:
         self.admissions = self._counter(
             "antefix_admissions",
-            "Admission decisions, by priority class and verdict: admit, wait (queued, then "
-            "admitted), overflow, reject.",
+            "Admission decisions: admit, wait (queued, then admitted), overflow, reject.",
             ["pool", "priority", "verdict"],
         )
         self.outage_admissions = self._counter(
             "antefix_outage_admissions",
-            "Those of antefix_admissions_total that were decided while the pool had no running "
-            "replica: admit and wait for a start that is in time, overflow regardless of the "
-            "share, reject with 503.",
+            "Those of antefix_admissions_total while the pool had no running replica: admit and "
+            "wait for a start in time, overflow regardless of the share, reject with 503.",
             ["pool", "priority", "verdict"],
         )
         self.outage = self._gauge(
@@ -265,16 +260,16 @@ class Families:
     def _add_mirrors(self) -> None:
         self.mirrored = self._counter(
             "antefix_mirrored_requests",
-            "Copies of requests for a model's mirror, by outcome. same or other_reason: why the "
-            "answer ended. failed: an error. refused: as invalid. late: ten times the client's "
-            "duration. dropped: not sent, because of load. uncompared: the client's own request "
-            "did not succeed, or the gateway stopped.",
+            "Copies of requests for a model's mirror. same or other_reason: why the answer ended. "
+            "failed: an error. refused: as invalid. late: ten times the client's duration. "
+            "dropped: not sent, because of load. uncompared: the client's own request failed, or "
+            "the gateway stopped.",
             ["model", "outcome"],
         )
         self.mirror_ratio = self._histogram(
             "antefix_mirror_ratio",
-            "A copy's value divided by its original's: ttft (from placement to the first token), "
-            "tpot (time per output token), tokens (of the answer).",
+            "A copy's value divided by its original's: ttft (from placement), tpot, tokens (of "
+            "the answer).",
             ["model", "of"],
             buckets=_RATIO,
         )
@@ -297,20 +292,20 @@ class Families:
         )
         self.promotion_seconds = self._histogram(
             "antefix_warm_promotion_first_token_seconds",
-            "From the arrival of the request that caused a promotion to its first token there.",
+            "From the arrival of a request that caused a promotion to its first token.",
             ["pool"],
             buckets=_LATENCY,
         )
         self.warm_seconds = self._counter(
             "antefix_warm_idle_replica_seconds",
-            "Idle replica-seconds of the pool's warm replicas, as seen by each gateway.",
+            "Idle replica-seconds of warm replicas, as seen by each gateway.",
             ["pool"],
         )
         self.replicas = self._gauge(
             "antefix_replicas",
-            "Replicas by state. Active, warm and asleep ones can serve. Suspect ones may hang, "
-            "and others serve their requests. Leaving ones finish their requests before they are "
-            "removed. Ray Serve brings starting and stopping ones up and down.",
+            "Replicas by state. Active, warm and asleep ones can serve. Suspect ones may hang, so "
+            "others serve their requests. Leaving ones finish their requests. Ray Serve brings "
+            "starting and stopping ones up and down.",
             ["pool", "state"],
             "mostrecent",
         )
@@ -325,7 +320,7 @@ class Families:
         )
         self.forecast = self._gauge(
             "antefix_forecast_requests_per_second",
-            "Arrivals that the autoscaler expects once a new replica could serve.",
+            "Arrivals that the autoscaler expects when a new replica could serve.",
             ["pool"],
             "mostrecent",
         )
@@ -339,8 +334,8 @@ class Families:
     def _add_tenants(self) -> None:
         self.tenant_requests = self._counter(
             "antefix_tenant_requests",
-            "Ended requests of a tenant, by outcome. A gateway counts the first thousand tenants "
-            "since its start, and later ones as `(others)`.",
+            "Ended requests of a tenant. A gateway counts its first thousand tenants, and later "
+            "ones as `(others)`.",
             ["tenant", "pool", "outcome"],
         )
         self.tenant_tokens = self._counter(
@@ -357,22 +352,20 @@ class Families:
     def _add_models(self) -> None:
         self.model_requests = self._counter(
             "antefix_model_requests",
-            "Ended requests by the model asked for, a route, a pool's model or an adapter, and by "
-            "outcome. A gateway counts the first thousand since its start, and later ones as "
-            "`(others)`.",
+            "Ended requests by the requested model: a route, a pool's model or an adapter. A "
+            "gateway counts its first thousand, and later ones as `(others)`.",
             ["model", "pool", "outcome"],
         )
         self.model_tokens = self._counter(
             "antefix_model_tokens",
-            "Tokens of requests by the model asked for: prompt, cached (part of prompt), and "
-            "output.",
+            "Tokens by the requested model: prompt, cached (part of prompt), and output.",
             ["model", "pool", "kind"],
         )
 
     def _add_process(self) -> None:
         self.keys_stale = self._gauge(
             "antefix_keys_stale",
-            "1 while a gateway cannot read the file of API keys or skips lines of it, otherwise 0.",
+            "1 while a gateway cannot read the file of API keys or skips lines of it.",
         )
         self.loop_failures = self._counter("antefix_loop_failures", LOOP_FAILURES, ["loop"])
         self.connections_refused = self._counter(
@@ -382,7 +375,7 @@ class Families:
         )
         self.tasks = self._gauge(
             "antefix_asyncio_tasks",
-            "Tasks on the event loops of gateways: several for each request in progress and each "
+            "Tasks on gateways' event loops: several for each request in progress and each "
             "background loop.",
             mode="sum",
         )

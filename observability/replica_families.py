@@ -30,7 +30,7 @@ class ReplicaFamilies:
         )
         self.prestarted = self._gauge(
             "antefix_replica_prestarted",
-            "1 if the replica started from a waiting process (`prestart`), otherwise 0.",
+            "1 if the replica started from a waiting process (`prestart`).",
         )
         self.waiting = self._gauge(
             "antefix_replica_waiting_requests", "Requests at the replica without a first token."
@@ -54,9 +54,9 @@ class ReplicaFamilies:
         )
         self.grammars = self._counter(
             "antefix_grammars",
-            "Requests with a constrained answer, by result: plain (not tried), known (tried "
-            "before), fits (tried first), refused (takes too long or too much memory to compile), "
-            "untried (the trial failed; the engine compiled it).",
+            "Requests with a constrained answer: plain (not tried), known (tried before), fits "
+            "(tried first), refused (takes too long or too much memory to compile), untried (the "
+            "trial failed; the engine compiled it).",
             ["result"],
         )
         self.synced = self._gauge(
@@ -68,22 +68,21 @@ class ReplicaFamilies:
         self.suspicions = self._counter(
             "antefix_engine_suspicions",
             "Times that an engine left routing because it may hang. It returns when it makes "
-            "progress. If it does not, it is ended and replaced, depending on `hung_engine`.",
+            "progress, or is ended and replaced, by `hung_engine`.",
         )
         self.suspect = self._gauge(
             "antefix_engine_suspect",
-            "1 while the engine may hang and gets only requests that no other replica can serve, "
-            "otherwise 0.",
+            "1 while the engine may hang and gets only requests that no other replica can serve.",
         )
         self.hangs = self._counter(
             "antefix_engine_hangs",
-            "Hung engines that were ended, as far as their replicas could still count them.",
+            "Hung engines that were ended, if their replicas could still count them.",
         )
         self.deaths = self._gauge(
             "antefix_engine_recent_deaths",
-            "Engines of the pool that ended unexpectedly on this node in the last ten minutes: it "
-            "died, it hung, or its replica was killed. Every replica of the pool on the node "
-            "reports the same number. From the third on, starts wait.",
+            "The pool's engines that ended unexpectedly on this node in the last ten minutes: "
+            "died, hung, or its replica was killed. Every replica of the pool on the node reports "
+            "the same number. From the third on, starts wait.",
             ["cause"],
         )
 
@@ -98,8 +97,7 @@ class ReplicaFamilies:
     def calibrated(self) -> Gauge:
         return self._gauge(
             "antefix_replica_calibrated_prefill_tokens_per_second",
-            "Prompt tokens that a replica should compute per second, by the fleet file's "
-            "`prefill_rate`.",
+            "The fleet file's `prefill_rate`.",
         )
 
     def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
@@ -121,13 +119,12 @@ class AdapterFamilies:
         )
         self.loads = Counter(
             "antefix_adapter_loads",
-            "LoRA adapters read into the engine's memory since it started, those that it had "
-            "evicted included.",
+            "LoRA adapters read into the engine's memory, including those that it had evicted.",
             registry=registry,
         )
         self.load_seconds = Gauge(
             "antefix_adapter_load_seconds",
-            "Seconds that loading a LoRA adapter takes, the mean of the latest loads.",
+            "Mean time of the latest loads of LoRA adapters.",
             registry=registry,
             multiprocess_mode="mostrecent",
         )
@@ -159,7 +156,7 @@ class SpeculationFamilies:
         )
         self.tokens = gauge(
             "antefix_speculation_tokens_per_pass",
-            "Tokens that a pass of the model yields a request, passes without a draft included.",
+            "Tokens per request of a pass of the model, including passes without a draft.",
         )
         self.expected = gauge(
             "antefix_speculation_expected_tokens_per_pass",

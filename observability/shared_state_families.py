@@ -18,34 +18,33 @@ class SharedStateFamilies:
         )
         self.settings_refused = gauge(
             "antefix_settings_refused",
-            "1 while a gateway keeps older settings because it cannot use the newest, otherwise 0.",
+            "1 while a gateway keeps older settings because it cannot use the newest.",
         )
         self.budgets_by_share = gauge(
             "antefix_budgets_by_share",
-            "1 while a gateway enforces tenants' budgets without Redis, by its share, otherwise 0.",
+            "1 while a gateway enforces tenants' budgets without Redis, by its share.",
         )
         self.redis_full = gauge(
             "antefix_redis_full",
-            "1 while Redis rejects a gateway's writes because it is at `maxmemory` and evicts "
-            "nothing, otherwise 0.",
+            "1 while Redis rejects writes because it is at `maxmemory` and evicts nothing.",
         )
         self.budget_limit = gauge(
             "antefix_budget_limit",
             "A tenant's limits: requests or tokens in any minute, or concurrent requests; model "
-            "is empty for the limit of all models together.",
+            "is empty for all models together.",
             ["tenant", "model", "kind"],
         )
         self.budget_left = gauge(
             "antefix_budget_left",
-            "Requests or tokens left of a tenant's budget at its last request; all of it after a "
-            "minute without one.",
+            "Requests or tokens left of a tenant's budget at its last request; all after a minute "
+            "without one.",
             ["tenant", "model", "kind"],
             multiprocess_mode="min",
         )
         self.budget_refusals = counter(
             "antefix_budget_refusals",
-            "Requests rejected by a tenant's budget, by what was exhausted: requests, tokens, "
-            "concurrent, or unknown (Redis was unavailable or had just started).",
+            "Requests rejected by a tenant's budget of requests, tokens, concurrent ones, or "
+            "unknown (Redis was unavailable or had just started).",
             ["tenant", "model", "kind"],
         )
         self.leases_forged = gauge(
@@ -55,9 +54,9 @@ class SharedStateFamilies:
         )
         self.redis_forged = counter(
             "antefix_redis_forged",
-            "Values in Redis that a gateway or the autoscaler ignored because the fleet did not "
-            "sign them, by kind: settings, active, decided, placed, and autoscaler for all that it "
-            "ignored. Leases are in antefix_leases_forged.",
+            "Values in Redis that were ignored because the fleet did not sign them: settings, "
+            "active, decided, placed, and autoscaler for all that it ignored. Leases are in "
+            "antefix_leases_forged.",
             ["kind"],
         )
         self.canary_share = gauge(
@@ -68,6 +67,6 @@ class SharedStateFamilies:
         )
         self.canary_aborted = gauge(
             "antefix_canary_aborted",
-            "1 for a model whose canary was aborted and is still in the fleet file, otherwise 0.",
+            "1 for a model whose canary was aborted and is still in the fleet file.",
             ["model"],
         )

@@ -95,21 +95,20 @@ class Target(Section):
         None,
         gt=0,
         description="Half of the requests get their first token within this many seconds. Metrics "
-        "and alerts watch it; admission does not. With null there is no such objective.",
+        "and alerts watch it; admission does not.",
     )
     tpot_s: float | None = Field(
         None,
         gt=0,
         description="A request takes at most this many seconds per output token after the first "
-        "(TPOT). With null there is no such objective.",
+        "(TPOT).",
     )
     e2e_s: float | None = Field(
         None,
         gt=0,
         description="A request's whole answer, streamed or not, is due within this many seconds "
-        "of its complete body at the gateway (end to end). Metrics and alerts watch it. Admission "
-        "does not, because an answer's length is known only at its end. With null there is no "
-        "such objective.",
+        "of its complete body at the gateway. Metrics and alerts watch it. Admission "
+        "does not, because it does not know an answer's length.",
     )
 
     @model_validator(mode="after")
@@ -128,8 +127,8 @@ class Throughput(Section):
 
     tokens_per_s: float = Field(
         gt=0,
-        description="A busy replica generates at least this many tokens per second. "
-        "AntefixThroughputLow fires when one generates less. It has no other effect.",
+        description="AntefixThroughputLow fires when a busy replica generates fewer tokens per "
+        "second. It has no other effect.",
     )
     running: int = Field(
         ge=1,

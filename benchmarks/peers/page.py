@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES
 from benchmarks.peers.engines import ENGINES, SMALL_CACHE_BLOCKS
-from benchmarks.peers.results import Runs, Spread, Unmeasured, ratio
+from benchmarks.peers.results import PeerRun, Runs, Spread, Unmeasured, ratio
 from benchmarks.peers.routers import OURS, ROUTERS
 from benchmarks.stand import goal_groups, report
 from benchmarks.stand.small_model import LAYERS
@@ -24,35 +24,41 @@ GOALS = {
 
 
 def tables(found: Runs) -> str:
-    """What the page shows, in Markdown that reads in a terminal too."""
-    ratios = {
-        judged: {
-            (f"`{case}`", _named(router)): of
-            for case, router in found
-            if router != OURS and (of := ratio(found, case, router, judged)) is not None
-        }
-        for judged in ("mean_ttft", "p90_ttft")
+    """All figures, for a terminal; the page has the first table."""
+    tail = {
+        (f"`{case}`", _named(router)): _marked(of)
+        for case, router in found
+        if router != OURS and (of := ratio(found, case, router, "p90_ttft")) is not None
     }
-    medians = {
-        (f"`{case}`", _named(router)): (
-            f"{statistics.median(1000 * run.ttft_mean for run in of):.0f},"
-            f" {statistics.median(run.cached_ratio for run in of):.3f},"
-            f" {statistics.median(run.cpu_ms_a_request for run in of):.1f}"
-        )
-        for (case, router), of in found.items()
-    }
-    mean = {at: f"{_marked(of)}{_range(of)}" for at, of in ratios["mean_ttft"].items()}
-    tail = {at: _marked(of) for at, of in ratios["p90_ttft"].items()}
     p90 = f"\n\nThe p90 TTFT in the same way:\n\n{report.grid('Case', tail)}" if tail else ""
+    medians = {(f"`{case}`", _named(router)): _medians(of) for (case, router), of in found.items()}
     return f"""\
-Antefix's mean TTFT, divided by the router's with the same seed: median and range. **Above 1,
-Antefix is slower.**
-
-{report.grid("Case", mean) if mean else "No router is compared."}{p90}
+{_mean_ratios(found)}{p90}
 
 Medians of the mean TTFT in ms, the share of cached tokens, and the router's CPU in ms a request:
 
 {report.grid("Case", medians)}"""
+
+
+def _mean_ratios(found: Runs) -> str:
+    mean = {
+        (f"`{case}`", _named(router)): f"{_marked(of)}{_range(of)}"
+        for case, router in found
+        if router != OURS and (of := ratio(found, case, router, "mean_ttft")) is not None
+    }
+    return f"""\
+Antefix's mean TTFT, divided by the router's with the same seed: median and range. **Above 1,
+Antefix is slower.**
+
+{report.grid("Case", mean) if mean else "No router is compared."}"""
+
+
+def _medians(of: Sequence[PeerRun]) -> str:
+    return (
+        f"{statistics.median(1000 * run.ttft_mean for run in of):.0f},"
+        f" {statistics.median(run.cached_ratio for run in of):.3f},"
+        f" {statistics.median(run.cpu_ms_a_request for run in of):.1f}"
+    )
 
 
 def _named(router: str) -> str:
@@ -80,12 +86,12 @@ def page(found: Runs, unmeasured: Sequence[Unmeasured], goals: Mapping[str, Any]
         __file__,
         releases=", ".join(f"`{one}`" for one in releases),
         met=goal_groups.met(goals),
-        answers="\n".join(_answers(goals)),
+        answers=_answers(found, goals),
         kept=kept,
         machines=_machines(found),
         goals=goal_groups.table(goals, GOALS),
-        missed=goal_groups.missed(goals, compared=_compared),
-        tables=tables(found),
+        ratios=_mean_ratios(found),
+        cpu=_cpu(found),
         seeds=" to ".join(map(str, dict.fromkeys([seeds[0], seeds[-1]]))),
         failed=", ".join(f"{of} behind {name}" for name, of in failed.items() if of) or "none",
         unmeasured="".join(
@@ -100,15 +106,35 @@ def page(found: Runs, unmeasured: Sequence[Unmeasured], goals: Mapping[str, Any]
     )
 
 
-def _answers(goals: Mapping[str, Any]) -> Iterator[str]:
+def _answers(found: Runs, goals: Mapping[str, Any]) -> str:
+    """A row for each case: the goals about it, and the figures of the two routers."""
+    rows = [("Case", "Best other", *JUDGED, "Antefix", "Best other's")]
     for case in CASES:
-        if goal := goals.get(f"{case}_mean_ttft_by_best_other"):
-            slower = ": **slower**" if goal["figure"] > 1 else ""
-            yield f"- `{case}`: {goal['figure']:.2f} of {ROUTERS[goal['other']].says}{slower}"
+        if mean := goals.get(f"{case}_mean_ttft_by_best_other"):
+            judged = (goals.get(f"{case}_{of}_by_best_other") for of in JUDGED.values())
+            other = mean["other"]
+            figures = (_medians(found[case, router]) for router in (OURS, other))
+            rows.append(
+                (f"`{case}`", ROUTERS[other].says, *map(_judged_cell, judged), *figures),
+            )
+    return report.padded(rows)
 
 
-def _compared(goal: Mapping[str, Any]) -> str:
-    return ROUTERS[goal["other"]].says if "other" in goal else ""
+def _judged_cell(goal: Mapping[str, Any] | None) -> str:
+    if goal is None:
+        return ""
+    return f"{goal['figure']:.2f}" if goal["met"] else f"**{goal['figure']:.4f}**"
+
+
+def _cpu(found: Runs) -> str:
+    """The range over the cases, of each router."""
+    by_router: dict[str, list[float]] = {}
+    for (_, router), of in found.items():
+        median = statistics.median(run.cpu_ms_a_request for run in of)
+        by_router.setdefault(_named(router), []).append(median)
+    return "; ".join(
+        f"{router}, {min(of):.1f} to {max(of):.1f}" for router, of in by_router.items()
+    )
 
 
 def _machines(found: Runs) -> str:

@@ -21,9 +21,9 @@ def met(goals: Goals) -> str:
     return f"{sum(goal['met'] for goal in goals.values())} of {len(goals)}"
 
 
-def table(goals: Goals, groups: Groups, figure: str = ".3f") -> str:
+def table(goals: Goals, groups: Groups, figure: str = ".3f", only_met: bool = False) -> str:
     """A row for each group and bound, with its worst figure. A goal without a group has its own
-    row. `figure`: how these are formatted."""
+    row. `figure`: how these are formatted. `only_met`: omit groups with a missed goal."""
     found: dict[tuple[str, str], dict[str, Goal]] = {}
     for name, goal in goals.items():
         about = next(
@@ -32,6 +32,8 @@ def table(goals: Goals, groups: Groups, figure: str = ".3f") -> str:
         found.setdefault((about, report.wanted(goal)), {})[name] = goal
     rows = [("Goals", "Wanted", "Worst", "Met")]
     for (about, wanted), of in found.items():
+        if only_met and not all(goal["met"] for goal in of.values()):
+            continue
         figures = [goal["figure"] for goal in of.values()]
         worst = min(figures) if wanted.startswith("at least") else max(figures)
         rows.append((about, wanted, f"{worst:{figure}}", met(of)))

@@ -33,19 +33,27 @@ def in_words(of: Mapping[str, Any]) -> str:
     if "python_build" in of:
         has = " and ".join(name.upper() for name, has in of["python_build"].items() if has)
         build = f" (built {f'with {has}' if has else 'without PGO and LTO'})"
-    commit = ""
-    if of.get("commit"):
-        recorded = "Recorded by commit" if "commit_from" in of else "Commit"
-        commit = f" {recorded} {of['commit'][:7]}{', with changes' if of['dirty'] else ''}."
     return (
         f"{of['date']}, on {of['cores']} cores of {of['cpu']}{autogroups};"
-        f" Python {of['python']}{build}; {versions}.{commit}"
+        f" Python {of['python']}{build}; {versions}.{_commit(of)}"
     )
+
+
+def in_short(of: Mapping[str, Any]) -> str:
+    """When, where and of which commit a result is; its line in results/ has the versions."""
+    return f"{of['date']}, on {of['cores']} cores of {of['cpu']}.{_commit(of)}"
+
+
+def _commit(of: Mapping[str, Any]) -> str:
+    if not of.get("commit"):
+        return ""
+    recorded = "Recorded by commit" if "commit_from" in of else "Commit"
+    return f" {recorded} {of['commit'][:7]}{', with changes' if of['dirty'] else ''}."
 
 
 def measured(result: Mapping[str, Any]) -> str:
     """For a page: the command of a result, how long it took, where and when."""
-    return f"`{result['command']}`: {result['minutes']:.0f} minutes, {in_words(result)}"
+    return f"`{result['command']}`: {result['minutes']:.0f} minutes, {in_short(result)}"
 
 
 def padded(rows: Sequence[Sequence[str]]) -> str:

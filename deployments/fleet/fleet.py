@@ -54,21 +54,20 @@ class GatewaySettings(Section):
     )
     port: int = Field(8000, ge=1, le=65535, description="The gateways listen on this port.")
     replicas: int = Field(
-        1, ge=1, description="There are this many gateway processes. One serves many engines."
+        1, ge=1, description="Number of gateway processes. One serves many engines."
     )
     replicas_per_node: int | None = Field(
         None,
         ge=1,
-        description="One node holds at most this many gateway processes. With 1, `replicas` is "
-        "the number of nodes that have a gateway, and each of these nodes answers on the port. A "
-        "gateway that finds no node waits for one. With null there is no limit, and Ray spreads "
-        "them as evenly as it can.",
+        description="One node holds at most this many gateway processes. With 1, each of "
+        "`replicas` nodes has one and answers on the port. A gateway that finds no "
+        "node waits for one. With null, Ray spreads them evenly.",
     )
     request_timeout_s: float = Field(
         600.0,
         gt=0,
-        description="A request must be finished within this many seconds of its arrival. A "
-        "header may shorten this, never lengthen it.",
+        description="A request must end within this many seconds of its arrival. A header may "
+        "shorten this.",
     )
     max_body_bytes: int = Field(
         4194304,
@@ -79,9 +78,9 @@ class GatewaySettings(Section):
     max_bodies_bytes: int = Field(
         134217728,
         ge=1024,
-        description="The bodies of all requests that are under way in one gateway process may "
-        "have at most this many bytes together. Beyond that a request is refused with 503. A body "
-        "may take ten times its bytes of memory.",
+        description="The bodies of all requests in progress in a gateway process have at most "
+        "this many bytes. Beyond that, requests are rejected with 503. A body may "
+        "take ten times its bytes of memory.",
     )
     max_list_items: int = Field(
         1024,
@@ -98,22 +97,23 @@ class GatewaySettings(Section):
     max_sequences: int = Field(
         2048,
         ge=1,
-        description="A request may ask for at most this many answers in all: `n` for each of its "
-        "prompts, or one embedding for each input.",
+        description="A request may ask for at most this many answers: `n` for each prompt, or one "
+        "embedding for each input.",
     )
     max_answer_logprobs: int = Field(
         262144,
         ge=1,
-        description="An answer may hold at most this many logprobs, those of its prompt included. "
-        "An engine needs some 70 bytes for each in JSON, and several times that in memory.",
+        description="An answer may have at most this many logprobs, including those of its "
+        "prompt. Each takes some 70 bytes of JSON, and several times that in the "
+        "engine's memory.",
     )
     retries: int = Field(
         1,
         ge=1,
         le=4,
-        description="When a request's engine fails, this many other replicas get the request, one "
-        "after another. They continue its answer, or begin it if there is none yet. A request "
-        "that is lost with all of them is rejected for three minutes.",
+        description="When an engine fails, up to this many other replicas continue or begin the "
+        "answer, one after another. A request that is lost with all of them is "
+        "rejected for three minutes.",
     )
     drain_timeout_s: float = Field(
         60.0,
@@ -140,26 +140,26 @@ class GatewaySettings(Section):
     )
     custom: Mapping[str, Annotated[float, Field(ge=0)]] = Field(
         default_factory=dict,
-        description="A gateway process runs only on nodes that have these custom Ray resources, "
-        "given by name and amount.",
+        description="A gateway process runs only on nodes with these custom Ray resources, by "
+        "name and amount.",
     )
     tenants: Mapping[Annotated[str, Field(min_length=1)], Tenant] = Field(
         default_factory=dict,
-        description="These are the rights of the tenants that API keys name. A tenant that is "
-        "not listed has the default rights.",
+        description="Rights of the tenants that API keys name. A tenant that is not listed has "
+        "the defaults.",
     )
 
     cached_token_weight: float = Field(
         1.0,
         ge=0,
         le=1,
-        description="A prompt token that an engine found in its cache counts this much against "
-        "`tokens_per_minute`, once the engine has said so.",
+        description="A cached prompt token counts this much against `tokens_per_minute`, once the "
+        "engine has reported it.",
     )
     links: Mapping[Annotated[str, Field(min_length=1)], WebAddress] = Field(
         default_factory=dict,
-        description="The page at `/antefix/` links to these addresses. The name is the text of "
-        "the link, such as Grafana. Every API key sees them.",
+        description="The page at `/antefix/` links to these addresses, by the text of the link, "
+        "such as Grafana. Every API key sees them.",
     )
 
     def priority_of(self, tenant: str) -> PriorityClass:
@@ -195,17 +195,17 @@ class RedisSettings(Section):
     url: Annotated[str, AfterValidator(rules.usable_redis_url)] | None = Field(
         None,
         repr=False,
-        description="Redis is reached at this URL, which begins with redis://, rediss:// or "
-        "unix://, or with one of the first two and +sentinel or +cluster. It may hold "
-        "user:password@ and ${VARIABLE}. With null, Antefix starts an embedded Redis on loopback, "
-        "for one machine.",
+        description="The URL of Redis begins with redis://, rediss:// or unix://, or with one of "
+        "the first two and +sentinel or +cluster. It may have user:password@ and "
+        "${VARIABLE}. With null, Antefix starts an embedded Redis on loopback, for "
+        "one machine.",
     )
     lookup_budget_ms: float = Field(
         5.0,
         gt=0,
         le=1000,
-        description="A request waits at most this many milliseconds for the prefix index. After "
-        "that it is placed by load alone.",
+        description="A request waits at most this many milliseconds for the prefix index. Then it "
+        "is placed by load only.",
     )
 
 
@@ -214,14 +214,14 @@ class MetricsSettings(Section):
 
     host: Annotated[str, Field(min_length=1)] = Field(
         "127.0.0.1",
-        description="Every node serves its metrics on this address. 0.0.0.0 lets other machines "
-        "in. No key is asked for, so let only Prometheus reach it.",
+        description="Every node serves metrics on this address, without a key: let only "
+        "Prometheus reach it. 0.0.0.0 lets other machines in.",
     )
     port: int = Field(
         9464,
         ge=1,
         le=65535,
-        description="Every node that has a gateway or an engine serves its metrics on this port.",
+        description="Every node with a gateway or an engine serves its metrics on this port.",
     )
 
 
@@ -238,11 +238,11 @@ class FleetBase(Section):
     )
     redis: RedisSettings = Field(
         default_factory=RedisSettings,
-        description="The prefix index and the load board are kept in this Redis.",
+        description="This Redis keeps the prefix index and the load board.",
     )
     metrics: MetricsSettings = Field(
         default_factory=MetricsSettings,
-        description="Prometheus finds the metrics of a node's gateways and engines here.",
+        description="Prometheus reads a node's metrics here.",
     )
 
     # Not in the file: during an upgrade two Ray clusters run one fleet, and neither may count the
@@ -288,30 +288,29 @@ class Fleet(FleetBase):
     """Everything one deployment of Antefix runs."""
 
     pools: Annotated[Mapping[DnsLabel, Pool], Field(min_length=1)] = Field(
-        description="The fleet has these pools of engines, by name."
+        description="The pools of engines, by name."
     )
     models: Mapping[ModelName, ModelRoute] = Field(
         default_factory=dict,
-        description="These names lead to pools, in addition to the names that the pools serve: "
-        "aliases, splits, and one name over several pools.",
+        description="More model names that lead to pools: aliases, splits, and one name over "
+        "several pools.",
     )
     gpu_budget: float | None = Field(
         None,
         gt=0,
-        description="All pools together use at most this many GPUs. The pool that needs them "
-        "most gets them first. With null there is no limit but each pool's `max_replicas`.",
+        description="All pools together use at most this many GPUs. The pool that needs them most "
+        "gets them first. With null only each pool's `max_replicas` limits them.",
     )
     surge_percent: int = Field(
         0,
         ge=0,
         le=100,
-        description="A rollout by Ray Serve may start this many replicas, in percent of the "
-        "number there should be, before it stops old ones. It needs free GPUs for them. With 0 "
-        "it stops old ones first, a fifth at a time.",
+        description="A rollout starts this percentage of replicas before it stops old ones, and "
+        "needs free GPUs for them. With 0 it stops old ones first, a fifth at a time.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info",
-        description="The logs of gateways and engines have lines of this level and above.",
+        description="Gateways and engines log lines of this level and above.",
     )
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ _INTRODUCTION = """\
 <!-- Written by `make reference` from deployments/fleet/fleet.py. Change it there. -->
 
 One YAML file describes a fleet: the gateway, Redis and pools of engines. `antefix` takes its path,
-or the name of a built-in fleet: `laptop` stands for `fleets/laptop.yaml`.
+or the name of a built-in one: `laptop` is `fleets/laptop.yaml`.
 
 ```yaml
 name: small
@@ -30,9 +30,9 @@ pools:
     model: embedded
 ```
 
-- Unknown keys, duplicate keys and values of another type are rejected. `null` is the default.
-- Times are seconds, sizes bytes, rates tokens per second.
-- `<name>` stands for a name you choose.
+- Unknown keys, duplicate keys and values of another type are rejected. `null` is the default. A
+  limit, price, objective or mapping that is null by default does not exist then.
+- Times are seconds, sizes bytes, rates tokens per second. You choose each `<name>`.
 - `${VARIABLE}` is replaced from the environment, in `redis.url` and in the values of `env` only. In
   the user and password of a URL it is percent-encoded. `$${` is a plain `${`, which YAML wants
   quoted inside `{ }`.
@@ -149,8 +149,8 @@ def _inner_section(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 
 
 _TYPE_NAMES: Mapping[Any, str] = {
-    bool: "`true` or `false`",
-    int: "whole number",
+    bool: "boolean",
+    int: "integer",
     float: "number",
     str: "text",
 }
@@ -158,7 +158,10 @@ _TYPE_NAMES: Mapping[Any, str] = {
 
 def _type_of(field: FieldInfo) -> str:
     limits = [words for mark in field.metadata for words in _limit_in(mark)]
-    return ", ".join([_kind_of(field.annotation), *limits])
+    kind = _kind_of(field.annotation)
+    if not field.is_required() and field.default is None:
+        kind = kind.removesuffix(" or null")
+    return " ".join([kind, *limits])
 
 
 def _kind_of(annotation: Any) -> str:
@@ -167,7 +170,7 @@ def _kind_of(annotation: Any) -> str:
     if get_origin(annotation) in (Mapping, Sequence):
         return "mapping" if get_origin(annotation) is Mapping else "list"
     if get_origin(annotation) is Literal:
-        return " or ".join(f"`{word}`" for word in get_args(annotation))
+        return ", ".join(f"`{word}`" for word in get_args(annotation))
     if get_origin(annotation) in (Union, types.UnionType):
         return " or ".join(_kind_of(argument) for argument in get_args(annotation))
     if annotation is type(None):
@@ -176,7 +179,7 @@ def _kind_of(annotation: Any) -> str:
 
 
 def _limit_in(mark: object) -> Iterator[str]:
-    for attribute, words in (("ge", "at least"), ("gt", "above"), ("le", "at most")):
+    for attribute, words in (("ge", "≥"), ("gt", ">"), ("le", "≤")):
         limit = getattr(mark, attribute, None)
         if limit is not None:
             yield f"{words} {limit}"

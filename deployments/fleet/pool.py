@@ -45,33 +45,30 @@ class ReplicaResources(Section):
         None,
         ge=0,
         description="A replica reserves this many GPUs. A fraction shares one. With null it "
-        "reserves the number that the engine's parallelism uses, and none with vLLM's CPU build.",
+        "reserves the number that its parallelism uses, and none with vLLM's CPU "
+        "build.",
     )
     accelerator_type: str | None = Field(
         None,
         min_length=1,
-        description="The GPUs must be of this kind, by Ray's name for it, such as A100. With "
-        "null any kind will do.",
+        description="The GPUs must be of this kind, by Ray's name for it, such as A100.",
     )
     custom: Mapping[str, Annotated[float, Field(ge=0)]] = Field(
         default_factory=dict,
-        description="A replica reserves these custom Ray resources, given by name and amount.",
+        description="A replica reserves these custom Ray resources, by name and amount.",
     )
 
 
 class Price(Section):
     """What a pool's tokens cost, per million, in any one currency."""
 
-    prompt: float = Field(
-        ge=0, description="A million prompt tokens that had to be computed cost this much."
-    )
+    prompt: float = Field(ge=0, description="Price of a million computed prompt tokens.")
     cached: float | None = Field(
         None,
         ge=0,
-        description="A million prompt tokens that were found in a cache cost this much. With "
-        "null they cost as much as `prompt` says.",
+        description="Price of a million cached prompt tokens. With null it is `prompt`.",
     )
-    output: float = Field(ge=0, description="A million generated tokens cost this much.")
+    output: float = Field(ge=0, description="Price of a million generated tokens.")
 
 
 class Pool(Section):
@@ -90,7 +87,7 @@ class Pool(Section):
     ] = Field(
         "",
         validate_default=True,
-        description="Requests name the model so in `model`. Without a name it is the last part "
+        description="Requests have this name in `model`. The default is the last part "
         f"of the model's id or path, or {EMBEDDED_MODEL_NAME} for the embedded model.",
     )
     replicas: int = Field(
@@ -103,19 +100,19 @@ class Pool(Section):
         0,
         ge=0,
         description="This many more engines are loaded and idle. A gateway promotes one when the "
-        "SLO would be missed without it. A spike then does not wait for a model to load.",
+        "SLO would be missed without it, so a spike does not wait for a start.",
     )
     prestart: bool = Field(
         False,
         description="On each node with an engine of this pool, processes that have imported vLLM "
-        "wait for the next engine, which then starts faster. They use about 1 GB of the node's "
-        "memory and no GPU memory. None waits where more than 90 % of the memory would be used.",
+        "wait, so the next engine starts faster. They use about 1 GB of memory and no "
+        "GPU memory. None waits if more than 90 % of the memory would be used.",
     )
     hung_engine: HungEngine | None = Field(
         None,
-        description="This selects what happens to a hung engine. `suspect`: it gets no requests "
-        "while another replica can serve them, until it makes progress. `restart`: it is also "
-        "ended, and another one starts. With null it is `restart` on CPUs and `suspect` on GPUs, "
+        description="What happens to a hung engine. `suspect`: it gets no requests that another "
+        "replica can serve, until it makes progress. `restart`: it is also ended, and "
+        "another one starts. With null it is `restart` on CPUs and `suspect` on GPUs, "
         "where hang detection has not been tried.",
     )
     autoscaling: Autoscaling | None = Field(
@@ -125,26 +122,23 @@ class Pool(Section):
     )
     slo: Objectives = Field(
         default_factory=Objectives,
-        description="This is the pool's latency objective. A request that is predicted to miss it "
-        "is queued, overflows or is rejected. Without an objective every request is admitted. "
-        "Instead of a mapping, the word `default` selects the targets of the SLO file that ships "
-        "with Antefix (docs/slo.md). A path selects those of another SLO file.",
+        description="The pool's latency objective. A request that is predicted to miss it is "
+        "queued, overflows or is rejected. Without one, every request is admitted. "
+        "`default` instead of a mapping selects the targets of Antefix's SLO file "
+        "(docs/slo.md), a path those of another.",
     )
     price: Price | None = Field(
         None,
-        description="The metric of each tenant's cost is counted with these prices, in any "
-        "currency. With null no cost is counted.",
+        description="Prices, in any currency, for the metric of each tenant's cost.",
     )
     batch_queue: int = Field(
         256,
         ge=0,
-        description="At most this many requests of the class `batch` wait for their turn in one "
-        "gateway process.",
+        description="At most this many `batch` requests are queued in a gateway process.",
     )
     overflow: OverflowSettings | None = Field(
         None,
-        description="Requests that this pool cannot serve in time go to another pool by these "
-        "rules. With null they never do.",
+        description="Rules by which requests that this pool cannot serve in time go to another.",
     )
     max_ongoing_requests: int = Field(
         256,
@@ -156,7 +150,7 @@ class Pool(Section):
         1024,
         ge=1,
         description="A gateway process queues at most this many requests for this pool. Beyond "
-        "that a request is rejected with 429; where tenants take turns, the newest request of the "
+        "that it rejects one with 429; where tenants take turns, the newest of the "
         "tenant with most in the queue.",
     )
     resources: ReplicaResources = Field(
@@ -165,21 +159,20 @@ class Pool(Section):
     prefill_rate: float | None = Field(
         None,
         gt=0,
-        description="One replica computes this many prompt tokens per second. The prediction of "
-        "time to first token starts from it, until the replica has seen requests. With null it "
-        "starts from a built-in guess.",
+        description="A replica computes this many prompt tokens per second. Predictions of TTFT "
+        "start from it until the replica has seen requests. With null they start from "
+        "a built-in guess.",
     )
     policy: PolicyName = Field(
         "prefix",
         description="This policy chooses the replica of each request. `prefix` takes the lowest "
-        "predicted time to first token and counts the prefixes that a replica has cached. "
-        "`session` takes the same replica for the same value of `session_header`. The others do "
-        "what their names say.",
+        "predicted TTFT, with the prefixes that a replica has cached. `session` takes "
+        "the same replica for the same value of `session_header`. The others do what "
+        "their names say.",
     )
     shadow_policy: PolicyName | None = Field(
         None,
-        description="The choices of this policy are computed and counted, but not followed. With "
-        "null there is none.",
+        description="This policy's choices are computed and counted, but not followed.",
     )
     session_header: Annotated[
         str, AfterValidator(rules.usable_header), schema.written_as(rules.HEADER)
@@ -191,9 +184,9 @@ class Pool(Section):
         128,
         ge=16,
         le=65536,
-        description="One entry of the prefix index stands for this many prompt tokens, rounded "
-        "to a multiple of the engine's KV block. A smaller value finds shorter prefixes, a "
-        "larger one takes less memory in Redis.",
+        description="An entry of the prefix index stands for this many prompt tokens, rounded to "
+        "a multiple of the KV block. A smaller value finds shorter prefixes, a larger "
+        "one takes less memory in Redis.",
     )
     env: Mapping[
         Annotated[str, AfterValidator(rules.usable_env_name), schema.written_as(rules.ENV_NAME)],
@@ -201,8 +194,8 @@ class Pool(Section):
     ] = Field(
         default_factory=dict,
         json_schema_extra=schema.without_reserved_env(),
-        description="The engine's process gets these environment variables. The values are "
-        "strings and may hold ${VARIABLE}.",
+        description="The engine's environment variables. The values are strings and may hold "
+        "${VARIABLE}.",
     )
     engine_args: Annotated[
         Mapping[Annotated[str, AfterValidator(rules.free_engine_arg)], JsonValue],
@@ -210,10 +203,9 @@ class Pool(Section):
     ] = Field(
         default_factory=dict,
         json_schema_extra=schema.without_reserved_engine_args(),
-        description="The engine gets these flags of vLLM, written without the leading -- and "
-        "with - or _. Examples are quantization, tensor_parallel_size, kv_cache_dtype, "
-        "speculative_config and lora_modules. On CPUs, dtype is by default bfloat16 where the CPU "
-        "has AMX or AVX512_BF16, otherwise float32; quantized models keep vLLM's default.",
+        description="The engine gets these flags of vLLM, without the leading -- and with - or _. "
+        "On CPUs, dtype is by default bfloat16 where the CPU has AMX or AVX512_BF16, "
+        "otherwise float32; quantized models keep vLLM's default.",
     )
     adapters: AdapterSettings | None = Field(
         None,
@@ -227,21 +219,21 @@ class Pool(Section):
         ]
     ] = Field(
         default_factory=list,
-        description="Requests may hold these keys in `vllm_xargs`, which vLLM passes to its "
-        "plug-ins. Any other is rejected.",
+        description="Requests may have only these keys in `vllm_xargs`, which vLLM passes to its "
+        "plug-ins.",
     )
     speculation: SpeculationSettings | None = Field(
         None,
-        description="These settings control speculative decoding in pools whose `engine_args` "
-        "have a speculative_config. With null the defaults apply.",
+        description="Settings of speculative decoding, for pools whose `engine_args` have a "
+        "speculative_config.",
     )
     resume: ResumeMode | None = RESUME
     resume_proof: str = RESUME_PROOF
     quality: Quality | None = Field(
         None,
         description="The weights must meet these limits before they are served. The proof is the "
-        "report that `antefix evaluate` or `antefix quality import` writes into their folder; a "
-        "report about other weights does not count. With null there is no limit.",
+        "report that `antefix evaluate` or `antefix quality import` writes into their "
+        "folder; a report about other weights does not count.",
     )
 
     @model_validator(mode="before")

@@ -18,9 +18,9 @@ class AdapterSettings(Section):
 
     sources: Sequence[Annotated[str, Field(min_length=1)]] = Field(
         min_length=1,
-        description="Adapters may come from these places and from all within them: folders, which "
-        "begin with /, beginnings of Hugging Face ids such as `acme`, and beginnings of URLs such "
-        "as `s3://bucket/adapters`. Any other source is rejected.",
+        description="Adapters may come only from within these places: folders, which begin with "
+        "/, beginnings of Hugging Face ids such as `acme`, and beginnings of URLs "
+        "such as `s3://bucket/adapters`.",
     )
 
 

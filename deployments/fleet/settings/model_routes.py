@@ -21,7 +21,7 @@ class CanarySettings(Section):
         (1.0, 5.0, 25.0, 50.0, 100.0),
         min_length=1,
         description="The canary gets these percentages of new conversations, one after another. "
-        "Behind the last it is promoted and gets all.",
+        "After the last it is promoted and gets all.",
     )
     step_s: float = Field(600.0, gt=0, description="Each step takes at least this many seconds.")
     requests: int = Field(
@@ -70,12 +70,11 @@ class ModelRoute(Section):
     canary: CanarySettings | None = Field(
         None,
         description="This pool is tried with a growing share of new conversations. A test of each "
-        "request aborts it. With null there is no canary.",
+        "request aborts it.",
     )
     mirror: MirrorSettings | None = Field(
         None,
-        description="This pool gets copies of requests, to compare its answers. With null there "
-        "is no mirror.",
+        description="This pool gets copies of requests, to compare its answers.",
     )
 
 

@@ -26,17 +26,15 @@ class Objectives(Section):
 
     interactive: slo.Target | None = Field(
         None,
-        description="This is the objective of interactive requests, which are all that name no "
-        "other class.",
+        description="The objective of interactive requests: all that name no other class.",
     )
     batch: slo.Target | None = Field(
         None,
-        description="This is the objective of requests of the class `batch`, which may be queued.",
+        description="The objective of the class `batch`, whose requests may be queued.",
     )
     throughput: slo.Throughput | None = Field(
         None,
-        description="An alert fires when a busy replica generates fewer tokens than this. With "
-        "null there is no such alert.",
+        description="An alert about busy replicas that generate few tokens.",
     )
 
     @model_validator(mode="before")
@@ -82,21 +80,20 @@ class OverflowSettings(Section):
     enter: float = Field(
         1.0,
         gt=0,
-        description="Overflow begins when the best predicted time to first token exceeds this "
-        "many times the SLO.",
+        description="Overflow begins when the best predicted TTFT exceeds this many times the SLO.",
     )
     leave: float = Field(
         0.7,
         ge=0,
-        description="Overflow ends when the best predicted time to first token is at most this "
-        "many times the SLO.",
+        description="Overflow ends when the best predicted TTFT is at most this many times the "
+        "SLO.",
     )
     max_share: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="At most this share of a tenant's requests of about a minute may overflow "
-        "while the pool has a replica.",
+        description="While the pool has a replica, at most this share of a tenant's requests of "
+        "about a minute may overflow.",
     )
 
     def rules(self) -> OverflowRules:
@@ -109,9 +106,9 @@ class Autoscaling(Section):
     min_replicas: int = Field(
         1,
         ge=0,
-        description="The pool has at least this many replicas. With 0 it has none while no "
-        "requests arrive. The first request then overflows, waits for a start, or is rejected "
-        "with `Retry-After`.",
+        description="The pool has at least this many replicas. With 0 it has none while idle. The "
+        "first request then overflows, waits for a start, or is rejected with "
+        "`Retry-After`.",
     )
     max_replicas: int = Field(
         ge=1, description="The pool has at most this many replicas, warm ones included."
@@ -142,21 +139,19 @@ class TenantLimits(Section):
     requests_per_minute: int | None = Field(
         None,
         ge=1,
-        description="At most this many requests are admitted within any minute. With null there "
-        "is no limit.",
+        description="At most this many requests are admitted within any minute.",
     )
     tokens_per_minute: int | None = Field(
         None,
         ge=1,
         description="At most this many tokens are used within any minute. A request first "
-        "reserves the tokens of its prompt and of its longest answer, and releases the unused "
-        "ones. With null there is no limit.",
+        "reserves the tokens of its prompt and of its longest answer, and releases "
+        "the unused ones.",
     )
     concurrent_requests: int | None = Field(
         None,
         ge=1,
-        description="At most this many requests are in progress at once, including queued ones. "
-        "With null there is no limit.",
+        description="At most this many requests are in progress at once, including queued ones.",
     )
 
 
@@ -165,14 +160,14 @@ class Tenant(Section):
 
     priority: Literal["interactive", "batch"] = Field(
         "interactive",
-        description="The tenant's requests may have no higher priority class than this. A "
-        "request that names no class has this one.",
+        description="The highest priority class of the tenant's requests, and that of requests "
+        "that name none.",
     )
     cache_group: str | None = Field(
         None,
         min_length=1,
-        description="Tenants of one group share the engines' prefix caches, which makes a common "
-        "system prompt cheap. They can also find out which prompts the others sent. With null a "
+        description="Tenants of one group share prefix caches, so a common system prompt is "
+        "cheap. They can also find out which prompts the others sent. With null a "
         "tenant shares with no other.",
     )
     policy_header: bool = Field(
@@ -190,8 +185,8 @@ class Tenant(Section):
     operator: bool = Field(
         False,
         description="An operator sees every tenant's decisions at `/antefix/`, and the addresses "
-        "and loads of replicas. Other tenants see only their own decisions and queues. The only "
-        "tenant with keys also sees addresses and loads.",
+        "and loads of replicas. Others see only their own decisions and queues. The "
+        "only tenant with keys also sees addresses and loads.",
     )
     limits: TenantLimits = Field(
         default_factory=TenantLimits,

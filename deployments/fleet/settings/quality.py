@@ -26,14 +26,13 @@ class Quality(Section):
     max_kl: float | None = Field(
         None,
         ge=0,
-        description="The mean KL divergence from the original model may be at most this, in nats "
-        "per token. With null there is no limit.",
+        description="The largest mean KL divergence from the original model, in nats per token.",
     )
     max_ppl_increase: float | None = Field(
         None,
         ge=0,
-        description="The perplexity may exceed the original model's by at most this share, where "
-        "0.05 is 5 %. With null there is no limit.",
+        description="The perplexity may exceed the original model's by at most this share; 0.05 "
+        "is 5 %.",
     )
     min_scores: Mapping[str, float] = Field(
         default_factory=dict,

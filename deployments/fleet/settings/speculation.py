@@ -19,9 +19,9 @@ class SpeculationSettings(Section):
     # not `off`, because YAML reads that as false
     when_slower: WhenSlower = Field(
         "keep",
-        description="This selects what happens at batch sizes where speculation is measured to be "
-        "slower. `stop` switches it off there until it is faster again, `keep` continues. The "
-        "metrics show it either way.",
+        description="What happens at batch sizes where speculation is measured to be slower. "
+        "`stop` switches it off there until it is faster again, `keep` continues. "
+        "Metrics show it either way.",
     )
 
 

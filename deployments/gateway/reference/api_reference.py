@@ -6,7 +6,7 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from deployments.gateway.intake.errors import error_type
 from deployments.gateway.reference.client_headers import (
@@ -34,10 +34,9 @@ the page for people. Metrics have [another port](metrics.md).
 
 ## Endpoints
 
-Endpoints for *any key* and for *operators* need the header `Authorization: Bearer KEY` or
-`x-api-key: KEY`. Operators are tenants with `operator: true` in the fleet file. A `GET` path also
-answers `HEAD`. A pool serves the endpoints that its model supports, and rejects the others with
-`unsupported_endpoint`.
+A key is sent as `Authorization: Bearer KEY` or `x-api-key: KEY`. Operators are tenants with
+`operator: true` in the fleet file. A `GET` path also answers `HEAD`. A pool serves the endpoints
+that its model supports, and rejects the others with `unsupported_endpoint`.
 """
 
 _REQUEST_HEADERS = """\
@@ -64,7 +63,8 @@ _REFUSED = """\
 ## Fields that the gateway refuses
 
 The engine would ignore most of these silently, or serve them at other tenants' cost. For fields of
-other APIs, an empty or false value passes.
+other APIs, an empty or false value passes. The code is `field_not_allowed`, unless a row names
+another.
 """
 
 _STREAMS = """\
@@ -114,8 +114,9 @@ engine serves, have Anthropic's form. `param` and `code` are in it, too:
 ```
 
 `message` says what is wrong and what to do. Programs should read `code`, because messages may
-change in any release. `type` follows from the status. `param` names the field or header at fault,
-or is `null`. `antefix_errors_total` counts errors by code.
+change in any release. `param` names the field or header at fault, or is `null`.
+`antefix_errors_total` counts errors by code. `type` follows from the status: {types}; otherwise
+`invalid_request_error`.
 
 The last column says whether to send the same request again:
 
@@ -132,6 +133,14 @@ The gateway closes the connection after one of these errors, which it makes befo
 `antefix_connections_refused_total` counts them by code.
 """
 
+_CLIENTS = {
+    "any key": "For any key:",
+    "operators": "For operators:",
+    "any client": "Without a key:",
+}
+
+FIELD_NOT_ALLOWED = "field_not_allowed"
+
 _RETRIES: dict[Retry, str] = {
     "no": "no",
     "yes": "yes",
@@ -143,11 +152,10 @@ _RETRIES: dict[Retry, str] = {
 
 def reference() -> str:
     """The whole page, as Markdown."""
-    endpoints = ((each.method, _code(each.path), each.clients, each.does) for each in ENDPOINTS)
     read = ((", ".join(map(_code, each.names)), each.paths, each.use) for each in READ)
     sections = [
         _INTRODUCTION,
-        _table(("Method", "Path", "Who", "What it does"), endpoints),
+        *map(_endpoints, _CLIENTS),
         _REQUEST_HEADERS,
         _headers(REQUEST_HEADERS),
         _RESPONSE_HEADERS,
@@ -155,20 +163,26 @@ def reference() -> str:
         _READ,
         _table(("Fields", "Endpoints", "Use"), read),
         _REFUSED,
-        _table(
-            ("Field", "Endpoints", "Code", "Instead"),
-            ((each.what, each.paths, _code(each.code), each.remedy) for each in refused()),
-        ),
+        _table(("Field", "Endpoints", "Instead"), _refused()),
         _STREAMS,
-        _ERRORS,
+        _ERRORS.replace("{types}", ", ".join(_types())),
     ]
     for title, codes in ERROR_CODES.items():
         sections.append(f"### {title}\n")
         if title == "Connections":
             sections.append(_BEFORE_CONNECTIONS)
-        header = ("Code", "Status", "Type", "Occurs when", "Remedy", "Retry")
+        header = ("Code", "Status", "Occurs when", "Remedy", "Retry")
         sections.append(_table(header, map(_row, codes)))
     return "\n".join(sections)
+
+
+def _types() -> Iterable[str]:
+    for status in sorted(
+        {one.status for of in ERROR_CODES.values() for one in of if one.status < 500}
+    ):
+        if (kind := error_type(status)) != error_type(400):
+            yield f"{status} {_code(kind)}"
+    yield f"5xx {_code(error_type(500))}"
 
 
 def _row(error: ErrorCode) -> tuple[str, ...]:
@@ -176,12 +190,34 @@ def _row(error: ErrorCode) -> tuple[str, ...]:
     if error.also:
         status += f", or {error.also}"
     words = _RETRIES[error.retry]
-    kind = _code(error_type(error.status))
-    return _code(error.code), status, kind, error.occurs, error.remedy, words
+    return _code(error.code), status, error.occurs, error.remedy, words
+
+
+def _refused() -> Iterator[tuple[str, ...]]:
+    """Fields with the same remedy share a row. Codes other than the usual one are named."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for each in refused():
+        code = "" if each.code == FIELD_NOT_ALLOWED else f"{_code(each.code)}: "
+        names.setdefault((each.paths, f"{code}{each.remedy}"), []).append(each.what)
+    return ((", ".join(of), paths, remedy) for (paths, remedy), of in names.items())
+
+
+def _endpoints(clients: str) -> str:
+    """The endpoints of these clients. Paths that do the same share a row."""
+    paths: dict[tuple[str, str], list[str]] = {}
+    for each in ENDPOINTS:
+        if each.clients == clients:
+            paths.setdefault((each.method, each.does), []).append(_code(each.path))
+    rows = ((method, ", ".join(of), does) for (method, does), of in paths.items())
+    return f"{_CLIENTS[clients]}\n\n{_table(('Method', 'Path', 'What it does'), rows)}"
 
 
 def _headers(headers: Iterable[ClientHeader]) -> str:
-    rows = ((_code(header.name), header.type, header.meaning) for header in headers)
+    """Headers of the same type and meaning share a row."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for header in headers:
+        names.setdefault((header.type, header.meaning), []).append(_code(header.name))
+    rows = ((", ".join(of), kind, meaning) for (kind, meaning), of in names.items())
     return _table(("Header", "Value", "Meaning"), rows)
 
 

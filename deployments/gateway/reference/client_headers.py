@@ -107,7 +107,7 @@ REQUEST_HEADERS = (
 _SERVED = "Every answer that an engine made has it."
 _PLACED = "Present when the gateway predicted a time for the replica that answered."
 _OF_ENGINE = "Absent when the engine does not report it."
-_LIMITED = "Only for tenants with such a limit. See [budgets.md](budgets.md#what-clients-see)."
+_LIMITED = "Only for tenants with such [limits](budgets.md#what-clients-see)."
 
 RESPONSE_HEADERS = (
     ClientHeader(
@@ -186,8 +186,8 @@ RESPONSE_HEADERS = (
         ClientHeader(f"x-ratelimit-{what}-{kind}", type_, f"{meaning} {_LIMITED}")
         for kind in ("requests", "tokens")
         for what, type_, meaning in (
-            ("limit", f"whole number, {kind}", f"The limit of {kind} a minute."),
-            ("remaining", f"whole number, {kind}", "What is left of it after this request."),
+            ("limit", "whole number", "The limit of requests or tokens a minute."),
+            ("remaining", "whole number", "What is left of it after this request."),
             ("reset", "duration, such as `1m2s`", "When all of the limit is available again."),
         )
     ),

@@ -44,8 +44,10 @@ KEPT = {
 
 def test_a_page_says_what_was_measured_where_and_of_which_commit() -> None:
     assert report.measured(KEPT) == (
-        "`make bench-x`: 67 minutes, 2026-11-26, on 2 cores of a CPU; Python 3.11.7; ray 2.60.0."
-        " Commit c0ffee1."
+        "`make bench-x`: 67 minutes, 2026-11-26, on 2 cores of a CPU. Commit c0ffee1."
+    )
+    assert report.in_words(KEPT) == (
+        "2026-11-26, on 2 cores of a CPU; Python 3.11.7; ray 2.60.0. Commit c0ffee1."
     )
     recorded = report.measured({**KEPT, "commit_from": "the commit that recorded it"})
     assert recorded.endswith(" Recorded by commit c0ffee1.")
@@ -96,3 +98,8 @@ def test_each_missed_goal_is_listed_in_full() -> None:
         ["ttft", "1.2000", "at most 1", "1.1000 to 1.3000", "smg"],
     ]
     assert goal_groups.missed({"failed": GOALS["failed"]}) == "No goal is missed."
+
+
+def test_groups_with_a_missed_goal_may_be_left_to_the_table_of_missed_ones() -> None:
+    rows = goal_groups.table(GOALS, {"Hits": "hits_.*"}, only_met=True).splitlines()[2:]
+    assert rows == ["| failed | at most 0 | 0.000 | 1 of 1 |"]

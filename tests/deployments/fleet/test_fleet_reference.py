@@ -46,12 +46,16 @@ def test_what_to_write_instead_of_a_reserved_key_is_whole_sentences(reason: str)
 
 
 def test_a_number_is_told_with_its_bounds_and_default() -> None:
-    row = "| `gateway.port` | whole number, at least 1, at most 65535 | `8000` |"
+    row = "| `gateway.port` | integer ≥ 1 ≤ 65535 | `8000` |"
     assert row in reference()
 
 
+def test_null_is_named_where_it_is_not_the_default() -> None:
+    assert "| `gateway.move_after_s` | number or null | `5` |" in reference()
+
+
 def test_keys_of_a_pool_are_told_below_a_name_of_ones_own() -> None:
-    assert "| `pools.<name>.resources.gpus` | number or null, at least 0 | null |" in reference()
+    assert "| `pools.<name>.resources.gpus` | number ≥ 0 | null |" in reference()
 
 
 def test_a_section_that_two_keys_share_is_described_once() -> None:
