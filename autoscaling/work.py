@@ -20,7 +20,7 @@ def done_s(
     board: LoadBoard, attempt: Attempt, served_by: str | None, computed: Computed | None
 ) -> float:
     """Return the engine seconds that an attempt took: 0 if no replica served it, and the expected
-    ones if nothing else is known."""
+    ones if they are unknown."""
     if served_by is None:
         return 0.0
     load = board.load_of(served_by)

@@ -19,7 +19,10 @@ adapters = CommandLine(help="Load, unload and list LoRA adapters of a running fl
 Name = Annotated[str, typer.Argument(help="Name of the adapter, which requests have in `model`.")]
 Source = Annotated[
     str,
-    typer.Argument(help="Folder that the engines can read, Hugging Face id, or URL of a store."),
+    typer.Argument(
+        help="Folder that the engines can read, Hugging Face id (with `@revision` if need be), or "
+        "URL of a store."
+    ),
 ]
 Model = Annotated[
     str | None,

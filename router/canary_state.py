@@ -59,8 +59,8 @@ def first(plan: CanaryPlan, before: CanaryState | None, now: float) -> CanarySta
 
 
 def is_of_later_settings(state: CanaryState, adopted: float, now: float) -> bool:
-    """Whether a state of another canary is that of gateways with later settings: it began after a
-    gateway `adopted` its own, in Unix time, and so lately that this one may be told of them yet."""
+    """Return whether the state of another canary comes from gateways with later settings. It began
+    after this gateway `adopted` its settings, in Unix time, and less than SETTLED_S ago."""
     return state.begun > adopted and now - state.begun < SETTLED_S
 
 

@@ -31,8 +31,10 @@ class UnusableAdapter(Exception):
 
 @dataclass(frozen=True)
 class AdapterFiles:
-    """A replica's copy in `folder`. `size` in bytes."""
+    """A replica's copy in `folder`. `size` in bytes. `source`: of these very files, where that can
+    be said: a Hugging Face id with its commit."""
 
+    source: str
     digest: str
     folder: Path
     rank: int
@@ -43,6 +45,8 @@ def is_allowed(source: str, allowed: Sequence[str]) -> bool:
     """Return whether a source lies within one of the allowed ones: folders, beginnings of Hugging
     Face ids and of URLs."""
     if not _is_folder(source):
+        if not _is_url(source):
+            source = source.partition("@")[0]
         plain = ".." not in source.split("/")
         return plain and any(_begins_with(source, one) for one in allowed if not _is_folder(one))
     path = Path(source).resolve()
@@ -68,9 +72,15 @@ def copied(source: str, allowed: Sequence[str], into: Path) -> AdapterFiles:
 
 def _copied(source: str, folder: Path) -> AdapterFiles:
     try:
-        digest, size = _digest_of_copy(source, folder)
+        local = source
+        if not _is_folder(source) and not _is_url(source):
+            downloaded = _downloaded(source)
+            local = str(downloaded)
+            # https://huggingface.co/docs/huggingface_hub/guides/manage-cache: snapshots/<commit>
+            source = f"{source.partition('@')[0]}@{downloaded.name}"
+        digest, size = _digest_of_copy(local, folder)
         config = _config(folder / CONFIG, source)
-        return AdapterFiles(digest, folder, int(config["r"]), size)
+        return AdapterFiles(source, digest, folder, int(config["r"]), size)
     except OSError as error:
         raise UnusableAdapter(
             f"the adapter {source!r} cannot be read: {error.strerror or error}. It needs the files "
@@ -98,12 +108,11 @@ def _digest_of_copy(source: str, into: Path) -> tuple[str, int]:
 
 
 def _opened(source: str) -> Iterator[tuple[str, Any]]:
-    if "://" in source:
+    if _is_url(source):
         yield from _opened_by_url(source)
         return
-    folder = Path(source) if _is_folder(source) else _downloaded(source)
     for name in _FILES:
-        yield name, (folder / name).open("rb")
+        yield name, (Path(source) / name).open("rb")
 
 
 def _opened_by_url(source: str) -> Iterator[tuple[str, Any]]:
@@ -119,16 +128,18 @@ def _opened_by_url(source: str) -> Iterator[tuple[str, Any]]:
             ) from error
 
 
-def _downloaded(model_id: str) -> Path:
+def _downloaded(source: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    model_id, _, revision = source.partition("@")
     try:
-        return Path(snapshot_download(model_id, allow_patterns=list(_FILES)))
+        found = snapshot_download(model_id, revision=revision or None, allow_patterns=list(_FILES))
+        return Path(found)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         raise UnusableAdapter(
-            f"the adapter {model_id!r} cannot be downloaded: {str(error).splitlines()[0]}. Correct "
-            "its id, or copy it to a folder; a folder's name begins with /."
+            f"the adapter {source!r} cannot be downloaded: {str(error).splitlines()[0]}. Correct "
+            "its id or its revision after @, or copy it to a folder, whose name begins with /."
         ) from error
 
 
@@ -144,6 +155,10 @@ def _config(file: Path, source: str) -> Mapping[str, Any]:
         f"{CONFIG} of {source!r} is not that of a LoRA adapter: it needs peft_type LORA and a rank "
         "r above 0. Write the adapter with PEFT's save_pretrained."
     )
+
+
+def _is_url(source: str) -> bool:
+    return "://" in source
 
 
 def _is_folder(source: str) -> bool:

@@ -97,7 +97,7 @@ class EngineAdapters:
     async def fetch(self, name: str, source: str) -> tuple[Adapter, AdapterFiles]:
         """Copy an adapter, check and load it. Raises UnusableAdapter."""
         files = await self._copied(source)
-        adapter = Adapter(name, files.digest, source)
+        adapter = Adapter(name, files.digest, files.source)
         await self._load(adapter, files)
         await self._look()  # which one it has evicted
         return adapter, files

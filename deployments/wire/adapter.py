@@ -20,8 +20,8 @@ ADAPTER_UNAVAILABLE = "adapter_unavailable"
 
 
 class Adapter(msgspec.Struct, frozen=True):
-    """`name`: as clients call it. `digest`: of its files. `source`: a folder, a Hugging Face id or
-    a URL."""
+    """`name`: as clients call it. `digest`: of its files. `source`: a folder, a Hugging Face id
+    with its commit (`acme/sql@<commit>`) or a URL."""
 
     name: str
     digest: str

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from deployments.engine.adapter_files import (
     copied,
     is_allowed,
 )
+from tests.fakes.hub_cache import COMMIT, downloaded
 from tests.fakes.loras import write_adapter
 from tests.sentences import assert_sentences
 
@@ -28,6 +32,9 @@ from tests.sentences import assert_sentences
         ("/", False),
         ("acme/sql", True),
         ("acme", True),
+        ("acme/sql@main", True),
+        ("acme2/sql@acme/sql", False),
+        ("s3://bucket@s3://bucket/adapters/sql", False),
         ("acme2/sql", False),
         ("acme/../other/sql", False),
         ("s3://bucket/adapters/sql", True),
@@ -67,6 +74,29 @@ def test_a_copy_has_the_digest_of_its_content(tmp_path: Path) -> None:
 def test_a_url_is_read_by_the_driver_of_its_store(tmp_path: Path) -> None:
     url = f"file://{write_adapter(tmp_path / 'a')}"
     assert copied(url, [f"file://{tmp_path}"], tmp_path / "copies").rank == 8
+
+
+# What is copied from a cache of the Hub, which is where HF_HOME was as Python started.
+COPY = """
+import sys
+from pathlib import Path
+from deployments.engine.adapter_files import copied
+files = copied(sys.argv[1], ["acme"], Path(sys.argv[2]))
+print(files.source, files.rank)
+"""
+
+
+@pytest.mark.parametrize("source", ["acme/a", "acme/a@main", f"acme/a@{COMMIT}"])
+def test_an_id_of_the_hub_is_kept_with_its_commit(tmp_path: Path, source: str) -> None:
+    downloaded(tmp_path / "home", "acme/a", write_adapter(tmp_path / "a"))
+    done = subprocess.run(
+        [sys.executable, "-c", COPY, source, str(tmp_path / "copies")],
+        env=os.environ | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [f"acme/a@{COMMIT}", "8"]
 
 
 @pytest.mark.parametrize(
