@@ -21,7 +21,7 @@ from observability.slo import SHIPPED, SloFile, read
 FILE_NAME = "runbooks.yaml"
 INDEX = "README.md"
 
-_MARK = "<!-- Written by `antefix slo render`: change runbooks.yaml. -->\n"
+_MARK = "<!-- Written from runbooks.yaml. -->\n"
 
 _INTRODUCTION = "Answer pages at any hour, tickets in working hours."
 
