@@ -39,7 +39,7 @@ HOUSE = (
     ),
     Room(
         "benchmarks/stand",
-        "the harness that benchmarks share: fleets, gateways and engines to measure, load, results",
+        "the harness that benchmarks share",
         (
             *("cli", "cli/local", "deployments/gateway", "deployments/gateway/pool"),
             *("deployments/engine", "deployments/process", "deployments/fleet"),
@@ -66,8 +66,7 @@ HOUSE = (
     ),
     Room(
         "deployments",
-        "what Ray Serve runs: `app.py` builds its applications, `autoscaler.py` runs in its "
-        "controller, `node_drain.py` in a pod's preStop",
+        "what Ray Serve runs: its applications, the autoscaler, a node's drain",
         (
             *("deployments/gateway", "deployments/gateway/inquiries"),
             *("deployments/gateway/intake", "deployments/engine", "deployments/process"),
@@ -76,8 +75,7 @@ HOUSE = (
     ),
     Room(
         "deployments/gateway",
-        "**one gateway process**: OpenAI's and Anthropic's APIs; `gateway.py` connects the "
-        "packages below, `page/` is `/antefix/`",
+        "**one gateway process**: the APIs, and `/antefix/` in `page/`",
         (
             *("deployments/gateway/answer", "deployments/gateway/checks"),
             *("deployments/gateway/inquiries", "deployments/gateway/pool"),
@@ -107,7 +105,7 @@ HOUSE = (
     ),
     Room(
         "deployments/gateway/inquiries",
-        "status of the gateway, its fleet and past requests; profiles of engines",
+        "status, past requests, profiles",
         (
             *("deployments/gateway/pool", "deployments/gateway/models"),
             *("deployments/gateway/record",),
@@ -127,7 +125,7 @@ HOUSE = (
     ),
     Room(
         "deployments/gateway/models",
-        "names of models: which pool serves a conversation, and how far a canary is",
+        "names of models: splits, canaries",
         (
             *("deployments/fleet", "deployments/prompt", "deployments/wire"),
             *("observability", "router", "common"),
@@ -180,12 +178,12 @@ HOUSE = (
     ),
     Room(
         "k8s",
-        "queries, watches and tries a Kubernetes cluster, writes the chart's schema and README",
+        "`antefix k8s`; the chart's schema and README",
         ("deployments/fleet", "common"),
     ),
     Room(
         "deployments/process",
-        "shared by gateways and replicas: HTTP server, logs, metrics and drain of a node",
+        "shared by gateways and replicas: HTTP server, logs, metrics",
         ("deployments/fleet", "observability", "common"),
     ),
     Room(
@@ -198,12 +196,12 @@ HOUSE = (
     Room("deployments/wire", "formats between gateways and replicas"),
     Room(
         "loadgen",
-        "open-loop load for any OpenAI API: workloads, client, results",
+        "`antefix bench`: open-loop load for any OpenAI API",
         ("simulator", "common"),
     ),
     Room(
         "simulator",
-        "simulated traces, engines and fleets, with the decision code of a real one",
+        "simulated traces, engines and fleets",
         ("autoscaling", "router", "common"),
     ),
     Room(
@@ -214,7 +212,7 @@ HOUSE = (
     Room("weights", "offline work on weights: quantization, sizing, comparison", ("common",)),
     Room(
         "observability",
-        "metrics, the SLO file and everything generated from it, Grafana, traces",
+        "metrics, traces, and what the SLO file generates",
         ("common",),
     ),
     Room(
@@ -224,8 +222,7 @@ HOUSE = (
     ),
     Room(
         "common",
-        "shared by all: errors, causes of failures, background loops, YAML files, a file lock, "
-        "child processes, plots",
+        "shared by all: errors, background loops, files, processes, plots",
     ),
 )
 FOLDERS = [room.folder for room in HOUSE]

@@ -233,7 +233,7 @@ def test_the_sizes_on_the_page_are_those_of_the_values(column: int, name: str) -
     assert float(shown["GiB of memory at first, of all pods"]) == float(memory / 2**30)
 
 
-@pytest.mark.parametrize("page", [UPGRADE, TROUBLESHOOT], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [TROUBLESHOOT], ids=lambda page: page.stem)
 def test_what_helm_refuses_is_refused_in_the_words_that_the_page_shows(
     page: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
