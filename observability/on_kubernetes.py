@@ -25,11 +25,10 @@ def _last_lines(files: str) -> str:
 
 _OF_REPLICAS = "{serve/replica_*.log,worker-*.err}"
 _OF_RAY = "{serve/controller_*.log,gcs_server.out,monitor.log}"
-_LINK = "[log](README.md#on-kubernetes)"
 _LOGS_OF = {
-    "gateway": f"the gateways' {_LINK}",
-    "engine": f"the engines' {_LINK}",
-    "ray": f"Ray's {_LINK}",
+    "gateway": _in_each_pod("gateway", "ray-gateway", _last_lines(_OF_REPLICAS)),
+    "engine": _in_each_pod("engine", "ray-engine", _last_lines(_OF_REPLICAS)),
+    "ray": _in_each_pod("head", "ray-head", _last_lines(_OF_RAY)),
     "redis": "`kubectl -n antefix logs -l antefix/component=redis -c redis --tail 50`",
 }
 
@@ -38,11 +37,7 @@ _LOGS_OF = {
 PREPARATION = f"""\
 `antefix status` and `antefix logs` read the fleet on this machine. Below them stands what to run
 for a release `antefix` in the namespace `antefix`. To reach a gateway, run `{_FORWARD}`, and put an
-API key into `OPENAI_API_KEY`. These print the last lines of logs:
-
-- gateways: {_in_each_pod("gateway", "ray-gateway", _last_lines(_OF_REPLICAS))}
-- engines: {_in_each_pod("engine", "ray-engine", _last_lines(_OF_REPLICAS))}
-- Ray: {_in_each_pod("head", "ray-head", _last_lines(_OF_RAY))}"""
+API key into `OPENAI_API_KEY`."""
 _FORWARDED = "through [a forwarded port](README.md#on-kubernetes)"
 
 

@@ -122,7 +122,7 @@ def test_a_step_that_reads_a_fleet_here_says_what_to_run_on_kubernetes(step: Any
 def test_each_step_of_a_page_has_its_commands_below_it() -> None:
     page = PAGES["AntefixQueueDeep.md"]
     step = page.index("`antefix logs --component engine`")
-    below = page.index("   On Kubernetes: the engines' [log](README.md#on-kubernetes)", step)
+    below = page.index("   On Kubernetes: `kubectl -n antefix get pods", step)
     assert "\n\n" not in page[step : below - 2]
 
 
