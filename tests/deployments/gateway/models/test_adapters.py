@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,12 @@ async def asked(front: Front, model: str, **more: Any) -> tuple[int, str]:
         return answer.status, answer.headers.get("x-antefix-model", "")
 
 
+def has_both(front: Front) -> bool:
+    """Whether a gateway knows of two adapters in its engines' memory."""
+    loads = front.pool.scheduler.board.loads().values()
+    return sum(len(load.adapters) for load in loads) == 2
+
+
 async def names(front: Front) -> list[str]:
     async with front.get("/v1/models") as answer:
         return [card["id"] for card in (await answer.json())["data"]]
@@ -107,6 +114,8 @@ async def test_the_replica_that_has_it_gets_its_requests(
     first, _ = fronts
     for name in "ab":
         await loads(first, name, write_adapter(tmp_path / name, name.encode()))
+    for front in fronts:  # once its engines' leases say so
+        await until(partial(has_both, front))
     for _ in range(10):
         for front in fronts:
             for name in "ab":
