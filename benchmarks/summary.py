@@ -69,8 +69,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def page(history: History, stale: Stale, lines: Sequence[str] = LINES) -> str:
     """The whole of docs/benchmarks/README.md."""
-    elsewhere = {name: of for name, of in history.items() if not _has_goals_on_its_page(name)}
-    without_page = {name: of for name, of in elsewhere.items() if not _page_of(name)}
+    without_page = {name: of for name, of in history.items() if not _page_of(name)}
     return f"""\
 # Benchmarks
 
@@ -82,7 +81,7 @@ def page(history: History, stale: Stale, lines: Sequence[str] = LINES) -> str:
 
 The folder `results` has every kept run as a line of JSON. No line is ever replaced, even if it
 missed a goal. Figures are of the last run. *Stale since* is the first later commit that changed the
-measured code. Pages name the command, the processor and the missed goals, `results` also versions.
+measured code. Pages name the command and the processor, `results` also versions.
 
 | Benchmark | Goals met | Runs | Measured | Commit | Stale since |
 | -- | -- | -- | -- | -- | -- |
@@ -91,11 +90,11 @@ measured code. Pages name the command, the processor and the missed goals, `resu
 *recorded*: the commit that added an older result, not the measured one. Pages without a row are
 older still.
 {_notes(history)}
-## Missed goals that no benchmark's page lists
+## Missed goals
 
 | Goal | Figure | Wanted | All runs |
 | -- | -- | -- | -- |
-{_rows(_goals(elsewhere, met=False))}
+{_rows(_goals(history, met=False))}
 
 ## Met goals of benchmarks without a page
 
@@ -199,12 +198,6 @@ def _notes(history: History) -> str:
 def _page_of(name: str) -> str | None:
     page = OWN_PAGES.get(name, f"{name}.md")
     return page if (PAGE.parent / page).exists() else None
-
-
-def _has_goals_on_its_page(name: str) -> bool:
-    """Pages next to PAGE list the missed goals, others have a sentence."""
-    page = _page_of(name)
-    return page is not None and not page.startswith("..")
 
 
 def _goals(history: History, met: bool) -> Iterator[Sequence[object]]:

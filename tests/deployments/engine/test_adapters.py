@@ -158,7 +158,7 @@ async def test_a_source_that_takes_long_delays_no_other_adapter(
     other = EngineAdapters(FakeLoras(), [str(tmp_path)], tmp_path / "of-another-replica")
     weights = tmp_path / "slow" / WEIGHTS
     weights.unlink()
-    os.mkfifo(weights)  # it is read once somebody writes
+    os.mkfifo(weights)  # reading it waits for a writer
     waiting = [asyncio.create_task(used(other, FakeLoras(), slow)) for _ in range(2)]
     async with asyncio.timeout(30):
         await used(other, FakeLoras(), quick)
