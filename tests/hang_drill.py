@@ -159,9 +159,9 @@ async def frozen(folder: Path, what: str, when: str) -> dict[str, Any]:
     model, workers = (folder / "split", 2) if what == "worker" else (folder / "whole", 1)
     watched = watched_engine(model, tensor_parallel_size=workers)
     async with watched as engine, aiohttp.ClientSession() as http:
-        for _ in range(3):  # it learns how long its steps take
-            await engine.ask(http, 600, 24)
-        sizes = {"prefill": (PROMPT_TOKENS, 2), "decode": (8, 2000), "mute": (8, 4500)}
+        for prompt in (600, 600, 600, 8):  # it learns how long its steps take
+            await engine.ask(http, prompt, 24)
+        sizes = {"prefill": (PROMPT_TOKENS, 2), "decode": (8, 4500), "mute": (8, 4500)}
         asked = [asyncio.create_task(engine.ask(http, *sizes[when]))] if when in sizes else []
         await asyncio.sleep(random.uniform(*((0.2, 0.6) if when == "prefill" else (0.5, 2.5))))
         assert not any(one.done() for one in asked), "it was sooner than it could be frozen"

@@ -44,7 +44,7 @@ HOUSE = (
             *("cli", "cli/local", "deployments/gateway", "deployments/gateway/pool"),
             *("deployments/engine", "deployments/process", "deployments/fleet"),
             *("deployments/models", "deployments/prompt", "deployments/wire", "loadgen"),
-            *("simulator", "autoscaling", "router", "common"),
+            *("simulator", "autoscaling", "weights", "router", "common"),
         ),
     ),
     Room(

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.stand import report, rules
 from benchmarks.stand.options import parser_of
-from deployments.models.model import embedded_model
+from benchmarks.stand.shape_only import shape_only
 from deployments.offline.offline_engine import Generated, OfflineEngine
 from weights.engine_plan import EnginePlan, engine_plan
 from weights.finding import Device, EngineConfig, Model
@@ -29,8 +29,7 @@ from weights.known_models import known_config
 from weights.model_shape import shape_of
 from weights.roofline import decode_step_s, prefill_s
 
-# The embedded model's, whose tokens are among those of every model here.
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+# The tokenizer's, which are among those of every model here.
 VOCABULARY = 49_000
 PROMPT_TOKENS = (512, 2000, 7200)
 BATCHES = (1, 8, 32)
@@ -81,21 +80,6 @@ def this_gpu(name: str, memory_bytes: int) -> Gpu:
     return min(alike, key=lambda gpu: abs(gpu.memory_bytes - memory_bytes))
 
 
-def folder_of(model: str, into: Path) -> Path:
-    """Write a folder from which vLLM loads this shape: a configuration and a tokenizer."""
-    config = known_config(model)
-    assert config is not None
-    folder = into / model.replace("/", "--")
-    folder.mkdir()
-    # vLLM reads these; the planner does not
-    more = {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "hidden_act": "silu"}
-    (folder / "config.json").write_text(json.dumps({**more, **config}))
-    embedded = embedded_model(lambda fraction, step: None)
-    for file in TOKENIZER:
-        (folder / file).write_bytes((embedded / file).read_bytes())
-    return folder
-
-
 def compared(engine: OfflineEngine, plan: EnginePlan, seeds: Sequence[int]) -> list[PlanCheck]:
     """Measure one engine, which has nothing else to do: a run for each of `seeds`."""
     assert plan.roofline is not None and plan.kv_tokens is not None
@@ -129,7 +113,7 @@ def measured(model: str, gpu: Gpu, more: Mapping[str, Any], folder: Path) -> Any
     device = Device(gpu.name, gpu.capability, gpu.memory_bytes)
     plan = engine_plan(shape, EngineConfig(args, {}), device)
     log = folder / f"{model.replace('/', '--')}.log"
-    with OfflineEngine.start(str(folder_of(model, folder)), args, log) as engine:
+    with OfflineEngine.start(str(shape_only(model, folder)), args, log) as engine:
         found = compared(engine, plan, RULE.reported)
         return {
             "load_s": round(engine.loaded.load_s, 1),

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.stand import report
 from benchmarks.stand.conversation_player import Answer
 from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
-from benchmarks.stand.options import parser_of
+from benchmarks.stand.options import add_fleet, parser_of
 from benchmarks.stand.routed_runs import FLEET, WORKLOADS, RoutingBench
+from benchmarks.stand.shape_only import with_shapes_only
 from cli import stream_client
 from common.percentiles import percentile
 
@@ -26,7 +29,7 @@ MEAN_GOAL, P90_GOAL = 0.15, 0.30
 SECONDS = 16.0
 
 
-async def measure(fleet: BenchFleet, seeds: int) -> dict[str, list[Answer]]:
+async def measure(fleet: BenchFleet, seeds: int, rate_times: float) -> dict[str, list[Answer]]:
     """The answers of each workload, of all together, and of those that were alone."""
     answers: dict[str, list[Answer]] = {workload: [] for workload in WORKLOADS}
     alone: list[Answer] = []
@@ -35,7 +38,7 @@ async def measure(fleet: BenchFleet, seeds: int) -> dict[str, list[Answer]]:
         await bench.prepare()
         for seed in range(1, seeds + 1):
             for workload, found in answers.items():
-                run = await bench.run(workload, "prefix", seed, SECONDS)
+                run = await bench.run(workload, "prefix", seed, SECONDS, rate_times)
                 found.extend(run.answers)
                 alone.extend(alone_of(run.answers))
                 print(f"seed {seed} {workload:13} {_in_words(run.answers)}", flush=True)
@@ -91,9 +94,13 @@ def _in_words(answers: Sequence[Answer]) -> str:
 def main() -> None:
     parser = parser_of("prediction.run", __doc__)
     parser.add_argument("--seeds", type=int, default=2, help="how often each run is repeated")
+    parser.add_argument("--rate-times", type=float, default=1.0, help="so many times the requests")
+    add_fleet(parser)
     options = parser.parse_args()
-    with running_as(with_small_model(FLEET)) as fleet:
-        answers = asyncio.run(measure(fleet, options.seeds))
+    with tempfile.TemporaryDirectory(prefix="antefix-shapes-") as shapes:
+        of = with_shapes_only(options.fleet, Path(shapes)) if options.fleet else None
+        with running_as(of or with_small_model(FLEET)) as fleet:
+            answers = asyncio.run(measure(fleet, options.seeds, options.rate_times))
     figures = {name: figures_of(found) for name, found in answers.items() if errors(found)}
     of_all = figures["all"]
     goals = {

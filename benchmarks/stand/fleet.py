@@ -75,6 +75,7 @@ def running(fleet_file: Path, keys: Mapping[str, str] | None = None) -> Iterator
                 text=True,
             )
             if up.returncode:
+                subprocess.run([*antefix, "logs", "-n", "50"], env=env, check=False)
                 raise RuntimeError(f"the fleet did not start: {up.stdout}")
             yield _started(json.loads(up.stdout), Home(Path(folder)))
         finally:

@@ -25,3 +25,13 @@ def add_keep(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write measured parts to FILE, and resume from it",
     )
+
+
+def add_fleet(parser: argparse.ArgumentParser) -> None:
+    """`--fleet`, for `shape_only.with_shapes_only`."""
+    parser.add_argument(
+        "--fleet",
+        type=Path,
+        metavar="FILE",
+        help="another fleet; with load_format: dummy, only the shape of a known model is needed",
+    )

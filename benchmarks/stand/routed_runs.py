@@ -19,6 +19,7 @@ from benchmarks.stand.fleet import BenchFleet
 from benchmarks.stand.oracle import most_cached
 from deployments.prompt import PromptTokens, RendererFacts
 from deployments.wire.headers import RENDERER_PATH
+from loadgen.workloads import WORKLOADS as CHAT_WORKLOADS
 from loadgen.workloads import Conversation, conversations
 
 # What four small engines on two cores have room for.
@@ -92,9 +93,13 @@ class RoutingBench:
         for workload in ("no_reuse", "short"):
             await self.run(workload, "least_loaded", seed=0, seconds=WARM_UP_SECONDS)
 
-    async def run(self, workload: str, policy: str, seed: int, seconds: float) -> RoutingRun:
+    async def run(
+        self, workload: str, policy: str, seed: int, seconds: float, rate_times: float = 1.0
+    ) -> RoutingRun:
         await self._reset_caches()
-        talks = conversations(workload, seed, seconds)
+        of = CHAT_WORKLOADS[workload]
+        arrivals = of.arrivals(seconds, rate_times * of.rate)
+        talks = conversations(workload, seed, seconds, arrivals)
         style = Style(self._fleet.model, policy, salt=f"{workload}.{policy}.{seed}")
         failed_before = await self._lookups_failed()
         async with asyncio.timeout(seconds + GRACE_SECONDS):

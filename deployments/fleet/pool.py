@@ -113,7 +113,7 @@ class Pool(Section):
         description="What happens to a hung engine. `suspect`: it gets no requests that another "
         "replica can serve, until it makes progress. `restart`: it is also ended, and "
         "another one starts. With null it is `restart` on CPUs and `suspect` on GPUs, "
-        "where hang detection has not been tried.",
+        "where hang detection has hardly been tried.",
     )
     autoscaling: Autoscaling | None = Field(
         None,

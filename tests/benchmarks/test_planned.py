@@ -10,6 +10,8 @@ from typing import Any, cast
 import pytest
 
 from benchmarks.planned import run
+from benchmarks.stand import shape_only
+from deployments.fleet.fleet import Fleet
 from deployments.offline.offline_engine import Generated, OfflineEngine
 from weights.engine_plan import EnginePlan, engine_plan
 from weights.finding import Device, EngineConfig, Model
@@ -17,6 +19,8 @@ from weights.gpus import MIB, gpu_called
 from weights.known_models import known_config
 from weights.model_shape import shape_of
 from weights.roofline import decode_step_s, prefill_s
+
+FLEET = Path(shape_only.__file__).with_name("gpu_8b.yaml")
 
 
 @pytest.mark.parametrize(
@@ -72,10 +76,28 @@ def test_times_are_judged_relative_to_the_plan(times: float, met: bool) -> None:
 
 def test_a_folder_has_all_that_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (embedded := tmp_path / "embedded").mkdir()
-    for file in run.TOKENIZER:
+    for file in shape_only.TOKENIZER:
         (embedded / file).write_text("{}")
-    monkeypatch.setattr(run, "embedded_model", lambda report: embedded)
+    monkeypatch.setattr(shape_only, "embedded_model", lambda report: embedded)
     for model in run.MODELS:
-        folder = run.folder_of(model, tmp_path)
+        folder = shape_only.shape_only(model, tmp_path)
         assert shape_of(json.loads((folder / "config.json").read_text())).layers in (32, 80)
-        assert {file.name for file in folder.iterdir()} == {"config.json", *run.TOKENIZER}
+        assert {file.name for file in folder.iterdir()} == {"config.json", *shape_only.TOKENIZER}
+
+
+def test_a_fleet_of_shapes_keeps_other_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (embedded := tmp_path / "embedded").mkdir()
+    for file in shape_only.TOKENIZER:
+        (embedded / file).write_text("{}")
+    (embedded / "config.json").write_text('{"vocab_size": 49152}')
+    monkeypatch.setattr(shape_only, "embedded_model", lambda report: embedded)
+    found = shape_only.with_shapes_only(FLEET, tmp_path)
+    shape = json.loads(Path(found["pools"]["engine"]["model"], "config.json").read_text())
+    assert (shape["hidden_size"], shape["vocab_size"]) == (4096, 49152)
+    assert Fleet.model_validate(found).pools["engine"].resources.gpus == 1
+    kept = shape_only.with_shapes_only(FLEET.with_name("routed_runs.yaml"), tmp_path)
+    assert kept["pools"]["engine"]["model"] == "embedded"
+    with pytest.raises(LookupError, match="acme/unknown"):
+        shape_only.shape_only("acme/unknown", tmp_path)

@@ -1,8 +1,9 @@
 """vLLM engines of tiny models in this process, and what our hooks do in them.
 
-    python -m tests.runner_v2.engines MODELS
+    python -m tests.runner_v2.engines MODELS [ENGINE_ARGS]
 
-MODELS is the folder that `tiny_models.make` filled. Writes one line of JSON for each part, which
+MODELS is the folder that `tiny_models.make` filled, or makes. ENGINE_ARGS is JSON, for a GPU:
+{"dtype": "bfloat16", "enforce_eager": false}. Writes one line of JSON for each part, which
 has its name and what was found. Engine, scheduler and worker are all in this process, so that
 each can be looked at.
 """
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -30,6 +31,7 @@ from vllm import SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.engine.arg_utils import EngineArgs
 from vllm.inputs import TokensPrompt
+from vllm.platforms import current_platform
 from vllm.triton_utils import HAS_TRITON
 from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -38,6 +40,7 @@ from deployments.engine.vllm.answer_kinds import KINDS
 from deployments.engine.vllm.continuing import made_by
 from deployments.engine.vllm.cut_answers import Cutter
 from deployments.engine.vllm.idle_drafts import draft_nothing_while_off
+from tests.runner_v2 import tiny_models
 from tests.runner_v2.hooks_of_core import kv_events, slept, witnessed
 
 PROMPTS = ([10 + i % 90 for i in range(40)], [50, 60, 70, 80])
@@ -60,7 +63,7 @@ class TinyEngine:
 
     def __init__(self, models: Path, **args: Any) -> None:
         model = str(models / "target")
-        self.config = EngineArgs(model=model, **ENGINE, **args).create_engine_config()
+        self.config = EngineArgs(model=model, **{**ENGINE, **args}).create_engine_config()
         if self.config.speculative_config is not None:
             speculation.measure(self.config, "stop", Path(tempfile.mkdtemp(), "speculation"))
             if HAS_TRITON:  # as our plugin has it in a worker, which begins after that
@@ -169,19 +172,24 @@ def running(models: Path, **args: Any) -> Iterator[TinyEngine]:
         cleanup_dist_env_and_memory()
 
 
-def drafted(models: Path, method: str) -> dict[str, Any]:
+def drafted(models: Path, args: Mapping[str, Any], method: str) -> dict[str, Any]:
     config: dict[str, Any] = {"method": method, "num_speculative_tokens": 3}
     if method == "ngram":
         config |= {"prompt_lookup_max": 3}
     else:
         config |= {"model": str(models / {"draft_model": "near", "eagle": "eagle"}[method])}
-    with running(models, speculative_config=config) as engine:
+    with running(models, speculative_config=config, **args) as engine:
         return switched(engine)
 
 
-def parts(models: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    events = {"enable_kv_cache_events": True, "publisher": "null"}
-    with running(models, kv_events_config=events, enable_prefix_caching=True) as engine:
+def parts(models: Path, args: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    hooked = {
+        "kv_events_config": {"enable_kv_cache_events": True, "publisher": "null"},
+        "enable_prefix_caching": True,
+        # of one engine in a process
+        "enable_sleep_mode": current_platform.is_sleep_mode_available(),
+    }
+    with running(models, **hooked, **args) as engine:
         yield (
             "runner",
             lambda: {
@@ -198,11 +206,13 @@ def parts(models: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield "slept", partial(slept, engine, PROMPTS[1])
         yield "witnessed", partial(witnessed, engine, PROMPTS[1])
     for method in ("draft_model", "eagle", "ngram"):
-        yield f"switched {method}", partial(drafted, models, method)
+        yield f"switched {method}", partial(drafted, models, args, method)
 
 
-def main(models: Path, written: Any) -> None:
-    for name, find in parts(models):
+def main(models: Path, args: Mapping[str, Any], written: Any) -> None:
+    if not models.exists():
+        tiny_models.make(models)
+    for name, find in parts(models, args):
         began = time.monotonic()
         try:
             found = find()
@@ -216,4 +226,4 @@ def main(models: Path, written: Any) -> None:
 if __name__ == "__main__":
     to_the_test = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # vLLM prints
-    main(Path(sys.argv[1]), to_the_test)
+    main(Path(sys.argv[1]), json.loads("".join(sys.argv[2:]) or "{}"), to_the_test)

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import torch
 from vllm import SamplingParams
 from vllm.platforms import current_platform
 
@@ -102,9 +103,14 @@ class _Core:
             raise RuntimeError("it sleeps still")
 
 
+def _free() -> int:
+    return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 0
+
+
 def slept(engine: Any, prompt: list[int]) -> dict[str, Any]:
     """An engine that fell asleep while it was warm, and woke when it got traffic. A CPU's worker
-    keeps its memory: scheduling stops, and the prefix cache is dropped."""
+    keeps its memory: scheduling stops, and the prefix cache is dropped. `memory`: bytes of a GPU
+    that are free before, asleep and after."""
     core, clock, takes_traffic = engine.core, HandClock(), False
     sleeper = Sleeper(_Core(core), lambda: takes_traffic, clock)
 
@@ -118,15 +124,19 @@ def slept(engine: Any, prompt: list[int]) -> dict[str, Any]:
         clock.now += SLEEP_AFTER_S
         await sleeper.step()
         asleep = [sleeper.asleep, core.is_sleeping()]
+        memory.append(_free())
         takes_traffic = True
         await sleeper.step()
         return [*asleep, sleeper.asleep, core.is_sleeping()]
 
     before = tokens()
+    memory = [_free()]
     with kv_events(engine) as events:
         states = asyncio.run(fall_asleep_and_wake())
         after = tokens()
+    memory.append(_free())
     return {
+        "memory": memory,
         "frees_memory": current_platform.is_sleep_mode_available(),
         "states": states,
         "same": before == after,

@@ -33,7 +33,8 @@ class _Connection(ResponseHandler):
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         # aiohttp asks after every read
-        if self._reading_paused or self._buffer_paused:
+        # not every aiohttp 3.14 has the second
+        if self._reading_paused or getattr(self, "_buffer_paused", False):
             super().resume_reading(resume_parser)
 
 
