@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 import aiohttp
@@ -27,29 +29,26 @@ class AdapterLoads:
         self._session = session
         self._passes = EnginePasses(engine_secret)
 
-    async def fetch(self, url: str, name: str, source: str) -> FetchedAdapter:
-        """Have the replica at `url` load an adapter. Raises ApiError where it cannot be served, or
-        where the engine does not answer."""
+    async def fetch(self, urls: Iterable[str], name: str, source: str) -> FetchedAdapter:
+        """Have the first replica of `urls` that answers load an adapter. Raises ApiError where it
+        cannot be served, or where none answers."""
+        for url in urls:
+            with suppress(aiohttp.ClientError, OSError, ValueError, TypeError, KeyError):
+                return await self._fetch(url, name, source)
+        message = "No engine loaded the adapter. Try again; the logs of the replicas say more."
+        raise ApiError(502, message, code="adapter_not_loaded", headers=NO_RETRY)
+
+    async def _fetch(self, url: str, name: str, source: str) -> FetchedAdapter:
         asked = self._session.post(
             url + ADAPTER_PATH,
             json={"name": name, "source": source},
             headers=self._passes.headers(url, path=ADAPTER_PATH),
             timeout=aiohttp.ClientTimeout(total=LOAD_TIMEOUT_S),
         )
-        try:
-            async with asked as answer:
-                found = await answer.json()
-                if answer.status != 200:
-                    raise ApiError(
-                        400,
-                        found["error"]["message"],
-                        code="unusable_adapter",
-                        param="lora_path",
-                    )
-                adapter = Adapter(found["name"], found["digest"], found["source"])
-                return FetchedAdapter(adapter, found["rank"], found["bytes"])
-        except (aiohttp.ClientError, OSError, ValueError, TypeError, KeyError, TimeoutError):
-            message = (
-                "The engine did not load the adapter. Try again; the log of its replica says more."
-            )
-            raise ApiError(502, message, code="adapter_not_loaded", headers=NO_RETRY) from None
+        async with asked as answer:
+            found = await answer.json()
+            if answer.status != 200:
+                message = found["error"]["message"]
+                raise ApiError(400, message, code="unusable_adapter", param="lora_path")
+            adapter = Adapter(found["name"], found["digest"], found["source"])
+            return FetchedAdapter(adapter, found["rank"], found["bytes"])

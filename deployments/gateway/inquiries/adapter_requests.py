@@ -89,7 +89,7 @@ class AdapterRequests:
         if known is None and len(self._adapters.by_name) >= MOST_ADAPTERS:
             message = f"The fleet has {MOST_ADAPTERS} adapters, the most it may have. Unload one."
             raise ApiError(400, message, code="too_many_adapters", param="lora_name")
-        fetched = await self._loads.fetch(self._engine_of(pool), name, source)
+        fetched = await self._loads.fetch(self._engines_of(pool), name, source)
         loaded = LoadedAdapter(fetched.adapter, pool, fetched.rank, fetched.size, time.time())
         try:
             await self._adapters.put(loaded)
@@ -136,13 +136,14 @@ class AdapterRequests:
         message = f"'model' is {model!r}, but only these models take adapters: {names}."
         raise ApiError(400, message, code="invalid_value", param="model")
 
-    def _engine_of(self, pool: str) -> str:
-        """The address of a replica, which tries the adapter."""
+    def _engines_of(self, pool: str) -> list[str]:
+        """The addresses of the replicas, one of which tries the adapter; least loaded first."""
         loads = self._pools.by_name[pool].scheduler.board.loads().values()
         if not loads:
             message = f"The pool {pool!r} has no replica to try the adapter. Try again later."
             raise ApiError(503, message, code="no_replica", retry_after=5)
-        return min(loads, key=lambda load: load.waiting + load.running).url
+        by_load = sorted(loads, key=lambda load: load.waiting + load.running)
+        return [load.url for load in by_load]
 
     async def _read(self) -> None:
         try:

@@ -61,8 +61,8 @@ ADAPTER_CODES = (
     ErrorCode(
         "adapter_not_loaded",
         502,
-        "The engine that should try the adapter did not answer.",
-        "Try again. The log of its replica says more.",
+        "No engine that should try the adapter answered.",
+        "Try again. The logs of the replicas say more.",
         retry="stop",
     ),
 )

@@ -98,6 +98,24 @@ async def test_every_gateway_serves_it_at_once(
     assert await asked(first, MODEL) == (200, MODEL)
 
 
+async def test_a_replica_that_was_lost_tries_none(
+    fronts: tuple[Front, Front], engines: tuple[FakeEngine, FakeEngine], tmp_path: Path
+) -> None:
+    first, _ = fronts
+    lost, other = engines
+    other.running = 3  # so the lost one is asked first
+    await until(
+        lambda: max(one.running for one in first.pool.scheduler.board.loads().values()) == 3
+    )
+    await lost.stop()
+    status, told = await loads(first, "sql", write_adapter(tmp_path / "sql"))
+    assert status == 200, told
+    assert [len(engine.loras.loads) for engine in engines] == [0, 1]
+    await other.stop()
+    status, told = await loads(first, "sql2", write_adapter(tmp_path / "sql2", b"2"))
+    assert (status, told["error"]["code"]) == (502, "adapter_not_loaded")
+
+
 async def test_a_large_body_may_name_an_adapter_that_its_gateway_does_not_know(
     fronts: tuple[Front, Front], tmp_path: Path
 ) -> None:
