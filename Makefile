@@ -95,13 +95,16 @@ format: ## Format the sources
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+FLEET_IN = requirements/operator.in requirements/base.in
 lock: ## Resolve requirements/*.in again, and keep every pin that still fits
 	@$(PYTHON) bootstrap.py --uv
 	$(COMPILE) requirements/uv.in -o requirements/uv.lock
-	$(COMPILE) --override requirements/overrides.txt requirements/cpu.in -o requirements/cpu.lock
+	$(COMPILE) --override requirements/overrides.txt $(FLEET_IN) requirements/cpu.in \
+		-o requirements/cpu.lock
 	$(COMPILE) --override requirements/overrides.txt -c requirements/cpu.lock \
-		requirements/dev.in -o requirements/dev.lock
-	$(COMPILE) --override requirements/gpu-overrides.txt requirements/gpu.in -o requirements/gpu.lock
+		$(FLEET_IN) requirements/cpu.in requirements/dev.in -o requirements/dev.lock
+	$(COMPILE) --override requirements/gpu-overrides.txt $(FLEET_IN) requirements/gpu.in \
+		-o requirements/gpu.lock
 	$(COMPILE) requirements/interpreter.in -o requirements/interpreter.lock
 	@sed -n '/^\(accelerate\|compressed-tensors\)==/d; s/^\([a-z0-9.-]*==.*\) \\$$/\1/p' \
 		requirements/cpu.lock > .cache/in-both.txt

@@ -54,7 +54,11 @@ def doctor(
 
 def findings(facts: MachineFacts, running: bool = False) -> Iterator[PreflightFinding]:
     """Yield one finding per question. `running`: a fleet already uses the memory."""
-    if facts.cpu_build:
+    if facts.missing_packages:
+        missing = " and ".join(facts.missing_packages)
+        seen = f"{missing} not installed: this install only operates clusters"
+        yield PreflightFinding("note", "packages", seen)
+    elif facts.cpu_build:
         yield _cpu(facts)
     else:
         yield _driver(facts.drivers)

@@ -118,6 +118,15 @@ def preflight(
 
 
 @k8s.command()
+def chart() -> None:
+    """Print the folder of the Helm chart that came with this command."""
+    with answering():
+        from k8s.values import CHART
+
+        typer.echo(CHART)
+
+
+@k8s.command()
 def status(
     release: Annotated[
         str, typer.Option("--release", help="Release name; required if the namespace has several.")
@@ -228,7 +237,8 @@ def _checked(
     if not values.get("fleet"):
         raise Problem(
             "the values contain no fleet",
-            "add --values helm/antefix/values/single-node-a100.yaml, or pass one with --fleet",
+            "add a values file of the folder that antefix k8s chart prints, or pass a fleet with"
+            " --fleet",
         )
     source = given[-1] if given[-2:-1] == ["--values"] else "the values"
     text = yaml.safe_dump(_without_variables(values["fleet"]), sort_keys=False)

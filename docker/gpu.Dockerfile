@@ -54,7 +54,9 @@ ENV PATH=/opt/venv/bin:$PATH:/usr/local/nvidia/bin \
 # Installed before the code is there, which is found where it will lie: a change of it makes no more
 # than the layers below.
 COPY pyproject.toml /opt/antefix/
-COPY requirements/base.in /opt/antefix/requirements/
+# all that pyproject.toml names
+COPY requirements/operator.in requirements/base.in requirements/cpu.in requirements/gpu.in \
+    requirements/quantize.in /opt/antefix/requirements/
 RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable /opt/antefix
 WORKDIR /home/antefix
 EXPOSE 8000 9464

@@ -13,7 +13,8 @@ import yaml
 
 from common.errors import Problem
 
-_CHART = Path(__file__).parent.parent / "helm" / "antefix"
+# A wheel has it, too.
+CHART = Path(__file__).parent.parent / "helm" / "antefix"
 # A version that the chart accepts. Without a cluster Helm assumes the newest that it knows, which
 # is too old in an old Helm.
 _KUBERNETES = "1.30.0"
@@ -27,15 +28,10 @@ def computed_values(given: Sequence[str]) -> dict[str, Any]:
     `given` are options of `helm upgrade` that set values. A null pool is removed, as in the chart.
     Raises Problem with Helm's message.
     """
-    if not _CHART.exists():
-        raise Problem(
-            f"the chart, whose defaults are needed, is not at {_CHART}",
-            "run this in a checkout of Antefix; a wheel does not contain the chart",
-        )
     with tempfile.TemporaryDirectory() as folder:
         chart = Path(folder)
         (chart / "Chart.yaml").write_text("{apiVersion: v2, name: values, version: 0.0.0}")
-        shutil.copy(_CHART / "values.yaml", chart)
+        shutil.copy(CHART / "values.yaml", chart)
         (chart / "templates").mkdir()
         (chart / "templates" / "values.yaml").write_text("{{ toYaml .Values }}")
         (values,) = _template("values", chart, given)
@@ -65,7 +61,7 @@ def rendered(
             own.write_text(yaml.safe_dump({"fleet": yaml.safe_load(fleet.read_bytes())}))
             given = [*given, "--values", str(none), "--values", str(own)]
         where = ["--namespace", namespace, "--kube-version", _KUBERNETES]
-        return _template(release, _CHART, [*where, *given])
+        return _template(release, CHART, [*where, *given])
 
 
 def _template(release: str, chart: Path, options: Sequence[str]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from cli.local.ports import LOOPBACK, is_free
-from common.machine import has_cpu_build
+from common.machine import has_cpu_build, missing_packages
 
 PROGRAMS = ("prometheus", "prometheus-alertmanager", "helm", "kubectl")
 SHARED_MEMORY = Path("/dev/shm")
@@ -21,11 +21,14 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """Facts; sizes are bytes. `bfloat16`: the CPU's instructions for it, empty if it has none.
+    """Facts; sizes are bytes. `missing_packages`: of those that a fleet needs.
+
+    `bfloat16`: the CPU's instructions for it, empty if it has none.
 
     `drivers`: NVIDIA's, one for each GPU. `taken`: those of the ports that are in use.
     """
 
+    missing_packages: tuple[str, ...]
     cpu_build: bool
     has_libnuma: bool
     bfloat16: str
@@ -41,6 +44,7 @@ class MachineFacts:
 def gather(folder: Path, ports: tuple[int, ...]) -> MachineFacts:
     """Gather the facts. `folder` is on the disk of weights and state."""
     return MachineFacts(
+        missing_packages=tuple(missing_packages()),
         cpu_build=has_cpu_build(),
         has_libnuma=_loads("libnuma.so.1"),
         bfloat16=_bfloat16(CPU_INFO.read_text()),

@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from common.errors import Problem
 from common.failure import gist, tail
+from common.machine import require_fleet_packages
 from weights.checkpoint import weight_bytes
 from weights.statistics import TokenFigures
 
@@ -123,6 +124,7 @@ class OfflineEngine:
 
         `env` is added to the child's environment.
         """
+        require_fleet_packages()
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as said:
             child = subprocess.Popen(

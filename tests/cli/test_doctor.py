@@ -12,6 +12,7 @@ from cli.local.machine_facts import MachineFacts
 from cli.main import app
 
 GOOD = MachineFacts(
+    missing_packages=(),
     cpu_build=True,
     has_libnuma=True,
     bfloat16="amx_bf16",
@@ -38,6 +39,7 @@ def test_a_machine_that_has_everything_has_no_problem() -> None:
         ({"shared_memory": 64 * 2**20}, "warning", "shared memory", "needs 2 GiB"),
         ({"open_files": 1024}, "warning", "open files", "1024"),
         ({"taken": (8000,)}, "warning", "port 8000", "--port 0"),
+        ({"missing_packages": ("vllm",)}, "note", "packages", "vllm not installed"),
         ({"cpu_build": False}, "problem", "GPU driver", "no GPU"),
         ({"cpu_build": False, "drivers": ("570.86.15",)}, "problem", "GPU driver", "580"),
         ({"cpu_build": False, "drivers": ("590.1",)}, "ok", "GPU driver", "590.1"),

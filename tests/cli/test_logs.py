@@ -32,6 +32,7 @@ SERVES: dict[str, object] = {
 }
 SERVES |= {"deployment": "small", "process": 1, "worker_id": "ffff"}
 VLLM = "(EngineCore pid=7) INFO 05-01 10:00:01 [core.py:1] request chatcmpl-r-1-7f aborted"
+ZONE = f"{datetime(2026, 5, 1, 10).astimezone():%Z}"
 LAST_WRITTEN = datetime(2026, 5, 2, tzinfo=UTC).timestamp()
 
 
@@ -68,7 +69,24 @@ def test_a_json_line_is_shown_as_text_with_its_facts() -> None:
     (line, *_) = logs("--component", "gateway")
     component, _, rest = line.partition(" | ")
     assert component.strip() == "gateway"
-    assert rest.partition(" ")[2] == "INFO    request ended request_id=r-1 outcome=ok status=200"
+    assert rest.split(" ", 2)[1:] == [ZONE, "INFO    200, r-1"]
+
+
+def test_a_request_is_one_short_line(tmp_path: Path) -> None:
+    file = tmp_path / "ray" / "serve" / "replica_antefix_gateway_abcd1234.log"
+    facts = {"model": "qwen", "duration_s": 1.50213, "ttft_s": 0.12346, "tenant": "team-a"}
+    facts |= {"prompt_tokens": 100, "cached_tokens": 48, "output_tokens": 30}
+    late = {"status": 504, "outcome": "deadline", "error": "deadline_exceeded", "stage": "engine"}
+    write(file, json.dumps(ENDED | facts), json.dumps(ENDED | {"model": "qwen"} | late))
+    assert [line.partition("INFO    ")[2] for line in logs("--component", "gateway")] == [
+        "200 qwen, 1.5 s, first token 0.123 s, 100 tokens in, 48 cached, 30 out, for team-a, r-1",
+        "504 deadline deadline_exceeded engine qwen, r-1",
+    ]
+
+
+def test_with_its_id_a_request_has_all_fields() -> None:
+    (line, *_) = logs("--request", "r-1", "--component", "gateway")
+    assert line.endswith(f"{ZONE} INFO    request ended request_id=r-1 outcome=ok status=200")
 
 
 def test_an_exception_follows_on_lines_of_its_own() -> None:
@@ -84,7 +102,7 @@ def test_what_watches_a_fleet_is_a_component_of_its_own() -> None:
 
 
 def test_serves_first_lines_are_shown_like_ours() -> None:
-    assert "engine  | 10:00:00.123 INFO    Initializing" in logs("--component", "engine")
+    assert f"engine  | 10:00:00.123 {ZONE} INFO    Initializing" in logs("--component", "engine")
 
 
 def test_text_is_shown_as_it_is() -> None:

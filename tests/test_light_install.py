@@ -1,0 +1,100 @@
+"""An install without vLLM and Ray, for those who only operate a cluster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bootstrap
+from tests.helm.helm import helm
+from tests.missing import missing
+
+ROOT = Path(bootstrap.__file__).parent
+NOT_COPIED = shutil.ignore_patterns(".*", "docs", "tests", "build", "__pycache__", "*.egg-info")
+MOST_BYTES = 200_000_000
+A100 = ("--model", "hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4", "--gpu", "a100-80g")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the package, at the pinned versions of what it needs."""
+    folder = tmp_path_factory.mktemp("light")
+    # setuptools leaves its files in the source
+    shutil.copytree(ROOT, folder / "source", ignore=NOT_COPIED)
+    venv = folder / "venv"
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("UV_INDEX_STRATEGY", "unsafe-best-match")
+        options = bootstrap.follow_pip()
+        uv, python, lock = bootstrap.UV, str(venv / "bin/python"), ROOT / "requirements/cpu.lock"
+        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, venv], check=True)
+        install = [uv, "pip", "install", "--quiet", "--python", python, *options]
+        done = subprocess.run(
+            [*install, "--constraint", str(lock), str(folder / "source")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        missing(f"the packages cannot be installed: {done.stderr[-2000:]}")
+    return venv
+
+
+def antefix(installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(Path(helm()).parent), os.environ["PATH"]])
+    return subprocess.run(
+        [installed / "bin/antefix", *words],
+        env={**os.environ, "PATH": path, "ANTEFIX_HOME": str(installed), "KUBECONFIG": "/nowhere"},
+        cwd=installed,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_it_is_small(installed: Path) -> None:
+    files = (path for path in installed.rglob("*") if path.is_file() and not path.is_symlink())
+    assert sum(path.stat().st_size for path in files) < MOST_BYTES
+    assert not list(installed.glob("lib/*/site-packages/ray"))
+
+
+def test_helm_renders_the_chart_inside(installed: Path) -> None:
+    chart = Path(antefix(installed, "k8s", "chart").stdout.strip())
+    assert chart.is_relative_to(installed.resolve())
+    values = chart / "values" / "single-node-a100.yaml"
+    registry = ("--set", "image.registry=registry.acme.test")
+    done = subprocess.run(
+        [helm(), "template", "antefix", chart, "--values", values, *registry],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "kind: RayService" in done.stdout, done.stderr
+    preflight = antefix(installed, "k8s", "preflight", "--values", str(values), *registry)
+    assert "kubeconfig" in preflight.stderr.lower(), preflight.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("config", "check", "a100"),
+        ("plan", *A100, "--context", "8192", "--concurrency", "8"),
+        ("slo", "check"),
+        ("--version",),
+        ("doctor",),
+    ],
+)
+def test_what_needs_no_fleet_works(installed: Path, words: tuple[str, ...]) -> None:
+    done = antefix(installed, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_needs_a_fleet_says_what_to_install(installed: Path) -> None:
+    done = antefix(installed, "up")
+    assert done.returncode == 1
+    assert "ray and vllm not installed here" in done.stderr
+    assert "make up" in done.stderr
