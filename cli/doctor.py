@@ -20,6 +20,7 @@ GIB = 2**30
 LAPTOP_MEMORY, DISK, SHARED_MEMORY = 11 * GIB, 5 * GIB, 2 * GIB
 # A gateway may hold as many connections as half of its files.
 OPEN_FILES = 4096
+VERSIONS_SHOWN = 5
 
 
 def doctor(
@@ -54,13 +55,10 @@ def doctor(
 
 def findings(facts: MachineFacts, running: bool = False) -> Iterator[PreflightFinding]:
     """Yield one finding per question. `running`: a fleet already uses the memory."""
-    if facts.missing_packages:
-        missing = " and ".join(facts.missing_packages)
-        seen = f"{missing} not installed: this install only operates clusters"
-        yield PreflightFinding("note", "packages", seen)
-    elif facts.cpu_build:
+    yield _packages(facts)
+    if facts.cpu_build:
         yield _cpu(facts)
-    else:
+    elif not facts.missing_packages:
         yield _driver(facts.drivers)
     if not running:
         yield _size("memory", facts.memory_available, LAPTOP_MEMORY, "the laptop fleet")
@@ -78,6 +76,22 @@ def findings(facts: MachineFacts, running: bool = False) -> Iterator[PreflightFi
         yield PreflightFinding("warning", f"port {port}", "another program listens there", remedy)
     programs = ", ".join(facts.programs) or "none of Prometheus, Alertmanager, Helm, kubectl"
     yield PreflightFinding("note", "programs", programs)
+
+
+def _packages(facts: MachineFacts) -> PreflightFinding:
+    if facts.missing_packages:
+        missing = " and ".join(facts.missing_packages)
+        seen = f"{missing} not installed: this install only operates clusters"
+        return PreflightFinding("note", "packages", seen)
+    if not facts.other_versions:
+        return PreflightFinding("ok", "packages", "their versions are the pinned ones")
+    lock = f"requirements/{'cpu' if facts.cpu_build else 'gpu'}.lock"
+    more = len(facts.other_versions) - VERSIONS_SHOWN
+    seen = ", ".join(facts.other_versions[:VERSIONS_SHOWN])
+    if more > 0:
+        seen += f", and {more} more"
+    remedy = f"pip install --no-deps --require-hashes -r {lock}"
+    return PreflightFinding("warning", "packages", f"untested versions: {seen}", remedy)
 
 
 def _cpu(facts: MachineFacts) -> PreflightFinding:

@@ -26,6 +26,7 @@ from benchmarks.adapters.traffic import (
     AdapterTraffic,
     Answered,
     Fingerprint,
+    least_loads,
     wrong,
     zipf,
 )
@@ -42,6 +43,9 @@ SETTINGS = RULE.settings
 FLEET = Path(__file__).with_name("fleet.yaml")
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 POLICIES = ("prefix", "adapter_affinity", "session")
+_POOL = yaml.safe_load(FLEET.read_text())["pools"]["engine"]
+# Of all engines.
+SLOTS = _POOL["replicas"] * _POOL["engine_args"]["max_loras"]
 SETTLE_S, GATEWAY_TRIES, AT_ONCE = 2.0, 6, 4
 LOADS, LOAD_SECONDS = "antefix_adapter_loads_total", "antefix_adapter_load_seconds"
 
@@ -100,8 +104,7 @@ class AdapterBench:
             self.known[answer.engine_name] = answer.fingerprint
 
     async def play(self, policy: str, seed: int, names: Sequence[str]) -> Played:
-        asked = zipf(names, SETTINGS["rate"], SETTINGS["seconds"], SETTINGS["skew"], seed)
-        warm_up = zipf(names, SETTINGS["rate"], SETTINGS["warm_up_s"], SETTINGS["skew"], seed)
+        warm_up, asked = requests_of(seed, names)
         await self._traffic.play(warm_up, policy)
         await asyncio.sleep(SETTLE_S)  # until the engines have written their metrics
         before = self._loads()
@@ -137,6 +140,14 @@ class AdapterBench:
             ]
             self.unserved += sum(answer.status == 404 for answer in served)
         return await playing
+
+
+def requests_of(seed: int, names: Sequence[str]) -> Sequence[list[AdapterArrival]]:
+    """The warm-up and what counts."""
+    return [
+        zipf(names, SETTINGS["rate"], SETTINGS[seconds], SETTINGS["skew"], seed)
+        for seconds in ("warm_up_s", "seconds")
+    ]
 
 
 def shares_of(played: Sequence[Played]) -> dict[str, Any]:
@@ -181,6 +192,7 @@ async def measured(fleet: BenchFleet, folder: Path, seeds: Sequence[int]) -> dic
             for policy in POLICIES
         },
         "loads": {f"{one.policy} {one.seed}": one.loads for one in played},
+        "least_loads": {seed: least_loads(*requests_of(seed, names), SLOTS) for seed in seeds},
         "wrong_weights": len(wrong([*every, *changed], bench.known)),
         "failed": sum(answer.status != 200 for answer in every),
         "changed": dict(Counter(str(answer.status) for answer in changed)),

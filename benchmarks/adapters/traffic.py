@@ -60,6 +60,27 @@ def zipf(
     return found
 
 
+def least_loads(
+    warm_up: Sequence[AdapterArrival], asked: Sequence[AdapterArrival], slots: int
+) -> int:
+    """The fewest loads for `asked` in so many slots, of which each request needs one: it evicts the
+    adapter that is needed last (L. A. Belady, IBM Systems Journal 5(2), 1966). The slots begin
+    empty, before `warm_up`, whose loads do not count."""
+    adapters = [one.adapter for one in (*warm_up, *asked)]
+    needed_next, last_seen = [len(adapters)] * len(adapters), dict[str, int]()
+    for place in reversed(range(len(adapters))):
+        needed_next[place] = last_seen.get(adapters[place], len(adapters))
+        last_seen[adapters[place]] = place
+    held, loads = dict[str, int](), 0
+    for place, adapter in enumerate(adapters):
+        if adapter not in held:
+            loads += place >= len(warm_up)
+            if len(held) == slots:
+                held.pop(max(held, key=held.__getitem__))
+        held[adapter] = needed_next[place]
+    return loads
+
+
 class AdapterTraffic:
     """Of one fleet. All prompts have the same tokens, and caches share none of them: the answer to
     each depends on its weights only."""

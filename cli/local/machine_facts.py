@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
+import re
 import resource
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +20,15 @@ from common.machine import has_cpu_build, missing_packages
 PROGRAMS = ("prometheus", "prometheus-alertmanager", "helm", "kubectl")
 SHARED_MEMORY = Path("/dev/shm")
 CPU_INFO = Path("/proc/cpuinfo")
+LOCKS = Path(__file__).parents[2] / "requirements"
+_PIN = re.compile(r"^([\w.-]+)==([^\s;\\]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class MachineFacts:
     """Facts; sizes are bytes. `missing_packages`: of those that a fleet needs.
+
+    `other_versions`: packages with another version than the lock's, and the lock's.
 
     `bfloat16`: the CPU's instructions for it, empty if it has none.
 
@@ -29,6 +36,7 @@ class MachineFacts:
     """
 
     missing_packages: tuple[str, ...]
+    other_versions: tuple[str, ...]
     cpu_build: bool
     has_libnuma: bool
     bfloat16: str
@@ -45,6 +53,7 @@ def gather(folder: Path, ports: tuple[int, ...]) -> MachineFacts:
     """Gather the facts. `folder` is on the disk of weights and state."""
     return MachineFacts(
         missing_packages=tuple(missing_packages()),
+        other_versions=tuple(other_versions(LOCKS / f"{'cpu' if has_cpu_build() else 'gpu'}.lock")),
         cpu_build=has_cpu_build(),
         has_libnuma=_loads("libnuma.so.1"),
         bfloat16=_bfloat16(CPU_INFO.read_text()),
@@ -56,6 +65,21 @@ def gather(folder: Path, ports: tuple[int, ...]) -> MachineFacts:
         programs=tuple(name for name in PROGRAMS if shutil.which(name)),
         drivers=_drivers(),
     )
+
+
+def other_versions(lock: Path) -> Iterator[str]:
+    """Yield installed packages whose version `lock` does not pin; none without a lock, as in a
+    wheel."""
+    pinned: dict[str, set[str]] = {}
+    for name, version in _PIN.findall(lock.read_text() if lock.exists() else ""):
+        pinned.setdefault(name, set()).add(version)  # one for each version of Python
+    for name, versions in pinned.items():
+        try:
+            found = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if found.partition("+")[0] not in versions:
+            yield f"{name} {found} (pinned: {', '.join(sorted(versions))})"
 
 
 def _loads(library: str) -> bool:

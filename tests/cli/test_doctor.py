@@ -2,17 +2,20 @@
 
 import json
 from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from cli.doctor import GIB, findings
-from cli.local.machine_facts import MachineFacts
+from cli.local.machine_facts import MachineFacts, other_versions
 from cli.main import app
 
 GOOD = MachineFacts(
     missing_packages=(),
+    other_versions=(),
     cpu_build=True,
     has_libnuma=True,
     bfloat16="amx_bf16",
@@ -40,6 +43,8 @@ def test_a_machine_that_has_everything_has_no_problem() -> None:
         ({"open_files": 1024}, "warning", "open files", "1024"),
         ({"taken": (8000,)}, "warning", "port 8000", "--port 0"),
         ({"missing_packages": ("vllm",)}, "note", "packages", "vllm not installed"),
+        ({"other_versions": ("a 1 (pinned: 2)",)}, "warning", "packages", "a 1 (pinned: 2)"),
+        ({"other_versions": tuple("abcdefg")}, "warning", "packages", "e, and 2 more"),
         ({"cpu_build": False}, "problem", "GPU driver", "no GPU"),
         ({"cpu_build": False, "drivers": ("570.86.15",)}, "problem", "GPU driver", "580"),
         ({"cpu_build": False, "drivers": ("590.1",)}, "ok", "GPU driver", "590.1"),
@@ -51,6 +56,20 @@ def test_each_lack_is_named_with_its_remedy(
     (found,) = [one for one in findings(replace(GOOD, **change)) if one.title == title]
     assert found.severity == severity
     assert said in f"{found.seen} {found.remedy}"
+
+
+def test_installed_versions_are_compared_with_those_of_the_lock(tmp_path: Path) -> None:
+    lock = tmp_path / "cpu.lock"
+    assert list(other_versions(lock)) == []
+    pytest_version, numpy_version = version("pytest"), version("numpy")
+    lock.write_text(
+        "# pytest==0\n"
+        "nothing-here==1.0 \\\n    --hash=sha256:0\n"
+        f"pytest=={pytest_version} \\\n    --hash=sha256:0\n"
+        f"numpy==0.1 ; python_version < '3' \\\nnumpy=={numpy_version} ; python_version > '3' \\\n"
+        "aiohttp==0.2 \\\n    --hash=sha256:0\n"
+    )
+    assert list(other_versions(lock)) == [f"aiohttp {version('aiohttp')} (pinned: 0.2)"]
 
 
 def test_memory_is_not_judged_while_a_fleet_uses_it() -> None:
