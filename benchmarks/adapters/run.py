@@ -142,12 +142,15 @@ class AdapterBench:
         return await playing
 
 
-def requests_of(seed: int, names: Sequence[str]) -> Sequence[list[AdapterArrival]]:
+def requests_of(
+    seed: int, names: Sequence[str]
+) -> tuple[list[AdapterArrival], list[AdapterArrival]]:
     """The warm-up and what counts."""
-    return [
-        zipf(names, SETTINGS["rate"], SETTINGS[seconds], SETTINGS["skew"], seed)
-        for seconds in ("warm_up_s", "seconds")
-    ]
+    rate, skew = SETTINGS["rate"], SETTINGS["skew"]
+    return (
+        zipf(names, rate, SETTINGS["warm_up_s"], skew, seed),
+        zipf(names, rate, SETTINGS["seconds"], skew, seed),
+    )
 
 
 def shares_of(played: Sequence[Played]) -> dict[str, Any]:
