@@ -24,7 +24,7 @@ IN_IMAGE = python -m tests.in_gpu_image.check
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-BENCHES = bench-adapters bench-overhead bench-index bench-routing bench-backtest \
+BENCHES = bench-adapters bench-overhead bench-large-bodies bench-index bench-routing bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
 	bench-budgets bench-canary bench-kinds bench-planned bench-prediction bench-fairness bench-isolation bench-startup bench-cold-starts \
 	bench-grammars bench-resume bench-long-prompts bench-client bench-scale bench-peers \
@@ -172,6 +172,9 @@ installed:
 	@$(PYTHON) bootstrap.py
 
 $(MEASUREMENTS): installed
+
+bench-large-bodies: ## Send small requests beside another tenant's bodies of 4 MB, five minutes
+	@$(BIN)/python -m benchmarks.overhead.large_bodies $(ARGS)
 
 bench-overhead: ## Measure the latency that Antefix adds to a request
 	@$(BIN)/python -m benchmarks.overhead.run $(ARGS)

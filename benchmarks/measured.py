@@ -41,6 +41,7 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "index": ("router", INDEX_POOL, "benchmarks/index"),
     "isolation": (*GATEWAY, *PLACEMENT, "benchmarks/isolation"),
     "kinds": (CHOICE, *PLACEMENT, "simulator", "benchmarks/kinds"),
+    "large-bodies": (*GATEWAY, "benchmarks/overhead"),
     "long-prompts": (*GATEWAY, *PLACEMENT, INDEX_POOL, "benchmarks/long_prompts"),
     "observability": (*GATEWAY, "observability", LONE, *PLAYED, "benchmarks/observability"),
     "overhead": (*GATEWAY, *PLACEMENT, "observability", *PLAYED, "benchmarks/overhead"),

@@ -69,9 +69,11 @@ class PlayedReplica(EngineReplica):
 @dataclass(frozen=True)
 class PlayedFleet:
     """`process` is the gateway's, `redis` its Redis's; `engine` is one engine's own server.
-    `empty` is a replica of Ray Serve that does nothing."""
+    `empty` is a replica of Ray Serve that does nothing. `other` is the gateway, with another
+    tenant's key."""
 
     gateway: Endpoint
+    other: Endpoint
     engine: Endpoint
     process: psutil.Process
     redis: psutil.Process
@@ -106,7 +108,8 @@ def playing() -> Iterator[PlayedFleet]:
 
 
 def _deployed(model: Path, redis: RedisServer) -> PlayedFleet:
-    (port, metrics_port), key, secret = free_ports(2), secrets.token_hex(8), secrets.token_hex(16)
+    (port, metrics_port), secret = free_ports(2), secrets.token_hex(16)
+    keys = {secrets.token_hex(8): tenant for tenant in ("bench", "other")}
     classes = {name: {"ttft_s": 600, "tpot_s": 60} for name in ("interactive", "batch")}
     pool = {
         "model": "bench",
@@ -126,16 +129,19 @@ def _deployed(model: Path, redis: RedisServer) -> PlayedFleet:
     )
     serve.start(proxy_location="Disabled")
     with patch.object(app, "EngineReplica", PlayedReplica):
-        built = app.applications(fleet, Secrets({key: "bench"}, secret, redis.url))
+        built = app.applications(fleet, Secrets(keys, secret, redis.url))
     options = {"num_cpus": 0, "runtime_env": {"env_vars": app.GATEWAY_ENVIRONMENT}}
     built["nothing"] = serve.deployment(ray_actor_options=options)(Nothing).bind()
     serve.run_many(
         [serve.RunTarget(of, name=name, route_prefix=None) for name, of in built.items()]
     )
     url, empty = asyncio.run(_engine_url()), asyncio.run(_pid_of_nothing())
-    gateway = Endpoint("gateway", f"http://127.0.0.1:{port}", {"authorization": f"Bearer {key}"})
+    gateway, other = (
+        Endpoint("gateway", f"http://127.0.0.1:{port}", {"authorization": f"Bearer {key}"})
+        for key in keys
+    )
     engine = Endpoint("direct", url, EnginePasses(secret).headers(url))
-    return PlayedFleet(gateway, engine, _listening(port), psutil.Process(redis.pid), empty)
+    return PlayedFleet(gateway, other, engine, _listening(port), psutil.Process(redis.pid), empty)
 
 
 async def _engine_url() -> str:
