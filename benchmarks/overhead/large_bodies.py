@@ -37,7 +37,7 @@ ADDED_MS_GOAL, LATE_MS_GOAL = 50.0, 50.0
 
 
 @dataclass
-class MeasuredRound:
+class BodiesRound:
     """`answer_ms` of small requests, `live_ms` of /health/live; `large`: answers by status."""
 
     answer_ms: list[float] = field(default_factory=list)
@@ -60,9 +60,9 @@ def body_of(size: int, number: int) -> bytes:
     return json.dumps(asked).encode()
 
 
-async def played(http: aiohttp.ClientSession, fleet: PlayedFleet, is_beside: bool) -> MeasuredRound:
+async def played(http: aiohttp.ClientSession, fleet: PlayedFleet, is_beside: bool) -> BodiesRound:
     """One round; whatever is under way at its end has ended."""
-    found, numbers = MeasuredRound(), itertools.count(time.time_ns())
+    found, numbers = BodiesRound(), itertools.count(time.time_ns())
 
     async def post(endpoint: Endpoint, size: int) -> int:
         headers = {**endpoint.headers, "content-type": "application/json"}
@@ -100,10 +100,10 @@ async def played(http: aiohttp.ClientSession, fleet: PlayedFleet, is_beside: boo
     return found
 
 
-async def measure(fleet: PlayedFleet, rounds: int) -> Mapping[str, list[MeasuredRound]]:
+async def measure(fleet: PlayedFleet, rounds: int) -> Mapping[str, list[BodiesRound]]:
     async with stream_client.session() as http:
         await played(http, fleet, False)  # warms up
-        found: dict[str, list[MeasuredRound]] = {"alone": [], "beside": []}
+        found: dict[str, list[BodiesRound]] = {"alone": [], "beside": []}
         for _ in range(rounds):
             for name, of in found.items():
                 of.append(await played(http, fleet, name == "beside"))
@@ -111,8 +111,8 @@ async def measure(fleet: PlayedFleet, rounds: int) -> Mapping[str, list[Measured
     return found
 
 
-def goals(alone: Sequence[MeasuredRound], beside: Sequence[MeasuredRound]) -> Mapping[str, Any]:
-    def p99(of: MeasuredRound) -> float:
+def goals(alone: Sequence[BodiesRound], beside: Sequence[BodiesRound]) -> Mapping[str, Any]:
+    def p99(of: BodiesRound) -> float:
         return percentile(of.answer_ms, 99)
 
     pairs = zip(alone, beside, strict=True)

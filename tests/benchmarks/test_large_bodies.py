@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-from benchmarks.overhead.large_bodies import LARGE_BYTES, MeasuredRound, body_of, goals
+from benchmarks.overhead.large_bodies import LARGE_BYTES, BodiesRound, body_of, goals
 
 
 def test_the_median_round_is_judged() -> None:
-    alone = [MeasuredRound([10.0] * 300, [1.0])] * 3
-    beside = [MeasuredRound([ms] * 300, [ms], Counter({200: 1})) for ms in (20.0, 55.0, 90.0)]
+    alone = [BodiesRound([10.0] * 300, [1.0])] * 3
+    beside = [BodiesRound([ms] * 300, [ms], Counter({200: 1})) for ms in (20.0, 55.0, 90.0)]
     judged = goals(alone, beside)
     assert judged["added_p99_ms"] == {"figure": 45.0, "at_most": 50.0, "met": True}
     assert judged["live_max_ms"] == {"figure": 55.0, "at_most": 50.0, "met": False}
