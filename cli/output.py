@@ -72,6 +72,8 @@ def answering(as_json: bool = False) -> Iterator[None]:
         # The reader of the output has ended, as `head` does; Click ends the command silently.
         raise
     except ModuleNotFoundError as error:
+        if os.environ.get("ANTEFIX_DEBUG") == "1":
+            raise
         remedy = "install it; what a fleet needs is in the extras cpu and gpu of Antefix's package"
         _fail(f"this needs {error.name}, which is not installed", remedy, ExitCode.FAILED, as_json)
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
@@ -31,10 +32,12 @@ class AdapterLoads:
 
     async def fetch(self, urls: Iterable[str], name: str, source: str) -> FetchedAdapter:
         """Have the first replica of `urls` that answers load an adapter. Raises ApiError where it
-        cannot be served, or where none answers."""
-        for url in urls:
-            with suppress(aiohttp.ClientError, OSError, ValueError, TypeError, KeyError):
-                return await self._fetch(url, name, source)
+        cannot be served, or where none answers within LOAD_TIMEOUT_S in all."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOAD_TIMEOUT_S):
+                for url in urls:
+                    with suppress(aiohttp.ClientError, OSError, ValueError, TypeError, KeyError):
+                        return await self._fetch(url, name, source)
         message = "No engine loaded the adapter. Try again; the logs of the replicas say more."
         raise ApiError(502, message, code="adapter_not_loaded", headers=NO_RETRY)
 
@@ -43,7 +46,7 @@ class AdapterLoads:
             url + ADAPTER_PATH,
             json={"name": name, "source": source},
             headers=self._passes.headers(url, path=ADAPTER_PATH),
-            timeout=aiohttp.ClientTimeout(total=LOAD_TIMEOUT_S),
+            timeout=aiohttp.ClientTimeout(total=None),
         )
         async with asked as answer:
             found = await answer.json()

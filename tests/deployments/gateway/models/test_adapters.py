@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from functools import partial
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 import redis
 
-from deployments.engine.adapter_files import WEIGHTS
+from deployments.engine.adapter_files import WEIGHTS, UnusableAdapter
+from deployments.gateway.inquiries import adapter_loads
 from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.keys_file import KeyRights
 from tests.fakes.engine import MODEL, FakeEngine
@@ -114,6 +116,28 @@ async def test_a_replica_that_was_lost_tries_none(
     await other.stop()
     status, told = await loads(first, "sql2", write_adapter(tmp_path / "sql2", b"2"))
     assert (status, told["error"]["code"]) == (502, "adapter_not_loaded")
+
+
+async def test_all_replicas_together_have_one_deadline(
+    fronts: tuple[Front, Front],
+    engines: tuple[FakeEngine, FakeEngine],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried, over = 0, asyncio.Event()
+
+    async def hang(name: str, source: str) -> None:
+        nonlocal tried
+        tried += 1
+        await over.wait()
+        raise UnusableAdapter("nobody waits for it")
+
+    for engine in engines:
+        monkeypatch.setattr(engine.adapters, "fetch", hang)
+    monkeypatch.setattr(adapter_loads, "LOAD_TIMEOUT_S", 0.3)
+    status, told = await loads(fronts[0], "sql", write_adapter(tmp_path / "sql"))
+    over.set()
+    assert (status, told["error"]["code"], tried) == (502, "adapter_not_loaded", 1)
 
 
 async def test_a_large_body_may_name_an_adapter_that_its_gateway_does_not_know(
