@@ -17,7 +17,7 @@ from deployments.gateway.reference.client_headers import (
 from deployments.gateway.reference.endpoints import ENDPOINTS
 from deployments.gateway.reference.error_code import ErrorCode, Retry
 from deployments.gateway.reference.error_codes import ERROR_CODES
-from deployments.gateway.reference.request_fields import READ, refused
+from deployments.gateway.reference.request_fields import READ, REFUSED
 
 _INTRODUCTION = """\
 # The HTTP API
@@ -196,7 +196,7 @@ def _row(error: ErrorCode) -> tuple[str, ...]:
 def _refused() -> Iterator[tuple[str, ...]]:
     """Fields with the same remedy share a row. Codes other than the usual one are named."""
     names: dict[tuple[str, str], list[str]] = {}
-    for each in refused():
+    for each in REFUSED:
         code = "" if each.code == FIELD_NOT_ALLOWED else f"{_code(each.code)}: "
         names.setdefault((each.paths, f"{code}{each.remedy}"), []).append(each.what)
     return ((", ".join(of), paths, remedy) for (paths, remedy), of in names.items())

@@ -40,6 +40,7 @@ class RefusedField(NamedTuple):
 # Chat completions, completions, responses and messages.
 _GENERATING = "generating"
 _AUDIO = "transcriptions, translations"
+_NOT_ALLOWED = "field_not_allowed"
 
 READ = (
     FieldsRead(("model",), "all", "Selects the pool. Required."),
@@ -134,104 +135,106 @@ READ = (
 )
 
 
-def refused() -> Iterator[RefusedField]:
-    """What a gateway refuses, whatever the engine would do with it."""
-    refused, resp = "field_not_allowed", "responses"
-    for name in OF_ENGINES:
-        yield RefusedField(f"`{name}`", "all", refused, "Only engines may set it. Omit it.")
-    yield RefusedField(
+def _with_remedies(remedies: Mapping[str, str], paths: str) -> Iterator[RefusedField]:
+    for name, remedy in remedies.items():
+        yield RefusedField(f"`{name}`", paths, _NOT_ALLOWED, remedy)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+# What a gateway refuses, whatever the engine would do with it.
+REFUSED = (
+    *_with_remedies(dict.fromkeys(OF_ENGINES, "Only engines may set it. Omit it."), "all"),
+    RefusedField(
         "names in `vllm_xargs`",
         "all",
-        refused,
+        _NOT_ALLOWED,
         "Omit them, or ask the operators to list them in the pool's `allowed_xargs`.",
-    )
-    yield RefusedField(
+    ),
+    RefusedField(
         "`priority` other than 0",
         "all but messages, `/tokenize` and `/detokenize`",
         "priority_not_allowed",
         "Omit it, or ask the operators for `engine_priority`.",
-    )
-    yield from _with_remedies(CONSTRAINTS, _GENERATING)
-    yield RefusedField(
-        "other `guided_*`", _GENERATING, refused, "Use `structured_outputs` or `response_format`."
-    )
-    yield from _with_remedies(OF_CHATS, "chat completions")
-    yield from _with_remedies(OF_MESSAGES, "messages")
-    yield from _with_remedies(OF_RESPONSES, resp)
-    yield RefusedField(
+    ),
+    *_with_remedies(CONSTRAINTS, _GENERATING),
+    RefusedField(
+        "other `guided_*`",
+        _GENERATING,
+        _NOT_ALLOWED,
+        "Use `structured_outputs` or `response_format`.",
+    ),
+    *_with_remedies(OF_CHATS, "chat completions"),
+    *_with_remedies(OF_MESSAGES, "messages"),
+    *_with_remedies(OF_RESPONSES, "responses"),
+    RefusedField(
         "`previous_response_id`",
-        resp,
-        refused,
+        "responses",
+        _NOT_ALLOWED,
         "No responses are stored. Send the conversation so far in `input`.",
-    )
-    yield RefusedField(
+    ),
+    RefusedField(
         "`background`",
-        resp,
-        refused,
+        "responses",
+        _NOT_ALLOWED,
         "No responses are stored. Set `stream` if an answer takes long.",
-    )
-    yield RefusedField(
+    ),
+    RefusedField(
         f"built-in tools: {_listed(BUILT_IN_TOOLS)}, and their versions",
-        resp,
-        refused,
+        "responses",
+        _NOT_ALLOWED,
         "Describe them as ordinary tools, and run them yourself. Engines with a `tool_server` run "
         "some of them.",
-    )
-    yield RefusedField(
+    ),
+    RefusedField(
         f"built-in tools: {_listed(ANTHROPIC_TOOLS)}, and their versions",
         "messages",
-        refused,
+        _NOT_ALLOWED,
         "Describe them as ordinary tools, and run them yourself.",
-    )
-    yield RefusedField(
+    ),
+    RefusedField(
         f"message parts of type {_listed(FILES)}",
         "all",
-        refused,
+        _NOT_ALLOWED,
         "Engines read no files. Send the text, or an image as a `data:` URL.",
-    )
-    yield RefusedField(
+    ),
+    RefusedField(
         f"content blocks of type {_listed(ANTHROPIC_FILES)}",
         "messages",
-        refused,
+        _NOT_ALLOWED,
         "Engines read no files. Send the text, or an image with a `source` of type `base64`.",
-    )
-    yield RefusedField(
+    ),
+    RefusedField(
         "a `file_id`, a reference to a stored item, or a spoken answer by its id, without content",
         "all",
-        refused,
+        _NOT_ALLOWED,
         "Nothing is stored. Send the content itself.",
-    )
-    yield RefusedField(
+    ),
+    RefusedField(
         "`image_url`, `audio_url`, `video_url`, or an image's `source`, of a host that the pool "
         "does not allow",
         "all",
         "media_url_not_allowed",
         "Send a `data:` URL, or ask the operators to list the host in `allowed_media_domains`.",
-    )
-    yield RefusedField(
+    ),
+    RefusedField(
         "a number of more than 64 bits",
         "all",
         "invalid_value",
         "Send a smaller number.",
-    )
-    yield RefusedField(
+    ),
+    RefusedField(
         "`structured_outputs` that is not an object",
         "all",
         "invalid_value",
         "Send an object, such as `{'choice': ['yes', 'no']}`.",
-    )
-    yield RefusedField(
+    ),
+    RefusedField(
         "an assistant's message in `input` that does not begin with text",
         "all",
         "invalid_value",
         "Send text first, or omit the message.",
-    )
-
-
-def _with_remedies(remedies: Mapping[str, str], paths: str) -> Iterator[RefusedField]:
-    for name, remedy in remedies.items():
-        yield RefusedField(f"`{name}`", paths, "field_not_allowed", remedy)
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+    ),
+)

@@ -21,7 +21,7 @@ from deployments.gateway.reference.client_headers import (
 )
 from deployments.gateway.reference.endpoints import ENDPOINTS, GatewayEndpoint
 from deployments.gateway.reference.error_codes import ERROR_CODES
-from deployments.gateway.reference.request_fields import READ, RefusedField, refused
+from deployments.gateway.reference.request_fields import READ, REFUSED, RefusedField
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
 from tests.house import modules
@@ -109,7 +109,7 @@ def test_a_row_is_explained_in_whole_sentences(row: tuple[str, ...]) -> None:
     assert_sentences(row[-1])
 
 
-@pytest.mark.parametrize("row", list(refused()), ids=lambda row: row.what)
+@pytest.mark.parametrize("row", list(REFUSED), ids=lambda row: row.what)
 def test_a_refused_field_names_a_code_and_a_remedy(row: RefusedField) -> None:
     assert row.code in {error.code for errors in ERROR_CODES.values() for error in errors}
     assert_sentences(row.remedy)
@@ -208,7 +208,7 @@ async def test_an_endpoint_asks_for_a_key_where_the_page_says_so(
 def test_every_field_that_the_gateway_looks_up_is_listed() -> None:
     read = read_fields()
     assert {"model", "stream", "service_tier", "vllm_xargs"} <= read
-    rows = " ".join(row.what for row in refused())
+    rows = " ".join(row.what for row in REFUSED)
     listed = {name for row in READ for name in row.names} | set(re.findall(r"`(\w+)`", rows))
     assert read - listed == set()
 
