@@ -132,24 +132,20 @@ async def parts_of(here: Surroundings, given: Assignment, had_waited: bool) -> R
     sleeper = Sleeper(engine, partial(_takes_traffic, board, here.replica_id))
     reports = QueueReports(engine, sleeper)
     tickets = Tickets(pool.max_ongoing_requests, places=here.places)
-    copies = tempfile.TemporaryDirectory(prefix="antefix-adapters-")
-    sources = pool.adapters.sources if pool.adapters else ()
-    adapters = EngineAdapters(engine.loras, sources, Path(copies.name))
+    adapters, copies = _adapters(engine, pool)
     answers = Awake(WithAdapters(engine.app, adapters), sleeper)
     held = HeldAnswers(Confirming(answers, reports.next))
     segment_tokens = _whole_blocks(pool.segment_tokens, engine.block_size)
     started_at, startup_s = time.time(), time.monotonic() - began
     adapter_loads = Awake(AdapterLoading(adapters), sleeper)
     app = application(engine, held, adapter_loads, segment_tokens, startup_s)
-    gate = TicketGate(app, tickets, given.secret)
-    server = HttpServer(gate, unacknowledged_s=GATEWAY_GONE_S)
-    gate.url = await server.start(here.node_ip)
+    server, url = await _listening(TicketGate(app, tickets, given.secret), here.node_ip)
     metrics = ReplicaMetrics(startup_s, pool.prefill_rate)
     metrics.started(phases, had_waited)
     snapshots = Snapshots(
         facts=ReplicaFacts(
             replica_id=here.replica_id,
-            url=gate.url,
+            url=url,
             node_ip=here.node_ip,
             segment_tokens=segment_tokens,
             prefill_rate=pool.prefill_rate or DEFAULT_PREFILL_RATE,
@@ -167,7 +163,7 @@ async def parts_of(here: Surroundings, given: Assignment, had_waited: bool) -> R
     )
     return ReplicaParts(
         here=here,
-        url=gate.url,
+        url=url,
         state=snapshots.state,
         witness=witness,
         engine=engine,
@@ -220,6 +216,22 @@ async def _start_engine(
             resume_proof=pool.resume_proof,
         )
     return engine, {"import": imported_s, **engine.start_phases}
+
+
+def _adapters(
+    engine: VllmEngine, pool: Pool
+) -> tuple[EngineAdapters, tempfile.TemporaryDirectory[str]]:
+    """Return the engine's adapters, and the folder for copies of their files."""
+    copies = tempfile.TemporaryDirectory(prefix="antefix-adapters-")
+    sources = pool.adapters.sources if pool.adapters else ()
+    return EngineAdapters(engine.loras, sources, Path(copies.name)), copies
+
+
+async def _listening(gate: TicketGate, host: str) -> tuple[HttpServer, str]:
+    """Return a server of what is behind the gate, and its URL."""
+    server = HttpServer(gate, unacknowledged_s=GATEWAY_GONE_S)
+    gate.url = await server.start(host)
+    return server, gate.url
 
 
 def _publisher(

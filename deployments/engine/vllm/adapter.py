@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fastapi import FastAPI
 from starlette.types import ASGIApp
+from vllm.config import VllmConfig
 from vllm.config.kv_events import KVEventsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
@@ -140,44 +142,18 @@ class VllmEngine:
             os.environ[HEARTBEAT] = str(heartbeat)
         trials = os.environ[SOCKET] = str(Path(folder.name, "grammars"))
         configured = time.monotonic()
-        with core_process.begun_by_us():
-            engine = WatchedEngine.from_vllm_config(
-                config,
-                usage_context=UsageContext.OPENAI_API_SERVER,
-                stat_loggers=[lambda vllm_config, engine_index: stats],
-                enable_log_requests=False,
-                disable_log_stats=False,
-            )
+        engine = _loaded(config, stats)
         loaded = time.monotonic()
         os.environ.pop(HEARTBEAT, None)
         os.environ.pop(SOCKET, None)
         engine.watch()
         call_tokens.follow(engine.output_processor)
         engine.grammars = GrammarGate(TrialClient(Path(trials), config))
-        known_args = {**engine_args, "dtype": _dtype_of(engine)}
-        maker = made_by(model, known_args, config)
-        computing = Computing(
-            proof_of(maker), on_cpu=current_platform.is_cpu(), dtype=_dtype_of(engine)
-        )
-        continued = resume_of(resume, resume_proof, computing)
-        logger.info("resuming answers: %s: %s", continued.mode, continued.why)
-        engine.continuing = Continuing(engine, maker, continued)
+        maker = made_by(model, {**engine_args, "dtype": _dtype_of(engine)}, config)
+        engine.continuing = _continuing(engine, maker, resume, resume_proof)
         await engine.reset_mm_cache()
-        tasks = await engine.get_supported_tasks()
-        if current_platform.is_cuda() and "generate" in tasks:
-            await send_first_request(engine)
-        app = build_app(args, tasks, engine.model_config)
-        await init_app_state(engine, app.state, args, tasks)
-        streams.log_no_mistakes()
-        remember_fields(app.state)
-        responses = getattr(app.state, "openai_serving_responses", None)
-        streams.tell_mistakes(responses)
-        prompt_length.refuse_by_name()
-        engine.continuing.no_responses = why_no_responses(responses)
-        keep_ids()
+        app = await _server(engine, args)
         messages = getattr(app.state, "anthropic_serving_messages", None)
-        keep_error_facts(messages)
-        keep_salt(getattr(app.state, "serving_embedding", None))
         facts = renderer_facts(engine.renderer, args, await messages_facts(messages))
         loras = EngineLoras(engine, app.state.openai_serving_models)
         started = cls(engine, app, stats, facts, loras, folder)
@@ -271,6 +247,50 @@ def _event_endpoints(folder: str) -> tuple[str, str]:
 def _dtype_of(engine: AsyncLLM) -> str:
     """Return the type of computation, such as bfloat16."""
     return str(engine.model_config.dtype).removeprefix("torch.")
+
+
+def _loaded(config: VllmConfig, stats: EngineStats) -> WatchedEngine:
+    """Start vLLM's processes, and load the model."""
+    with core_process.begun_by_us():
+        engine: WatchedEngine = WatchedEngine.from_vllm_config(
+            config,
+            usage_context=UsageContext.OPENAI_API_SERVER,
+            stat_loggers=[lambda vllm_config, engine_index: stats],
+            enable_log_requests=False,
+            disable_log_stats=False,
+        )
+    return engine
+
+
+def _continuing(
+    engine: WatchedEngine, maker: str, resume: ResumeMode | None, resume_proof: str
+) -> Continuing:
+    """Return what continues answers of other engines; see `VllmEngine.start`."""
+    computing = Computing(
+        proof_of(maker), on_cpu=current_platform.is_cpu(), dtype=_dtype_of(engine)
+    )
+    continued = resume_of(resume, resume_proof, computing)
+    logger.info("resuming answers: %s: %s", continued.mode, continued.why)
+    return Continuing(engine, maker, continued)
+
+
+async def _server(engine: WatchedEngine, args: Namespace) -> FastAPI:
+    """Return vLLM's OpenAI server of the engine, with Antefix's changes to it."""
+    tasks = await engine.get_supported_tasks()
+    if current_platform.is_cuda() and "generate" in tasks:
+        await send_first_request(engine)
+    app: FastAPI = build_app(args, tasks, engine.model_config)
+    await init_app_state(engine, app.state, args, tasks)
+    streams.log_no_mistakes()
+    remember_fields(app.state)
+    responses = getattr(app.state, "openai_serving_responses", None)
+    streams.tell_mistakes(responses)
+    prompt_length.refuse_by_name()
+    engine.continuing.no_responses = why_no_responses(responses)
+    keep_ids()
+    keep_error_facts(getattr(app.state, "anthropic_serving_messages", None))
+    keep_salt(getattr(app.state, "serving_embedding", None))
+    return app
 
 
 def _speculation_file(folder: str) -> Path:

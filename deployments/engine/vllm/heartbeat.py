@@ -208,6 +208,24 @@ def new_step_s(device_type: str) -> float:
     return 0.0 if device_type == "cpu" else NEW_STEP_S
 
 
+def heart_of(
+    config: Any, file: HeartbeatFile, device_type: str | None, clock: Callable[[], float]
+) -> CoreHeart:
+    """Return the heart of an engine with this configuration of vLLM's, which reports to `file`."""
+    parallel = config.parallel_config
+    return CoreHeart(
+        file,
+        max(1, int(config.model_config.get_hidden_size())),
+        # Workers of another node, or of Ray, are not child processes of this one, so it is unknown
+        # whether they only wait for a core.
+        is_judged=parallel.nnodes == 1
+        and "ray" not in str(parallel.distributed_executor_backend).lower(),
+        has_adapters=config.lora_config is not None,
+        new_step_s=new_step_s(device_type or config.device_config.device_type),
+        clock=clock,
+    )
+
+
 def attach(
     core: Any,
     path: Path,
@@ -218,19 +236,7 @@ def attach(
 
     `device_type`: its device in vLLM's words, if its configuration does not decide it.
     """
-    config = core.vllm_config
-    parallel = config.parallel_config
-    heart = CoreHeart(
-        HeartbeatFile(path),
-        max(1, int(config.model_config.get_hidden_size())),
-        # Workers of another node, or of Ray, are not child processes of this one, so it is unknown
-        # whether they only wait for a core.
-        is_judged=parallel.nnodes == 1
-        and "ray" not in str(parallel.distributed_executor_backend).lower(),
-        has_adapters=config.lora_config is not None,
-        new_step_s=new_step_s(device_type or config.device_config.device_type),
-        clock=clock,
-    )
+    heart = heart_of(core.vllm_config, HeartbeatFile(path), device_type, clock)
     faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)
     executor, scheduler = core.model_executor, core.scheduler
     step, execute, update = core.step_fn, executor.execute_model, scheduler.update_from_output
