@@ -131,20 +131,13 @@ class Inference:
             adapter=adapter,
             form=form,
         )
-        if not is_resume:
-            rivals = [self._parts.pools.by_name[name] for name in route.competing] or [pool]
-            return await self._scheduled(
-                request, engine_request, fields, options_in, rivals, limits
-            )
-        parts, hold_s = self._parts, limits.resume_within_s
-        await parts.budgets.count_resume(record)
-        elsewhere = rights.may_use if options.overflow != "never" else None
-        pools = parts.pools.all_of(route, pool, elsewhere)
-        rest = parts.rejoining.attempt(
-            request.headers, engine_request, fields, options, pools, hold_s
-        )
-        keeping = Keeping(parts.rejoining, engine_request, hold_s, rest.reader)
-        return self._relayed(engine_request, rest, {}, keeping)
+        if is_resume:
+            await self._parts.budgets.count_resume(record)
+            elsewhere = rights.may_use if options.overflow != "never" else None
+            pools = self._parts.pools.all_of(route, pool, elsewhere)
+            return self._resumed(request, engine_request, fields, options, pools, limits)
+        rivals = [self._parts.pools.by_name[name] for name in route.competing] or [pool]
+        return await self._scheduled(request, engine_request, fields, options_in, rivals, limits)
 
     def _check_early(self, rights: KeyRights, model: str) -> None:
         """Of a large body, before the rest of it is read. Raises ApiError 403 and 404."""
@@ -212,6 +205,21 @@ class Inference:
         kept_s = limits.resume_within_s if pool_request.parameters.stream else 0.0
         keeping = Keeping(parts.rejoining, engine_request, kept_s)
         return self._relayed(engine_request, attempt, headers, keeping)
+
+    def _resumed(
+        self,
+        request: Request,
+        engine_request: EngineRequest,
+        fields: Mapping[str, Any],
+        options: RequestOptions,
+        pools: Sequence[GatewayPool],
+        limits: GatewaySettings,
+    ) -> Response:
+        """Relay the rest of an answer that an engine of one of the pools keeps. Raises ApiError."""
+        rejoining, hold_s = self._parts.rejoining, limits.resume_within_s
+        rest = rejoining.attempt(request.headers, engine_request, fields, options, pools, hold_s)
+        keeping = Keeping(rejoining, engine_request, hold_s, rest.reader)
+        return self._relayed(engine_request, rest, {}, keeping)
 
     def _counted(self, record: RequestRecord, tokens: int, headers: Mapping[str, str]) -> Response:
         """The answer of POST /v1/messages/count_tokens, as an engine gives it."""
