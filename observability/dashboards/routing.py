@@ -11,6 +11,7 @@ from observability.dashboards.panels import (
     GREEN,
     RED,
     TOKENS_PER_S,
+    AnyPanel,
     Row,
     board,
     graph,
@@ -121,89 +122,95 @@ def _at_a_glance(slo: SloFile) -> Row:
 
 
 def _reuse() -> Row:
-    return Row(
-        "Reuse",
-        [
-            graph(
-                "Hit rate, predicted and confirmed",
-                "Shares of prompt tokens. Confirmed well below predicted: engines evict blocks "
-                "that the index still lists.",
-                [
-                    (_hit_rate("predicted"), "predicted {{pool}}"),
-                    (_hit_rate("confirmed"), "confirmed {{pool}}"),
-                ],
-                "percentunit",
-                top=1,
-            ),
-            graph(
-                "New, or lost to what",
-                "Prompt tokens that had to be computed. New ones, which no replica had, are not a "
-                "loss. routing, index and engine are causes of losses.",
-                [
-                    (rate("antefix_new_prompt_tokens_total", ""), "new"),
-                    (
-                        or_none(rate("antefix_reuse_loss_tokens_total", "cause"), "cause"),
-                        "lost: {{cause}}",
+    return Row("Reuse", [*_hits_and_losses(), *_canaries_and_mirrors()])
+
+
+def _hits_and_losses() -> list[AnyPanel]:
+    return [
+        graph(
+            "Hit rate, predicted and confirmed",
+            "Shares of prompt tokens. Confirmed well below predicted: engines evict blocks "
+            "that the index still lists.",
+            [
+                (_hit_rate("predicted"), "predicted {{pool}}"),
+                (_hit_rate("confirmed"), "confirmed {{pool}}"),
+            ],
+            "percentunit",
+            top=1,
+        ),
+        graph(
+            "New, or lost to what",
+            "Prompt tokens that had to be computed. New ones, which no replica had, are not a "
+            "loss. routing, index and engine are causes of losses.",
+            [
+                (rate("antefix_new_prompt_tokens_total", ""), "new"),
+                (
+                    or_none(rate("antefix_reuse_loss_tokens_total", "cause"), "cause"),
+                    "lost: {{cause}}",
+                ),
+            ],
+            TOKENS_PER_S,
+            stack=StackingMode.NORMAL,
+        ),
+        graph(
+            "Placements",
+            "Decisions by policy and by signal: index, or load only.",
+            [
+                (
+                    rate("antefix_placements_total", "pool, policy, signal"),
+                    "{{pool}} {{policy}} by {{signal}}",
+                )
+            ],
+            "reqps",
+            stack=StackingMode.NORMAL,
+        ),
+    ]
+
+
+def _canaries_and_mirrors() -> list[AnyPanel]:
+    return [
+        graph(
+            "Canaries",
+            "A canary's share of its model's new conversations: 0 once it is aborted, 1 once "
+            "it is promoted.",
+            [
+                (
+                    or_none(highest("antefix_canary_share_ratio", "model", ""), "model"),
+                    "{{model}}",
+                )
+            ],
+            "percentunit",
+            top=1,
+        ),
+        graph(
+            "Mirrors",
+            "Copies of requests for a model's mirror, by outcome. other_reason: its answer "
+            "ended for another reason than the client's.",
+            [
+                (
+                    or_none(
+                        rate("antefix_mirrored_requests_total", "model, outcome", ""),
+                        "model",
                     ),
-                ],
-                TOKENS_PER_S,
-                stack=StackingMode.NORMAL,
-            ),
-            graph(
-                "Placements",
-                "Decisions by policy and by signal: index, or load only.",
-                [
-                    (
-                        rate("antefix_placements_total", "pool, policy, signal"),
-                        "{{pool}} {{policy}} by {{signal}}",
-                    )
-                ],
-                "reqps",
-                stack=StackingMode.NORMAL,
-            ),
-            graph(
-                "Canaries",
-                "A canary's share of its model's new conversations: 0 once it is aborted, 1 once "
-                "it is promoted.",
-                [
-                    (
-                        or_none(highest("antefix_canary_share_ratio", "model", ""), "model"),
-                        "{{model}}",
-                    )
-                ],
-                "percentunit",
-                top=1,
-            ),
-            graph(
-                "Mirrors",
-                "Copies of requests for a model's mirror, by outcome. other_reason: its answer "
-                "ended for another reason than the client's.",
-                [
-                    (
-                        or_none(
-                            rate("antefix_mirrored_requests_total", "model, outcome", ""),
-                            "model",
-                        ),
-                        "{{model}} {{outcome}}",
-                    )
-                ],
-                "reqps",
-                stack=StackingMode.NORMAL,
-            ),
-            graph(
-                "Mirrors by their originals",
-                "Means of a copy's time to first token, time per output token and tokens, "
-                "divided by its original's. 1: no difference, 0: none was compared.",
-                [
-                    (
-                        or_none(mean("antefix_mirror_ratio", "model, of", ""), "model"),
-                        "{{model}} {{of}}",
-                    )
-                ],
-                "none",
-            ),
-        ],
-    )
+                    "{{model}} {{outcome}}",
+                )
+            ],
+            "reqps",
+            stack=StackingMode.NORMAL,
+        ),
+        graph(
+            "Mirrors by their originals",
+            "Means of a copy's time to first token, time per output token and tokens, "
+            "divided by its original's. 1: no difference, 0: none was compared.",
+            [
+                (
+                    or_none(mean("antefix_mirror_ratio", "model, of", ""), "model"),
+                    "{{model}} {{of}}",
+                )
+            ],
+            "none",
+        ),
+    ]
 
 
 def _index(slo: SloFile) -> Row:
