@@ -76,11 +76,7 @@ def evaluate(
         asked = _asked(text, prompts, window, windows, max_tokens, concurrency, rounds, not apart)
         arguments = _engine_args(engine_arg or [], asked.together)
         a, b = (_resolved(model) for model in (reference, candidate))
-        folder = report or _beside(candidate, b)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise Problem(
-                f"the report cannot be written into {folder}", "name another folder: --report"
-            )
+        folder = _writable(report or _beside(candidate, b))
         found = _evaluated((a, b), asked, arguments)
         found = replace(
             found,
@@ -158,6 +154,14 @@ def _beside(candidate: str, resolved: str) -> Path:
         return folder
     note(f"{candidate} is not a writable folder: the report goes into the current folder")
     return Path.cwd()
+
+
+def _writable(folder: Path) -> Path:
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Problem(
+            f"the report cannot be written into {folder}", "name another folder: --report"
+        )
+    return folder
 
 
 def _evaluated(

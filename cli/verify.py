@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -99,13 +99,7 @@ def verify(
         first, _ = ask(FIRST_QUESTION)
         if not as_json:
             typer.echo(f"first time  {_shown(first)}")
-        for question in QUESTIONS:
-            again, told = ask(question)
-            if _is_hit(again):
-                break
-            time.sleep(BETWEEN_QUESTIONS_S)
-        else:
-            raise _no_hit(again, told, logs_of(url))
+        again = _first_hit(ask, logs_of(url))
         if not as_json:
             typer.echo(f"again       {_shown(again)}")
             typer.echo(
@@ -215,6 +209,18 @@ def explained(client: GatewayClient, request_id: str, within_s: float) -> Mappin
             if error.status != 404 or time.monotonic() > deadline:
                 raise
         time.sleep(0.1)
+
+
+def _first_hit(
+    ask: Callable[[str], tuple[VerifiedAnswer, Mapping[str, Any]]], logs: str
+) -> VerifiedAnswer:
+    """Return the first answer whose prefix was found. Raises Problem if none was."""
+    for question in QUESTIONS:
+        answer, told = ask(question)
+        if _is_hit(answer):
+            return answer
+        time.sleep(BETWEEN_QUESTIONS_S)
+    raise _no_hit(answer, told, logs)
 
 
 def _is_hit(asked: VerifiedAnswer) -> bool:
