@@ -32,7 +32,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # a busy machine is no Redis that is away, and no explanation that is not kept
     monkeypatch.setattr(explanations, "REDIS_TIMEOUT_S", 60.0)
     monkeypatch.setattr(verify, "EXPLAINED_WITHIN_S", 60.0)
-    monkeypatch.setattr("tests.fakes.engine.LONGEST_PROMPT", 100_000)
+    monkeypatch.setattr("tests.fakes.completions.LONGEST_PROMPT", 100_000)
     monkeypatch.setenv("ANTEFIX_HOME", str(tmp_path / "home"))
     for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)

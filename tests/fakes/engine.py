@@ -11,7 +11,6 @@ import json
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,58 +35,21 @@ from deployments.wire.continuation import Continuation, Known
 from deployments.wire.engine_pass import EnginePasses
 from deployments.wire.headers import PROFILE_PATH, RENDERER_PATH
 from router.load import LoadReport, ReplicaLoad
+from tests.fakes import completions
 from tests.fakes.anthropic_events import message, message_events
+from tests.fakes.completions import Said
+from tests.fakes.faults import Faults
 from tests.fakes.loras import FakeLoras
+from tests.fakes.profiler import FakeProfiler
 
 SECRET = "engine-secret"
 MODEL = "small"
-DEFAULT_MAX_TOKENS = 4
-LONGEST_PROMPT = 1000
+# The id of an answer's first token; the second has the next, and so on.
 FIRST_TOKEN_ID = 1000
 TWIN_TIMEOUT_S = 1.0
 
 
-@dataclass
-class _Said:
-    """Of one answer: what it is called, and what another engine has said of it."""
-
-    id: str
-    created: int
-    known_tokens: int = 0
-    tells_ids: bool = False
-    exchange: Continuation | None = None
-
-    def tells(self, token: int) -> None:
-        """Its first token's id is FIRST_TOKEN_ID, and so on."""
-        if self.exchange is not None:
-            self.exchange.replaying = False
-            self.exchange.chunk(0, [FIRST_TOKEN_ID + token - 1])
-
-    def is_lost(self) -> None:
-        if self.exchange is not None:
-            self.exchange.lost = True
-
-
-class FakeProfiler:
-    """Writes a trace of 100 bytes each time. `folder` None: it was started without."""
-
-    def __init__(self, folder: str | None = "/traces") -> None:
-        self.folder = folder
-        self.is_on = False
-        self.profiles = 0
-
-    async def start(self) -> None:
-        self.is_on = True
-
-    async def stop(self) -> None:
-        self.is_on = False
-        self.profiles += 1
-
-    def files(self) -> dict[str, int]:
-        return {f"{number}.pt.trace.json.gz": 100 for number in range(self.profiles)}
-
-
-class FakeEngine:
+class FakeEngine(Faults):
     """One replica. Set the fields to make it slow or faulty; read them to see what it did."""
 
     def __init__(
@@ -99,6 +61,7 @@ class FakeEngine:
         places: ServePlaces | None = None,
         adapter_sources: Sequence[str] = (),
     ) -> None:
+        super().__init__()
         self.replica_id = replica_id
         self.model = model
         self.slot = int(replica_id[1:]) if replica_id[1:].isdigit() else 0
@@ -110,17 +73,6 @@ class FakeEngine:
         self.made = 0  # tokens
         self.finished = 0
         self.aborted = 0
-        # faults
-        self.token_delay_s = 0.0
-        self.finish_reason = "length"
-        self.pauses_after: int | None = None  # tokens; goes on when `go_on` is set. 0: before any
-        self.go_on = asyncio.Event()
-        self.dies_after: int | None = None  # tokens; 0: before it has answered anything
-        self.tells_death_after: int | None = None  # tokens of a stream, as vLLM's server does
-        # after how many bytes of their bodies, as they are sent, its next answers are cut
-        self.cuts: list[int] = []
-        self.dies_of = ""  # a field: a request with it is as far as it gets
-        self.answers: Response | None = None
         self.cached_tokens = 0
         self.created = 1_700_000_000 + self.slot
         # answers that another engine can go on with
@@ -261,9 +213,9 @@ class FakeEngine:
             self.break_off()
         model = fields.get("model")
         model = model if model in self.loras.known else self.model
-        if refused := _refused(fields, chat, model):
+        if refused := completions.refused(fields, chat, model):
             return refused
-        said = _Said("chatcmpl-" + request.headers.get("x-request-id", "1"), self.created)
+        said = Said("chatcmpl-" + request.headers.get("x-request-id", "1"), self.created)
         said.tells_ids = bool(fields.get("return_token_ids"))
         if exchange is not None and self.offers_resumable:
             self._may_go_on(exchange, said, not fields.get("stream"))
@@ -279,14 +231,15 @@ class FakeEngine:
                 generation.cancel()
         if generation.cancelled():
             return Response()  # the client has left
-        text = "".join(map(_token, range(1, said.known_tokens + 1))) + "".join(generation.result())
+        known = map(completions.token, range(1, said.known_tokens + 1))
+        text = "".join([*known, *generation.result()])
         choice = {"index": 0, "finish_reason": self.finish_reason}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-        usage = _usage(fields, _max_tokens(fields))
+        usage = completions.usage(fields, completions.max_tokens(fields))
         answer = self._answer(said, [choice], usage=usage)
         return JSONResponse(message(answer) if is_message else answer)
 
-    def _may_go_on(self, exchange: Continuation, said: _Said, in_one_piece: bool) -> None:
+    def _may_go_on(self, exchange: Continuation, said: Said, in_one_piece: bool) -> None:
         """Raises NotContinuable."""
         exchange.offered, exchange.in_one_piece = True, in_one_piece
         exchange.exact = self.continues_exactly
@@ -297,11 +250,11 @@ class FakeEngine:
             self.went_on_with.append(known)
             said.known_tokens, said.created = exchange.known_tokens, known.created or said.created
 
-    async def _all_tokens(self, fields: dict[str, Any], said: _Said) -> list[str]:
+    async def _all_tokens(self, fields: dict[str, Any], said: Said) -> list[str]:
         return [token async for token in self._tokens(fields, said)]
 
-    async def _tokens(self, fields: dict[str, Any], said: _Said) -> AsyncIterator[str]:
-        count = _max_tokens(fields)
+    async def _tokens(self, fields: dict[str, Any], said: Said) -> AsyncIterator[str]:
+        count = completions.max_tokens(fields)
         assert not self.sleeps, "it cannot compute"
         self.running += 1
         exchange = confirmation.current.get()
@@ -316,8 +269,8 @@ class FakeEngine:
                 if exchange:
                     exchange.generated(1)
                     exchange.finish_reason = self.finish_reason if sent == count else ""
-                said.tells(sent)
-                yield _token(sent)
+                said.tells(FIRST_TOKEN_ID + sent - 1)
+                yield completions.token(sent)
                 if sent == self.pauses_after:
                     await self.go_on.wait()
                 if sent == self.dies_after:
@@ -335,12 +288,10 @@ class FakeEngine:
     def _counts(self, fields: dict[str, Any]) -> tuple[int, int]:
         if self.prompt_cache is not None:
             return self.prompt_cache(fields)
-        return len(_prompt(fields).split()), self.cached_tokens
+        return len(completions.prompt(fields).split()), self.cached_tokens
 
-    async def _events(
-        self, fields: dict[str, Any], chat: bool, said: _Said
-    ) -> AsyncIterator[bytes]:
-        count = _max_tokens(fields)
+    async def _events(self, fields: dict[str, Any], chat: bool, said: Said) -> AsyncIterator[bytes]:
+        count = completions.max_tokens(fields)
         made = 0
         tokens = self._tokens(fields, said)
         try:
@@ -356,28 +307,28 @@ class FakeEngine:
                     yield event
                 if made == self.tells_death_after:
                     said.is_lost()
-                    yield _DEATH + b"data: [DONE]\n\n"
+                    yield completions.DEATH + b"data: [DONE]\n\n"
                     return
         finally:
             await tokens.aclose()  # type: ignore[attr-defined]
         if (fields.get("stream_options") or {}).get("include_usage"):
-            yield self._event(said, [], usage=_usage(fields, made))
+            yield self._event(said, [], usage=completions.usage(fields, made))
         yield b"data: [DONE]\n\n"
 
-    def _events_of(self, made: int, count: int, chat: bool, said: _Said) -> list[bytes]:
+    def _events_of(self, made: int, count: int, chat: bool, said: Said) -> list[bytes]:
         """Of one token, that is the last that was made."""
         first = {"index": 0, "delta": {"role": "assistant", "content": ""}}
-        reason, token = self.finish_reason if made == count else None, _token(made)
+        reason, token = self.finish_reason if made == count else None, completions.token(made)
         text: dict[str, Any] = {"delta": {"content": token}} if chat else {"text": token}
         if said.tells_ids:
             text["token_ids"] = [FIRST_TOKEN_ID + made - 1]
         events = [self._event(said, [first])] if chat and made == 1 else []
         return [*events, self._event(said, [{"index": 0, "finish_reason": reason, **text}])]
 
-    def _event(self, said: _Said, choices: list[dict[str, Any]], **more: Any) -> bytes:
+    def _event(self, said: Said, choices: list[dict[str, Any]], **more: Any) -> bytes:
         return b"data: " + json.dumps(self._answer(said, choices, **more)).encode() + b"\n\n"
 
-    def _answer(self, said: _Said, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    def _answer(self, said: Said, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         about = {"id": said.id, "created": said.created, "model": self.model}
         return {**about, "choices": choices, **more}
 
@@ -434,49 +385,3 @@ class _Cut:
                 await send(message)
 
         await self._app(scope, receive, sent)
-
-
-_DEATH = (
-    b'data: {"error": {"message": "EngineCore encountered an issue. See stack trace (above) for '
-    b'the root cause.", "type": "InternalServerError", "param": null, "code": 500}}\n\n'
-)
-
-
-def _token(number: int) -> str:
-    """The first is 1."""
-    return f"t{number} "
-
-
-def _refused(fields: dict[str, Any], chat: bool, model: str) -> Response | None:
-    if fields.get("model") != model:
-        return _error(404, f"The model `{fields.get('model')}` does not exist.", "model")
-    needed = "messages" if chat else "prompt"
-    if needed not in fields:
-        return _error(400, f"{{'type': 'missing', 'loc': ('body', '{needed}')}}", needed)
-    if _max_tokens(fields) < 1:
-        message = f"max_tokens must be at least 1, got {_max_tokens(fields)}."
-        return _error(400, message, "max_tokens")
-    if len(_prompt(fields)) > LONGEST_PROMPT:
-        message = "This model's maximum context length is shorter than the prompt."
-        return _error(400, message, "input_tokens")
-    return None
-
-
-def _error(status: int, message: str, param: str | None) -> Response:
-    error = {"message": message, "type": "BadRequestError", "param": param, "code": status}
-    return JSONResponse({"error": error}, status_code=status)
-
-
-def _max_tokens(fields: dict[str, Any]) -> int:
-    return int(fields.get("max_tokens", DEFAULT_MAX_TOKENS))
-
-
-def _prompt(fields: dict[str, Any]) -> str:
-    if "prompt" in fields:
-        return str(fields["prompt"])
-    return " ".join(str(message["content"]) for message in fields["messages"])
-
-
-def _usage(fields: dict[str, Any], made: int) -> dict[str, int]:
-    asked = len(_prompt(fields).split())
-    return {"prompt_tokens": asked, "completion_tokens": made, "total_tokens": asked + made}

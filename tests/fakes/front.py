@@ -178,28 +178,21 @@ async def gateway_before(
     """
     (port,) = free_ports(1)
     limits.setdefault("tenants", {TENANT: {"operator": True}})
-    main = {"model": MODEL_PATH, "served_model_name": MODEL, **(pool or {})}
-    pools = {"main": main}
+    pools = {"main": {"model": MODEL_PATH, "served_model_name": MODEL, **(pool or {})}}
     handles = {"main": FakeHandle(*engines)}
     if small is not None:
-        pools["small"] = {
-            "model": "another/model",
-            "served_model_name": small.model,
-            "engine_args": {"max_model_len": 1000},
-        }
+        pools["small"] = _pool_of(small)
         handles["small"] = FakeHandle(small)
     every = [*engines, *([small] if small else [])]
     own = every if starts_engines else []
-    fleet = Fleet.model_validate(
-        {
-            "name": FLEET,
-            "gateway": {"port": port, **limits},
-            "redis": {"lookup_budget_ms": lookup_budget_ms},
-            "pools": pools,
-            "models": models or {},
-        }
-    )
-    fleet = fleet.with_secret(SECRET)
+    settings = {
+        "name": FLEET,
+        "gateway": {"port": port, **limits},
+        "redis": {"lookup_budget_ms": lookup_budget_ms},
+        "pools": pools,
+        "models": models or {},
+    }
+    fleet = Fleet.model_validate(settings).with_secret(SECRET)
     keys = {KEY: TENANT, OTHER_KEY: OTHER_TENANT}
     secrets = Secrets(api_keys=keys, engine_secret=SECRET, redis_url=redis_url)
     gateway = object.__new__(_Gateway)
@@ -222,6 +215,15 @@ async def gateway_before(
         await front.http.close()
         await asyncio.gather(*(published.stop() for published in front.published.values()))
         await asyncio.gather(*(engine.stop() for engine in own), Gateway.__del__(gateway))
+
+
+def _pool_of(small: FakeEngine) -> dict[str, Any]:
+    """Settings of a pool that the first may overflow to."""
+    return {
+        "model": "another/model",
+        "served_model_name": small.model,
+        "engine_args": {"max_model_len": 1000},
+    }
 
 
 async def _publish(

@@ -17,7 +17,8 @@ from observability.metrics import (
     Served,
     ShadowChoice,
 )
-from tests.fakes.engine import DEFAULT_MAX_TOKENS, FakeEngine
+from tests.fakes.completions import DEFAULT_MAX_TOKENS
+from tests.fakes.engine import FakeEngine
 from tests.fakes.front import TENANT, gateway_before, samples_of
 
 CAUSES = ("routing", "index", "engine")

@@ -14,7 +14,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from deployments.wire.inference_paths import TRANSCRIPTIONS, TRANSLATIONS
-from tests.fakes.engine import DEFAULT_MAX_TOKENS, FakeEngine, _error, _Said
+from tests.fakes.completions import DEFAULT_MAX_TOKENS, Said, error
+from tests.fakes.engine import FakeEngine
 
 
 class FakeTranscriber(FakeEngine):
@@ -43,10 +44,10 @@ class FakeTranscriber(FakeEngine):
         if self.answers is not None:
             return self.answers
         if asked.get("model") != self.model:
-            return _error(404, f"The model {asked.get('model')!r} does not exist.", "model")
+            return error(404, f"The model {asked.get('model')!r} does not exist.", "model")
         if not asked["file"]:
-            return _error(400, "Invalid or unsupported audio file.", None)
-        tokens = self._tokens(_ASKED, _Said("trsc-1", self.created))
+            return error(400, "Invalid or unsupported audio file.", None)
+        tokens = self._tokens(_ASKED, Said("trsc-1", self.created))
         if asked.get("stream") == "true":
             return StreamingResponse(_events(tokens), media_type="text/event-stream")
         speaking = asyncio.ensure_future(_text(tokens))

@@ -16,7 +16,8 @@ from deployments.gateway.intake.keys_file import KeyRights, stored
 from deployments.gateway.intake.request_body import LARGE_BODY_BYTES, estimate_audio_tokens
 from deployments.wire.forms import HEAD_BYTES, MAX_PARTS, FormFile
 from deployments.wire.headers import SALT_HEADER
-from tests.fakes.engine import DEFAULT_MAX_TOKENS, MODEL, FakeEngine
+from tests.fakes.completions import DEFAULT_MAX_TOKENS
+from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import KEY, OTHER_KEY, OTHER_TENANT, TENANT, Front, gateway_before
 from tests.fakes.limited_front import charges_of, limited
 from tests.sentences import assert_sentences

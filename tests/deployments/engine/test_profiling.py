@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from deployments.engine.profiling import Profiling
 from deployments.wire.headers import LONGEST_PROFILE_S
-from tests.fakes.engine import FakeProfiler
+from tests.fakes.profiler import FakeProfiler
 from tests.sentences import assert_sentences
 from tests.waiting import until
 

@@ -143,7 +143,7 @@ async def test_a_gateway_reads_the_long_prompts_of_tenants_in_turns(
         async with front.post("/v1/completions", headers, prompt=LONG, max_tokens=1) as answer:
             return int(answer.status)
 
-    monkeypatch.setattr("tests.fakes.engine.LONGEST_PROMPT", len(LONG))
+    monkeypatch.setattr("tests.fakes.completions.LONGEST_PROMPT", len(LONG))
     monkeypatch.setattr(prompt_reader, "LONG_PROMPTS", LongPrompts(1))
     async with gateway_before(FakeEngine()) as front:
         monkeypatch.setattr(front.pool.reader, "_tokenize", tokenize)

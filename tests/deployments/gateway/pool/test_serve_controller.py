@@ -46,7 +46,7 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> Iterator[Controller]:
 
 @pytest.fixture
 async def front(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Front]:
-    monkeypatch.setattr("tests.fakes.engine.LONGEST_PROMPT", len(LONG))
+    monkeypatch.setattr("tests.fakes.completions.LONGEST_PROMPT", len(LONG))
     engine = FakeEngine()
     engine.renderer = facts()
     async with gateway_before(engine) as front:
