@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -69,6 +70,38 @@ class Follower:
         self._stream.close()
 
 
+@dataclass(frozen=True)
+class Lookout:
+    """What the index and the engine know of a prompt with these `keys`; `told`: of each step."""
+
+    http: aiohttp.ClientSession
+    index: PrefixIndex
+    keys: list[bytes]
+    told: list[dict[str, Any]] = field(default_factory=list)
+
+    async def ask(self, prompt: list[int]) -> int:
+        """The tokens of the prompt that the engine found cached."""
+        body = {"model": "model", "prompt": prompt, "max_tokens": 1}
+        async with self.http.post("/v1/completions", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+            return int(answer.headers[CACHED_TOKENS_HEADER])
+
+    async def deepest(self, expected: int) -> int:
+        """The depth in the index, once it is as expected or the time is up."""
+        depth = -1
+        for _ in range(int(WITHIN_S / 0.05)):
+            depths = await self.index.lookup(self.keys)
+            depth = max(depths.values(), default=0) if depths is not None else -1
+            if depth == expected:
+                break
+            await asyncio.sleep(0.05)
+        return depth
+
+    async def note(self, step: str, prompt: list[int] | None, expected: int) -> None:
+        cached = await self.ask(prompt) if prompt else None
+        self.told.append({"step": step, "cached": cached, "depth": await self.deepest(expected)})
+
+
 async def steps(asked: dict[str, Any]) -> list[dict[str, Any]]:
     # one batch: the shortest memory that vLLM's publisher can have of what it sent
     shortest = functools.partial(KVEventsConfig, buffer_steps=1)
@@ -94,50 +127,27 @@ async def steps(asked: dict[str, Any]) -> list[dict[str, Any]]:
     server = HttpServer(Confirming(engine.app, lambda: LoadReport(0, *engine.queue())))
     url = await server.start("127.0.0.1")
     keys = hasher.keys(Namespace("m"), PROMPT, SEGMENT_TOKENS)
-    told: list[dict[str, Any]] = []
-
     async with aiohttp.ClientSession(url) as http:
-
-        async def ask(prompt: list[int]) -> int:
-            body = {"model": "model", "prompt": prompt, "max_tokens": 1}
-            async with http.post("/v1/completions", json=body) as answer:
-                assert answer.status == 200, await answer.text()
-                return int(answer.headers[CACHED_TOKENS_HEADER])
-
-        async def deepest(expected: int) -> int:
-            """The depth in the index, once it is as expected or the time is up."""
-            depth = -1
-            for _ in range(int(WITHIN_S / 0.05)):
-                depths = await index.lookup(keys)
-                depth = max(depths.values(), default=0) if depths is not None else -1
-                if depth == expected:
-                    break
-                await asyncio.sleep(0.05)
-            return depth
-
-        async def note(step: str, prompt: list[int] | None, expected: int) -> None:
-            cached = await ask(prompt) if prompt else None
-            told.append({"step": step, "cached": cached, "depth": await deepest(expected)})
-
-        await note("first", PROMPT, 7)
+        looking = Lookout(http, index, keys)
+        await looking.note("first", PROMPT, 7)
         follower.stop_listening()
         for other in range(3):
-            await ask([*range(5000 + other, 5300 + other)])
+            await looking.ask([*range(5000 + other, 5300 + other)])
         follower.listen()
-        await ask([*range(7000, 7300)])  # the next events show the gap
+        await looking.ask([*range(7000, 7300)])  # the next events show the gap
         await asyncio.wait_for(lost.wait(), WITHIN_S)
-        await note("lost", None, 0)
-        await note("reused", PROMPT, 7)
+        await looking.note("lost", None, 0)
+        await looking.note("reused", PROMPT, 7)
         assert await engine.reset_prefix_cache()
-        await note("reset", None, 0)
-        await note("again", PROMPT, 7)
+        await looking.note("reset", None, 0)
+        await looking.note("again", PROMPT, 7)
     await publisher.stop()
     follower.close()
     await server.drain()
     engine.stop()
     for client in (text, binary):
         await client.aclose()
-    return told
+    return looking.told
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 PATIENCE_S = 120.0
 
 
-def application(fleet: Fleet, redis_url: str) -> serve.Application:
+def engine() -> type:
     """Defined in a function: what is pickled by value needs no import in Ray's workers."""
 
     class Engine:
@@ -76,6 +76,10 @@ def application(fleet: Fleet, redis_url: str) -> serve.Application:
         async def __del__(self) -> None:
             await self._publisher.stop()
 
+    return Engine
+
+
+def application(fleet: Fleet, redis_url: str) -> serve.Application:
     scaled = autoscaling_config(fleet, "engine", 0.0, redis_url, signer=None)
     deployment: Any = serve.deployment(
         name="engine",
@@ -83,7 +87,7 @@ def application(fleet: Fleet, redis_url: str) -> serve.Application:
         health_check_period_s=0.5,
         graceful_shutdown_timeout_s=2,
         ray_actor_options={"num_cpus": 0},
-    )(Engine)
+    )(engine())
     built: serve.Application = deployment.bind(redis_url)
     return built
 

@@ -29,7 +29,7 @@ LIMIT, REPLICAS, QUEUE = 3, 2, 4
 NAME = "doors"
 
 
-def application(replicas: int) -> serve.Application:
+def door() -> type:
     """Its class is defined in a function: what is pickled by value needs no import elsewhere."""
 
     class Door:
@@ -79,6 +79,10 @@ def application(replicas: int) -> serve.Application:
         async def __del__(self) -> None:
             await self._server.drain()
 
+    return Door
+
+
+def application(replicas: int) -> serve.Application:
     ranked = RequestRouterConfig(
         request_router_class="router.request_router:RankedRequestRouter"  # type: ignore[arg-type]
     )
@@ -90,7 +94,7 @@ def application(replicas: int) -> serve.Application:
         graceful_shutdown_timeout_s=300.0,
         request_router_config=ranked,
         ray_actor_options={"num_cpus": 0},
-    )(Door)
+    )(door())
     same: Any = deployed.options(num_replicas=replicas, version="1", _internal=True)
     bound: serve.Application = same.bind()
     return bound
