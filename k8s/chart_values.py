@@ -12,40 +12,44 @@ from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
 
 from deployments.fleet.fleet import Fleet
-
-_DNS_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
-_LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
-
-# Kubernetes' format, apimachinery's resource.Quantity: 500m, 1.5, 4Gi, 1e9
-_QUANTITY = r"(\d+(\.\d*)?|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?"
-
-Size = Annotated[str, Field(pattern=f"^{_QUANTITY}$")]
-Quantity = Size | Annotated[float, Field(ge=0)]
-Seconds = Annotated[int, Field(ge=0)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-Id = Annotated[int, Field(ge=1)]
-Path = Annotated[str, Field(pattern="^/")]
-
-ObjectName = Annotated[str, Field(pattern=f"^{_DNS_NAME}$", max_length=253)]
-ObjectNameOrNone = Annotated[str, Field(pattern=f"^({_DNS_NAME})?$", max_length=253)]
-NamespaceOrAll = Annotated[str, Field(pattern=f"^({_DNS_NAME}|\\*)?$", max_length=63)]
-# KubeRay makes longer names from it: a RayService's has at most 47 characters
-Fullname = Annotated[str, Field(pattern="^([a-z]([-a-z0-9]*[a-z0-9])?)?$", max_length=40)]
-HostName = Annotated[str, Field(pattern=rf"^(\*\.)?{_DNS_NAME}$", max_length=253)]
-LabelKey = Annotated[str, Field(pattern=f"^({_DNS_NAME}/)?{_LABEL_NAME}$")]
-LabelValue = Annotated[str, Field(pattern=f"^({_LABEL_NAME})?$", max_length=63)]
-Labels = Mapping[LabelKey, LabelValue]
-Annotations = Mapping[LabelKey, str]
-
-Registry = Annotated[str, Field(pattern=r"^([^\s/:@]+(:\d+)?(/[^\s/:@]+)*)?$")]
-Repository = Annotated[str, Field(pattern=r"^([^\s/:@]+(:\d+)?/)?[^\s:@]+$")]
-Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
-TagOrNone = Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$")]
-Digest = Annotated[str, Field(pattern="^(sha256:[a-f0-9]{64})?$")]
-# lines and lists of keys have it before =
-TenantName = Annotated[str, Field(pattern=r"^[^\s=,#]+$")]
-HttpUrl = Annotated[str, Field(pattern=r"^(https?://\S+)?$")]
-RedisUrl = Annotated[str, Field(pattern=r"^(rediss?(\+sentinel|\+cluster)?://\S+)?$")]
+from k8s.chart_types import (
+    Annotations,
+    Digest,
+    Fullname,
+    HostName,
+    HttpUrl,
+    Id,
+    LabelKey,
+    Labels,
+    NamespaceOrAll,
+    ObjectName,
+    ObjectNameOrNone,
+    Path,
+    Port,
+    RedisUrl,
+    Registry,
+    Repository,
+    Seconds,
+    Size,
+    Tag,
+    TagOrNone,
+    TenantName,
+)
+from k8s.kubernetes_parts import (
+    Affinity,
+    EgressRule,
+    EnvFrom,
+    EnvVar,
+    Manifest,
+    ParentRef,
+    Peer,
+    PodResources,
+    PodTemplate,
+    Toleration,
+    TopologySpread,
+    Volume,
+    VolumeMount,
+)
 
 
 def _nothing_required(schema: JsonDict) -> None:
@@ -59,12 +63,6 @@ class ChartSection(BaseModel):
     model_config = ConfigDict(
         extra="forbid", alias_generator=to_camel, json_schema_extra=_nothing_required
     )
-
-
-class KubernetesPart(BaseModel):
-    """A Kubernetes object, with the fields that the chart accepts."""
-
-    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
 
 
 class Image(ChartSection):
@@ -85,70 +83,6 @@ class Auth(ChartSection):
     existing_secret: ObjectNameOrNone
     generate: bool
     tenants: list[TenantName]
-
-
-class PodResources(KubernetesPart):
-    requests: Mapping[LabelKey, Quantity] | None = None
-    limits: Mapping[LabelKey, Quantity] | None = None
-
-
-class Toleration(KubernetesPart):
-    key: LabelKey | None = None
-    operator: Literal["Exists", "Equal"] | None = None
-    value: LabelValue | None = None
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    toleration_seconds: int | None = None
-
-
-class Affinity(KubernetesPart):
-    node_affinity: Mapping[str, object] | None = None
-    pod_affinity: Mapping[str, object] | None = None
-    pod_anti_affinity: Mapping[str, object] | None = None
-
-
-class EnvVar(KubernetesPart):
-    name: str
-    value: str | None = None
-    value_from: Mapping[str, object] | None = None
-
-
-class OpenPart(KubernetesPart):
-    """An object with many forms, which the API server checks."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class Volume(OpenPart):
-    name: ObjectName
-
-
-class VolumeMount(OpenPart):
-    name: ObjectName
-    mount_path: Path
-
-
-class TopologySpread(OpenPart):
-    topology_key: LabelKey
-    max_skew: int
-    label_selector: Mapping[str, object]
-
-
-class PodTemplate(KubernetesPart):
-    """A PodTemplateSpec, with the fields that are merged over the chart's."""
-
-    metadata: Mapping[str, object] | None = None
-    spec: Mapping[str, object] | None = None
-
-
-class EnvSource(KubernetesPart):
-    name: ObjectName
-    optional: bool | None = None
-
-
-class EnvFrom(KubernetesPart):
-    prefix: str | None = None
-    secret_ref: EnvSource | None = None
-    config_map_ref: EnvSource | None = None
 
 
 class Pods(ChartSection):
@@ -279,15 +213,6 @@ class Ingress(ChartSection):
     annotations: Annotations
 
 
-class ParentRef(KubernetesPart):
-    name: ObjectName
-    namespace: ObjectName | None = None
-    group: str | None = None
-    kind: str | None = None
-    section_name: ObjectName | None = None
-    port: Port | None = None
-
-
 class HttpRoute(ChartSection):
     enabled: bool
     parent_refs: list[ParentRef]
@@ -320,45 +245,6 @@ class ChartMetrics(ChartSection):
 
 class ChartTracing(ChartSection):
     otlp_endpoint: HttpUrl
-
-
-class LabelExpression(KubernetesPart):
-    key: LabelKey
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: list[LabelValue] | None = None
-
-
-class LabelSelector(KubernetesPart):
-    match_labels: Labels | None = None
-    match_expressions: list[LabelExpression] | None = None
-
-
-class IpBlock(KubernetesPart):
-    cidr: str
-    except_: list[str] | None = Field(None, alias="except")
-
-
-class Peer(KubernetesPart):
-    """A NetworkPolicyPeer."""
-
-    pod_selector: LabelSelector | None = None
-    namespace_selector: LabelSelector | None = None
-    ip_block: IpBlock | None = None
-
-
-class PolicyPort(KubernetesPart):
-    """A NetworkPolicyPort."""
-
-    port: Port | str | None = None
-    end_port: Port | None = None
-    protocol: Literal["TCP", "UDP", "SCTP"] | None = None
-
-
-class EgressRule(KubernetesPart):
-    """A NetworkPolicyEgressRule."""
-
-    to: list[Peer] | None = None
-    ports: list[PolicyPort] | None = None
 
 
 class Egress(ChartSection):
@@ -394,14 +280,6 @@ class ServiceAccount(ChartSection):
 class PodSecurity(ChartSection):
     run_as_user: Id | None
     fs_group: Id | None
-
-
-class Manifest(OpenPart):
-    """A manifest of any kind."""
-
-    api_version: str
-    kind: str
-    metadata: Mapping[str, object]
 
 
 class ChartValues(ChartSection):
