@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from deployments.gateway.checks.fatal_requests import KEPT_S
 from deployments.gateway.intake.request_body import MAX_ITEMS, MAX_VALUES
 from deployments.gateway.record.explanations import DECISIONS, EXPLANATION_TTL_S
+from deployments.gateway.reference.connection_codes import CONNECTION_CODES
 from deployments.gateway.reference.error_code import ErrorCode
 from deployments.gateway.reference.operator_codes import ADAPTER_CODES, CANARY_CODES
-from deployments.process.http_connection import ConnectionLimits as Limits
 from deployments.wire.forms import MAX_FIELD_BYTES, MAX_PARTS
 
 _NEW_KEY = "Ask the operators for a new key."
@@ -341,64 +341,10 @@ _LOAD = (
     ),
 )
 
-_CONNECTIONS = (
-    ErrorCode(
-        "headers_timeout",
-        408,
-        f"The request line and the headers took longer than {Limits.head_s:g} s.",
-        "Send them at once.",
-        retry="yes",
-    ),
-    ErrorCode(
-        "headers_too_large",
-        431,
-        f"The request line and the headers have more than {Limits.head_bytes:,} bytes.",
-        "Send fewer or shorter headers.",
-    ),
-    ErrorCode(
-        "too_many_headers",
-        431,
-        f"The request has more than {Limits.headers} headers.",
-        "Send fewer headers.",
-    ),
-    ErrorCode(
-        "body_too_slow",
-        408,
-        f"The body came at less than {Limits.body_bytes_per_s:,g} bytes a second for "
-        f"{Limits.body_grace_s:g} s.",
-        "Send it faster, without pauses.",
-        retry="yes",
-    ),
-    ErrorCode(
-        "invalid_http",
-        400,
-        "The bytes are not a valid HTTP/1.1 request. They may be TLS.",
-        "Send HTTP/1.1 without TLS.",
-    ),
-    ErrorCode(
-        "invalid_host", 400, "The request has no `Host` header, or several.", "Send exactly one."
-    ),
-    ErrorCode(
-        "too_many_pipelined",
-        400,
-        f"More than {Limits.pipelined} requests wait on the connection for an earlier answer. It "
-        "is closed; the code is only in metrics and the log.",
-        "Wait for the answer, or open more connections.",
-        retry="yes",
-    ),
-    ErrorCode(
-        "too_many_connections",
-        503,
-        "The gateway has as many connections as it may open files for.",
-        "Keep fewer connections open.",
-        retry="Retry-After",
-    ),
-)
-
 ERROR_CODES: Mapping[str, tuple[ErrorCode, ...]] = {
     "Keys and rights": _KEYS,
     "The request": _REQUESTS,
     "Load and failures": _LOAD,
     "Canaries and adapters": CANARY_CODES + ADAPTER_CODES,
-    "Connections": _CONNECTIONS,
+    "Connections": CONNECTION_CODES,
 }
