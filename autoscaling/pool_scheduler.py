@@ -36,8 +36,9 @@ from router.cost import TtftCorrection
 from router.demand import DemandCounters
 from router.load import LoadBoard, LoadReport
 from router.placement import BLIND, Placement, place, place_blind
-from router.policies import Candidate, PlacementRequest, Policy, make_policy
-from router.recent import Placed, Recent, RecentPlacements, announcement
+from router.policies import Candidate, PlacementRequest
+from router.pool_policies import PoolPolicies
+from router.recent import Placed, Recent, RecentPlacements
 from router.slots import LEASE_S
 
 # This long after a board became empty, it is known whether its replicas are dead. Waiting requests
@@ -48,12 +49,9 @@ FOUND_OUT_S = LEASE_S + 2.0
 DOUBT_ERRORS = 3.0
 
 
-def _nobody(placed: Placed) -> None:
-    """The announcement of a pool with only one gateway."""
-
-
-def _nothing() -> None:
-    """The notification of a caller that polls often enough."""
+def _nothing(*placed: Placed) -> None:
+    """The announcement of a pool with only one gateway, or the notification of a caller that polls
+    often enough."""
 
 
 class PoolScheduler:
@@ -74,14 +72,14 @@ class PoolScheduler:
         settings = settings or PoolSettings()
         self._clock = clock
         self._rng = rng or random.Random()
-        self._policies: dict[str, Policy] = {}
+        self._policies = PoolPolicies()
         self._recent = RecentPlacements()
         self._in_flight: Counter[str] = Counter()
         self._unassigned: set[str] = set()
         self._tenants = ActiveTenants()
         self.freed: Callable[[], None] = _nothing
         self.gateway = secrets.token_hex(8)
-        self.announce: Callable[[Placed], None] = _nobody
+        self.announce: Callable[[Placed], None] = _nothing
         self.board = LoadBoard(clock)
         # by whether engines have measured how fast they compute prompts: the prior may be wrong by
         # any factor, which would then distort the measured rates for good
@@ -89,8 +87,6 @@ class PoolScheduler:
         self.admission = Admission({})
         self.demand = DemandCounters()
         self.told_of_outage: Outage | None = None
-        self._shadow_policy: str | None = None
-        self._shadow: Policy | None = None
         self.change(settings, overflow)
 
     def change(self, settings: PoolSettings, overflow: PoolScheduler | None) -> None:
@@ -98,12 +94,8 @@ class PoolScheduler:
 
         Raises ValueError for a policy that does not exist, and changes nothing then.
         """
-        shadow = settings.shadow_policy
-        if shadow != self._shadow_policy:
-            self._shadow = make_policy(shadow) if shadow else None
-            self._shadow_policy = shadow
+        self._policies.change(settings.policy, settings.shadow_policy)
         self._overflow = overflow
-        self._default_policy = settings.policy
         self.admission.shares.weights = settings.weights
         self.admission.change(
             settings.slos, settings.batch_queue, settings.overflow, settings.interactive_queue
@@ -157,10 +149,10 @@ class PoolScheduler:
             loads,
             depths,
             recent,
-            self._policy(request.policy or self._default_policy),
+            self._policies.called(request.policy),
             self._rng,
             self.correction,
-            self._shadow,
+            self._policies.shadow,
         )
         return Considered(placement, recent)
 
@@ -223,12 +215,13 @@ class PoolScheduler:
         decision = Decision(request, considered, verdict)
         if verdict.kind == "overflow":
             return decision  # counted after the other pool has decided
-        self._count(decision)
+        decision.count_in(self.demand)
         if verdict.kind == "admit":
             attempt = self.take(request, considered, verdict.index)
             return Decision(request, considered, verdict, attempt)
         if verdict.kind == "wait":
-            waiter = self._waiter(request, considered, now)
+            tokens, work_s = work.expected_anywhere(self.board, request, considered.ranked)
+            waiter = Waiter(request, request.tenant, work_s=work_s, since=now, tokens=tokens)
             evicted = self.admission.room_of(request.priority).enter(waiter)
             self.demand.refused += evicted is not None
             return Decision(request, considered, verdict, waiter=waiter, evicted=evicted)
@@ -279,10 +272,10 @@ class PoolScheduler:
             again = replace(asked.request, no_overflow=verdict.reason)
             return origin.decide(again, origin.consider(again))
         final = Decision(asked.request, asked.considered, verdict)
-        origin._count(final)
+        final.count_in(origin.demand)
         if verdict.kind == "reject":
             return final
-        self._count(Decision(request, considered, Verdict("admit", verdict.reason)))
+        Decision(request, considered, Verdict("admit", verdict.reason)).count_in(self.demand)
         ttfts = [candidate.predicted_ttft_s for candidate in considered.ranked]
         soonest = ttfts.index(min(ttfts)) if ttfts else 0
         attempt = self.take(request, considered, soonest)
@@ -383,11 +376,6 @@ class PoolScheduler:
     def _doubt(self) -> float:
         return DOUBT_ERRORS * self.correction.expected_error
 
-    def _policy(self, name: str) -> Policy:
-        if name not in self._policies:
-            self._policies[name] = make_policy(name)
-        return self._policies[name]
-
     def take(self, request: SchedulingRequest, considered: Considered, index: int) -> Attempt:
         """Choose the candidate at `index`. The request counts there until the replica reports
         it."""
@@ -397,27 +385,8 @@ class PoolScheduler:
         if chosen is None:
             self._unassigned.add(ticket)
             return Attempt(ticket, request, placement, None, self._clock())
-        if placement.policy in self._policies:
-            self._policies[placement.policy].took(chosen.replica_id)
-        if self._shadow is not None and placement.shadow is not None:
-            self._shadow.took(placement.shadow.replica_id)
-        prompt = request.prompt
-        confirmed = (request.depths or {}).get(chosen.slot, 0)
-        placed = Placed(
-            gateway=self.gateway,
-            ticket=ticket,
-            slot=chosen.slot,
-            incarnation=chosen.incarnation,
-            prompt_tokens=prompt.prompt_tokens,
-            uncached_tokens=max(0, prompt.prompt_tokens - chosen.cached_tokens),
-            predicted_ttft_s=chosen.predicted_ttft_s,
-            matched=considered.recent.matched,
-            # everything that is not in the index: an announcement by another gateway may be
-            # withdrawn
-            announced=announcement(prompt.keys, confirmed),
-            sequences=request.sequences,
-            adapter=prompt.adapter or "",
-        )
+        self._policies.took(placement, chosen)
+        placed = considered.placed(request, chosen, self.gateway, ticket)
         self._in_flight[chosen.replica_id] += request.sequences
         self.heard(placed)
         self.announce(placed)
@@ -428,25 +397,3 @@ class PoolScheduler:
         self.admission.shares.charge(request.tenant, work_s)
         correction = self.correction if is_telling else None
         return Attempt(ticket, request, placement, chosen, self._clock(), correction, work_s)
-
-    def _waiter(
-        self, request: SchedulingRequest, considered: Considered, now: float
-    ) -> Waiter[SchedulingRequest]:
-        ranked, tokens, work_s = considered.ranked, request.prompt.prompt_tokens, 0.0
-        if ranked:  # otherwise the cost is unknown
-            best = min(ranked, key=lambda candidate: candidate.raw_ttft_s)
-            tokens, work_s = (
-                max(0, tokens - best.cached_tokens),
-                work.expected_s(self.board, request, best),
-            )
-        return Waiter(request, request.tenant, work_s=work_s, since=now, tokens=tokens)
-
-    def _count(self, decision: Decision) -> None:
-        demand, kind, request = self.demand, decision.verdict.kind, decision.request
-        if not request.is_again:
-            cached = max((c.cached_tokens for c in decision.considered.ranked), default=0)
-            demand.arrived += 1
-            demand.prompt_tokens += request.prompt.prompt_tokens
-            demand.uncached_tokens += max(0, request.prompt.prompt_tokens - cached)
-        demand.refused += kind == "reject"
-        demand.overflowed += kind == "overflow"

@@ -11,9 +11,10 @@ from autoscaling.overflow import OverflowChoice, OverflowRules
 from autoscaling.slo import PriorityClass, Slo
 from autoscaling.waiting import Waiter
 from router.cost import TtftCorrection
+from router.demand import DemandCounters
 from router.placement import Placement
 from router.policies import Candidate, PlacementRequest
-from router.recent import Recent
+from router.recent import Placed, Recent, announcement
 
 
 @dataclass
@@ -65,6 +66,28 @@ class Considered:
     def ranked(self) -> tuple[Candidate, ...]:
         return self.placement.ranked
 
+    def placed(
+        self, request: SchedulingRequest, chosen: Candidate, gateway: str, ticket: str
+    ) -> Placed:
+        """Return the announcement of this request at the chosen candidate."""
+        prompt = request.prompt
+        confirmed = (request.depths or {}).get(chosen.slot, 0)
+        return Placed(
+            gateway=gateway,
+            ticket=ticket,
+            slot=chosen.slot,
+            incarnation=chosen.incarnation,
+            prompt_tokens=prompt.prompt_tokens,
+            uncached_tokens=max(0, prompt.prompt_tokens - chosen.cached_tokens),
+            predicted_ttft_s=chosen.predicted_ttft_s,
+            matched=self.recent.matched,
+            # everything that is not in the index: an announcement by another gateway may be
+            # withdrawn
+            announced=announcement(prompt.keys, confirmed),
+            sequences=request.sequences,
+            adapter=prompt.adapter or "",
+        )
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -113,6 +136,17 @@ class Decision:
     attempt: Attempt | None = None
     waiter: Waiter[SchedulingRequest] | None = None
     evicted: Waiter[SchedulingRequest] | None = None
+
+    def count_in(self, demand: DemandCounters) -> None:
+        """Add the request to the counters of its pool."""
+        kind, request = self.verdict.kind, self.request
+        if not request.is_again:
+            cached = max((c.cached_tokens for c in self.considered.ranked), default=0)
+            demand.arrived += 1
+            demand.prompt_tokens += request.prompt.prompt_tokens
+            demand.uncached_tokens += max(0, request.prompt.prompt_tokens - cached)
+        demand.refused += kind == "reject"
+        demand.overflowed += kind == "overflow"
 
     def refused_after_all(self) -> Decision:
         """Return the decision for an evicted request."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autoscaling.scheduling import Attempt, Computed, SchedulingRequest
 from router.load import LoadBoard, ReplicaLoad
 from router.policies import Candidate
@@ -14,6 +16,18 @@ def expected_s(board: LoadBoard, request: SchedulingRequest, on: Candidate) -> f
         return 0.0
     tokens = max(0, request.prompt.prompt_tokens - on.cached_tokens)
     return _engine_s(load, tokens, load.decode_s, request.sequences)
+
+
+def expected_anywhere(
+    board: LoadBoard, request: SchedulingRequest, ranked: Sequence[Candidate]
+) -> tuple[int, float]:
+    """Return the prompt tokens and engine seconds that the request is expected to take at the
+    candidate that would answer first; without candidates its whole prompt, and 0 seconds."""
+    tokens = request.prompt.prompt_tokens
+    if not ranked:
+        return tokens, 0.0
+    best = min(ranked, key=lambda candidate: candidate.raw_ttft_s)
+    return max(0, tokens - best.cached_tokens), expected_s(board, request, best)
 
 
 def done_s(
