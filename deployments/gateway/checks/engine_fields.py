@@ -1,7 +1,7 @@
 """Which of an engine's fields a client may set: vLLM's API has some that are for its own parts.
 
 Each field of vLLM's requests is either here or safe in anybody's hands, which
-`tests/deployments/engine/vllm/test_what_vllm_has.py` decides for every field that vLLM has. What
+`tests/deployments/engine/vllm/test_what_vllm_takes.py` decides for every field that vLLM has. What
 vLLM does not know it ignores. A field that is null is as one that is not there.
 """
 
