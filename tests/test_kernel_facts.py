@@ -12,7 +12,8 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from tests.deployments.fleet.weights_cases import REFUSED, Pool, fleet_file
+from tests.deployments.fleet.weighed_pools import Pool, fleet_file
+from tests.deployments.fleet.weights_refused import REFUSED
 from weights import kernels
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]

@@ -28,20 +28,19 @@ from deployments.fleet.fleet_file import (
     shipped_fleets,
 )
 from deployments.models.model_config import EMBEDDED_CONFIG
-from tests.deployments.fleet.weights_cases import (
-    ALLOWED,
+from tests.deployments.fleet.weighed_pools import (
     FP8,
     GB,
     INT8,
     LLAMA,
-    REFUSED,
-    WARNED,
     Case,
     Pool,
     compressed,
     fleet_file,
     model_in,
 )
+from tests.deployments.fleet.weights_allowed import ALLOWED, WARNED
+from tests.deployments.fleet.weights_refused import REFUSED
 from tests.helm.helm import put_on_path
 from weights.gpus import GPUS, Gpu
 from weights.known_models import known_config, known_models
