@@ -1,6 +1,5 @@
 """The page at /antefix/, in a real browser, before a real gateway and fake engines."""
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -9,25 +8,13 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from common.release import VERSION
-from deployments.gateway.answer.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
 from deployments.gateway.gateway import Gateway, application
 from deployments.gateway.inference import Inference
 from deployments.gateway.pool import serve_controller
-from deployments.gateway.record import explanations
 from deployments.process.http_server import HttpServer
-from tests.deployments.gateway.page.reading import (
-    DESKTOP,
-    NARROW,
-    PHONE,
-    SLO,
-    Reader,
-    failed,
-    reading,
-    refused,
-    served,
-)
+from tests.deployments.gateway.page.reading import DESKTOP, NARROW, PHONE, Reader, reading, served
 from tests.fakes.engine import MODEL, FakeEngine
-from tests.fakes.front import FLEET, KEY, OTHER_KEY, TENANT, Front, gateway_before
+from tests.fakes.front import FLEET, KEY, TENANT, Front, gateway_before
 from tests.router.index_redis import control
 from tests.router.redis_process import RedisProcess
 from tests.some import some
@@ -110,222 +97,6 @@ async def test_without_a_key_it_asks_for_one_and_says_when_it_is_wrong(reader: R
     assert await reader.page.evaluate("sessionStorage.length") == 0
 
 
-async def test_a_decision_opens_by_keyboard_and_says_why(reader: Reader, front: Front) -> None:
-    shadow = {"policy": "random", "replica_id": "r9", "cached_tokens": 3, "predicted_ttft": 0.1}
-    loss = {"routing": 34, "index": 0, "engine": 0}
-    reuse = {"new_tokens": 12, "reuse_loss_tokens": loss}
-    told = await served(
-        front, "first", request_id="second", **reuse, shadow=shadow | {"regret": 2.5}
-    )
-    await reader.opens()
-    await reader.decision("second").locator("summary").first.press("Enter")
-    body = reader.decision("second").locator(".explanation")
-    await expect(body).to_contain_text(f"Policy prefix chose {told['candidates'][0]['replica_id']}")
-    await expect(body).to_contain_text("12\u00a0tok are new: no replica held them. Lost 34")
-    await expect(body).to_contain_text("Lost 34\u00a0tok to routing")
-    await expect(body).to_contain_text("would have chosen r9")
-    await expect(body).to_contain_text("Regret 2.50\u00a0s")
-    candidates = body.get_by_role("table", name="Candidates, best first")
-    await expect(candidates.get_by_role("row")).to_have_count(3)
-
-
-async def test_where_the_time_went_is_told_apart(reader: Reader, front: Front) -> None:
-    took = {"predicted": 1.0, "engine": 2.0, "observed": 5.5}
-    phases = {"upload_s": 9.0, "read_s": 0.5, "wait_s": 3.0, "retry_s": 0.0, "engine_s": 2.0}
-    await served(front, "first", request_id="slow", ttft_s=took, phases=phases)
-    await reader.opens()
-    await reader.decision("slow").locator("summary").first.click()
-    body = reader.decision("slow").locator(".explanation")
-    await expect(body).to_contain_text("9.00 s to upload it (not counted)")
-    await expect(body).to_contain_text("3.00 s waiting for its turn, 2.00 s in the engine")
-    await expect(body).to_contain_text("predicted 1.00 s (off by 50 %)")
-
-
-async def test_the_rest_of_a_stream_is_told_as_what_it_is(
-    browser: Browser, server: RedisProcess
-) -> None:
-    with control(server) as client:
-        client.flushall()
-    engine = FakeEngine("r0")
-    async with gateway_before(engine, redis_url=server.url, resume_within_s=60.0) as front:
-        async with front.post(stream=True) as answer:
-            await answer.read()
-        rest = {RESUME_HEADER: answer.headers[RESUME_HEADER], CLIENT_EVENTS_HEADER: "2"}
-        async with front.post(headers={**rest, "x-request-id": "rest"}, stream=True) as answer:
-            await answer.read()
-        await front.explanation_of(answer.headers)
-        async with reading(browser, front) as reader:
-            await reader.opens()
-            await reader.decision("rest").locator("summary").first.click()
-            body = reader.decision("rest").locator(".explanation")
-            for said in ("r0 was making this stream already", "had 2 of the stream's events"):
-                await expect(body).to_contain_text(said)
-            assert reader.faults == []
-
-
-async def test_the_budget_is_told_in_words(reader: Reader, front: Front) -> None:
-    requests = {"model": "", "kind": "requests", "limit": 60, "left": 59}
-    tokens = {"model": MODEL, "kind": "tokens", "limit": 5000, "left": 4400}
-    budget = {"tokens": 600, "limits": [requests, tokens], "refused": None, "by_share": False}
-    told = await served(front, "first", request_id="charged", budget=budget)
-    empty = {**budget, "limits": [{**requests, "left": 0}], "refused": "requests"}
-    over = refused({**told, "budget": empty}, "over")
-    front.gateway.parts.explanations.keep(TENANT, "over", {**over, "candidates": []})
-    await reader.opens()
-    for request_id, said in (
-        ("charged", "It took at most 600\u00a0tok; 59 left of 60 requests a minute"),
-        ("charged", f"4,400 left of 5,000 tokens a minute of {MODEL}."),
-        ("over", "No room: its tenant may have no more requests a minute; 0 left of 60"),
-        ("over", "No replica: it was not placed."),
-    ):
-        decision = reader.decision(request_id)
-        if not await decision.locator(".explanation").is_visible():
-            await decision.locator("summary").first.click()
-        await expect(decision.locator(".explanation")).to_contain_text(said)
-
-
-async def test_what_is_open_stays_open_when_others_come(reader: Reader, front: Front) -> None:
-    await served(front, "first")
-    await reader.opens()
-    await reader.decision("first").locator("summary").first.click()
-    await served(front, "second")
-    await expect(reader.decisions()).to_have_count(2)
-    await expect(reader.decisions().last.locator(".explanation")).to_be_visible()
-
-
-async def test_decisions_are_found_by_text_and_by_what_became_of_them(
-    reader: Reader, front: Front
-) -> None:
-    late = {"predicted": 0.2, "observed": 31.0}
-    told = await served(front, "first", request_id="slow", ttft_s=late)
-    front.gateway.parts.explanations.keep(TENANT, "full", refused(told, "full"))
-    await reader.opens()
-    await expect(reader.decisions()).to_have_count(3)
-    only = reader.page.get_by_role("group", name="Which decisions")
-    for name, request_id in (("Missed SLO", "slow"), ("Refused", "full")):
-        await only.get_by_text(name).click()
-        await expect(reader.decisions()).to_have_count(1)
-        await expect(reader.decision(request_id)).to_be_visible()
-    await only.get_by_text("All").click()
-    await reader.page.get_by_role("searchbox").fill("FIR")
-    await expect(reader.decisions()).to_have_count(1)
-    await expect(reader.page.locator("#count")).to_have_text("1 of 3")
-    await reader.page.get_by_role("searchbox").fill("nothing like it")
-    await expect(reader.page.locator("#no-decisions")).to_contain_text("None of the last")
-    await expect(reader.page.locator("#pools")).to_contain_text("1 late, 1 refused, 0 failed")
-
-
-async def test_an_answer_that_was_complete_too_late_missed_its_slo(
-    reader: Reader, front: Front
-) -> None:
-    await served(front, "first", request_id="long", duration_s=61.0, slo_e2e_s=60.0)
-    await reader.opens()
-    await expect(reader.page.locator("#pools")).to_contain_text("1 late, 0 refused, 0 failed")
-    await reader.decision("long").locator("summary").first.click()
-    body = reader.decision("long").locator(".explanation")
-    await expect(body).to_contain_text("the whole answer within 60 s")
-
-
-async def test_a_request_that_failed_is_shown_and_found_and_lowers_the_goodput(
-    browser: Browser, server: RedisProcess
-) -> None:
-    with control(server) as client:
-        client.flushall()
-    engine = FakeEngine("r0")
-    async with (
-        gateway_before(engine, redis_url=server.url, pool=SLO) as front,
-        reading(browser, front) as reader,
-    ):
-        for request_id in ("first", "second", "third"):
-            await served(front, request_id)
-        await failed(front, engine, "too-late")
-        async with front.post(model="no-such", headers={"x-request-id": "wrong"}) as answer:
-            await front.explanation_of(answer.headers)
-        await reader.opens()
-        figures = reader.page.locator("#pools .figures")
-        said = "Goodput75 %100 % of served; 0 late, 0 refused, 1 failed"
-        await expect(figures).to_contain_text(said)
-        only = reader.page.get_by_role("group", name="Which decisions")
-        for name, request_id in (
-            ("Missed SLO", "too-late"),
-            ("Failed", "too-late"),
-            ("Refused", "wrong"),
-        ):
-            await only.get_by_text(name).click()
-            await expect(reader.decisions()).to_have_count(1)
-            await expect(reader.decision(request_id)).to_be_visible()
-        await reader.decision("wrong").locator("summary").first.click()
-        body = reader.decision("wrong").locator(".explanation")
-        await expect(body).to_contain_text("refused as invalid")
-        await expect(body).to_contain_text("404 model_not_found")
-        await reader.opens(f"#request=too-late&key={KEY}")
-        body = reader.decision("too-late").locator(".explanation")
-        await expect(body).to_contain_text("Its time was up after ")
-        await expect(body).to_contain_text("while r0 had it, before its first token (504 deadline")
-        await expect(body.get_by_role("table")).to_contain_text("sent there")
-        assert reader.faults == []
-
-
-async def test_failures_are_shown_that_others_have_pushed_out_of_the_last_hundred(
-    browser: Browser, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(explanations, "DECISIONS", 2)
-    with control(server) as client:
-        client.flushall()
-    engine = FakeEngine("r0")
-    async with (
-        gateway_before(engine, redis_url=server.url, pool=SLO) as front,
-        reading(browser, front) as reader,
-    ):
-        await failed(front, engine, "too-late")
-        for request_id in ("first", "second", "third"):
-            await served(front, request_id)
-        await reader.opens()
-        await expect(reader.decisions()).to_have_count(2)
-        await reader.page.get_by_role("group", name="Which decisions").get_by_text("Failed").click()
-        await expect(reader.decision("too-late")).to_be_visible()
-
-
-async def test_a_client_that_left_counts_only_if_it_had_waited_longer_than_promised(
-    reader: Reader, front: Front
-) -> None:
-    left = {"ttft_s": None, "outcome": "cancelled", "status": 499, "stage": "engine"}
-    await served(front, "first", request_id="soon", duration_s=1.0, **left)
-    await served(front, "second", request_id="patient", duration_s=31.0, **left)
-    await reader.opens()
-    figures = reader.page.locator("#pools .figures")
-    await expect(figures).to_contain_text("Goodput67 %100 % of served; 1 late, 0 refused, 0 failed")
-
-
-async def test_one_explanation_may_stand_for_several_requests(reader: Reader, front: Front) -> None:
-    told = await served(front, "first")
-    front.gateway.parts.explanations.keep(TENANT, "full", refused(told, "full") | {"stands_for": 9})
-    await reader.opens()
-    await expect(reader.page.locator("#pools .figures")).to_contain_text("Goodput10 %")
-
-
-async def test_the_parts_of_a_prediction_add_up_and_its_cost_is_no_time(
-    reader: Reader, front: Front
-) -> None:
-    told = await served(front, "first")
-    candidate = told["candidates"][0] | {
-        "predicted_ttft": 0.088,
-        "raw_ttft": 0.174,
-        "wait": 0.0,
-        "step_under_way": 0.0,
-        "score": 0.695,
-    }
-    told |= {"request_id": "uncorrected", "candidates": [candidate]}
-    front.gateway.parts.explanations.keep(TENANT, "uncorrected", told)
-    await reader.opens()
-    await reader.decision("uncorrected").locator("summary").first.click()
-    row = reader.decision("uncorrected").locator(".candidates tbody tr").first
-    await expect(row.get_by_role("cell").nth(0)).to_have_text("88\u00a0ms")
-    parts = "0\u00a0ms + 0\u00a0ms + 174\u00a0ms \u2212 86\u00a0ms = 88\u00a0ms"
-    await expect(row.get_by_role("cell").nth(1)).to_contain_text(parts)
-    await expect(row.get_by_role("cell").nth(3)).to_have_text("0.695")
-
-
 @pytest.mark.parametrize("platform", ["", "kubernetes"])
 async def test_hints_fit_where_the_fleet_runs(
     browser: Browser, monkeypatch: pytest.MonkeyPatch, platform: str, ray: dict[str, dict[str, int]]
@@ -380,14 +151,6 @@ async def test_a_browser_at_the_root_arrives_at_the_page(reader: Reader) -> None
     await reader.page.goto(f"{reader.front.url}/")
     await expect(reader.page.locator("#sign-in")).to_be_visible()
     assert reader.page.url == f"{reader.front.url}/antefix/"
-
-
-async def test_a_link_opens_its_request(reader: Reader, front: Front) -> None:
-    for request_id in ("first", "second"):
-        await served(front, request_id)
-    await reader.opens(f"#request=first&key={KEY}")
-    await expect(reader.decision("first").locator(".explanation")).to_be_visible()
-    assert reader.page.url.endswith("/antefix/#request=first")
 
 
 async def test_names_that_are_markup_stay_text(reader: Reader, front: Front) -> None:
@@ -476,36 +239,6 @@ async def test_nothing_is_wider_than_the_window(
         await reader.opens(f"#request={'x' * 128}&key={KEY}")
         await expect(reader.decisions().first.locator(".explanation")).to_be_visible()
         assert await reader.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
-async def test_held_still_nothing_changes(reader: Reader, front: Front) -> None:
-    await served(front, "first")
-    await reader.opens()
-    await expect(reader.decisions()).to_have_count(1)
-    await reader.page.get_by_role("button", name="Pause").click()
-    await served(front, "second")
-    await asyncio.sleep(2.5)  # it refreshes every 2 s
-    assert await reader.decisions().count() == 1
-    await reader.page.get_by_role("button", name="Pause").click()
-    await expect(reader.decisions()).to_have_count(2)
-
-
-async def test_an_operator_sees_whose_each_decision_is(
-    browser: Browser, server: RedisProcess
-) -> None:
-    with control(server) as client:
-        client.flushall()
-    tenants = {TENANT: {"operator": True}}
-    async with (
-        gateway_before(FakeEngine(), redis_url=server.url, tenants=tenants) as front,
-        reading(browser, front) as reader,
-    ):
-        headers = {"authorization": f"Bearer {OTHER_KEY}", "x-request-id": "theirs"}
-        async with front.post(headers=headers) as answer:
-            assert answer.status == 200
-        await reader.opens()
-        await expect(reader.decision("theirs").locator(".tenant")).to_contain_text("other")
-        await expect(reader.page.locator("#whose")).to_have_text("of all tenants")
 
 
 async def test_who_is_no_operator_sees_no_loads_and_no_fault(
