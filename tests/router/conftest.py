@@ -6,6 +6,7 @@ import pytest
 
 from router import active, demand, fleet_settings, slots
 from router.redis_client import AsyncRedis
+from tests.router.index_lookups import PATIENT_S
 from tests.router.index_redis import PATIENCE_S, client_of, control, server_of
 from tests.router.redis_process import RedisProcess
 
@@ -45,3 +46,9 @@ def server(shared: RedisProcess) -> RedisProcess:
 async def redis(server: RedisProcess, topology: str) -> AsyncIterator[AsyncRedis]:
     async with client_of(server, topology) as client:
         yield client
+
+
+@pytest.fixture
+def patient_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection may take as long as a lookup: on busy cores that is no sign of anything."""
+    monkeypatch.setattr("router.index.CONNECT_TIMEOUT_S", PATIENT_S)

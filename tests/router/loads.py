@@ -34,6 +34,14 @@ def pool(count: int, **fields: Any) -> dict[str, ReplicaLoad]:
     return {f"r{i}": load(f"r{i}", **{"slot": i, **fields}) for i in range(count)}
 
 
+def seniors(*started: float, **fields: Any) -> list[ReplicaLoad]:
+    """Replicas r0, r1, ..., ready at these times."""
+    return [
+        load(f"r{i}", slot=i, incarnation=f"i{i}", started_at=at, **fields)
+        for i, at in enumerate(started)
+    ]
+
+
 any_load = st.builds(
     load,
     waiting=st.integers(0, 100),

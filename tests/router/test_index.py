@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,38 +12,30 @@ import pytest
 import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from redis.exceptions import MovedError
 
 from router.depth_search import CLOSER_READ, FIRST_READ
 from router.index import Depths, PrefixIndex
 from router.redis_client import AsyncRedis, connect
 from router.slots import segment_prefix
 from tests.ports import free_ports
-from tests.router.bitmaps import bitmaps_of
+from tests.router.index_lookups import (
+    BUDGET_S,
+    PATIENT_S,
+    POOL,
+    PREFIX,
+    hold,
+    keys_of,
+    lookup_in_the_end,
+    tended,
+)
 from tests.router.index_redis import server_of
-from tests.router.redis_cluster import cluster_of
 from tests.router.redis_process import RedisProcess, running
 from tests.waiting import until
 
-POOL = "fleet/main"
-PREFIX = segment_prefix("fleet/main")
-# Where Redis answers, on however slow a machine; and where it does not.
-PATIENT_S = 5.0
-BUDGET_S = 0.05
 # A client without one waits for ever; a busy machine is slow, not wrong.
 NO_BUDGET_S = 30.0
 
-
-def keys_of(segments: int) -> list[bytes]:
-    return [b"%016d" % segment for segment in range(segments)]
-
-
-async def hold(redis: AsyncRedis, depths: Mapping[int, int], segments: int) -> None:
-    """Write these depths as publishers do, instead of all that was there."""
-    await redis.flushall()
-    for key, bitmap in zip(keys_of(segments), bitmaps_of(depths, segments), strict=True):
-        if bitmap is not None:
-            await redis.set(PREFIX + key, bitmap)
+pytestmark = pytest.mark.usefixtures("patient_connections")
 
 
 @asynccontextmanager
@@ -57,26 +49,10 @@ async def index_at(port: int, budget_s: float = PATIENT_S) -> AsyncIterator[Pref
         await redis.aclose()
 
 
-@asynccontextmanager
-async def tended(index: PrefixIndex) -> AsyncIterator[None]:
-    task = asyncio.create_task(index.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisProcess]:
     with server_of("redis", tmp_path) as server:
         yield server
-
-
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection may take as long as a lookup: on busy cores that is no sign of anything."""
-    monkeypatch.setattr("router.index.CONNECT_TIMEOUT_S", PATIENT_S)
 
 
 @pytest.fixture
@@ -263,15 +239,6 @@ async def test_while_redis_is_in_trouble_lookups_end_in_time_and_afterwards_they
     assert "answers again" in told[1]
 
 
-async def lookup_in_the_end(index: PrefixIndex, segments: int) -> Depths | None:
-    """One lookup of several, for a machine too busy to do one within the budget."""
-    for _ in range(20):
-        if (depths := await index.lookup(keys_of(segments))) is not None:
-            return depths
-        await asyncio.sleep(0.05)
-    return None
-
-
 async def test_a_killed_redis_is_found_again_when_it_is_back(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     async with index_at(port, BUDGET_S) as index, tended(index):
@@ -382,71 +349,3 @@ async def test_a_lookup_under_way_when_the_index_is_closed_is_no_signal(
         await index.aclose()
         assert await asyncio.gather(*lookups) == [None] * 3
         server.process.send_signal(signal.SIGCONT)
-
-
-async def test_on_a_cluster_lookups_go_to_the_shard_and_follow_it_when_it_moves(
-    tmp_path: Path,
-) -> None:
-    async with cluster_of(tmp_path, 2) as servers:
-        redis = connect(f"redis+cluster://127.0.0.1:{servers[0].port}", decode=False)
-        shards = [connect(f"redis://127.0.0.1:{server.port}/0") for server in servers]
-        index = PrefixIndex(redis, POOL, PATIENT_S)
-        (key,) = keys_of(1)
-        for _ in range(2):
-            await redis.set(PREFIX + key, b"\x80")
-            assert await index.lookup([key]) == {0: 1}
-            await redis.delete(PREFIX + key)
-            assert await index.lookup([key]) == {}
-            await move(shards, await shards[0].execute_command("CLUSTER", "KEYSLOT", PREFIX))
-            assert await index.lookup([key]) is None
-        assert await index.lookup([key]) == {}
-        await index.aclose()
-        for client in (redis, *shards):
-            await client.aclose()
-
-
-async def move(shards: list[AsyncRedis], hash_slot: int) -> None:
-    """Give an empty hash slot to the other of two shards."""
-    ids = [str(await shard.execute_command("CLUSTER", "MYID")) for shard in shards]
-    owns = [bool(await is_owner(shard, hash_slot)) for shard in shards]
-    (new,) = (name for name, owner in zip(ids, owns, strict=True) if not owner)
-    for shard in shards if owns[1] else shards[::-1]:
-        await shard.execute_command("CLUSTER", "SETSLOT", str(hash_slot), "NODE", new)
-
-
-async def is_owner(shard: AsyncRedis, hash_slot: int) -> bool:
-    try:
-        await shard.execute_command("GET", PREFIX)
-    except MovedError:
-        return False
-    return True
-
-
-async def test_a_frozen_cluster_is_found_again_when_it_thaws(tmp_path: Path) -> None:
-    async with cluster_of(tmp_path, 1) as (server,):
-        redis = connect(f"redis+cluster://127.0.0.1:{server.port}", decode=False)
-        index = PrefixIndex(redis, POOL, BUDGET_S)
-        async with tended(index):
-            assert await lookup_in_the_end(index, 3) == {}
-            server.process.send_signal(signal.SIGSTOP)
-            assert [await index.lookup(keys_of(3)) for _ in range(5)] == [None] * 5
-            assert index.breaker_open
-            server.process.send_signal(signal.SIGCONT)
-            await until(lambda: not index.breaker_open)
-            assert await lookup_in_the_end(index, 3) == {}
-        await redis.aclose()
-
-
-async def test_sentinel_names_the_server_that_is_asked(tmp_path: Path) -> None:
-    primary, sentinel = free_ports(2)
-    watch = f"sentinel monitor main 127.0.0.1 {primary} 1\n"
-    with (
-        running(tmp_path / "primary", primary, f"port {primary}\n"),
-        running(tmp_path / "sentinel", sentinel, f"port {sentinel}\n{watch}", "--sentinel"),
-    ):
-        redis = connect(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel}/main", decode=False)
-        await hold(redis, {3: 2}, 3)
-        index = PrefixIndex(redis, POOL, PATIENT_S)
-        assert await index.lookup(keys_of(3)) == {3: 2}
-        await index.aclose()
-        await redis.aclose()
