@@ -1,8 +1,7 @@
-"""Where replicas may run, and what the application takes from its environment."""
+"""Where replicas may run, and what the applications are built from."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,14 +12,7 @@ from ray.serve.config import AutoscalingConfig
 
 from common.errors import Problem
 from deployments import app
-from deployments.app import (
-    applications,
-    as_deployed,
-    build_gateways,
-    build_pool,
-    placement_options,
-    secrets_from_environment,
-)
+from deployments.app import applications, as_deployed, build_gateways, build_pool, placement_options
 from deployments.autoscaler import PoolAutoscaler, autoscaling_config
 from deployments.fleet.applications import (
     GATEWAYS_APPLICATION,
@@ -32,18 +24,11 @@ from deployments.fleet.applications import (
 from deployments.fleet.fleet import MOST_N, Fleet
 from deployments.fleet.fleet_file import FleetError
 from deployments.fleet.pool import Pool
-from deployments.gateway.intake.keys_file import stored
 from deployments.gateway.parts import Secrets
 from router.redis_keys import fleet_id
+from tests.deployments.one_pool import BLUE_KEY, ENVIRONMENT, KEY, REDIS_URL, fleet_of, pool_of
 
-REDIS_URL = "redis://127.0.0.1:1/0"
 POOL = {"model": "org/model"}
-KEY, BLUE_KEY = "key-of-the-red-tenant", "key-of-the-blue-tenant"
-ENVIRONMENT = {
-    "ANTEFIX_API_KEYS": f"red={KEY}, blue = {BLUE_KEY},",
-    "ANTEFIX_ENGINE_SECRET": "engine-secret",
-    "ANTEFIX_REDIS_URL": REDIS_URL,
-}
 
 
 @pytest.fixture(autouse=True)
@@ -54,18 +39,6 @@ def gpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cpu_build(monkeypatch: pytest.MonkeyPatch, gpu_build: None) -> None:
     monkeypatch.setattr(app, "has_cpu_build", lambda: True)
-
-
-def pool_of(tp: int = 1, pp: int = 1, backend: str | None = None, **more: Any) -> Pool:
-    engine_args: dict[str, Any] = {"tensor_parallel_size": tp, "pipeline_parallel_size": pp}
-    if backend is not None:
-        engine_args["distributed_executor_backend"] = backend
-    return Pool.model_validate({"model": "org/model", "engine_args": engine_args, **more})
-
-
-def fleet_of(pool: Pool, **more: Any) -> Fleet:
-    data = {"name": "test", "pools": {"engine": pool.model_dump()}, **more}
-    return Fleet.model_validate(data)
 
 
 def deployment_of(application: Application) -> Deployment:
@@ -372,81 +345,3 @@ def test_a_fleet_has_the_same_board_on_a_laptop_and_on_kubernetes(
     told = args_of_pool({"name": "test", "pools": {"engine": POOL}}, "engine")
     assert local[application_of("engine")][0] == _arguments(deployment_of(build_pool(told)))[0]
     assert local[GATEWAYS_APPLICATION][0].board == fleet.with_secret(secrets.engine_secret).board
-
-
-# --- secrets --------------------------------------------------------------------------------
-
-
-def test_secrets_come_from_the_environment() -> None:
-    secrets = secrets_from_environment(fleet_of(pool_of()), ENVIRONMENT)
-    assert secrets.api_keys == {KEY: "red", BLUE_KEY: "blue"}
-    assert (secrets.engine_secret, secrets.redis_url) == ("engine-secret", REDIS_URL)
-
-
-def test_keys_may_come_from_a_file_that_gateways_follow(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text(f"red={KEY}\nshort=key\n")
-    environment = {**ENVIRONMENT, "ANTEFIX_API_KEYS_FILE": str(file)}
-    secrets = secrets_from_environment(fleet_of(pool_of()), environment)
-    # not the keys themselves: Ray Serve keeps what it is given
-    assert (secrets.api_keys, secrets.keys_file) == ({}, str(file))
-
-
-def test_a_fleet_is_not_built_that_its_keys_file_would_lock_everybody_out_of(
-    tmp_path: Path,
-) -> None:
-    file = tmp_path / "keys"
-    environment = {**ENVIRONMENT, "ANTEFIX_API_KEYS_FILE": str(file)}
-    with pytest.raises(Problem, match="cannot be read: No such file"):
-        secrets_from_environment(fleet_of(pool_of()), environment)
-    file.write_text("red=short\n")
-    with pytest.raises(Problem, match="no usable API key: API key 1 is shorter than 16 characters"):
-        secrets_from_environment(fleet_of(pool_of()), environment)
-    file.write_text("# nobody, on purpose\n")
-    assert secrets_from_environment(fleet_of(pool_of()), environment).keys_file == str(file)
-
-
-@pytest.mark.parametrize(
-    ("keys", "why"),
-    [
-        ("red=short", "shorter than 16"),
-        (f"red={KEY},blue={KEY}", "stands for two tenants"),
-        (f"red={KEY},red={KEY}", "is there twice"),
-        (stored("red", KEY).line(), "belong into a file"),
-    ],
-)
-def test_wrong_keys_of_the_environment_are_refused_without_showing_them(
-    keys: str, why: str
-) -> None:
-    with pytest.raises(Problem, match=why) as refused:
-        secrets_from_environment(fleet_of(pool_of()), {**ENVIRONMENT, "ANTEFIX_API_KEYS": keys})
-    assert KEY not in str(refused.value)
-
-
-def test_the_redis_of_the_fleet_file_wins() -> None:
-    fleet = fleet_of(pool_of(), redis={"url": "redis://other:6379/1"})
-    assert secrets_from_environment(fleet, ENVIRONMENT).redis_url == "redis://other:6379/1"
-
-
-@pytest.mark.parametrize(
-    ("name", "missing"),
-    [
-        ("ANTEFIX_API_KEYS", "no API keys are set"),
-        ("ANTEFIX_ENGINE_SECRET", "no engine secret is set"),
-        ("ANTEFIX_REDIS_URL", "no Redis is configured"),
-    ],
-)
-@pytest.mark.parametrize("value", [None, ""])
-def test_a_missing_secret_is_named_with_its_remedy(
-    name: str, missing: str, value: str | None
-) -> None:
-    environment = {key: v for key, v in ENVIRONMENT.items() if key != name}
-    if value is not None:
-        environment[name] = value
-    with pytest.raises(Problem, match=missing) as caught:
-        secrets_from_environment(fleet_of(pool_of()), environment)
-    assert name in caught.value.remedy
-
-
-def test_secrets_are_not_shown() -> None:
-    assert "key-1" not in repr(secrets_from_environment(fleet_of(pool_of()), ENVIRONMENT))
