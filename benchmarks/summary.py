@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -27,6 +26,7 @@ from benchmarks.pages.parts import code, span
 from benchmarks.routing import page as routing
 from benchmarks.scale import page as scale
 from benchmarks.stand import report, revision
+from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.options import parser_of
 from common.errors import Problem
 
@@ -217,14 +217,12 @@ def _rows(rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
+@stopped_in_the_end()
 def main() -> None:
     parser = parser_of("summary", __doc__)
     parser.add_argument("file", type=Path, nargs="*")
-    try:
-        for result in [read(path) for path in parser.parse_args().file]:
-            kept_results.append(result)
-    except Problem as problem:
-        sys.exit(f"error: {problem}")
+    for result in [read(path) for path in parser.parse_args().file]:
+        kept_results.append(result)
     history = kept_results.read()
     stale = measured.stale(kept_results.last(history))
     measured.FILE.write_text(json.dumps(stale, indent=1) + "\n")
