@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.canary.played import FAILED, CanaryFault, CanaryTraffic, Ended, play
 from benchmarks.canary.split import Split, split
 from benchmarks.stand import own_redis, report, rules
-from benchmarks.stand.options import parser_of
+from benchmarks.stand.options import add_seeds, parser_of
 from deployments.fleet.settings.model_routes import CanarySettings
 
 RULE = rules.of("canary")
@@ -121,7 +121,7 @@ async def _splits(url: str, seeds: Sequence[int]) -> list[Split]:
 
 def main() -> None:
     parser = parser_of("canary.run", __doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[*RULE.reported])
+    add_seeds(parser, RULE)
     seeds = parser.parse_args().seeds
     with own_redis.unbounded() as url:
         splits = asyncio.run(_splits(url, seeds))
