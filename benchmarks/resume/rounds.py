@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp
 import psutil
 
-from benchmarks.resume.answers import ClientAnswer, ask, texts
 from benchmarks.resume.kinds import KINDS, Kind
+from benchmarks.stand.client_answers import ClientAnswer, ask, texts
 from benchmarks.stand.drilled_fleet import DrilledFleet, engine_core_of, eventually
 from cli.stream_client import Endpoint
 
