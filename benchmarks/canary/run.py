@@ -44,23 +44,6 @@ class Run:
     seed: int
     number: int
 
-    def __call__(self) -> Ended:
-        if self.kind == EQUALS:
-            canary = CanarySettings(pool="canary", step_s=SETTINGS["step_s_of_equals"])
-        else:
-            canary = CanarySettings(pool="canary", steps=[SETTINGS["step_of_faults"]])
-        of = CanaryTraffic(
-            SETTINGS["gateways"],
-            SETTINGS["requests_per_second"],
-            SETTINGS["wave"],
-            SETTINGS["wave_s"],
-            canary,
-        )
-        fault = FAULTS.get(self.kind, CanaryFault())
-        # Faults begin at any time of the wave.
-        warm_up_s = SETTINGS["warm_up_s"] + 37.0 * self.number
-        return play(of, fault, 1000 * self.seed + self.number, warm_up_s, MOST_REQUESTS)
-
 
 def runs(seeds: Sequence[int]) -> Iterator[Run]:
     for kind in (*FAULTS, EQUALS):
@@ -69,7 +52,21 @@ def runs(seeds: Sequence[int]) -> Iterator[Run]:
 
 
 def played(run: Run) -> tuple[str, Ended]:
-    return run.kind, run()
+    if run.kind == EQUALS:
+        canary = CanarySettings(pool="canary", step_s=SETTINGS["step_s_of_equals"])
+    else:
+        canary = CanarySettings(pool="canary", steps=[SETTINGS["step_of_faults"]])
+    of = CanaryTraffic(
+        SETTINGS["gateways"],
+        SETTINGS["requests_per_second"],
+        SETTINGS["wave"],
+        SETTINGS["wave_s"],
+        canary,
+    )
+    fault = FAULTS.get(run.kind, CanaryFault())
+    # Faults begin at any time of the wave.
+    warm_up_s = SETTINGS["warm_up_s"] + 37.0 * run.number
+    return run.kind, play(of, fault, 1000 * run.seed + run.number, warm_up_s, MOST_REQUESTS)
 
 
 def figures_of(found: Sequence[tuple[str, Ended]], splits: Sequence[Split]) -> dict[str, Any]:

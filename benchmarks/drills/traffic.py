@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from itertools import count
 from typing import Any
 
-from benchmarks.stand.client_answers import ClientAnswer, ask
+from benchmarks.stand.client_answers import ClientAnswer, ask, now
 from cli.stream_client import Endpoint
 from deployments.gateway.answer.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
 
@@ -49,7 +49,7 @@ class Traffic:
 
     async def ask(self) -> ClientAnswer:
         """One request, with its outcome."""
-        outcome = ClientAnswer(_now())
+        outcome = ClientAnswer(now())
         number = next(self._numbers)
         streams, tokens = number % 3 != 0, LONG_TOKENS if number % 2 else SHORT_TOKENS
         body = {
@@ -85,7 +85,3 @@ def rest_of(outcome: ClientAnswer) -> dict[str, str]:
     if (stream_id := outcome.headers.get(RESUME_HEADER)) is None:
         return {}
     return {RESUME_HEADER: stream_id, CLIENT_EVENTS_HEADER: str(len(outcome.events))}
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -100,7 +100,7 @@ async def ask(
         answer.code = "hung"
     except (aiohttp.ClientError, OSError, ValueError) as error:
         answer.code = f"cut ({type(error).__name__})"
-    answer.ended = _now()
+    answer.ended = now()
 
 
 async def _read(answer: ClientAnswer, response: aiohttp.ClientResponse) -> None:
@@ -112,7 +112,7 @@ async def _read(answer: ClientAnswer, response: aiohttp.ClientResponse) -> None:
                 answer.resumed = block.decode().partition(_RESUMED)[2] or answer.resumed
                 continue
             answer.events.append(block.decode())
-            answer.came_at.append(_now())
+            answer.came_at.append(now())
     last = answer.events[-1] if answer.events else ""
     if last != DONE and not last.startswith(COMPLETED):
         answer.code = _code(_said(last)) or "no end"
@@ -219,5 +219,6 @@ def _code(said: Any) -> str | None:
     return str(error.get("code") or NOT_OURS) if isinstance(error, dict) else None
 
 
-def _now() -> float:
+def now() -> float:
+    """Seconds of the loop's clock."""
     return asyncio.get_running_loop().time()

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,6 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=48, help=f"Of {WINDOW} tokens, to read.")
     asked = parser.parse_args()
     prompts = asked.prompts or find(QUESTIONS)
-    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="antefix-weights-") as folder:
         bench = WeightsBench(Path(folder), prompts, asked.windows)
         found = {scheme: bench.quantized(scheme) for scheme in asked.schemes.split(",")}
@@ -67,7 +65,6 @@ def main() -> None:
         "ruined": ruined,
         "speculation": speculation,
         "kv_tokens": {"planned": planned, "engine": real},
-        "minutes": round((time.monotonic() - began) / 60, 1),
     }
     report.finish("weights", figures, goals, seeds=[])
 
