@@ -19,9 +19,9 @@ SERVING = (*GATEWAY, *PLACEMENT, *ENGINE)
 # Of the harness, what takes part in what is measured: a played engine, a kind of traffic.
 STAND = "benchmarks/stand"
 STATE = f"{STAND}/fleet_state.py"
-DRILLED = (f"{STAND}/drilled_fleet.py", STATE)
+DRILLED = (f"{STAND}/drilled_fleet.py", f"{STAND}/client_answers.py", STATE)
 PLAYED = (f"{STAND}/played_engine.py", f"{STAND}/closed_loop.py")
-OFFERED = (f"{STAND}/offered_load.py", f"{STAND}/offered_load.yaml", f"{STAND}/knee.py")
+OFFERED = (f"{STAND}/offered_load.py", f"{STAND}/offered_load.yaml")
 ROUTED = (f"{STAND}/routed_runs.py", f"{STAND}/routed_runs.yaml", f"{STAND}/oracle.py")
 CHATS = (f"{STAND}/arrivals.py", f"{STAND}/own_placements.py", f"{STAND}/variation.py")
 LAUNCHED = f"{STAND}/launched.py"

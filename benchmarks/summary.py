@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,13 +19,14 @@ from typing import Any
 
 from benchmarks import kept_results, measured
 from benchmarks.backtest import page as backtest
-from benchmarks.headlines import LINES, PAGES, PLACES, SENTENCES
+from benchmarks.headlines import LINES, PAGES, SENTENCES
 from benchmarks.kept_results import History, Result
 from benchmarks.measured import Stale
 from benchmarks.pages.parts import code, span
 from benchmarks.routing import page as routing
 from benchmarks.scale import page as scale
 from benchmarks.stand import report, revision
+from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.options import parser_of
 from common.errors import Problem
 
@@ -70,43 +70,19 @@ def read(path: Path) -> dict[str, Any]:
 def page(history: History, stale: Stale, lines: Sequence[str] = LINES) -> str:
     """The whole of docs/benchmarks/README.md."""
     without_page = {name: of for name, of in history.items() if not _page_of(name)}
-    return f"""\
-# Benchmarks
-
-<!-- Written by `make bench-summary` from results/. -->
-
-{_lines(lines, history, stale)}
-
-## Kept results
-
-The folder `results` has every kept run as a line of JSON. No line is ever replaced, even if it
-missed a goal. Figures are of the last run. *Stale since* is the first later commit that changed the
-measured code. Pages name the command and the processor, `results` also versions.
-
-| Benchmark | Goals met | Runs | Measured | Commit | Stale since |
-| -- | -- | -- | -- | -- | -- |
-{_rows(_benchmarks(history, stale))}
-
-*recorded*: the commit that added an older result, not the measured one. Pages without a row are
-older still.
-{_notes(history)}
-## Missed goals
-
-| Goal | Figure | Wanted | All runs |
-| -- | -- | -- | -- |
-{_rows(_goals(history, met=False))}
-
-## Met goals of benchmarks without a page
-
-| Goal | Figure | Wanted | All runs |
-| -- | -- | -- | -- |
-{_rows(_goals(without_page, met=True))}
-"""
+    return report.filled(
+        __file__,
+        lines=_lines(lines, history, stale),
+        benchmarks=_rows(_benchmarks(history, stale)),
+        notes=_notes(history),
+        missed=_rows(_goals(history, met=False)),
+        met=_rows(_goals(without_page, met=True)),
+    )
 
 
 def places() -> list[str]:
     """The other pages with figures, from the repository's root."""
-    return sorted({*PLACES.values(), *map(_place_of, PAGES)})
+    return sorted({*(of["page"] for of in SENTENCES.values()), *map(_place_of, PAGES)})
 
 
 def with_figures(place: str, text: str, history: History, stale: Stale) -> str:
@@ -121,7 +97,11 @@ def with_figures(place: str, text: str, history: History, stale: Stale) -> str:
 
 def _written_at(place: str) -> dict[str, Callable[[Sequence[Result], str], str]]:
     """By benchmark, what writes its figures from its runs and the mark of a stale result."""
-    sentences = {name: partial(_sentence, name) for name, of in PLACES.items() if of == place}
+    sentences = {
+        name: partial(_sentence, of["text"])
+        for name, of in SENTENCES.items()
+        if of["page"] == place
+    }
     pages = {name: partial(_blocks, name) for name in PAGES if _place_of(name) == place}
     return {**sentences, **pages}
 
@@ -144,11 +124,11 @@ def _command(of: Result) -> str:
     return re.sub(r" ?--write", "", str(of["command"])).replace(' ARGS=""', "")
 
 
-def _sentence(name: str, runs: Sequence[Result], mark: str) -> str:
+def _sentence(template: str, runs: Sequence[Result], mark: str) -> str:
     # in a format a dot begins an attribute
     goals = {what.replace(".", ""): goal for what, goal in runs[-1]["goals"].items()}
     met = sum(goal["met"] for goal in goals.values())
-    return _filled(SENTENCES[name].format(**goals, met=met, judged=len(goals)) + mark)
+    return _filled(template.format(**goals, met=met, judged=len(goals)) + mark)
 
 
 def _filled(text: str) -> str:
@@ -217,14 +197,12 @@ def _rows(rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
+@stopped_in_the_end()
 def main() -> None:
     parser = parser_of("summary", __doc__)
     parser.add_argument("file", type=Path, nargs="*")
-    try:
-        for result in [read(path) for path in parser.parse_args().file]:
-            kept_results.append(result)
-    except Problem as problem:
-        sys.exit(f"error: {problem}")
+    for result in [read(path) for path in parser.parse_args().file]:
+        kept_results.append(result)
     history = kept_results.read()
     stale = measured.stale(kept_results.last(history))
     measured.FILE.write_text(json.dumps(stale, indent=1) + "\n")

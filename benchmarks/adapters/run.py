@@ -34,7 +34,7 @@ from benchmarks.stand import report, rules
 from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
 from benchmarks.stand.fleet_state import replicas_of
 from benchmarks.stand.made_adapter import make_adapter
-from benchmarks.stand.options import parser_of
+from benchmarks.stand.options import add_seeds, parser_of
 from cli.local.home import Home
 from common.percentiles import Tail
 
@@ -224,7 +224,7 @@ def goals_of(figures: dict[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
 
 def main() -> None:
     parser = parser_of("adapters.run", __doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[*RULE.reported])
+    add_seeds(parser, RULE)
     seeds = parser.parse_args().seeds
     description = with_small_model(FLEET)
     pool = description["pools"]["engine"]

@@ -1,17 +1,14 @@
-"""Plays of scenarios under policies, on all cores, kept in a file as they end.
-
-So an interrupted backtest resumes. The file belongs to one commit and one engine, since a play of
-another commit or engine may have another result.
-"""
+"""Plays of scenarios under policies, on all cores."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from benchmarks.backtest.scenarios import RULE, as_played, policies, scenario
+from benchmarks.backtest.results import ScenarioResult
+from benchmarks.backtest.scenarios import Scenario, as_played, policies, scenario
 from benchmarks.stand.kept_parts import KeptParts, all_found
 from simulator.engine_profile import EngineProfile
 from simulator.results import SimulationSummary, summary
@@ -25,29 +22,26 @@ class Play:
     policy: str
 
 
-Played = dict[Play, SimulationSummary]
-
-
-def kept_plays(file: Path | None, engine: EngineProfile) -> KeptParts:
-    """Raises Problem for a file of another commit, rule or engine."""
-    return KeptParts(file, "backtest", RULE, engine=engine)
-
-
-def wanted(scenarios: Sequence[tuple[str, int]]) -> list[Play]:
-    return [Play(name, seed, policy) for name, seed in scenarios for policy in policies(name)]
+def played(of: Scenario, policy: str, engine: EngineProfile) -> SimulationSummary:
+    return summary(run(of.trace, *as_played(policy, of, engine)))
 
 
 def one(play: Play, engine: EngineProfile) -> SimulationSummary:
-    of = scenario(play.scenario, play.seed)
-    settings, policy = as_played(play.policy, of, engine)
-    return summary(run(of.trace, settings, policy))
+    return played(scenario(play.scenario, play.seed), play.policy, engine)
 
 
 def play_all(
-    plays: Sequence[Play],
-    engine: EngineProfile,
-    kept: KeptParts,
-    tell: Callable[[Played, Play], None],
-) -> Played:
-    """`tell`: called after each play with all that are done."""
-    return all_found(plays, partial(one, engine=engine), SimulationSummary, kept, tell)
+    scenarios: Sequence[tuple[str, int]], engine: EngineProfile, kept: KeptParts
+) -> list[ScenarioResult]:
+    """Each scenario under all of its policies, without those plays that are kept."""
+    plays = [Play(name, seed, policy) for name, seed in scenarios for policy in policies(name)]
+
+    def tell(done: dict[Play, SimulationSummary], last: Play) -> None:
+        print(f"{len(done)} of {len(plays)} plays", end="\r", file=sys.stderr)
+
+    summaries = all_found(plays, partial(one, engine=engine), SimulationSummary, kept, tell)
+    found: dict[str, dict[str, list[SimulationSummary]]] = {}
+    for play in plays:
+        by_policy = found.setdefault(play.scenario, {})
+        by_policy.setdefault(play.policy, []).append(summaries[play])
+    return [ScenarioResult(name, by_policy) for name, by_policy in found.items()]

@@ -22,6 +22,8 @@ from benchmarks.backtest.scenarios import (
 from simulator.results import SimulationSummary, Total, mean, totals
 
 ATTAINMENT = ("ramp", "cliff", "bursts")
+# Policies that are judged, with what their goals' names end with.
+BOTH = ((OURS, ""), (WARM_2, "_with_2_warm"))
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def goals(found: Sequence[ScenarioResult]) -> dict[str, Any]:
         ("hpa_under_our_routing", fewest_misses(of, KUBERNETES_OURS)),
         ("serve_default_under_our_routing", SERVE_OURS),
     ):
-        for policy, words in ((OURS, ""), (WARM_2, "_with_2_warm")):
+        for policy, words in BOTH:
             misses = [one[policy].misses / max(1.0, one[peer].misses) for one in by_seed]
             hours = [one[policy].replica_hours / one[peer].replica_hours for one in by_seed]
             judged[f"misses_of_{name}{words}"] = {**RULE.judged("misses", misses), "peer": peer}
@@ -72,13 +74,10 @@ def goals(found: Sequence[ScenarioResult]) -> dict[str, Any]:
 
 def _attained(found: Sequence[ScenarioResult]) -> dict[str, Any]:
     judged = {}
-    by_name = {each.name: each.summaries for each in found}
-    for name in ATTAINMENT:
-        for policy, words in ((OURS, ""), (WARM_2, "_with_2_warm")):
-            if name in by_name:
-                goal = f"{name}_attainment{words}"
-                attained = [one.attainment for one in by_name[name][policy]]
-                judged[goal] = RULE.judged(goal, attained)
+    for each in found:
+        for policy, words in BOTH if each.name in ATTAINMENT else ():
+            goal = f"{each.name}_attainment{words}"
+            judged[goal] = RULE.judged(goal, [one.attainment for one in each.summaries[policy]])
     return judged
 
 

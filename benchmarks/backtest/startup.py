@@ -7,16 +7,17 @@ The backtest's traces on which a replica is needed at once, under Antefix, with 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+import msgspec
+
+from benchmarks.backtest.plays import played
 from benchmarks.backtest.scenarios import OURS, RULE, WARM, Scenario, scenario
 from benchmarks.stand import report
-from benchmarks.stand.options import add_write, parser_of
+from benchmarks.stand.options import add_seeds, add_write, parser_of
 from simulator import engine_profile
 from simulator.engine_profile import EngineProfile
-from simulator.results import SimulationSummary, as_json, mean, summary
-from simulator.simulation import run
+from simulator.results import SimulationSummary, as_json, mean
 
 STARTUP_S = (5.0, 30.0, 120.0)
 TRACES = ("ramp", "cliff", "bursts")
@@ -25,17 +26,10 @@ TRACES = ("ramp", "cliff", "bursts")
 def play(seeds: Sequence[Scenario], engine: EngineProfile) -> dict[str, SimulationSummary]:
     """Policy and start -> the mean of a scenario's seeds."""
     found = {}
-    for policy, warm_replicas in ((OURS, 0), (WARM, 1)):
+    for policy in (OURS, WARM):
         for startup_s in STARTUP_S:
-            played = []
-            for of in seeds:
-                settings = replace(
-                    of.pool.settings(engine, of.seed),
-                    startup_s=startup_s,
-                    warm_replicas=warm_replicas,
-                )
-                played.append(run(of.trace, settings, OURS))
-            found[row(policy, startup_s)] = mean([summary(result) for result in played])
+            other = msgspec.structs.replace(engine, startup_s=startup_s)
+            found[row(policy, startup_s)] = mean([played(of, policy, other) for of in seeds])
     return found
 
 
@@ -83,19 +77,18 @@ def page(
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     parser = parser_of("backtest.startup", __doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=RULE.reported, metavar="N")
+    add_seeds(parser, RULE)
     add_write(parser, "startup.md")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     engine = engine_profile.read(engine_profile.SHIPPED)
     found = {
         name: play([scenario(name, seed) for seed in options.seeds], engine) for name in TRACES
     }
     command, machine = report.command("startup"), report.machine_in_words()
-    text = page(found, options.seeds, command, machine)
-    print(text)
     if options.write:
+        text = page(found, options.seeds, command, machine)
         (report.PAGES / "startup.md").write_text(text)
     figures = {name: as_json(of) for name, of in found.items()}
     report.finish("startup", figures, goals(found), seeds=options.seeds)

@@ -98,10 +98,7 @@ class BudgetGateway:
 async def main(url: str, gateways: int, limit: int, file: str) -> None:
     gateway = BudgetGateway(url, gateways, limit, file)
     running = asyncio.create_task(gateway.ledger.run())
-    lines = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    while line := await lines.readline():
+    while line := await asyncio.to_thread(sys.stdin.readline):
         print(json.dumps(await gateway.do(json.loads(line))), flush=True)
     await gateway.ledger.leave()
     running.cancel()

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.canary.played import FAILED, CanaryFault, CanaryTraffic, Ended, play
 from benchmarks.canary.split import Split, split
 from benchmarks.stand import own_redis, report, rules
-from benchmarks.stand.options import parser_of
+from benchmarks.stand.options import add_seeds, parser_of
 from deployments.fleet.settings.model_routes import CanarySettings
 
 RULE = rules.of("canary")
@@ -44,23 +44,6 @@ class Run:
     seed: int
     number: int
 
-    def __call__(self) -> Ended:
-        if self.kind == EQUALS:
-            canary = CanarySettings(pool="canary", step_s=SETTINGS["step_s_of_equals"])
-        else:
-            canary = CanarySettings(pool="canary", steps=[SETTINGS["step_of_faults"]])
-        of = CanaryTraffic(
-            SETTINGS["gateways"],
-            SETTINGS["requests_per_second"],
-            SETTINGS["wave"],
-            SETTINGS["wave_s"],
-            canary,
-        )
-        fault = FAULTS.get(self.kind, CanaryFault())
-        # Faults begin at any time of the wave.
-        warm_up_s = SETTINGS["warm_up_s"] + 37.0 * self.number
-        return play(of, fault, 1000 * self.seed + self.number, warm_up_s, MOST_REQUESTS)
-
 
 def runs(seeds: Sequence[int]) -> Iterator[Run]:
     for kind in (*FAULTS, EQUALS):
@@ -69,7 +52,21 @@ def runs(seeds: Sequence[int]) -> Iterator[Run]:
 
 
 def played(run: Run) -> tuple[str, Ended]:
-    return run.kind, run()
+    if run.kind == EQUALS:
+        canary = CanarySettings(pool="canary", step_s=SETTINGS["step_s_of_equals"])
+    else:
+        canary = CanarySettings(pool="canary", steps=[SETTINGS["step_of_faults"]])
+    of = CanaryTraffic(
+        SETTINGS["gateways"],
+        SETTINGS["requests_per_second"],
+        SETTINGS["wave"],
+        SETTINGS["wave_s"],
+        canary,
+    )
+    fault = FAULTS.get(run.kind, CanaryFault())
+    # Faults begin at any time of the wave.
+    warm_up_s = SETTINGS["warm_up_s"] + 37.0 * run.number
+    return run.kind, play(of, fault, 1000 * run.seed + run.number, warm_up_s, MOST_REQUESTS)
 
 
 def figures_of(found: Sequence[tuple[str, Ended]], splits: Sequence[Split]) -> dict[str, Any]:
@@ -121,7 +118,7 @@ async def _splits(url: str, seeds: Sequence[int]) -> list[Split]:
 
 def main() -> None:
     parser = parser_of("canary.run", __doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[*RULE.reported])
+    add_seeds(parser, RULE)
     seeds = parser.parse_args().seeds
     with own_redis.unbounded() as url:
         splits = asyncio.run(_splits(url, seeds))

@@ -26,12 +26,12 @@ from benchmarks.drills.scenarios import (
     WARM,
     WITH_WARM,
     Scenario,
-    now,
 )
 from benchmarks.drills.surroundings import settable_clock, small_disk
 from benchmarks.drills.traffic import Traffic
 from benchmarks.drills.verdict import Judgement, judge
 from benchmarks.stand import report
+from benchmarks.stand.client_answers import now
 from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin, eventually
 from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
 from benchmarks.stand.options import parser_of
@@ -63,13 +63,17 @@ async def _served(traffic: Traffic, since: float) -> bool:
     return len(after) >= IN_A_ROW and all(one.code is None for one in after[-IN_A_ROW:])
 
 
+def skipped(name: str, problem: Problem) -> Judgement:
+    return Judgement(name, skipped=f"{problem.message}: {problem.remedy}")
+
+
 def judged(name: str, fleet: BenchFleet) -> Judgement:
     try:
         verdict = asyncio.run(drill(name, SCENARIOS[name], fleet))
     except NotWithin as error:
         verdict = Judgement(name, [str(error)])
     except Problem as problem:
-        verdict = Judgement(name, skipped=f"{problem.message}: {problem.remedy}")
+        verdict = skipped(name, problem)
     print(verdict.row(), flush=True)
     return verdict
 
@@ -84,9 +88,7 @@ def on_a_fleet(
         try:
             ends.enter_context(within)
         except Problem as problem:
-            return [
-                Judgement(name, skipped=f"{problem.message}: {problem.remedy}") for name in names
-            ]
+            return [skipped(name, problem) for name in names]
         fleet = ends.enter_context(running_as(description))
         return [judged(name, fleet) for name in names]
 
@@ -98,7 +100,7 @@ def run(names: Sequence[str], prestart: bool) -> list[Judgement]:
     if WITH_WARM in names:
         description["pools"][OVERFLOW] |= WARM
     clocks, three = [n for n in names if n in CLOCK], [n for n in names if n == OF_THREE]
-    others = [n for n in names if n not in CLOCK and n != OF_THREE]
+    others = [n for n in names if n not in clocks + three]
     verdicts = on_a_fleet(others, description, small_disk())
     verdicts += on_a_fleet(clocks, description, settable_clock())
     description["pools"][POOL]["replicas"] = 3

@@ -16,6 +16,7 @@ import psutil
 from benchmarks.drills import surroundings
 from benchmarks.drills.cut_off import cut_off
 from benchmarks.drills.verdict import Injury
+from benchmarks.stand.client_answers import now
 from benchmarks.stand.drilled_fleet import DrilledFleet, engine_core_of, eventually
 from router import active as active_replicas
 from router.redis_client import connect
@@ -33,10 +34,6 @@ UPDATED = {"max_num_seqs": 9}
 POOL, OVERFLOW = "engine", "other"
 
 Scenario = Callable[[DrilledFleet], Awaitable[Injury]]
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def replaced(fleet: DrilledFleet, pool: str, lost: str) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest.mock import patch
 
 from common.errors import Problem
 
@@ -42,7 +43,8 @@ def small_disk() -> Iterator[None]:
             yield
             return
         try:
-            with _environment(TMPDIR=str(folder)):
+            new = patch.dict(os.environ, TMPDIR=str(folder))
+            with new, patch.object(tempfile, "tempdir", None):
                 yield
         finally:
             subprocess.run(["umount", "--lazy", str(folder)], check=True)
@@ -77,7 +79,8 @@ def settable_clock() -> Iterator[None]:
         offset = Path(folder) / "offset"
         offset.write_text("+0")
         try:
-            with _environment(
+            with patch.dict(
+                os.environ,
                 LD_PRELOAD=" ".join(filter(None, [library(), os.environ.get("LD_PRELOAD")])),
                 **{_OFFSET: str(offset)},
                 **_RULES,
@@ -129,19 +132,3 @@ def _sets_clocks(path: Path) -> bool:
 
 def _left_in_memory() -> set[Path]:
     return {file for pattern in _LEFT_BY_IT for file in Path("/dev/shm").glob(pattern)}
-
-
-@contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    tempfile.tempdir = None  # tempfile reads TMPDIR again
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-        tempfile.tempdir = None

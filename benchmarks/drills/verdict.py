@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.drills.traffic import Asked
+from benchmarks.drills.traffic import is_cut
+from benchmarks.stand.client_answers import ClientAnswer
 
 # Until a request that was hit continues, or gets an error.
 TOLD_WITHIN_S = 5.0
@@ -32,8 +33,8 @@ class Injury:
     wrong: Sequence[str] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
 
-    def hits(self, outcome: Asked) -> bool:
-        if not outcome.overlaps(self.began, self.over):
+    def hits(self, outcome: ClientAnswer) -> bool:
+        if outcome.began >= self.over or outcome.ended <= self.began:
             return False
         return self.gateway or outcome.replica in self.replicas
 
@@ -65,7 +66,7 @@ class Judgement:
 
 def judge(
     name: str,
-    outcomes: Sequence[Asked],
+    outcomes: Sequence[ClientAnswer],
     fault: Injury,
     whole_at: float,
     left_over: Mapping[str, int],
@@ -95,9 +96,9 @@ def judge(
         "requests": len(outcomes),
         "hit": len(hit),
         "went_on": sum(one.code is None for one in hit),
-        "resumed": sum(one.resumed > 0 for one in outcomes),
+        "resumed": sum(one.rejoined > 0 for one in outcomes),
         "told": dict(told),
-        "longest_gap_s": round(max((one.longest_gap_s for one in outcomes), default=0.0), 2),
+        "longest_gap_s": round(max((one.gap_s(0.0) for one in outcomes), default=0.0), 2),
         "whole_after_s": round(max(0.0, whole_at - fault.over), 2),
         "left_over": dict(left_over),
         **fault.measured,
@@ -105,14 +106,14 @@ def judge(
     return Judgement(name, wrong, seen=seen)
 
 
-def _was_told(one: Asked, fault: Injury) -> bool:
+def _was_told(one: ClientAnswer, fault: Injury) -> bool:
     """A dead gateway cannot answer: its connections break."""
-    return one.code in OURS or (fault.gateway and (one.code or "").startswith("cut"))
+    return one.code in OURS or (fault.gateway and is_cut(one))
 
 
-def _until(one: Asked, fault: Injury) -> float:
+def _until(one: ClientAnswer, fault: Injury) -> float:
     return max(one.began, fault.began) + TOLD_WITHIN_S
 
 
-def _counted(outcomes: Sequence[Asked]) -> str:
+def _counted(outcomes: Sequence[ClientAnswer]) -> str:
     return ", ".join(f"{n} {code}" for code, n in Counter(o.code for o in outcomes).items())

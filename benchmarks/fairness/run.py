@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.stand import pace, report, rules
+from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.fleet import BenchFleet, running
 from benchmarks.stand.kept_parts import KeptParts
 from benchmarks.stand.offered_load import FIRST_RATE, FLEET, OverloadBench, steady
@@ -30,7 +31,6 @@ from benchmarks.stand.options import add_keep, parser_of
 from benchmarks.stand.trace_player import ReplayedRequest, play
 from cli import stream_client
 from cli.stream_client import Endpoint
-from common.errors import Problem
 from common.percentiles import percentile, tail_percent
 
 RULE = rules.of("fairness")
@@ -162,18 +162,14 @@ def other_tenant(fleet: BenchFleet) -> Endpoint:
     return replace(fleet.gateway, name="other", headers={"authorization": f"Bearer {key}"})
 
 
+@stopped_in_the_end()
 def main() -> None:
     parser = parser_of("fairness.run", __doc__)
     add_keep(parser)
-    options = parser.parse_args()
-    try:
-        kept = KeptParts(options.keep, "fairness", RULE)
-        with running(FLEET) as fleet:
-            figures = asyncio.run(measure(fleet, 5.0, kept))
-    except Problem as problem:
-        sys.exit(f"error: {problem}")
-    goals = goals_of(figures)
-    report.finish("fairness", figures, goals, seeds=RULE.reported)
+    kept = KeptParts(parser.parse_args().keep, "fairness", RULE)
+    with running(FLEET) as fleet:
+        figures = asyncio.run(measure(fleet, 5.0, kept))
+    report.finish("fairness", figures, goals_of(figures), seeds=RULE.reported)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,14 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from benchmarks.isolation.auc import auc
 from benchmarks.stand import report
 from benchmarks.stand.fleet import running_as, with_small_model
 from benchmarks.stand.options import parser_of
@@ -96,6 +96,16 @@ async def attack(url: str, keys: Mapping[str, str], probes: int) -> list[Probe]:
             if pair % 500 == 0:
                 print(f"{pair} of {pairs} pairs of prompts", flush=True)
     return found
+
+
+def auc(of_these: Sequence[float], of_others: Sequence[float]) -> float:
+    """The area under the ROC curve: how often a figure of these is above one of the others.
+
+    A tie counts half. 1 or 0 separates them, 0.5 does not.
+    """
+    others = sorted(of_others)
+    above = sum(bisect_left(others, one) + bisect_right(others, one) for one in of_these)
+    return above / (2 * len(of_these) * len(others))
 
 
 def aucs(probes: list[Probe]) -> dict[str, dict[str, float]]:

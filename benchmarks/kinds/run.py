@@ -26,7 +26,7 @@ from benchmarks.kinds.pools import (
     told,
 )
 from benchmarks.stand import report, rules
-from benchmarks.stand.options import parser_of
+from benchmarks.stand.options import add_seeds, parser_of
 from simulator import engine_profile, traces
 from simulator.engine_profile import EngineProfile
 from simulator.engines import Hardware
@@ -176,10 +176,8 @@ def price_ratio(of: ByChooser, share: float) -> float | None:
 
 def main() -> None:
     parser = parser_of("kinds.run", __doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="not those of goals.yaml")
-    parser.add_argument("--tuning", action="store_true", help="the seeds that may be tuned on")
-    options = parser.parse_args()
-    seeds = [*RULE.tuning] if options.tuning else options.seeds or [*RULE.reported]
+    add_seeds(parser, RULE)
+    seeds = parser.parse_args().seeds
     found = play_all(seeds, engine_profile.read(engine_profile.SHIPPED))
     report.finish("kinds", figures_of(found), goals_of(found), seeds=seeds)
 

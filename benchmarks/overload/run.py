@@ -14,7 +14,6 @@ phase.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +27,6 @@ from benchmarks.stand.kept_parts import KeptParts
 from benchmarks.stand.offered_load import FIRST_RATE, FLEET, OverloadBench, Phase
 from benchmarks.stand.options import add_keep, parser_of
 from cli import stream_client
-from common.errors import Problem
 from common.percentiles import Tail, percentile
 
 RULE = rules.of("overload")
@@ -103,15 +101,11 @@ def summary(
 def main() -> None:
     parser = parser_of("overload.run", __doc__)
     add_keep(parser)
-    options = parser.parse_args()
+    kept = KeptParts(parser.parse_args().keep, "overload", RULE)
     pool = yaml.safe_load(FLEET.read_text())["pools"]["engine"]
     slo_s = float(pool["slo"]["interactive"]["ttft_s"])
-    try:
-        kept = KeptParts(options.keep, "overload", RULE)
-        with running(FLEET) as fleet:
-            pairs = asyncio.run(measure(fleet, slo_s, kept))
-    except Problem as problem:
-        sys.exit(f"error: {problem}")
+    with running(FLEET) as fleet:
+        pairs = asyncio.run(measure(fleet, slo_s, kept))
     report.finish("overload", *summary(pairs, slo_s), seeds=RULE.reported)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp
 import psutil
 
-from benchmarks.resume.answers import ClientAnswer, ask, texts
 from benchmarks.resume.kinds import KINDS, Kind
+from benchmarks.stand.client_answers import ClientAnswer, ask, now, texts
 from benchmarks.stand.drilled_fleet import DrilledFleet, engine_core_of, eventually
 from cli.stream_client import Endpoint
 
@@ -89,10 +89,10 @@ class Rounds:
         await eventually("the fleet is whole", self._is_whole)
         at = {await self._fleet.id_of(of, POOL): of for of in self._fleet.replicas(POOL)}
         requests = list(islice(self._requests, CLIENTS))
-        answers = [Disturbed(request, ClientAnswer(_now())) for request in requests]
+        answers = [Disturbed(request, ClientAnswer(now())) for request in requests]
         without_redis = number % 4 == 3
         with self._away(self._fleet.redis_server() if without_redis else None):
-            asking = [asyncio.create_task(self._ask(one.request, one.answer)) for one in answers]
+            asking = [asyncio.create_task(self._ask(one)) for one in answers]
             killed = [await self._kill(answers, at)]
             if self._engines > 2 and number % 2:
                 await asyncio.sleep(self._random.uniform(*BETWEEN_S))
@@ -113,15 +113,15 @@ class Rounds:
         for victim in self._random.sample(under_way, len(under_way)):
             answer, kill_core = victim.answer, self._random.random() < 0.5
             place = self._random.randrange(1, len(victim.request.undisturbed[0].events))
-            while len(answer.events) < place and answer.ended > _now():
+            while len(answer.events) < place and answer.ended > now():
                 await asyncio.sleep(0.002)
                 if answer.replica and answer.replica not in at:
                     break  # it was killed before
-            if answer.ended > _now() and (actor := at.pop(answer.replica, None)):
+            if answer.ended > now() and (actor := at.pop(answer.replica, None)):
                 process = engine_core_of(actor) if kill_core else actor
                 process.kill()
                 self._killed.add(answer.replica)
-                return _now(), answer.replica
+                return now(), answer.replica
         return None
 
     async def _is_whole(self) -> bool:
@@ -131,14 +131,14 @@ class Rounds:
         return is_known and await self._fleet.is_whole()
 
     async def _asked(self, kind: Kind, body: dict[str, Any]) -> ClientAnswer:
-        await ask(answer := ClientAnswer(_now()), self._gateway, kind.path, body)
+        await ask(answer := ClientAnswer(now()), self._gateway, kind.path, body)
         if answer.code is not None:
             said = answer.body or answer.events[-1:]
             raise RuntimeError(f"nothing was killed, and {kind.path} was answered: {said}")
         return answer
 
-    async def _ask(self, request: Prepared, answer: ClientAnswer) -> None:
-        await ask(answer, self._gateway, request.kind.path, request.body)
+    async def _ask(self, one: Disturbed) -> None:
+        await ask(one.answer, self._gateway, one.request.kind.path, one.request.body)
 
     async def _explain(self, answers: Sequence[Disturbed]) -> None:
         async with aiohttp.ClientSession(headers=self._gateway.headers) as http:
@@ -162,7 +162,3 @@ class Rounds:
             yield
         finally:
             redis.resume()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import sys
 
-from benchmarks.routing import page, plots, results
+from benchmarks.routing import plots, results
 from benchmarks.stand import report
 from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
 from benchmarks.stand.options import add_write, parser_of
@@ -42,7 +41,7 @@ async def measure(fleet: BenchFleet, options: argparse.Namespace) -> list[Routin
 
 def _tell(run: RoutingRun) -> None:
     if run.failures:
-        print(f"{len(run.failures)} failed; the first: {run.failures[0].reason}", file=sys.stderr)
+        print(f"{len(run.failures)} failed; the first: {run.failures[0]}", file=sys.stderr)
     ((_, summary),) = results.summaries([run]).items()
     tail = summary.ttft_tail
     print(
@@ -55,28 +54,21 @@ def _tell(run: RoutingRun) -> None:
 
 
 def main() -> None:
-    options = _options()
-    with running_as(with_small_model(FLEET)) as fleet:
-        runs = asyncio.run(measure(fleet, options))
-    found, seeds = results.summaries(runs), range(1, options.seeds + 1)
-    result = report.result("routing", results.figures(found), results.goals(runs), seeds=seeds)
-    print(json.dumps(result))
-    if options.write:
-        (report.PAGES / "routing.md").write_text(page.page(result))
-        plots.draw(found, report.PAGES / "routing.svg")
-
-
-def _options() -> argparse.Namespace:
     parser = parser_of("routing.run", __doc__)
     parser.add_argument("--seeds", type=int, default=2, help="how often each run is repeated")
     parser.add_argument("--seconds", type=float, default=16.0, help="of arrivals in a run")
     for name, choices in (("policies", POLICIES), ("workloads", WORKLOADS)):
         parser.add_argument(f"--{name}", nargs="+", choices=choices, default=choices)
-    add_write(parser, "routing.{md,svg}")
+    add_write(parser, "routing.svg")
     options = parser.parse_args()
     if options.seeds < 1 or options.seconds <= 0:
         parser.error("--seeds and --seconds must be above 0")
-    return options
+    with running_as(with_small_model(FLEET)) as fleet:
+        runs = asyncio.run(measure(fleet, options))
+    found, seeds = results.summaries(runs), range(1, options.seeds + 1)
+    if options.write:
+        plots.draw(found, report.PAGES / "routing.svg")
+    report.finish("routing", results.figures(found), results.goals(runs), seeds=seeds)
 
 
 if __name__ == "__main__":

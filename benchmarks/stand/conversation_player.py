@@ -43,13 +43,6 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Failure:
-    conversation: str
-    turn: int
-    reason: str
-
-
-@dataclass(frozen=True)
 class Style:
     """How a run sends requests. `salt` separates its cached prefixes from other runs."""
 
@@ -78,8 +71,8 @@ async def play(
     gateway: Endpoint,
     style: Style,
     conversations: Sequence[Conversation],
-) -> list[Answer | Failure]:
-    """The outcome of each request, in order of conversation and turn."""
+) -> list[Answer | str]:
+    """Each answer, or why there is none, in order of conversation and turn."""
     sessions = [
         PlannedSession(
             talk.name, talk.arrives_at, [style.request(talk, turn) for turn in talk.turns]
@@ -90,12 +83,12 @@ async def play(
     return [_outcome(sent, style.policy) for sent in found]
 
 
-def _outcome(sent: SentRequest, policy: str) -> Answer | Failure:
+def _outcome(sent: SentRequest, policy: str) -> Answer | str:
     told = sent.headers
     if sent.error is not None or sent.first_byte_s is None:
-        return Failure(sent.session, sent.turn, f"{sent.error}: {sent.reason}")
+        return f"{sent.error}: {sent.reason}"
     if (placed_by := told.get(POLICY_HEADER)) != policy:
-        return Failure(sent.session, sent.turn, f"asked for {policy}, placed by {placed_by}")
+        return f"asked for {policy}, placed by {placed_by}"
     predicted_ms = told.get("x-antefix-predicted-ttft-ms")
     engine_ms = told.get("x-antefix-engine-ttft-ms")
     try:
@@ -114,4 +107,4 @@ def _outcome(sent: SentRequest, policy: str) -> Answer | Failure:
             engine_ttft_s=float(engine_ms) / 1000 if engine_ms else None,
         )
     except (KeyError, ValueError) as error:
-        return Failure(sent.session, sent.turn, repr(error))
+        return repr(error)

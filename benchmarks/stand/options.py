@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from benchmarks.stand.rules import Rule
+
 
 def parser_of(module: str, docstring: str | None) -> argparse.ArgumentParser:
     """Of `python -m benchmarks.<module>`, described by its docstring without the first line."""
@@ -13,8 +15,27 @@ def parser_of(module: str, docstring: str | None) -> argparse.ArgumentParser:
 
 
 def add_write(parser: argparse.ArgumentParser, files: str) -> None:
-    """`--write`: the page, with these `files` in docs/benchmarks, is written."""
+    """`--write`: these `files` in docs/benchmarks are written."""
     parser.add_argument("--write", action="store_true", help=f"docs/benchmarks/{files}")
+
+
+def add_seeds(parser: argparse.ArgumentParser, rule: Rule) -> None:
+    """`--seeds`: by default those that the rule reports. `--tuning`: those to tune on."""
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        metavar="N",
+        default=[*rule.reported],
+        help="not those of goals.yaml",
+    )
+    parser.add_argument(
+        "--tuning",
+        dest="seeds",
+        action="store_const",
+        const=[*rule.tuning],
+        help="the seeds that may be tuned on",
+    )
 
 
 def add_keep(parser: argparse.ArgumentParser) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,17 +104,10 @@ def command(benchmark: str, given: Sequence[str] | None = None) -> str:
     """The command that repeats this run, without FILE_OPTION. `given`: its arguments, by default
     those of this process."""
     name = benchmark if benchmark in OF_OTHER_NAMES else f"bench-{benchmark}"
-    arguments = shlex.join(_without_files(sys.argv[1:] if given is None else given))
-    return f"make {name}" + (f' ARGS="{arguments}"' if arguments else "")
-
-
-def _without_files(given: Sequence[str]) -> Iterator[str]:
-    is_file = False
-    for argument in given:
-        name, equals, _ = argument.partition("=")
-        if not is_file and name != FILE_OPTION:
-            yield argument
-        is_file = name == FILE_OPTION and not equals and not is_file
+    files = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    files.add_argument(FILE_OPTION)
+    _, others = files.parse_known_args(given)
+    return f"make {name}" + (f' ARGS="{shlex.join(others)}"' if others else "")
 
 
 def result(

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.stand.conversation_player import PATH, Answer, Failure, Style, play
+from benchmarks.stand.conversation_player import PATH, Answer, Style, play
 from benchmarks.stand.fleet import BenchFleet
 from benchmarks.stand.oracle import most_cached
 from deployments.prompt import PromptTokens, RendererFacts
@@ -34,8 +34,9 @@ FLEET = Path(__file__).with_suffix(".yaml")
 
 @dataclass(frozen=True)
 class RoutingRun:
-    """`most_cached`: the oracle's tokens, of each answer. `replicas` of the pool. `lookups_failed`:
-    requests placed without the index, which did not answer in time."""
+    """`most_cached`: the oracle's tokens, of each answer. `replicas` of the pool. `failures`: why
+    requests have no answer. `lookups_failed`: those placed without the index, which did not answer
+    in time."""
 
     workload: str
     policy: str
@@ -43,7 +44,7 @@ class RoutingRun:
     replicas: int
     answers: tuple[Answer, ...]
     most_cached: tuple[int, ...]
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[str, ...] = ()
     lookups_failed: int = 0
 
     @property
@@ -104,7 +105,7 @@ class RoutingBench:
         failed_before = await self._lookups_failed()
         async with asyncio.timeout(seconds + GRACE_SECONDS):
             outcomes = await play(self._http, self._fleet.gateway, style, talks)
-        failures = tuple(o for o in outcomes if isinstance(o, Failure))
+        failures = tuple(o for o in outcomes if isinstance(o, str))
         if len(failures) == len(outcomes):
             raise RuntimeError(f"{workload} under {policy}: every request failed, {failures[0]}")
         answers = sorted((o for o in outcomes if isinstance(o, Answer)), key=lambda a: a.started)

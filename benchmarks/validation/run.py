@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,7 +29,6 @@ from benchmarks.validation import results
 from benchmarks.validation.results import PERCENTS, RULE, ComparedLoad, LoadResult
 from cli import calibrating, stream_client
 from cli.stream_client import Endpoint
-from common.errors import Problem
 from simulator.engine_profile import EngineProfile
 from simulator.simulation import run
 from simulator.traces import Trace
@@ -128,13 +126,9 @@ def described(seen: LoadResult) -> str:
 def main() -> None:
     parser = parser_of("validation.run", __doc__)
     add_keep(parser)
-    options = parser.parse_args()
-    try:
-        kept = KeptParts(options.keep, "simulator", RULE)
-        with running(FLEET) as fleet:
-            engine, found = asyncio.run(measure(fleet, kept))
-    except Problem as problem:
-        sys.exit(f"error: {problem}")
+    kept = KeptParts(parser.parse_args().keep, "simulator", RULE)
+    with running(FLEET) as fleet:
+        engine, found = asyncio.run(measure(fleet, kept))
     told, judged = results.figures(found), results.goals(found)
     sent = pace.figures(seconds for one in found for seconds in one.observed.sent_late)
     engines = msgspec.to_builtins(engine.hardware)

@@ -12,15 +12,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.stand import report
+from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.options import parser_of
 from benchmarks.stand.public_data import QUESTIONS, find
 from cli.exit_codes import ExitCode
-from common.errors import Problem
 from deployments.models.model import EMBEDDED, embedded_model
 from deployments.models.model_config import model_config
 from deployments.offline.offline_engine import OfflineEngine
@@ -46,17 +45,14 @@ BLOCK_TOKENS = 128
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
+@stopped_in_the_end()
 def main() -> None:
     parser = parser_of("weights.run", __doc__)
     parser.add_argument("--prompts", type=Path, help="Prompts to answer, as for antefix evaluate.")
     parser.add_argument("--schemes", default=",".join(SCHEMES), help="rtn among them.")
     parser.add_argument("--windows", type=int, default=48, help=f"Of {WINDOW} tokens, to read.")
     asked = parser.parse_args()
-    try:
-        prompts = asked.prompts or find(QUESTIONS)
-    except Problem as error:
-        sys.exit(f"There are no prompts to answer: {error}; or name others with --prompts FILE.")
-    began = time.monotonic()
+    prompts = asked.prompts or find(QUESTIONS)
     with tempfile.TemporaryDirectory(prefix="antefix-weights-") as folder:
         bench = WeightsBench(Path(folder), prompts, asked.windows)
         found = {scheme: bench.quantized(scheme) for scheme in asked.schemes.split(",")}
@@ -69,7 +65,6 @@ def main() -> None:
         "ruined": ruined,
         "speculation": speculation,
         "kv_tokens": {"planned": planned, "engine": real},
-        "minutes": round((time.monotonic() - began) / 60, 1),
     }
     report.finish("weights", figures, goals, seeds=[])
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.isolation.auc import auc
+from benchmarks.isolation.run import auc
 
 figures = st.lists(st.integers(0, 5).map(float), min_size=1, max_size=8)
 

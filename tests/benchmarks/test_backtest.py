@@ -12,7 +12,7 @@ import pytest
 from autoscaling.slo import Slo
 from benchmarks import kept_results
 from benchmarks.backtest import page, results, startup
-from benchmarks.backtest.plays import Play, kept_plays, play_all, wanted
+from benchmarks.backtest.plays import Play, play_all
 from benchmarks.backtest.results import ScenarioResult
 from benchmarks.backtest.scenarios import (
     ALL_AT,
@@ -28,8 +28,10 @@ from benchmarks.backtest.scenarios import (
     keys,
     policies,
 )
+from benchmarks.stand.kept_parts import KeptParts
 from common.errors import Problem
 from simulator import engine_profile, plot
+from simulator.engine_profile import EngineProfile
 from simulator.engines import Hardware
 from simulator.fleet import Call
 from simulator.results import (
@@ -192,23 +194,23 @@ SHIPPED = engine_profile.read(engine_profile.SHIPPED)
 
 
 def test_an_interrupted_backtest_resumes_with_what_was_played(tmp_path: Path) -> None:
-    done, file = Play("ramp", 11, OURS), tmp_path / "plays.jsonl"
-    kept_plays(file, SHIPPED).keep(repr(done), made(0.9, 1.0))
+    def kept(engine: EngineProfile = SHIPPED) -> KeptParts:
+        return KeptParts(tmp_path / "plays.jsonl", "backtest", RULE, engine=engine)
 
-    def again(found: object, play: Play) -> None:
-        raise AssertionError(play)
-
-    found = play_all([done], SHIPPED, kept_plays(file, SHIPPED), again)
-    assert found == {done: made(0.9, 1.0)}
+    before = kept()
+    for policy in policies("ramp"):
+        before.keep(repr(Play("ramp", 11, policy)), made(0.9, 1.0))
+    (found,) = play_all([("ramp", 11)], SHIPPED, kept())
+    assert found.name == "ramp"
+    assert found.summaries == {policy: [made(0.9, 1.0)] for policy in policies("ramp")}
     with pytest.raises(Problem, match="has parts of another benchmark, commit or settings"):
-        kept_plays(file, msgspec.structs.replace(SHIPPED, startup_s=1.0))
+        kept(msgspec.structs.replace(SHIPPED, startup_s=1.0))
 
 
-def test_every_policy_is_played_on_every_trace_of_every_seed() -> None:
-    plays = wanted(keys([11, 12], with_recorded=True))
-    assert len({*plays}) == len(plays)
-    assert {(play.scenario, play.seed) for play in plays} >= {("ramp", 12), ("mooncake", 0)}
-    assert len(plays) == 12 * len(policies("ramp"))
+def test_every_synthetic_trace_is_played_with_every_seed() -> None:
+    of = keys([11, 12], with_recorded=True)
+    assert len({*of}) == len(of) == 12
+    assert {("ramp", 12), ("mooncake", 0)} <= {*of}
 
 
 def test_a_faster_start_is_played_with_and_without_a_warm_replica() -> None:

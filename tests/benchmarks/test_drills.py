@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.drills import traffic as drills_traffic
-from benchmarks.drills.traffic import LONG_TOKENS, Asked, Stream, Traffic
+from benchmarks.drills.traffic import LONG_TOKENS, Traffic, rest_of
 from benchmarks.drills.verdict import TOLD_WITHIN_S, WHOLE_WITHIN_S, Injury, Judgement, judge
+from benchmarks.stand.client_answers import ClientAnswer
 from cli.stream_client import Endpoint
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
@@ -16,12 +17,12 @@ from tests.waiting import until
 
 FAULT = Injury(10.0, 20.0, frozenset({"hit"}))
 OF_A_GATEWAY = Injury(10.0, 20.0, gateway=True)
-WHOLE = Asked(9.0, 11.0, "hit")
+WHOLE = ClientAnswer(9.0, 11.0, "hit")
 NOTHING: dict[str, int] = {"slots": 0}
 
 
-def told(code: str, **more: object) -> Asked:
-    return replace(Asked(9.0, 11.0, "hit", code), **more)  # type: ignore[arg-type]
+def told(code: str, **more: object) -> ClientAnswer:
+    return replace(ClientAnswer(9.0, 11.0, "hit", code), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fault", [FAULT, OF_A_GATEWAY])
@@ -31,10 +32,10 @@ def told(code: str, **more: object) -> Asked:
         WHOLE,
         told("engine_unavailable"),
         told("engine_unavailable", began=19.0, ended=20.0 + TOLD_WITHIN_S - 1.1),
-        Asked(21.0, 22.0, "another"),
+        ClientAnswer(21.0, 22.0, "another"),
     ],
 )
-def test_what_goes_on_or_is_told_in_time_is_right(fault: Injury, outcome: Asked) -> None:
+def test_what_goes_on_or_is_told_in_time_is_right(fault: Injury, outcome: ClientAnswer) -> None:
     verdict = judge("one", [outcome], fault, 21.0, NOTHING)
     assert verdict.is_right, verdict.wrong
     assert verdict.row().endswith("as it should be")
@@ -53,7 +54,9 @@ def test_what_goes_on_or_is_told_in_time_is_right(fault: Injury, outcome: Asked)
         (FAULT, told("engine_unavailable", ended=10.1 + TOLD_WITHIN_S), "only after up to 5.1 s"),
     ],
 )
-def test_what_fails_in_another_way_is_wrong(fault: Injury, outcome: Asked, words: str) -> None:
+def test_what_fails_in_another_way_is_wrong(
+    fault: Injury, outcome: ClientAnswer, words: str
+) -> None:
     assert words in "; ".join(judge("one", [WHOLE, outcome], fault, 21.0, NOTHING).wrong)
 
 
@@ -96,7 +99,7 @@ async def test_clients_tell_of_whole_answers_by_whom() -> None:
     assert len(asking.outcomes) >= 5
     assert {(one.code, one.replica) for one in asking.outcomes} == {(None, "r0")}
     assert all(one.ended > one.began for one in asking.outcomes)
-    assert any(one.first_byte for one in asking.outcomes)
+    assert any(one.came_at for one in asking.outcomes)
 
 
 async def test_clients_tell_how_an_answer_was_broken_off() -> None:
@@ -107,7 +110,7 @@ async def test_clients_tell_how_an_answer_was_broken_off() -> None:
         asked = [await asking.ask() for _ in range(4)]
     # whole answers are tried again elsewhere, of which there is nothing
     assert {one.code for one in asked} == {"engine_unavailable"}
-    assert [one.replica for one in asked if one.first_byte] == ["r0", "r0"]
+    assert [one.replica for one in asked if one.came_at] == ["r0", "r0"]
 
 
 async def test_clients_tell_of_a_connection_that_is_refused() -> None:
@@ -118,13 +121,13 @@ async def test_clients_tell_of_a_connection_that_is_refused() -> None:
 async def test_clients_have_the_rest_of_a_stream_whose_gateway_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    streams: list[Stream] = []
+    answers: list[ClientAnswer] = []
 
-    def stream(outcome: Asked, tokens: int) -> Stream:
-        streams.append(Stream(outcome, tokens))
-        return streams[-1]
+    def answer(began: float) -> ClientAnswer:
+        answers.append(ClientAnswer(began))
+        return answers[-1]
 
-    monkeypatch.setattr(drills_traffic, "Stream", stream)
+    monkeypatch.setattr(drills_traffic, "ClientAnswer", answer)
     engine = FakeEngine("r0")
     async with (
         gateway_before(engine, resume_within_s=60.0) as lost,
@@ -133,11 +136,11 @@ async def test_clients_have_the_rest_of_a_stream_whose_gateway_is_lost(
         asking = traffic(lost)
         await asking.ask()  # the second one is a long stream
         engine.pauses_after, engine.made = 4, 0
-        streams.clear()
+        answers.clear()
         asked = asyncio.create_task(asking.ask())
-        await until(lambda: bool(streams and streams[0].rest))
+        await until(lambda: bool(answers and rest_of(answers[0])))
         asking.endpoint = Endpoint("gateway", front.url, front.headers)
         lost.is_killed()
         engine.go_on.set()
         one = await asked
-    assert (one.code, one.resumed, engine.made) == (None, 1, LONG_TOKENS)
+    assert (one.code, one.rejoined, engine.made) == (None, 1, LONG_TOKENS)

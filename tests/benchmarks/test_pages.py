@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from benchmarks import headlines, kept_results
-from benchmarks.drills.traffic import Asked
 from benchmarks.drills.verdict import Injury, Judgement, judge
 from benchmarks.pages import engines
 from benchmarks.pages.parts import goals, met
 from benchmarks.stand import report, rules
+from benchmarks.stand.client_answers import ClientAnswer
 from tests.some import some
 
 KEPT = kept_results.read()
 WITH_TABLES = sorted(KEPT.keys() & headlines.PAGES.keys() - {"client", "cold-starts", "drills"})
 FAULT = Injury(10.0, 20.0, frozenset({"hit"}))
-WHOLE = Asked(9.0, 11.0, "hit")
+WHOLE = ClientAnswer(9.0, 11.0, "hit")
 
 
 @pytest.mark.parametrize("name", sorted(KEPT.keys() & headlines.PAGES.keys()))
@@ -64,7 +64,7 @@ def chaos_tests(*runs: Sequence[Any]) -> list[str]:
 
 def test_the_page_of_chaos_tests_adds_up_all_runs() -> None:
     skipped = Judgement("cut-off", skipped="it takes root: run it as root")
-    refused = Asked(9.0, 11.0, "hit", "engine_unavailable")
+    refused = ClientAnswer(9.0, 11.0, "hit", "engine_unavailable")
     right = judge("killed", [WHOLE, refused], FAULT, 21.5, {"slots": 0})
     wrong = judge("killed", [WHOLE], FAULT, 20.2, {"slots": 1})
     answer, table = chaos_tests([right, skipped], [wrong, skipped])

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from benchmarks.resume import kinds, rounds, verdict
-from benchmarks.resume.answers import ClientAnswer, ask, joined
 from benchmarks.resume.kinds import CHAT, COMPLETIONS, KINDS, RESPONSES, Kind
 from benchmarks.resume.rounds import Disturbed, Prepared
 from benchmarks.resume.verdict import figures, goals, judge
+from benchmarks.stand.client_answers import ClientAnswer, ask, joined
 from cli.stream_client import Endpoint
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.routing.page import page
 from benchmarks.routing.results import BATCH, figures, goals, summaries, ttft_ratio
 from benchmarks.stand import report
-from benchmarks.stand.conversation_player import Answer, Failure
+from benchmarks.stand.conversation_player import Answer
 from benchmarks.stand.routed_runs import RoutingRun
 
 
@@ -165,7 +165,7 @@ def test_the_page_has_what_ran_what_was_met_and_what_failed(
     monkeypatch.setattr("sys.argv", ["run", "--seeds", "1"])
     ours = run([answer(i, 0.3, replica="r0") for i in range(4)], workload="hot_prefix")
     other = run([answer(i, 0.2) for i in range(4)], workload="hot_prefix", policy="random")
-    runs = [dataclasses.replace(ours, failures=(Failure("c-0001", 0, "503"),)), other]
+    runs = [dataclasses.replace(ours, failures=("503",)), other]
     told = report.result("routing", figures(summaries(runs)), goals(runs), seeds=[1])
     text = page({**told, "minutes": 0.0})
     assert '`make bench-routing ARGS="--seeds 1"`: 0 minutes, ' in text

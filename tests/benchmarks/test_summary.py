@@ -142,9 +142,9 @@ def test_a_page_has_the_figures_of_the_last_result_that_is_kept(name: str) -> No
 
 
 def test_each_benchmark_with_a_template_has_its_place_on_that_page() -> None:
-    assert {*headlines.SENTENCES} == {*headlines.PLACES}
     texts = dict(pages_with_figures())
-    assert all(summary.BEGINS.format(name) in texts[of] for name, of in headlines.PLACES.items())
+    for name, of in some(headlines.SENTENCES.items()):
+        assert summary.BEGINS.format(name) in texts[of["page"]]
 
 
 def test_each_benchmark_with_a_page_has_its_place_on_that_page() -> None:

@@ -34,8 +34,8 @@ from urllib.parse import urlsplit
 import psutil
 import uvloop
 
-from benchmarks.resume.answers import ClientAnswer, ask, near, texts
 from benchmarks.stand import lone_gateway, own_redis
+from benchmarks.stand.client_answers import ClientAnswer, ask, near, texts
 from benchmarks.stand.launched import Launched
 from cli.gateway_client import GatewayClient, GatewayError
 from cli.local.ports import LOOPBACK, free_ports

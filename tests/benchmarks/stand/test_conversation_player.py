@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from benchmarks.stand.conversation_player import PATH, Answer, Failure, Style, play
+from benchmarks.stand.conversation_player import PATH, Answer, Style, play
 from cli.stream_client import Endpoint
 from loadgen.workloads import ChatTurn, Conversation, Message
 
@@ -53,7 +53,7 @@ class FakeGateway:
         await stream.write(self.end)
         return stream
 
-    async def play(self, *talks: Conversation) -> list[Answer | Failure]:
+    async def play(self, *talks: Conversation) -> list[Answer | str]:
         async with self._serving() as endpoint, aiohttp.ClientSession() as http:
             return await asyncio.wait_for(play(http, endpoint, STYLE, talks), 30)
 
@@ -107,26 +107,26 @@ async def test_a_stream_that_breaks_off_is_a_failure() -> None:
     gateway = FakeGateway()
     gateway.end = b""
     (outcome,) = await gateway.play(talk("a"))
-    assert isinstance(outcome, Failure)
+    assert isinstance(outcome, str)
 
 
 async def test_after_a_failure_the_conversation_goes_on() -> None:
     gateway = FakeGateway()
     gateway.status = 503
     outcomes = await gateway.play(talk("a", turns=2))
-    assert [type(outcome) for outcome in outcomes] == [Failure] * 2
+    assert [type(outcome) for outcome in outcomes] == [str] * 2
 
 
 async def test_an_answer_of_another_policy_is_a_failure() -> None:
     gateway = FakeGateway()
     gateway.headers = HEADERS | {"x-antefix-policy": "prefix"}
     (outcome,) = await gateway.play(talk("a"))
-    assert isinstance(outcome, Failure)
-    assert "placed by prefix" in outcome.reason
+    assert isinstance(outcome, str)
+    assert "placed by prefix" in outcome
 
 
 async def test_an_answer_that_says_nothing_of_its_prompt_is_a_failure() -> None:
     gateway = FakeGateway()
     gateway.headers = {k: v for k, v in HEADERS.items() if "prompt" not in k}
     (outcome,) = await gateway.play(talk("a"))
-    assert isinstance(outcome, Failure)
+    assert isinstance(outcome, str)

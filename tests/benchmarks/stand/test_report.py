@@ -20,7 +20,6 @@ from benchmarks.stand import goal_groups, report
             ["--seeds", "1", "--keep", "k", "--write"],
             'make bench-overload ARGS="--seeds 1 --write"',
         ),
-        (["--keep", "--keep", "--write"], 'make bench-overload ARGS="--write"'),
     ],
 )
 def test_a_result_names_its_command_without_files_of_the_machine(

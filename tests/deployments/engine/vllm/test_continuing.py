@@ -22,7 +22,7 @@ import aiohttp
 import psutil
 import pytest
 
-from benchmarks.resume.answers import joined, near
+from benchmarks.stand.client_answers import joined, near
 from deployments.wire.headers import (
     EVENTS_HEADER,
     HELD_HEADER,

@@ -15,6 +15,7 @@ from cli.stream_client import Endpoint
 
 # A longer answer has hung.
 HUNG_S = 240.0
+NOT_OURS = "no error of ours"
 _RESUMED = ": antefix-resumed "
 DONE, COMPLETED = "data: [DONE]", "event: response.completed"
 # Different in each answer; ids of tools are counted while events are joined.
@@ -27,17 +28,24 @@ _OF_CACHES = ("prompt_tokens_details", "input_tokens_details")
 class ClientAnswer:
     """`code`: of its error, or how its connection ended; None: it is whole. `events` of a stream,
     with their times in seconds of the loop's clock; `body` of other answers. `resumed`:
-    `continued` where another engine resumed it, whose tokens may differ."""
+    `continued` where another engine resumed it, whose tokens may differ. `headers`: those of each
+    response to it, later ones in place of earlier ones. `rejoined`: how often the client asked for
+    the rest."""
 
     began: float
     ended: float = math.inf
     replica: str = ""
-    request_id: str = ""
     code: str | None = None
     resumed: str = ""
+    rejoined: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
     came_at: list[float] = field(default_factory=list)
     body: Any = None
+
+    @property
+    def request_id(self) -> str:
+        return self.headers.get("x-request-id", "")
 
     @property
     def token_ids(self) -> dict[int, list[int]]:
@@ -69,28 +77,30 @@ async def ask(
     path: str,
     body: Mapping[str, Any],
     within_s: float = HUNG_S,
+    headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Over a new connection. The outcome is in `answer`."""
+    """Over a new connection. The outcome is in `answer`, whose events are added to."""
     connector = aiohttp.TCPConnector(force_close=True)
     try:
         async with (
             asyncio.timeout(within_s),
             aiohttp.ClientSession(connector=connector, headers=endpoint.headers) as http,
-            http.post(endpoint.url + path, json=body) as response,
+            http.post(endpoint.url + path, json=body, headers=headers) as response,
         ):
-            answer.replica = response.headers.get("x-antefix-replica", "")
-            answer.request_id = response.headers.get("x-request-id", "")
-            answer.resumed = response.headers.get("x-antefix-resumed", "")
+            answer.headers |= {name.lower(): value for name, value in response.headers.items()}
+            answer.replica = answer.headers.get("x-antefix-replica", "")
+            answer.resumed = answer.headers.get("x-antefix-resumed", "")
             if response.content_type != "text/event-stream":
                 answer.body = await response.json(content_type=None)
-                answer.code = _code(answer.body)
+                is_ok = response.status == 200
+                answer.code = _code(answer.body) or (None if is_ok else NOT_OURS)
             else:
                 await _read(answer, response)
     except TimeoutError:
         answer.code = "hung"
     except (aiohttp.ClientError, OSError, ValueError) as error:
         answer.code = f"cut ({type(error).__name__})"
-    answer.ended = _now()
+    answer.ended = now()
 
 
 async def _read(answer: ClientAnswer, response: aiohttp.ClientResponse) -> None:
@@ -102,7 +112,7 @@ async def _read(answer: ClientAnswer, response: aiohttp.ClientResponse) -> None:
                 answer.resumed = block.decode().partition(_RESUMED)[2] or answer.resumed
                 continue
             answer.events.append(block.decode())
-            answer.came_at.append(_now())
+            answer.came_at.append(now())
     last = answer.events[-1] if answer.events else ""
     if last != DONE and not last.startswith(COMPLETED):
         answer.code = _code(_said(last)) or "no end"
@@ -206,8 +216,9 @@ def _said(event: str) -> Any:
 def _code(said: Any) -> str | None:
     """None without an error."""
     error = said.get("error") if isinstance(said, dict) else None
-    return str(error.get("code") or "no error of ours") if isinstance(error, dict) else None
+    return str(error.get("code") or NOT_OURS) if isinstance(error, dict) else None
 
 
-def _now() -> float:
+def now() -> float:
+    """Seconds of the loop's clock."""
     return asyncio.get_running_loop().time()
