@@ -50,7 +50,8 @@ def page(result: Mapping[str, Any]) -> str:
         largest=max(s.case.replicas for s in found),
         met=goal_groups.met(goals),
         answers="\n".join(f"- {line}" for line in _answers(found, fleets, goals)),
-        measured=report.measured(result),
+        # the option that wrote the page is gone
+        measured=report.measured({**result, "command": result["command"].replace(" --write", "")}),
         goals=goal_groups.table(goals, GOALS, only_met=True),
         missed=goal_groups.missed(goals),
         sizes=report.grid("Policy", sizes),
