@@ -18,9 +18,7 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
-from typing import Any
 
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import SchedulingRequest
@@ -56,58 +54,37 @@ class Size:
 
 
 BASE = Size()
-Call = Callable[[], Awaitable[float]]
 SMALLEST = {"prompt_tokens": 1_024, "replicas": 10, "gateways": 1, "blocks": 4_096}
+Call = Callable[[], Awaitable[float]]
+Growths = Mapping[str, Sequence[float]]
+"""Such as `decision_by_replicas` -> the median seconds at each of `sizes_of(axis)`."""
 
 
-@dataclass(frozen=True)
-class Growth:
-    """`seconds`: the median at each of `sizes`, which rise by FACTOR in all."""
-
-    cost: str
-    axis: str
-    sizes: tuple[int, ...]
-    seconds: tuple[float, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.cost}_by_{self.axis}"
-
-    @property
-    def factor(self) -> float:
-        """The cost of the largest size, divided by that of the smallest."""
-        return self.seconds[-1] / self.seconds[0]
-
-    @property
-    def exponent(self) -> float:
-        """Of the power law that fits: 0 is constant, 1 linear."""
-        return statistics.linear_regression(
-            [math.log(size) for size in self.sizes], [math.log(s) for s in self.seconds]
-        ).slope
-
-    def as_json(self) -> dict[str, Any]:
-        """`ms`: at each size."""
-        ms = [float(f"{1000 * seconds:.3g}") for seconds in self.seconds]
-        return {"factor": round(self.factor, 2), "power": round(self.exponent, 2), "ms": ms}
-
-
-def sizes_of(axis: str) -> tuple[int, ...]:
+def sizes_of(axis: str) -> list[int]:
     least = SMALLEST[axis]
-    return tuple(round(least * FACTOR ** (step / (STEPS - 1))) for step in range(STEPS))
+    return [round(least * FACTOR ** (step / (STEPS - 1))) for step in range(STEPS)]
 
 
-async def measure(rounds: int = ROUNDS) -> list[Growth]:
-    """Each on a separate Redis."""
-    found = []
+def power(growth: str, seconds: Sequence[float]) -> float:
+    """The exponent of the power law that fits: 0 is constant, 1 linear."""
+    sizes = sizes_of(growth.partition("_by_")[2])
+    return statistics.linear_regression(
+        [math.log(size) for size in sizes], [math.log(s) for s in seconds]
+    ).slope
+
+
+async def measure() -> Growths:
+    """Each size on a separate Redis."""
+    found = {}
     for cost, (case, axes) in CASES.items():
         for axis in axes:
             seconds = []
             for size in sizes_of(axis):
                 with own_redis.unbounded() as url:
                     call = await case(url, replace(BASE, **{axis: size}))
-                    taken = [await call() for _ in range(rounds + 1)]
+                    taken = [await call() for _ in range(ROUNDS + 1)]
                 seconds.append(statistics.median(taken[1:]))
-            found.append(Growth(cost, axis, sizes_of(axis), tuple(seconds)))
+            found[f"{cost}_by_{axis}"] = seconds
     return found
 
 
@@ -153,6 +130,7 @@ async def event(url: str, size: Size) -> Call:
     """The cache is full: the oldest prompt is evicted when another is stored."""
     redis, slot, incarnation = connect(url, decode=False), size.replicas - 1, "bench"
     assert await slots.claim(redis, index_pool.POOL, incarnation, slot) == slot
+    writer = (redis, index_pool.POOL, slot, incarnation)
     cached = CachedBlocks(HASHER, "bench", None, SEGMENT_TOKENS)
     blocks = size.prompt_tokens // BLOCK_TOKENS
     names = count()
@@ -164,17 +142,16 @@ async def event(url: str, size: Size) -> Call:
         tokens = array("H", random.randbytes(2 * BLOCK_TOKENS * blocks)).tolist()
         return BlockStored(hashes, None, tokens, BLOCK_TOKENS, "GPU")
 
-    write = partial(slots.write_bits, redis, index_pool.POOL, slot, incarnation)
     for _ in range(max(1, size.blocks // blocks)):
         cached.apply([stored()])
-        assert await patiently(partial(write, cached.take_changes().set, []))
+        assert await patiently(slots.write_bits, *writer, cached.take_changes().set, [])
 
     async def call() -> float:
         removed, new = BlockRemoved(held.pop(0)[::-1], "GPU"), stored()
         began = time.perf_counter()
         cached.apply([removed, new])
         changes = cached.take_changes()
-        await patiently(partial(write, changes.set, changes.cleared))
+        await patiently(slots.write_bits, *writer, changes.set, changes.cleared)
         return time.perf_counter() - began
 
     return call

@@ -56,8 +56,7 @@ class _Publisher:
 
     async def claim(self, slot: int) -> None:
         self.incarnation = f"{slot:016x}"
-        claim = partial(slots.claim, self._redis, self._pool, self.incarnation, slot)
-        self.slot = await patiently(claim)
+        self.slot = await patiently(slots.claim, self._redis, self._pool, self.incarnation, slot)
 
     def told(self, events: Sequence[KvEvent]) -> None:
         self._events += events
@@ -68,17 +67,9 @@ class _Publisher:
         changes = self._cached.take_changes()
         if not (changes.set or changes.cleared):
             return
-        write = partial(
-            slots.write_bits,
-            self._redis,
-            self._pool,
-            self.slot,
-            self.incarnation,
-            changes.set,
-            changes.cleared,
-            self._written + 1,
-        )
-        assert await patiently(write), "another incarnation has the slot"
+        of = (self._redis, self._pool, self.slot, self.incarnation)
+        batches = (changes.set, changes.cleared, self._written + 1)
+        assert await patiently(slots.write_bits, *of, *batches), "another incarnation has the slot"
         self._written += slots.batch_count(changes.set, changes.cleared)
 
     def _with_tokens(self, event: KvEvent) -> KvEvent:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.scale.choosers import ORACLE
-from benchmarks.scale.costs import Growth
+from benchmarks.scale.costs import Growths, power
 from benchmarks.scale.published import LEAST_S, STAGES, WORKLOAD
-from benchmarks.scale.redis_load import RedisLoad
+from benchmarks.scale.redis_load import Busy, head_room
 from benchmarks.scale.results import FleetSummary
 from benchmarks.scale.simulate import CONVERSATIONS, OURS
 from benchmarks.stand import report
@@ -30,19 +30,18 @@ POWERS = {
 RECORDED, NO_REUSE = "mooncake_conversation", "azure_conv_2023"
 
 
-def goals(
-    found: Sequence[FleetSummary], redis: RedisLoad, growths: Sequence[Growth]
-) -> dict[str, Any]:
-    judged = {
+def goals(found: Sequence[FleetSummary], busy: Busy, growths: Growths) -> dict[str, Any]:
+    return {
         **dict(_of_conversations(found)),
         **dict(_of_chats(found)),
         **dict(_of_random(found)),
-        "redis_head_room_at_1000_replicas": report.goal(redis.head_room, at_least=1.0),
+        "redis_head_room_at_1000_replicas": report.goal(head_room(busy), at_least=1.0),
+        **{
+            f"{name}_power": report.goal(power(name, seconds), at_most=POWERS[name])
+            for name, seconds in growths.items()
+            if name in POWERS
+        },
     }
-    for growth in growths:
-        if (power := POWERS.get(growth.name)) is not None:
-            judged[f"{growth.name}_power"] = report.goal(growth.exponent, at_most=power)
-    return judged
 
 
 def saturated(found: Sequence[FleetSummary]) -> tuple[FleetSummary, FleetSummary] | None:
@@ -77,10 +76,9 @@ def _of_random(found: Sequence[FleetSummary]) -> Iterator[tuple[str, Any]]:
         yield f"{RECORDED}_mean_ttft_of_random", report.goal(mean, at_least=MEAN_TIMES)
         yield f"{RECORDED}_p99_ttft_of_random", report.goal(p99, at_least=TAIL_TIMES)
     for rate, stage in STAGES.items():
-        of = at_stage(found, rate)
-        if of and stage.is_saturated:
-            name = f"{WORKLOAD}_at_{rate:g}"
+        if stage.is_saturated and (of := at_stage(found, rate)):
             mean, p90 = times(of)
+            name = f"{WORKLOAD}_at_{rate:g}"
             yield f"{name}_mean_ttft_of_random", report.goal(mean, at_least=MEAN_TIMES)
             yield f"{name}_p90_ttft_of_random", report.goal(p90, at_least=TAIL_TIMES)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.scale import costs, published, redis_load, results, simulate, traffic
@@ -49,7 +49,7 @@ def page(result: Mapping[str, Any]) -> str:
         __file__,
         largest=max(s.case.replicas for s in found),
         met=goal_groups.met(goals),
-        answers="\n".join(f"- {line}" for line in _answers(found, fleets, goals)),
+        **_answers(found, fleets, goals),
         # the option that wrote the page is gone
         measured=report.measured({**result, "command": result["command"].replace(" --write", "")}),
         goals=goal_groups.table(goals, GOALS, only_met=True),
@@ -62,8 +62,8 @@ def page(result: Mapping[str, Any]) -> str:
         **_traffic(found),
         **_redis(figures["redis_busy"], goals["redis_head_room_at_1000_replicas"]["figure"]),
         axes=", ".join(
-            f"{of[0]:,} to {of[-1]:,} {axis.replace('_', ' ')}"
-            for axis, of in ((axis, costs.sizes_of(axis)) for axis in costs.SMALLEST)
+            f"{least:,} to {least * costs.FACTOR:,} {axis.replace('_', ' ')}"
+            for axis, least in costs.SMALLEST.items()
         ),
         costs=costs,
         load=redis_load,
@@ -76,41 +76,30 @@ def page(result: Mapping[str, Any]) -> str:
 
 def _answers(
     found: Sequence[FleetSummary], fleets: Sequence[FleetSummary], goals: Mapping[str, Any]
-) -> Iterator[str]:
+) -> dict[str, str]:
     ours = {
         (s.case.replicas, s.case.gateways): s.of_ceiling for s in fleets if s.case.policy == OURS
     }
     largest, most = (max(of) for of in zip(*ours, strict=True))
     small = [hits for (replicas, _), hits in ours.items() if replicas < largest]
-    large = [hits for (replicas, _), hits in ours.items() if replicas == largest]
-    fewer = f", and {_span(small, '.1%')} on fewer" if small else ""
-    kept = [hits / ours[at, 1] for (at, gateways), hits in ours.items() if gateways == most]
-    yield (
-        f"**Cached tokens**: Antefix finds {_span(large, '.1%')} of the ceiling on {largest:,}"
-        f" replicas{fewer}."
-    )
     tree = [s for s in fleets if s.case.policy == TREE and s.case.gateways > 1]
-    each = ", ".join(f"{s.of_ceiling:.1%} with {s.case.gateways}" for s in tree)
-    yield (
-        f"**Shared index**: {most} gateways find {_span(kept, '.1%')} of what one finds. A separate"
-        f" prefix tree in each gateway finds {each} gateways."
-    )
-    mean, p99 = (
-        [of["figure"] for name, of in goals.items() if name.endswith(f"{what}_ttft_by_best_other")]
-        for what in ("mean", "p99")
-    )
-    yield (
-        f"**TTFT**, divided by that of the best other policy: the mean is {_span(mean, '.2f')}, the"
-        f" p99 {_span(p99, '.2f')}. Below 1, Antefix is faster."
-    )
+    by_other = {
+        what: [goals[name]["figure"] for name in goals if name.endswith(f"{what}_by_best_other")]
+        for what in ("mean_ttft", "p99_ttft")
+    }
     stages = {rate: stage for rate, stage in STAGES.items() if stage.is_saturated}
-    here = [f"{times(at_stage(found, rate))[0]:.0f}" for rate in stages]
-    there = [f"{stage.times[0]:.0f}" for stage in stages.values()]
-    yield (
-        f"**Saturated** by the load that llm-d published: random's mean TTFT is"
-        f" {' and '.join(here)} times Antefix's. llm-d reports {' and '.join(there)} times for"
-        " its router."
-    )
+    return {
+        "hits": _span([hits for (at, _), hits in ours.items() if at == largest], ".1%"),
+        "hits_on_fewer": f", and {_span(small, '.1%')} on fewer" if small else "",
+        "most": str(most),
+        "hits_of_one": _span(
+            [hits / ours[at, 1] for (at, gateways), hits in ours.items() if gateways == most], ".1%"
+        ),
+        "hits_of_trees": ", ".join(f"{s.of_ceiling:.1%} with {s.case.gateways}" for s in tree),
+        **{name: _span(of, ".2f") for name, of in by_other.items()},
+        "saturated_here": " and ".join(f"{times(at_stage(found, rate))[0]:.0f}" for rate in stages),
+        "saturated_there": " and ".join(f"{stage.times[0]:.0f}" for stage in stages.values()),
+    }
 
 
 def _span(figures: Sequence[float], form: str) -> str:
@@ -125,55 +114,45 @@ def _hits_tail_variation(s: FleetSummary) -> str:
 def _traffic(found: Sequence[FleetSummary]) -> dict[str, Any]:
     """Of workloads and of recorded traces, without the oracle."""
     played = [s for s in found if s.case.policy != ORACLE]
-    chats = [s for s in played if s.case.workload in WORKLOADS]
-    hits = {}
-    for s in sorted(chats, key=lambda s: s.of_ceiling):  # the last other has most
-        if s.cached_ratio:
-            who = "Antefix, cached" if s.case.policy == OURS else "Best other, cached"
-            hits[f"`{s.case.workload}`", who] = f"{s.of_ceiling:.4f}"
-    means = {
-        workload: {
-            (s.case.policy, s.case.rate): s.ttft_mean_s
-            for s in played
-            if s.case.workload == workload
-        }
-        for workload in (RECORDED, NO_REUSE)
+    recorded = {
+        (f"`{s.case.policy}`", f"{s.case.rate:g}"): f"{s.ttft_mean_s:.3f}"
+        for s in played
+        if s.case.workload == RECORDED
     }
-    plain = means[NO_REUSE]
-    rates = [rate for policy, rate in plain if policy == OURS]
-    ratios = [
-        plain[OURS, rate]
-        / min(s for (policy, at), s in plain.items() if at == rate and policy != OURS)
-        for rate in rates
-    ]
+    plain: dict[float, dict[str, float]] = {}
+    for s in played:
+        if s.case.workload == NO_REUSE:
+            plain.setdefault(s.case.rate, {})[s.case.policy] = s.ttft_mean_s
+    ratios = [means.pop(OURS) / min(means.values()) for means in plain.values()]
     pair = saturated(found)
     assert pair is not None  # without the traces there is no page
     return {
-        "chats": report.grid("Workload", _chats(chats) | hits),
-        "recorded": report.grid(
-            "Policy",
-            {
-                (f"`{policy}`", f"{rate:g}"): f"{mean:.3f}"
-                for (policy, rate), mean in means[RECORDED].items()
-            },
+        "chats": report.grid(
+            "Workload", _chats([s for s in played if s.case.workload in WORKLOADS])
         ),
-        "plain_rates": _span(rates, "g"),
+        "recorded": report.grid("Policy", recorded),
+        "plain_rates": _span([*plain], "g"),
         "plain_ratios": _span(ratios, ".2f"),
         "random": pair[0],
-        "antefix": pair[1],
     }
 
 
 def _chats(chats: Sequence[FleetSummary]) -> dict[tuple[str, str], str]:
-    """By workload, the mean TTFT of Antefix, of the best other policy and of random."""
+    """By workload, the mean TTFT of Antefix, of the best other policy and of random, and the most
+    cached tokens of Antefix and of another policy."""
     cells = {}
     for workload in dict.fromkeys(s.case.workload for s in chats):
-        means = {s.case.policy: s.ttft_mean_s for s in chats if s.case.workload == workload}
-        ours, row = means.pop(OURS), f"`{workload}`"
-        other = min(means, key=means.__getitem__)
-        cells[row, "Antefix"] = f"{ours:.3f}"
-        cells[row, "Best other"] = f"{means[other]:.3f} `{other}`"
-        cells[row, "`random`"] = f"{means['random']:.3f}"
+        of = {s.case.policy: s for s in chats if s.case.workload == workload}
+        ours, random = of.pop(OURS), of["random"]
+        best = min(of.values(), key=lambda s: s.ttft_mean_s)
+        row = f"`{workload}`"
+        cells[row, "Antefix"] = f"{ours.ttft_mean_s:.3f}"
+        cells[row, "Best other"] = f"{best.ttft_mean_s:.3f} `{best.case.policy}`"
+        cells[row, "`random`"] = f"{random.ttft_mean_s:.3f}"
+        if most := max((s.of_ceiling for s in of.values() if s.cached_ratio), default=None):
+            cells[row, "Best other, cached"] = f"{most:.4f}"
+        if ours.cached_ratio:
+            cells[row, "Antefix, cached"] = f"{ours.of_ceiling:.4f}"
     return cells
 
 
@@ -194,7 +173,7 @@ def _llm_d(found: Sequence[FleetSummary]) -> str:
 
 
 def _redis(busy: Mapping[str, float], head_room: float) -> dict[str, Any]:
-    rates = redis_load.DEMAND.calls_per_s
+    rates = redis_load.CALLS_PER_S
     rows = [("Call", "Per second", "CPU of one call, µs", "Share of a core")]
     rows += [
         (kind, f"{rates[kind]:,.0f}", f"{1e6 * of / rates[kind]:,.0f}", f"{of:.1%}")

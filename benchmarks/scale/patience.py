@@ -11,12 +11,12 @@ PATIENT_S = 60.0
 TIMES = 30
 
 
-async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+async def patiently(call: Callable[..., Awaitable[T]], *arguments: object) -> T:
     """Return the first result in time; each call of `router.slots` can be repeated. Raises
     TimeoutError when Redis does not answer at all."""
     for _ in range(TIMES):
         try:
-            return await call()
+            return await call(*arguments)
         except TimeoutError:
             continue
-    return await call()
+    return await call(*arguments)

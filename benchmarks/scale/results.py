@@ -34,7 +34,7 @@ class FleetCase:
 
 @dataclass(frozen=True)
 class FleetSummary:
-    """Seconds; shares of prompt tokens; coefficients of variation over the replicas.
+    """Seconds; shares of prompt tokens; a coefficient of variation over the replicas.
 
     `of_ceiling`: cached tokens, divided by `traffic.ceiling`. `most_requests`: the most that one
     replica got, divided by the mean. `decision_ms_p50`: real time; 0 where Antefix did not decide.
@@ -45,15 +45,11 @@ class FleetSummary:
     cached_ratio: float
     of_ceiling: float
     ttft_mean_s: float
-    ttft_p50_s: float
     ttft_p90_s: float
     ttft_p99_s: float
     variation_requests: float
-    variation_tokens: float
-    variation_in_flight: float
     most_requests: float
     decision_ms_p50: float
-    wall_s: float
 
 
 def summary(
@@ -62,38 +58,24 @@ def summary(
     most_cached: Sequence[int],
     warm_up: float,
     decision_s: Sequence[float],
-    wall_s: float,
 ) -> FleetSummary:
     """`most_cached`: of each request (`traffic.ceiling`). `warm_up`: share of the requests."""
     begin = int(warm_up * len(visits))
     counted = visits[begin:]
-    prompt_tokens = sum(visit.request.prompt_tokens for visit in counted)
-    since, until = counted[0].request.at, visits[-1].request.at
     ttfts = [visit.ttft_s for visit in counted]
-
-    def over_replicas(amounts: Sequence[float], of: Sequence[Visit]) -> float:
-        named = ((str(v.replica), amount) for v, amount in zip(of, amounts, strict=True))
-        return variation(named, case.replicas)
-
-    computed = [float(v.request.prompt_tokens - v.job.cached_tokens) for v in counted]
-    present = [max(0.0, min(v.ended_at, until) - max(v.request.at, since)) for v in visits]
     cached, most = sum(visit.job.cached_tokens for visit in counted), sum(most_cached[begin:])
+    requests = Counter(str(visit.replica) for visit in counted)
     return FleetSummary(
         case=case,
         requests=len(counted),
-        cached_ratio=cached / prompt_tokens,
+        cached_ratio=cached / sum(visit.request.prompt_tokens for visit in counted),
         of_ceiling=cached / most if most else 1.0,
         ttft_mean_s=statistics.fmean(ttfts),
-        ttft_p50_s=percentile(ttfts, 50),
         ttft_p90_s=percentile(ttfts, 90),
         ttft_p99_s=percentile(ttfts, 99),
-        variation_requests=over_replicas([1.0] * len(counted), counted),
-        variation_tokens=over_replicas(computed, counted),
-        variation_in_flight=over_replicas(present, visits),
-        most_requests=max(Counter(v.replica for v in counted).values())
-        * (case.replicas / len(counted)),
+        variation_requests=variation(requests.items(), case.replicas),
+        most_requests=max(requests.values()) * case.replicas / len(counted),
         decision_ms_p50=1000 * percentile(decision_s, 50) if decision_s else 0.0,
-        wall_s=wall_s,
     )
 
 
@@ -106,7 +88,7 @@ def as_json(found: Sequence[FleetSummary]) -> dict[str, dict[str, float]]:
 
 
 def read(told: Mapping[str, Mapping[str, float]]) -> list[FleetSummary]:
-    """What `as_json` returned."""
+    """What `as_json` returned. Results that are kept from before have more figures."""
     found = []
     for name, figures in told.items():
         workload, replicas, gateways, rate, policy = name.split("/")

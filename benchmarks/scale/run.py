@@ -115,14 +115,20 @@ def main() -> None:
     asked += published_load(options.seed)
     found = play(asked, kept)
     with own_redis.unbounded() as url:
-        redis = uvloop.run(redis_load.measure(url, redis_load.DEMAND))
+        busy = uvloop.run(redis_load.measure(url))
     growths = uvloop.run(costs.measure())
     figures = {
         "simulations": results.as_json(found),
-        "redis_busy": {kind: round(busy, 4) for kind, busy in redis.busy.items()},
-        "growth": {growth.name: growth.as_json() for growth in growths},
+        "redis_busy": {kind: round(share, 4) for kind, share in busy.items()},
+        "growth": {
+            name: {
+                "power": round(costs.power(name, seconds), 2),
+                "ms": [float(f"{1000 * one:.3g}") for one in seconds],
+            }
+            for name, seconds in growths.items()
+        },
     }
-    judged = goals.goals(found, redis, growths)
+    judged = goals.goals(found, busy, growths)
     if left_out:
         print(f"The recorded traces were left out: {left_out}.", file=sys.stderr)
     report.finish("scale", figures, judged, seeds=[options.seed])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,23 +49,29 @@ class Simulation:
     warm_up: float = 0.0
 
     def run(self) -> FleetSummary:
-        began = time.perf_counter()
         traffic = self._traffic()
         size = traffic.block_tokens or self.hardware.block_tokens
-        hardware = in_blocks_of(self.hardware, size)
-        gateways = shuffled_gateways(len(traffic.requests), self.case.gateways, self.seed)
-        replicas = SimulatedReplicas(hardware, self.case.replicas)
-        decision_s: Sequence[float] = ()
-        if self.case.policy == OURS:
-            with own_redis.unbounded() as url:
-                playing = _ours(url, replicas, self.case, self.seed, traffic, gateways)
-                visits, decision_s = uvloop.run(playing)
-        else:
-            chooser = CHOOSERS[self.case.policy](replicas, self.case.gateways, self.seed)
-            visits = uvloop.run(VirtualFleet(replicas, chooser).play(traffic.requests, gateways))
+        replicas = SimulatedReplicas(in_blocks_of(self.hardware, size), self.case.replicas)
+        visits, decision_s = uvloop.run(self._played(replicas, traffic))
         most = ceiling(traffic.requests, size)
-        wall_s = time.perf_counter() - began
-        return summary(self.case, visits, most, self.warm_up, decision_s, wall_s)
+        return summary(self.case, visits, most, self.warm_up, decision_s)
+
+    async def _played(
+        self, replicas: SimulatedReplicas, traffic: Trace
+    ) -> tuple[list[Visit], list[float]]:
+        """All requests, and the real seconds of Antefix's decisions."""
+        case, requests = self.case, traffic.requests
+        to = shuffled_gateways(len(requests), case.gateways, self.seed)
+        if case.policy != OURS:
+            chooser = CHOOSERS[case.policy](replicas, case.gateways, self.seed)
+            return await VirtualFleet(replicas, chooser).play(requests, to), []
+        with own_redis.unbounded() as url:
+            router = IndexedGateways(url, POOL, replicas, case.gateways, self.seed)
+            try:
+                await router.begin()
+                return await VirtualFleet(replicas, router).play(requests, to), router.decision_s
+            finally:
+                await router.aclose()
 
     def _traffic(self) -> Trace:
         case = self.case
@@ -80,23 +84,6 @@ class Simulation:
             seconds = min(MOST_SECONDS, max(MIN_SECONDS, most / case.rate))
             return conversations(self.seed, case.rate, seconds)
         return paced(_read(self.trace, self.seed), self.requests, case.rate, self.seed)
-
-
-async def _ours(
-    url: str,
-    replicas: SimulatedReplicas,
-    case: FleetCase,
-    seed: int,
-    traffic: Trace,
-    gateways: Sequence[int],
-) -> tuple[list[Visit], list[float]]:
-    router = IndexedGateways(url, POOL, replicas, case.gateways, seed)
-    try:
-        await router.begin()
-        visits = await VirtualFleet(replicas, router).play(traffic.requests, gateways)
-        return visits, router.decision_s
-    finally:
-        await router.aclose()
 
 
 @functools.cache

@@ -18,11 +18,11 @@ from benchmarks.scale.choosers import (
     ExactAndLoad,
     FewestRequests,
 )
-from benchmarks.scale.costs import Growth
+from benchmarks.scale.costs import power, sizes_of
 from benchmarks.scale.fleet import SimulatedReplicas, VirtualFleet, Visit
 from benchmarks.scale.gateways import IndexedGateways
 from benchmarks.scale.goals import goals, saturated
-from benchmarks.scale.redis_load import RedisDemand, RedisLoad, pools_on_nodes
+from benchmarks.scale.redis_load import CALLS_PER_S, head_room, pools_on_nodes
 from benchmarks.scale.results import FleetCase, FleetSummary, as_json, read, summary
 from benchmarks.scale.simulate import CONVERSATIONS, Simulation
 from benchmarks.scale.traffic import (
@@ -210,7 +210,7 @@ VISITS = [visit(0, 0, 9.0, 0), visit(1, 0, 1.0, 69), visit(2, 1, 2.0, 69), visit
 
 
 def test_a_summary_leaves_the_warm_up_out() -> None:
-    found = summary(CASE, VISITS, [0, 138, 69, 0], 0.25, [0.001, 0.002, 0.003], 1.0)
+    found = summary(CASE, VISITS, [0, 138, 69, 0], 0.25, [0.001, 0.002, 0.003])
     assert found.requests == 3
     assert found.cached_ratio == pytest.approx(138 / (3 * 138))
     assert found.of_ceiling == pytest.approx(138 / 207)
@@ -221,7 +221,7 @@ def test_a_summary_leaves_the_warm_up_out() -> None:
 
 
 def found_at(rate: float, random_s: float, ours_s: float, name: str) -> list[FleetSummary]:
-    base = summary(CASE, VISITS, [0] * 4, 0.0, [], 1.0)
+    base = summary(CASE, VISITS, [0] * 4, 0.0, [])
     return [
         replace(
             base,
@@ -239,22 +239,17 @@ def found_at(rate: float, random_s: float, ours_s: float, name: str) -> list[Fle
 
 
 FOUND = [
-    summary(CASE, VISITS, [0, 138, 69, 0], 0.0, [0.001], 1.0),
-    replace(
-        summary(CASE, VISITS, [0, 138, 69, 0], 0.0, [], 1.0), case=replace(CASE, policy="oracle")
-    ),
+    summary(CASE, VISITS, [0, 138, 69, 0], 0.0, [0.001]),
+    replace(summary(CASE, VISITS, [0, 138, 69, 0], 0.0, []), case=replace(CASE, policy="oracle")),
     *found_at(4.0, 3.0, 1.0, "mooncake_conversation"),
     *found_at(6.0, 60.0, 2.0, "mooncake_conversation"),
     *found_at(8.0, 400.0, 300.0, "mooncake_conversation"),
     *found_at(20.0, 30.0, 1.0, published.WORKLOAD),
     *found_at(5.0, 0.2, 0.25, "no_reuse"),
 ]
-LOAD = RedisLoad(
-    RedisDemand(1000, 8, 100.0, 80, 40),
-    dict.fromkeys(("heartbeat", "board", "lookup", "write", "announcement", "hearing"), 1e-5),
-)
-GROWTH = Growth("decision", "replicas", (10, 100, 1000), (0.001, 0.01, 0.1))
-SLOWLY = replace(GROWTH, seconds=(0.001, 0.003, 0.009))
+BUSY = {kind: rate * 1e-5 for kind, rate in CALLS_PER_S.items()}
+LINEARLY = [0.001 * size for size in sizes_of("replicas")]
+SLOWLY = [0.001 * size**0.4 for size in sizes_of("replicas")]
 
 
 def test_a_summary_is_read_as_it_was_kept() -> None:
@@ -271,7 +266,7 @@ def test_the_load_compared_is_the_one_that_the_peer_had() -> None:
 
 
 def test_goals_are_met_or_missed() -> None:
-    judged = goals(FOUND, LOAD, [SLOWLY])
+    judged = goals(FOUND, BUSY, {"decision_by_replicas": SLOWLY})
     hits = judged["hits_of_ceiling_2_replicas_1_gateway"]
     assert (hits["figure"], hits["met"]) == (pytest.approx(138 / 207, abs=1e-4), False)
     assert judged["variation_2_replicas_1_gateway"]["met"]
@@ -283,22 +278,24 @@ def test_goals_are_met_or_missed() -> None:
     by_other = judged["no_reuse_mean_ttft_by_best_other"]
     assert (by_other["figure"], by_other["met"]) == (1.25, False)
     assert judged["decision_by_replicas_power"]["met"]
-    assert not goals(FOUND, LOAD, [GROWTH])["decision_by_replicas_power"]["met"]
+    judged = goals(FOUND, BUSY, {"decision_by_replicas": LINEARLY})
+    assert not judged["decision_by_replicas_power"]["met"]
 
 
 def test_what_is_linear_by_nature_has_no_goal_of_its_growth() -> None:
-    event = Growth("event", "prompt_tokens", (10, 1000), (0.001, 0.1))
-    assert not [name for name in goals(FOUND, LOAD, [event]) if name.endswith("_power")]
+    growths = {"event_by_prompt_tokens": LINEARLY}
+    assert not [name for name in goals(FOUND, BUSY, growths) if name.endswith("_power")]
 
 
-def test_growth_is_a_factor_a_power_and_milliseconds() -> None:
-    assert GROWTH.as_json() == {"factor": 100.0, "power": 1.0, "ms": [1.0, 10.0, 100.0]}
+def test_growth_is_a_power_of_the_size() -> None:
+    assert power("decision_by_replicas", LINEARLY) == pytest.approx(1.0)
+    assert power("decision_by_replicas", SLOWLY) == pytest.approx(0.4)
 
 
 def test_head_room_is_one_core_over_all_calls() -> None:
-    # 10,000 heartbeats, 80 readings of the board, 300 calls of requests, and 800
-    # announcements heard two at a time
-    assert LOAD.head_room == pytest.approx(1 / (10_780 * 1e-5))
+    # 10,000 heartbeats, 80 readings of the board, 3,000 calls of requests, and what eight gateways
+    # hear of 1,000 announcements, six at a time
+    assert head_room(BUSY) == pytest.approx(1 / ((13_080 + 8_000 / 6) * 1e-5))
 
 
 def test_a_cluster_spreads_whole_pools_over_its_nodes() -> None:
