@@ -14,8 +14,9 @@ from pathlib import Path
 import aiohttp
 
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES, Event, PeerCase, halves, planned
+from benchmarks.peers.engines import MODEL, Backends
 from benchmarks.peers.results import PeerRun, run_of
-from benchmarks.peers.routers import OURS, ROUTERS, Backends, places
+from benchmarks.peers.routers import OURS, ROUTERS, places
 from benchmarks.stand import report
 from benchmarks.stand.launched import STOP_S, Launched, cpu_seconds
 from loadgen.planning import RequestForm
@@ -54,7 +55,7 @@ class PeersBench:
     async def run(self, name: str, router: str, seed: int, requests: int) -> PeerRun:
         case = CASES[name]
         talks = case.conversations(seed, requests)
-        form = RequestForm(self._backends.model, f"{name} {router} {seed}", ANSWER_TOKENS)
+        form = RequestForm(MODEL, f"{name} {router} {seed}", ANSWER_TOKENS)
         sent: list[SentRequest] = []
         cpu_s = 0.0
         # each engine's in turn: whether one had many conversations or few is a router's luck
@@ -64,7 +65,7 @@ class PeersBench:
             sent += found
             cpu_s += took_s
         commit = report.STARTED.commit or ""
-        on = report.machine_in_words()
+        on, commit = report.machine_in_words(), report.STARTED.commit or ""
         return run_of(name, router, seed, sent, cpu_s=cpu_s, on=on, commit=commit)
 
     async def _played(
@@ -137,7 +138,7 @@ class PeersBench:
 
     async def _until_ready(self, gateway: Launched, url: str, headers: dict[str, str]) -> None:
         body = {
-            "model": self._backends.model,
+            "model": MODEL,
             "messages": [{"role": "user", "content": "Say hello."}],
             "max_tokens": 1,
         }

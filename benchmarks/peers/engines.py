@@ -11,10 +11,10 @@ import json
 import secrets
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.routers import Backends
 from benchmarks.stand import own_redis
 from benchmarks.stand.launched import Launched
 from benchmarks.stand.small_model import small_model
@@ -40,12 +40,27 @@ ENVIRONMENT = {
 }
 
 
-def fleet_of(model: Path, small_caches: bool, metrics_port: int, dtype: str | None = None) -> Fleet:
-    """`dtype`: None for the faster one of this CPU. `prompt_tokens_details`: so that each router's
-    answers report cached tokens."""
+@dataclass(frozen=True)
+class Backends:
+    """The engines, as routers are told of them; tuples have one of each for each engine. Ours have
+    a secret, a Redis and the key that clients have. The others publish KV events and their replay
+    at `events` and `replays`."""
+
+    fleet: Fleet
+    urls: tuple[str, ...]
+    secret: str = field(default="", repr=False)
+    api_key: str = field(default="", repr=False)
+    redis_url: str = field(default="", repr=False)
+    redis_pid: int = 0
+    events: tuple[str, ...] = ()
+    replays: tuple[str, ...] = ()
+
+
+def fleet_of(model: Path, small_caches: bool, metrics_port: int) -> Fleet:
+    """`prompt_tokens_details`: so that each router's answers report cached tokens."""
     engine_args: dict[str, Any] = {
         # named, so that peers' engines compute in it as well
-        "dtype": dtype or dtype_of_this_cpu().dtype,
+        "dtype": dtype_of_this_cpu().dtype,
         "max_model_len": 4096,
         "max_num_seqs": 16,
         "enforce_eager": True,
@@ -58,93 +73,62 @@ def fleet_of(model: Path, small_caches: bool, metrics_port: int, dtype: str | No
         engine_args["num_gpu_blocks_override"] = SMALL_CACHE_BLOCKS
     pool = {"model": str(model), "served_model_name": MODEL, "engine_args": engine_args}
     return Fleet.model_validate(
-        {
-            "name": "peers",
-            "metrics": {"port": metrics_port},
-            "pools": {POOL: pool},
-        }
+        {"name": "peers", "metrics": {"port": metrics_port}, "pools": {POOL: pool}}
     )
 
 
 @contextlib.contextmanager
-def running(
-    folder: Path, *, small_caches: bool, ours: bool, dtype: str | None = None
-) -> Iterator[Backends]:
+def running(folder: Path, *, small_caches: bool, ours: bool) -> Iterator[Backends]:
     """Until the end of the block: replicas of ours, or vLLM's own servers with the same arguments.
     Raises RuntimeError when one does not start."""
-    started = _replicas if ours else _plain
-    with started(folder, small_caches, dtype) as backends:
-        yield backends
-
-
-@contextlib.contextmanager
-def _replicas(folder: Path, small_caches: bool, dtype: str | None) -> Iterator[Backends]:
-    (metrics_port,) = free_ports(1)
-    fleet = fleet_of(small_model(), small_caches, metrics_port, dtype)
-    secret = secrets.token_hex(16)
-    environment = {**ENVIRONMENT, "ANTEFIX_METRICS_FOLDER": str(folder / "metrics")}
-    command = [sys.executable, "-m", "benchmarks.stand.lone_replica"]
     with contextlib.ExitStack() as stack:
-        redis = stack.enter_context(own_redis.running(folder))
-        engines = []
-        for number in range(ENGINES):
-            asked = {
-                "fleet": fleet.model_dump(mode="json", exclude_unset=True),
-                "replica_id": f"r{number}",
-                "secret": secret,
-                "redis_url": redis.url,
-            }
-            log = folder / f"engine-{number}.log"
-            engines.append(Launched(command, log, environment, asked))
-            stack.callback(engines[-1].stop)
-        told = [engine.said(START_S) for engine in engines]
-        yield Backends(
-            fleet=fleet,
-            secret=secret,
-            api_key=secrets.token_hex(16),
-            redis_url=redis.url,
-            redis_pid=redis.pid,
-            model=MODEL,
-            urls=tuple(engine["url"] for engine in told),
-            events=(),
-            replays=(),
-            block_size=told[0]["block_size"],
-            variables=ENVIRONMENT,
-        )
+        yield (_replicas if ours else _plain)(folder, small_caches, stack)
 
 
-@contextlib.contextmanager
-def _plain(folder: Path, small_caches: bool, dtype: str | None) -> Iterator[Backends]:
+def _replicas(folder: Path, small_caches: bool, stack: contextlib.ExitStack) -> Backends:
+    (metrics_port,) = free_ports(1)
+    fleet = fleet_of(small_model(), small_caches, metrics_port)
+    secret = secrets.token_hex(16)
+    redis = stack.enter_context(own_redis.running(folder))
+    engines = []
+    for number in range(ENGINES):
+        asked = {
+            "fleet": fleet.model_dump(mode="json", exclude_unset=True),
+            "replica_id": f"r{number}",
+            "secret": secret,
+            "redis_url": redis.url,
+        }
+        environment = {**ENVIRONMENT, "ANTEFIX_METRICS_FOLDER": str(folder / "metrics")}
+        command = [sys.executable, "-m", "benchmarks.stand.lone_replica"]
+        engines.append(Launched(command, folder / f"engine-{number}.log", environment, asked))
+        stack.callback(engines[-1].stop)
+    return Backends(
+        fleet,
+        tuple(engine.said(START_S)["url"] for engine in engines),
+        secret=secret,
+        api_key=secrets.token_hex(16),
+        redis_url=redis.url,
+        redis_pid=redis.pid,
+    )
+
+
+def _plain(folder: Path, small_caches: bool, stack: contextlib.ExitStack) -> Backends:
     """What other routers are in front of: nothing of ours runs in or beside these engines."""
     ports = free_ports(3 * ENGINES)
-    fleet = fleet_of(small_model(), small_caches, ports[0], dtype)
-    ((_, pool),) = fleet.pools.items()
+    fleet = fleet_of(small_model(), small_caches, ports[0])
+    pool = fleet.pools[POOL]
     addresses = [f"tcp://{LOOPBACK}:{port}" for port in ports]
     events, replays = addresses[ENGINES : 2 * ENGINES], addresses[2 * ENGINES :]
-    with contextlib.ExitStack() as stack:
-        engines = []
-        for number in range(ENGINES):
-            command = plain_command(
-                pool.model, pool.engine_args, ports[number], (events[number], replays[number])
-            )
-            engines.append(Launched(command, folder / f"engine-{number}.log", ENVIRONMENT))
-            stack.callback(engines[-1].stop)
-        urls = [f"http://{LOOPBACK}:{port}" for port in ports[:ENGINES]]
-        for engine, url in zip(engines, urls, strict=True):
-            engine.until_healthy(url, START_S)
-        yield Backends(
-            fleet=fleet,
-            secret="",
-            api_key="",
-            redis_url="",
-            redis_pid=0,
-            model=MODEL,
-            urls=tuple(urls),
-            events=tuple(events),
-            replays=tuple(replays),
-            block_size=BLOCK_TOKENS,
-            variables=ENVIRONMENT,
-        )
+    urls = [f"http://{LOOPBACK}:{port}" for port in ports[:ENGINES]]
+    engines = []
+    for number in range(ENGINES):
+        told = events[number], replays[number]
+        command = plain_command(pool.model, pool.engine_args, ports[number], told)
+        engines.append(Launched(command, folder / f"engine-{number}.log", ENVIRONMENT))
+        stack.callback(engines[-1].stop)
+    for engine, url in zip(engines, urls, strict=True):
+        engine.until_healthy(url, START_S)
+    return Backends(fleet, tuple(urls), events=tuple(events), replays=tuple(replays))
 
 
 def plain_command(

@@ -46,10 +46,6 @@ def _is_of(run: Run, case: str, seed: int) -> bool:
 
 def _read(told: dict[str, Any]) -> Run:
     try:
-        if "why" in told:
-            return Unmeasured(**told)
-        # runs that are kept from before have the largest few of 60 requests, called a p99
-        told = {name: figure for name, figure in told.items() if name != "ttft_p99"}
-        return PeerRun(**{"ttft_p90": None, **told})
+        return Unmeasured(**told) if "why" in told else PeerRun(**told)
     except TypeError as error:
         raise ValueError(f"{told} is no run of this release: delete its line ({error})") from None

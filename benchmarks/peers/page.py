@@ -1,4 +1,4 @@
-"""docs/benchmarks/peers.md, from page.md, and the tables that the command prints. Pure."""
+"""docs/benchmarks/peers.md, from page.md. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES
 from benchmarks.peers.engines import ENGINES, SMALL_CACHE_BLOCKS
-from benchmarks.peers.results import PeerRun, Runs, Spread, Unmeasured, ratio
+from benchmarks.peers.results import PeerRun, Runs, Unmeasured, ratios
 from benchmarks.peers.routers import OURS, ROUTERS
 from benchmarks.stand import goal_groups, report
 from benchmarks.stand.small_model import LAYERS
@@ -23,28 +23,12 @@ GOALS = {
 } | {"Failed requests of Antefix": "failed"}
 
 
-def tables(found: Runs) -> str:
-    """All figures, for a terminal; the page has the first table."""
-    tail = {
-        (f"`{case}`", _named(router)): _marked(of)
-        for case, router in found
-        if router != OURS and (of := ratio(found, case, router, "p90_ttft")) is not None
-    }
-    p90 = f"\n\nThe p90 TTFT in the same way:\n\n{report.grid('Case', tail)}" if tail else ""
-    medians = {(f"`{case}`", _named(router)): _medians(of) for (case, router), of in found.items()}
-    return f"""\
-{_mean_ratios(found)}{p90}
-
-Medians of the mean TTFT in ms, the share of cached tokens, and the router's CPU in ms a request:
-
-{report.grid("Case", medians)}"""
-
-
-def _mean_ratios(found: Runs) -> str:
+def mean_ratios(found: Runs) -> str:
+    """A table, for a terminal too."""
     mean = {
-        (f"`{case}`", _named(router)): f"{_marked(of)}{_range(of)}"
+        (f"`{case}`", _named(router)): _median_and_range(of)
         for case, router in found
-        if router != OURS and (of := ratio(found, case, router, "mean_ttft")) is not None
+        if router != OURS and (of := ratios(found, case, router, "mean_ttft"))
     }
     return f"""\
 Antefix's mean TTFT, divided by the router's with the same seed: median and range. **Above 1,
@@ -65,12 +49,10 @@ def _named(router: str) -> str:
     return "Antefix" if router == OURS else ROUTERS[router].says
 
 
-def _marked(of: Spread) -> str:
-    return f"**{of.median:.2f}**" if of.median > 1 else f"{of.median:.2f}"
-
-
-def _range(of: Spread) -> str:
-    return f" ({of.least:.2f}-{of.most:.2f})" if of.least < of.most else ""
+def _median_and_range(ratios: Sequence[float]) -> str:
+    median, least, most = statistics.median(ratios), min(ratios), max(ratios)
+    marked = f"**{median:.2f}**" if median > 1 else f"{median:.2f}"
+    return f"{marked} ({least:.2f}-{most:.2f})" if least < most else marked
 
 
 def page(found: Runs, unmeasured: Sequence[Unmeasured], goals: Mapping[str, Any], kept: str) -> str:
@@ -90,7 +72,7 @@ def page(found: Runs, unmeasured: Sequence[Unmeasured], goals: Mapping[str, Any]
         kept=kept,
         machines=_machines(found),
         goals=goal_groups.table(goals, GOALS),
-        ratios=_mean_ratios(found),
+        ratios=mean_ratios(found),
         cpu=_cpu(found),
         seeds=" to ".join(map(str, dict.fromkeys([seeds[0], seeds[-1]]))),
         failed=", ".join(f"{of} behind {name}" for name, of in failed.items() if of) or "none",

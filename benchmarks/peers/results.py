@@ -31,7 +31,7 @@ class PeerRun:
     """Times in seconds, of requests that were answered. `cached_ratio`: of their prompts' tokens.
     `cpu_s`: of the router's processes. `failure`: the message of the first of the `failed`. `on`:
     the machine, in words. `e2e_mean`: until an answer ended. `sent_late_p90`: how late the client
-    sent requests. Older runs have no p90, an empty `commit`, and None for the last two."""
+    sent requests."""
 
     case: str
     router: str
@@ -40,13 +40,13 @@ class PeerRun:
     failed: int
     failure: str
     ttft_mean: float
-    ttft_p90: float | None
+    ttft_p90: float
     cached_ratio: float
     cpu_s: float
-    on: str = ""
-    commit: str = ""
-    e2e_mean: float | None = None
-    sent_late_p90: float | None = None
+    on: str
+    commit: str
+    e2e_mean: float
+    sent_late_p90: float
 
     @property
     def cpu_ms_a_request(self) -> float:
@@ -71,7 +71,7 @@ def run_of(
     *,
     cpu_s: float,
     on: str,
-    commit: str = "",
+    commit: str,
 ) -> PeerRun:
     """Raises RuntimeError where no request was answered, or none says what was cached."""
     failed = [request for request in sent if request.error is not None]
@@ -82,34 +82,21 @@ def run_of(
     if ttft is None or cached is None:
         raise RuntimeError(f"{case} behind {router}: {failure or 'no answer says what was cached'}")
     return PeerRun(
-        case,
-        router,
-        seed,
-        len(sent),
-        len(failed),
-        failure,
-        ttft["mean"],
-        ttft["p90"],
-        cached,
-        cpu_s,
-        on,
-        commit,
-        statistics.fmean(map(e2e_s, whole)),
-        percentile(map(late_s, sent), 90),
+        case=case,
+        router=router,
+        seed=seed,
+        requests=len(sent),
+        failed=len(failed),
+        failure=failure,
+        ttft_mean=ttft["mean"],
+        ttft_p90=ttft["p90"],
+        cached_ratio=cached,
+        cpu_s=cpu_s,
+        on=on,
+        commit=commit,
+        e2e_mean=statistics.fmean(map(e2e_s, whole)),
+        sent_late_p90=percentile(map(late_s, sent), 90),
     )
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Of some runs."""
-
-    median: float
-    least: float
-    most: float
-
-    @classmethod
-    def of(cls, figures: Sequence[float]) -> Spread:
-        return cls(statistics.median(figures), min(figures), max(figures))
 
 
 Runs = Mapping[tuple[str, str], Sequence[PeerRun]]
@@ -130,17 +117,20 @@ def seeds(runs: Runs) -> list[int]:
 
 
 # The subjects of goals. Smaller is better for each, hence uncached tokens instead of cached ones.
-JUDGED: Mapping[str, Callable[[PeerRun], float | None]] = {
+JUDGED: Mapping[str, Callable[[PeerRun], float]] = {
     "mean_ttft": lambda run: run.ttft_mean,
     "p90_ttft": lambda run: run.ttft_p90,
     "uncached": lambda run: 1 - run.cached_ratio,
 }
 
 
-def ratio(runs: Runs, case: str, router: str, judged: str) -> Spread | None:
-    """Antefix's figure, divided by another router's; None where no seed has both."""
-    found = paired(runs, case, router, judged)
-    return Spread.of(found) if found else None
+def ratios(runs: Runs, case: str, router: str, judged: str) -> list[float]:
+    """Antefix's figure, divided by another router's, for each seed that both have."""
+    ours, theirs = (
+        {run.seed: JUDGED[judged](run) for run in runs.get((case, name), ())}
+        for name in (OURS, router)
+    )
+    return [_by(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
 
 
 def _by(ours: float, theirs: float) -> float:
@@ -149,30 +139,14 @@ def _by(ours: float, theirs: float) -> float:
     return ours / theirs
 
 
-def paired(runs: Runs, case: str, router: str, judged: str) -> list[float]:
-    """Antefix's figure, divided by another router's, for each seed that both have."""
-    figure = JUDGED[judged]
-    ours, theirs = (
-        {
-            run.seed: found
-            for run in runs.get((case, name), ())
-            if (found := figure(run)) is not None
-        }
-        for name in (OURS, router)
-    )
-    return [_by(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
-
-
 def hardest(runs: Runs, case: str, judged: str) -> tuple[str, list[float]] | None:
-    """The best other router by the median, and its ratios. Routers that are not like for like are
-    left out."""
+    """The best other router by the median, and its ratios. Those with engines of their own, which
+    are not like for like, are left out."""
     beside = {
         router: found
         for of, router in runs
-        if of == case
-        and router != OURS
-        and ROUTERS[router].is_like_for_like
-        and (found := paired(runs, case, router, judged))
+        if of == case and router != OURS and not ROUTERS[router].has_engines
+        if (found := ratios(runs, case, router, judged))
     }
     return max(beside.items(), key=lambda pair: statistics.median(pair[1])) if beside else None
 
@@ -193,8 +167,8 @@ def goals(runs: Runs) -> dict[str, Any]:
             found = hardest(runs, case, name)
             if found is None or is_vacuous(runs, case, name):
                 continue
-            router, ratios = found
-            goal = {**rules.judged(ratios, bound), "other": router}
+            router, by_it = found
+            goal = {**rules.judged(by_it, bound), "other": router}
             judged[f"{case}_{name}_by_best_other"] = goal
     failed = sum(run.failed for (_, router), of in runs.items() if router == OURS for run in of)
     return {**judged, "failed": RULE.judged("failed", [failed])}
@@ -204,17 +178,17 @@ def figures(runs: Runs) -> dict[str, Any]:
     """For the line of JSON: medians, and the figures of each seed."""
 
     def ours_by_it(case: str, router: str) -> dict[str, float]:
-        found = {name: ratio(runs, case, router, name) for name in JUDGED}
-        return {name: round(of.median, 4) for name, of in found.items() if of is not None}
+        found = {name: ratios(runs, case, router, name) for name in JUDGED}
+        return {name: round(statistics.median(of), 4) for name, of in found.items() if of}
 
     return {
         f"{case}/{router}": {
             "requests": sum(run.requests for run in of),
             "failed": sum(run.failed for run in of),
-            "ttft_mean_ms": [round(1000 * run.ttft_mean, 1) for run in of],
-            "ttft_p90_ms": [_ms(run.ttft_p90) for run in of],
-            "e2e_mean_ms": [_ms(run.e2e_mean) for run in of],
-            "sent_late_p90_ms": [_ms(run.sent_late_p90) for run in of],
+            **{
+                f"{name}_ms": [round(1000 * getattr(run, name), 1) for run in of]
+                for name in ("ttft_mean", "ttft_p90", "e2e_mean", "sent_late_p90")
+            },
             "cached_ratio": [round(run.cached_ratio, 4) for run in of],
             "cpu_ms_a_request": round(statistics.median(run.cpu_ms_a_request for run in of), 2),
             **({} if router == OURS else {"ours_by_it": ours_by_it(case, router)}),
@@ -225,7 +199,7 @@ def figures(runs: Runs) -> dict[str, Any]:
 
 def note(runs: Runs) -> dict[str, str]:
     """For the summary: in how many runs the load generator was late; empty where in none."""
-    all_late = [run.sent_late_p90 or 0.0 for of in runs.values() for run in of]
+    all_late = [run.sent_late_p90 for of in runs.values() for run in of]
     late = [seconds for seconds in all_late if seconds > LATE_S]
     if not late:
         return {}
@@ -233,7 +207,3 @@ def note(runs: Runs) -> dict[str, str]:
         "note": f"the load generator was late in {len(late)} of {len(all_late)} runs, by up to"
         f" {max(late):.2f} s at p90"
     }
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(1000 * seconds, 1)

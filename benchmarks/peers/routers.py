@@ -12,39 +12,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.peers.cases import PeerCase
+from benchmarks.peers.engines import BLOCK_TOKENS, ENVIRONMENT, MODEL, POOL, Backends
 from benchmarks.peers.environments import environment
 from benchmarks.stand.launched import Launched
 from cli.local.ports import LOOPBACK, free_ports
-from deployments.fleet.fleet import Fleet
 
 SMG, VLLM_ROUTER, LITELLM = "smg==1.13.0", "vllm-router==0.1.17", "litellm[proxy]==1.106.2"
 # Ray and vLLM are those that we have: it lacks this alone.
 RAY_LLM = "pyarrow==26.0.1"
 RAY_LLM_KV = f"{RAY_LLM} ai-dynamo-runtime==1.6.1"
 OURS, ROUND_ROBIN = "antefix", "round_robin"
-
-
-@dataclass(frozen=True)
-class Backends:
-    """The engines, as routers are told of them, one of each for each engine. `fleet`, `secret`,
-    Redis and the key that clients have: as our gateways are. KV events and their replay are at
-    `events` and `replays`. `variables` of their environment, for engines that are to be like them.
-    """
-
-    fleet: Fleet
-    secret: str = field(repr=False)
-    api_key: str = field(repr=False)
-    redis_url: str = field(repr=False)
-    redis_pid: int
-    model: str
-    urls: tuple[str, ...]
-    events: tuple[str, ...]
-    replays: tuple[str, ...]
-    block_size: int
-    variables: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -70,7 +51,8 @@ class PeerRouter:
     """`requirement`: what pip calls it and its version, empty for ours. `command`: its program and
     arguments; `variables` of the environment it is started with. `asked`: what is written to it, if
     it is a program of the benchmark's. `has_engines`: it cannot do without its own, which start
-    with it. `tells_others`: its gateways tell each other what they know."""
+    with it, so it is not like for like. `tells_others`: its gateways tell each other what they
+    know."""
 
     says: str
     requirement: str = ""
@@ -84,11 +66,6 @@ class PeerRouter:
     def release(self) -> str:
         """As pip has it; empty for ours."""
         return f"ray=={metadata.version('ray')}" if self.has_engines else self.requirement
-
-    @property
-    def is_like_for_like(self) -> bool:
-        """Whether it is in front of the same engines: a whole Ray of its own is more than that."""
-        return not self.has_engines
 
     def suits(self, case: PeerCase) -> bool:
         """Engines of its own would be restarted with it; alone there is nobody to tell."""
@@ -160,8 +137,8 @@ def _vllm_router(policy: str) -> Command:
             ):
                 told += ["--kv-event-source", f"{url}={events}"]
                 told += ["--kv-event-replay-source", f"{url}={replay}"]
-            told += ["--kv-event-block-size", str(backends.block_size)]
-            told += ["--kv-event-model", backends.model]
+            told += ["--kv-event-block-size", str(BLOCK_TOKENS)]
+            told += ["--kv-event-model", MODEL]
         return told
 
     return command
@@ -170,9 +147,9 @@ def _vllm_router(policy: str) -> Command:
 def _litellm(backends: Backends, place: Place) -> list[str]:
     engines = [
         {
-            "model_name": backends.model,
+            "model_name": MODEL,
             "litellm_params": {
-                "model": f"hosted_vllm/{backends.model}",
+                "model": f"hosted_vllm/{MODEL}",
                 "api_base": f"{url}/v1",
                 "api_key": "none",
             },
@@ -184,25 +161,30 @@ def _litellm(backends: Backends, place: Place) -> list[str]:
     return ["litellm", "--config", str(file), "--host", LOOPBACK, "--port", str(place.port)]
 
 
-def _ray_llm(router: str) -> Callable[[Backends, Place], dict[str, Any]]:
+def _ray_llm(
+    says: str,
+    router: str,
+    requirement: str = RAY_LLM,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> PeerRouter:
     def asked(backends: Backends, place: Place) -> dict[str, Any]:
-        ((_, pool),) = backends.fleet.pools.items()
+        pool = backends.fleet.pools[POOL]
         return {
-            "model": backends.model,
+            "model": MODEL,
             "model_folder": pool.model,
             "engine_args": pool.engine_args,
             "engines": len(backends.urls),
-            "variables": backends.variables,
+            "variables": ENVIRONMENT,
             "router": router,
             "host": LOOPBACK,
             "port": place.port,
         }
 
-    return asked
+    def program(backends: Backends, place: Place) -> list[str]:
+        return ["python", str(Path(__file__).with_name("ray_llm.py"))]
 
-
-def _ray_program(backends: Backends, place: Place) -> list[str]:
-    return ["python", str(Path(__file__).with_name("ray_llm.py"))]
+    says = f"Ray Serve LLM, {says}"
+    return PeerRouter(says, requirement, program, variables, asked, has_engines=True)
 
 
 ROUTERS: Mapping[str, PeerRouter] = {
@@ -216,26 +198,18 @@ ROUTERS: Mapping[str, PeerRouter] = {
         "vllm-router, `cache_aware`", VLLM_ROUTER, _vllm_router("cache_aware")
     ),
     "vllm_router_kv": PeerRouter("vllm-router, `kv_aware`", VLLM_ROUTER, _vllm_router("kv_aware")),
-    "ray_llm": PeerRouter(
-        *("Ray Serve LLM, its default", RAY_LLM, _ray_program),
-        asked=_ray_llm("default"),
-        has_engines=True,
-    ),
-    "ray_llm_prefix": PeerRouter(
-        *("Ray Serve LLM, `PrefixCacheAffinityRouter`", RAY_LLM, _ray_program),
-        asked=_ray_llm("prefix"),
-        has_engines=True,
-    ),
-    "ray_llm_kv": PeerRouter(
-        *("Ray Serve LLM, `KVAwareRouter`", RAY_LLM_KV, _ray_program),
+    "ray_llm": _ray_llm("its default", "default"),
+    "ray_llm_prefix": _ray_llm("`PrefixCacheAffinityRouter`", "prefix"),
+    "ray_llm_kv": _ray_llm(
+        "`KVAwareRouter`",
+        "kv",
+        RAY_LLM_KV,
         # what it cannot do without: HAProxy, which sends it bodies and engines requests
         {
             "RAY_SERVE_ENABLE_HA_PROXY": "1",
             "RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING": "1",
             "RAY_SERVE_INGRESS_REQUEST_ROUTER_FORWARD_BODY": "1",
         },
-        asked=_ray_llm("kv"),
-        has_engines=True,
     ),
     "litellm": PeerRouter(
         "LiteLLM's proxy, its default",

@@ -21,7 +21,7 @@ import random
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.peers import engines, page, results
@@ -29,77 +29,55 @@ from benchmarks.peers.bench import PeersBench, client
 from benchmarks.peers.cases import CASES
 from benchmarks.peers.kept_runs import KeptRuns
 from benchmarks.peers.results import PeerRun, Unmeasured
-from benchmarks.peers.routers import OURS, ROUTERS, Backends
+from benchmarks.peers.routers import OURS, ROUTERS
 from benchmarks.stand import report
 from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.options import add_write, parser_of
-from weights.cpu_dtype import CPU_DTYPES
 
 PAGE, RUNS = report.PAGES / "peers.md", report.PAGES / "peers.jsonl"
 REQUESTS = results.RULE.settings["requests"]
 
 
-Wanted = Sequence[tuple[str, int, Sequence[str]]]
-"""Cases and seeds, each with its routers."""
-
-
-def wanted_of(options: argparse.Namespace, kept: KeptRuns) -> Wanted:
-    """What is not kept yet."""
+def measure(seed: int, small_caches: bool, options: argparse.Namespace, kept: KeptRuns) -> None:
+    """Of the options' cases and routers all that is not kept yet, before any run of it is kept."""
     suited = {
-        case: [name for name in options.routers if ROUTERS[name].suits(CASES[case])]
-        for case in options.workloads
+        name: [router for router in options.routers if ROUTERS[router].suits(case)]
+        for name, case in CASES.items()
+        if name in options.workloads and case.small_caches is small_caches
     }
-    return [
-        (case, seed, routers)
-        for seed in options.seeds
-        for case, routers in suited.items()
-        if not kept.have(case, seed, routers)
-    ]
-
-
-def measure(
-    wanted: Wanted, options: argparse.Namespace, small_caches: bool, kept: KeptRuns
-) -> None:
-    """All of one seed, before its runs are kept."""
-    for seed in dict.fromkeys(seed for _, seed, _ in wanted):
-        runs: dict[str, list[PeerRun | Unmeasured]] = defaultdict(list)
-        for ours in random.Random(f"engines {small_caches} {seed}").sample([True, False], 2):
-            of_these = [
-                (case, seed, [router for router in routers if (router == OURS) is ours])
-                for case, of_seed, routers in wanted
-                if of_seed == seed
-            ]
-            if not any(routers for _, _, routers in of_these):
-                continue
+    wanted = {case: of for case, of in suited.items() if not kept.have(case, seed, of)}
+    runs: dict[str, list[PeerRun | Unmeasured]] = defaultdict(list)
+    for ours in random.Random(f"engines {small_caches} {seed}").sample([True, False], 2):
+        of_these = {
+            case: [router for router in routers if (router == OURS) is ours]
+            for case, routers in wanted.items()
+        }
+        if any(of_these.values()):
             with (
                 tempfile.TemporaryDirectory(prefix="afx-peers-") as folder,
-                engines.running(
-                    Path(folder), small_caches=small_caches, ours=ours, dtype=options.dtype
-                ) as backends,
+                engines.running(Path(folder), small_caches=small_caches, ours=ours) as backends,
             ):
-                asyncio.run(_measure(backends, of_these, options.requests, runs))
-        for case, of in runs.items():
-            kept.replace(case, seed, of)
+                asyncio.run(_measure(backends, of_these, seed, runs))
+    for case, found in runs.items():
+        kept.replace(case, seed, found)
 
 
 async def _measure(
-    backends: Backends,
-    wanted: Wanted,
-    requests: int,
+    backends: engines.Backends,
+    wanted: Mapping[str, Sequence[str]],
+    seed: int,
     runs: dict[str, list[PeerRun | Unmeasured]],
 ) -> None:
     async with client() as http:
         bench = PeersBench(http, backends)
-        for case, seed, routers in wanted:
+        for case, routers in wanted.items():
             for router in random.Random(f"{case} {seed}").sample(routers, len(routers)):
-                runs[case].append(await _run(bench, case, router, seed, requests))
+                runs[case].append(await _run(bench, case, router, seed))
 
 
-async def _run(
-    bench: PeersBench, case: str, router: str, seed: int, requests: int
-) -> PeerRun | Unmeasured:
+async def _run(bench: PeersBench, case: str, router: str, seed: int) -> PeerRun | Unmeasured:
     try:
-        run = await bench.run(case, router, seed, requests)
+        run = await bench.run(case, router, seed, REQUESTS)
     except (RuntimeError, TimeoutError) as error:
         if router == OURS:
             raise
@@ -114,8 +92,8 @@ def _tell(run: PeerRun) -> None:
         print(f"{run.failed} failed; the first: {run.failure}", file=sys.stderr)
     print(
         f"seed {run.seed} {run.case:16} {run.router:14} {run.requests:3} requests,"
-        f" TTFT mean {1000 * run.ttft_mean:.0f} ms, p90 {1000 * (run.ttft_p90 or 0):.0f},"
-        f" end to end {1000 * (run.e2e_mean or 0):.0f},"
+        f" TTFT mean {1000 * run.ttft_mean:.0f} ms, p90 {1000 * run.ttft_p90:.0f},"
+        f" end to end {1000 * run.e2e_mean:.0f},"
         f" cached {run.cached_ratio:.3f}, router's CPU {run.cpu_ms_a_request:.1f} ms a request",
         flush=True,
     )
@@ -129,18 +107,14 @@ def main() -> None:
         for router in options.routers:
             ROUTERS[router].prepare()
         for small_caches in (False, True):
-            wanted = [
-                one
-                for one in wanted_of(options, kept)
-                if CASES[one[0]].small_caches is small_caches
-            ]
-            measure(wanted, options, small_caches, kept)
+            for seed in options.seeds:
+                measure(seed, small_caches, options, kept)
     rank = {name: i for i, name in enumerate((*CASES, *ROUTERS))}
     found = results.grouped(
         sorted(kept.measured, key=lambda run: (rank[run.case], rank[run.router], run.seed))
     )
     judged = results.goals(found)
-    print("\n" + page.tables(found) + "\n")
+    print("\n" + page.mean_ratios(found) + "\n")
     if options.write:
         file = options.judge or RUNS
         PAGE.write_text(page.page(found, kept.unmeasured, judged, file.name))
@@ -158,7 +132,6 @@ def _options() -> argparse.Namespace:
         metavar="N",
         help="which seeds to run, each with every case and router; else those of goals.yaml",
     )
-    parser.add_argument("--requests", type=int, default=REQUESTS, help="of a run, about")
     cases, routers = tuple(CASES), tuple(ROUTERS)
     parser.add_argument("--workloads", nargs="+", choices=cases, default=cases)
     # those with engines of their own take minutes to start, for each run
@@ -167,19 +140,10 @@ def _options() -> argparse.Namespace:
         "--routers", nargs="+", choices=routers, default=quick, help=f"else {', '.join(quick)}"
     )
     add_write(parser, "peers.md and the runs beside it")
-    parser.add_argument(
-        "--dtype", choices=CPU_DTYPES, help="of engines; without, the faster one of this CPU"
-    )
     parser.add_argument("--judge", type=Path, metavar="FILE", help="runs that were kept")
     options = parser.parse_args()
-    if options.requests < 1:
-        parser.error("--requests must be at least 1")
     if options.write and not options.judge and tuple(options.seeds) != results.RULE.reported:
         parser.error(f"with --write seeds are {', '.join(map(str, results.RULE.reported))}")
-    if options.write and options.dtype:
-        parser.error("with --write engines compute in the faster dtype of this CPU")
-    if options.write and options.requests != REQUESTS:
-        parser.error(f"with --write runs have {REQUESTS} requests, as those have that are kept")
     return options
 
 
