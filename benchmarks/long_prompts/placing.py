@@ -7,18 +7,18 @@ hold the beginning of the chat, and three hold more of it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from starlette.types import Message
 
 from autoscaling.scheduling import Attempt, SchedulingRequest
-from benchmarks.long_prompts.prompts import FORMS, Chats, body
+from benchmarks.long_prompts.prompts import FORMS, Chats, Messages, body
 from benchmarks.stand import index_pool
 from benchmarks.stand.index_pool import SMALL, board_of
 from deployments.fleet.pool import Pool
@@ -37,15 +37,8 @@ TICK_S = 0.001
 MAX_LIST_ITEMS = 64
 
 
-@dataclass(frozen=True)
-class MeasuredPlacement:
-    """Seconds of one placement, and CPU seconds of the process meanwhile."""
-
-    wall_s: float
-    cpu_s: float
-
-
-Figures = Mapping[tuple[str, int, str], Sequence[MeasuredPlacement]]
+Seconds = Mapping[tuple[str, int, str], Sequence[float]]
+"""By form, length and case, how long each placement took."""
 
 
 class Placer:
@@ -68,39 +61,37 @@ class Placer:
             metrics,
         )
 
-    async def place(self, asked: bytes) -> tuple[MeasuredPlacement, Sequence[bytes]]:
-        """The cost of a placement, and the prompt's segment keys."""
+    async def place(self, chat: Messages) -> tuple[float, Sequence[bytes]]:
+        """The seconds of a placement, and the prompt's segment keys."""
+        asked = body(MODEL, chat)
         self._scheduler.board.update(board_of(SMALL))  # a live board is never old
         fields = json.loads(asked)
-        began, computed = time.perf_counter(), time.process_time()
+        began = time.perf_counter()
         prompt, attempt = await self._placed(asked, fields)
-        placed = MeasuredPlacement(time.perf_counter() - began, time.process_time() - computed)
+        took_s = time.perf_counter() - began
         assert prompt.known and attempt.chosen is not None
         self._scheduler.ended(attempt, served_by=None)
-        return placed, prompt.placement.keys
+        return took_s, prompt.placement.keys
 
     async def _placed(self, asked: bytes, fields: Any) -> tuple[Prompt, Attempt]:
         prompt = await self._reader.read(_request(asked), fields, {}, _stays)
         request = SchedulingRequest(prompt.placement, prompt.depths, 0.0)
         return prompt, self._scheduler.place(request)
 
-    async def measure(self, chats: Chats, rounds: int) -> Figures:
+    async def measure(self, chats: Chats, rounds: int) -> Seconds:
         """All forms, lengths and cases. New chats take long, and get a tenth of the rounds."""
-        found: dict[tuple[str, int, str], list[MeasuredPlacement]] = {}
-        for length in LENGTHS:
-            for form in FORMS:
-                of = {case: found.setdefault((form, length, case), []) for case in CASES}
-                for _ in range(max(3, rounds // 10)):
-                    of[NEW].append((await self.place(body(MODEL, chats.new(form, length))))[0])
-                chat = chats.new(form, length)
-                keys = list((await self.place(body(MODEL, chat)))[1])
-                index_pool.hold(
-                    self._url, keys, index_pool.depths_of("conversation", len(keys), SMALL)
-                )
-                for _ in range(rounds):
-                    turn = body(MODEL, chats.next_turn(chat))
-                    of[NEXT_TURN].append((await self.place(turn))[0])
-                    of[AGAIN].append((await self.place(turn))[0])
+        found: dict[tuple[str, int, str], list[float]] = {}
+        for length, form in itertools.product(LENGTHS, FORMS):
+            new, next_turn, again = (found.setdefault((form, length, case), []) for case in CASES)
+            for _ in range(max(3, rounds // 10)):
+                new.append((await self.place(chats.new(form, length)))[0])
+            chat = chats.new(form, length)
+            keys = list((await self.place(chat))[1])
+            index_pool.hold(self._url, keys, index_pool.depths_of("conversation", len(keys), SMALL))
+            for _ in range(rounds):
+                turn = chats.next_turn(chat)
+                next_turn.append((await self.place(turn))[0])
+                again.append((await self.place(turn))[0])
         return found
 
     async def hold_up(self, chats: Chats, rounds: int) -> list[float]:
@@ -108,7 +99,7 @@ class Placer:
         places four prompts of the greatest length at once, one of them new."""
         known = [chats.new(form, LENGTHS[-1]) for form in (*FORMS, FORMS[0])]
         for chat in known:
-            await self.place(body(MODEL, chat))
+            await self.place(chat)
         late: list[float] = []
         for _ in range(rounds):
             asked = [body(MODEL, chats.next_turn(chat)) for chat in known]

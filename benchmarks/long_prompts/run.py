@@ -15,7 +15,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.long_prompts.placing import CASES, LENGTHS, NEXT_TURN, Figures, Placer
+from benchmarks.long_prompts.placing import LENGTHS, NEXT_TURN, Placer, Seconds
 from benchmarks.long_prompts.prompts import FORMS, Chats
 from benchmarks.stand import own_redis, report
 from benchmarks.stand.options import parser_of
@@ -33,18 +33,13 @@ def percentile_ms(seconds: Sequence[float], percent: int) -> float:
     return 1000 * percentile(seconds, percent)
 
 
-def figures_of(found: Figures, late_s: Sequence[float], built_s: float) -> dict[str, float]:
+def figures_of(found: Seconds, late_s: Sequence[float], built_s: float) -> dict[str, float]:
     """Milliseconds by name."""
     figures = {}
-    for length in LENGTHS:
-        for case in CASES:
-            for form in FORMS:
-                placed = found[form, length, case]
-                name = f"{form}_{length}_{case.replace(' ', '_')}"
-                wall_s, cpu_s = [each.wall_s for each in placed], [each.cpu_s for each in placed]
-                figures[f"{name}_ms_p50"] = percentile_ms(wall_s, 50)
-                figures[f"{name}_ms_p95"] = percentile_ms(wall_s, 95)
-                figures[f"{name}_cpu_ms_p50"] = percentile_ms(cpu_s, 50)
+    for (form, length, case), seconds in found.items():
+        for percent in (50, 95):
+            name = f"{form}_{length}_{case.replace(' ', '_')}_ms_p{percent}"
+            figures[name] = percentile_ms(seconds, percent)
     tail = Tail.of(late_s)
     figures[f"event_loop_late_ms_{tail.name}"] = 1000 * tail.value
     figures["event_loop_late_ms_max"] = 1000 * max(late_s)
@@ -52,14 +47,11 @@ def figures_of(found: Figures, late_s: Sequence[float], built_s: float) -> dict[
     return {name: round(figure, 3) for name, figure in figures.items()}
 
 
-def goals_of(found: Figures, late_s: Sequence[float]) -> dict[str, Any]:
+def goals_of(found: Seconds, late_s: Sequence[float]) -> dict[str, Any]:
     """Each is of the slower form."""
 
     def worst(length: int, percent: int) -> float:
-        return max(
-            percentile_ms([each.wall_s for each in found[form, length, NEXT_TURN]], percent)
-            for form in FORMS
-        )
+        return max(percentile_ms(found[form, length, NEXT_TURN], percent) for form in FORMS)
 
     return {
         "next_turn_of_100000_tokens_ms_p50": report.goal(worst(LONG, 50), at_most=3),
@@ -69,7 +61,7 @@ def goals_of(found: Figures, late_s: Sequence[float]) -> dict[str, Any]:
     }
 
 
-async def measure(url: str, prompts: PromptTokens) -> tuple[Figures, list[float]]:
+async def measure(url: str, prompts: PromptTokens) -> tuple[Seconds, list[float]]:
     chats = Chats(prompts)
     async with AsyncExitStack() as stack:
         placer = Placer(url, prompts, stack)

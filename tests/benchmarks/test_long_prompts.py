@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from benchmarks.long_prompts.placing import AGAIN, CASES, LENGTHS, NEW, NEXT_TURN, MeasuredPlacement
+from benchmarks.long_prompts.placing import AGAIN, CASES, LENGTHS, NEW, NEXT_TURN
 from benchmarks.long_prompts.prompts import FORMS, Chats
 from benchmarks.long_prompts.run import goals_of
 from benchmarks.stand.played_engine import MAX_MODEL_LEN, facts_of
@@ -15,13 +15,13 @@ from tests.deployments.prompt.models import embedded
 from tests.deployments.prompt.shapes import CHAT
 
 
-def found(slow_form: str) -> dict[tuple[str, int, str], list[MeasuredPlacement]]:
+def found(slow_form: str) -> dict[tuple[str, int, str], list[float]]:
     """One form's next turns take twice as long as the other's."""
     took_ms = {NEW: 100.0, NEXT_TURN: 2.0, AGAIN: 1.0}
     placed = {}
     for form, length, case in itertools.product(FORMS, LENGTHS, CASES):
         seconds = took_ms[case] / 1000 * (2 if form == slow_form else 1)
-        placed[form, length, case] = [MeasuredPlacement(seconds, seconds / 2)] * 10
+        placed[form, length, case] = [seconds] * 10
     return placed
 
 
