@@ -37,7 +37,8 @@ WAIT_S = 120.0
 
 
 def prompt(number: int) -> list[int]:
-    return [(number * 7919 + position) % 150_000 for position in range(PROMPT_BLOCKS * 16)]
+    tokens = range(PROMPT_BLOCKS * BLOCK_TOKENS)
+    return [(number * 7919 + position) % 150_000 for position in tokens]
 
 
 def block_hashes(number: int) -> list[bytes | int]:
