@@ -51,22 +51,17 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Scrapes:
-    """CPU seconds of one scrape, and the series it returns."""
+class ObservabilityResult:
+    """`scrape_cpu_s`: of one scrape, which returns `scrape_series`."""
 
-    cpu_s: float
-    series: int
+    pairs: Sequence[Pair]
+    scrape_cpu_s: float
+    scrape_series: int
 
     @property
-    def share(self) -> float:
+    def scrape_share(self) -> float:
         """Of one core."""
-        return self.cpu_s / SCRAPE_PERIOD_S
-
-
-@dataclass(frozen=True)
-class ObservabilityResult:
-    pairs: Sequence[Pair]
-    scrapes: Scrapes
+        return self.scrape_cpu_s / SCRAPE_PERIOD_S
 
     def of(self, parts: frozenset[str]) -> list[Pair]:
         return [pair for pair in self.pairs if pair.parts == parts]
@@ -95,7 +90,7 @@ def cost_of(found: ObservabilityResult, parts: frozenset[str]) -> Cost:
 
 
 def goals(found: ObservabilityResult) -> dict[str, Any]:
-    share = cost_of(found, BOTH).share + found.scrapes.share
+    share = cost_of(found, BOTH).share + found.scrape_share
     tokens = cost_of(found, ONLY_TOKENS).share
     return {
         "cost_share": report.goal(share, at_most=COST_GOAL),
@@ -104,29 +99,30 @@ def goals(found: ObservabilityResult) -> dict[str, Any]:
 
 
 def figures(found: ObservabilityResult) -> dict[str, Any]:
-    costs = {_name(parts): cost_of(found, parts) for parts in VARIANTS if found.of(parts)}
-    both, scrapes = found.of(BOTH), found.scrapes
-    without, there = [pair.without for pair in both], [pair.there for pair in both]
+    costs = {_name(parts): cost_of(found, parts) for parts in VARIANTS}
+    both = found.of(BOTH)
+
+    def median(figure: Callable[[MeasuredRound], float], digits: int | None = None) -> list[float]:
+        rounds = ([pair.without for pair in both], [pair.there for pair in both])
+        return [round(statistics.median(map(figure, of)), digits) for of in rounds]
+
+    tokens_per_s = median(lambda of: of.tokens / of.seconds)
+    us_per_token = median(lambda of: 1e6 * of.per_token, 2)
     return {
         "cost_share": {name: round(cost.share, 4) for name, cost in costs.items()},
         "cost_95_percent_sure": {
             name: [round(cost.low, 4), round(cost.high, 4)] for name, cost in costs.items()
         },
         "cost_us_per_request": {name: round(cost.us_per_request) for name, cost in costs.items()},
-        "scrape_share": round(scrapes.share, 5),
-        "scrape_cpu_ms": round(1000 * scrapes.cpu_s, 2),
-        "scrape_series": scrapes.series,
-        "tokens_per_s_without": round(_median(lambda m: m.tokens / m.seconds, without)),
-        "tokens_per_s_with": round(_median(lambda m: m.tokens / m.seconds, there)),
-        "cpu_us_per_token_without": round(1e6 * _median(lambda m: m.per_token, without), 2),
-        "cpu_us_per_token_with": round(1e6 * _median(lambda m: m.per_token, there), 2),
-        "share_of_a_core_used": round(_median(lambda m: m.cpu_s / m.seconds, there), 3),
+        "scrape_share": round(found.scrape_share, 5),
+        "scrape_cpu_ms": round(1000 * found.scrape_cpu_s, 2),
+        "scrape_series": found.scrape_series,
+        "tokens_per_s_without": tokens_per_s[0],
+        "tokens_per_s_with": tokens_per_s[1],
+        "cpu_us_per_token_without": us_per_token[0],
+        "cpu_us_per_token_with": us_per_token[1],
     }
 
 
 def _name(parts: frozenset[str]) -> str:
     return " + ".join(part for part in PARTS if part in parts) or CONTROL
-
-
-def _median(figure: Callable[[MeasuredRound], float], rounds: Sequence[MeasuredRound]) -> float:
-    return statistics.median(map(figure, rounds))

@@ -31,7 +31,6 @@ from benchmarks.observability.results import (
     MeasuredRound,
     ObservabilityResult,
     Pair,
-    Scrapes,
     figures,
     goals,
 )
@@ -84,22 +83,21 @@ class ObservabilityBench:
                     pairs.append(Pair(parts, found[False], found[True]))
                 if (turn + 1) % 10 == 0:
                     print(f"{turn + 1} of {turns} turns", file=sys.stderr, flush=True)
-            scrapes = await self._scrape(http)
-        return ObservabilityResult(pairs, scrapes)
+            return ObservabilityResult(pairs, *await self._scrape(http))
 
     async def _leave(self, parts: frozenset[str]) -> float:
         """Leave the gateway only these parts. The CPU seconds that it has used so far."""
         self.pipe.send(parts)
         return float(await asyncio.to_thread(heard, self.pipe, STOP_S))
 
-    async def _scrape(self, http: Any) -> Scrapes:
+    async def _scrape(self, http: Any) -> tuple[float, int]:
+        """CPU seconds of one scrape, and the series that it returns."""
         before, text = await self._leave(NOTHING), ""
         for _ in range(SCRAPES):
             async with http.get(self.metrics_url) as answer:
                 text = await answer.text()
         used = await self._leave(NOTHING) - before
-        series = sum(not line.startswith("#") for line in text.splitlines())
-        return Scrapes(used / SCRAPES, series)
+        return used / SCRAPES, sum(not line.startswith("#") for line in text.splitlines())
 
 
 def run_engines(pipe: Connection, settings: EnginesSettings) -> None:

@@ -15,7 +15,6 @@ from benchmarks.observability.results import (
     MeasuredRound,
     ObservabilityResult,
     Pair,
-    Scrapes,
     cost_of,
     figures,
     goals,
@@ -28,7 +27,7 @@ from deployments.wire.headers import RESUMABLE_HEADER
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
 
-SCRAPES = Scrapes(cpu_s=0.01, series=100)
+SCRAPES = (0.01, 100)
 EVERYTHING = frozenset(PARTS)
 EACH = (*(frozenset({part}) for part in PARTS), EVERYTHING)
 
@@ -40,7 +39,9 @@ def pair(cost: float, parts: frozenset[str] = BOTH) -> Pair:
 
 
 def found(*costs: float) -> ObservabilityResult:
-    return ObservabilityResult([pair(cost, parts) for parts in VARIANTS for cost in costs], SCRAPES)
+    return ObservabilityResult(
+        [pair(cost, parts) for parts in VARIANTS for cost in costs], *SCRAPES
+    )
 
 
 def test_a_cost_is_the_median_of_the_pairs_whatever_each_served() -> None:
@@ -53,7 +54,7 @@ def test_a_cost_is_the_median_of_the_pairs_whatever_each_served() -> None:
 def test_two_rounds_of_the_same_are_the_control_of_every_comparison() -> None:
     control = [pair(cost, NOTHING) for cost in (-0.02, 0.01, 0.03)]
     others = [of for of in found(0.02).pairs if of.parts != NOTHING]
-    run = ObservabilityResult([*control, *others], SCRAPES)
+    run = ObservabilityResult([*control, *others], *SCRAPES)
     assert figures(run)["cost_share"]["A/A"] == 0.01
     assert goals(run) == goals(found(0.02))
 
