@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.stand import report
+from benchmarks.stand import goal_groups, report
 
 Runs = Sequence[Mapping[str, Any]]
 Blocks = Iterator[str]
@@ -59,8 +59,7 @@ def yes_or_no(goal: Mapping[str, Any]) -> str:
 
 def met(runs: Runs) -> str:
     """A sentence: how many goals the last run met."""
-    judged = runs[-1]["goals"].values()
-    return f"{sum(goal['met'] for goal in judged)} of {len(judged)} goals are met."
+    return f"{goal_groups.met(runs[-1]['goals'])} goals are met."
 
 
 def estimate(of: Mapping[str, float], form: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from benchmarks.pages.parts import Blocks, Rows, Runs, goals, met
@@ -33,7 +33,7 @@ def kinds(runs: Runs) -> Blocks:
         again, tokens = of["p99_ttft_of_the_same_again"], of["token_cost_of_fastest_first"]
         more.append(
             (
-                *(trace, f"{min(again):.3f} to {max(again):.3f}", f"{_median(tokens):.2f}"),
+                *(trace, f"{min(again):.3f} to {max(again):.3f}", f"{median(tokens):.2f}"),
                 f"{_by_true_rates(of):.2f}",
                 _priced(of["price_ratio_of_no_gain"]),
                 _priced(of["price_ratio_of_the_goal"]),
@@ -44,7 +44,7 @@ def kinds(runs: Runs) -> Blocks:
 
 
 def _cost(trace: str, of: Mapping[str, Any], judged: Mapping[str, Any]) -> str:
-    ours, fastest = (_median(of["by_chooser"][by]["attained"]) for by in ("ours", "fastest_first"))
+    ours, fastest = (median(of["by_chooser"][by]["attained"]) for by in ("ours", "fastest_first"))
     return (
         f"On `{trace}`, replicas cost {judged[f'{trace}_cost_of_fastest_first']['figure']:.2f}, and"
         f" {ours:.1%} of requests meet the SLO instead of {fastest:.1%}."
@@ -53,17 +53,14 @@ def _cost(trace: str, of: Mapping[str, Any], judged: Mapping[str, Any]) -> str:
 
 def _by_true_rates(of: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) -> float:
     costs = (of["by_chooser"][by]["cost"] for by in ("told", "fastest_first"))
-    return _median([told / fastest for told, fastest in zip(*costs, strict=True)])
-
-
-def _median(values: Sequence[float]) -> float:
-    return statistics.median(values)
+    ratios: list[float] = [told / fastest for told, fastest in zip(*costs, strict=True)]
+    return median(ratios)
 
 
 def _cells(of: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
-    times = (f"{_median(of[f'ttft_{p}_s']):.2f}" for p in ("p50", "p90", "p99"))
-    shares = (f"{_median(of['attained']):.2%}", f"{_median(of['rejected']):.0f}")
-    return (*times, *shares, f"{_median(of['slow_share']):.0%}", f"{_median(of['cost']):.2f}")
+    times = (f"{median(of[f'ttft_{p}_s']):.2f}" for p in ("p50", "p90", "p99"))
+    shares = (f"{median(of['attained']):.2%}", f"{median(of['rejected']):.0f}")
+    return (*times, *shares, f"{median(of['slow_share']):.0%}", f"{median(of['cost']):.2f}")
 
 
 def _priced(ratio: float | None) -> str:

@@ -14,7 +14,6 @@ The warm-up of a process that starts later is omitted as well.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -84,15 +83,12 @@ def watched(
 ) -> list[Watched]:
     """The figures in nearly all samples after their warm-up. Samples are (seconds, sample) pairs
     that begin at 0."""
-    series: defaultdict[Figure, list[tuple[float, float]]] = defaultdict(list)
-    for at, sample in samples:
-        for figure, value in sample.items():
-            series[figure].append((at, value))
-    # a kind of keys without a count has none
-    for figure in [of for of in series if of.unit == watch.REDIS_KEYS]:
-        series[figure] = [(at, sample.get(figure, 0.0)) for at, sample in samples]
     found = []
-    for figure, values in sorted(series.items()):
+    for figure in sorted({figure for _, sample in samples for figure in sample}):
+        # a kind of keys without a count has none
+        absent = 0.0 if figure.unit == watch.REDIS_KEYS else None
+        there = [(at, sample.get(figure, absent)) for at, sample in samples]
+        values = [(at, value) for at, value in there if value is not None]
         since = warm_up_s
         if values[0][0] > samples[0][0]:
             since += values[0][0]
