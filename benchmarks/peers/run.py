@@ -83,20 +83,16 @@ async def _run(bench: PeersBench, case: str, router: str, seed: int) -> PeerRun 
             raise
         print(f"{case} behind {router}: {error!r}", file=sys.stderr, flush=True)
         return Unmeasured(case, router, seed, (str(error).splitlines() or ["not in time"])[-1])
-    _tell(run)
-    return run
-
-
-def _tell(run: PeerRun) -> None:
     if run.failed:
         print(f"{run.failed} failed; the first: {run.failure}", file=sys.stderr)
     print(
-        f"seed {run.seed} {run.case:16} {run.router:14} {run.requests:3} requests,"
+        f"seed {seed} {case:16} {router:14} {run.requests:3} requests,"
         f" TTFT mean {1000 * run.ttft_mean:.0f} ms, p90 {1000 * run.ttft_p90:.0f},"
         f" end to end {1000 * run.e2e_mean:.0f},"
         f" cached {run.cached_ratio:.3f}, router's CPU {run.cpu_ms_a_request:.1f} ms a request",
         flush=True,
     )
+    return run
 
 
 @stopped_in_the_end()
