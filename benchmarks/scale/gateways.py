@@ -15,7 +15,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -42,7 +42,8 @@ HEARD_AFTER_S = 0.003
 
 
 class _Publisher:
-    """One replica's part of the index, written before the next lookup."""
+    """One replica's part of the index, written before the next lookup. `sequence`: of its latest
+    report. `arrived`: when it got which tickets."""
 
     def __init__(self, redis: AsyncRedis, pool: str, hasher: SegmentHasher, tokens: int) -> None:
         self._redis = redis
@@ -53,6 +54,8 @@ class _Publisher:
         self._written = 0
         self.slot = 0
         self.incarnation = ""
+        self.sequence = 0
+        self.arrived: deque[tuple[float, str]] = deque()
 
     async def claim(self, slot: int) -> None:
         self.incarnation = f"{slot:016x}"
@@ -89,14 +92,6 @@ class _IndexedGateway:
     heard: int = 0
 
 
-@dataclass(eq=False)
-class _Said:
-    """The latest report of a replica."""
-
-    sequence: int = 0
-    arrived: deque[tuple[float, str]] = field(default_factory=deque)
-
-
 class IndexedGateways(Router):
     """`decision_s`: real seconds that each decision took, from segment keys to a replica."""
 
@@ -120,7 +115,6 @@ class IndexedGateways(Router):
         self._gateways = [self._gateway(n, gateways, seed) for n in range(gateways)]
         self._announced: list[tuple[float, int, Placed]] = []
         self._attempts: dict[int, Attempt] = {}
-        self._said = [_Said() for _ in range(len(replicas))]
         self._snapshots: deque[tuple[float, list[ReplicaLoad]]] = deque(maxlen=2)
         self.decision_s: list[float] = []
 
@@ -163,17 +157,16 @@ class IndexedGateways(Router):
 
     def submitted(self, visit: Visit, now: float) -> None:
         ticket = self._attempts[visit.number].ticket
-        self._said[visit.replica].arrived.append((now, ticket))
+        self._publishers[visit.replica].arrived.append((now, ticket))
 
     def answering(self, visit: Visit, now: float) -> None:
         self._now = now
         attempt = self._attempts[visit.number]
         load = self._replicas.engines[visit.replica].load()
-        told = self._said[visit.replica]
-        told.sequence += 1
-        report = LoadReport(
-            told.sequence, load["waiting"], load["running"], load["queued_prefill_tokens"]
-        )
+        publisher = self._publishers[visit.replica]
+        publisher.sequence += 1
+        waiting, running = load["waiting"], load["running"]
+        report = LoadReport(publisher.sequence, waiting, running, load["queued_prefill_tokens"])
         scheduler = self._gateways[visit.gateway].scheduler
         scheduler.answered(attempt, _name(visit.replica), report)
         scheduler.observed(attempt, now - attempt.placed_at)
@@ -218,19 +211,19 @@ class IndexedGateways(Router):
                 gateway.scheduler.heard(placed)
 
     def _load(self, replica: int, now: float) -> ReplicaLoad:
-        told = self._said[replica]
-        told.sequence += 1
-        while told.arrived and told.arrived[0][0] < now - UNSEEN_S:
-            told.arrived.popleft()
+        publisher = self._publishers[replica]
+        publisher.sequence += 1
+        while publisher.arrived and publisher.arrived[0][0] < now - UNSEEN_S:
+            publisher.arrived.popleft()
         return ReplicaLoad(
             replica_id=_name(replica),
-            slot=self._publishers[replica].slot,
-            incarnation=self._publishers[replica].incarnation,
+            slot=publisher.slot,
+            incarnation=publisher.incarnation,
             url="",
             node_ip="",
             segment_tokens=self._block_tokens,
-            sequence=told.sequence,
-            arrived=tuple(ticket for _, ticket in told.arrived),
+            sequence=publisher.sequence,
+            arrived=tuple(ticket for _, ticket in publisher.arrived),
             **self._replicas.engines[replica].load(),
         )
 
