@@ -50,8 +50,7 @@ def page(result: Mapping[str, Any]) -> str:
         largest=max(s.case.replicas for s in found),
         met=goal_groups.met(goals),
         **_answers(found, fleets, goals),
-        # the option that wrote the page is gone
-        measured=report.measured({**result, "command": result["command"].replace(" --write", "")}),
+        measured=report.measured(result),
         goals=goal_groups.table(goals, GOALS, only_met=True),
         missed=goal_groups.missed(goals),
         sizes=report.grid("Policy", sizes),

@@ -1,12 +1,12 @@
-"""A fleet of up to 1,000 replicas: make bench-scale
+"""A fleet of up to 1,000 replicas: make bench-scale ARGS=--write
 
 Engines are simulated in virtual time, as A100s from published figures. The gateways' scheduler, the
 publishers' code and Redis are real. Six other ways to choose a replica get the same requests: chats
 on fleets of several sizes and behind several gateways, the workloads of `antefix bench`, Mooncake's
 and Azure's recorded traces, and the load that llm-d published. Also measured: what 1,000 replicas
 take of one Redis, and how costs grow over a factor of 100. Simulations run on all cores. Without
-the recorded traces only the others are played. With --keep FILE an interrupted run resumes,
-simulation by simulation.
+the recorded traces the others are played, and no plot is drawn. With --keep FILE an interrupted
+run resumes, simulation by simulation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.scale import costs, goals, published, redis_load, results
+from benchmarks.scale import costs, goals, plots, published, redis_load, results
 from benchmarks.scale.choosers import CHOOSERS
 from benchmarks.scale.results import FleetCase, FleetSummary
 from benchmarks.scale.simulate import (
@@ -35,7 +35,7 @@ from benchmarks.scale.traffic import chats
 from benchmarks.stand import own_redis, public_data, report
 from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.kept_parts import KeptParts, all_found
-from benchmarks.stand.options import add_keep, parser_of
+from benchmarks.stand.options import add_keep, add_write, parser_of
 from common.errors import Problem
 from loadgen.workloads import WORKLOADS
 from simulator import engine_profile, traces
@@ -105,6 +105,8 @@ def play(simulations: Sequence[Simulation], kept: KeptParts) -> list[FleetSummar
 def main() -> None:
     options = _options()
     files, left_out = public_data.recorded_traces()
+    if left_out and options.write:
+        sys.exit(f"The plot would lack the recorded traces: {left_out}.")
     asked = [*fleets(options.sizes, options.seed), *workloads(options.seed)]
     try:
         for file in files:
@@ -129,6 +131,8 @@ def main() -> None:
         },
     }
     judged = goals.goals(found, busy, growths)
+    if options.write:
+        plots.draw(found, report.PAGES / "scale.svg")
     if left_out:
         print(f"The recorded traces were left out: {left_out}.", file=sys.stderr)
     report.finish("scale", figures, judged, seeds=[options.seed])
@@ -138,6 +142,7 @@ def _options() -> argparse.Namespace:
     parser = parser_of("scale.run", __doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="of the fleet")
     parser.add_argument("--seed", type=int, default=1)
+    add_write(parser, "scale.svg")
     add_keep(parser)
     options = parser.parse_args()
     if min(options.sizes) < 1:
