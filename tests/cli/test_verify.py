@@ -224,7 +224,7 @@ async def test_a_key_that_is_not_known_is_told() -> None:
         arguments = ("--base-url", front.url, "--api-key", "sk-wrong")
         result = await asyncio.to_thread(antefix, *arguments)
     assert result.exit_code == ExitCode.FAILED
-    assert "401: The API key is not known here" in result.stderr
+    assert "401: The API key is unknown" in result.stderr
 
 
 @pytest.mark.parametrize(

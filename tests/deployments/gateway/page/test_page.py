@@ -97,7 +97,7 @@ async def test_the_key_leaves_the_address_bar_and_outlives_a_reload(reader: Read
 
 async def test_without_a_key_it_asks_for_one_and_says_when_it_is_wrong(reader: Reader) -> None:
     await reader.opens("")
-    for wrong, complaint in (("sk-wrong", "is not known here"), ("schlüssel", "Invalid API key")):
+    for wrong, complaint in (("sk-wrong", "is unknown"), ("schlüssel", "Invalid API key")):
         await reader.page.get_by_label("API key").fill(wrong)
         await reader.page.get_by_role("button", name="Show the fleet").click()
         await expect(reader.page.get_by_role("alert")).to_contain_text(complaint)
