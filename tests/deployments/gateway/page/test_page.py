@@ -89,7 +89,9 @@ async def test_the_key_leaves_the_address_bar_and_outlives_a_reload(reader: Read
     await reader.opens(f"#key={KEY}&request=nobody")
     await expect(reader.page.locator("#fleet")).to_have_text(FLEET)
     assert KEY not in reader.page.url
-    await expect(reader.page.locator("#not-found")).to_contain_text("No request 'nobody' is known")
+    await expect(reader.page.locator("#not-found")).to_contain_text(
+        "The request 'nobody' is unknown"
+    )
     await reader.page.reload()
     await expect(reader.page.locator("#fleet")).to_have_text(FLEET)
     assert not [url for url in reader.asked if KEY in url.partition("#")[0]]
