@@ -1,6 +1,6 @@
-"""A gateway as Ray Serve runs it. Imports neither vLLM nor torch.
+"""A gateway process as a Ray Serve deployment. Imports neither vLLM nor torch.
 
-`parts` has what it is made of, `inference` a request's way from room to room.
+`parts` builds the gateway's components. `inference` is a request's path through them.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ from router.redis_client import REDIS_FAILURES
 logger = logging.getLogger("ray.serve")
 
 METRICS_PERIOD_S = 1.0
-# In which a gateway that is stopped tells the clients whose streams take too long.
+# The last part of a drain, in which a gateway sends errors to clients whose streams still run.
 STOP_TIMEOUT_S = 2.0
 
 
 def handle_of_pool(name: str) -> DeploymentHandle[Any]:
-    """To a pool's replicas, whether there are any yet or not."""
+    """Return a handle to a pool's replicas, even if none exist yet."""
     return serve.get_deployment_handle(name, application_of(name), _check_exists=False)
 
 
 class Gateway:
     """Ray Serve deployment class: one gateway replica, on the fleet's port of its node.
 
-    It listens once `reconfigure` has given it what to serve.
+    It listens once `reconfigure` has provided usable settings.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
@@ -75,7 +75,7 @@ class Gateway:
         self._own_process()
         self.parts = parts_of(base, secrets, handle_of)
         self._inference = Inference(self.parts)
-        self._dropped_told = 0
+        self._dropped_reported = 0
         self._closes_at = 0.0
         self._listens = False
         self.server = HttpServer(application(self.parts, self._inference))
@@ -98,16 +98,16 @@ class Gateway:
         if secrets.keys_file:
             parts.keys.take(keys_file := Path(secrets.keys_file))
             loops.start("api_keys", parts.keys.follow(keys_file))
-        if ray.is_initialized():  # else asking for the node would start one
+        if ray.is_initialized():  # otherwise get_runtime_context would start Ray
             node = ray.get_runtime_context().get_node_id()
-            # its requests have ended when it has left
+            # 0 open requests: they have all ended once `leave` returns
             loops.start("node_drain", node_drain.follow(node, self.leave, lambda: 0))
 
     async def reconfigure(self, settings: Mapping[str, Any]) -> None:
-        """Ray Serve's: serve by these settings from now on, as `applications.settings_of` has them.
+        """Apply new settings, in the format of `applications.settings_of`. Ray Serve calls this.
 
-        Those that cannot be used are logged and change nothing: Ray Serve would stop a gateway
-        that raises here. One that begins with such takes what the others serve by.
+        Unusable settings are logged and change nothing: Ray Serve would stop a gateway that raises
+        here. A new gateway with unusable settings uses those of the other gateways, from Redis.
         """
         fleet: Fleet | None
         try:
@@ -128,17 +128,20 @@ class Gateway:
             self._listens = True
 
     async def check_health(self) -> None:
-        """Ray Serve's. Raises RuntimeError while there is nothing to serve by, and for good once a
-        background loop has ended: only another process has it again."""
+        """Check the gateway's health. Ray Serve calls this.
+
+        Raises RuntimeError while the gateway has no settings, and permanently once a background
+        loop has ended: only a new process starts it again.
+        """
         if ended := self.parts.loops.ended:
             raise RuntimeError(f"the background loop {ended[0]} has ended")
         if not self._listens:
             raise RuntimeError(
-                self.parts.in_force.refused or "The gateway was given no user_config."
+                self.parts.in_force.refused or "The gateway has received no user_config."
             )
 
     def _change(self, fleet: Fleet) -> None:
-        """All at once: no request may see a part of it."""
+        """Apply all of the fleet without an `await`, so no request sees a part of it."""
         self.parts.pools.change(fleet)
         self.parts.adapters.change(fleet)
         self.parts.in_force.fleet = fleet
@@ -163,7 +166,7 @@ class Gateway:
 
     def _refuse(self, error: Exception) -> None:
         self.parts.in_force.refused = str(error)
-        logger.error("the new settings are refused, the gateway goes on as it was: %s", error)
+        logger.error("the gateway rejected new settings and keeps the previous ones: %s", error)
 
     async def _settings_of_others(self) -> Fleet | None:
         try:
@@ -173,9 +176,11 @@ class Gateway:
             return None
 
     async def __del__(self) -> None:
-        """Answers under way end first: Ray Serve waits `drain_timeout_s` for this, and clients of
-        those that take longer get an error."""
-        with contextlib.suppress(AttributeError):  # called after a failed __init__ too
+        """Drain, then close everything. Ray Serve awaits this, up to `drain_timeout_s`.
+
+        Open answers end first. Clients of answers that take longer get an error.
+        """
+        with contextlib.suppress(AttributeError):  # also runs after a failed __init__
             leaving = asyncio.ensure_future(self.leave(unheard_s()))
             drain_s = self._base.gateway.drain_timeout_s
             most_s = unheard_s() + max(drain_s / 2, drain_s - STOP_TIMEOUT_S)
@@ -196,32 +201,35 @@ class Gateway:
             await self.parts.tracing.close()
 
     async def leave(self, after_s: float) -> None:
-        """Go on until all who send requests have heard of it; then finish what is under way."""
+        """Serve for another `after_s` seconds, so load balancers notice; then finish open requests.
+
+        `after_s` counts from the first call: later calls wait for the same time.
+        """
         now = asyncio.get_running_loop().time()
         if not self.parts.health.leaving:
             self.parts.health.leaving = True
             self._closes_at = now + after_s
             self.server.close_connections()
-        # a node's drain and Ray Serve both ask for it
+        # a node's drain and Ray Serve both call this
         await asyncio.sleep(self._closes_at - now)
         await self.server.drain()
 
     def _own_process(self) -> None:
-        """What is for a process that has no other task."""
+        """Set up process-wide logs, scheduling and metrics. Tests that share a process skip it."""
         adopt_logs("gateway")
         keep_responsive()
         node_metrics.join(self._base.name, self._base.metrics, metric_files.write_as_gateway)
 
     async def _keep_metrics(self) -> None:
-        """Who serves the metrics cannot ask for them."""
+        """Refresh the gauges periodically: the process that serves them cannot request it."""
         self.refresh_metrics(self.parts.controller.status.last.states)
 
     def refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:
-        """Bring the gauges up to date; `states` is as in `serve_controller.Status`."""
+        """Update the gauges; `states` is as in `serve_controller.Status`."""
         self.parts.families.tasks.set(len(asyncio.all_tasks()))
         dropped = self.parts.explanations.dropped
-        self.parts.families.shared.explanations_dropped.inc(dropped - self._dropped_told)
-        self._dropped_told = dropped
+        self.parts.families.shared.explanations_dropped.inc(dropped - self._dropped_reported)
+        self._dropped_reported = dropped
         self.parts.families.shared.settings_refused.set(bool(self.parts.in_force.refused))
         self.parts.families.shared.budgets_by_share.set(self.parts.budgets.by_share)
         self.parts.families.shared.redis_full.set(self.parts.budgets.redis_is_full)
@@ -234,12 +242,12 @@ class Gateway:
             self.parts.canary_metrics.refresh(self.parts.canaries.readings())
             self.parts.pools.refresh_metrics(states)
         finally:
-            # last: it writes what all have counted
+            # last: it writes the counts of all the others
             self.parts.requests.refresh(now)
 
 
 def application(parts: GatewayParts, inference: Inference) -> Starlette:
-    """Every endpoint of a gateway, which `deployments.gateway.reference.endpoints` lists."""
+    """Return the app with every endpoint in `deployments.gateway.reference.endpoints`."""
     app = Starlette()
     app.router.redirect_slashes = False  # `answer_errors` does
     for path in INFERENCE_PATHS:

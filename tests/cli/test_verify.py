@@ -192,7 +192,7 @@ async def test_without_redis_no_request_is_explained() -> None:
     async with gateway_before(FakeEngine()) as front:
         result = await verified(front)
     assert result.exit_code == ExitCode.FAILED
-    assert "Redis, which does not answer" in result.stderr
+    assert "Redis stores explanations, and does not answer" in result.stderr
 
 
 @pytest.mark.parametrize("tokens", [0, 1], ids=["before the first token", "after it"])
@@ -224,7 +224,7 @@ async def test_a_key_that_is_not_known_is_told() -> None:
         arguments = ("--base-url", front.url, "--api-key", "sk-wrong")
         result = await asyncio.to_thread(antefix, *arguments)
     assert result.exit_code == ExitCode.FAILED
-    assert "401: The API key is not known here" in result.stderr
+    assert "401: The API key is unknown" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,9 @@ def test_a_fleet_is_not_built_that_its_keys_file_would_lock_everybody_out_of(
     ("keys", "why"),
     [
         ("red=short", "shorter than 16"),
-        (f"red={KEY},blue={KEY}", "stands for two tenants"),
+        (f"red={KEY},blue={KEY}", "has two tenants"),
         (f"red={KEY},red={KEY}", "is there twice"),
-        (stored("red", KEY).line(), "belong into a file"),
+        (stored("red", KEY).line(), "belong in a file"),
     ],
 )
 def test_wrong_keys_of_the_environment_are_refused_without_showing_them(

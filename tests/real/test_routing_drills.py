@@ -225,7 +225,7 @@ async def test_ray_serves_controller_frozen(
 
     async def told_of() -> bool:
         logs = fleet.antefix("logs", "-n", "1000", "--component", "gateway")
-        return "Ray Serve's controller does not say what runs" in logs.stdout
+        return "Ray Serve's controller does not report what runs" in logs.stdout
 
     async def all_told() -> bool:
         return {path for path, _ in seen} == {"long", *asked}

@@ -1,1 +1,1 @@
-"""What is refused before a request is scheduled."""
+"""Checks that reject requests before they are scheduled."""

@@ -1,8 +1,8 @@
-"""How large an answer may become: its sequences, and the logprobs that it holds until its end.
+"""Limits on the size of an answer: its sequences, and the logprobs that it holds until its end.
 
-A few hundred bytes can ask for megabytes: an engine returns `prompt_logprobs` for each token of the
-prompt, again for each of `n` answers, and builds all of it before it sends a byte. A stream holds
-the logprobs of its generated tokens for a moment only, so they do not count.
+A request of a few hundred bytes can ask for megabytes. An engine returns `prompt_logprobs` for each
+token of the prompt, again for each of `n` answers. It builds all of them before it sends a byte.
+The logprobs of generated tokens in a stream do not count, because each is sent at once.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from deployments.gateway.intake.parameters import RequestParameters
 
 
 def refuse_many_sequences(parameters: RequestParameters, max_n: int, most: int) -> None:
-    """Raises ApiError 400 beyond `max_n` answers to a prompt, or `most` to all of them."""
+    """Raises ApiError 400 beyond `max_n` answers to a prompt, or `most` sequences in total."""
     if parameters.n is not None and parameters.n > max_n:
         message = (
-            f"'n' asks for {parameters.n} answers, and at most {max_n} are allowed."
+            f"'n' asks for {parameters.n} answers, but at most {max_n} are allowed."
             " Ask for fewer, in several requests."
         )
         raise ApiError(400, message, code="invalid_value", param="n")
@@ -23,9 +23,9 @@ def refuse_many_sequences(parameters: RequestParameters, max_n: int, most: int) 
         prompts = f"{parameters.prompts} prompts" if parameters.prompts > 1 else "one prompt"
         answers = f", each with {parameters.n} answers" if (parameters.n or 1) > 1 else ""
         message = (
-            f"The request has {prompts}{answers}: {parameters.sequences} sequences, and at most"
-            f" {most} are allowed. Send fewer prompts, or a smaller 'n', in each of several"
-            " requests."
+            f"The request has {prompts}{answers}: {parameters.sequences} sequences, but at most"
+            f" {most} are allowed. Split it into several requests with fewer prompts or a smaller"
+            " 'n'."
         )
         param = "n" if parameters.prompts <= 1 else None
         raise ApiError(400, message, code="invalid_value", param=param)
@@ -40,8 +40,8 @@ def refuse_many_logprobs(
 ) -> None:
     """Raises ApiError 400 beyond `most` logprobs in one answer.
 
-    `prompt_tokens`: of all prompts. `each_at_most`: the engine's `max_logprobs`, which it holds
-    requests to by itself, except where they name token ids.
+    `prompt_tokens`: the sum over all prompts. `each_at_most`: the engine's `max_logprobs`. The
+    engine enforces it, except for requests that name token ids.
     """
     of_prompt = of_answer = 0
     if parameters.prompt_logprobs is not None:
@@ -54,15 +54,18 @@ def refuse_many_logprobs(
     if of_prompt + of_answer > most:
         param = "prompt_logprobs" if of_prompt > of_answer else "logprobs"
         message = (
-            f"The answer may hold {of_prompt + of_answer} logprobs, and at most {most} are allowed:"
-            f" {of_prompt} of the prompt's tokens and {of_answer} of generated ones. Ask for fewer"
-            f" with {param!r}, 'n' or 'max_tokens', or send a shorter prompt."
+            f"The answer may have {of_prompt + of_answer} logprobs, but at most {most} are allowed:"
+            f" {of_prompt} for the prompt's tokens and {of_answer} for generated ones. Lower"
+            f" {param!r}, 'n' or 'max_tokens', or send a shorter prompt."
         )
         raise ApiError(400, message, code="invalid_value", param=param)
 
 
 def _longest(parameters: RequestParameters, max_model_len: int | None) -> int:
-    """Tokens of an answer. A single one without `max_tokens` is most often short."""
+    """Return the tokens of the longest answer; 0 for a single answer without `max_tokens`.
+
+    Such an answer is usually short.
+    """
     if parameters.max_tokens is not None:
         return min(parameters.max_tokens, max_model_len or parameters.max_tokens)
     return max_model_len or 0 if parameters.sequences > 1 else 0

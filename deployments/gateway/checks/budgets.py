@@ -1,10 +1,9 @@
-"""What tenants may use, at the API: 429 beyond it, and headers that say what is left. Explanations
-and metrics say the same.
+"""Enforces tenants' budgets: 429 beyond a limit, and headers with the remaining amounts.
 
-A request takes the most it can use before it is placed: its prompt's tokens, and for each sequence
-that it asks for as many as it may generate. When it has ended, what its engine did not confirm is
-given back, and what the engine made beyond that is charged. `router.budget_ledger` says why no more
-is granted than there is. A tenant without limits costs nothing here.
+Before its placement, a request reserves the most it can use: the tokens of its prompt and, for each
+sequence, its maximum length. When it ends, unused tokens are released, and tokens beyond the
+reservation are charged. `router.budget_ledger` explains why grants never exceed a limit. Tenants
+without limits cost nothing. Explanations and metrics report the same amounts.
 """
 
 from __future__ import annotations
@@ -36,25 +35,29 @@ from router.redis_client import AsyncRedis
 SHARE_HEADER = "x-antefix-budget"
 _UNKNOWN = Left(None, None)
 _MESSAGES = ("messages", "input", "inputs")
-# Parts of Anthropic's messages that are text, too; those in a tool's result count by themselves.
+# Parts of Anthropic's messages that are also text. Parts in a tool's result are checked themselves.
 _OTHER_TEXTS = ("thinking", "redacted_thinking", "tool_use", "tool_result", "tool_reference")
-# What a chat template may add to a prompt that is not known here.
+# Tokens that a chat template may add to a prompt that the gateway cannot tokenize.
 _TEMPLATE_TOKENS = 512
 
 
 @dataclass(frozen=True)
-class _Held:
-    """A request under way. `beams_prompt`: the tokens of its prompt where it searches with beams,
-    for which an engine reads the prompt again with every token."""
+class _AdmittedRequest:
+    """An admitted request.
+
+    `beams_prompt`: its prompt's tokens if it uses beam search, otherwise None. For beams, an engine
+    reads the prompt again with every token, and the prompt is charged once.
+    """
 
     granted: Granted
     beams_prompt: int | None
 
 
 class TenantBudgets:
-    """Of one gateway, for all tenants of a fleet. `by_share`: without Redis.
+    """One gateway's budgets, for all tenants of a fleet.
 
-    `books`: `router.budget_book.books_of` the fleet.
+    `by_share`: Redis is unavailable, and the gateway grants its share of each limit. `books`: the
+    result of `router.budget_book.books_of` for the fleet.
     """
 
     def __init__(
@@ -62,15 +65,15 @@ class TenantBudgets:
     ) -> None:
         self._metrics = metrics
         self.ledger = BudgetLedger(redis, fleet, 1, books=books)
-        self._held: dict[RequestRecord, _Held] = {}
-        # of requests that were counted before their bodies came
+        self._admitted: dict[RequestRecord, _AdmittedRequest] = {}
+        # grants of requests that were counted before their bodies arrived
         self._early: dict[RequestRecord, Granted] = {}
         self._fleet: Fleet | None = None
 
     @property
     def under_way(self) -> int:
-        """How many requests are counted and not settled."""
-        return len(self._held.keys() | self._early.keys())
+        """The number of requests that are counted and not settled."""
+        return len(self._admitted.keys() | self._early.keys())
 
     @property
     def by_share(self) -> bool:
@@ -78,11 +81,11 @@ class TenantBudgets:
 
     @property
     def redis_is_full(self) -> bool:
-        """Redis takes no writes, because it is at `maxmemory` and evicts nothing."""
+        """Whether Redis rejects writes, because it is at `maxmemory` and evicts nothing."""
         return self.ledger.redis_is_full
 
     def change(self, fleet: Fleet) -> None:
-        """These limits from now on; what was used before counts."""
+        """Use the fleet's limits from now on; earlier use still counts."""
         self._fleet = fleet
         self.ledger.gateways = fleet.gateway.replicas
         self._metrics.change(
@@ -98,26 +101,29 @@ class TenantBudgets:
         )
 
     async def run(self) -> None:
-        """Keep in touch with Redis until cancelled."""
+        """Exchange grants with Redis until cancelled."""
         await self.ledger.run()
 
     async def close(self) -> None:
         await self.ledger.leave()
 
     async def count(self, record: RequestRecord, is_resume: bool) -> None:
-        """Count a request of a tenant before its body comes; `admit` takes its tokens later.
+        """Count a request before its body arrives; `admit` reserves its tokens later.
 
-        It counts in a minute even where its body proves wrong. Raises ApiError 429.
+        It counts in requests per minute even if its body is invalid. Raises ApiError 429.
         """
         budgets = self._budgets_of(record.tenant, "")
         budgets = [replace(budget, tokens=None) for budget in budgets]
-        if is_resume:  # its stream has a place already
+        if is_resume:  # its stream already counts as concurrent
             budgets = [replace(budget, concurrent=None) for budget in budgets]
         if granted := await self._counted(record, budgets):
             self._early[record] = granted
 
     async def count_resume(self, record: RequestRecord) -> None:
-        """Count a request for the rest of a stream, in a minute only. Raises ApiError 429."""
+        """Count a request for the rest of a stream, in requests per minute only.
+
+        Raises ApiError 429.
+        """
         budgets = self._budgets_of(record.tenant, record.model)
         if record in self._early:
             budgets = [budget for budget in budgets if _is_of_model(budget)]
@@ -138,9 +144,9 @@ class TenantBudgets:
         raise _refusal(answer, record.tenant, 0, budgets, full=self.redis_is_full)
 
     async def admit(self, request: PoolRequest, pool: GatewayPool) -> Mapping[str, str]:
-        """Headers for the answer; empty for a tenant without limits.
+        """Reserve a request's budget. Return headers for its answer, none without limits.
 
-        Raises ApiError: 429 beyond a limit, 400 for what no minute has room for.
+        Raises ApiError: 429 beyond a limit, 400 for a request that needs more than a whole limit.
         """
         engine = request.engine
         budgets = self._budgets_of(engine.tenant, engine.record.model)
@@ -154,14 +160,14 @@ class TenantBudgets:
             self._refused(request, answer, pool, error)
             raise error
         beams_prompt = request.tokens if request.parameters.beam_search else None
-        self._held[engine.record] = _Held(answer, beams_prompt)
+        self._admitted[engine.record] = _AdmittedRequest(answer, beams_prompt)
         share = {SHARE_HEADER: "share"} if answer.by_share else {}
         return {**_headers(budgets, answer.left), **share}
 
     async def _reserve(
         self, record: RequestRecord, budgets: Sequence[TenantBudget], tokens: int
     ) -> Granted | NotGranted:
-        """All of the budgets or none, without what was counted early."""
+        """Reserve from all budgets or none; omit what `count` has reserved."""
         early = self._early.get(record)
         if early is None or budgets[0].scope != early.budgets[0].scope:
             return await self.ledger.reserve(budgets, tokens)
@@ -177,15 +183,15 @@ class TenantBudgets:
         return replace(answer, left=(left, *answer.left[1:]))
 
     def settle(self, record: RequestRecord) -> None:
-        """It has ended, however it went."""
+        """Settle a request that has ended, with any outcome."""
         if (early := self._early.pop(record, None)) is not None:
             self.ledger.settle(early, 0, 0 if record.outcome == "rejected" else 1)
-        held = self._held.pop(record, None)
-        if held is not None:
+        admitted = self._admitted.pop(record, None)
+        if admitted is not None:
             assert self._fleet is not None
-            weight = self._fleet.gateway.cached_token_weight
+            used = _used(record, admitted, self._fleet.gateway.cached_token_weight)
             refused = record.outcome == "rejected"
-            self.ledger.settle(held.granted, _used(record, held, weight), 0 if refused else 1)
+            self.ledger.settle(admitted.granted, used, 0 if refused else 1)
 
     def _charge(
         self,
@@ -236,7 +242,7 @@ class TenantBudgets:
     def _most(
         self, request: PoolRequest, pool: GatewayPool, budgets: Sequence[TenantBudget]
     ) -> int:
-        """The most tokens the request can use. Raises ApiError 400."""
+        """Return the most tokens that the request can use. Raises ApiError 400 beyond a limit."""
         limits = [budget.tokens for budget in budgets if budget.tokens is not None]
         if not limits:
             return 0
@@ -245,32 +251,32 @@ class TenantBudgets:
             lengths += lengths_of(pool.overflow)
         most = most_tokens(request, max(lengths, default=None))
         is_estimate = inference_path(request.engine.path).is_form
-        if most is None or (is_estimate and most > min(limits)):  # it may use all there is
+        if most is None or (is_estimate and most > min(limits)):  # reserve the whole limit
             return min(limits)
         if most > min(limits):
             message = (
-                f"The request may use up to {most} tokens, and the limit is {min(limits)} a minute."
-                " Ask for fewer with max_tokens, or shorten the prompt."
+                f"The request may use up to {most} tokens, but the limit is {min(limits)} per"
+                " minute. Lower max_tokens, or shorten the prompt."
             )
             raise ApiError(400, message, code="tokens_above_limit", param="max_tokens")
         return most
 
 
 def most_tokens(request: PoolRequest, max_model_len: int | None) -> int | None:
-    """The most tokens a request can use; None: nothing bounds it, as far as is known here."""
+    """Return the most tokens that a request can use; None if the gateway knows no bound."""
     api, parameters = inference_path(request.engine.path), request.parameters
     if not api.is_charged:
         return 0
     prompt_tokens = request.tokens
     if not request.prompt.known and not api.is_form:
-        # more tokens than bytes have none; a template may stand in front of each document
+        # a text has no more tokens than bytes; a template may precede each document
         read_bytes = len(request.engine.body) + parameters.repeated_bytes
         templates = parameters.sequences if api.documents else 1
         prompt_tokens = read_bytes + _TEMPLATE_TOKENS * templates
-        # vLLM reads more of an embedding's text than the context holds, in pieces
+        # vLLM reads an embedding's text in pieces if it exceeds the context
         if max_model_len is not None and (api.generates or api.documents):
             whole = max_model_len * max(1, parameters.prompts)
-            # an image has more tokens than its address has bytes
+            # an image has more tokens than its URL has bytes
             prompt_tokens = whole if _has_media(request.fields) else min(prompt_tokens, whole)
     if not api.generates:
         return prompt_tokens
@@ -284,14 +290,17 @@ def most_tokens(request: PoolRequest, max_model_len: int | None) -> int | None:
         if parameters.max_tokens is None
         else min(parameters.max_tokens, max_model_len)
     )
-    if api.is_form:  # an engine makes a sequence of every 30 s or so, all of them unknown here
+    if api.is_form:  # an engine splits audio into sequences of about 30 s; their number is unknown
         return prompt_tokens + each * parameters.sequences
-    # a sequence and its prompt have no more together, and its prompt counts with the first alone
+    # a sequence and its prompt fit the model's length; the prompt counts with the first only
     return min(prompt_tokens + each * parameters.sequences, _longest(request, max_model_len))
 
 
 def _longest(request: PoolRequest, max_model_len: int) -> int:
-    """Tokens of all sequences of a request that fill the model's length, prompts counted once."""
+    """Return the tokens of a request whose sequences all fill the model's length.
+
+    A known single prompt counts once.
+    """
     sequences = request.parameters.sequences
     if not request.prompt.known or request.parameters.prompts > 1:
         return max_model_len * sequences
@@ -299,16 +308,16 @@ def _longest(request: PoolRequest, max_model_len: int) -> int:
     return request.tokens + left * sequences
 
 
-def _used(record: RequestRecord, held: _Held, cached_token_weight: float) -> int:
-    """Tokens that count, by what the engine confirmed; what it did not say counts in full."""
-    granted = held.granted
+def _used(record: RequestRecord, admitted: _AdmittedRequest, cached_token_weight: float) -> int:
+    """Return the tokens to charge, as the engine reported them; unreported ones count in full."""
+    granted = admitted.granted
     if record.prompt_tokens is None:
         was_sent = record.replica_id and record.outcome in ("cancelled", "deadline")
         return granted.tokens if was_sent else 0
     if record.output_tokens is None:
         return granted.tokens
-    if held.beams_prompt is not None:
-        return held.beams_prompt + record.output_tokens
+    if admitted.beams_prompt is not None:
+        return admitted.beams_prompt + record.output_tokens
     cached = (record.cached_tokens or 0) * (1 - cached_token_weight)
     return math.ceil(record.prompt_tokens - cached) + record.output_tokens
 
@@ -343,26 +352,28 @@ def _refusal(
     *,
     full: bool,
 ) -> ApiError:
-    """`full`: Redis has no room to count in."""
+    """Return the 429 for a budget. `full`: Redis has no memory to count."""
     budget, seconds = answer.budget, max(1, math.ceil(answer.retry_after_s))
     of_model = " for this model" if _is_of_model(budget) else ""
     whose = f"The tenant {tenant[:100]!r}"
     remedy = f"Try again in {seconds} s."
     if answer.kind == "requests":
-        message = f"{whose} may send {budget.requests} requests a minute{of_model}, and has."
+        limit = f"{budget.requests} requests per minute{of_model}"
+        message = f"{whose} has reached its limit of {limit}."
     elif answer.kind == "tokens":
         message = (
-            f"{whose} may use {budget.tokens} tokens a minute{of_model}, and too few are left for"
+            f"{whose} may use {budget.tokens} tokens per minute{of_model}. Too few are left for"
             f" this request, which may use {tokens}."
         )
-        remedy = f"Try again in {seconds} s, or ask for fewer with max_tokens."
+        remedy = f"Try again in {seconds} s, or lower max_tokens."
     elif answer.kind == "concurrent":
-        message = f"{whose} may have {budget.concurrent} requests at once{of_model}, and has."
+        limit = f"{budget.concurrent} concurrent requests{of_model}"
+        message = f"{whose} has reached its limit of {limit}."
     else:
-        why = "is full and refuses writes" if full else "was away or has just begun"
+        why = "is full and rejects writes" if full else "was unavailable or has just started"
         message = (
-            f"How much of its budget the tenant {tenant[:100]!r} has used is not known now,"
-            f" because Redis {why}."
+            f"The gateway does not know how much of its budget the tenant {tenant[:100]!r} has"
+            f" used, because Redis {why}."
         )
     headers = _headers(budgets, answer.left) if answer.left else {}
     return ApiError(
@@ -371,7 +382,10 @@ def _refusal(
 
 
 def _headers(budgets: Sequence[TenantBudget], left: Sequence[Left]) -> dict[str, str]:
-    """As https://platform.openai.com/docs/guides/rate-limits; of several, where least is left."""
+    """Return the headers of the budget with the least left.
+
+    Source: https://platform.openai.com/docs/guides/rate-limits
+    """
     headers = {}
     for kind in ("requests", "tokens"):
         known = [
@@ -384,13 +398,13 @@ def _headers(budgets: Sequence[TenantBudget], left: Sequence[Left]) -> dict[str,
             remaining, limit = min(known)
             headers[f"x-ratelimit-limit-{kind}"] = str(limit)
             headers[f"x-ratelimit-remaining-{kind}"] = str(remaining)
-            # all is as at first once what is counted now has left the window
+            # the whole limit is available once this request has left the window
             headers[f"x-ratelimit-reset-{kind}"] = f"{WINDOW // 60}m{WINDOW % 60}s"
     return headers
 
 
 def _has_media(fields: Mapping[str, Any]) -> bool:
-    """Whether a message has a part that is no text."""
+    """Return whether a request has an image or a message part that is not text."""
     if fields.get("images"):
         return True
     kinds = {str(part.get("type")) for name in _MESSAGES for part in parts_in(fields.get(name))}

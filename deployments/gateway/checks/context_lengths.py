@@ -1,4 +1,4 @@
-"""How many tokens the engines of a pool hold, as far as a gateway knows."""
+"""The context lengths of a pool's engines, as far as a gateway knows them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from deployments.gateway.pool.pool import GatewayPool
 
 
 def lengths_of(pool: GatewayPool) -> list[int]:
-    """What its engines report, and what the fleet file says."""
+    """Return the lengths that the pool's engines report and the fleet file sets, in tokens."""
     reported = [load.max_model_len for load in pool.scheduler.board.last_known().values()]
     written = pool.settings.engine_args.get("max_model_len")
-    # -1 leaves the length to vLLM, as does no value
+    # vLLM chooses the length if the value is -1 or absent
     known = [written] if isinstance(written, int) and written > 0 else []
     return [*filter(None, reported), *known]

@@ -1,19 +1,21 @@
-"""Requests that every engine they were given was lost with: refused for minutes, by every gateway.
+"""Rejects requests that lost every engine they ran on: for 3 minutes, at every gateway.
 
     key     value                                              lifetime
     fatal   sorted set: digest -> when its refusal ends (Unix   KEPT_S after the last
             seconds)
 
-A request that kills its engine must not take the pool along, however often it is sent again. Of
-the requests that were lost together any may have done it, so each is 503, and for minutes only.
+A request that kills its engine must not kill the whole pool, however often a client sends it. If
+several requests lose their engine together, any of them may be the cause. So each gets 503, but
+only for minutes.
 
-A client may also change a byte each time. So a tenant with such requests at two different moments
-is a suspect for as long: a request of it that loses its engine is given to no other. That costs
-one engine each, and the request is not refused unless it is lost a second time.
+A client may also change a byte each time. So a tenant with such requests at two different times is
+a suspect meanwhile. A suspect's request that loses its engine is not retried on another. Each such
+request can cost one engine; it is rejected only after its second loss.
 
-A digest names the tenant, and its path and body, by hashes keyed with the fleet's secret: no
-reader of Redis can test a prompt against it. Gateways follow the set in the background; without
-Redis each gateway knows only its own requests. Nothing here raises anything except the refusal.
+A digest consists of hashes of the tenant, and of tenant, path and body, keyed with the fleet's
+secret. Redis access does not suffice to test a prompt against it. Gateways read the set in the
+background; without Redis, each knows only its own requests. Apart from the rejection, nothing here
+raises an error to the request.
 """
 
 from __future__ import annotations
@@ -35,19 +37,19 @@ from router.slots import REDIS_TIMEOUT_S
 
 logger = logging.getLogger("ray.serve")
 
-# As long as a pool needs to have its engines back.
+# The time that a pool needs to restart its engines.
 KEPT_S = 180
 PERIOD_S = 1.0
-# Of a fleet; the latest stay.
+# Digests of a fleet; the latest ones stay.
 MOST = 1000
 TOGETHER_S = 5.0
 
 
 class FatalRequests:
-    """Of one gateway. `redis` has `decode_responses` off.
+    """One gateway's fatal requests. `redis` has `decode_responses` off.
 
-    It refuses a request for `kept_s`. Requests that were lost within `together_s` may have been
-    lost with one another.
+    It rejects a request for `kept_s` seconds. Losses within `together_s` seconds may have one
+    cause.
     """
 
     def __init__(
@@ -66,16 +68,17 @@ class FatalRequests:
         key = blake2b(secret.encode(), person=b"antefix fatal").digest()
         self._hash = blake2b(key=key, digest_size=16, person=b"afx fatal body")
         self._tenant_hash = blake2b(key=key, digest_size=8, person=b"afx fatal owner")
-        # digest -> until when, on the loop's clock
+        # digest -> end of its rejection, in the loop's time
         self._until: OrderedDict[bytes, float] = OrderedDict()
-        self._untold: dict[bytes, float] = {}
+        # not yet in Redis: digest -> end of its rejection, in Unix time
+        self._unreported: dict[bytes, float] = {}
         # digests of suspects' requests that have cost one engine, the latest last
         self._lost_once: OrderedDict[bytes, None] = OrderedDict()
-        # what Redis said last
-        self._heard: dict[bytes, float] = {}
+        # the set at the last read
+        self._last_read: dict[bytes, float] = {}
 
     def check(self, request: EngineRequest) -> None:
-        """Raises ApiError 503 for one that is refused."""
+        """Raises ApiError 503 for a request that is still rejected."""
         if not self._until:
             return
         left_s = self._until.get(self._digest(request), 0.0) - asyncio.get_running_loop().time()
@@ -83,13 +86,13 @@ class FatalRequests:
             raise _refusal(math.ceil(left_s))
 
     def retries(self, tenant: str, retries: int) -> int:
-        """How many further engines a request of the tenant may have, of `retries`."""
+        """Return the retries of the tenant's requests: 0 for a suspect, otherwise `retries`."""
         return 0 if self._is_suspect(tenant) else retries
 
     def add(self, request: EngineRequest, retries: int) -> ApiError:
-        """A request was lost with its engine, and with those of its `retries`.
+        """Record a request that lost its engine, and those of its `retries`.
 
-        Returns the error for its client. A suspect's request is refused from its second loss on.
+        Return the error for its client. A suspect's request is rejected from its second loss on.
         """
         digest = self._digest(request)
         if not retries and self._is_suspect(request.tenant) and digest not in self._lost_once:
@@ -99,11 +102,11 @@ class FatalRequests:
             return _suspected()
         self._lost_once.pop(digest, None)
         self._remember(digest, self._kept_s)
-        self._untold[digest] = time.time() + self._kept_s
+        self._unreported[digest] = time.time() + self._kept_s
         return _refusal(self._kept_s)
 
     def _is_suspect(self, tenant: str) -> bool:
-        """Whether requests of it were lost at two moments, of those still refused."""
+        """Return whether the tenant's rejected requests were lost at two different times."""
         if len(self._until) < 2:
             return False
         owner, now = self._owner(tenant), asyncio.get_running_loop().time()
@@ -115,36 +118,37 @@ class FatalRequests:
         return bool(ends) and max(ends) - min(ends) > self._together_s
 
     async def run(self) -> None:
-        """Keep in touch with the other gateways until cancelled."""
+        """Exchange digests with other gateways until cancelled."""
         await forever(
             "fatal_requests",
             self.exchange,
             PERIOD_S,
-            fails="other gateways do not hear of requests that engines were lost with",
+            fails="gateways do not share the requests that lost their engines",
             logger=logger,
             outages=REDIS_FAILURES,
         )
 
     async def exchange(self) -> None:
-        """Report what was lost here to other gateways, and read what they reported.
+        """Report this gateway's digests to the others through Redis, and read theirs.
 
         Raises one of REDIS_FAILURES.
         """
-        untold = {digest: until for digest, until in self._untold.items() if until > time.time()}
+        now = time.time()
+        reported = {digest: until for digest, until in self._unreported.items() if until > now}
         pipe = self._redis.pipeline(transaction=False)
-        if untold:
-            pipe.zadd(self._key, cast(Any, untold))
+        if reported:
+            pipe.zadd(self._key, cast(Any, reported))
             pipe.zremrangebyrank(self._key, 0, -MOST - 1)
             pipe.expire(self._key, self._kept_s)
         pipe.zrange(self._key, 0, -1, withscores=True)
         async with asyncio.timeout(REDIS_TIMEOUT_S):
             *_, found = await pipe.execute()
-        self._untold = {
-            digest: self._untold[digest] for digest in self._untold.keys() - untold.keys()
+        self._unreported = {
+            digest: self._unreported[digest] for digest in self._unreported.keys() - reported.keys()
         }
-        # clocks differ, and are set: none is refused longer than kept_s after it was heard of
-        now, before = time.time(), self._heard
-        self._heard = dict(found)
+        # clocks differ and may be set: a rejection ends at most kept_s after it was first read
+        now, before = time.time(), self._last_read
+        self._last_read = dict(found)
         for digest, until in found:
             if before.get(digest) != until and (left_s := min(until - now, self._kept_s)) > 0:
                 self._remember(digest, left_s)
@@ -172,16 +176,15 @@ class FatalRequests:
 
 def _suspected() -> ApiError:
     message = (
-        "The engine that worked on this request was lost. Several engines were lost with requests"
-        " of this tenant lately, so the request is given to no other. Send it again if it is"
-        " unlike those."
+        "The engine of this request was lost. Requests of this tenant lost several engines"
+        " recently, so the gateway does not retry it. Send it again if it differs from those."
     )
     return ApiError(503, message, code="engines_lost", retry_after=10)
 
 
 def _refusal(left_s: int) -> ApiError:
     message = (
-        "One after the other, every engine that worked on this request was lost, so it is given to"
-        f" no other for {left_s} s. Change it, or send it again after that."
+        "Every engine that this request ran on was lost, so the gateway rejects it for"
+        f" {left_s} s. Change it, or send it again after that."
     )
     return ApiError(503, message, code="engines_lost", retry_after=left_s, headers=NO_RETRY)

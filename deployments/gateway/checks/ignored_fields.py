@@ -1,8 +1,8 @@
-"""Fields of other APIs and other releases that an engine would ignore without a word.
+"""Rejects fields of other APIs and other releases that an engine would silently ignore.
 
-A client that sends one relies on it: on a conversation that a server keeps, on a tool that a server
-runs, on a constraint. It is refused with what to send instead. A value that is null, empty or false
-asks for nothing and passes.
+A client that sends one relies on it: on a stored conversation, a tool that the server runs, or a
+constraint. The error says what to send instead. A null, empty or false value has no effect and
+passes.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ _OTHER_CONSTRAINT = "Use 'structured_outputs' or 'response_format'."
 OF_CHATS = {
     "functions": "Send 'tools', each {'type': 'function', 'function': {...}}.",
     "function_call": "Send 'tools' and 'tool_choice'.",
-    "web_search_options": "No engine searches the web. Leave it out, and send what was found.",
+    "web_search_options": "No engine searches the web. Omit it, and send search results as text.",
 }
 OF_RESPONSES = {
-    "conversation": "No conversations are kept here. Send what was said so far in 'input'.",
-    "prompt": "No prompt templates are kept here. Send their text in 'instructions' and 'input'.",
+    "conversation": "Antefix stores no conversations. Send the conversation so far in 'input'.",
+    "prompt": "Antefix stores no prompt templates. Send the text in 'instructions' and 'input'.",
 }
 OF_MESSAGES = {
     "mcp_servers": "Call the servers yourself, and describe their tools in 'tools'.",
-    "container": "Nothing here runs code. Leave it out.",
+    "container": "Antefix runs no code. Omit it.",
 }
-# `function_call` without functions: a client's default.
+# Defaults of `function_call` that clients send without functions.
 _NO_CALL = ("none", "auto")
-# What OpenAI runs itself, or its models know without a description. vLLM drops these.
+# Tools that OpenAI runs, or that its models know without a description. vLLM drops them.
 BUILT_IN_TOOLS = (
     *("web_search", "file_search", "code_interpreter", "image_generation", "mcp", "container"),
     *("computer", "local_shell", "shell", "apply_patch", "programmatic_tool_calling"),
 )
-# The same of Anthropic, where a version follows. vLLM asks for their 'input_schema'.
+# Anthropic's built-in tools, each followed by a version. vLLM requires their 'input_schema'.
 ANTHROPIC_TOOLS = (
     *("web_search", "web_fetch", "code_execution", "computer", "bash", "text_editor", "memory"),
     *("tool_search_tool", "mcp_toolset"),
 )
-# Those that vLLM runs where `tool_server` names who does the work.
+# The tools that vLLM runs if its `tool_server` is set.
 _OF_A_TOOL_SERVER = ("web_search_preview", "code_interpreter", "container", "mcp")
 
 
 def refuse_ignored_fields(
     path: str, fields: Mapping[str, Any], engine_args: Mapping[str, Any]
 ) -> None:
-    """Raises ApiError 400. Never raises anything else."""
+    """Raises ApiError 400 for such a field. Never raises another error."""
     if path not in GENERATING:
         return
     remedies = {name: _OTHER_CONSTRAINT for name in fields if name.startswith("guided_")}
@@ -77,7 +77,7 @@ def refuse_ignored_fields(
 def _refuse_built_in_tools(
     fields: Mapping[str, Any], built_in: Sequence[str], runs: Sequence[str] = ()
 ) -> None:
-    """`runs`: those that the engine runs."""
+    """Raises ApiError 400 for a built-in tool, except one in `runs`, which the engine runs."""
     tools = fields.get("tools")
     listed = [("tools", tool) for tool in (tools if isinstance(tools, list) else ())]
     for field, tool in (*listed, ("tool_choice", fields.get("tool_choice"))):
@@ -86,7 +86,7 @@ def _refuse_built_in_tools(
             continue
         # `web_search_2025_08_26`, `computer_use_preview`
         if any(kind == name or kind.startswith(f"{name}_") for name in built_in):
-            why = f"{field!r} has the built-in tool {kind[:100]!r}, which nothing here runs."
+            why = f"{field!r} has the built-in tool {kind[:100]!r}, which Antefix does not run."
             _refuse(field, why, "Describe it as an ordinary tool, and run it yourself.")
 
 

@@ -1,8 +1,8 @@
-"""Parts of messages that name what another service keeps: files, items, spoken answers.
+"""Rejects references to stored files, items and audio answers in messages.
 
-Nothing is kept here, and no engine reads files. Some models' engines ignore such a part without a
-word; others refuse it, after it was placed. It is refused with what to send instead. A part that
-has what it names passes.
+Antefix stores nothing, and engines read no files. Some models' engines silently ignore such a
+reference; others reject it after its placement. The error says what to send instead. A part that
+contains the data itself passes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILES = ("file", "input_file", "image_file")
 ANTHROPIC_FILES = ("document", "container_upload")
 ITEM_REFERENCE = "item_reference"
 _MEDIA = ("image_url", "input_image", "audio_url", "input_audio", "video_url", "image")
-# In `input_image` as well. `image` is Anthropic's, and has it in `source`.
+# Fields that hold media or a file id. Anthropic's `image` has them in `source`.
 _HOLDERS = ("image_url", "audio_url", "input_audio", "video_url", "source")
 _TEXTS = {"messages": "text", "input": "input_text"}
 _IMAGES = {
@@ -29,19 +29,19 @@ _ANTHROPIC_IMAGE = "with a 'source' of type 'base64' in one of type 'image'"
 
 
 def refuse_kept_elsewhere(path: str, fields: Mapping[str, Any]) -> None:
-    """Raises ApiError 400. Never raises anything else."""
+    """Raises ApiError 400 for such a reference. Never raises another error."""
     is_anthropic = inference_path(path).errors == "anthropic"
     for name in ("messages", "input"):
         for part in parts_in(fields.get(name)):
-            if part.get("uuid") is None:  # with one, an engine looks at other fields first
+            if part.get("uuid") is None:  # with a uuid, an engine uses other fields first
                 _refuse_part(name, part, is_anthropic)
     for message in messages_in(fields.get("messages")):
         if not message.get("content") and _id_of(message.get("audio")) is not None:
-            why = "'messages' names a spoken answer by its id, and none are kept here."
+            why = "'messages' names an audio answer by its id, and Antefix stores none."
             _refuse("messages", why, "Send its transcript in 'content'.")
     for item in messages_in(fields.get("input")) if path == RESPONSES else ():
         if _is_reference(item):
-            why = f"'input' names the item {str(item.get('id'))[:100]!r}, and none are kept here."
+            why = f"'input' names the item {str(item.get('id'))[:100]!r}, and Antefix stores none."
             _refuse("input", why, "Send the item itself.")
 
 
@@ -53,8 +53,8 @@ def _refuse_part(name: str, part: Mapping[str, Any], is_anthropic: bool) -> None
         remedy = f"Send its text in a part of type {_TEXTS[name]!r}, or an image {as_image}."
         _refuse(name, why, remedy)
     if kind in _MEDIA and (file_id := _file_id(part)) is not None:
-        why = f"{name!r} names the file {file_id[:100]!r}, and none are kept here."
-        _refuse(name, why, f"Send what it holds in the part of type {kind!r}.")
+        why = f"{name!r} names the file {file_id[:100]!r}, and Antefix stores none."
+        _refuse(name, why, f"Send its content in the part of type {kind!r}.")
 
 
 def _file_id(part: Mapping[str, Any]) -> str | None:
@@ -70,7 +70,7 @@ def _file_id(part: Mapping[str, Any]) -> str | None:
 
 
 def _is_reference(item: Mapping[str, Any]) -> bool:
-    """The type of a reference may be missing; then it is nothing but an id."""
+    """Return whether an item is a reference: of that type, or without a type and only an id."""
     if item.get("role") is not None or _id_of(item) is None:
         return False
     kind = item.get("type")

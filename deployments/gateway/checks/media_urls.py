@@ -1,7 +1,7 @@
-"""Where an engine would fetch a request's images, audio and video: only from where its pool says.
+"""Rejects URLs of images, audio and video on hosts that the pool does not allow.
 
-An engine is inside the cluster: an address of the client's choice is one that the client cannot
-reach. Engines check again (`deployments.engine.vllm.adapter`).
+Engines run inside the cluster, so a client's URL could reach hosts that the client cannot. Engines
+check again (`deployments.engine.vllm.adapter`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ _URLS = ("image_url", "audio_url", "video_url")
 
 
 def refuse_media_urls(path: str, fields: Mapping[str, Any], engine_args: Mapping[str, Any]) -> None:
-    """Raises ApiError 400 for a URL that is neither `data:` nor of one of the pool's
-    `allowed_media_domains`. Never raises anything else."""
+    """Raises ApiError 400 for a URL that is neither `data:` nor on an allowed host.
+
+    The pool's `allowed_media_domains` lists the hosts. `allowed_local_media_path` also allows
+    `file:`. Never raises another error.
+    """
     listed = engine_args.get("allowed_media_domains")
     hosts = {listed} if isinstance(listed, str) else set(listed or ())
     files = bool(engine_args.get("allowed_local_media_path"))
@@ -30,15 +33,15 @@ def refuse_media_urls(path: str, fields: Mapping[str, Any], engine_args: Mapping
         if (host := _host_of(url)) not in hosts:
             instead = "a source of type 'base64'" if kind == "image" else "a 'data:' URL"
             message = (
-                f"{name!r} has an '{kind}' from {host[:100]!r}, from where engines fetch"
-                f" nothing. Send {instead}, or ask the operators to list the host in"
+                f"{name!r} has an '{kind}' on the host {host[:100]!r}, which engines must not"
+                f" fetch from. Send {instead}, or ask the operators to list the host in"
                 " 'allowed_media_domains' of the model's 'engine_args'."
             )
             raise ApiError(400, message, code="media_url_not_allowed", param=name)
 
 
 def _urls_in(path: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Each with its field and what it is."""
+    """Yield each URL after its field and its kind."""
     api = inference_path(path)
     for name in (*_FIELDS, *api.documents, *api.shared):
         value = fields.get(name)
@@ -52,20 +55,20 @@ def _urls_in(path: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, str, s
 
 
 def _urls_of(part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each with the field that holds it."""
+    """Yield each URL of a part after the field that has it."""
     for kind in _URLS:
         url = part.get(kind)
         if isinstance(url, dict):
             url = url.get("url")
         if isinstance(url, str):
             yield kind, url
-    source = part.get("source")  # of an image in Anthropic's messages
+    source = part.get("source")  # an image in Anthropic's messages
     if isinstance(source, dict) and isinstance(source.get("url"), str):
         yield "image", source["url"]
 
 
 def _host_of(url: str) -> str:
-    """What it names; the URL itself, where that is none."""
+    """Return the host of a URL; the URL itself if it has none."""
     try:
         return urlsplit(url).hostname or url
     except ValueError:

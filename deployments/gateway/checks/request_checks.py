@@ -1,4 +1,7 @@
-"""What a gateway refuses before it renders a prompt, and after. The engine checks the rest."""
+"""The gateway's checks of a request, before and after it tokenizes the prompt.
+
+The engine checks the rest.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from observability.request_record import RequestRecord
 def check_fields(
     record: RequestRecord, fields: Mapping[str, Any], pool: Pool, limits: GatewaySettings
 ) -> None:
-    """Raises ApiError: 400, or 403 for what the key has no right to."""
+    """Raises ApiError: 403 for fields that the key may not set, 400 for other faults."""
     path, may_prioritize = record.path, limits.may_prioritize(record.tenant)
     refuse_engine_fields(path, fields, pool.allowed_xargs, may_prioritize)
     refuse_ignored_fields(path, fields, pool.engine_args)
@@ -33,13 +36,13 @@ def check_fields(
 
 
 def fits(pool: GatewayPool, request: PoolRequest) -> bool:
-    """Whether a pool's context has room for a request's prompt, as far as both are known."""
+    """Return whether the prompt fits a pool's context; True if either length is unknown."""
     most = max(lengths_of(pool), default=None)
     return most is None or not request.prompt.known or request.tokens < most
 
 
 def check_answer(request: PoolRequest, pool: GatewayPool, limits: GatewaySettings) -> None:
-    """Raises ApiError 400, now that the prompt's tokens are known."""
+    """Raises ApiError 400 for too many logprobs. Needs the prompt's number of tokens."""
     refuse_many_logprobs(
         request.parameters,
         request.tokens,

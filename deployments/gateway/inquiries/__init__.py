@@ -1,1 +1,1 @@
-"""What a gateway says of itself and its fleet, without an engine."""
+"""Endpoints about the gateway and its fleet: status, past requests, profiles and health."""

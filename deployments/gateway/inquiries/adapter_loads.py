@@ -1,4 +1,4 @@
-"""Asks a replica to fetch and load a LoRA adapter (`deployments.engine.adapters`)."""
+"""Makes a replica fetch and load a LoRA adapter (`deployments.engine.adapters`)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from deployments.gateway.intake.errors import NO_RETRY, ApiError
 from deployments.wire.adapter import ADAPTER_PATH, Adapter
 from deployments.wire.engine_pass import EnginePasses
 
-# A download of some hundred megabytes, and the engine's steps before it.
+# Enough to download some hundred megabytes, after the engine's current steps.
 LOAD_TIMEOUT_S = 600.0
 
 
 class FetchedAdapter(NamedTuple):
-    """`size`: bytes of its files."""
+    """An adapter that a replica has loaded. `size`: bytes of its files."""
 
     adapter: Adapter
     rank: int
@@ -26,32 +26,37 @@ class FetchedAdapter(NamedTuple):
 
 
 class AdapterLoads:
+    """Sends load requests to replicas, with the fleet's secret."""
+
     def __init__(self, session: aiohttp.ClientSession, engine_secret: str) -> None:
         self._session = session
         self._passes = EnginePasses(engine_secret)
 
     async def fetch(self, urls: Iterable[str], name: str, source: str) -> FetchedAdapter:
-        """Have the first replica of `urls` that answers load an adapter. Raises ApiError where it
-        cannot be served, or where none answers within LOAD_TIMEOUT_S in all."""
+        """Make the first replica of `urls` that answers load an adapter.
+
+        Raises ApiError: 400 if the replica rejects the adapter, 502 if no replica answers within
+        LOAD_TIMEOUT_S in total.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(LOAD_TIMEOUT_S):
                 for url in urls:
                     with suppress(aiohttp.ClientError, OSError, ValueError, TypeError, KeyError):
                         return await self._fetch(url, name, source)
-        message = "No engine loaded the adapter. Try again; the logs of the replicas say more."
+        message = "No engine loaded the adapter. Try again. The replicas' logs have the reasons."
         raise ApiError(502, message, code="adapter_not_loaded", headers=NO_RETRY)
 
     async def _fetch(self, url: str, name: str, source: str) -> FetchedAdapter:
-        asked = self._session.post(
+        response = self._session.post(
             url + ADAPTER_PATH,
             json={"name": name, "source": source},
             headers=self._passes.headers(url, path=ADAPTER_PATH),
             timeout=aiohttp.ClientTimeout(total=None),
         )
-        async with asked as answer:
-            found = await answer.json()
+        async with response as answer:
+            body = await answer.json()
             if answer.status != 200:
-                message = found["error"]["message"]
+                message = body["error"]["message"]
                 raise ApiError(400, message, code="unusable_adapter", param="lora_path")
-            adapter = Adapter(found["name"], found["digest"], found["source"])
-            return FetchedAdapter(adapter, found["rank"], found["bytes"])
+            adapter = Adapter(body["name"], body["digest"], body["source"])
+            return FetchedAdapter(adapter, body["rank"], body["bytes"])

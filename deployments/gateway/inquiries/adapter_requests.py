@@ -1,6 +1,6 @@
 """POST /v1/load_lora_adapter and /v1/unload_lora_adapter, GET /antefix/adapters, for operators.
 
-The first two are vLLM's own, with its fields; here they hold for all gateways and replicas.
+The first two are vLLM's endpoints, with its fields. Here they apply to all gateways and replicas.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from deployments.gateway.models.adapters import (
 from deployments.gateway.pool.pools import Pools
 from router.redis_client import REDIS_FAILURES
 
-# Until every gateway that Redis answers has read a change.
+# The time until every gateway that reaches Redis has read a change.
 KNOWN_AFTER_S = PERIOD_S + 0.5
 MAX_BODY_BYTES = 16_384
 
 
 class AdapterRequests:
-    """`holder_of` says whose key a request has, and raises ApiError 401."""
+    """The endpoints. `holder_of` returns the holder of a request's key, and raises ApiError 401."""
 
     def __init__(
         self,
@@ -61,15 +61,17 @@ class AdapterRequests:
         return JSONResponse({name: self._status(loaded) for name, loaded in sorted(found)})
 
     async def load(self, request: Request) -> Response:
-        """`{"lora_name", "lora_path", "load_inplace", "model"}`; the last names the pool's model,
-        where several pools take adapters."""
+        """Load an adapter: `{"lora_name", "lora_path", "load_inplace", "model"}`.
+
+        `model` names the pool's model. It is required if several pools accept adapters.
+        """
         self._check(request)
         body = await _body_of(request)
         name, source = _text(body, "lora_name"), _text(body, "lora_path")
         if not is_usable(name):
             message = (
-                f"'lora_name' is {name[:100]!r}. Use letters, digits and the characters ._:/@+- in "
-                "it, 128 at most."
+                f"'lora_name' is {name[:100]!r}. Use letters, digits and ._:/@+- in it, up to 128"
+                " characters."
             )
             raise ApiError(400, message, code="invalid_value", param="lora_name")
         if not self._pools.may_be_an_adapter(name) and name in self._pools.models:
@@ -87,7 +89,7 @@ class AdapterRequests:
             message = f"The adapter {name!r} is loaded in the pool {known.pool!r}. Unload it first."
             raise ApiError(400, message, code="adapter_exists", param="lora_name")
         if known is None and len(self._adapters.by_name) >= MOST_ADAPTERS:
-            message = f"The fleet has {MOST_ADAPTERS} adapters, the most it may have. Unload one."
+            message = f"The fleet has {MOST_ADAPTERS} adapters, its limit. Unload one first."
             raise ApiError(400, message, code="too_many_adapters", param="lora_name")
         fetched = await self._loads.fetch(self._engines_of(pool), name, source)
         loaded = LoadedAdapter(fetched.adapter, pool, fetched.rank, fetched.size, time.time())
@@ -100,13 +102,13 @@ class AdapterRequests:
         return JSONResponse({name: self._status(loaded)})
 
     async def unload(self, request: Request) -> Response:
-        """`{"lora_name"}`. Answers under way end with its weights."""
+        """Unload an adapter: `{"lora_name"}`. Open answers end with its weights."""
         self._check(request)
         name = _text(await _body_of(request), "lora_name")
         await self._read()
         if name not in self._adapters.by_name:
             names = ", ".join(sorted(self._adapters.by_name)) or "none"
-            message = f"No adapter {name[:100]!r} is loaded. These are: {names}."
+            message = f"No adapter {name[:100]!r} is loaded. Loaded adapters: {names}."
             raise ApiError(404, message, code="unknown_adapter", param="lora_name")
         try:
             await self._adapters.remove(name)
@@ -120,27 +122,27 @@ class AdapterRequests:
         self._holder_of(request).check_operator(settings, "load and unload adapters")
 
     def _pool_of(self, body: dict[str, Any]) -> str:
-        taking = {
+        accepting = {
             name: pool
             for name, pool in self._pools.by_name.items()
             if pool.settings.adapters is not None
         }
-        if not taking:
-            message = "No pool of the fleet takes adapters. Set `adapters.sources` of a pool."
+        if not accepting:
+            message = "No pool of the fleet accepts adapters. Set `adapters.sources` of a pool."
             raise ApiError(400, message, code="no_adapters")
         model = body.get("model")
-        found = [name for name, pool in taking.items() if model in (None, name, pool.model)]
+        found = [name for name, pool in accepting.items() if model in (None, name, pool.model)]
         if len(found) == 1:
             return found[0]
-        names = ", ".join(sorted(pool.model for pool in taking.values()))
-        message = f"'model' is {model!r}, but only these models take adapters: {names}."
+        names = ", ".join(sorted(pool.model for pool in accepting.values()))
+        message = f"'model' is {model!r}, but it must be one that accepts adapters: {names}."
         raise ApiError(400, message, code="invalid_value", param="model")
 
     def _engines_of(self, pool: str) -> list[str]:
-        """The addresses of the replicas, one of which tries the adapter; least loaded first."""
+        """Return the URLs of a pool's replicas, least loaded first. Raises ApiError 503."""
         loads = self._pools.by_name[pool].scheduler.board.loads().values()
         if not loads:
-            message = f"The pool {pool!r} has no replica to try the adapter. Try again later."
+            message = f"The pool {pool!r} has no replica to load the adapter. Try again later."
             raise ApiError(503, message, code="no_replica", retry_after=5)
         by_load = sorted(loads, key=lambda load: load.waiting + load.running)
         return [load.url for load in by_load]
@@ -188,10 +190,10 @@ def _text(body: dict[str, Any], name: str) -> str:
     value = body.get(name)
     if isinstance(value, str) and value:
         return value
-    message = f"{name!r} must be a text that is not empty."
+    message = f"{name!r} must be a non-empty string."
     raise ApiError(400, message, code="missing_value", param=name)
 
 
 def _no_redis() -> ApiError:
-    message = "Redis keeps the list of adapters, and does not answer. Try again later."
+    message = "Redis stores the list of adapters, and does not answer. Try again later."
     return ApiError(503, message, code="no_redis", retry_after=1)

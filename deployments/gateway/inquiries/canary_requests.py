@@ -1,4 +1,4 @@
-"""GET and POST /antefix/canaries: where canaries are, and an operator's word on one."""
+"""GET and POST /antefix/canaries: shows canaries; operators promote or abort one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACTIONS = {"promote": "promoted", "abort": "aborted"}
 
 
 class CanaryRequests:
-    """`holder_of` says whose key a request has, and raises ApiError 401."""
+    """The endpoints. `holder_of` returns the holder of a request's key, and raises ApiError 401."""
 
     def __init__(
         self, in_force: InForce, holder_of: Callable[[Request], KeyHolder], canaries: Canaries
@@ -40,7 +40,7 @@ class CanaryRequests:
         return JSONResponse({name: _status(canary) for name, canary in found})
 
     async def end(self, request: Request) -> Response:
-        """`?action=promote` or `abort`."""
+        """End a canary with `?action=promote` or `?action=abort`."""
         self._check(request)
         route, action = request.path_params["model"], request.query_params.get("action", "")
         if action not in ACTIONS:
@@ -48,15 +48,15 @@ class CanaryRequests:
             raise ApiError(400, message, code="invalid_value", param="action")
         if route not in self._canaries.by_route:
             names = ", ".join(self._canaries.by_route) or "none"
-            message = f"The model {route[:100]!r} has no canary. These models have one: {names}."
+            message = f"The model {route[:100]!r} has no canary. Models with a canary: {names}."
             raise ApiError(404, message, code="unknown_canary", param="model")
         try:
             done = await self._canaries.end(route, ACTIONS[action], "An operator ended it.")
         except REDIS_FAILURES:
-            message = "Redis keeps canaries, and does not answer. Try again later."
+            message = "Redis stores the canaries, and does not answer. Try again later."
             raise ApiError(503, message, code="no_redis", retry_after=1) from None
         if done is None:
-            message = "The canary changed at the same moment. Look at it, and try again."
+            message = "The canary has just changed. Check it with GET, and try again."
             raise ApiError(409, message, code="canary_changed", headers=NO_RETRY)
         return JSONResponse(_status(self._canaries.by_route[route]))
 
@@ -66,7 +66,7 @@ class CanaryRequests:
 
 
 def _status(canary: Canary) -> dict[str, Any]:
-    """Of this gateway: `requests` and `log_wealths` are its own."""
+    """Return a canary's status. `requests` and `log_wealths` are this gateway's only."""
     return {
         "pool": canary.pool,
         "share": canary.share,

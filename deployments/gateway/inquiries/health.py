@@ -1,4 +1,4 @@
-"""What probes and load balancers ask a gateway; nothing here needs a key."""
+"""Endpoints for probes and load balancers. They need no key."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from deployments.gateway.pool.serve_controller import ServeController
 
 
 def unheard_s() -> float:
-    """How long load balancers go on sending requests to a gateway that leaves, in seconds.
+    """Return how long load balancers still send requests to a leaving gateway, in seconds.
 
-    From ANTEFIX_UNHEARD_S; where nobody asks `/health/serving`, nobody need be waited for.
+    ANTEFIX_UNHEARD_S sets it. The default is 0, for fleets where nothing probes `/health/serving`.
     """
     return float(os.environ.get("ANTEFIX_UNHEARD_S", "0"))
 
 
 class Health:
-    """`leaving` is set once this gateway should get no more requests; `pools` are those of now."""
+    """The health endpoints.
+
+    `leaving` is set once this gateway should get no more requests; `pools` are the current ones.
+    """
 
     def __init__(
         self, session: aiohttp.ClientSession, loops: Loops, controller: ServeController
@@ -44,23 +47,26 @@ class Health:
             app.add_route(f"/health/{name}", answer, methods=["GET"])
 
     async def live(self, request: Request) -> Response:
-        """200 while all that runs beside the requests does, else 503 and what has ended."""
+        """Return 200 while all background loops run, otherwise 503 with the ended ones."""
         where = {"cluster": self._peers.cluster}
         if ended := self._loops.ended:
             return _unavailable({"status": "broken", "ended_loops": ended, **where})
         return JSONResponse({"status": "live", **where})
 
     async def ready(self, request: Request) -> Response:
-        """200 when every pool has a running replica, else 503 and which has none."""
+        """Return 200 if every pool has a running replica, otherwise 503 with pools that have none.
+
+        Pools that may be scaled to zero do not count.
+        """
         if waiting := await pools_ready(self.pools, self._controller):
             return _unavailable({"status": "starting", "waiting_for_pools": waiting})
         return JSONResponse({"status": "ready"})
 
     async def serving(self, request: Request) -> Response:
-        """200 while this gateway should get requests: since it could serve, until it leaves.
+        """Return 200 while load balancers should send requests here: once ready, until it leaves.
 
-        For load balancers. A pool that is lost later is not this gateway's fault, and what it says
-        of it is worth more than a connection refused.
+        A later loss of a pool changes nothing, because the gateway's error helps clients more than
+        a refused connection.
         """
         if self.leaving:
             return _unavailable({"status": "leaving"})
@@ -71,9 +77,9 @@ class Health:
         return JSONResponse({"status": "serving"})
 
     async def _can_serve(self) -> bool:
-        """Whether any pool is ready; while another cluster serves, whether all of this one runs.
+        """Return whether a pool is ready; while another cluster serves, whether all pools run.
 
-        The latter is when KubeRay, too, lets the new cluster take the place of the one before.
+        KubeRay replaces the old cluster under the same condition.
         """
         if len(await pools_ready(self.pools, self._controller)) == len(self.pools):
             return False

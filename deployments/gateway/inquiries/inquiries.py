@@ -1,4 +1,4 @@
-"""What a gateway tells of its fleet and of requests that it has had; only models compute."""
+"""Endpoints that report models, status and past requests."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ from router.redis_client import REDIS_FAILURES
 
 
 class Inquiries:
-    """`holder_of` says whose key a request has, and raises ApiError 401. `own_paths`: the gateway's
-    part of /openapi.json."""
+    """The endpoints.
+
+    `holder_of` returns the holder of a request's key, and raises ApiError 401. `own_paths`: the
+    gateway's part of /openapi.json.
+    """
 
     def __init__(
         self,
@@ -62,9 +65,9 @@ class Inquiries:
     async def models(self, request: Request) -> Response:
         rights = self._holder_of(request).rights
         cards_of = await asyncio.gather(*(pool.models() for pool in self._pools.cards.values()))
-        # an engine's own names for adapters are no client's
+        # engines also list their internal names of adapters, which clients cannot use
         known = self._pools.models
-        own = {of["id"]: of for cards in cards_of for of in cards if of["id"] in known}
+        own = {card["id"]: card for cards in cards_of for card in cards if card["id"] in known}
         routed = [self._routed(own, name) for name in known if name not in own]
         cards = [card for card in (*own.values(), *routed) if self._may_use(rights, card["id"])]
         if shape_of(request.url.path, request.headers) != "anthropic":
@@ -89,7 +92,7 @@ class Inquiries:
         return rights.may_use(model) or (route is not None and rights.may_use(route.name))
 
     def _routed(self, own: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """The card of a name that no engine has: that of the pool with the largest weight."""
+        """Return a card for a name that no engine lists: the card of the pool with most weight."""
         weights = self._pools.models[name].weights
         pool = self._pools.by_name[max(weights, key=weights.__getitem__)]
         card = {**own.get(pool.model, {}), "id": name}
@@ -99,34 +102,37 @@ class Inquiries:
         return card
 
     async def status(self, request: Request) -> Response:
-        """What the fleet does now; with `?minutes=N`, also what was served in that time."""
+        """Return the fleet's status; with `?minutes=N`, also the traffic of the last N minutes."""
         holder = self._holder_of(request)
         tenant = None if holder.sees_loads(self._in_force.fleet.gateway) else holder.tenant
         minutes = minutes_of(request.query_params.get("minutes"))
         return JSONResponse(await fleet_status(self._sources, tenant, minutes))
 
     async def explain(self, request: Request) -> Response:
-        """Why a request of this key's tenant, or any for an operator, went where and ended how."""
+        """Return the explanation of a request: its placement and its end.
+
+        Tenants see their own requests only, operators all.
+        """
         holder, request_id = self._holder_of(request), request.path_params["request_id"]
         loads = holder.sees_loads(self._in_force.fleet.gateway)
         try:
-            # the page shows an operator everybody's decisions, and leads here
+            # the page shows operators the decisions of all tenants, and links here
             others = self._keys.tenants if holder.is_operator(self._in_force.fleet.gateway) else ()
             found = await self._explanations.find(holder.tenant, request_id, loads, others)
         except REDIS_FAILURES:
             raise _no_redis() from None
         if found is None:
             message = (
-                f"No request {request_id[:128]!r} is known. Ask within {EXPLANATION_TTL_S} s of "
-                "its end, by the x-request-id of its answer."
+                f"The request {request_id[:128]!r} is unknown. Ask for the x-request-id of an"
+                f" answer, within {EXPLANATION_TTL_S} s of its end."
             )
             raise ApiError(404, message, code="unknown_request", param="request_id")
         return JSONResponse(found)
 
     async def decisions(self, request: Request) -> Response:
-        """The last explanations, newest first: this key's tenant's, or all for an operator.
+        """Return the last explanations, newest first: of the key's tenant, or all for operators.
 
-        `?only=failed`: of failed requests.
+        `?only=failed`: only those of failed requests.
         """
         holder = self._holder_of(request)
         tenant, operator = holder.tenant, holder.is_operator(self._in_force.fleet.gateway)
@@ -144,13 +150,13 @@ class Inquiries:
         )
 
     async def openapi(self, request: Request) -> Response:
-        asked = (cards.openapi() for cards in self._pools.cards.values())
-        schemas = [schema for schema in await asyncio.gather(*asked) if schema is not None]
+        fetched = await asyncio.gather(*(cards.openapi() for cards in self._pools.cards.values()))
+        schemas = [schema for schema in fetched if schema is not None]
         if not schemas:
             raise no_description()
         return JSONResponse(merged_openapi(schemas, INFERENCE_PATHS, self._own_paths))
 
 
 def _no_redis() -> ApiError:
-    message = "Explanations are kept in Redis, which does not answer. Try again later."
+    message = "Redis stores explanations, and does not answer. Try again later."
     return ApiError(503, message, code="no_redis", retry_after=1)

@@ -1,9 +1,10 @@
-"""The schemas of keys that the gateways of a fleet use: two releases that share no key meet here.
+"""Detects gateways of releases whose Redis keys have another schema, and logs them.
 
-    schemas   hash: schema -> Unix time in seconds when a gateway last used it; kept for a day
+    schemas   hash: schema -> Unix time in seconds of its last use by a gateway; kept for a day
 
-Every release reads and writes this key in the same form. It is not signed, because nothing follows
-from it except a line in the log. Nothing here raises or makes a request wait.
+Every release reads and writes this key in the same format, but shares no other key with releases of
+another schema. The key is not signed, because its only effect is a line in the log. Nothing here
+raises an error or delays a request.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ EXPIRE_S = 86400
 
 
 def others_in_use(found: Mapping[str, str], own: int, now: float) -> dict[int, float]:
-    """Return the other schemas in use, with seconds since. Foreign fields and values count for
-    nothing; `now` is Unix time."""
+    """Return the other schemas in use, with the seconds since their last use.
+
+    Invalid fields and values are ignored. `now` is Unix time.
+    """
     ages = {
         int(schema): max(0.0, now - int(used))
         for schema, used in found.items()
@@ -37,9 +40,9 @@ def others_in_use(found: Mapping[str, str], own: int, now: float) -> dict[int, f
 
 
 class SchemaWatch:
-    """One gateway's: it says which schema it uses, and logs each other one when it appears.
+    """Reports one gateway's schema, and logs each other schema when it appears.
 
-    `redis` decodes. `clock` gives Unix time in seconds.
+    `redis` has `decode_responses`. `clock` returns Unix time in seconds.
     """
 
     def __init__(
@@ -57,18 +60,18 @@ class SchemaWatch:
         self._known: set[int] = set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Look every PERIOD_S seconds until cancelled."""
         await forever(
             "schemas",
             self.look,
             PERIOD_S,
-            fails="whether other releases use this fleet's Redis is not known",
+            fails="other releases in this fleet's Redis are not detected",
             logger=logger,
             outages=REDIS_FAILURES,
         )
 
     async def look(self) -> None:
-        """Raises one of REDIS_FAILURES."""
+        """Report the own schema, and log new other ones. Raises one of REDIS_FAILURES."""
         now = self._clock()
         pipe = self._redis.pipeline(transaction=False)
         pipe.hgetall(self._key)
@@ -79,9 +82,9 @@ class SchemaWatch:
         others = others_in_use(found, self._schema, now)
         for schema in sorted(others.keys() - self._known):
             logger.warning(
-                "Another release of fleet %s uses keys of schema %d in this Redis, %.0f s ago."
-                " This release uses schema %d, and they share no key. During an upgrade there is"
-                " nothing to do. Otherwise stop the other release.",
+                "Another release of fleet %s used keys of schema %d in this Redis %.0f s ago."
+                " This release uses schema %d, and they share no keys. During an upgrade, no"
+                " action is needed. Otherwise stop the other release.",
                 self._fleet,
                 schema,
                 others[schema],

@@ -1,7 +1,7 @@
-"""Whether another Ray cluster serves the same clients now, as the one before does in an upgrade.
+"""Detects another Ray cluster that serves the same clients, like the old one during an upgrade.
 
-Both clusters' gateways are behind one Service, and `ANTEFIX_PEERS_URL` leads to any of them that is
-ready. Each says in `/health/live` which cluster it is of.
+The gateways of both clusters are behind one Service. `ANTEFIX_PEERS_URL` leads to any ready one.
+Each reports its cluster in `/health/live`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import aiohttp
 
-# A kubelet gives a probe 5 s.
+# Shorter than a kubelet's timeout for a probe, 5 s.
 _TIMEOUT = aiohttp.ClientTimeout(total=4.0, sock_connect=2.0)
 
 
 @dataclass(frozen=True)
 class Peers:
-    """`cluster` is this one; `url` is "" where there is no other."""
+    """The gateway's own cluster, and the Service's URL; "" if there is no other cluster."""
 
     cluster: str
     url: str
@@ -27,7 +27,10 @@ class Peers:
         return Peers(os.environ.get("ANTEFIX_CLUSTER", ""), os.environ.get("ANTEFIX_PEERS_URL", ""))
 
     async def another_cluster_serves(self, session: aiohttp.ClientSession) -> bool:
-        """Whether a gateway of another is ready; also when one is reached that does not answer."""
+        """Return whether a gateway of another cluster is ready.
+
+        True if a gateway accepts the connection but gives no usable answer.
+        """
         if not self.url:
             return False
         try:

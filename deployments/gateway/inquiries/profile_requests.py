@@ -1,4 +1,4 @@
-"""Asks a replica to profile its engine (`deployments.engine.profiling`)."""
+"""Makes a replica profile its engine (`deployments.engine.profiling`)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from deployments.gateway.intake.errors import NO_RETRY, ApiError
 from deployments.wire.engine_pass import EnginePasses
 from deployments.wire.headers import LONGEST_PROFILE_S, PROFILE_PATH
 
-# A trace of many steps takes longer to write than to record.
+# Time to write a trace: for many steps it exceeds the time to record it.
 WRITING_S = 600.0
 
 
 class ProfileRequests:
+    """Sends profile requests to replicas, with the fleet's secret."""
+
     longest_s = LONGEST_PROFILE_S
 
     def __init__(self, session: aiohttp.ClientSession, engine_secret: str) -> None:
@@ -22,27 +24,27 @@ class ProfileRequests:
         self._passes = EnginePasses(engine_secret)
 
     async def profile(self, url: str, seconds: float) -> dict[str, Any]:
-        """The `folder` of the traces on the replica's node, and its new `files`.
+        """Return the `folder` of the traces on the replica's node, and its new `files`.
 
-        Raises ApiError where the engine has no profiler, is being profiled or does not answer.
+        Raises ApiError if the engine has no profiler, is already being profiled or does not answer.
         """
-        asked = self._session.post(
+        response = self._session.post(
             url + PROFILE_PATH,
             params={"seconds": str(seconds)},
             headers=self._passes.headers(url, path=PROFILE_PATH),
             timeout=aiohttp.ClientTimeout(total=seconds + WRITING_S),
         )
         try:
-            async with asked as answer:
-                found: dict[str, Any] = await answer.json()
+            async with response as answer:
+                body: dict[str, Any] = await answer.json()
                 if answer.status == 200:
-                    return {"folder": found["folder"], "files": found["files"]}
+                    return {"folder": body["folder"], "files": body["files"]}
                 raise ApiError(
                     answer.status,
-                    found["error"]["message"],
+                    body["error"]["message"],
                     code="cannot_profile",
                     headers=NO_RETRY,
                 )
         except (aiohttp.ClientError, OSError, ValueError, TypeError, KeyError, TimeoutError):
-            message = "The engine could not be profiled. The log of its replica says why."
+            message = "The engine could not be profiled. Its replica's log has the reason."
             raise ApiError(502, message, code="cannot_profile", headers=NO_RETRY) from None

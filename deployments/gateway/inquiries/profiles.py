@@ -1,4 +1,4 @@
-"""POST /antefix/profile: an operator has one engine profiled while it serves."""
+"""POST /antefix/profile: profiles one engine while it serves, for operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Profiles:
-    """`holder_of` says whose key a request has, and raises ApiError 401."""
+    """The endpoint. `holder_of` returns the holder of a request's key, and raises ApiError 401."""
 
     def __init__(
         self,
@@ -38,19 +38,20 @@ class Profiles:
         app.add_route("/antefix/profile", self.profile, methods=["POST"])
 
     async def profile(self, request: Request) -> Response:
-        """`?pool=` and `?replica=` may be left out where there is one; `?seconds=` of the profile.
+        """Profile an engine for `?seconds=`, 5 by default.
 
-        Answers when the traces are written: on which node, in which folder, under which names.
+        `?pool=` and `?replica=` may be omitted if there is only one. The answer comes once the
+        traces are written, with their node, folder and file names.
         """
         self._holder_of(request).check_operator(self._in_force.fleet.gateway, "profile an engine")
-        asked = request.query_params
-        seconds = _seconds(asked.get("seconds", "5"), self._requests.longest_s)
+        query = request.query_params
+        seconds = _seconds(query.get("seconds", "5"), self._requests.longest_s)
         pool, board = _one_of(
             {name: pool.scheduler.board for name, pool in self._pools.by_name.items()},
-            asked.get("pool"),
+            query.get("pool"),
             "pool",
         )
-        replica, load = _one_of(board.loads(), asked.get("replica"), "replica")
+        replica, load = _one_of(board.loads(), query.get("replica"), "replica")
         traces = await self._requests.profile(load.url, seconds)
         where = {"pool": pool, "replica": replica, "node_ip": load.node_ip}
         return JSONResponse({**where, "seconds": seconds, **traces})
@@ -68,15 +69,15 @@ def _seconds(text: str, most: float) -> float:
 
 
 def _one_of(there: Mapping[str, T], name: str | None, kind: str) -> tuple[str, T]:
-    """The one with that name; without a name, the only one. Raises ApiError."""
+    """Return the item with that name; without a name, the only one. Raises ApiError."""
     known = ", ".join(map(repr, sorted(there))) or "none"
     if name is None and len(there) == 1:
         return next(iter(there.items()))
     if name is None:
-        message = f"There is more than one {kind}, or none. Send '{kind}'. There is: {known}."
+        message = f"There is not exactly one {kind}. Send '{kind}', one of: {known}."
         raise ApiError(400, message, code="missing_value", param=kind)
     if name not in there:
-        message = f"No {kind} {name[:128]!r} is there. There is: {known}."
+        message = f"The {kind} {name[:128]!r} does not exist. Send one of: {known}."
         if kind == "pool":
             raise ApiError(404, message, code="unknown_pool", param=kind)
         raise ApiError(404, message, code="unknown_replica", param=kind)

@@ -1,4 +1,4 @@
-"""What a fleet is doing now, for `antefix status` and the readiness probe."""
+"""The fleet's current status, for `antefix status`, the page and the readiness probe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from router.load import LoadBoard, ReplicaLoad
 
 # The prompt whose TTFT `status` predicts for each replica, in tokens.
 REFERENCE_PROMPT_TOKENS = 512
-# What operators alone see of a replica: addresses, and what others keep it busy with.
+# Fields of a replica that only operators see: its address, and its load from other tenants.
 _OF_OPERATORS = (
     *("url", "node_ip", "slot", "waiting", "running", "queued_prefill_tokens", "kv_use"),
     "predicted_ttft_s",
@@ -34,7 +34,7 @@ _OF_OPERATORS = (
 
 @dataclass(frozen=True, eq=False)
 class StatusSources:
-    """What a gateway knows of its fleet. `in_force.fleet` must be set."""
+    """The sources of a gateway's status. `in_force.fleet` must be set."""
 
     in_force: InForce
     pools: Pools
@@ -44,7 +44,7 @@ class StatusSources:
 
 
 async def pools_ready(pools: Mapping[str, GatewayPool], controller: ServeController) -> list[str]:
-    """The pools that should have a running replica, and have none."""
+    """Return the pools that should have a running replica, and have none."""
     wanted = {name: pool for name, pool in pools.items() if least_replicas(pool)}
     if all(pool.scheduler.board.loads() for pool in wanted.values()):
         return []
@@ -55,11 +55,14 @@ async def pools_ready(pools: Mapping[str, GatewayPool], controller: ServeControl
 async def fleet_status(
     sources: StatusSources, tenant: str | None = None, minutes: int | None = None
 ) -> dict[str, Any]:
-    """Where Redis does not answer, the replicas are those that Ray Serve runs, without loads.
+    """Return the fleet's status.
 
-    `settings_refused`: why the newest settings are not in force; null where they are. `tenant`: it
-    sees no address, and no name, queue, traffic and budget of others; None: an operator, who sees
-    all. `minutes`: of which the traffic is shown in steps; None: only since the process began.
+    If Redis does not answer, it lists the replicas that Ray Serve runs, without loads.
+    `settings_refused`: why the newest settings are not in use; null if they are.
+
+    `tenant`: omits addresses, and names, queues, traffic and budgets of other tenants; None: for
+    operators, omits nothing. `minutes`: adds the traffic of these minutes in steps; None: only the
+    totals since the process began.
     """
     fleet, pools = sources.in_force.fleet, sources.pools.by_name
     controller, traffic = sources.controller, sources.traffic
@@ -110,8 +113,11 @@ def _pool_status(
 
 
 def admission_status(pool: GatewayPool) -> dict[str, Any]:
-    """How this gateway process lets requests in. `held`: wait for a replica to start. `outage`: for
-    how long none has been up, and when one is predicted to be; null while one is."""
+    """Return the state of this gateway process's admission.
+
+    `held`: the number of requests that wait for a replica to start. `outage`: the seconds since the
+    last replica was up, and until one is predicted to be; null while one is up.
+    """
     now, scheduler = asyncio.get_running_loop().time(), pool.scheduler
     admission, gate = scheduler.admission, scheduler.admission.gate
     rooms = (admission.queue, admission.interactive)
@@ -138,7 +144,7 @@ def _outage_status(outage: Outage | None, now: float) -> dict[str, float | None]
 
 
 def _index_status(pool: GatewayPool) -> dict[str, Any]:
-    """How this gateway process fares with the prefix index; times are milliseconds."""
+    """Return this gateway process's use of the prefix index; times are in milliseconds."""
     index = pool.feeds.index
     recent = [*index.recent_seconds]
     return {
@@ -185,6 +191,6 @@ def _replica_status(load: ReplicaLoad, role: str) -> dict[str, Any]:
 
 
 def _unknown_replica(replica_id: str, node_ip: str) -> dict[str, Any]:
-    """`_replica_status` of one whose load is not known: null for what only that would tell."""
+    """Return the status of a replica without a known load: fields that need the load are null."""
     known = {"replica": replica_id, "role": "unknown", "node_ip": node_ip}
     return dict.fromkeys((*_OF_OPERATORS, "synced", "startup_s", "dtype", "speculation")) | known

@@ -1,6 +1,6 @@
-"""What this gateway process served lately, and what is left of tenants' budgets, for the page.
+"""This gateway process's recent traffic, and the remaining budgets of tenants, for the page.
 
-A tenant sees its own part; `tenant` is None for an operator, who sees all.
+Tenants see their own part. `tenant` None: for operators, who see all.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from deployments.gateway.intake.errors import ApiError
 from observability.budget_metrics import BudgetMetrics
 from observability.traffic import POOL_MINUTES, ServedTraffic
 
-# The busiest ones, since a page cannot list a thousand tenants.
+# Only the busiest, since a page cannot list a thousand tenants.
 TENANTS_SHOWN = 50
 _OUTCOMES = ("ok", "invalid", "rejected", "deadline", "failed", "cancelled")
 
 
 def minutes_of(value: str | None) -> int | None:
-    """Return how many minutes the query `minutes` asks for; None: no history. Raises ApiError
-    400."""
+    """Return the number in the query parameter `minutes`; None: no history. Raises ApiError 400."""
     if value is None:
         return None
     minutes = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else 0
@@ -34,8 +33,10 @@ def minutes_of(value: str | None) -> int | None:
 def pool_traffic(
     traffic: ServedTraffic, pool: str, tenant: str | None, minutes: int | None
 ) -> dict[str, Any]:
-    """A pool's counts (`observability.traffic`): since the start, and the last `minutes` in
-    steps."""
+    """Return a pool's counts (`observability.traffic`): in total, and the last `minutes` in steps.
+
+    Totals are since the process began.
+    """
     counts = traffic.of(pool, tenant)
     history = None if minutes is None else vars(counts.history(traffic.minute, minutes))
     return {"total": counts.total(), "history": history}
@@ -44,9 +45,9 @@ def pool_traffic(
 def tenants_status(
     traffic: ServedTraffic, budgets: BudgetMetrics, tenant: str | None, now: float
 ) -> dict[str, Any]:
-    """Each tenant's counts of the last hour and limits, the busiest first, up to TENANTS_SHOWN.
+    """Return the busiest tenants' counts of the last hour and limits, up to TENANTS_SHOWN.
 
-    `now` is on the event loop's clock.
+    `now` is the event loop's time.
     """
     used = traffic.by_tenant()
     names = {*used, *budgets.tenants} if tenant is None else {tenant}

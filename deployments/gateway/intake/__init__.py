@@ -1,1 +1,1 @@
-"""What comes in: keys, bodies, what a request asks for, and the errors that it may get."""
+"""Input: API keys, bodies, a request's options, and the errors that it may get."""

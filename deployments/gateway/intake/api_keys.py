@@ -1,11 +1,11 @@
-"""Who may use the API: a bearer key names a tenant, and what of its rights the key has.
+"""API keys: a bearer key identifies a tenant and the rights that it has.
 
-A key has the least of what its tenant may (`gateway.tenants` of the fleet file) and of what stands
-with it in the keys file, which gateways follow (`keys_file` says what is in it). Revoking fails
-closed: what cannot be read of the file opens nothing, an empty file opens to nobody but the keys
-that the environment gave, and an id that was revoked once stays so while the process lives. Only a
-file that cannot be read at all changes nothing; that, and every line left out, is in the log
-and by `stale`.
+A key's rights are limited by its tenant (`gateway.tenants` of the fleet file) and by its line in
+the keys file. `keys_file` describes the format. Gateways reread the file every 5 s.
+
+Revocation fails closed. An invalid line grants no access. An empty file leaves only the keys from
+the environment. A revoked id stays revoked while the process lives. However, an unreadable file
+changes nothing. The log and `stale` report that, and every omitted line.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from deployments.gateway.intake.keys_file import (
 logger = logging.getLogger("ray.serve")
 
 KEYS_FILE = "ANTEFIX_API_KEYS_FILE"
-# Kubernetes brings a changed Secret within about a minute.
+# Kubernetes updates a mounted Secret within about a minute.
 READ_PERIOD_S = 5.0
 WRONG_KEYS_PERIOD_S = 60.0
 ADDRESSES_KEPT = 256
-ADDRESSES_TOLD = 5
+ADDRESSES_LOGGED = 5
 
 
 @dataclass(frozen=True)
 class KeyHolder:
-    """Whose key a request has, and what of the tenant's rights the key has.
+    """The tenant of a request's key, and the key's rights.
 
-    `alone`: no other tenant has a key, so there is nothing of others to hide.
+    `alone`: no other tenant has a key, so there is no other tenant's data to hide.
     """
 
     tenant: str
@@ -58,7 +58,7 @@ class KeyHolder:
         return self.rights.operator and settings.is_operator(self.tenant)
 
     def check_operator(self, settings: GatewaySettings, may: str) -> None:
-        """Raise ApiError 403 for any other; `may`: what only operators may do."""
+        """Raises ApiError 403 for other keys; `may` is a verb phrase for the operators' right."""
         if not self.is_operator(settings):
             raise ApiError(
                 403,
@@ -68,11 +68,11 @@ class KeyHolder:
             )
 
     def sees_loads(self, settings: GatewaySettings) -> bool:
-        """Whether it sees addresses, and what keeps replicas busy."""
+        """Return whether the key may see replicas' addresses and loads."""
         return self.is_operator(settings) or (self.alone and self.rights.operator)
 
     def rights_in(self, settings: GatewaySettings) -> KeyRights:
-        """The least of the key's and its tenant's."""
+        """Return the rights that both the key and its tenant have."""
         own, of_tenant = self.rights, settings.priority_of(self.tenant)
         batch = "batch" in (own.priority, of_tenant)
         return KeyRights(
@@ -85,10 +85,10 @@ class KeyHolder:
 
 
 class ApiKeys:
-    """The keys a gateway accepts, kept as salted hashes so that no dump of it holds a key.
+    """The keys that a gateway accepts, as salted hashes so that no memory dump contains a key.
 
-    `given` maps keys to tenants; those of a file come beside them. `stale`: what of the file is
-    wrong, sentence fragments for an operator.
+    `given` maps keys to tenants; a file may add others. `stale`: the file's faults, as sentence
+    fragments for operators.
     """
 
     def __init__(self, given: Mapping[str, str]) -> None:
@@ -96,17 +96,19 @@ class ApiKeys:
         self._given = {key.id: key for key in keys}
         self._use(self._given)
         self._revoked: set[str] = set()
-        self._nobody = stored("", "")
+        self._unknown = stored("", "")
         self.stale: tuple[str, ...] = ()
 
     @property
     def tenants(self) -> set[str]:
-        """All that have a key."""
+        """All tenants that have a key."""
         return {key.tenant for key in self._keys.values()}
 
     def check(self, headers: Mapping[str, str]) -> KeyHolder:
-        """Whose key this is: in `Authorization`, or in `x-api-key` as clients of Anthropic's API
-        have it. Raises ApiError 401."""
+        """Return the holder of a request's key. Raises ApiError 401.
+
+        The key is in `Authorization`, or in `x-api-key` as clients of Anthropic's API send it.
+        """
         scheme, _, key = headers.get("authorization", "").partition(" ")
         is_bearer = scheme.lower() == "bearer" and bool(key.strip())
         given = (key if is_bearer else headers.get("x-api-key", "")).strip()
@@ -116,10 +118,10 @@ class ApiKeys:
                 " or 'x-api-key: YOUR_KEY'."
             )
             raise ApiError(401, message, code="missing_api_key")
-        found = self._keys.get(id_of(given), self._nobody)
-        # before anything else is known of it: an id alone is no secret
+        found = self._keys.get(id_of(given), self._unknown)
+        # first, so that errors reveal nothing about a key from its id, which is no secret
         if not hmac.compare_digest(found.digest, digest_of(found.salt, given)):
-            message = "The API key is not known here. Ask the operators for a valid one."
+            message = "The API key is unknown. Ask the operators for a valid one."
             raise ApiError(401, message, code="invalid_api_key")
         if found.revoked is not None or found.id in self._revoked:
             message = "The API key was revoked. Ask the operators for a new one."
@@ -132,7 +134,7 @@ class ApiKeys:
         return KeyHolder(found.tenant, found.rights, self._alone)
 
     async def follow(self, file: Path, period_s: float = READ_PERIOD_S) -> None:
-        """Take the keys of `file` whenever it has others, until cancelled."""
+        """Reload the keys from `file` every `period_s` seconds until cancelled."""
 
         async def take() -> None:
             self.take(file)
@@ -141,23 +143,23 @@ class ApiKeys:
         await forever("api_keys", take, period_s, fails=fails, logger=logger)
 
     def take(self, file: Path) -> None:
-        """The keys that stand in the file now; never raises."""
+        """Use the keys that are in the file now. Never raises."""
         try:
             keys, faults = keys_of(read_text(file))
         except Problem as error:
-            self._told((f"{error.message}, and the keys stay as they are",))
+            self._report((f"{error.message}, and the keys stay as they are",))
             return
         self._revoked |= {key.id for key in keys.values() if key.revoked is not None}
         again = sorted(id for id in self._revoked & keys.keys() if keys[id].revoked is None)
-        faults += [f"the API key {id} was revoked, and stays so" for id in again]
+        faults += [f"the API key {id} was revoked, and stays revoked" for id in again]
         self._use({**self._given, **keys})
-        self._told(tuple(faults))
+        self._report(tuple(faults))
 
     def _use(self, keys: Mapping[str, StoredKey]) -> None:
         self._keys = keys
         self._alone = len({key.tenant for key in keys.values()}) == 1
 
-    def _told(self, faults: tuple[str, ...]) -> None:
+    def _report(self, faults: tuple[str, ...]) -> None:
         for fault in faults:
             if fault not in self.stale:
                 logger.warning("the keys file: %s", fault)
@@ -165,54 +167,54 @@ class ApiKeys:
 
 
 class WrongKeys:
-    """Requests whose key opens nothing: a line a minute in the log, with who sent the most.
+    """Counts requests with an invalid key, and logs once a minute which addresses sent most.
 
-    Nobody is kept from trying again: docs/security.md says why.
+    It blocks no address: docs/security.md says why.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._told_at = float("-inf")
+        self._logged_at = float("-inf")
         self._by_address: Counter[str] = Counter()
 
     def came_from(self, address: str) -> None:
-        kept = address in self._by_address or len(self._by_address) < ADDRESSES_KEPT
-        self._by_address[address if kept else "other addresses"] += 1
-        if (now := self._clock()) - self._told_at >= WRONG_KEYS_PERIOD_S:
-            most = self._by_address.most_common(ADDRESSES_TOLD)
+        is_counted = address in self._by_address or len(self._by_address) < ADDRESSES_KEPT
+        self._by_address[address if is_counted else "other addresses"] += 1
+        if (now := self._clock()) - self._logged_at >= WRONG_KEYS_PERIOD_S:
+            most = self._by_address.most_common(ADDRESSES_LOGGED)
             senders = ", ".join(f"{name[:64]} ({count})" for name, count in most)
             number = self._by_address.total()
             logger.warning(
                 "requests with a wrong API key: %d, most of them from %s", number, senders
             )
-            self._told_at = now
+            self._logged_at = now
             self._by_address.clear()
 
 
 def given_in(text: str) -> dict[str, str]:
-    """Key to tenant, of `tenant=key` on lines or between commas.
+    """Return the tenant of each key, from `tenant=key` on lines or between commas.
 
-    Raises Problem for the first thing that is wrong; no message holds a key.
+    Raises Problem for the first fault. No message contains a key.
     """
     keys, faults = keys_of(text)
     if any(not key.plain for key in keys.values()):
-        faults.append(f"salted hashes of API keys belong into a file: name it in {KEYS_FILE}")
+        faults.append(f"salted hashes of API keys belong in a file: name it in {KEYS_FILE}")
     if faults:
         raise Problem(faults[0], "")
     return plain_keys(text)
 
 
 def read_text(file: Path) -> str:
-    """Bytes that are no UTF-8 make their line a wrong one. Raises Problem."""
+    """Return the file's text. Bytes that are not UTF-8 make their line invalid. Raises Problem."""
     try:
         return file.read_bytes().decode("utf-8", "surrogateescape")
     except OSError as error:
-        why = error.strerror or "it is no file"
+        why = error.strerror or "it is not a file"
         raise Problem(f"{file} cannot be read: {why}", f"correct {KEYS_FILE}") from error
 
 
 def check_file(file: Path) -> None:
-    """Raises Problem for a file that cannot be read, or opens to nobody because of its faults."""
+    """Raises Problem for a file that is unreadable, or that has faults and no usable key."""
     keys, faults = keys_of(read_text(file))
     if faults and not keys:
-        raise Problem(f"{file} holds no usable API key: {faults[0]}", "")
+        raise Problem(f"{file} has no usable API key: {faults[0]}", "")

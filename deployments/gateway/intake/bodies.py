@@ -1,9 +1,9 @@
-"""The bodies of all requests under way in one gateway process: read, parsed, and bounded together.
+"""The bodies of a gateway's open requests: read, parsed, and limited in total.
 
-A body is held until its request ends, since it may have to be sent again. `body_room` says how
-much of them a tenant may hold. Before a large body comes, its request is counted; once it is here,
-tenants take turns at parsing, one body at a time in a thread, so that streams go on meanwhile. Its
-model is checked before the rest is parsed. Waiting and parsing count against the deadline.
+A body stays in memory until its request ends, because a retry sends it again. `body_room` limits
+the bytes of each tenant. A request with a large body is counted before the body arrives. Tenants
+then take turns at parsing, one body at a time in a thread, so streams continue meanwhile. The model
+is checked before the rest is parsed. Waiting and parsing count against the deadline.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from observability.request_record import RequestRecord
 Result = TypeVar("Result")
 
 
-def _nothing(model: str) -> None:
-    """For a body whose model is checked later."""
+def _no_check(model: str) -> None:
+    """Accept any model, for a body whose model is checked later."""
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A request whose body is still to come.
+    """A request whose body has not arrived yet.
 
-    `count` counts a request with a large body before that comes, and `check_model` refuses a model
-    before the rest of a large body is parsed; both raise ApiError. `is_only_tenant`: no other
-    tenant has a key.
+    `count` counts a request before its large body arrives. `check_model` rejects a model before the
+    rest of a large body is parsed. Both raise ApiError. `is_only_tenant`: no other tenant has a
+    key.
     """
 
     headers: Mapping[str, str]
@@ -50,25 +50,29 @@ class Upload:
     timeout_s: float
     is_only_tenant: bool
     count: Callable[[], Awaitable[None]]
-    check_model: Callable[[str], object] = _nothing
+    check_model: Callable[[str], object] = _no_check
 
 
 class Bodies:
-    """`held_bytes`: of all that are under way."""
+    """The bodies of all open requests; `held_bytes` is their total size."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
-        self._of_tenants: Counter[str] = Counter()
+        self._tenant_bytes: Counter[str] = Counter()
         self._turns = TenantTurns()
         self._threads = ThreadPoolExecutor(1, "bodies")
 
     async def take(self, upload: Upload) -> tuple[bytes, dict[str, Any], Form | None]:
-        """The request's body, its fields, and the form that it is, if it is one. `settle` lets go
-        of it, however that went.
+        """Return the request's body, its fields, and its form, if it is one.
 
-        Raises ApiError: 400, 413 or 415 for its faults, 408 for one that did not arrive in time,
-        503 where bodies take too much room, 504 where the deadline passes before it is parsed, and
-        what `count` and `check_model` raise.
+        Callers must call `settle` afterwards, also after an error. Raises ApiError:
+
+            400, 413, 415   the body is invalid, too large, or of another type
+            408             it does not arrive before the deadline
+            503             the bodies of all requests, or of the tenant, use too much memory
+            504             the deadline passes before it is parsed
+
+        and the errors of `count` and `check_model`.
         """
         limits, timeout_s = upload.limits, upload.timeout_s
         deadline = upload.record.arrived + timeout_s
@@ -101,9 +105,12 @@ class Bodies:
         body: bytes,
         max_list_items: int,
         tenant: str = "",
-        check_model: Callable[[str], object] = _nothing,
+        check_model: Callable[[str], object] = _no_check,
     ) -> dict[str, Any]:
-        """Raises what `request_body.parse` and `check_model` do."""
+        """Return the fields of a JSON body. Large bodies wait for the tenant's turn.
+
+        Raises the errors of `request_body.parse` and `check_model`.
+        """
         if len(body) <= request_body.LARGE_BODY_BYTES:
             return request_body.parse(body, max_list_items)
         async with self._turns.of(tenant):
@@ -115,7 +122,7 @@ class Bodies:
     async def _form(
         self, body: bytes, content_type: str, tenant: str
     ) -> tuple[dict[str, Any], Form]:
-        """Raises what `request_body.parse_form` does."""
+        """Return the fields of a form, and the form. Raises the errors of `parse_form`."""
         parse = partial(request_body.parse_form, body, content_type)
         if len(body) <= request_body.LARGE_BODY_BYTES:
             return parse()
@@ -123,7 +130,7 @@ class Bodies:
             return await self._in_thread(parse)
 
     def settle(self, record: RequestRecord) -> None:
-        """The request has ended."""
+        """Release the body of a request that has ended."""
         self._holds(record, -record.body_bytes)
 
     def close(self) -> None:
@@ -144,8 +151,7 @@ class Bodies:
             is_counted = True
             await upload.count()
         async for chunk in upload.body:
-            of_tenant = self._of_tenants[record.tenant]
-            held = Held(record.body_bytes, of_tenant, self.held_bytes)
+            held = Held(record.body_bytes, self._tenant_bytes[record.tenant], self.held_bytes)
             most = upload.limits.max_bodies_bytes
             if not has_room(held, len(chunk), most, upload.is_only_tenant):
                 raise _gateway_full()
@@ -158,15 +164,15 @@ class Bodies:
     def _holds(self, record: RequestRecord, more: int) -> None:
         record.body_bytes += more
         self.held_bytes += more
-        self._of_tenants[record.tenant] += more
-        if not self._of_tenants[record.tenant]:
-            del self._of_tenants[record.tenant]
+        self._tenant_bytes[record.tenant] += more
+        if not self._tenant_bytes[record.tenant]:
+            del self._tenant_bytes[record.tenant]
 
 
 def _gateway_full() -> ApiError:
     message = (
-        "This gateway holds as many bytes of requests as it may, or as it may of one tenant."
-        " Try again later, or with a smaller request."
+        "The open requests of all tenants, or of this tenant, use all the memory that this gateway"
+        " has for bodies. Try again later, or with a smaller request."
     )
     return ApiError(503, message, code="gateway_full", retry_after=1)
 

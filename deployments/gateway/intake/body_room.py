@@ -1,15 +1,15 @@
-"""How much of a gateway's memory one more piece of a request's body may take.
+"""Decides whether a gateway's memory has room for another piece of a request's body.
 
-Together, bodies have at most `gateway.max_bodies_bytes`. While other tenants have keys, one tenant
-has at most three quarters of what the others leave, so there is always room for a newcomer. One
-body of each tenant needs no share. Small bodies have a further sixteenth, which no large one takes.
+All bodies together use at most `gateway.max_bodies_bytes`. While other tenants have keys, a tenant
+may use three quarters of what the others leave, so another tenant always finds room. A tenant's
+only body is not limited by this share. A further sixteenth is reserved for small bodies.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Up to this size a body is small: it is parsed at once, and has the reserve as well.
+# A body up to this size is small: it is parsed at once, and may use the reserve.
 SMALL_BODY_BYTES = 65536
 SHARE = 0.75
 RESERVE = 1 / 16
@@ -17,7 +17,7 @@ RESERVE = 1 / 16
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes held of one body, of all its tenant's bodies, and of all bodies."""
+    """Bytes in memory: of one body so far, of all its tenant's bodies, and of all bodies."""
 
     body: int
     tenant: int
@@ -25,7 +25,7 @@ class Held:
 
 
 def has_room(held: Held, size: int, most: int, is_only_tenant: bool) -> bool:
-    """Whether `size` bytes more of the body fit where all bodies may have `most` bytes."""
+    """Return whether `size` more bytes of the body fit, if all bodies may use `most` bytes."""
     if held.body + size <= SMALL_BODY_BYTES:
         most += int(most * RESERVE)
     if held.all + size > most:

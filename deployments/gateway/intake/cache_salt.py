@@ -1,9 +1,10 @@
-"""Whose requests may find each other's prompts in an engine's cache: those of one salt.
+"""Cache salts: requests can share cached prompts in an engine only if their salts are equal.
 
-A tenant's requests have a salt of the tenant's own, or of the group of tenants that share a cache
-on purpose; one that the client sends parts them further. It is made here alone, with a key of the
-fleet's, and kept once, as `EngineRequest.cache_salt`: what the engine gets and what the prefix
-index is asked for cannot differ. Source of what vLLM takes: `validate_cache_salt` in
+Each tenant has its own salt, or that of a group of tenants that share a cache on purpose. A salt
+that the client sends divides it further. Salts are computed only here, with the fleet's secret, and
+stored once, in `EngineRequest.cache_salt`. So the engine and the prefix index always use the same.
+
+Source of the values that vLLM accepts: `validate_cache_salt` in
 vllm/entrypoints/generate/base/protocol.py of 0.32.
 """
 
@@ -19,7 +20,7 @@ from deployments.wire.inference_paths import inference_path
 
 
 class CacheSalts:
-    """The salts of one fleet. They tell who lacks its secret nothing, not even whose they are."""
+    """The salts of one fleet. Without its secret, they reveal nothing, not even the tenant."""
 
     def __init__(self, engine_secret: str) -> None:
         key = blake2b(engine_secret.encode(), person=b"antefix salt").digest()
@@ -28,17 +29,16 @@ class CacheSalts:
     def of(
         self, path: str, tenant: str, group: str | None, fields: Mapping[str, Any]
     ) -> str | None:
-        """The salt of a tenant's request; None where nothing is cached. Raises ApiError 400.
+        """Return the salt of a tenant's request; None if its path caches nothing.
 
-        A group may be called as a tenant: they share nothing.
+        A group and a tenant of the same name share nothing. Raises ApiError 400 for an invalid
+        `cache_salt`.
         """
         if not inference_path(path).is_salted:
             return None
         salt = fields.get("cache_salt")
         if salt is not None and not (isinstance(salt, str) and salt):
-            message = (
-                "'cache_salt' must be a string that is not empty. Correct it, or leave it out."
-            )
+            message = "'cache_salt' must be a non-empty string. Correct it, or omit it."
             raise ApiError(400, message, code="invalid_cache_salt", param="cache_salt")
         hash_ = self._hash.copy()
         hash_.update(json.dumps([group, None if group else tenant, salt]).encode())

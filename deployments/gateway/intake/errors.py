@@ -1,9 +1,12 @@
-"""What goes wrong at the API, in the shape of OpenAI's or Anthropic's errors.
+"""Errors of the API, in OpenAI's or Anthropic's format.
 
-https://platform.openai.com/docs/guides/error-codes: {"error": {"message", "type", "param",
-"code"}}. https://docs.anthropic.com/en/api/errors: {"type": "error", "error": {"type", "message"},
-"request_id"}; ours have `param` and `code` there, too. An engine's own errors keep their message,
-field and status and take the same shape. `stream_errors` has the shapes of errors inside a stream.
+- https://platform.openai.com/docs/guides/error-codes: {"error": {"message", "type", "param",
+  "code"}}
+- https://docs.anthropic.com/en/api/errors: {"type": "error", "error": {"type", "message"},
+  "request_id"}. Antefix adds `param` and `code` to its "error".
+
+An engine's own errors keep their message, field and status, in the same format. `stream_errors` has
+the formats of errors inside a stream.
 """
 
 from __future__ import annotations
@@ -28,19 +31,19 @@ _ANTHROPIC_TYPE_BY_STATUS = {
     504: "timeout_error",
 }
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
-# How vLLM names a prompt that is longer than the model's context: no field of any API is called so.
-# Source: `TokenizeParams` in vllm/renderers/params.py of vLLM 0.32, and our `prompt_length`.
+# vLLM's `param` for a prompt longer than the model's context: not a field of any API.
+# Source: `TokenizeParams` in vllm/renderers/params.py of vLLM 0.32, and Antefix's `prompt_length`.
 _TOO_LONG_A_PROMPT = ("input_tokens", "input_text")
 
-# OpenAI's clients retry 408, 409, 429 and 5xx by themselves, unless an answer has this header.
+# OpenAI's clients retry 408, 409, 429 and 5xx automatically, unless an answer has this header.
 NO_RETRY = {"x-should-retry": "false"}
 
 
 class ApiError(Exception):
-    """An answer other than success, for the client to read.
+    """An error answer for the client.
 
-    `param` names the field at fault, `retry_after` is seconds. `code` is stable for programs, and
-    `deployments.gateway.reference.error_codes` lists every one.
+    `param` names the field at fault, and `retry_after` is in seconds. Programs can rely on `code`;
+    `deployments.gateway.reference.error_codes` lists all codes.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class ApiError(Exception):
             self.headers["retry-after"] = str(retry_after)
 
     def body(self, shape: ErrorShape = "openai", request_id: str = "") -> dict[str, Any]:
-        """What the client gets; `request_id` is for Anthropic's shape."""
+        """Return the JSON that the client gets; `request_id` is for Anthropic's format."""
         is_anthropic = shape == "anthropic"
         error = {
             "message": self.message,
@@ -79,33 +82,35 @@ class ApiError(Exception):
 
 
 def shape_of(path: str, headers: Mapping[str, str]) -> ErrorShape:
-    """How the errors of a request look. Where no engine answers, clients of Anthropic's API are
-    known by a header that each of their requests has."""
+    """Return the format of a request's errors.
+
+    On paths without an engine, a header identifies clients of Anthropic's API: they always send it.
+    """
     if path in INFERENCE_PATHS:
         return INFERENCE_PATHS[path].errors
     return "anthropic" if "anthropic-version" in headers else "openai"
 
 
 def id_headers(shape: ErrorShape, request_id: str) -> dict[str, str]:
-    """The headers of an answer that name its request."""
+    """Return the headers of an answer that identify its request."""
     also = {"request-id": request_id} if shape == "anthropic" else {}
     return {"x-request-id": request_id, **also}
 
 
 def error_type(status: int) -> str:
-    """OpenAI's type of an error of this status."""
+    """Return OpenAI's error type for this status."""
     fallback = "server_error" if status >= 500 else "invalid_request_error"
     return _TYPE_BY_STATUS.get(status, fallback)
 
 
 def anthropic_type(status: int) -> str:
-    """Anthropic's type of an error of this status."""
+    """Return Anthropic's error type for this status."""
     fallback = "api_error" if status >= 500 else "invalid_request_error"
     return _ANTHROPIC_TYPE_BY_STATUS.get(status, fallback)
 
 
 def from_engine(status: int, body: bytes, request_id: str) -> ApiError:
-    """An engine's error answer: its 4xx as it is, its 5xx without internals."""
+    """Return an engine's error answer for the client: a 4xx unchanged, a 5xx without internals."""
     if status >= 500:
         return ApiError(
             status,
@@ -118,7 +123,7 @@ def from_engine(status: int, body: bytes, request_id: str) -> ApiError:
     except (ValueError, KeyError, TypeError, AttributeError):
         phrase = _PHRASES.get(status, "no reason given")
         message, param = (
-            f"The engine refused the request: {status} ({phrase}). See /openapi.json.",
+            f"The engine rejected the request: {status} ({phrase}). See /openapi.json.",
             None,
         )
     if param in _TOO_LONG_A_PROMPT:
@@ -129,6 +134,6 @@ def from_engine(status: int, body: bytes, request_id: str) -> ApiError:
 
 
 def broken_off() -> ApiError:
-    """An engine's answer ended in the middle, and no other engine resumes it."""
-    message = "The engine broke off. Send the request again."
+    """Return the error for an answer that stopped midway and that no other engine resumes."""
+    message = "The engine's answer was interrupted. Send the request again."
     return ApiError(503, message, code="engine_unavailable", retry_after=1)

@@ -1,4 +1,4 @@
-"""The settings that a gateway serves by, replaced all at once."""
+"""The settings that a gateway uses. New settings replace all of them at once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from deployments.fleet.fleet_file import parse_fleet
 
 
 class InForce:
-    """`fleet` is there from the first settings on, before the gateway listens. `refused`: why newer
-    settings are not in force; empty where they are."""
+    """The fleet in use. `fleet` is set before the gateway listens.
+
+    `refused`: why newer settings were rejected; empty if they are in use.
+    """
 
     fleet: Fleet
 
@@ -22,6 +24,6 @@ class InForce:
 
 
 def given_fleet(settings: Mapping[str, Any]) -> Fleet:
-    """The fleet that Ray Serve's settings describe. Raises FleetError."""
+    """Return the fleet that Ray Serve's settings describe. Raises FleetError if invalid."""
     text = yaml.safe_dump(dict(settings), sort_keys=False)
     return parse_fleet(text, "settings", check_engine_args=False)

@@ -1,18 +1,19 @@
-"""API keys in a text: what its lines say, and how one is made.
+"""The format of API keys in a text, and how keys are generated.
 
-    tenant=KEY                              a key as it is, with all rights of its tenant
-    tenant=sha256:ID:SALT:HASH name=value   a key's salted hash, with what limits it
+    tenant=KEY                              a plain key, with all rights of its tenant
+    tenant=sha256:ID:SALT:HASH name=value   a key's salted hash, with its limits
 
-on lines or between commas; `#` begins a comment. A limit is `models=a|b` (percent-encoded),
-`priority=batch`, `overflow=no`, `policy=no`, `operator=no`, `expires=` or `revoked=` a UTC time.
+Entries are on lines or between commas; `#` begins a comment. A limit is `models=a|b`
+(percent-encoded), `priority=batch`, `overflow=no`, `policy=no`, `operator=no`, or `expires=` or
+`revoked=` with a UTC time.
 
-Plain SHA-256 is right here, and a slow hash is not: a key of ours is 256 random bits, which nobody
-guesses at any speed, and it is checked with each request, in microseconds. A key is looked up by
-its id, which is in it, or is made from it where another made it; the id is no secret.
+SHA-256 suffices, because generated keys have 256 random bits and cannot be guessed at any speed. A
+slow hash would delay each request, whose check takes microseconds. Keys are looked up by id, which
+is not secret. Generated keys contain it; for other keys it is computed from a hash.
 
-What is wrong opens nothing: a line that cannot be read, a short key, a key of two meanings or a
-limit that this release does not know is left out and logged, without the key. An id that is revoked
-on any line is revoked.
+Faults grant no access. Invalid lines, short keys, keys with two meanings, and limits that this
+release does not know are omitted and reported, without the key. An id that is revoked on any line
+is revoked.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ from autoscaling.slo import PriorityClass
 from deployments.gateway.intake.errors import ApiError
 
 MIN_KEY_CHARACTERS = 16
-_OURS = re.compile(r"afx_([0-9a-f]{12})_[0-9A-Za-z]{43}")
+_GENERATED = re.compile(r"afx_([0-9a-f]{12})_[0-9A-Za-z]{43}")
 _HASHED = re.compile(r"sha256:([0-9a-f]{12}):([0-9a-f]{32}):([0-9a-f]{64})((?: +\S+)*)")
 _HASHED_MARK = "sha256:"
 _LETTERS = string.ascii_letters + string.digits
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
-_TWO = "stands for two tenants or rights, and opens nothing: leave one line of it"
-_TWICE = "is there twice: leave one line of it"
+_TWO = "has two tenants or rights, so it is not valid: keep one of its lines"
+_TWICE = "is there twice: keep one of its lines"
 _LIMITS = ("models", "priority", "overflow", "policy", "operator", "expires", "revoked")
 
 
 @dataclass(frozen=True)
 class KeyRights:
-    """What a key may, where its tenant may. `models` None: every model."""
+    """A key's rights, within those of its tenant. `models` None: every model."""
 
     models: frozenset[str] | None = None
     priority: PriorityClass = "interactive"
@@ -56,7 +57,7 @@ class KeyRights:
         return self.models is None or model in self.models
 
     def check_model(self, model: str) -> None:
-        """Raises ApiError 403 for one that the key may not use."""
+        """Raises ApiError 403 for a model that the key may not use."""
         if not self.may_use(model):
             message = (
                 f"This key may not use the model {model[:100]!r}. Use another model, or ask the"
@@ -67,8 +68,11 @@ class KeyRights:
 
 @dataclass(frozen=True, repr=False)
 class StoredKey:
-    """One key, without it. `expires` and `revoked`: Unix time, None: never. `plain`: its line
-    holds it as it is. Two are equal when they mean the same, whatever their salt."""
+    """A key's salted hash and rights.
+
+    `expires` and `revoked`: Unix times; None: never. `plain`: its line has the plain key. Compare
+    `meaning` rather than keys, whose salts differ.
+    """
 
     id: str
     tenant: str
@@ -80,7 +84,7 @@ class StoredKey:
     digest: bytes
 
     def line(self) -> str:
-        """As it stands in a file."""
+        """Return the key's line for a file."""
         rights, limits = self.rights, []
         if rights.models is not None:
             names = "|".join(quote(model, safe="/:._-") for model in sorted(rights.models))
@@ -102,7 +106,7 @@ class StoredKey:
 
 @dataclass(frozen=True)
 class Entry:
-    """What stands in one place of a text. `key` None: `fault` says why it opens nothing."""
+    """One entry of a text. `key` None: `fault` says why the entry is not valid."""
 
     text: str
     key: StoredKey | None
@@ -110,14 +114,14 @@ class Entry:
 
 
 def new_key() -> str:
-    """afx_ID_SECRET, 256 random bits beside its id."""
+    """Return a random key, afx_ID_SECRET, with 256 random bits after its id."""
     return f"afx_{secrets.token_hex(6)}_{''.join(secrets.choice(_LETTERS) for _ in range(43))}"
 
 
 def id_of(key: str) -> str:
-    """12 hexadecimal digits."""
-    ours = _OURS.fullmatch(key)
-    return ours.group(1) if ours else hashlib.sha256(_bytes(key)).hexdigest()[:12]
+    """Return a key's id, 12 hexadecimal digits."""
+    generated = _GENERATED.fullmatch(key)
+    return generated.group(1) if generated else hashlib.sha256(_bytes(key)).hexdigest()[:12]
 
 
 def digest_of(salt: bytes, key: str) -> bytes:
@@ -131,15 +135,15 @@ def stored(
     expires: float | None = None,
     plain: bool = False,
 ) -> StoredKey:
-    """The key's salted hash, under a new salt."""
+    """Return the key's salted hash, with a new salt."""
     salt = os.urandom(16)
     return StoredKey(id_of(key), tenant, rights, expires, None, plain, salt, digest_of(salt, key))
 
 
 def entries_of(text: str) -> Iterator[Entry]:
-    """Everything that stands in a text, in its order, comments and blank lines left out.
+    """Yield the entries of a text in order, without comments and blank lines.
 
-    Of a key that is there twice with one meaning, the second is a fault; with two, both are.
+    If a key is there twice with one meaning, the second is a fault; with two meanings, both are.
     """
     entries = [_entry(number, part) for number, part in enumerate(_parts(text), start=1) if part]
     by_id: dict[str, list[StoredKey]] = {}
@@ -151,7 +155,7 @@ def entries_of(text: str) -> Iterator[Entry]:
 
 
 def keys_of(text: str) -> tuple[dict[str, StoredKey], list[str]]:
-    """The keys by id, revoked and expired ones too, and what is wrong with the others."""
+    """Return the keys by id, including revoked and expired ones, and the faults of the others."""
     keys, faults = {}, []
     for entry in entries_of(text):
         if entry.key is not None:
@@ -162,7 +166,7 @@ def keys_of(text: str) -> tuple[dict[str, StoredKey], list[str]]:
 
 
 def with_key(text: str, key: StoredKey) -> str:
-    """The text with this key's line in place of the one that it had, or at its end."""
+    """Return the text with this key's line in place of its old one, or at the end."""
     old = next((e.text for e in entries_of(text) if e.key is not None and e.key.id == key.id), None)
     lines = []
     for line in text.splitlines():
@@ -175,17 +179,17 @@ def with_key(text: str, key: StoredKey) -> str:
 
 
 def plain_keys(text: str) -> dict[str, str]:
-    """Key to tenant, of those that stand there as they are: what a client may send."""
-    found = {}
+    """Return the tenant of each plain key. Clients can send such a key."""
+    tenants = {}
     for part in _parts(text):
         tenant, _, key = (piece.strip() for piece in part.partition("="))
         if tenant and key and not key.startswith(_HASHED_MARK):
-            found[key] = tenant
-    return found
+            tenants[key] = tenant
+    return tenants
 
 
 def written(at: float) -> str:
-    """A Unix time in UTC, to the second."""
+    """Return a Unix time as text, in UTC, to the second."""
     return datetime.fromtimestamp(at, UTC).strftime(_TIME)
 
 
@@ -202,7 +206,7 @@ def _judged(entry: Entry, key: StoredKey, same: list[StoredKey]) -> Entry:
 
 
 def _parts(text: str) -> list[str]:
-    """What is between line ends and commas; empty for a comment, whose commas are its own."""
+    """Return the text's parts between line ends and commas; "" for a comment, never split."""
     lines = (line.strip() for line in text.splitlines())
     parts = (part.strip() for line in lines for part in _of_line(line))
     return ["" if part.startswith("#") else part for part in parts]
@@ -219,13 +223,13 @@ def _entry(number: int, part: str) -> Entry:
         return Entry(part, None, fault)
     if value.startswith(_HASHED_MARK):
         key = _hashed(tenant, value)
-        fault = f"API key {number} is no salted hash that this release can read: make it anew"
+        fault = f"API key {number} is not a salted hash that this release can read: recreate it"
         return Entry(part, key, "" if key else fault)
     wrong = ""
     if len(value) < MIN_KEY_CHARACTERS:
         wrong = f"is shorter than {MIN_KEY_CHARACTERS} characters"
     elif not (value.isascii() and value.isprintable()):
-        wrong = "has characters that no HTTP header has"
+        wrong = "has characters that HTTP headers cannot have"
     if wrong:
         fault = f"API key {number} {wrong}: make another with antefix keys create"
         return Entry(part, None, fault)
@@ -255,7 +259,7 @@ def _hashed(tenant: str, value: str) -> StoredKey | None:
 
 
 def _word(limits: Mapping[str, str], name: str, words: tuple[str, str]) -> str:
-    """The first of the words unless another is given. Raises ValueError for one that is none."""
+    """Return the given word; by default the first. Raises ValueError if it is not in `words`."""
     return words[words.index(limits.get(name, words[0]))]
 
 

@@ -1,8 +1,8 @@
-"""Threads in which long prompts are read, alongside a gateway's event loop.
+"""Threads that read long prompts, alongside a gateway's event loop.
 
-Tenants take turns at the threads, as they do at parsing large bodies. One thread at a time computes
-in Python, and so does the one that parses bodies: otherwise the event loop would wait for each of
-them before it has the interpreter back. The tokenizer needs no interpreter and runs in parallel.
+Tenants take turns at the threads, as they do at parsing large bodies. Only one thread at a time
+computes in Python, including the one that parses bodies. Otherwise the event loop would wait for
+each of them before it gets the GIL back. The tokenizer releases the GIL and runs in parallel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from deployments.gateway.intake.tenant_turns import TenantTurns
 
-# Of one tenant. Further prompts are placed by load alone, as are those that cannot be rendered.
+# Prompts of one tenant. Further ones are placed by load only, like those that cannot be rendered.
 MOST_WAITING = 64
 THREADS = min(8, (os.cpu_count() or 1) + 2)
 
@@ -25,7 +25,7 @@ Read = TypeVar("Read")
 
 
 class LongPrompts:
-    """Threads in which nothing but prompts is read, so that nothing else can keep them busy."""
+    """Threads that only read prompts, so no other work can keep them busy."""
 
     def __init__(self, threads: int = THREADS) -> None:
         self._threads = ThreadPoolExecutor(threads, "prompts")
@@ -35,9 +35,9 @@ class LongPrompts:
         self._whose: int | None = None
 
     async def run(self, tenant: str, read: Callable[[], Read]) -> Read | None:
-        """What `read` gives; None at once while MOST_WAITING of the tenant wait for a thread.
+        """Return the result of `read`; None at once if MOST_WAITING of the tenant's prompts wait.
 
-        Once `read` has begun it keeps its thread to its end, also when this is cancelled.
+        Once `read` has begun it keeps its thread until it ends, even if this call is cancelled.
         """
         if self._turns.waiting_of(tenant) >= MOST_WAITING:
             return None
@@ -63,8 +63,8 @@ class LongPrompts:
 
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """For what lets go of the interpreter: another of the threads has its turn meanwhile."""
-        if self._whose != threading.get_ident():  # the event loop's, or any other
+        """Give up the turn for a block that releases the GIL, so another thread can compute."""
+        if self._whose != threading.get_ident():  # the event loop, or another thread
             yield
             return
         self._end_turn()
@@ -75,7 +75,7 @@ class LongPrompts:
 
     @contextlib.contextmanager
     def a_turn(self) -> Iterator[None]:
-        """For a thread that computes in Python: none of the others does meanwhile."""
+        """Hold the turn for a block that computes in Python. Waits while another thread has it."""
         self._begin_turn()
         try:
             yield
@@ -91,5 +91,5 @@ class LongPrompts:
         self._turn.release()
 
 
-# Of this process, for all of its pools.
+# The process has one, for all of its pools.
 LONG_PROMPTS = LongPrompts()

@@ -1,11 +1,11 @@
-"""What a request asks an engine for, read by the engine's own rules.
+"""Reads a request's sampling parameters by the engine's own rules.
 
-vLLM reads each field by path, with pydantic in its lax mode: `"24"`, `24.0`, `" 2_4 "` and `true`
-are numbers, and `"yes"` is true. `parameters_of` reads them in the same way, with pydantic as well,
-and everything in a gateway that judges such a field uses it. `tests/deployments/engine/vllm`
-compares both. A field that an engine ignores on a path counts for nothing there.
+vLLM reads each field by path, with pydantic in lax mode: `"24"`, `24.0`, `" 2_4 "` and `true` are
+numbers, and `"yes"` is true. `parameters_of` does the same, also with pydantic. All checks of such
+fields in a gateway use it. `tests/deployments/engine/vllm` compares the two. A field that an engine
+ignores on a path has no effect here.
 
-A value that cannot be read stands for the most it could ask: the engine refuses it with a 400.
+An unreadable value counts as the largest possible one. The engine rejects it with a 400.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from deployments.wire.inference_paths import (
     inference_path,
 )
 
-# The logprobs of a whole vocabulary, which -1 asks for: as many as the largest have.
+# The size of the largest vocabularies. A count of -1 asks for the logprobs of all tokens.
 VOCABULARY = 262_144
 
 _WHOLE, _FLAG = TypeAdapter(int), TypeAdapter(bool)
@@ -36,14 +36,17 @@ Unreadable = TypeVar("Unreadable")
 
 @dataclass(frozen=True)
 class RequestParameters:
-    """`max_tokens`: tokens of each answer; None: as many as the model's length leaves.
+    """The parameters of a request.
 
-    `n`: answers to each prompt, or beams, and of audio beams only; None: it cannot be read.
-    `logprobs` and `prompt_logprobs`: how many come with each token, besides its own; None: not even
-    its own.
-    `names_logprobs`: `logprobs` are those of token ids in the request, which an engine's
-    `max_logprobs` does not bound. `priority` None: it cannot be read. `shared_bytes`: how much of
-    the body is in front of each document, and so is read again for each but the first.
+    `max_tokens`: the limit of each answer; None: the model's length is the limit.
+    `n`: the answers, or beams, to each prompt; for audio only beams; None: it is unreadable.
+    `logprobs` and `prompt_logprobs`: how many each token has besides its own; None: not even its
+    own.
+    `names_logprobs`: the request names the token ids for `logprobs`, and an engine's `max_logprobs`
+    does not limit them.
+    `priority` None: it is unreadable.
+    `shared_bytes`: the bytes of the body that precede each document. The engine reads them again
+    for each document after the first.
     """
 
     max_tokens: int | None
@@ -60,17 +63,17 @@ class RequestParameters:
 
     @property
     def sequences(self) -> int:
-        """How many sequences an engine makes of it: `n` for each of its prompts, at least 1."""
+        """The number of sequences in the engine: `n` for each prompt, at least 1."""
         return max(1, self.n or 1) * max(1, self.prompts)
 
     @property
     def repeated_bytes(self) -> int:
-        """How many bytes more than its body an engine reads for it."""
+        """The number of bytes that an engine reads in addition to the body."""
         return self.shared_bytes * (self.sequences - 1)
 
 
 def parameters_of(path: str, fields: Mapping[str, Any]) -> RequestParameters:
-    """What the body `fields` asks of `path`. Never raises."""
+    """Return the parameters of a body's `fields` on `path`. Never raises."""
     api = inference_path(path)
     beam_search = api.has_n and _flag(fields, "use_beam_search")
     has_n = beam_search if api.is_form else api.has_n
@@ -96,12 +99,12 @@ def _max_tokens(api: InferencePath, fields: Mapping[str, Any]) -> int | None:
     given = (name for name in api.max_tokens if fields.get(name) is not None)
     name = next(given, api.max_tokens[0])
     most = _whole(fields, name, absent=api.default_max_tokens, unreadable=None)
-    # a completion that only echoes its prompt generates a token all the same
+    # a completion that only echoes its prompt still generates a token
     return None if most is None else max(1, most)
 
 
 def _logprobs(path: str, fields: Mapping[str, Any]) -> int | None:
-    """Those of each generated token."""
+    """Return the logprobs of each generated token."""
     if path == CHAT and _flag(fields, "logprobs", unreadable=True):
         return _of_token_ids(fields) or _count(fields, "top_logprobs", numbers_only=True) or 0
     if path == COMPLETIONS:
@@ -114,7 +117,7 @@ def _logprobs(path: str, fields: Mapping[str, Any]) -> int | None:
 
 
 def _prompt_logprobs(api: InferencePath, fields: Mapping[str, Any]) -> int | None:
-    """Those of each token of the prompt."""
+    """Return the logprobs of each token of the prompt."""
     if not api.has_n or api.is_form:
         return None
     count = _count(fields, "prompt_logprobs", numbers_only=True)
@@ -131,7 +134,10 @@ def _of_token_ids(fields: Mapping[str, Any]) -> int:
 
 
 def _count(fields: Mapping[str, Any], name: str, numbers_only: bool = False) -> int | None:
-    """`numbers_only`: vLLM looks at it before pydantic does, and refuses strings."""
+    """Return a number of logprobs; VOCABULARY if it is negative or unreadable.
+
+    `numbers_only`: vLLM checks the field before pydantic does, and rejects strings.
+    """
     value = fields.get(name)
     if numbers_only and isinstance(value, str):
         return VOCABULARY
@@ -162,21 +168,27 @@ def _flag(fields: Mapping[str, Any], name: str, unreadable: bool = False) -> boo
 
 
 def _prompts(value: object) -> int:
-    """A list of texts, or of lists, holds several; one of numbers or of messages is one prompt."""
+    """Return the number of prompts in a field.
+
+    A list of texts or of lists has several; a list of numbers or of messages is one prompt.
+    """
     if isinstance(value, list) and value and isinstance(value[0], str | list):
         return len(value)
     return 0 if value is None else 1
 
 
 def _documents(value: object) -> int:
-    """A list holds one in each of its items, which may be objects."""
+    """Return the number of documents in a field: each item of a list is one, even an object."""
     if isinstance(value, list):
         return len(value)
     return 0 if value is None else 1
 
 
 def _text_bytes(value: object) -> int:
-    """Of a text, or of the only one in a list: several are each read with a document of its own."""
+    """Return the bytes of a text, or of a list's only text; otherwise 0.
+
+    Several texts are paired with one document each, so the engine repeats none.
+    """
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     return len(value.encode(errors="surrogatepass")) if isinstance(value, str) else 0

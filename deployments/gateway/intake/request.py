@@ -1,4 +1,4 @@
-"""A request on its way through a gateway: what its engine gets, and what is known of it."""
+"""A request on its way through a gateway: the data for its engine, its options and its prompt."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """What an engine gets: the client's own bytes, and the salt of its cached prompt (None:
-    it caches none); since it had all of them and until when (s, loop time). `model` is the
-    engine's own name; `is_renamed`: the body has another. `adapter`: a LoRA
-    adapter of that name, which the engine loads if it lacks it. `form`: the body is one; None: it
-    is JSON.
+    """A request for an engine.
 
-    Whoever learns something of it writes that to its `record`.
+    `body`: the client's own bytes. `cache_salt`: the salt of its cached prompt; None: it caches
+    none. `arrived`: when the body was complete, and `deadline`, both in seconds of the loop's time.
+    `model`: the engine's own name; `is_renamed`: the body has another name. `adapter`: the LoRA
+    adapter of that name, which the engine loads if needed. `form`: the body's form; None: it is
+    JSON. `record`: the gateway adds its findings here.
     """
 
     request_id: str
@@ -52,19 +52,19 @@ class EngineRequest:
 
     @property
     def content_type(self) -> str:
-        """Of the body."""
+        """The content type of the body."""
         return "application/json" if self.form is None else self.form.content_type
 
     @property
     def repeated_body(self) -> bytes:
-        """What is the same when a client sends the request again, with another form's boundary."""
+        """The bytes that stay the same when a client repeats the request: without the boundary."""
         if self.form is None:
             return self.body
         return self.body.replace(self.form.boundary, b"")
 
     @property
     def engine_body(self) -> bytes:
-        """What the engine gets. A form's salt is in a header."""
+        """The body that the engine gets. A form's salt is in a header."""
         if self.form is not None:
             return self.form.extended(self.body, {"model": self.model} if self.is_renamed else {})
         own = {"cache_salt": self.cache_salt, "model": self.model if self.is_renamed else None}
@@ -82,9 +82,10 @@ class EngineRequest:
 
 @dataclass(frozen=True)
 class Prompt:
-    """One request's prompt as far as it is known here; `depths` None: the index did not say.
+    """One request's prompt, as the gateway knows it.
 
-    `known`: it was rendered and tokenized as the engine will; else its length is an estimate.
+    `known`: the gateway tokenized it as the engine does; otherwise its length is an estimate.
+    `depths` None: the index gave no answer.
     """
 
     placement: PlacementRequest
@@ -96,7 +97,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class PoolRequest:
-    """A request that has been read for one pool: its engine's, its JSON, headers and prompt."""
+    """A request that was read for one pool."""
 
     engine: EngineRequest
     fields: Mapping[str, Any]
@@ -106,29 +107,29 @@ class PoolRequest:
 
     @cached_property
     def parameters(self) -> RequestParameters:
-        """What its fields ask the engine for."""
+        """The engine's parameters in the request's fields."""
         return parameters_of(self.engine.path, self.fields)
 
     @property
     def tokens(self) -> int:
-        """Of its prompt."""
+        """The number of tokens of the prompt."""
         return self.prompt.placement.prompt_tokens
 
 
 async def client_gone(receive: Receive) -> None:
-    """Return when the client has left. Its body must have been read."""
+    """Return once the client has left. Requires that the body has been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def nobody_leaves() -> NoReturn:
-    """In place of `receive`, for a request whose client another task watches."""
+    """Wait forever. It replaces `receive` if another task watches the client."""
     await asyncio.get_running_loop().create_future()
     raise AssertionError
 
 
 async def unless_client_leaves(work: Awaitable[Result], receive: Receive) -> Result:
-    """What `work` gives. Raises ClientDisconnect, and cancels it, when the client leaves first."""
+    """Return the result of `work`. If the client leaves, cancel it and raise ClientDisconnect."""
     doing, gone = asyncio.ensure_future(work), asyncio.ensure_future(client_gone(receive))
     try:
         either: set[asyncio.Future[Any]] = {doing, gone}
@@ -142,7 +143,7 @@ async def unless_client_leaves(work: Awaitable[Result], receive: Receive) -> Res
 
 
 async def cancelled(task: asyncio.Future[None]) -> None:
-    """Cancel the task, and return once it has ended."""
+    """Cancel the task, and return when it has ended."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError, Exception):
         await task

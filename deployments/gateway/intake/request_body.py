@@ -1,7 +1,7 @@
-"""A request body, read and checked as far as a gateway must; the engine checks the rest.
+"""Reads a request body, and checks what a gateway must; the engine checks the rest.
 
-The engine gets the very bytes the client sent, and the salt of its cached prompt after them
-(`cache_salt`). Everything here raises `ApiError`.
+The engine gets the exact bytes that the client sent, followed by the salt of its cached prompt
+(`cache_salt`). Functions raise `ApiError`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ from deployments.wire.forms import FORM_TYPE, BadForm, Form, FormFile, read_form
 
 _JSON_TYPE = "application/json"
 XARGS = "vllm_xargs"
-# An engine compares each of these with every token it makes: unbounded, one request stalls all.
+# An engine compares each item with every token that it generates. Without a limit, one request
+# would stall all others.
 _LISTS_PER_TOKEN = ("stop", "stop_token_ids", "bad_words", "stop_sequences")
-# A larger body is counted before it is parsed, in a thread: its milliseconds would be everybody's.
+# A larger body is counted before it is parsed, and parsed in a thread: it would delay all requests
+# by milliseconds.
 LARGE_BODY_BYTES = SMALL_BODY_BYTES
-# Of one body, names included: each takes up to 200 bytes of memory, and of an engine's, again.
+# Strings, arrays and objects of one body, names of fields included. Each takes up to 200 bytes of
+# memory, here and again in the engine.
 MAX_VALUES = 100_000
-# Items of arrays and objects, which a list of tokens has many of.
+# Items of arrays and objects. A list of tokens has many.
 MAX_ITEMS = 1_000_000
-# Bytes of JSON a token takes, roughly, in English.
+# Bytes of JSON per token: a rough average for English.
 _BYTES_PER_TOKEN = 4
-# Whisper's encoder makes 50 positions of a second, which takes 8,000 bytes at 64 kbit/s. No decoder
-# reads or speaks as many tokens. A WAV file says how many bytes its seconds take.
+# Whisper's encoder makes 50 positions per second of audio, or per 8,000 bytes at 64 kbit/s.
+# Decoders read and generate fewer tokens. The header of a WAV file has its bytes per second.
 _TOKENS_PER_S, _BYTES_PER_S = 50, 8_000
 
 
@@ -42,8 +45,11 @@ async def read(
     max_body_bytes: int,
     is_form: bool = False,
 ) -> bytes:
-    """The whole body. 415 for another content type than JSON, or than a form's, and for a
-    compressed one, 413 over `max_body_bytes`."""
+    """Return the whole body.
+
+    Raises ApiError: 413 beyond `max_body_bytes`; 415 for a compressed body, and for a content type
+    other than JSON, or than a form's if `is_form`.
+    """
     content_type = headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != (FORM_TYPE if is_form else _JSON_TYPE):
         message = f"The content type {content_type[:100] or '(none)'!r} is not supported. " + (
@@ -73,7 +79,7 @@ async def read(
 
 
 def parse(body: bytes, max_list_items: int) -> dict[str, Any]:
-    """The body as an object that a tokenizer can take."""
+    """Return the body's fields, whose strings a tokenizer can encode. Raises ApiError 400."""
     if len(body) > LARGE_BODY_BYTES:
         _refuse_too_many(body)
     fields = _decoded(body)
@@ -87,7 +93,7 @@ def parse(body: bytes, max_list_items: int) -> dict[str, Any]:
         if isinstance(value, list) and len(value) > max_list_items:
             raise ApiError(
                 400,
-                f"{name!r} has {len(value)} items, and at most {max_list_items} are allowed. "
+                f"{name!r} has {len(value)} items, but at most {max_list_items} are allowed. "
                 "Send fewer.",
                 code="array_above_max_length",
                 param=name,
@@ -97,7 +103,10 @@ def parse(body: bytes, max_list_items: int) -> dict[str, Any]:
 
 
 def parse_form(body: bytes, content_type: str) -> tuple[dict[str, Any], Form]:
-    """The fields of a form, each a string, and the form; `vllm_xargs` as vLLM reads its JSON."""
+    """Return the fields of a form, and the form. Raises ApiError 400.
+
+    Fields are strings, except `vllm_xargs`, which is parsed as JSON, as in vLLM.
+    """
     try:
         form = read_form(body, content_type)
     except BadForm as error:
@@ -107,18 +116,18 @@ def parse_form(body: bytes, content_type: str) -> tuple[dict[str, Any], Form]:
         message = "'file' is missing. Send the audio as a part with this name and a file name."
         raise ApiError(400, message, code="missing_required_parameter", param="file")
     fields: dict[str, Any] = dict(form.fields)
-    if xargs := form.fields.get(XARGS):  # an empty text is no value
+    if xargs := form.fields.get(XARGS):  # vLLM ignores an empty text
         try:
             fields[XARGS] = json.loads(xargs)
         except (ValueError, RecursionError):
-            message = f"{XARGS!r} is no JSON. Send an object, or leave it out."
+            message = f"{XARGS!r} is not valid JSON. Send an object, or omit it."
             raise ApiError(400, message, code="invalid_value", param=XARGS) from None
         refuse_unreadable({XARGS: fields[XARGS]}, xargs.encode())
     return fields, form
 
 
 def model_of(fields: Mapping[str, Any]) -> str:
-    """The model asked for, as a string."""
+    """Return the requested model. Raises ApiError 400."""
     model = fields.get("model")
     if isinstance(model, str) and model:
         return model
@@ -130,28 +139,30 @@ def model_of(fields: Mapping[str, Any]) -> str:
 
 
 def estimate_prompt_tokens(body: bytes, repeated_bytes: int = 0) -> int:
-    """About how many tokens the prompt has: enough to rank replicas by load. `repeated_bytes`: what
-    an engine reads of the body more than once, as `RequestParameters` has it."""
+    """Return an estimate of the prompt's tokens, good enough to rank replicas by load.
+
+    `repeated_bytes`: see `RequestParameters`.
+    """
     return max(1, (len(body) + repeated_bytes) // _BYTES_PER_TOKEN)
 
 
 def estimate_audio_tokens(file: FormFile) -> int:
-    """About how many tokens a file of audio has, rather more than fewer."""
+    """Return an estimate of an audio file's tokens, rather too high than too low."""
     bytes_per_s = _BYTES_PER_S
     try:
         with wave.open(io.BytesIO(file.head)) as wav:
             frame = wav.getnchannels() * wav.getsampwidth()
             bytes_per_s = frame * wav.getframerate() or _BYTES_PER_S
-    except (wave.Error, EOFError, RuntimeError):  # of another kind, or damaged
+    except (wave.Error, EOFError, RuntimeError):  # another format, or damaged
         pass
     return max(1, file.size * _TOKENS_PER_S // bytes_per_s)
 
 
 def extended(body: bytes, more: Mapping[str, str]) -> bytes:
-    """A JSON object that is not empty, with more fields: of two alike, JSON takes the last."""
+    """Return a non-empty JSON object with more fields. Of duplicate names, parsers use the last."""
     if not more:
         return body
-    # a slice would be one more copy of what may be megabytes
+    # slicing bytes would copy what may be megabytes
     own = memoryview(body)[: body.rindex(b"}")]
     return b"".join((own, b",", json.dumps(more, separators=(",", ":")).encode()[1:]))
 
@@ -162,17 +173,17 @@ def _too_large(max_body_bytes: int) -> NoReturn:
 
 
 class _Model(msgspec.Struct):
-    """The last `model` of a body, as the engine takes it; the rest is read over."""
+    """The last `model` of a body, which the engine uses too. The decoder skips other fields."""
 
     model: Any = None
 
 
 def peeked_model(body: bytes) -> str | None:
-    """The model of a body that is not parsed yet, in a tenth of that time; None: not known."""
+    """Return the model of an unparsed body; None if unknown. Takes a tenth of the parsing time."""
     try:
         model = _decode_model(body).model
     except _UNDECODABLE:
-        return None  # `parse` says why
+        return None  # `parse` reports the fault
     return model if isinstance(model, str) and model else None
 
 
@@ -182,10 +193,10 @@ _UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def _decoded(body: bytes) -> Any:
-    """Raises ApiError 400.
+    """Return a decoded body. Raises ApiError 400.
 
-    The interpreter stands still while a body is decoded. So large ones are decoded by msgspec, in a
-    fifth of the time. Where that refuses one, `json` says why, unless that would take long.
+    Decoding holds the GIL. So msgspec decodes large bodies, in a fifth of the time. If msgspec
+    rejects one, `json` decodes it again for a better message, unless that would take long.
     """
     if len(body) > LARGE_BODY_BYTES:
         try:
@@ -218,8 +229,10 @@ def _why(error: Exception) -> str:
 
 
 def _refuse_too_many(body: bytes) -> None:
-    """Raises ApiError 400 for more strings, arrays, objects or items than a body may have, in a
-    small part of the time to parse it."""
+    """Raises ApiError 400 for too many strings, arrays, objects or items.
+
+    Takes a small part of the parsing time.
+    """
     values = body.count(b'"') // 2 + body.count(b"[") + body.count(b"{")
     if values <= MAX_VALUES and body.count(b",") <= MAX_ITEMS:
         return
@@ -233,8 +246,8 @@ def _refuse_too_many(body: bytes) -> None:
 
 def _too_many(most: int, of_what: str) -> ApiError:
     message = (
-        f"The body holds more than {most} {of_what}, and no request may have more."
-        " Send fewer in each of several requests."
+        f"The body has more than {most} {of_what}, the limit of a request."
+        " Split it into several requests."
     )
     return ApiError(400, message, code="invalid_json")
 
@@ -254,8 +267,8 @@ def _refuse_lone_surrogates(fields: Mapping[str, Any]) -> None:
             json.dumps({name: value}, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             message = (
-                f"{name!r} holds the lone surrogate \\u{ord(error.object[error.start]):04x},"
-                " which is not a character. Send it as a pair or leave it out."
+                f"{name!r} has the lone surrogate \\u{ord(error.object[error.start]):04x},"
+                " which is not a character. Send it as a pair, or omit it."
             )
             param = name if name.isascii() else None
             raise ApiError(400, message, code="invalid_unicode", param=param) from None

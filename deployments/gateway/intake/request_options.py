@@ -1,4 +1,4 @@
-"""What a request asks for in headers of ours: priority class, overflow, policy, time."""
+"""A request's options in Antefix's headers: priority class, overflow, policy and timeout."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ POLICY_HEADER = "x-antefix-policy"
 PRIORITY_HEADER = "x-antefix-priority"
 OVERFLOW_HEADER = "x-antefix-overflow"
 TIMEOUT_HEADER = "x-antefix-timeout"
-# https://platform.openai.com/docs/guides/flex-processing; all other tiers leave it to the key.
+# https://platform.openai.com/docs/guides/flex-processing. For other tiers, the key's class applies.
 _CLASS_OF_TIER: Mapping[str, PriorityClass] = {"flex": "batch", "priority": "interactive"}
-_LEAVE_OUT = "Leave it out, or ask the operators for another key."
+_OMIT = "Omit it, or ask the operators for another key."
 
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """`overflow` only: by the overflow pool, or not at all. `policy` None: the pool's own."""
+    """A request's options.
+
+    `overflow` "only": the overflow pool must serve the request. `policy` None: the pool's policy.
+    """
 
     priority: PriorityClass
     overflow: OverflowChoice
@@ -36,15 +39,16 @@ def options_of(
     rights: KeyRights,
     overflow_model: str | None = None,
 ) -> RequestOptions:
-    """What the headers ask for; the class also by the body's `service_tier`, else the key's own.
+    """Return the options in a request's headers.
 
-    `overflow_model` is the one that would answer instead. Raises ApiError: 400 for a word that is
-    none, 403 for what is beyond the key's rights.
+    The class comes from its header, from the body's `service_tier`, or from the key, in this order.
+    `overflow_model` is the model of the overflow pool. Raises ApiError: 400 for an invalid value,
+    403 for an option that the key may not use.
     """
     right = rights.priority
     policy = headers.get(POLICY_HEADER)
     if policy is not None and not rights.policy:
-        message = f"This key may not send the header {POLICY_HEADER}. {_LEAVE_OUT}"
+        message = f"This key may not send the header {POLICY_HEADER}. {_OMIT}"
         raise ApiError(403, message, code="policy_not_allowed", param=POLICY_HEADER)
     if policy is not None and policy not in POLICY_NAMES:
         message = (
@@ -59,16 +63,15 @@ def options_of(
     if right == "batch" and priority == "interactive":
         where = PRIORITY_HEADER if given else "service_tier"
         message = (
-            f"'{where}' asks for the class 'interactive', and this key may have only 'batch'."
-            f" Leave it out, or ask the operators to let this key have it."
+            f"'{where}' asks for the class 'interactive', but this key may use only 'batch'."
+            f" Omit it, or ask the operators to allow the class for this key."
         )
         raise ApiError(403, message, code="priority_not_allowed", param=where)
     overflow = _word_of(headers, OVERFLOW_HEADER, get_args(OverflowChoice)) or "allow"
     if not rights.overflow or (overflow_model and not rights.may_use(overflow_model)):
         if overflow == "only":
             message = (
-                f"The header {OVERFLOW_HEADER} is 'only', and this key may not overflow."
-                f" {_LEAVE_OUT}"
+                f"The header {OVERFLOW_HEADER} is 'only', but this key may not overflow. {_OMIT}"
             )
             raise ApiError(403, message, code="overflow_not_allowed", param=OVERFLOW_HEADER)
         overflow = "never"
@@ -84,7 +87,7 @@ def _word_of(headers: Mapping[str, str], name: str, words: tuple[str, ...]) -> s
 
 
 def timeout_of(headers: Mapping[str, str], limit_s: float) -> float:
-    """Within how many seconds it must be answered. Raises ApiError 400."""
+    """Return the request's timeout, in seconds. Raises ApiError 400."""
     given = headers.get(TIMEOUT_HEADER)
     if given is None:
         return limit_s

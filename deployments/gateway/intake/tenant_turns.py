@@ -1,5 +1,4 @@
-"""Turns at something that does a few things at once: next is the tenant whose last turn is longest
-ago."""
+"""Fair turns at a resource with few places: the tenant whose last turn is longest ago is next."""
 
 from __future__ import annotations
 
@@ -10,17 +9,17 @@ from contextlib import asynccontextmanager
 
 
 class TenantTurns:
-    """In one event loop, `places` at once. Within a tenant, first come, first served."""
+    """Turns in one event loop, `places` at once. Within a tenant, first come, first served."""
 
     def __init__(self, places: int = 1) -> None:
         self._free = places
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        # tenant -> the number of its last turn
+        # tenant -> sequence number of its last turn
         self._served: dict[str, int] = {}
         self._turns = 0
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of waiting tasks."""
         return sum(len(queue) for queue in self._waiting.values())
 
     def waiting_of(self, tenant: str) -> int:
@@ -28,7 +27,7 @@ class TenantTurns:
 
     @asynccontextmanager
     async def of(self, tenant: str) -> AsyncIterator[None]:
-        """Wait for a turn, and have it for the block; a cancelled wait leaves the queue."""
+        """Wait for a turn, and hold it for the block. A cancelled wait leaves the queue."""
         if self._free:
             self._free -= 1
         else:
@@ -46,7 +45,7 @@ class TenantTurns:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it came at the same moment
+            if not turn.cancelled():  # the turn was granted at the same moment
                 self._pass_on()
             raise
         finally:
@@ -55,7 +54,7 @@ class TenantTurns:
     def _pass_on(self) -> None:
         for tenant in sorted(self._waiting, key=lambda name: self._served.get(name, 0)):
             for turn in self._waiting[tenant]:
-                if not turn.done():  # its task may not have run since
+                if not turn.done():  # a task that was granted a turn may not have run yet
                     turn.set_result(None)
                     return
         self._free += 1

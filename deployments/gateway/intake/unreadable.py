@@ -1,6 +1,6 @@
-"""Values that vLLM's API fails on where it should refuse them: a gateway refuses them first.
+"""Rejects values on which vLLM's API fails with a 5xx instead of rejecting them.
 
-`tests/every_field` asks a real engine with every field of the API, and found these in vLLM 0.32.
+`tests/every_field` found these in vLLM 0.32: it sends every field of the API to a real engine.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from typing import Any, NoReturn
 
 from deployments.gateway.intake.errors import ApiError
 
-# All digits alike, and both letters of an exponent: then only a body with one of these can hold a
-# number of more than 64 bits. A regular expression takes as long as all else that is read.
+# The translation makes all digits 0 and both exponent letters e. Then only a body with one of these
+# sequences can have a number of more than 64 bits. A regular expression would double the time to
+# read a body.
 _ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 _IN_LARGE_NUMBERS = (b"0" * 19, b"e000", b"e+000")
 _PIECE_BYTES, _LONGEST = 65536, 19
 
 
 def refuse_unreadable(fields: Mapping[str, Any], body: bytes) -> None:
-    """Raises ApiError 400; `fields` are those of `body`."""
+    """Raises ApiError 400 for such a value; `fields` are the parsed `body`."""
     if _may_hold_large_numbers(body):
         for name, value in fields.items():
             _refuse_large_numbers(name, value)
@@ -33,7 +34,10 @@ def refuse_unreadable(fields: Mapping[str, Any], body: bytes) -> None:
 
 
 def _may_hold_large_numbers(body: bytes) -> bool:
-    """Piece by piece: between two, another thread can have the interpreter."""
+    """Return whether a number may exceed 64 bits.
+
+    It checks the body in pieces, so other threads can take the GIL in between.
+    """
     for start in range(0, len(body), _PIECE_BYTES):
         alike = body[start : start + _PIECE_BYTES + _LONGEST].translate(_ALIKE)
         if any(digits in alike for digits in _IN_LARGE_NUMBERS):
@@ -50,7 +54,7 @@ def _refuse_large_numbers(name: str, value: Any) -> None:
         elif isinstance(part, list):
             left += part
         elif _is_large(part):
-            _refuse(name, "holds a number that takes more than 64 bits. Send a smaller one.")
+            _refuse(name, "has a number of more than 64 bits. Send a smaller one.")
 
 
 def _is_large(value: Any) -> bool:
@@ -66,8 +70,8 @@ def _refuse_no_text(number: int, content: Any) -> None:
     if not (isinstance(first, dict) and isinstance(first.get("text"), str)):
         _refuse(
             "input",
-            f"has an assistant's message, item {number}, whose 'content' does not begin with a"
-            " text. Send a text first, or leave the message out.",
+            f"has an assistant message, item {number}, whose 'content' does not begin with a text."
+            " Send a text first, or omit the message.",
         )
 
 

@@ -1,1 +1,1 @@
-"""Names of models: which pool serves a conversation, and how far a canary is."""
+"""Names of models: the pool of each conversation, canaries, and loaded adapters."""

@@ -1,13 +1,13 @@
-"""LoRA adapters that were loaded while the fleet serves: which there are, for all gateways.
+"""The list of LoRA adapters that were loaded while the fleet serves, shared by all gateways.
 
 key                 value                                              lifetime
 adapters            hash: an adapter's name -> `LoadedAdapter`, JSON,  permanent
                     signed
-adapters_version    a number, which each change raises                 permanent
+adapters_version    a number, which each change increments             permanent
 
-A gateway reads the version once a second, and at once for a name that it does not know. So an
-adapter is served by every gateway as soon as it has been loaded. After a change or a removal a
-gateway serves the old weights for a second at most, or longer without Redis.
+A gateway reads the version once a second, and at once for an unknown name. So every gateway serves
+an adapter as soon as it is loaded. After a change or removal, a gateway serves the old weights for
+up to a second, or longer without Redis.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from router.slots import REDIS_TIMEOUT_S
 logger = logging.getLogger("ray.serve")
 
 PERIOD_S = 1.0
-# Of a fleet: GET /v1/models lists them all.
+# The limit of a fleet, because GET /v1/models lists all of them.
 MOST_ADAPTERS = 1000
 
 
 class LoadedAdapter(msgspec.Struct, frozen=True):
-    """`pool`: whose model it adapts. `size`: bytes of its files. `loaded_at`: Unix time."""
+    """A loaded adapter of a pool's model. `size`: bytes of its files. `loaded_at`: Unix time."""
 
     adapter: Adapter
     pool: str
@@ -50,13 +50,16 @@ _loaded = msgspec.json.Decoder(LoadedAdapter).decode
 
 
 def is_usable(name: str) -> bool:
-    """Return whether an adapter may have this name, as a model may."""
+    """Return whether an adapter may have this name. The rule is that of models."""
     return MODEL_NAME.fullmatch(name) is not None
 
 
 class Adapters:
-    """Of one gateway. `redis` decodes; `fleet`: as `FleetBase.redis_name`. `by_name`: those of the
-    fleet's pools, except one whose name a model of the fleet file has."""
+    """One gateway's view of the adapters.
+
+    `redis` has `decode_responses`; `fleet` is `FleetBase.redis_name`. `by_name`: the adapters of
+    the fleet's pools. Models of the fleet file take precedence over adapters of the same name.
+    """
 
     def __init__(self, redis: AsyncRedis, fleet: str, signer: Signer) -> None:
         self._redis = redis
@@ -72,29 +75,29 @@ class Adapters:
 
     @property
     def is_used(self) -> bool:
-        """Whether a pool of the fleet takes adapters while it serves."""
+        """Whether a pool of the fleet accepts adapters while it serves."""
         return self._fleet is not None and any(
             pool.adapters is not None for pool in self._fleet.pools.values()
         )
 
     @property
     def routes(self) -> Mapping[str, WeightedPools]:
-        """Where each adapter's name leads."""
+        """The route of each adapter's name."""
         return self._routes
 
     def change(self, fleet: Fleet) -> None:
-        """Serve by this fleet file from now on."""
+        """Use this fleet file from now on."""
         self._fleet = fleet
         self._apply()
         self._changed.set()
 
     def engine_adapter(self, name: str) -> Adapter | None:
-        """Return the adapter that an engine gets a request for; None: the name is a model's."""
+        """Return the adapter of this name; None if the name is a model's."""
         found = self.by_name.get(name)
         return found.adapter if found is not None else None
 
     async def run(self) -> None:
-        """Follow what the other gateways load, until cancelled."""
+        """Follow the changes of other gateways until cancelled."""
         await forever(
             "adapters",
             self._follow,
@@ -104,14 +107,14 @@ class Adapters:
         )
 
     async def refresh(self) -> None:
-        """Read what has changed. Raises one of REDIS_FAILURES."""
+        """Read the adapters if they have changed. Raises one of REDIS_FAILURES."""
         async with asyncio.timeout(REDIS_TIMEOUT_S):
             [version] = await cast(
                 Awaitable[list[str | None]], self._redis.mget([self._version_key])
             )
             if version == self._version:
                 return
-            if version is None and self._all:  # Redis has lost them
+            if version is None and self._all:  # Redis has lost its data
                 await self._write(*self._all.values())
                 return
             found = await cast(Awaitable[dict[str, str]], self._redis.hgetall(self._key))
@@ -124,13 +127,13 @@ class Adapters:
         self._apply()
 
     async def put(self, loaded: LoadedAdapter) -> None:
-        """Have all gateways serve it. Raises one of REDIS_FAILURES."""
+        """Add or replace an adapter at all gateways. Raises one of REDIS_FAILURES."""
         async with asyncio.timeout(REDIS_TIMEOUT_S):
             await self._write(loaded)
         await self.refresh()
 
     async def remove(self, name: str) -> None:
-        """Have no gateway serve it. Raises one of REDIS_FAILURES."""
+        """Remove an adapter from all gateways. Raises one of REDIS_FAILURES."""
         async with (
             asyncio.timeout(REDIS_TIMEOUT_S),
             self._redis.pipeline(transaction=True) as pipe,
@@ -141,7 +144,7 @@ class Adapters:
         await self.refresh()
 
     async def _write(self, *adapters: LoadedAdapter) -> None:
-        encoded = {one.adapter.name: msgspec.json.encode(one).decode() for one in adapters}
+        encoded = {each.adapter.name: msgspec.json.encode(each).decode() for each in adapters}
         async with self._redis.pipeline(transaction=True) as pipe:
             for name, text in encoded.items():
                 pipe.hset(self._key, name, signed(self._signer, self._key, text))
@@ -162,7 +165,7 @@ class Adapters:
         found = opened(self._signer, self._key, text)
         try:
             return None if found is None else _loaded(found)
-        except (msgspec.MsgspecError, ValueError):  # by hand, or by another release
+        except (msgspec.MsgspecError, ValueError):  # written by hand, or by another release
             return None
 
     def _apply(self) -> None:

@@ -1,13 +1,13 @@
-"""Canaries of a fleet's models: what each gateway knows of them, and what all decide together.
+"""Canaries of a fleet's models: gateways collect evidence from requests, and decide together.
 
 key                       value                                                    lifetime
 canary:<route>            `CanaryState`, JSON, signed                              permanent
-canary_won:<route>        hash: gateway -> its part of the judgement, JSON,        WON_S after the
-                          signed                                                   last
+canary_won:<route>        hash: gateway -> `Won`, its part of the evidence, JSON,  WON_S after the
+                          signed                                                   last write
 
-Each gateway judges the requests that it serves, as they end, and acts alone once it is sure. Once a
-second it reads what the others know. Without Redis it judges by its own requests, and its canary
-stays on its step.
+Each gateway evaluates the requests that it serves as they end. Once a second, or as soon as its own
+evidence suffices, it reads the evidence of the others, and moves or aborts the canary. Without
+Redis, canaries stay on their steps.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ logger = logging.getLogger("ray.serve")
 
 PERIOD_S = 1.0
 WON_S = 86_400
-# Requests of the base that are kept, and for how long: before, the load was another.
+# Limits on the retained requests of the base, in number and age: older ones had another load.
 KEPT_OF_BASE, BASE_S = 100, 300.0
-# Replaces a value unless another gateway has: KEYS[1] = ARGV[2] if it is ARGV[1].
+# Replaces a value, unless another gateway did first: sets KEYS[1] to ARGV[2] if it is ARGV[1].
 _REPLACE = """
 local found = redis.call('GET', KEYS[1])
 if (found or '') ~= ARGV[1] then return 0 end
@@ -69,12 +69,12 @@ return 1
 """
 
 
-# Of requests of the base: when each ended, in Unix time, and its seconds.
+# For requests of the base: the Unix time of each request's end, and its TTFT or TPOT in seconds.
 TimesOfBase = deque[tuple[float, float]]
 
 
 class Won(msgspec.Struct, frozen=True):
-    """Of one gateway, and of the canary's requests that it served."""
+    """One gateway's evidence, from the canary's requests that it served."""
 
     id: str
     log_wealths: LogWealths
@@ -87,8 +87,11 @@ _won = msgspec.json.Decoder(Won).decode
 
 @dataclass
 class Canary:
-    """One route's, in one gateway. `adopted`: when its settings arrived, in Unix time. `state`
-    None: not read yet, and the canary gets nothing."""
+    """The canary of one route, in one gateway.
+
+    `adopted`: the Unix time at which the gateway received its settings. `state` None: not read yet,
+    so the canary gets no requests.
+    """
 
     route: str
     pool: str
@@ -105,11 +108,11 @@ class Canary:
 
     @property
     def share(self) -> float:
-        """The canary's, of new conversations."""
+        """The canary's share of new conversations, from 0 to 1."""
         return self.state.share(self.plan) if self.state is not None else 0.0
 
     def ended(self, record: RequestRecord, now: float) -> None:
-        """Take in a request of the route. `now` is Unix time."""
+        """Add a request of the route that has ended. `now` is Unix time."""
         if record.outcome == "cancelled" or record.outcome == "invalid":
             return
         if record.pool != self.pool:
@@ -122,8 +125,8 @@ class Canary:
             return
         self.requests += 1
         base = RecentBase(
-            _most_of(self.base_ttft_s, now),
-            _most_of(self.base_tpot_s, now),
+            _percentile_of(self.base_ttft_s, now),
+            _percentile_of(self.base_tpot_s, now),
             Counter(self.base_reasons),
         )
         failed = record.outcome in ("failed", "deadline")
@@ -131,36 +134,37 @@ class Canary:
         add(self.log_wealths, won_by(request, base, self.rule), self.epoch(now))
 
     def epoch(self, now: float) -> int:
-        """The number of the epoch of its test."""
+        """Return the number of the test's current epoch. `now` is Unix time."""
         return 0 if self.state is None else epoch_of(self.state.begun, now)
 
     def is_worse(self, now: float) -> bool:
-        """By the requests of this gateway alone."""
+        """Return whether this gateway's requests suffice to show that the canary is worse."""
         return worse_in([self.log_wealths], self.rule, self.epoch(now)) is not None
 
 
-def _most_of(times: TimesOfBase, now: float) -> float | None:
+def _percentile_of(times: TimesOfBase, now: float) -> float | None:
     recent = [seconds for at, seconds in times if at > now - BASE_S]
     return percentile(recent, PERCENTILE) if len(recent) >= LEAST_OF_BASE else None
 
 
 def canary_of(name: str, route: ModelRoute) -> Canary | None:
-    """What the fleet file says of a route's canary."""
-    of = route.canary
-    if of is None:
+    """Return the canary of a route in the fleet file; None if it has none."""
+    settings = route.canary
+    if settings is None:
         return None
-    text = of.model_dump_json()
+    text = settings.model_dump_json()
     plan = CanaryPlan(
         blake2b(text.encode(), digest_size=8).hexdigest(),
-        [percent / 100 for percent in of.steps],
-        of.step_s,
-        of.requests,
+        [percent / 100 for percent in settings.steps],
+        settings.step_s,
+        settings.requests,
     )
-    return Canary(name, of.pool, plan, CanaryRule(of.alpha, of.error_rate), _now())
+    rule = CanaryRule(settings.alpha, settings.error_rate)
+    return Canary(name, settings.pool, plan, rule, _now())
 
 
 class Canaries:
-    """Of one gateway. `redis` decodes; `fleet`: as `FleetBase.redis_name`."""
+    """One gateway's canaries. `redis` has `decode_responses`; `fleet` is `FleetBase.redis_name`."""
 
     def __init__(self, redis: AsyncRedis, fleet: str, signer: Signer) -> None:
         self._redis = redis
@@ -171,7 +175,7 @@ class Canaries:
         self.by_route: Mapping[str, Canary] = {}
 
     def change(self, fleet: Fleet) -> None:
-        """These canaries from now on; one that is as before goes on."""
+        """Use the fleet's canaries from now on. Unchanged ones continue."""
         found = {}
         for name, route in fleet.models.items():
             if (canary := canary_of(name, route)) is not None:
@@ -182,21 +186,23 @@ class Canaries:
         self._looks.set()
 
     def readings(self) -> dict[str, CanaryReading]:
-        """For metrics, by model."""
+        """Return the canaries' readings for metrics, by model."""
         return {
-            name: CanaryReading(one.share, one.state is not None and one.state.status == "aborted")
-            for name, one in self.by_route.items()
+            name: CanaryReading(
+                canary.share, canary.state is not None and canary.state.status == "aborted"
+            )
+            for name, canary in self.by_route.items()
         }
 
     def ended(self, record: RequestRecord) -> None:
-        """A request has ended, of whatever model."""
+        """Add a request that has ended, of any model."""
         if (canary := self.by_route.get(record.model)) is not None:
             canary.ended(record, _now())
             if canary.share and canary.is_worse(_now()):
                 self._looks.set()
 
     async def run(self) -> None:
-        """Keep in step with the other gateways until cancelled."""
+        """Evaluate the canaries together with other gateways, until cancelled."""
         await forever(
             "canaries",
             self._step,
@@ -206,8 +212,11 @@ class Canaries:
         )
 
     async def end(self, route: str, status: str, why: str) -> CanaryState | None:
-        """An operator promotes or aborts it. None: another gateway changed it meanwhile, or has
-        later settings. Raises one of REDIS_FAILURES."""
+        """Promote or abort a canary, for an operator.
+
+        Return its state; None if another gateway changed it meanwhile, or has later settings.
+        Raises one of REDIS_FAILURES.
+        """
         canary = self.by_route[route]
         if not await self._read(canary):
             return None
@@ -242,8 +251,10 @@ class Canaries:
             logger.warning("canary of %s: %s. %s", canary.route, found.status, found.why)
 
     async def _read(self, canary: Canary) -> bool:
-        """What all gateways know; begins a canary that nothing is known of. Return False where
-        other gateways have later settings: theirs is another canary, which must not be replaced."""
+        """Read the canary's state from Redis, or write its first one. Return whether that worked.
+
+        False: other gateways have later settings, whose canary must not be replaced.
+        """
         key = self._key("canary", canary)
         async with asyncio.timeout(REDIS_TIMEOUT_S):
             [found] = await cast(Awaitable[list[str | None]], self._redis.mget([key]))
@@ -252,7 +263,7 @@ class Canaries:
         if text is not None:
             try:
                 before = _state(text)
-            except (msgspec.MsgspecError, ValueError):  # by hand
+            except (msgspec.MsgspecError, ValueError):  # written by hand
                 before = None
         if before is not None and before.id == canary.plan.id:
             canary.state = before
@@ -266,12 +277,12 @@ class Canaries:
         key = self._key("canary", canary)
         text = signed(self._signer, key, msgspec.json.encode(state).decode())
         async with asyncio.timeout(REDIS_TIMEOUT_S):
-            is_ours = await cast(
+            replaced = await cast(
                 Awaitable[int], self._redis.eval(_REPLACE, 1, key, canary.raw, text)
             )
-        if is_ours:
+        if replaced:
             canary.state, canary.raw = state, text
-        return bool(is_ours)
+        return bool(replaced)
 
     async def _won_by_others(self, canary: Canary, own: Won) -> list[Won]:
         key = self._key("canary_won", canary)

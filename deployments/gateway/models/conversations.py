@@ -1,7 +1,7 @@
-"""What tells one conversation from another: its beginning, which each of its requests repeats.
+"""Identifies a conversation by its beginning, which each of its requests repeats.
 
-Clients send a conversation whole, again and again. Its system prompt and the first message of its
-user stay. Two conversations that begin alike count as one.
+Clients send the whole conversation with each request. Its system prompt and first user message stay
+the same. Two conversations with the same beginning count as one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from deployments.prompt.conversation import BILLING_LINE
 from deployments.wire.inference_paths import COMPLETIONS, inference_path
 
-# Of a prompt without messages, which grows at its end.
+# The beginning of a prompt without messages, whose end grows.
 _PROMPT_CHARS = 256
 _BEFORE_MESSAGES = ("system", "instructions")
 _NAME_BYTES = 16
@@ -23,10 +23,10 @@ _NAME_BYTES = 16
 def conversation_of(
     secret: bytes, path: str, tenant: str, fields: Mapping[str, Any], session: str | None
 ) -> bytes | None:
-    """Return a name of the tenant's conversation, 16 bytes; None for a request that is alone.
+    """Return the name of a tenant's conversation, 16 bytes; None if the request belongs to none.
 
-    Who lacks `secret` cannot test a guess. `session`: what the client calls it, in a header. Never
-    raises.
+    Without `secret`, a guess cannot be tested. `session`: the client's name for it, from a header.
+    Never raises.
     """
     beginning: Any = session
     if session is None:

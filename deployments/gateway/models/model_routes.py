@@ -1,12 +1,12 @@
-"""Which pool serves a request, where a name leads to several: the one that its conversation is in.
+"""Chooses the pool of a request for a model with several pools: the pool of its conversation.
 
 key                                    value            lifetime
-conversation:<hex of its name>         a pool's name    KEPT_S after its last request
+conversation:<hash>                    a pool's name    KEPT_S after its last request
 
-Weights choose for new conversations (`router.model_routes`), so that all gateways choose alike
-without Redis. Redis keeps what was chosen: when weights change, a conversation stays where it is.
-Without an answer in time it goes where the weights lead. The names are hashes keyed with the
-fleet's secret: no reader of Redis can test a prompt against them.
+Weights choose the pool of a new conversation (`router.model_routes`), so all gateways choose the
+same one without Redis. Redis stores the choice, so a conversation keeps its pool when weights
+change. If Redis does not answer in time, weights choose again. The hashes are keyed with the
+fleet's secret, so Redis access does not suffice to test a prompt against them.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ from router.redis_client import REDIS_FAILURES, AsyncRedis
 logger = logging.getLogger("ray.serve")
 
 KEPT_S = 3600
-# The weight of pools that get no new conversation, beside one of 1.
-_NONE_NEW = 1e-12
+# The weight of pools that get no new conversations, relative to one with weight 1.
+_NO_NEW = 1e-12
 
 
 @dataclass(frozen=True)
 class WeightedPools:
-    """`name`: of the model, however a request called it. `weights`: of its pools, by name; one is
-    above 0. `session_header`: names conversations. `by_price`: pools of a weight above 0 compete
-    for each request."""
+    """A model's pools and their weights.
+
+    `name`: the model's name, even if a request used an alias. `weights`: by the pools' names; at
+    least one is above 0. `session_header`: the header that names conversations. `by_price`: pools
+    with a weight above 0 compete for each request.
+    """
 
     name: str
     weights: Mapping[str, float]
@@ -46,26 +49,31 @@ class WeightedPools:
 
     @property
     def competing(self) -> list[str]:
-        """The pools that compete for a request; none where weights decide."""
+        """The pools that compete for a request; none if weights decide."""
         wanted = [pool for pool, weight in self.weights.items() if weight > 0]
         return wanted if self.by_price and len(wanted) > 1 else []
 
     @property
     def only(self) -> str | None:
-        """The pool that serves all requests; None where several do."""
+        """The pool that serves all requests; None if there are several."""
         wanted = [pool for pool, weight in self.weights.items() if weight > 0]
         return wanted[0] if len(wanted) == 1 else None
 
     def with_canary(self, pool: str, share: float) -> WeightedPools:
-        """The same route, of whose new conversations this pool gets a share, from 0 to 1. With all
-        of them, conversations of the others still stay where they are."""
-        rest = max(1 - share, _NONE_NEW)
+        """Return the route with a share, from 0 to 1, of new conversations for this pool.
+
+        Even with a share of 1, conversations of the other pools stay there.
+        """
+        rest = max(1 - share, _NO_NEW)
         weights = {name: weight * rest for name, weight in self.weights.items()}
         total = sum(self.weights.values())
         return replace(self, weights={**weights, pool: share * total})
 
     def pool_of(self, conversation: KnownConversation | None) -> tuple[str, RoutedBy]:
-        """Return the name of a pool, and why it was chosen. None: a request that is alone."""
+        """Return the name of the pool, and why it was chosen.
+
+        `conversation` None: the request belongs to none.
+        """
         if (only := self.only) is not None:
             return only, "only"
         if competing := self.competing:
@@ -78,30 +86,33 @@ class WeightedPools:
 
 
 def routes_of(fleet: Fleet) -> dict[str, WeightedPools]:
-    """The routes of a fleet by each name that clients may ask for."""
+    """Return a fleet's routes by every name that clients may use."""
     routes = {
         name: WeightedPools(name, {pool: 1.0}, settings.session_header)
         for pool, settings in fleet.pools.items()
         for name in settings.model_names
     }
-    for name, of in fleet.models.items():
-        first = fleet.pools[next(iter(of.pools))]
-        by_price = of.select == "price"
-        route = WeightedPools(name, of.pools, first.session_header, by_price)
-        routes |= dict.fromkeys((name, *of.aliases), route)
+    for name, model in fleet.models.items():
+        first = fleet.pools[next(iter(model.pools))]
+        by_price = model.select == "price"
+        route = WeightedPools(name, model.pools, first.session_header, by_price)
+        routes |= dict.fromkeys((name, *model.aliases), route)
     return routes
 
 
 @dataclass(frozen=True)
 class KnownConversation:
-    """`name`: 16 bytes. `pool`: the name of the pool that it is in; None: not known."""
+    """A conversation. `name`: 16 bytes. `pool`: its pool's name; None: unknown."""
 
     name: bytes
     pool: str | None
 
 
 class Conversations:
-    """Of one gateway. `redis` decodes; `fleet`: as `FleetBase.redis_name`."""
+    """One gateway's access to conversations.
+
+    `redis` has `decode_responses`; `fleet` is `FleetBase.redis_name`.
+    """
 
     def __init__(self, redis: AsyncRedis, fleet: str, secret: str) -> None:
         self._redis = redis
@@ -117,8 +128,10 @@ class Conversations:
         headers: Mapping[str, str],
         budget_s: float,
     ) -> KnownConversation | None:
-        """Return the conversation of a request; None where its pool does not depend on it. Waits
-        `budget_s` for Redis at most; never raises."""
+        """Return the conversation of a request; None if its pool does not depend on one.
+
+        Waits up to `budget_s` seconds for Redis. Never raises.
+        """
         if route.only is not None or route.competing:
             return None
         name = self.name_of(route.session_header, record, fields, headers)
@@ -126,7 +139,8 @@ class Conversations:
             return None
         try:
             async with asyncio.timeout(budget_s):
-                [found] = await self._redis.mget([self._key(route, name)])  # of another type: none
+                # unlike GET, MGET returns None for a value of another type
+                [found] = await self._redis.mget([self._key(route, name)])
         except REDIS_FAILURES:
             found = None
         return KnownConversation(name, found if isinstance(found, str) else None)
@@ -138,12 +152,12 @@ class Conversations:
         fields: Mapping[str, Any],
         headers: Mapping[str, str],
     ) -> bytes | None:
-        """Return the name of a request's conversation, 16 bytes; None: it is alone."""
+        """Return the name of a request's conversation, 16 bytes; None if it belongs to none."""
         session = headers.get(session_header)
         return conversation_of(self._secret, record.path, record.tenant, fields, session)
 
     def keep(self, route: WeightedPools, conversation: KnownConversation | None, pool: str) -> None:
-        """The conversation is in this pool. No request waits for that."""
+        """Store the pool of a conversation, in the background."""
         if conversation is None:
             return
         writing = asyncio.create_task(self._write(self._key(route, conversation.name), pool))
@@ -154,7 +168,7 @@ class Conversations:
         try:
             await self._redis.set(key, pool, ex=KEPT_S)
         except REDIS_FAILURES as error:
-            logger.debug("the pool of a conversation is not kept: %s", type(error).__name__)
+            logger.debug("the pool of a conversation was not stored: %s", type(error).__name__)
 
     def _key(self, route: WeightedPools, name: bytes) -> str:
         named = blake2b(

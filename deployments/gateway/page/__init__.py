@@ -1,8 +1,8 @@
-"""The page at /antefix/ that shows people what a fleet is doing, and why.
+"""The page at /antefix/ that shows what a fleet does, and why.
 
-Static files, and nothing in them is secret: the page asks the API with the key that its reader
-gives it. Nothing is loaded from elsewhere and no script or style is inline, which the headers
-hold browsers to.
+It consists of static files without secrets: the page calls the API with a key that its user enters.
+It loads nothing from other hosts and has no inline script or style. The headers make browsers
+enforce this.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _MEDIA_TYPES = {
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
-    # what users named can never become markup, not even by a mistake of ours
+    # names that users chose can never become markup, even if the page has a bug
     "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    # asked again each time, answered 304: an upgraded gateway has no page of two releases
+    # browsers revalidate each time and get 304, so they never mix files of two releases
     "cache-control": "no-cache",
 }
 
 
-# Set by the chart in each pod; a fleet on a machine has none.
+# The chart sets it in each pod; on a single machine it is unset.
 PLATFORM = "ANTEFIX_PLATFORM"
 _LOCAL, _KUBERNETES = b'data-platform="local"', b'data-platform="kubernetes"'
 
 
 def add_page(app: Starlette, platform: str = "") -> None:
-    """Serve the page at /antefix/, its files at /antefix/assets/NAME; lead browsers there from /.
+    """Serve the page at /antefix/, its files at /antefix/assets/NAME; redirect browsers from /.
 
-    `platform`: "kubernetes" or "", which decides what its hints name.
+    `platform`: "kubernetes" or "". The page's hints name commands for that platform.
     """
     for file in Path(__file__).parent.iterdir():
         if media_type := _MEDIA_TYPES.get(file.suffix):
@@ -56,7 +56,7 @@ def add_page(app: Starlette, platform: str = "") -> None:
 
 
 async def _lead_browsers_here(request: Request) -> Response:
-    """Raises HTTPException 404 for clients that do not ask for HTML."""
+    """Redirect to the page. Raises HTTPException 404 for clients that do not accept HTML."""
     if not asks_for_html(request.headers.get("accept", "")):
         raise HTTPException(404)
     headers = {"location": "antefix/", "vary": "accept", "cache-control": "no-cache"}
@@ -64,9 +64,9 @@ async def _lead_browsers_here(request: Request) -> Response:
 
 
 def asks_for_html(accept: str) -> bool:
-    """Whether an Accept header names HTML, as browsers' do: `*/*` is what API clients send."""
-    for one in accept.split(","):
-        name, *parameters = (part.strip().lower() for part in one.split(";"))
+    """Return whether an Accept header names HTML, as browsers' do. API clients send `*/*`."""
+    for media_range in accept.split(","):
+        name, *parameters = (part.strip().lower() for part in media_range.split(";"))
         if name in ("text/html", "application/xhtml+xml"):
             return not any(re.fullmatch(r"q\s*=\s*0(\.0*)?", part) for part in parameters)
     return False

@@ -1,1 +1,1 @@
-"""The pools of a fleet: who of them serves a request, and when."""
+"""The pools of a fleet: a request's prompt, its replica, and its turn."""

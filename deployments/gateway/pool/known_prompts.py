@@ -1,13 +1,13 @@
-"""How prompts' beginnings were tokenized before, so that each is tokenized once.
+"""Caches how the beginnings of prompts were tokenized, so each is tokenized once.
 
-For each piece of a prompt (`deployments.prompt.cuts`) it has how many tokens that is, and the keys
-of the segments that end in it. A piece is found by a chain of keyed hashes, which names all of the
-prompt up to its end, how it is rendered and who may know of it: the namespace of the prompt's
-keys, with its `cache_salt`. So neither what is kept nor how long a request takes tells a tenant of
-another's prompts. No text is kept, and of a piece's tokens the last few, which fill no segment.
+An entry is a piece of a prompt (`deployments.prompt.cuts`): its number of tokens, and the keys of
+the segments that end in it. Its name is a chain of keyed hashes. They cover the prompt up to the
+piece's end, the renderer, and the keys' namespace with its `cache_salt`. So neither entries nor
+response times reveal one tenant's prompts to another. An entry has no text, and of its tokens only
+the last few, which do not fill a segment.
 
-Exact: what it says of a prompt is what tokenizing all of it would. Bounded in bytes; what was not
-looked up for longest is forgotten first. Safe to use from many threads.
+Results are exact: they equal those of tokenizing the whole prompt. Memory is limited; the least
+recently used entries are evicted first. Thread-safe.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ from router.segment_keys import KEY_BYTES, Namespace, SegmentHasher, pack
 # A prompt of 100,000 tokens in one piece takes 14 kB.
 MOST_BYTES = 32 * 2**20
 NAME_BYTES = 16
-# Of a piece, beside its keys and last tokens: names, lengths, places in the table.
+# The size of an entry without its keys and last tokens: name, lengths, its place in the table.
 PIECE_BYTES = 400
 
 
 class ReadPrompt(NamedTuple):
-    """How many tokens a prompt has, and its segment keys."""
+    """A prompt's number of tokens, and its segment keys."""
 
     tokens: int
     keys: Sequence[bytes]
 
 
 class KnownPiece(NamedTuple):
-    """Its tokens, the keys of the segments that end in it, and the tokens since the last of those,
-    of pieces before it as well."""
+    """A tokenized piece of a prompt.
+
+    `tokens`: their number. `keys`: of the segments that end in it. `rest`: the tokens after the
+    last of those, which may begin in earlier pieces.
+    """
 
     tokens: int
     keys: bytes
@@ -52,13 +55,13 @@ class KnownPiece(NamedTuple):
 
 
 class KnownPrompts:
-    """Of one process. `size_bytes`: what it holds, roughly."""
+    """The cache of one process. `size_bytes`: its approximate size."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
         self._secret = os.urandom(32)
         self._lock = threading.Lock()
-        # name of a prefix -> its last piece, least lately used first
+        # name of a prefix -> its last piece, least recently used first
         self._pieces: OrderedDict[bytes, KnownPiece] = OrderedDict()
         self.size_bytes = 0
 
@@ -70,11 +73,14 @@ class KnownPrompts:
         namespace: Namespace,
         segment_tokens: int,
     ) -> ReadPrompt:
-        """A prompt that this `renderer` rendered; no keys where `segment_tokens` is 0, nor for
-        tokens that are no uint32. Raises what `PromptPieces` raises."""
+        """Return the tokens and keys of a prompt from this `renderer`.
+
+        There are no keys if `segment_tokens` is 0 or a token is not a uint32. Raises the errors of
+        `PromptPieces`.
+        """
         if isinstance(prompt, list):
             keys: list[bytes] = []
-            with contextlib.suppress(ValueError):  # no such token id: the engine's to refuse
+            with contextlib.suppress(ValueError):  # the engine rejects invalid token ids
                 keys = hasher.keys(namespace, prompt, segment_tokens)
             return ReadPrompt(len(prompt), keys)
         key = hasher.root(namespace)
@@ -89,7 +95,7 @@ class KnownPrompts:
                 if segment_tokens:
                     new, left = hasher.chain(key, rest + pack(ids), segment_tokens)
                 piece = KnownPiece(len(ids), b"".join(new), left)
-                # a shorter one is a prompt's last, and as quickly tokenized as found
+                # a shorter one ends its prompt, and tokenizing it is as fast as a lookup
                 if len(text) >= MIN_PIECE_CHARS:
                     self._keep(name, piece)
             keys += [piece.keys[at : at + KEY_BYTES] for at in range(0, len(piece.keys), KEY_BYTES)]
@@ -100,9 +106,9 @@ class KnownPrompts:
         return ReadPrompt(tokens, keys)
 
     def _root(self, renderer: str, key: bytes, segment_tokens: int) -> bytes:
-        """What the name of a prompt's first piece is chained to; `key` is its namespace's."""
-        whose = b"".join((key, segment_tokens.to_bytes(8, "little"), renderer.encode()))
-        return blake2b(whose, digest_size=NAME_BYTES, key=self._secret).digest()
+        """Return the start of a prompt's chain of names; `key` is the namespace's."""
+        scope = b"".join((key, segment_tokens.to_bytes(8, "little"), renderer.encode()))
+        return blake2b(scope, digest_size=NAME_BYTES, key=self._secret).digest()
 
     def _known(self, name: bytes) -> KnownPiece | None:
         with self._lock:
@@ -113,7 +119,7 @@ class KnownPrompts:
 
     def _keep(self, name: bytes, piece: KnownPiece) -> None:
         with self._lock:
-            if name in self._pieces:  # another thread read it meanwhile
+            if name in self._pieces:  # another thread added it meanwhile
                 return
             self._pieces[name] = piece
             self.size_bytes += piece.size_bytes

@@ -1,7 +1,7 @@
-"""What a pool's engines say of themselves: their models, and their API.
+"""Fetches an engine's list of models and description of its API, and caches them for a minute.
 
-It is asked of an engine beside its users, taking no place of theirs, by one question at a time, and
-kept for a while; who asks a gateway, with a key or without, costs an engine nothing more.
+These calls use no place of `max_ongoing_requests`. Only one runs at a time, so clients of the
+gateway cannot add load to an engine, with a key or without.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from deployments.gateway.pool.pool import GatewayPool
 from deployments.wire.engine_pass import EnginePasses
 
 ASK_TIMEOUT_S = 5.0
-# How long an answer is good, and how long the lack of one.
+# Lifetimes of a cached answer, and of a failure.
 KEPT_S = 60.0
 RETRY_S = 1.0
 # `created` of every model: 2026-11-21, the day of Antefix's first commit. vLLM reports the time of
-# the question. A constant is the same at every gateway, after a restart and without Redis.
+# the call. A constant is the same at every gateway, after a restart and without Redis.
 CREATED = 1_795_219_200
 _FAILURES = (aiohttp.ClientError, OSError, ValueError, LookupError)
 
 
 class ModelCards:
-    """Of one pool."""
+    """The models and the API of one pool."""
 
     def __init__(self, pool: GatewayPool, connections: Connections) -> None:
         self._pool = pool
         self._session = connections.session
         self._passes = EnginePasses(connections.secret)
-        self._models = _Kept()
-        self._schema = _Kept()
+        self._models = _CachedAnswer()
+        self._schema = _CachedAnswer()
 
     async def models(self) -> list[dict[str, Any]]:
-        """What an engine says of its models; the names alone while none has."""
+        """Return the engine's models. Until an engine has answered, they have only names."""
         listed = await self._fetched(self._models, "/v1/models")
         cards = {card["id"]: card for card in (listed or {"data": []})["data"]}
         for name in self._pool.settings.model_names:
@@ -53,19 +53,22 @@ class ModelCards:
         ]
 
     async def openapi(self) -> dict[str, Any] | None:
-        """An engine's own description of its API; None: no engine has returned it yet."""
+        """Return an engine's description of its API; None: no engine has returned it yet."""
         return await self._fetched(self._schema, "/openapi.json")
 
-    async def _fetched(self, kept: _Kept, path: str) -> dict[str, Any] | None:
-        """What an engine answered last, lately where one answers at all."""
-        async with kept.lock:
-            if time.monotonic() >= kept.until:
+    async def _fetched(self, cached: _CachedAnswer, path: str) -> dict[str, Any] | None:
+        """Return the last answer of an engine, fetched again once it is too old.
+
+        If the fetch fails, the old answer stays; None: there is none yet.
+        """
+        async with cached.lock:
+            if time.monotonic() >= cached.until:
                 try:
-                    kept.answer, good_s = await self._ask(path), KEPT_S
+                    cached.answer, good_s = await self._ask(path), KEPT_S
                 except _FAILURES:
                     good_s = RETRY_S
-                kept.until = time.monotonic() + good_s
-        return kept.answer
+                cached.until = time.monotonic() + good_s
+        return cached.answer
 
     async def _ask(self, path: str) -> dict[str, Any]:
         board = self._pool.scheduler.board
@@ -83,8 +86,8 @@ class ModelCards:
             return body
 
 
-class _Kept:
-    """An answer, good until then by the monotonic clock, and who asks for the next."""
+class _CachedAnswer:
+    """A cached answer, valid `until` a time of the monotonic clock. `lock`: held while fetching."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -98,7 +101,7 @@ def no_description() -> ApiError:
 
 
 def as_anthropic(cards: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Models as https://docs.anthropic.com/en/api/models-list has them."""
+    """Return models in the format of https://docs.anthropic.com/en/api/models-list."""
     created = datetime.fromtimestamp(CREATED, UTC).isoformat().replace("+00:00", "Z")
     return [
         {"type": "model", "id": card["id"], "display_name": card["id"], "created_at": created}
@@ -109,13 +112,16 @@ def as_anthropic(cards: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
 def merged_openapi(
     schemas: Sequence[Mapping[str, Any]], paths: Iterable[str], own: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """One description for what a gateway serves: `paths` as engines describe them in `schemas`, of
-    which one is needed, and the gateway's `own`."""
+    """Return one description of the gateway's API: engines' `paths`, and the gateway's `own`.
+
+    `schemas`: the engines' descriptions, at least one.
+    """
     served = {*paths}
     described: dict[str, Any] = {}
     components: dict[str, Any] = {}
-    for schema in reversed(schemas):  # the first pool's win
-        described |= {path: of for path, of in schema["paths"].items() if path in served}
+    for schema in reversed(schemas):  # the first pool takes precedence
+        paths_of_pool = schema["paths"].items()
+        described |= {path: operations for path, operations in paths_of_pool if path in served}
         components |= (schema.get("components") or {}).get("schemas") or {}
     schemes = {
         "key": {"type": "http", "scheme": "bearer"},

@@ -1,4 +1,4 @@
-"""The overflow contract in the API's own terms: what a request needs, what a pool offers."""
+"""The overflow contract: a request's needs and a pool's offers, from the fields of the API."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from deployments.wire.message_parts import parts_in
 from router.load import ReplicaLoad
 
 _OVERFLOWING_PATHS = (CHAT, COMPLETIONS, MESSAGES)
-# OpenAI's and Anthropic's.
+# OpenAI's value, and Anthropic's.
 _NO_TOOLS = ("none", {"type": "none"})
-# vLLM's own default of --max-logprobs.
+# vLLM's default of --max-logprobs.
 _MAX_LOGPROBS = 20
 _TOKEN_ID_FIELDS = (
     *("logit_bias", "stop_token_ids", "allowed_token_ids", "logprob_token_ids"),
@@ -33,13 +33,13 @@ _MEDIA_PARTS = (
 def refusal_of(
     request: PoolRequest, origin: Pool, pool: Pool, loads: Iterable[ReplicaLoad]
 ) -> str | None:
-    """Why a request for the pool `origin` must not be served by `pool`, whose replicas these are.
+    """Return why `pool` must not serve a request for the pool `origin`; None if it may.
 
-    None: it may. Never raises.
+    `loads`: the replicas of `pool`. Never raises.
     """
     extra = request.fields.get("vllm_xargs")
     if isinstance(extra, Mapping) and extra.keys() - set(pool.allowed_xargs):
-        return "the overflow pool does not take all of its 'vllm_xargs'"
+        return "the overflow pool does not accept all of its 'vllm_xargs'"
     engine = request.engine
     adapter = engine.model if engine.adapter or engine.model in origin.lora_names else None
     needs = needs_of(engine.path, request.fields, adapter, request.tokens)
@@ -49,8 +49,10 @@ def refusal_of(
 def needs_of(
     path: str, fields: Mapping[str, Any], adapter: str | None, prompt_tokens: int
 ) -> Needs:
-    """What a request for a model, or for an adapter of it, asks of whoever answers it instead.
-    Never raises."""
+    """Return what a request needs from another model. `adapter`: the adapter that it asks for.
+
+    Never raises.
+    """
     parameters = parameters_of(path, fields)
     logprobs = [
         count for count in (parameters.logprobs, parameters.prompt_logprobs) if count is not None
@@ -69,7 +71,7 @@ def needs_of(
 
 
 def offers_of(pool: Pool, asked_model: str, loads: Iterable[ReplicaLoad]) -> Offers:
-    """What an overflow pool can do in place of one that serves `asked_model` from its weights."""
+    """Return what an overflow pool offers to requests for a pool with the weights `asked_model`."""
     args = pool.engine_args
     longest = [load.max_model_len for load in loads if load.max_model_len]
     set_length = args.get("max_model_len")
@@ -78,7 +80,7 @@ def offers_of(pool: Pool, asked_model: str, loads: Iterable[ReplicaLoad]) -> Off
     return Offers(
         max_model_len=min(longest, default=None),
         tools=args.get("enable_auto_tool_choice") is True,
-        response_format=True,  # vLLM constrains what any model writes
+        response_format=True,  # vLLM can constrain the output of any model
         max_logprobs=most_logprobs(pool),
         same_model=pool.model == asked_model,
         images=pool.model == asked_model,
@@ -86,12 +88,12 @@ def offers_of(pool: Pool, asked_model: str, loads: Iterable[ReplicaLoad]) -> Off
 
 
 def renamed(request: EngineRequest, model: str) -> EngineRequest:
-    """The same request to another model, so that its answer names the one that made it."""
+    """Return the request for another model. Its answer then has that model's name."""
     return replace(request, model=model, is_renamed=True, adapter=None)
 
 
 def most_logprobs(pool: Pool) -> int:
-    """How many a request may ask the pool's engines for with each token."""
+    """Return the most logprobs per token that the pool's engines accept."""
     most = pool.engine_args.get("max_logprobs")
     if not isinstance(most, int):
         return _MAX_LOGPROBS

@@ -1,4 +1,4 @@
-"""What one pool of a gateway is made of."""
+"""The parts of one pool in a gateway."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ from router.signature import Signer
 
 @dataclass(frozen=True, repr=False)
 class Connections:
-    """What a pool is spoken to through. `text` is Redis for the board, `binary` for the index."""
+    """Connections to Redis and engines: `text` for the load board, `binary` for the index.
+
+    `secret`: the fleet's secret for its engines.
+    """
 
     text: AsyncRedis
     binary: AsyncRedis
@@ -43,8 +46,11 @@ class Connections:
 
 @dataclass(frozen=True, eq=False)
 class PoolParts:
-    """`read_decided`: what the autoscaler last decided. `tell_demand` reports the gateway's demand
-    until cancelled, while its argument returns true."""
+    """One pool's parts.
+
+    `read_decided` reads the autoscaler's last decision. `tell_demand` reports the gateway's demand
+    until cancelled, while its argument returns true.
+    """
 
     scheduler: PoolScheduler
     feeds: PoolFeeds
@@ -70,7 +76,7 @@ def parts_of(
     routing_metrics: RoutingMetrics,
     admission_metrics: AdmissionMetrics,
 ) -> PoolParts:
-    """The parts of the pool of this name; `replicas`: those of all pools that Ray Serve runs."""
+    """Build the parts of a pool. `replicas`: the replicas that Ray Serve runs, of all pools."""
     pool = fleet.pools[name]
     scheduler = PoolScheduler(asyncio.get_running_loop().time, settings_of(fleet, name))
     board, board_name, signer = scheduler.board, fleet.board_of(name), Signer(connections.secret)
@@ -115,7 +121,7 @@ def parts_of(
 
 
 def settings_of(fleet: Fleet, name: str) -> PoolSettings:
-    """What decides in the pool of this name goes by."""
+    """Return the scheduler's settings for the pool of this name."""
     pool = fleet.pools[name]
     return PoolSettings(
         pool.slo.by_class(),
@@ -129,5 +135,5 @@ def settings_of(fleet: Fleet, name: str) -> PoolSettings:
 
 
 def startup_of(pool: Pool) -> float | None:
-    """What the fleet file says of a start, in seconds."""
+    """Return the duration of a start in the fleet file, in seconds; None if it has none."""
     return pool.autoscaling.startup_s if pool.autoscaling else None

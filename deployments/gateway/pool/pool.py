@@ -1,6 +1,6 @@
-"""One pool of engines, as one gateway serves it: what it is made of, and what keeps it current.
+"""One pool of engines in one gateway: its parts, and the loops that keep them up to date.
 
-`scheduling` has a request's way through it.
+`scheduling` is a request's path through it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ from router.redis_client import REDIS_FAILURES
 logger = logging.getLogger("ray.serve")
 
 DECIDED_PERIOD_S = 1.0
-# How often loads are read while answers are under way: their engine may be lost, or leave.
+# The period of reading loads while answers are open: their engine may be lost, or leave.
 BUSY_PERIOD_S = 0.25
 
 
 class GatewayPool:
-    """`settings` and `decided` (the autoscaler's last decision) are to read. `overflow` is the pool
-    that serves what this one cannot in time; `change` names it. `next_outage` is done while no
-    replica is up."""
+    """One pool in one gateway.
+
+    Callers may read `settings` and `decided`, the autoscaler's last decision. `overflow`: the pool
+    for requests that this one cannot serve in time; `change` sets it. `next_outage` is done while
+    no replica is up.
+    """
 
     def __init__(self, fleet: Fleet, name: str, parts: PoolParts) -> None:
         self.name = name
@@ -52,7 +55,7 @@ class GatewayPool:
         self.overflow: GatewayPool | None = None
         self.decided: Decided | None = None
         self.next_outage: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._looked = asyncio.get_running_loop().time()
+        self._refreshed_at = asyncio.get_running_loop().time()
 
     @property
     def scheduler(self) -> PoolScheduler:
@@ -79,7 +82,7 @@ class GatewayPool:
         return self.parts.transport
 
     def change(self, fleet: Fleet, overflow: GatewayPool | None) -> None:
-        """Serve by the fleet's settings from now on; requests under way go on as they began."""
+        """Apply the fleet's settings from now on. Open requests keep the earlier ones."""
         self.settings = settings = fleet.pools[self.name]
         self.overflow = overflow
         elsewhere = overflow.scheduler if overflow else None
@@ -92,7 +95,7 @@ class GatewayPool:
         self.starts.expected_s = startup_of(settings)
 
     async def run(self) -> None:
-        """Keep what is known current, and let go whose turn has come, until cancelled."""
+        """Follow loads, the renderer and the autoscaler, and give turns, until cancelled."""
         await asyncio.gather(
             self.feeds.run(self._loads_needed_every_s),
             self.reader.renderer.run(self.feeds.loads.next_reading),
@@ -102,37 +105,37 @@ class GatewayPool:
                 "decided",
                 self._follow_autoscaler,
                 DECIDED_PERIOD_S,
-                fails=f"what the autoscaler decides of {self.name} is not known",
+                fails=f"the autoscaler's decisions for {self.name} are not up to date",
                 logger=logger,
                 outages=REDIS_FAILURES,
             ),
             forever(
                 "replica_starts",
                 self._look_for_replicas,
-                fails=f"whether {self.name} has a replica is not known",
+                fails=f"outages of {self.name} are not detected",
                 logger=logger,
             ),
             forever(
                 "turns",
                 self._give_turns,
-                fails=f"the turn of a waiting request of {self.name} failed",
+                fails=f"waiting requests of {self.name} did not get a turn",
                 logger=logger,
             ),
         )
 
     @property
     def model(self) -> str:
-        """What its engines call their model."""
+        """The engines' name of their model."""
         return self.settings.served_model_name
 
     @property
     def overflow_model(self) -> str | None:
-        """The model that may answer instead of this pool's."""
+        """The model of the overflow pool; None if there is none."""
         return self.overflow.model if self.overflow else None
 
     @property
     def _is_wanted(self) -> bool:
-        """Whether a replica should be up: a pool that is scaled to zero misses none."""
+        """Whether a replica should be up. A pool that is scaled to zero needs none."""
         if self.decided is not None:
             return self.decided.target > 0
         scaled = self.settings.autoscaling
@@ -140,7 +143,7 @@ class GatewayPool:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether requests wait here for their turn."""
+        """Whether requests wait for their turn."""
         return len(self.parts.turns) > 0
 
     async def read(
@@ -151,16 +154,17 @@ class GatewayPool:
         options: RequestOptions,
         receive: Receive,
     ) -> PoolRequest:
-        """What is to be known of a request before it is scheduled.
+        """Read a request's prompt, as scheduling needs it.
 
-        Raises ClientDisconnect when `receive` says so meanwhile.
+        A failure here does not fail the request: its prompt's length is then an estimate. Raises
+        ClientDisconnect if the client leaves meanwhile.
         """
         began = asyncio.get_running_loop().time()
         try:
             prompt = await self.reader.read(request, fields, headers, receive)
         except ClientDisconnect:
             raise
-        except Exception:  # reading must not fail what an engine could serve
+        except Exception:  # must not fail a request that an engine could serve
             logger.exception("request %s is placed without its prompt", request.request_id)
             return self.unread(request, fields, headers, options)
         finally:
@@ -179,17 +183,17 @@ class GatewayPool:
         headers: Mapping[str, str],
         options: RequestOptions,
     ) -> PoolRequest:
-        """A request of which only the length is known, roughly."""
+        """Return a request without its prompt, whose length is an estimate."""
         prompt = Prompt(guess(request, fields), known=False, depths=None, read_s=0.0, lookup_s=0.0)
         return PoolRequest(request, fields, headers, options, prompt)
 
     def unfit(self, request: PoolRequest, origin: Pool) -> str | None:
-        """Why a request for the pool `origin` must not be served here; None: it may."""
+        """Return why this pool must not serve a request for `origin`; None if it may."""
         loads = self.scheduler.board.last_known().values()
         return refusal_of(request, origin, self.settings, loads)
 
     def refresh_metrics(self, states: Mapping[str, int], target: int) -> None:
-        """Bring the gauges up to date; replicas by state, and how many there should be."""
+        """Update the gauges. `states`: the numbers of replicas by state; `target`: their target."""
         routing, admission = self.parts.routing_metrics, self.parts.admission_metrics
         routing.breaker(self.feeds.index.breaker_open)
         routing.leases_forged(self.feeds.loads.forged)
@@ -210,8 +214,8 @@ class GatewayPool:
             await self.parts.turns.give()
         finally:
             now = asyncio.get_running_loop().time()
-            if (passed_s := now - self._looked) >= TURN_PERIOD_S:
-                self._looked = now
+            if (passed_s := now - self._refreshed_at) >= TURN_PERIOD_S:
+                self._refreshed_at = now
                 self.scheduler.refresh_demand()
                 self.parts.admission_metrics.idle(passed_s * len(self.scheduler.board.warm()))
 
@@ -221,15 +225,15 @@ class GatewayPool:
         return BUSY_PERIOD_S if self.scheduler.has_work else IDLE_PERIOD_S
 
     async def _look_for_replicas(self) -> None:
-        """Whether there are any; when none is left, who waits for one is to be decided again."""
+        """Detect the begin and end of an outage. At its begin, decide waiting requests again."""
         await self.feeds.loads.next_reading()
         self.scheduler.told_of_outage = await self.starts.look()
-        is_one, was_one = self.scheduler.outage is not None, self.next_outage.done()
-        if is_one and not was_one:
+        is_outage, was_outage = self.scheduler.outage is not None, self.next_outage.done()
+        if is_outage and not was_outage:
             logger.warning("%s: no replica is up", self.name)
             self.next_outage.set_result(None)
             self.parts.turns.decide_anew()
-        elif was_one and not is_one:
+        elif was_outage and not is_outage:
             self.next_outage = asyncio.get_running_loop().create_future()
 
     async def _follow_autoscaler(self) -> None:

@@ -1,4 +1,4 @@
-"""The pools of a fleet, as one gateway serves them: they come, change and go with its settings."""
+"""The pools of a fleet in one gateway. New settings add, change and remove pools."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _NOT_STARTING = ("RUNNING", "STOPPING", "PENDING_MIGRATION")
 
 
 class Pools:
-    """`by_name` and `cards` are to read, and replaced rather than changed.
+    """The pools, and the names of models that lead to them.
 
-    `transport_of` makes the way to a pool's replicas, from its name; `replicas` is what Ray Serve
-    says of all. `adapters` are served beside the fleet file's models.
+    Callers may read `by_name` and `cards`, which are replaced and never changed. `transport_of`
+    returns the transport to a pool's replicas, by the pool's name. `replicas`: Ray Serve's replicas
+    of all pools. `adapters` are served in addition to the fleet file's models.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Pools:
         self._leaving: set[asyncio.Task[None]] = set()
 
     def change(self, fleet: Fleet) -> None:
-        """Serve the fleet's pools from now on; requests under way end where they are."""
+        """Serve the fleet's pools from now on. Open requests end in their pools."""
         before = self.by_name
         pools = {name: before.get(name) or self._made(fleet, name) for name in fleet.pools}
         for name, pool in pools.items():
@@ -76,31 +77,34 @@ class Pools:
 
     @property
     def models(self) -> Mapping[str, WeightedPools]:
-        """Where each name leads that clients may ask for."""
+        """The route of each name that clients may use."""
         return {**self.adapters.routes, **self._routes}
 
     async def look_for(self, model: str) -> None:
-        """Read which adapters other gateways have loaded, if no route has this name."""
+        """Read the adapters that other gateways have loaded, if no route has this name."""
         if self.may_be_an_adapter(model) and model not in self.adapters.routes:
             with contextlib.suppress(*REDIS_FAILURES):
                 await self.adapters.refresh()
 
     def may_be_an_adapter(self, model: str) -> bool:
-        """Whether a name that is no model's may be an adapter's."""
+        """Return whether the name may be an adapter's: no model has it, and adapters are in use."""
         return model not in self._routes and self.adapters.is_used
 
     def route_of(self, model: str) -> WeightedPools:
-        """Where the name of a model leads. Raises ApiError 404."""
+        """Return the route of a model or adapter. Raises ApiError 404."""
         if route := self._routes.get(model) or self.adapters.routes.get(model):
             return route
         names = ", ".join(sorted(self.models))
         shown = model if len(model) <= 100 else model[:100] + "..."
-        message = f"The model {shown!r} does not exist here. These do: {names}."
+        message = f"The model {shown!r} does not exist. Use one of: {names}."
         raise ApiError(404, message, code="model_not_found", param="model")
 
     def check(self, rights: KeyRights, model: str) -> WeightedPools:
-        """Where the name leads. Raises ApiError: 404 where no pool serves it, 403 where the key may
-        use it by none of its names."""
+        """Return the route of a model or adapter that the key may use.
+
+        Raises ApiError: 404 if no pool serves it, 403 if the key may use neither this name nor the
+        model's own.
+        """
         route = self.route_of(model)
         rights.check_model(route.name if rights.may_use(route.name) else model)
         return route
@@ -111,8 +115,10 @@ class Pools:
         first: GatewayPool,
         may_overflow_to: Callable[[str], bool] | None,
     ) -> list[GatewayPool]:
-        """All pools that may have served a request for the model, `first` before the others.
-        `may_overflow_to`: whether a model may answer instead; None: none may."""
+        """Return all pools that may have served a request for the model, `first` first.
+
+        `may_overflow_to`: whether a model may answer instead; None: no model may.
+        """
         found = list(dict.fromkeys((first, *(self.by_name[name] for name in route.weights))))
         if may_overflow_to is not None:
             elsewhere = [pool.overflow for pool in found if pool.overflow is not None]
@@ -120,12 +126,12 @@ class Pools:
         return found
 
     def refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:
-        """Bring the gauges up to date; `states` is as in `serve_controller.Status`."""
+        """Update the gauges; `states` is as in `serve_controller.Status`."""
         for pool in self.by_name.values():
             pool.refresh_metrics(*replica_counts(pool, states))
 
     def close(self) -> None:
-        """Wait for none any more."""
+        """Stop waiting for removed pools."""
         for task in self._leaving:
             task.cancel()
 
@@ -142,8 +148,8 @@ class Pools:
         return GatewayPool(fleet, name, parts)
 
     async def _end(self, pool: GatewayPool) -> None:
-        """Once nobody waits in it: a request waits until its deadline at most."""
-        while pool.is_waited_for:  # noqa: ASYNC110  # those who wait look at the clock themselves
+        """End a removed pool once no request waits in it: at the latest at their deadlines."""
+        while pool.is_waited_for:  # noqa: ASYNC110  # requests leave at their deadlines
             await asyncio.sleep(LOOK_PERIOD_S)
         await self._loops.stop(self._running.pop(pool))
         pool.refresh_metrics({}, 0)
@@ -152,7 +158,7 @@ class Pools:
 def replica_counts(
     pool: GatewayPool, states: Mapping[str, Mapping[str, int]]
 ) -> tuple[dict[str, int], int]:
-    """Replicas by the states of the metric `antefix_replicas`, and how many there should be.
+    """Return the numbers of replicas by state of the metric `antefix_replicas`, and the target.
 
     `states` is as in `serve_controller.Status`.
     """
@@ -173,7 +179,10 @@ def replica_counts(
 
 
 def target_replicas(pool: GatewayPool, states: Mapping[str, int]) -> int:
-    """How many there should be; with autoscaling, as many as there are or are coming."""
+    """Return the target number of replicas.
+
+    With autoscaling, all existing and starting replicas count as wanted.
+    """
     if pool.settings.autoscaling is None:
         return pool.settings.first_replicas
     there = sum(count for state, count in states.items() if state != "STOPPING")

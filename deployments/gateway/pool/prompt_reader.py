@@ -1,7 +1,7 @@
-"""Reads a request's prompt as its pool's engines will: tokens, segment keys, who has them cached.
+"""Reads a request's prompt like its pool's engines: tokens, segment keys, and cached prefixes.
 
-The renderer comes from an engine (`RendererClient`); while none has said how it renders, and for
-what only an engine can render, a prompt's length is estimated and it is placed by load.
+The tokenizer comes from an engine (`RendererClient`). Without one, and for prompts that only an
+engine can render, the length is an estimate, and the request is placed by load.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from router.policies import PlacementRequest
 from router.pool_feeds import PoolFeeds
 from router.segment_keys import Namespace, SegmentHasher
 
-# A longer body is tokenized in a thread: its milliseconds would be everybody's. So many
-# digits, which are a token each, take 4 ms.
+# A longer body is tokenized in a thread, because it would delay all requests by milliseconds: a
+# body of this many digits, one token each, takes 4 ms.
 LONG_BODY_BYTES = 4096
 
-# Of this process, for all of its pools.
+# The process has one cache for all of its pools.
 _KNOWN_PROMPTS = KnownPrompts()
 
 
 def guess(
     request: EngineRequest, fields: Mapping[str, Any], session: str | None = None
 ) -> PlacementRequest:
-    """What is known of a request whose prompt is not: its length, roughly."""
+    """Return a placement request with an estimated length, for a prompt without tokens."""
     if request.form is not None:
         tokens = sum(map(request_body.estimate_audio_tokens, request.form.files.values()))
         return PlacementRequest(tokens, (), session)
@@ -49,7 +49,7 @@ def guess(
 
 
 class PromptReader:
-    """Of one pool, by its settings (`pool`). `renderer` is to read."""
+    """Reads one pool's prompts. Callers may read `renderer`, and replace the settings, `pool`."""
 
     def __init__(
         self,
@@ -75,13 +75,14 @@ class PromptReader:
         headers: Mapping[str, str],
         receive: Receive,
     ) -> Prompt:
-        """What is to be known before placing: within the budget, but for a long prompt's tokens.
+        """Return a request's prompt: its tokens, and the replicas that have its prefixes cached.
 
-        Raises ClientDisconnect when `receive` says so meanwhile.
+        The lookup in the index takes at most its budget; tokenizing a long prompt may take longer.
+        Raises ClientDisconnect if the client leaves meanwhile.
         """
         began = time.monotonic()
         session = headers.get(self.pool.session_header)
-        if session is not None:  # a tenant's own: nobody sits where another's session does
+        if session is not None:  # tenants cannot share a session's placement
             session = f"{request.tenant}\n{session}"
         if request.form is not None:
             placement, known = guess(request, fields, session), False
@@ -92,16 +93,16 @@ class PromptReader:
             placement, known = found or (guess(request, fields, session), False)
         else:
             placement, known = self._tokenize(request, fields, session)
-        looked, skips = time.monotonic(), self._feeds.index.breaker_open
-        depths: Depths | None = {} if known else None  # {}: too short for the index to tell
-        held = await self._feeds.look_up(placement.keys)
+        tokenized, skips = time.monotonic(), self._feeds.index.breaker_open
+        depths: Depths | None = {} if known else None  # {}: too short to have a segment
+        looked_up = await self._feeds.look_up(placement.keys)
         if placement.keys:
-            depths = held
+            depths = looked_up
         ended = time.monotonic()
         if placement.keys:
             result = "skipped" if skips else "failed" if depths is None else "ok"
-            self._metrics.looked_up(ended - looked, result)
-        return Prompt(placement, known, depths, looked - began, ended - looked)
+            self._metrics.looked_up(ended - tokenized, result)
+        return Prompt(placement, known, depths, tokenized - began, ended - tokenized)
 
     def _tokenize(
         self, request: EngineRequest, fields: Mapping[str, Any], session: str | None
@@ -127,9 +128,9 @@ class PromptReader:
         prompts = prompt_tokens.read(request.path, fields, read)
         if not prompts:
             return guess(request, fields, session), False
-        # of several prompts, the longest has the most to reuse
+        # of several prompts, the longest can reuse the most
         longest = max(prompts, key=lambda prompt: prompt.tokens)
         tokens = sum(prompt.tokens for prompt in prompts)
-        # nothing is placed by a prompt that is only counted
+        # placement ignores a prompt that is only counted
         keys = () if request.path == COUNT_TOKENS else tuple(longest.keys)
         return PlacementRequest(tokens, keys, session), True

@@ -1,4 +1,4 @@
-"""The errors for clients whose requests no pool serves."""
+"""The errors for requests that no pool serves."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from deployments.gateway.intake.request_options import OVERFLOW_HEADER
 
 
 def cannot_overflow(decision: Decision) -> ApiError | None:
-    """400 for a request that demands what it cannot have; None: it does not."""
+    """Return a 400 if the request demands an overflow that is not possible; otherwise None."""
     why = decision.request.no_overflow
     if decision.request.overflow != "only" or why is None:
         return None
-    message = f"The header {OVERFLOW_HEADER} is 'only', but {why}. Leave it out."
+    message = f"The header {OVERFLOW_HEADER} is 'only', but {why}. Omit it."
     return ApiError(400, message, code="cannot_overflow", param=OVERFLOW_HEADER)
 
 
 def why_refused(decision: Decision, slo: Slo | None, overflow_model: str | None) -> str:
-    """In whole sentences. `slo` is of the request's class, `overflow_model` of the pool's overflow;
-    None where there is none."""
+    """Return the reason of a rejection, in whole sentences.
+
+    `slo`: of the request's class. `overflow_model`: of the overflow pool. None: there is none.
+    """
     verdict, priority = decision.verdict, decision.request.priority
     if verdict.outage:
         message = f"The request cannot be answered by its deadline, because {verdict.reason}."
@@ -27,9 +29,9 @@ def why_refused(decision: Decision, slo: Slo | None, overflow_model: str | None)
         message = f"The request cannot be served now, because {verdict.reason}."
     else:
         message = (
-            f"No replica is sure to begin to answer within {slo.ttft_s:g} s, as is promised for"
-            f" {priority} requests: the soonest would begin in"
-            f" {verdict.best_ttft_s:.1f} s, and {verdict.reason}."
+            f"No replica is certain to begin the answer within {slo.ttft_s:g} s, the objective for"
+            f" {priority} requests. The earliest would begin in {verdict.best_ttft_s:.1f} s, and"
+            f" {verdict.reason}."
         )
     if overflow_model is not None and (why := decision.request.no_overflow) is not None:
         message += f" The model {overflow_model} may not answer instead, because {why}."
@@ -37,7 +39,7 @@ def why_refused(decision: Decision, slo: Slo | None, overflow_model: str | None)
 
 
 def refusal(decision: Decision, why: str) -> ApiError:
-    """429, or 503 where the pool has no replica; with when to try again."""
+    """Return a 429, or a 503 if the pool has no replica, with the time of the next try."""
     seconds = decision.verdict.retry_after_s
     message = f"{why} Try again in {seconds} s."
     if decision.verdict.outage:

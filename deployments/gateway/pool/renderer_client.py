@@ -1,8 +1,8 @@
-"""How a pool's engines turn requests into tokens, learned from one of them.
+"""Fetches a pool's tokenizer and chat template from one of its engines.
 
-The engine exports its tokenizer and chat template (`deployments.prompt.facts`), so that a gateway
-needs no model files of its own and cannot disagree with the engines it serves. Until it has
-them, and for what only the engine can render, prompts are placed by load.
+Engines export them (`deployments.prompt.facts`). So a gateway needs no model files, and its tokens
+cannot differ from those of its engines. Prompts are placed by load until the gateway has them, and
+if only an engine can render the prompt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ FETCH_TIMEOUT_S = 30.0
 
 
 class RendererClient:
-    """`prompt_tokens` follows what most of the pool's replicas say, and stays while any says it."""
+    """The tokenizer of a pool's prompts.
+
+    `prompt_tokens` comes from the majority of replicas, and stays while any of them still uses it.
+    """
 
     def __init__(self, session: aiohttp.ClientSession, secret: str, board: LoadBoard) -> None:
         self._session = session
@@ -38,8 +41,10 @@ class RendererClient:
         self.prompt_tokens: PromptTokens | None = None
 
     async def run(self, next_reading: Callable[[], Awaitable[None]]) -> None:
-        """Keep `prompt_tokens` current until cancelled; `next_reading` returns when the board may
-        have changed."""
+        """Keep `prompt_tokens` up to date until cancelled.
+
+        `next_reading` returns when the board may have changed.
+        """
 
         async def follow() -> None:
             await next_reading()
@@ -48,7 +53,7 @@ class RendererClient:
         await forever(
             "renderer",
             follow,
-            fails="prompts are placed by load alone",
+            fails="prompts are placed by load only",
             logger=logger,
             outages=(aiohttp.ClientError, OSError, TimeoutError),
         )
@@ -70,13 +75,13 @@ class RendererClient:
         async with answer:
             answer.raise_for_status()
             body = await answer.read()
-        # a vocabulary takes up to a second to build
+        # building a vocabulary takes up to a second
         self.prompt_tokens = await asyncio.to_thread(_prompt_tokens, body, load.renderer)
 
 
 def _prompt_tokens(body: bytes, digest: str) -> PromptTokens:
-    """`digest` is of the replica's signed lease. Raises ValueError for other facts."""
+    """Build the tokenizer. Raises ValueError if the facts do not match the signed `digest`."""
     facts = RendererFacts.from_json(body)
     if facts.digest != digest:
-        raise ValueError("these are another engine's facts")
+        raise ValueError("the facts do not match the digest in the replica's lease")
     return PromptTokens(facts, LONG_PROMPTS.elsewhere)

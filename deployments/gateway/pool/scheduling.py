@@ -1,9 +1,9 @@
-"""How one pool's request finds its engine.
+"""Schedules a pool's requests.
 
-`autoscaling.pool_scheduler` decides; this waits where it says to wait, and turns what it says into
-an attempt on an engine or an answer to the client. A request is decided once, before its first
-attempt: one that was admitted is not rejected later, unless the pool's last replica is lost before
-it has an answer; and what fails while deciding admits it.
+`autoscaling.pool_scheduler` decides. This module waits for turns, and turns a decision into an
+attempt on an engine or an error for the client. A request is decided once, before its first
+attempt. Admitted requests are not rejected later, unless the pool loses its last replica before the
+answer begins. Admission fails open: an error while deciding admits the request.
 """
 
 from __future__ import annotations
@@ -32,26 +32,29 @@ from router.placement import BLIND
 
 logger = logging.getLogger("ray.serve")
 
-# Tokens of an answer without `max_tokens`. They matter only where the prices of prompts order pools
-# otherwise than those of answers.
+# The assumed tokens of an answer without `max_tokens`. It matters only if one pool has the cheaper
+# prompts and another the cheaper answers.
 USUAL_TOKENS = 256
-# A request as it is in this pool.
+# A pool, and the request as that pool reads it.
 Read = tuple[GatewayPool, PoolRequest]
 
 
 async def schedule(
     pool: GatewayPool, request: PoolRequest, receive: Receive, is_again: bool = False
 ) -> EngineAttempt:
-    """Where the request goes, however long it has to wait for that.
+    """Return the attempt that serves a request, after any wait for its turn.
 
-    Raises ApiError: 429 when it cannot be served within its SLO, 503 when no replica is up and
-    none will be before its deadline, 400 for an overflow that it asks for and cannot have;
-    ClientDisconnect when `receive` says so while it waits.
+    `is_again`: decide a second time, because the pool has lost its last replica. Raises
+    ClientDisconnect if the client leaves meanwhile, and ApiError:
+
+        429   it cannot be served within its SLO
+        503   no replica is up, and none will be before its deadline
+        400   it demands an overflow that is not possible
     """
     try:
         decision = await _decide(pool, request, is_again)
-    except Exception:  # deciding must not fail what an engine could serve
-        logger.exception("request %s is admitted undecided", request.engine.request_id)
+    except Exception:  # must not fail a request that an engine could serve
+        logger.exception("request %s is admitted without a decision", request.engine.request_id)
         request.engine.record.verdict = "admit"
         attempt = pool.scheduler.place_anywhere(_request_of(request, None))
         return _attempt(pool, request, attempt, Verdict("admit", "deciding failed"))
@@ -62,20 +65,22 @@ async def schedule(
 
 
 def place_unread(pool: GatewayPool, request: PoolRequest, failed: frozenset[str]) -> EngineAttempt:
-    """Where another engine may continue an answer that this gateway did not begin."""
+    """Place a request whose answer another gateway began, so that another engine may resume it."""
     attempt = pool.scheduler.place(_request_of(request, None), failed)
-    return _attempt(pool, request, attempt, Verdict("admit", "it was let in before"))
+    return _attempt(pool, request, attempt, Verdict("admit", "it was admitted before"))
 
 
 def choose(reads: Sequence[Read]) -> Read:
-    """Which of a model's pools serves a request, where they compete for it. It was read for each;
-    its record tells what each offers."""
+    """Return the pool that serves a request, of those that compete for it by price.
+
+    The request was read for each. The pools' offers are in its record.
+    """
     record = reads[0][1].engine.record
     try:
         offers = [_offer(*each) for each in reads]
         chosen, record.routed_by = cheapest(offers)
         index = random.randrange(len(reads)) if chosen is None else chosen
-    except Exception:  # choosing must not fail what an engine could serve
+    except Exception:  # must not fail a request that an engine could serve
         logger.exception("request %s goes to the first pool of its model", record.request_id)
         return reads[0]
     record.offers = tuple(map(asdict, offers))
@@ -90,9 +95,9 @@ def _offer(pool: GatewayPool, request: PoolRequest) -> PoolOffer:
 
 
 def _price(request: PoolRequest, cached_tokens: int, pool: GatewayPool) -> float:
-    """With so many of its prompt's tokens cached."""
+    """Return the price of a request with this many cached prompt tokens."""
     price, parameters = pool.settings.price, request.parameters
-    assert price is not None, "the fleet file asks for it"
+    assert price is not None, "the fleet file requires it"
     most = USUAL_TOKENS if parameters.max_tokens is None else parameters.max_tokens
     cached = min(cached_tokens, request.tokens)
     cached_price = price.prompt if price.cached is None else price.cached
@@ -101,8 +106,11 @@ def _price(request: PoolRequest, cached_tokens: int, pool: GatewayPool) -> float
 
 
 def place_copy(pool: GatewayPool, request: PoolRequest, most_wait_s: float) -> EngineAttempt | None:
-    """Where a request goes that nobody waits for; None: no engine is known to begin it within that
-    time, or others wait for the pool."""
+    """Place a mirrored request, whose answer no client waits for.
+
+    None: no engine is predicted to begin it within `most_wait_s` seconds, or other requests wait
+    for the pool.
+    """
     copied = _request_of(request, None)
     considered = pool.scheduler.consider(copied)
     soon = (n for n, found in enumerate(considered.ranked) if found.wait_s <= most_wait_s)
@@ -131,14 +139,14 @@ async def _decide(pool: GatewayPool, request: PoolRequest, is_again: bool) -> De
 async def _carry_out(
     pool: GatewayPool, request: PoolRequest, decision: Decision, receive: Receive
 ) -> EngineAttempt:
-    """What was decided, where this pool is to serve the request or none is."""
+    """Carry out a decision other than an overflow: attempt, wait or reject."""
     _count(pool, request, decision)
     anew = _anew(pool, request, decision)
     if decision.evicted is not None:
         pool.parts.turns.refuse(decision.evicted)
     if (waiter := decision.waiter) is not None:
         _explain(pool, request, decision, "queued", decision.verdict.reason)
-        pool.feeds.loads.want()  # from now on often
+        pool.feeds.loads.want()  # read loads often from now on
         turn = await pool.parts.turns.of(waiter, receive)
         if turn == "anew":
             return await schedule(pool, request, receive, is_again=True)
@@ -161,10 +169,10 @@ async def _overflow(
     decision: Decision,
     receive: Receive,
 ) -> EngineAttempt:
-    """Serve a request for `origin` in `pool`, in its model, where that is soonest.
+    """Serve a request for `origin` in `pool`, at the replica with the earliest first token.
 
-    What it raises is as of `schedule`: also for one that proves too long in this model's tokens,
-    and for one that others came before while it was read.
+    Raises the errors of `schedule`. It may still reject the request: its prompt may be too long in
+    this model's tokens, or other requests may have filled the pool while it was read.
     """
     model = pool.settings.served_model_name
     engine = renamed(request.engine, model)
@@ -210,7 +218,7 @@ def _count(pool: GatewayPool, request: PoolRequest, decision: Decision) -> None:
 
 
 def _anew(pool: GatewayPool, request: PoolRequest, decision: Decision) -> DecideAnew | None:
-    """How it is decided once more, if the replica that it goes to now was the last; once."""
+    """Return a callback that decides again if the last replica is lost; None: decide only once."""
     if decision.request.is_again or decision.verdict.outage:
         return None
     return partial(schedule, pool, request, nobody_leaves, is_again=True)

@@ -1,8 +1,7 @@
 """The last answers of Ray Serve's controller, fetched in the background.
 
-A controller that is stopped or lost leaves whoever asks it waiting for ever. So a question is put
-once at a time, in a thread of its own, and everybody reads its last answer: what a gateway serves
-needs no controller.
+A call to a stopped or lost controller never returns. So each question has one call at a time, in a
+separate thread, and callers read the last answer. Requests do not need the controller.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ logger = logging.getLogger("ray.serve")
 
 Answer = TypeVar("Answer")
 
-# Unasked for, an answer gets so old.
+# The period of questions without a caller.
 ASK_PERIOD_S = 5.0
-# An answer that somebody reads is no older, unless the controller takes longer than PATIENCE_S.
+# The maximum age of an answer for a caller, unless the controller takes longer than PATIENCE_S.
 FRESH_S = 1.0
 PATIENCE_S = 0.5
-# From then on nobody waits for it, and it is logged.
+# After this time callers stop waiting for the controller, and the delay is logged.
 LATE_S = 5.0
 
 
@@ -43,8 +42,7 @@ class Late(Exception):
 
 
 class Status(NamedTuple):
-    """`states` are replica counts by state, by deployment; `all_run` says of all applications that
-    every replica is there."""
+    """Numbers of replicas by deployment and state. `all_run`: all applications are RUNNING."""
 
     states: Mapping[str, Mapping[str, int]]
     all_run: bool = False
@@ -55,16 +53,22 @@ Running = Mapping[str, Mapping[str, str]]
 
 
 class Starting(NamedTuple):
-    """A replica that starts. `asked_at`: when Ray Serve requested its process, in epoch seconds;
-    `placed`: there is one, on a node that had room."""
+    """A replica that starts.
+
+    `asked_at`: the Unix time at which Ray Serve requested its process. `placed`: the process runs,
+    on a node that had room.
+    """
 
     asked_at: float
     placed: bool
 
 
 class Replicas(NamedTuple):
-    """One deployment's replicas, without those that stop. `able`: how many Ray Serve sends requests
-    to, or did until its controller began again. `starting`: by replica id."""
+    """One deployment's replicas, without those that stop.
+
+    `able`: the number that Ray Serve sends requests to, or did until its controller restarted.
+    `starting`: by replica id.
+    """
 
     able: int
     starting: Mapping[str, Starting]
@@ -75,69 +79,72 @@ AllReplicas = Mapping[str, Replicas]
 
 
 class Question(Generic[Answer]):
-    """`last` is the last answer, to the question of `as_of` of the loop's clock. `ask` may block
-    for ever; it is called each `period_s` without a caller, None: never."""
+    """A question to the controller, and its last answer.
+
+    `last`: the last answer; `as_of`: when it was requested, in the loop's time. `ask` may block
+    forever. Without callers it runs every `period_s` seconds; None: never.
+    """
 
     def __init__(self, ask: Callable[[], Answer], before: Answer, period_s: float | None) -> None:
         self._ask = ask
         self._period_s = period_s
         self.last = before
         self.as_of = float("-inf")
-        self._asked_at = float("-inf")
-        self._said_at = float("-inf")
+        self._requested_at = float("-inf")
+        self._answered_at = float("-inf")
         self._is_late = False
         self._wanted = asyncio.Event()
-        self._said = asyncio.Event()
-        self._asked: asyncio.Future[Answer] | None = None
+        self._answered = asyncio.Event()
+        self._pending: asyncio.Future[Answer] | None = None
 
     async def run(self) -> None:
         """Ask until cancelled."""
         await forever(
             "serve_controller",
             self._step,
-            fails="Ray Serve's controller does not say what runs",
+            fails="Ray Serve's controller does not report what runs",
             logger=logger,
             outages=(Late, RayError, RayServeException),
         )
 
     async def latest(self) -> Answer:
-        """The last answer; where that is old, a new one if it comes within PATIENCE_S."""
-        if asyncio.get_running_loop().time() - self._said_at > FRESH_S:
-            self._said.clear()
+        """Return the last answer, or if it is too old, a new one that arrives within PATIENCE_S."""
+        if asyncio.get_running_loop().time() - self._answered_at > FRESH_S:
+            self._answered.clear()
             self._wanted.set()
             if not self._is_late:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(PATIENCE_S):
-                        await self._said.wait()
+                        await self._answered.wait()
         return self.last
 
     async def _step(self) -> None:
-        if self._asked is None:
+        if self._pending is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._period_s):
                     await self._wanted.wait()
             self._wanted.clear()
-            self._asked_at = asyncio.get_running_loop().time()
-            self._asked = asyncio.wrap_future(_in_thread(self._ask))
-        await asyncio.wait({self._asked}, timeout=LATE_S)
+            self._requested_at = asyncio.get_running_loop().time()
+            self._pending = asyncio.wrap_future(_in_thread(self._ask))
+        await asyncio.wait({self._pending}, timeout=LATE_S)
         self._is_late = True
-        if not self._asked.done():
+        if not self._pending.done():
             raise Late(f"it has not answered within {LATE_S:g} s")
-        question, self._asked = self._asked, None
-        self.last, self.as_of = question.result(), self._asked_at
-        self._is_late, self._said_at = False, asyncio.get_running_loop().time()
-        self._said.set()
+        call, self._pending = self._pending, None
+        self.last, self.as_of = call.result(), self._requested_at
+        self._is_late, self._answered_at = False, asyncio.get_running_loop().time()
+        self._answered.set()
 
 
 class ServeController:
-    """Its questions; `running` and `replicas` are fetched only for a caller."""
+    """The questions to the controller. `running` and `replicas` are fetched only for callers."""
 
     def __init__(self) -> None:
         self.status = Question(ask_status, Status({}), ASK_PERIOD_S)
-        nobody: Running = {}
-        self.running = Question(ask_running, nobody, None)
-        nothing: AllReplicas = {}
-        self.replicas = Question(ask_replicas, nothing, None)
+        no_running: Running = {}
+        self.running = Question(ask_running, no_running, None)
+        no_replicas: AllReplicas = {}
+        self.replicas = Question(ask_replicas, no_replicas, None)
 
     async def run(self) -> None:
         """Ask until cancelled."""
@@ -145,18 +152,19 @@ class ServeController:
 
 
 def ask_status() -> Status:
-    """Blocks while Ray Serve's controller does not answer."""
+    """Return the applications' status. Blocks while Ray Serve's controller does not answer."""
     applications = _applications(raises=False)
     states = {
         name: Counter(replica["state"].value for replica in replicas)
         for name, replicas in _replicas_in(applications).items()
     }
     found = [application["status"] for application in applications.values()]
-    return Status(states, bool(found) and all(one == ApplicationStatus.RUNNING for one in found))
+    all_run = bool(found) and all(status == ApplicationStatus.RUNNING for status in found)
+    return Status(states, all_run)
 
 
 def ask_running() -> Running:
-    """Blocks while Ray Serve's controller does not answer."""
+    """Return the running replicas. Blocks while Ray Serve's controller does not answer."""
     return {
         name: {
             each["replica_id"]: each["node_ip"] for each in replicas if each["state"] == "RUNNING"
@@ -166,13 +174,13 @@ def ask_running() -> Running:
 
 
 def ask_replicas() -> AllReplicas:
-    """Blocks while Ray Serve's controller does not answer."""
+    """Return all pools' replicas. Blocks while Ray Serve's controller does not answer."""
     found = _replicas_in(_applications())
     return {name: replicas_of(replicas) for name, replicas in found.items()}
 
 
 def replicas_of(details: Sequence[Mapping[str, Any]]) -> Replicas:
-    """From what Ray Serve tells of a deployment's replicas (`ray.serve.schema.ReplicaDetails`)."""
+    """Return a deployment's replicas, from Ray Serve's `ray.serve.schema.ReplicaDetails`."""
     starting = {
         replica["replica_id"]: Starting(replica["start_time_s"], replica.get("pid") is not None)
         for replica in details
@@ -183,11 +191,12 @@ def replicas_of(details: Sequence[Mapping[str, Any]]) -> Replicas:
 
 
 def _applications(raises: bool = True) -> Mapping[str, Mapping[str, Any]]:
-    """What Ray Serve tells of each application, by name. `raises`: where there is no controller.
+    """Return Ray Serve's details of each application, by name.
 
-    `serve.status()` asks for the same, and its models take 15 ms of CPU instead of 1 (Ray 2.60).
+    `raises`: raise RayServeException if there is no controller. `serve.status()` makes the same
+    call, but its models take 15 ms of CPU instead of 1 (Ray 2.60).
     """
-    if not ray.is_initialized():  # else asking would start one
+    if not ray.is_initialized():  # otherwise the call would start Ray
         return {}
     client = _get_global_client(raise_if_no_controller_running=raises)
     found: Mapping[str, Mapping[str, Any]]
@@ -198,7 +207,7 @@ def _applications(raises: bool = True) -> Mapping[str, Mapping[str, Any]]:
 def _replicas_in(
     applications: Mapping[str, Mapping[str, Any]],
 ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """What Ray Serve tells of each of our replicas, by deployment."""
+    """Return Ray Serve's details of each replica of Antefix's applications, by deployment."""
     return {
         name: deployment["replicas"]
         for application_name, application in applications.items()
@@ -208,7 +217,7 @@ def _replicas_in(
 
 
 def _in_thread(ask: Callable[[], Answer]) -> Future[Answer]:
-    """In a daemon thread: one of an executor's would keep the process from ending."""
+    """Run `ask` in a daemon thread. An executor's thread would keep the process from exiting."""
     answer: Future[Answer] = Future()
 
     def work() -> None:

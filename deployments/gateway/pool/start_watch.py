@@ -1,8 +1,8 @@
-"""Whether a pool is without a replica, and how far those are that start.
+"""Detects that a pool has no replica, and when its starting replicas got their places.
 
-A board is empty also where replicas cannot tell Redis of themselves, where Redis has forgotten
-them, and for a moment where one is replaced. So Ray Serve has to say as well that it runs none,
-and where it does not say anything nobody is thought to be gone.
+A load board is also empty if replicas cannot reach Redis, if Redis has lost its data, and briefly
+while a replica is replaced. So Ray Serve must also report that no replica runs. If Ray Serve does
+not answer, there is no outage.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from router.load import LoadBoard
 
 
 class StartWatch:
-    """Of one pool. `startup_s`: how long a start took lately, from its process to readiness; None:
-    none was seen, and the fleet file says nothing (`expected_s`)."""
+    """The outage and the starts of one pool.
+
+    `startup_s`: the duration of a recent start, from its process to readiness, in seconds; by
+    default the fleet file's value (`expected_s`); None: both are missing.
+    """
 
     def __init__(
         self, pool: str, board: LoadBoard, replicas: Question[AllReplicas], expected_s: float | None
@@ -27,7 +30,7 @@ class StartWatch:
         self._board = board
         self._replicas = replicas
         self._measured_s: float | None = None
-        # replica id -> when it got its place on a node, in loop time; None: it waits for one
+        # replica id -> loop time at which it got its place on a node; None: it waits for one
         self._began: dict[str, float | None] = {}
 
     @property
@@ -35,7 +38,7 @@ class StartWatch:
         return self._measured_s or self.expected_s
 
     async def look(self) -> Outage | None:
-        """The outage that the scheduler decides by; None: replicas are there, or may be."""
+        """Return the current outage, for the scheduler; None if a replica is up, or may be."""
         loads = (*self._board.loads().values(), *self._board.warm().values())
         self._measured_s = max((load.startup_s for load in loads), default=0.0) or self._measured_s
         if not self._board.empty_for_s:
@@ -58,5 +61,5 @@ class StartWatch:
         if name in self._began:
             known = self._began[name]
             return now if known is None else known
-        # of one that was there before it was looked at; the clock may be another machine's
+        # placed before the first look: use Unix time, although clocks of machines may differ
         return now - max(0.0, time.time() - starting.asked_at)

@@ -1,4 +1,4 @@
-"""Requests that wait in a gateway for their turn, each until it comes or its client leaves."""
+"""Queued requests of a pool. Each waits until its turn comes or its client leaves."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from autoscaling.waiting import Waiter
 from common.loops import until_next
 from deployments.gateway.intake.request import client_gone
 
-# How often those who wait are looked after at least: an answer may be their turn. Loads come ten
-# times a second.
+# The maximum time between two checks while requests wait. Ended answers trigger checks too, and
+# loads arrive ten times per second.
 TURN_PERIOD_S = 0.05
-# How often all is brought up to date while nobody waits.
+# The period of checks while no request waits.
 IDLE_PERIOD_S = 1.0
-# In place of a turn: its place was taken for another tenant's; it is to be decided again.
+# Results instead of a turn: another tenant's request took the place; or it must be decided again.
 Refused = Literal["refused"]
 Anew = Literal["anew"]
 
 
 class Turns:
-    """Of one pool."""
+    """The queued requests of one pool."""
 
     def __init__(self, scheduler: PoolScheduler) -> None:
         self._scheduler = scheduler
@@ -41,10 +41,10 @@ class Turns:
     async def of(
         self, waiter: Waiter[SchedulingRequest], receive: Receive
     ) -> Attempt | Refused | Anew:
-        """Wait for a request's turn. Raises ClientDisconnect when its client does not."""
+        """Wait for a request's turn. Raises ClientDisconnect if its client leaves."""
         turn: asyncio.Future[Attempt | Refused | Anew] = asyncio.get_running_loop().create_future()
         self._waiting[waiter] = turn
-        self._may_come.set()  # from now on it is looked more often
+        self._may_come.set()  # wake `give`, which now checks more often
         gone = asyncio.ensure_future(client_gone(receive))
         try:
             either: set[asyncio.Future[Any]] = {turn, gone}
@@ -54,29 +54,29 @@ class Turns:
             return turn.result()
         except BaseException:
             if turn.done() and isinstance(attempt := turn.result(), Attempt):
-                self._scheduler.ended(attempt, None)  # it came while the client left
+                self._scheduler.ended(attempt, None)  # the turn came as the client left
             raise
         finally:
             gone.cancel()
             self._scheduler.left(waiter)
             del self._waiting[waiter]
-            self._may_come.set()  # fewer wait, which is demand as well
+            self._may_come.set()  # a shorter queue changes the demand
 
     def refuse(self, waiter: Waiter[SchedulingRequest]) -> None:
-        """It lost its place."""
+        """Reject a waiting request that lost its place."""
         self._waiting[waiter].set_result("refused")
 
     def decide_anew(self) -> None:
-        """All who wait, in their order: what they wait for may not come."""
+        """Have all waiting requests decided again, in order: their turn may never come."""
         for waiter, turn in list(self._waiting.items()):
             if not turn.done():
                 self._scheduler.left(waiter)
                 turn.set_result("anew")
 
     async def give(self) -> None:
-        """Let go whose turn has come, once there may be one, or some time has passed."""
+        """Wait for the next check, then start all requests whose turn has come."""
         loop = asyncio.get_running_loop()
-        # aligned with other loops: an idle process is woken once for all of them
+        # aligned with other loops, so an idle process wakes once for all of them
         idle_s = until_next(IDLE_PERIOD_S, loop.time())
         after_s = TURN_PERIOD_S if self._waiting else idle_s
         timer = loop.call_later(after_s, self._may_come.set)

@@ -1,4 +1,4 @@
-"""Gives warm replicas of a pool traffic when a request needs one, for which that waits a little."""
+"""Promotes warm replicas of a pool when a request needs one. The request waits up to BUDGET_S."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from deployments.gateway.record.pool_reporter import PoolReporter
 from router.load import LoadBoard
 from router.pool_feeds import PoolFeeds
 
-# How long a request waits for a warm replica to be given traffic: one round trip to Redis.
+# The longest wait of a request for a promotion, which takes one round trip to Redis.
 BUDGET_S = 0.25
 
 
 class WarmPromotions:
-    """Of one pool."""
+    """The promotions of one pool."""
 
     def __init__(self, feeds: PoolFeeds, board: LoadBoard, reporter: PoolReporter) -> None:
         self._feeds = feeds
@@ -22,11 +22,11 @@ class WarmPromotions:
         self._under_way: set[asyncio.Future[None]] = set()
 
     async def promote(self, since: float) -> None:
-        """Let a warm replica take traffic for a request that came at `since`; wait a little."""
+        """Promote a warm replica for a request that arrived at `since`; wait up to BUDGET_S."""
         promotion = asyncio.ensure_future(self._promote(since))
         self._under_way.add(promotion)
         promotion.add_done_callback(self._under_way.discard)
-        # goes on by itself: the next request has the replica that this one could not wait for
+        # after the timeout the promotion continues, for later requests
         await asyncio.wait({promotion}, timeout=BUDGET_S)
 
     async def _promote(self, since: float) -> None:

@@ -1,1 +1,1 @@
-"""What is remembered of requests: explanations, the log, metrics."""
+"""Records of requests: explanations, the log, metrics."""

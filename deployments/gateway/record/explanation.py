@@ -1,6 +1,6 @@
-"""The explanation of one request, as JSON: what was decided about it and how it ended.
+"""The explanation of one request, as JSON: its placement and how it ended.
 
-Prompts, answers and the words of errors are never in one.
+It never has prompts, answers or error messages.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ logger = logging.getLogger("ray.serve")
 
 
 def explanation_of(record: RequestRecord, has_ended: bool) -> dict[str, Any]:
-    """Return what is known of a request now.
+    """Return the current explanation of a request.
 
-    Times are seconds; `at` is when it arrived, in seconds since the epoch. `outcome` is null, and
-    `duration_s` is so far, until it `has_ended`. `stage` is how far it came. `replica` is the one
-    that answered or, without a first token, the one that it was sent to last.
+    Times are in seconds; `at` is the Unix time of its arrival. Until it `has_ended`, `outcome` is
+    null and `duration_s` is the time so far. `stage` is the last stage that it reached. `replica`
+    is the one that answered, or without a first token the last one that it was sent to.
     """
     return {
         "request_id": record.request_id,
@@ -43,7 +43,7 @@ def explanation_of(record: RequestRecord, has_ended: bool) -> dict[str, Any]:
 
 
 def route_of(record: RequestRecord) -> dict[str, Any]:
-    """Which model was asked for, and why its pool was chosen; what competing pools offered."""
+    """Return the requested model, why its pool was chosen, and the offers of competing pools."""
     return {
         "model": record.model or None,
         "by": record.routed_by or None,
@@ -56,7 +56,7 @@ def _decided(record: RequestRecord) -> Mapping[str, Any]:
         if record.explain is not None:
             return record.explain()
     except Exception:
-        logger.exception("what was decided about request %s is not explained", record.request_id)
+        logger.exception("the placement of request %s is not explained", record.request_id)
     return _undecided(record)
 
 

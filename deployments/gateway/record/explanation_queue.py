@@ -1,8 +1,8 @@
-"""Explanations that wait to be written, and how many bytes of which kind may be written.
+"""Limits the explanations that wait for Redis, and the bytes that may be written per second.
 
-Both are bounded. Where a bound is reached, explanations of failed requests have priority, and each
-kind has a share that the others cannot take: a flood of refused requests, which cost their clients
-nothing, leaves explanations of failed and of served ones their part.
+At a limit, explanations of failed requests have priority, and each kind has a guaranteed share.
+Rejected requests cost clients nothing, so a flood of them must not displace the explanations of
+failed and served requests.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _KINDS: dict[str | None, Kind] = {
     **dict.fromkeys(("failed", "deadline", "cancelled"), "failed"),
     **dict.fromkeys(("rejected", "invalid"), "refused"),
 }
-# What is guaranteed to each kind, of half the rate; the other half is for whichever comes, and of
-# its burst this part is for failed requests only.
+# Half of the rate is guaranteed to kinds, in these shares. The other half is for any kind; this
+# part of its burst is reserved for failed requests.
 _SHARES: dict[Kind, float] = {"failed": 0.5, "refused": 0.25, "served": 0.25}
 _RESERVED = 0.25
 
@@ -38,7 +38,7 @@ class Kept(NamedTuple):
 
 
 class ExplanationQueue:
-    """Holds at most `most`; failed requests leave first, each kind in its order."""
+    """A queue of up to `most` explanations: failed requests first, each kind in its order."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -50,7 +50,7 @@ class ExplanationQueue:
         return len(self._failed) + len(self._others)
 
     def put(self, kept: Kept) -> Kept | None:
-        """Return what has no place: another's explanation, this one, or None."""
+        """Add an explanation. Return the one that is dropped: this or an older one; None: none."""
         dropped = None
         if len(self) >= self._most:
             if kept.kind != "failed" or not self._others:
@@ -61,19 +61,22 @@ class ExplanationQueue:
         return dropped
 
     async def get(self) -> Kept:
-        """Wait for one."""
+        """Wait for the next explanation, and remove it."""
         while not len(self):
             self._any.clear()
             await self._any.wait()
         return self.get_now()
 
     def get_now(self) -> Kept:
-        """Raises IndexError when it is empty."""
+        """Remove the next explanation. Raises IndexError if the queue is empty."""
         return (self._failed or self._others).popleft()
 
 
 class WritingRate:
-    """`bytes_per_s` for all kinds together, on average; up to `burst_s` of it at once."""
+    """A token bucket of bytes for each kind, and one for all.
+
+    Together they allow `bytes_per_s` on average, and bursts of `burst_s` seconds of it.
+    """
 
     def __init__(
         self,
@@ -90,11 +93,11 @@ class WritingRate:
 
     @property
     def _half(self) -> float:
-        """Bytes: of the burst."""
+        """Half of the burst, in bytes."""
         return self.bytes_per_s * self._burst_s / 2
 
     def may_write(self, kind: Kind) -> bool:
-        """Whether one more explanation of that kind may be written now, of any size."""
+        """Return whether another explanation of that kind may be written now, of any size."""
         self._fill()
         reserved = 0.0 if kind == "failed" else _RESERVED * self._half
         return self._own[kind] > 0 or self._common > reserved
@@ -106,7 +109,7 @@ class WritingRate:
             self._common -= size_bytes
 
     def _fill(self) -> None:
-        """A kind that needs less than its share leaves the rest to all."""
+        """Add the bytes of the elapsed time. Unused parts of a kind's share become common."""
         now, half = self._clock(), self._half
         new = (now - self._filled_at) * self.bytes_per_s
         self._filled_at = now

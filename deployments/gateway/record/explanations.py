@@ -1,16 +1,16 @@
-"""Why each request went where it went and how it ended: kept in Redis for a while.
+"""Stores explanations of requests in Redis for some minutes: their placement and how they ended.
 
-    requests:<tenant>:<minute>       hash of a minute's: request id -> JSON, which
-                                     `packed_explanation` compresses where it is long
+    requests:<tenant>:<minute>       hash of one minute: request id -> JSON, which
+                                     `packed_explanation` compresses if it is long
     decisions:<tenant>               list of the last DECISIONS, newest first
-    failures:<tenant>                the same of requests that failed
-    decisions, failures              every tenant's; only where the fleet has operators
+    failures:<tenant>                the same for failed requests
+    decisions, failures              the same for all tenants; only if the fleet has operators
 
-An explanation is written when its request has ended, whatever the outcome; that of a request that
-takes longer than UNDER_WAY_S is in the hash before that, with a null outcome.
+An explanation is written when its request has ended, with any outcome. If a request takes longer
+than UNDER_WAY_S, the hash has it earlier, with a null outcome.
 
-A background task writes them, several at a time. A Redis that is slow or unavailable costs
-explanations, which are dropped and counted, never a request. No prompt and no token id is in one.
+A background task writes explanations in batches. If Redis is slow or unavailable, explanations are
+dropped and counted; requests are not affected. Explanations have no prompts and no token ids.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from router.redis_client import REDIS_FAILURES, AsyncRedis
 
 logger = logging.getLogger("ray.serve")
 
-# At least so long is each to be had, and at most another MINUTE_S.
+# The minimum lifetime of an explanation. It ends at most MINUTE_S later.
 EXPLANATION_TTL_S = 120
 MINUTE_S = 60
 DECISIONS = 100
-# A list outlives its fleet, or a tenant that is gone, by no more than this.
+# The lifetime of a list after its last write, such as that of a removed fleet or tenant.
 DECISIONS_TTL_S = 3600
 WAITING_AT_MOST = 1024
 BATCH = 64
 REDIS_TIMEOUT_S = 1.0
-# How long the first waits for others, with whom it costs a third.
+# The time to collect a batch, which reduces the cost of an explanation to a third.
 GATHER_S = 0.1
 
-# What all gateways of a fleet may write a second: at most 46 MB are kept by minutes, of the 256 MB
-# that the embedded Redis has, which would otherwise evict the prefix index for them. Lists hold the
-# last ones of each tenant that sent a request within the hour a second time.
+# The rate of all gateways of a fleet. It limits the hashes to 46 MB of the embedded Redis's 256 MB.
+# Without a limit, Redis would evict the prefix index. Lists have second copies of the last
+# explanations, for each tenant with a request in the last hour.
 BYTES_PER_S = 256_000
 BURST_S = 10.0
 
-# A request that takes longer is explained while it is under way, and again each minute.
+# A request that takes longer is explained before its end, and again each minute.
 UNDER_WAY_S = 5.0
 
 
 class Explanations:
     """The explanations of a fleet's requests. `redis` has `decode_responses` off.
 
-    `for_operators`, to be set: every tenant's are kept in one list as well. `under_way_s`: a
+    Callers may set `for_operators`: whether lists of all tenants are written too. `under_way_s`: a
     request that takes longer is explained before its end.
     """
 
@@ -75,34 +75,34 @@ class Explanations:
         self._writing = self._failing = False
         self._rate = WritingRate(BYTES_PER_S, BURST_S)
         self._under_way: dict[RequestRecord, asyncio.TimerHandle] = {}
-        # (pool, kind) -> how many were dropped since one was last written
+        # (pool, kind) -> explanations dropped since the last written one
         self._not_written: Counter[tuple[str | None, Kind]] = Counter()
         self.dropped = 0
 
     def share(self, gateways: int) -> None:
-        """This many gateway processes keep explanations in the same Redis."""
+        """Set the number of gateway processes, which share BYTES_PER_S."""
         self._rate.bytes_per_s = BYTES_PER_S / max(1, gateways)
 
     def begun(self, record: RequestRecord) -> None:
-        """Explain the request while it is under way, if it takes long."""
+        """Explain the request before its end if it takes longer than `under_way_s`."""
         self._look_again(record, self.under_way_s)
 
     def ended(self, record: RequestRecord) -> None:
-        """Keep the explanation of a request that has ended, `record.duration_s` included."""
+        """Store the explanation of a request that has ended, whose `record.duration_s` is set."""
         if (timer := self._under_way.pop(record, None)) is not None:
             timer.cancel()
         try:
             self.keep(record.tenant, record.request_id, explanation_of(record, has_ended=True))
         finally:
-            record.explain = None  # a cycle: the attempt that it belongs to has the record
+            record.explain = None  # breaks a reference cycle: its attempt refers to the record
 
     def keep(self, tenant: str, request_id: str, explanation: Mapping[str, Any]) -> None:
-        """Keep an explanation, which must not change any more; never waits."""
+        """Queue an explanation, which must not change any more. Never waits."""
         if (dropped := self._waiting.put(Kept(tenant, request_id, explanation))) is not None:
             self._drop(dropped)
 
     async def written(self) -> None:
-        """Wait until all is written: `redis_timeout_s` at most, and while Redis takes it."""
+        """Wait until all are written, up to `redis_timeout_s`, and only while writes succeed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.redis_timeout_s):
                 while not self._failing and (len(self._waiting) or self._writing):  # noqa: ASYNC110
@@ -111,14 +111,14 @@ class Explanations:
     async def find(
         self, tenant: str, request_id: str, loads: bool = False, others: Iterable[str] = ()
     ) -> dict[str, Any] | None:
-        """What is known of a request of a tenant, or of one of the others. Raises one of
-        REDIS_FAILURES.
+        """Return the explanation of a request; None: unknown. Raises one of REDIS_FAILURES.
 
-        `loads`: with what keeps the candidates busy, which is for operators.
+        `others`: further tenants whose request it may be. `loads`: include the candidates' loads,
+        which are for operators.
         """
         pipe = self._redis.pipeline(transaction=False)
         this = _minute()
-        # the clock of the gateway that wrote it may be ahead
+        # one minute more, because the writing gateway's clock may be ahead
         for whose in (tenant, *others):
             for minute in range(this + 1, this - EXPLANATION_TTL_S // MINUTE_S - 1, -1):
                 pipe.hget(self._minute_of(whose, minute), request_id)
@@ -135,24 +135,24 @@ class Explanations:
         loads: bool = False,
         failed: bool = False,
     ) -> bytes:
-        """A tenant's last explanations (None: every tenant's), newest first, as a JSON list.
+        """Return a tenant's last explanations as a JSON list, newest first. Tenant None: of all.
 
-        Raises one of REDIS_FAILURES. `loads`: as `find`. `failed`: only of requests that failed,
-        missed their deadline or lost their client.
+        `loads`: as in `find`. `failed`: only of requests that failed, missed their deadline or lost
+        their client. Raises one of REDIS_FAILURES.
         """
         name = self._list("failures" if failed else "decisions", tenant)
         async with asyncio.timeout(self.redis_timeout_s):
             ask: Any = self._redis.lrange(name, 0, limit - 1)
             values = cast("list[bytes]", await ask)
-        # with many candidates they are megabytes: those milliseconds would be everybody's
+        # in a thread: with many candidates they are megabytes, which would delay all requests
         return await asyncio.to_thread(joined, values, loads)
 
     async def run(self) -> None:
-        """Write what is kept, until cancelled."""
+        """Write queued explanations until cancelled."""
         await forever(
             "explanations",
             self._write_some,
-            fails="explanations are not kept",
+            fails="explanations are not stored",
             logger=logger,
             outages=REDIS_FAILURES,
         )
@@ -190,10 +190,9 @@ class Explanations:
             value = packed(explanation)
             self._rate.wrote(kind, len(value))
             hashes[self._minute_of(kept.tenant, minute)][kept.request_id] = value
-            if explanation.get("outcome", "") is None:  # it is under way
+            if explanation.get("outcome", "") is None:  # the request has not ended
                 continue
-            whose = (kept.tenant, None) if self.for_operators else (kept.tenant,)
-            for tenant in whose:
+            for tenant in (kept.tenant, None) if self.for_operators else (kept.tenant,):
                 lists[self._list("decisions", tenant)].append(value)
                 if kind == "failed":
                     lists[self._list("failures", tenant)].append(value)
@@ -221,7 +220,7 @@ class Explanations:
         self.keep(record.tenant, record.request_id, explanation_of(record, has_ended=False))
 
     def _minute_of(self, tenant: str, minute: int) -> str:
-        # a tenant's name may hold the colon that ends it
+        # quoted: a tenant's name may contain a colon
         return redis_keys.key(self._fleet, f"requests:{_quoted(tenant)}:{minute}")
 
     def _list(self, name: str, tenant: str | None) -> str:
@@ -239,7 +238,7 @@ def _minute() -> int:
 
 
 def decisions_of(value: str | None) -> int:
-    """Return how many decisions the query `limit` asks for. Raises ApiError 400."""
+    """Return the number of decisions in the query parameter `limit`. Raises ApiError 400."""
     if value is None:
         return DECISIONS
     limit = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else 0
@@ -252,7 +251,7 @@ def decisions_of(value: str | None) -> int:
 
 
 def only_failed(value: str | None) -> bool:
-    """Return whether the query `only` asks for failed requests. Raises ApiError 400."""
+    """Return whether the query parameter `only` is "failed". Raises ApiError 400."""
     if value not in (None, "failed"):
         message = f"'only' is {value[:100]!r}, but it must be 'failed'. Omit it for all decisions."
         raise ApiError(400, message, code="invalid_value", param="only")

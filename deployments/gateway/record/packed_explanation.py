@@ -1,7 +1,7 @@
-"""Explanations as bytes in Redis: JSON, which zlib compresses where it is longer than PLAIN_BYTES.
+"""Explanations as bytes in Redis: JSON, compressed by zlib if it is longer than PLAIN_BYTES.
 
-Anyone with write access to Redis can replace them. A value that is no explanation, or is longer
-than MAX_BYTES when decompressed, counts as none.
+Anyone with write access to Redis can replace them. Values that are not explanations, or exceed
+MAX_BYTES when decompressed, are ignored.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Any
 
 import msgspec
 
-# That of a few candidates: compressing it would take longer than everything else about it.
+# An explanation with few candidates is shorter. Compression would take most of the time to store
+# it.
 PLAIN_BYTES = 4096
 # Far more than an explanation with all the candidates that it shows.
 MAX_BYTES = 64 * 1024
 
-# What an explanation shows of a candidate to tenants that are no operators.
+# Fields of a candidate that an explanation shows to tenants that are not operators.
 _OF_ITS_OWN = ("replica_id", "cached_tokens", "confirmed_tokens", "synced")
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -39,27 +40,27 @@ def unpacked(value: bytes) -> dict[str, Any] | None:
 
 
 def joined(values: Sequence[bytes], loads: bool) -> bytes:
-    """Return a JSON list of the explanations, with what loads the candidates where `loads`."""
+    """Return a JSON list of the explanations. `loads`: include the candidates' loads."""
     found = [found for value in values if (found := unpacked(value)) is not None]
     return msgspec.json.encode(found if loads else [of_its_own(each) for each in found])
 
 
 def of_its_own(explanation: dict[str, Any]) -> dict[str, Any]:
-    """Without addresses, and without what other tenants load the candidates with."""
+    """Return the explanation without addresses and loads, which reveal other tenants' traffic."""
     candidates = explanation.get("candidates", ())
     own = [{name: candidate.get(name) for name in _OF_ITS_OWN} for candidate in candidates]
-    # a shadow's prediction and regret are what others load its choice with
+    # a shadow's prediction and regret reveal the load of its choice
     return {**explanation, "candidates": own, "shadow": None} if candidates else explanation
 
 
 def _plain(value: bytes) -> bytes:
-    """Raises ValueError for more than MAX_BYTES, zlib.error for other bytes."""
-    if value.startswith(b"{"):  # the output of zlib begins otherwise
+    """Return the JSON. Raises ValueError beyond MAX_BYTES, zlib.error for invalid bytes."""
+    if value.startswith(b"{"):  # zlib's output begins with another byte
         plain, is_whole = value[: MAX_BYTES + 1], True
     else:
         stream = zlib.decompressobj()
         plain = stream.decompress(value, MAX_BYTES + 1)
         is_whole = stream.eof
     if len(plain) > MAX_BYTES or not is_whole:
-        raise ValueError("no explanation is that long, or the rest of it is missing")
+        raise ValueError("the explanation is too long, or incomplete")
     return plain

@@ -1,7 +1,7 @@
-"""Counts what became of one pool's requests, and explains why each went where it went.
+"""Counts the results of one pool's requests, and explains each placement.
 
-What was predicted is compared with what the engine confirms. The explanation of a request is
-completed and kept when it has ended (`explanations`).
+Predictions are compared with the values that the engine confirms. `explanations` completes and
+stores the explanation of a request when it has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from router.load import LoadBoard
 from router.loss import NotReused, split
 from router.placement import Placement, ShadowDecision, reusable_tokens
 
-# How many an explanation shows: the best, and the one that served.
+# The number of candidates in an explanation: the best ones, and the one that served.
 CANDIDATES = 8
 
 AdmissionVerdict = Literal["admitted", "overflowed", "queued", "refused"]
@@ -26,8 +26,11 @@ AdmissionVerdict = Literal["admitted", "overflowed", "queued", "refused"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a request: by whom, tokens as the engine counts them. `ttft_s` since it had
-    arrived, `engine_s` of it since it was placed: what is predicted."""
+    """The result of a request, with tokens as the engine counts them.
+
+    `ttft_s`: the time to first token since the request's arrival. `engine_s`: its part since the
+    placement, which is what the scheduler predicts.
+    """
 
     replica_id: str
     ttft_s: float
@@ -38,8 +41,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Admitted:
-    """What was decided about a request, `waited_s` seconds after it arrived. `outage`: because the
-    pool of its model had no replica. Its fields are an explanation's `admission`."""
+    """The decision about a request, `waited_s` seconds after its arrival.
+
+    `outage`: the pool of its model had no replica, which decided. The fields are the `admission` of
+    an explanation.
+    """
 
     priority: PriorityClass
     verdict: AdmissionVerdict
@@ -49,7 +55,7 @@ class Admitted:
 
 
 class PoolReporter:
-    """`pool` is its name; `slos` are what it promises now."""
+    """The reporter of one pool. `pool`: its name. `slos`: its current objectives."""
 
     def __init__(
         self,
@@ -62,13 +68,13 @@ class PoolReporter:
         self.slos = slos
         self._board = board
         self._metrics = metrics
-        # warm replicas that were given traffic -> when the request came that needed them
+        # promoted replicas -> arrival of the request that needed them, until their first answer
         self._promoted: dict[str, float] = {}
 
     def promoted(self, replica_id: str, since: float) -> None:
-        """A warm replica takes traffic; `since` is when the request came that needs it."""
+        """Record a promotion. `since`: the arrival of the request that needs the replica."""
         self._promoted[replica_id] = since
-        # one that died before it served is not waited for
+        # forget replicas that were lost before their first answer
         there = self._board.loads().keys() | {replica_id}
         self._promoted = {name: at for name, at in self._promoted.items() if name in there}
         self._metrics.promoted()
@@ -81,7 +87,7 @@ class PoolReporter:
         admitted: Admitted,
         outcome: Outcome,
     ) -> Mapping[str, Any]:
-        """One request got its first token: compare, count and return its explanation."""
+        """Count a request at its first token, and return its explanation."""
         if (since := self._promoted.pop(outcome.replica_id, None)) is not None:
             self._metrics.promotion(request.arrived + outcome.ttft_s - since)
         served = placement.candidate(outcome.replica_id)
@@ -134,9 +140,9 @@ class PoolReporter:
         return explanation
 
     def rejoined(self, request: PoolRequest, events: int) -> Mapping[str, Any]:
-        """Explain the rest of another gateway's stream, of which the client has `events`."""
+        """Explain the rest of another gateway's stream. The client already has `events` of it."""
         engine, record = request.engine, request.engine.record
-        reason = "it goes on with a stream whose gateway was lost"
+        reason = "it resumes a stream whose gateway was lost"
         admitted = Admitted(request.options.priority, "admitted", reason, 0.0)
         explanation = self.decided(engine, request.prompt, Placement(()), admitted)
         explanation |= {"replica": record.replica_id, "rejoined": {"events": events}}
@@ -144,14 +150,14 @@ class PoolReporter:
         return explanation
 
     def refused(self, request: PoolRequest, why: str, waited_s: float) -> None:
-        """A request is refused before it is placed."""
+        """Explain a request that is rejected before its placement."""
         admitted = Admitted(request.options.priority, "refused", why, waited_s)
         self.unplaced(request, Placement(()), admitted)
 
     def unplaced(self, request: PoolRequest, placement: Placement, admitted: Admitted) -> None:
-        """A request waits or is refused: its record explains why from now on.
+        """Explain a request that waits or is rejected, in its record from now on.
 
-        Nothing of `placement` is retained except the candidates that the explanation shows.
+        The record keeps only the candidates of `placement` that the explanation shows.
         """
         explanation = self.decided(request.engine, request.prompt, placement, admitted)
         request.engine.record.explain = lambda: explanation
@@ -163,7 +169,7 @@ class PoolReporter:
         placement: Placement,
         admitted: Admitted,
     ) -> dict[str, Any]:
-        """What was decided about a request, and on which facts."""
+        """Return the decision about a request, and the facts it is based on."""
         slo = self.slos.get(admitted.priority)
         return {
             "pool": self.pool,
@@ -187,7 +193,7 @@ class PoolReporter:
 
 
 def _shadow(shadow: ShadowDecision) -> dict[str, Any]:
-    """As explanations have it; times in seconds."""
+    """Return a shadow policy's decision for an explanation; times are in seconds."""
     return {
         "policy": shadow.policy,
         "replica_id": shadow.replica_id,

@@ -1,4 +1,4 @@
-"""What a gateway's process counts from its start, as metrics, and what the autoscaler reports."""
+"""Metrics of counters in a gateway process, and of those that the autoscaler reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from router.signature import forged
 
 
 class ProcessMetrics:
-    """Of one gateway process. `refresh` brings its metrics up to date."""
+    """The counters of one gateway process. `refresh` updates the metrics."""
 
     def __init__(self, families: Families) -> None:
         self._loops = ProcessCounts(families.loop_failures)
@@ -23,10 +23,13 @@ class ProcessMetrics:
         self._forged = ProcessCounts(families.shared.redis_forged)
 
     def refresh(self, decided: Iterable[Decided]) -> None:
-        """`decided`: the last word of each pool's autoscaler; all are in one process."""
+        """Update the metrics. `decided`: the autoscaler's last decision for each pool.
+
+        One autoscaler process decides for all pools, so its counters are not added.
+        """
         self._loops.own(failures)
         self._connections_refused.own(http_connection.refused)
         self._forged.own(forged)
         if known := list(decided):
-            self._loops.heard("autoscaler", max(one.failures for one in known))
-            self._forged.heard("autoscaler", max(one.forged for one in known))
+            self._loops.heard("autoscaler", max(decision.failures for decision in known))
+            self._forged.heard("autoscaler", max(decision.forged for decision in known))

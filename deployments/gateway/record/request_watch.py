@@ -1,6 +1,6 @@
-"""What a gateway counts, logs and explains of its requests; none of it may cost an answer.
+"""Counts, logs and explains a gateway's requests. Failures here never affect an answer.
 
-Every request that has a valid API key ends in `RequestWatch.ended`, once, however it went.
+Every request with a valid API key ends in `RequestWatch.ended`, exactly once, with any outcome.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger("ray.serve")
 
 
 class AnyWatch(Protocol):
-    """Who is told of one request's first token and end."""
+    """Receives the events of one request: its first token and its end."""
 
     def first_token(self, record: RequestRecord) -> None: ...
 
@@ -28,7 +28,7 @@ class AnyWatch(Protocol):
 
 
 class RequestWatch:
-    """Follows a request from its arrival over its first token to its end; never raises."""
+    """Records a request's arrival, first token and end. Never raises."""
 
     def __init__(
         self,
@@ -51,22 +51,28 @@ class RequestWatch:
             logger.exception("the first token of request %s is not counted", record.request_id)
 
     def ended(self, record: RequestRecord) -> None:
-        """However it went; also of one that was refused before its pool was known."""
+        """Record the end of a request, with any outcome, even if its pool is not known yet."""
         ended_at = record.left_at or asyncio.get_running_loop().time()
         record.duration_s = ended_at - record.arrived
         if record.outcome == "cancelled":
             record.status = record.status or CLIENT_LEFT
         explain = self._explanations.ended
-        # each by itself: a line that cannot be written must leave no span open
-        for tell in (*self._settle, self._metrics.ended, log_request, record.trace.ended, explain):
+        # separately: if a log line cannot be written, the trace's span must still end
+        for report in (
+            *self._settle,
+            self._metrics.ended,
+            log_request,
+            record.trace.ended,
+            explain,
+        ):
             try:
-                tell(record)
+                report(record)
             except Exception:
                 logger.exception("request %s is not fully reported", record.request_id)
 
 
 def promise_of(pool: Pool) -> Promise:
-    """What a pool's requests are counted against."""
+    """Return a pool's objectives and prices, for the metrics of its requests."""
     objectives = {
         name: {
             objective: seconds

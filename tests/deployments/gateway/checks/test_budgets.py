@@ -287,7 +287,10 @@ async def test_a_request_that_no_budget_has_room_for_is_explained(redis_url: str
         assert code == "rate_limit_exceeded"
         told = await front.explanation_of(headers)
         assert told["admission"]["verdict"] == "refused"
-        assert "may send 1 requests a minute for this model" in told["admission"]["reason"]
+        assert (
+            "has reached its limit of 1 requests per minute for this model"
+            in told["admission"]["reason"]
+        )
         assert told["budget"]["refused"] == "requests"
         assert told["budget"]["limits"] == [
             {"model": MODEL, "kind": "requests", "limit": 1, "left": 0}

@@ -46,10 +46,10 @@ FUNCTION = {"name": "look", "parameters": SCHEMA}
             )
         ),
         (MESSAGES, {"mcp_servers": [{"type": "url", "url": "https://a.b"}]}, "'tools'"),
-        (MESSAGES, {"container": "container_1"}, "Leave it out"),
+        (MESSAGES, {"container": "container_1"}, "Omit it"),
         (CHAT, {"functions": [FUNCTION]}, "'tools'"),
         (CHAT, {"function_call": {"name": "look"}}, "'tool_choice'"),
-        (CHAT, {"web_search_options": {"search_context_size": "low"}}, "what was found"),
+        (CHAT, {"web_search_options": {"search_context_size": "low"}}, "search results"),
         (CHAT, {"guided_json": SCHEMA}, "'response_format'"),
         (CHAT, {"guided_regex": "a+"}, "'structured_outputs'"),
         (CHAT, {"guided_choice": ["yes", "no"]}, "'choice'"),

@@ -55,12 +55,12 @@ async def test_two_releases_with_different_schemas_report_each_other_once(
     await new.watch.look()
     await old.watch.look()
     assert [record.getMessage().partition(" in this Redis")[0] for record in caplog.records] == [
-        f"Another release of fleet {FLEET} uses keys of schema 1",
-        f"Another release of fleet {FLEET} uses keys of schema 2",
+        f"Another release of fleet {FLEET} used keys of schema 1",
+        f"Another release of fleet {FLEET} used keys of schema 2",
     ]
     first = caplog.records[0].getMessage()
     assert "20 s ago" in first and "This release uses schema 2" in first
-    assert "nothing to do" in first
+    assert "no action is needed" in first
 
 
 async def test_gateways_of_one_schema_report_nothing(

@@ -218,7 +218,7 @@ def test_a_file_that_cannot_be_read_changes_nothing_and_is_told(file: Path) -> N
 def test_a_key_of_two_tenants_opens_nothing(file: Path) -> None:
     keys = taken(file, f"red={OLD}\nblue={OLD}\nred={NEW}")
     assert not opens(keys, OLD) and opens(keys, NEW)
-    assert any("stands for two tenants" in fault for fault in keys.stale)
+    assert any("has two tenants" in fault for fault in keys.stale)
 
 
 def test_a_key_that_is_there_twice_opens_once_and_is_told(file: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_revoked_key_stays_so_when_its_file_is_rolled_back(file: Path) -> None
     taken(file, revoked(OLD).line(), keys)
     taken(file, f"red={OLD}", keys)
     assert code_of(keys, OLD) == "revoked_api_key"
-    assert "was revoked, and stays so" in keys.stale[0]
+    assert "was revoked, and stays revoked" in keys.stale[0]
 
 
 def test_keys_of_the_environment_stay_beside_those_of_a_file(file: Path) -> None:

@@ -48,13 +48,13 @@ def test_a_tenant_may_have_two_keys_while_one_is_rotated() -> None:
     [
         ("sk-secret", "API key 1 is not tenant=key"),
         ("red=sk-secret", "API key 1 is shorter than 16 characters"),
-        (f"red=sk-secret-{chr(0xFC)}-and-more-of-it", "characters that no HTTP header has"),
+        (f"red=sk-secret-{chr(0xFC)}-and-more-of-it", "characters that HTTP headers cannot have"),
         ("=sk-secret", "API key 1 is not tenant=key"),
         ("red=", "API key 1 is not tenant=key"),
-        ("red=sha256:sk-secret", "API key 1 is no salted hash"),
-        (stored("red", RED).line() + " moddels=a", "API key 1 is no salted hash"),
-        (stored("red", RED).line() + " expires=soon", "API key 1 is no salted hash"),
-        (stored("red", RED).line() + " priority=x", "API key 1 is no salted hash"),
+        ("red=sha256:sk-secret", "API key 1 is not a salted hash"),
+        (stored("red", RED).line() + " moddels=a", "API key 1 is not a salted hash"),
+        (stored("red", RED).line() + " expires=soon", "API key 1 is not a salted hash"),
+        (stored("red", RED).line() + " priority=x", "API key 1 is not a salted hash"),
     ],
 )
 def test_what_is_no_key_is_left_out_and_told_without_showing_it(text: str, why: str) -> None:

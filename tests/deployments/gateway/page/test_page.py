@@ -76,7 +76,9 @@ async def test_the_key_leaves_the_address_bar_and_outlives_a_reload(reader: Read
     await reader.opens(f"#key={KEY}&request=nobody")
     await expect(reader.page.locator("#fleet")).to_have_text(FLEET)
     assert KEY not in reader.page.url
-    await expect(reader.page.locator("#not-found")).to_contain_text("No request 'nobody' is known")
+    await expect(reader.page.locator("#not-found")).to_contain_text(
+        "The request 'nobody' is unknown"
+    )
     await reader.page.reload()
     await expect(reader.page.locator("#fleet")).to_have_text(FLEET)
     assert not [url for url in reader.asked if KEY in url.partition("#")[0]]
@@ -84,7 +86,7 @@ async def test_the_key_leaves_the_address_bar_and_outlives_a_reload(reader: Read
 
 async def test_without_a_key_it_asks_for_one_and_says_when_it_is_wrong(reader: Reader) -> None:
     await reader.opens("")
-    for wrong, complaint in (("sk-wrong", "is not known here"), ("schlüssel", "Invalid API key")):
+    for wrong, complaint in (("sk-wrong", "is unknown"), ("schlüssel", "Invalid API key")):
         await reader.page.get_by_label("API key").fill(wrong)
         await reader.page.get_by_role("button", name="Show the fleet").click()
         await expect(reader.page.get_by_role("alert")).to_contain_text(complaint)

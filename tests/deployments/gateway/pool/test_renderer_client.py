@@ -138,7 +138,7 @@ async def test_an_engine_that_cannot_tell_is_asked_again_and_complained_of_once(
     shows(board, engine)
     await until(lambda: engine.renderer_asked >= 3)
     assert client.prompt_tokens is None
-    assert sum("placed by load alone" in record.message for record in caplog.records) == 1
+    assert sum("placed by load only" in record.message for record in caplog.records) == 1
     engine.renderer_answers = None
     await until(lambda: renders_like(client, engine))
 
