@@ -20,7 +20,7 @@ from tests.test_prose import alerts
 PACKAGES = (
     *("autoscaling", "cli", "common", "k8s", "loadgen", "observability", "router", "simulator"),
     *("weights", "deployments/engine", "deployments/fleet", "deployments/models"),
-    *("deployments/offline", "deployments/process", "deployments/prompt"),
+    *("deployments/offline", "deployments/process", "deployments/prompt", "deployments/wire"),
 )
 FILES = (*(f"{package}/**/*.py" for package in PACKAGES), "deployments/*.py")
 # Lua, HTML, the prompt of `antefix prove-resume`, and the words of generated prompts.
