@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from cli.stream_client import Endpoint
-from deployments.gateway.answer.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
+from deployments.gateway.answer.resuming import CLIENT_EVENTS_HEADER, RESUME_HEADER
 
 CLIENTS = 4
 PROMPTS = 6

@@ -1,4 +1,4 @@
-"""Every error that leaves a gateway has the shape of its API, and the request's id in headers."""
+"""Answers errors in the shape of the request's API, with the request's id in the headers."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from starlette.routing import Match
 
 from deployments.gateway.intake.errors import ApiError, id_headers, shape_of
 
-# Characters of an address.
+# Characters of a path in a message.
 MOST_SHOWN = 200
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:=+@~#-]{1,128}")
 
 
 def answer_errors(app: Starlette) -> None:
-    """Let the application answer all that its endpoints raise."""
+    """Make the application answer every exception that its endpoints raise."""
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_exception)
     app.add_exception_handler(Exception, _answer_unexpected)
 
 
 def request_id_of(request: Request) -> str:
-    """The client's, or one of ours: the same for a request on every call."""
+    """Return the client's request id if it is usable, otherwise a random one. The id of a request
+    never changes."""
     if not hasattr(request.state, "request_id"):
         given = request.headers.get("x-request-id", "")
         usable = _REQUEST_ID.fullmatch(given)
@@ -65,7 +66,10 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
 
 
 def _with_or_without_slash(request: Request) -> str | None:
-    """Where there is something, from here: a whole address would be one that the client named."""
+    """Return a relative path to the endpoint with or without a final slash, or None.
+
+    An absolute address would repeat a host that the client chose.
+    """
     path, query = request.url.path, request.url.query
     rest, slash = path.rstrip("/"), path.endswith("/")
     scope = {**request.scope, "path": rest if slash else path + "/"}

@@ -133,7 +133,7 @@ class PoolReporter:
         explanation["prompt_tokens"]["confirmed"] = outcome.prompt_tokens
         return explanation
 
-    def rejoined(self, request: PoolRequest, events: int) -> Mapping[str, Any]:
+    def resumed(self, request: PoolRequest, events: int) -> Mapping[str, Any]:
         """Explain the rest of another gateway's stream, of which the client has `events`."""
         engine, record = request.engine, request.engine.record
         reason = "it goes on with a stream whose gateway was lost"

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from common.release import VERSION
-from deployments.gateway.answer.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
+from deployments.gateway.answer.resuming import CLIENT_EVENTS_HEADER, RESUME_HEADER
 from deployments.gateway.gateway import Gateway, application
 from deployments.gateway.inference import Inference
 from deployments.gateway.pool import serve_controller
