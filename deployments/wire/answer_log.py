@@ -64,8 +64,7 @@ class EventCounter:
 
 
 class FirstEvents:
-    """Drops the first events of a stream, which its client has. `missing` events are left to
-    drop."""
+    """Drops a stream's first events, which its client has; `missing` are left to drop."""
 
     def __init__(self, missing: int) -> None:
         self.missing = missing
@@ -114,8 +113,7 @@ class AnswerLog:
         self._tokens = bytearray()
         self._is_whole = True
         self._token_ids = 0
-        # bytes and number of token ids, at the client's last event and in the last request to
-        # continue
+        # bytes and number of token ids: at the client's last event, and sent to continue
         self._seen = self._sent = (0, 0)
         self._token_count: int | None = None
         self.finish_reason = ""
@@ -180,8 +178,7 @@ class AnswerLog:
         return True
 
     def continues(self) -> None:
-        """Record that the next engine continues: drop tokens that it did not get, because it
-        reports them again."""
+        """Record that the next engine continues. Drop tokens that it did not get."""
         sent, self._token_ids = self._sent
         del self._tokens[sent:]
 

@@ -96,7 +96,6 @@ current: ContextVar[Confirmation | None] = ContextVar("confirmation", default=No
 
 
 def count_in(headers: Mapping[str, str], name: str) -> int | None:
-    """Return the number in a header; None if it is missing, or not a number, as another release may
-    send."""
+    """Return the number in a header; None if it is missing, or not a number (another release)."""
     value = headers.get(name, "")
     return int(value) if value.isascii() and value.isdigit() else None

@@ -127,8 +127,7 @@ class Continuation:
         self.made_by = f"{engine}-{self._seed}"
 
     def next_id(self) -> str:
-        """Return 16 random hex digits. An engine that continues the answer gets the same ids in the
-        same order."""
+        """Return 16 random hex digits. A continuing engine gets the same ids in this order."""
         self._ids += 1
         return blake2b(f"{self._seed} {self._ids}".encode(), digest_size=8).hexdigest()
 
@@ -150,8 +149,7 @@ class Continuation:
         return self.offered and self.in_one_piece
 
     def refuse(self, reason: str) -> NotContinuable:
-        """Return the exception to raise. The replica sends this reason instead of the engine's
-        error."""
+        """Return the exception to raise. The replica sends this reason, not the engine's error."""
         self.refused = self.refused or reason
         return NotContinuable(reason)
 

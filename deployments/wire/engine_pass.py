@@ -16,16 +16,14 @@ from deployments.wire.headers import PASS_HEADER, TICKET_HEADER
 
 class EnginePasses:
     def __init__(self, engine_secret: str) -> None:
-        """Raises ValueError: when the secret is empty, because any client could then derive
-        passes."""
+        """Raises ValueError: when the secret is empty, so that any client could derive passes."""
         if not engine_secret:
             raise ValueError("the fleet's engine secret is empty")
         key = blake2b(engine_secret.encode(), person=b"antefix pass").digest()
         self._hash = blake2b(key=key, digest_size=16, person=b"afx engine pass")
 
     def headers(self, url: str, ticket: str = "", path: str = "") -> dict[str, str]:
-        """Return the headers for a request to the engine at `url`, for a ticket, or for one path
-        without a place.
+        """Return the headers for a request to the engine at `url`: for a ticket, or one path.
 
         With neither, the pass opens the whole API without a place. Only tools with the secret, such
         as `antefix calibrate`, send it.
@@ -35,8 +33,7 @@ class EnginePasses:
         return headers | ({TICKET_HEADER: ticket} if ticket else {})
 
     def opens(self, given: bytes, url: str, ticket: str, path: str) -> bool:
-        """Return whether the pass `given` opens `path` of the engine at `url`, for the request with
-        `ticket`."""
+        """Return whether `given` opens `path` of the engine at `url`, with this ticket."""
         ways = [f"ticket {ticket}"] if ticket else [f"path {path}", "path "]
         return any(hmac.compare_digest(given, self._pass(url, way).encode()) for way in ways)
 

@@ -37,7 +37,7 @@ An answer that another engine can continue if this one is lost:
 A stream that outlives its gateway, in its replica (`deployments.engine.held_answers`):
 
     x-antefix-hold             in a request: the seconds to retain the stream; in an answer: the
-                               replica does, and this is the first `x-request-id`
+                               replica retains it, for the request with this `x-request-id`
     x-antefix-held             the ticket of such a stream, which another gateway reads from its
                                beginning (POST /antefix/held) or abandons (DELETE)
     x-antefix-reader           the reader's id: a later reader takes over the stream, and only the

@@ -11,8 +11,7 @@ _CONTENTS = ("content", "output")
 
 
 def messages_in(items: object) -> Iterator[dict[str, Any]]:
-    """Yield the messages and other items of `messages` or `input`, which may be several
-    conversations."""
+    """Yield the items of `messages` or `input`, which may have several conversations."""
     lists = [items] if isinstance(items, list) else []
     while lists:
         for item in lists.pop():

@@ -83,8 +83,7 @@ def needs_trial(fields: Mapping[str, Any]) -> bool:
 
 
 def _constraints(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each constraint after its kind, one of KINDS. Fields that the engine rejects yield
-    nothing."""
+    """Yield kinds of KINDS with their constraints, and nothing for fields that engines reject."""
     if isinstance(structured := fields.get("structured_outputs"), Mapping):
         yield from ((kind, structured.get(kind)) for kind in KINDS)
     text = fields.get("text")

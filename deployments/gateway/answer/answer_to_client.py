@@ -105,8 +105,7 @@ class AnswerToClient:
         await self._put({"type": "http.response.body", "body": rest, "more_body": False})
 
     async def fail(self, error: ApiError, scope: Scope, receive: Receive, number: int) -> None:
-        """Send the error, in a stream as the event with this number. Cut the connection of a client
-        that stops reading."""
+        """Send the error, in a stream as event `number`. Cut clients that stop reading."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ERROR_TIMEOUT_S):
                 if not self.started:

@@ -36,8 +36,7 @@ class EngineAnswer:
         self._read = b""  # the start of a stream, with its first event
 
     async def begins(self, place: Reservation, upstream: aiohttp.ClientResponse) -> None:
-        """Wait for a stream's first event. Raises ApiError or ReplicaFailed when that reports an
-        error."""
+        """Wait for a stream's first event. Raises ApiError, ReplicaFailed: when it is an error."""
         self._read = b""
         while (found := error_at_the_beginning(self._read)) == "undecided":
             if not (piece := await upstream.content.readany()):
@@ -91,8 +90,7 @@ class EngineAnswer:
             raise taken_over()
 
     async def whole(self, place: Reservation, upstream: aiohttp.ClientResponse) -> Move | None:
-        """As `stream`, for a client that gets the answer in one piece while the engine reports its
-        tokens as it generates them."""
+        """As `stream`, for an answer in one piece whose engine reports its tokens early."""
         reader = ProgressReader(self._log)
         async for piece in upstream.content.iter_any():
             if self._mover.move is not None and (move := await self._mover.taken()):
@@ -112,8 +110,7 @@ class EngineAnswer:
         return None
 
     def failure(self, place: Reservation, error: EngineError) -> ApiError | ReplicaFailed:
-        """Return the exception for an engine's error: a 4xx is for the client, others cost a
-        try."""
+        """Return the exception for an engine's error: ApiError if 4xx, otherwise ReplicaFailed."""
         if error.status < 500:
             return self._for_client(error)
         for_client = None if error.is_dead else self._for_client(error)

@@ -59,8 +59,7 @@ class EventReader:
 
 
 class ProgressReader:
-    """Reads one engine's answer in one piece: first its tokens as they are generated, then all of
-    it."""
+    """Reads one engine's answer in one piece: its tokens as they are generated, then its body."""
 
     def __init__(self, log: AnswerLog) -> None:
         self._log = log

@@ -61,8 +61,7 @@ class Mirror:
     share: float
 
     def has(self, conversation: bytes | None) -> bool:
-        """Return whether a conversation is copied: all gateways agree. None: the request belongs to
-        no conversation."""
+        """Return whether a conversation is copied; all gateways agree. None: a single request."""
         name = os.urandom(8) if conversation is None else conversation[-8:]
         return int.from_bytes(name, "big") < self.share * 2**64
 
@@ -110,8 +109,7 @@ class Mirrors:
     def offer(
         self, request: PoolRequest, origin: GatewayPool, conversation: Callable[[], bytes | None]
     ) -> None:
-        """Copy a request that has a replica, if the mirror includes its conversation and no request
-        waits. Never raises."""
+        """Copy a placed request if the mirror has its conversation and none waits. Never raises."""
         try:
             self._offer(request, origin, conversation)
         except Exception:
@@ -176,8 +174,7 @@ class Mirrors:
             self._metrics.ended(record.model, outcome)
 
     async def _placed(self, request: PoolRequest, mirror: Mirror) -> EngineAttempt | None:
-        """Return the copy's try; None: no engine would begin it soon, or such copies lost their
-        engines."""
+        """Return the copy's try; None: no engine begins it soon, or copies lose their engines."""
         pool, record = self._pools.by_name[mirror.pool], request.engine.record
         now = asyncio.get_running_loop().time()
         own = RequestRecord(f"{record.request_id}-mirror", TENANT, record.path, now)
@@ -193,8 +190,7 @@ class Mirrors:
         return scheduling.place_copy(pool, copy, MOST_WAIT_S)
 
     def _is_safe(self, copy: EngineRequest) -> bool:
-        """Return whether neither an engine was recently lost with this copy, nor several with other
-        copies."""
+        """Return False if this copy recently lost its engine, or several other copies did."""
         try:
             self._fatal.check(copy)
         except ApiError:
@@ -204,8 +200,7 @@ class Mirrors:
     async def _answered(
         self, request: PoolRequest, mirror: Mirror, original: asyncio.Future[None]
     ) -> MirrorOutcome | RequestRecord:
-        """Get the copy's answer. Return its record, or the reason why there is nothing to
-        compare."""
+        """Answer the copy. Return its record, or the outcome if there is nothing to compare."""
         record = request.engine.record
         if (attempt := await self._placed(request, mirror)) is None:
             return "dropped"

@@ -47,20 +47,17 @@ class AnyAttempt(Protocol):
         ...
 
     def while_waiting(self, replica_id: str, offer: Offer) -> AbstractContextManager[None]:
-        """Call `offer` while the replica is leaving, before the first token: the answer may begin
-        on another engine."""
+        """Before the first token, call `offer` while the replica is leaving, to begin elsewhere."""
         ...
 
     def while_answered(self, replica_id: str, offer: Offer) -> AbstractContextManager[None]:
-        """Call `offer` while the replica is leaving, after the first token: another engine may
-        continue the answer."""
+        """After the first token, call `offer` while the replica is leaving, to move the answer."""
         ...
 
     def answered(
         self, reservation: Reservation, engine_headers: Mapping[str, str], first_token_at: float
     ) -> Mapping[str, str]:
-        """Record the first token, at this time of the loop's clock. Return headers for the
-        client."""
+        """Record the first token, in loop time. Return headers for the client."""
         ...
 
     def continued(
@@ -70,8 +67,7 @@ class AnyAttempt(Protocol):
         reason: ContinueReason,
         facts: Mapping[str, Any],
     ) -> None:
-        """Record that this engine continues an answer that another began. The explanation shows
-        `facts`."""
+        """Record that this engine continues another's answer. `facts` are for the explanation."""
         ...
 
     def again(self, failed: frozenset[str], tokens: int | None = None) -> AnyAttempt:

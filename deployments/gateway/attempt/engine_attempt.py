@@ -35,17 +35,15 @@ DecideAnew = Callable[[], Awaitable["EngineAttempt"]]
 
 
 class OutageWatch(NamedTuple):
-    """`began` is done when the pool has no replica left. `decide_anew` then schedules the request
-    again."""
+    """When `began` is done, the pool has no replica; `decide_anew` schedules the request again."""
 
     began: asyncio.Future[None]
     decide_anew: DecideAnew
 
 
 class EngineAttempt:
-    """A placed try (`AnyAttempt`). `request` names this pool's model, which may be the overflow
-    pool's. `moves` offers the answer to other engines when this one leaves. `before`: the previous
-    try."""
+    """A placed try (`AnyAttempt`), after the try `before`. `request` names this pool's model, which
+    may be the overflow pool's. `moves` offers the answer to other engines when this one leaves."""
 
     def __init__(
         self,

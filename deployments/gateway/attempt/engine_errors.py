@@ -27,8 +27,7 @@ _UNDECIDED = (*_ERRORS, *_PRELIMINARY)
 
 @dataclass(frozen=True)
 class EngineError:
-    """An engine's error, from an answer or an event: its HTTP status, and its body in vLLM's
-    shape."""
+    """An engine's error, from an answer or an event: HTTP status, and body in vLLM's shape."""
 
     status: int
     body: bytes
@@ -76,8 +75,7 @@ def error_at_the_beginning(stream: bytes) -> EngineError | Literal["undecided"] 
 
 
 def _status(code: Any) -> int:
-    """Return the HTTP status of an error with this code. vLLM uses a word only for an invalid
-    request."""
+    """Return the HTTP status of an error with this code. A word means an invalid request."""
     if isinstance(code, str) and not code.isdigit():
         return 400
     try:

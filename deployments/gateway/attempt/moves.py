@@ -30,8 +30,7 @@ class Moves:
         self._board = board
         self._answers: dict[str, set[Offer]] = {}
         self._begun = asyncio.Event()
-        # replica id -> when the board first reported that it leaves or is suspect, on the loop's
-        # clock
+        # replica id -> when it was first seen leaving or suspect, in loop time
         self._avoided: dict[str, float] = {}
 
     @contextmanager

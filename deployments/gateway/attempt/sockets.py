@@ -21,8 +21,7 @@ VANISHED_AFTER_S = PROBE_AFTER_S + PROBE_PERIOD_S * PROBES
 
 
 def impatient_socket(address: tuple[Any, ...]) -> socket.socket:
-    """Return a socket for aiohttp's `socket_factory` that breaks when its peer's machine is
-    lost."""
+    """Return a socket for `socket_factory` of aiohttp. It breaks if its peer's machine is lost."""
     family, kind, protocol, _, _ = address
     sock = socket.socket(family, kind, protocol)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -184,8 +184,7 @@ class _Hold:
 
     @property
     def waits(self) -> asyncio.Future[Reservation] | None:
-        """Return a future that is done once the reservation is made or fails; None: there is no
-        pending reservation."""
+        """Return a future of the pending reservation, or None."""
         return None if self._holder is None or self._reserved.done() else self._reserved
 
     def begin(self) -> None:
@@ -201,8 +200,8 @@ class _Hold:
         return made and self._reserved.result().replica_id != replica_id
 
     async def reserved(self, outage: asyncio.Future[None] | None) -> Reservation:
-        """Wait for the reservation, and return it. Raises ApiError: when Ray Serve rejects it.
-        Raises NoReplicaUp: when `outage` is done first."""
+        """Wait for the reservation. Raises ApiError: when Ray Serve rejects it. Raises NoReplicaUp:
+        when `outage` is done first."""
         self.begin()
         if outage is not None:
             either: set[asyncio.Future[Any]] = {self._reserved, outage}
@@ -212,8 +211,7 @@ class _Hold:
         return await self._reserved
 
     def keep_for(self, replica_id: str) -> None:
-        """End the hold unless it is on this replica, which ends the hold of each exchange that it
-        serves."""
+        """End the hold unless it is on this replica, which ends the holds that it serves."""
         if self.waits or self.is_elsewhere(replica_id):
             self.end()
 

@@ -1,4 +1,4 @@
-"""What a gateway says of an answer that is to be gone on with, and what is taken off its stream."""
+"""A request to continue: what the replica reads from it, and what it drops from the stream."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def test_keys_of_a_later_gateway_are_passed_over() -> None:
     )
 
 
-def test_ids_are_random_and_the_same_for_who_goes_on() -> None:
+def test_ids_are_random_and_the_same_for_an_engine_that_continues() -> None:
     began, another = Continuation(None), Continuation(None)
     began.set_engine("engine")
     known = Known((), 0, 0, 0, began.made_by)
     assert known.engine == "engine"
-    went_on = Continuation(known)
+    continued = Continuation(known)
     ids = [began.next_id() for _ in range(3)]
     assert len({*ids, another.next_id()}) == 4
-    assert [went_on.next_id() for _ in range(3)] == ids
-    went_on.set_engine("engine")
-    assert went_on.made_by == began.made_by
+    assert [continued.next_id() for _ in range(3)] == ids
+    continued.set_engine("engine")
+    assert continued.made_by == began.made_by
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_events_that_a_client_has_are_dropped(piece: int, known: int) -> Non
 def test_chunks_are_told_once_and_in_order() -> None:
     exchange = Continuation(None)
     exchange.chunk(0, [1])
-    assert exchange.comments() == b""  # nobody can go on with it
+    assert exchange.comments() == b""  # no engine can continue it
     exchange.offered = True
     exchange.chunk(0, [1, 2])
     exchange.chunk(1, [])
