@@ -49,17 +49,18 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
     assert isinstance(error, HTTPException)
     if error.status_code == 404 and (location := _with_or_without_slash(request)):
         return Response(status_code=307, headers={"location": location})
-    status, path = error.status_code, f"'{quote(request.url.path)[:MOST_SHOWN]}'"
-    if status == 404:
-        code = "unknown_url"
+    path = f"'{quote(request.url.path)[:MOST_SHOWN]}'"
+    headers = dict(error.headers or {})
+    if error.status_code == 404:
         message = f"{request.method} {path} does not exist. See /openapi.json for all paths."
-    elif status == 405:
-        code = "method_not_allowed"
+        answer = ApiError(404, message, code="unknown_url", headers=headers)
+    elif error.status_code == 405:
         message = f"{path} does not accept {request.method}. See /openapi.json for its methods."
+        answer = ApiError(405, message, code="method_not_allowed", headers=headers)
     else:
-        code = "invalid_request"
-        message = f"The request failed: {status} ({HTTPStatus(status).phrase}). See /openapi.json."
-    answer = ApiError(status, message, code=code, headers=dict(error.headers or {}))
+        status, phrase = error.status_code, HTTPStatus(error.status_code).phrase
+        message = f"The request failed: {status} ({phrase}). See /openapi.json."
+        answer = ApiError(status, message, code="invalid_request", headers=headers)
     return await _answer_api_error(request, answer)
 
 
