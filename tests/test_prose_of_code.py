@@ -19,8 +19,8 @@ from tests.test_prose import alerts
 # Rewritten so far, of the product. A package that is listed stays so.
 PACKAGES = (
     *("autoscaling", "cli", "common", "k8s", "loadgen", "observability", "router", "simulator"),
-    *("weights", "deployments/engine", "deployments/fleet", "deployments/models"),
-    *("deployments/offline", "deployments/process", "deployments/prompt"),
+    *("weights", "deployments/engine", "deployments/fleet", "deployments/gateway", "deployments/models"),
+    *("deployments/offline", "deployments/process", "deployments/prompt", "deployments/wire"),
 )
 FILES = (*(f"{package}/**/*.py" for package in PACKAGES), "deployments/*.py")
 # Lua, HTML, the prompt of `antefix prove-resume`, and the words of generated prompts.

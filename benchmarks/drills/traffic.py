@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.stand.client_answers import ClientAnswer, ask, now
 from cli.stream_client import Endpoint
-from deployments.gateway.answer.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
+from deployments.gateway.answer.resuming import CLIENT_EVENTS_HEADER, RESUME_HEADER
 
 CLIENTS = 4
 PROMPTS = 6

@@ -66,7 +66,7 @@ class Parts:
         self._watch = gateway.parts.watch
         self._of_pool = self.pool.parts
         self._requests = self._watch._metrics
-        self._clocked = AnswerToClient._clocked
+        self._record_time = AnswerToClient._record_time
 
     def leave(self, parts: frozenset[str]) -> None:
         """Keep only these, from the next request on."""
@@ -78,7 +78,7 @@ class Parts:
         pool.reader._metrics = reporter._metrics = routing
         pool.parts = replace(self._of_pool, routing_metrics=routing, admission_metrics=admission)
         watch._metrics = self._requests if told else nothing
-        _replace(AnswerToClient, "_clocked", self._clocked if told else _nothing)
+        _replace(AnswerToClient, "_record_time", self._record_time if told else _nothing)
         # without it, engines do not report their tokens
         asks = RESUMABLE_HEADER if TOKENS in parts else "x-not-asked"
         _replace(engine_requests, "RESUMABLE_HEADER", asks)

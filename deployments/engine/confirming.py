@@ -17,7 +17,7 @@ from deployments.wire.confirmation import Confirmation, current
 from deployments.wire.continuation import (
     Continuation,
     NotContinuable,
-    taken_from,
+    extract_known,
 )
 from deployments.wire.headers import (
     ANSWER_COMMENT,
@@ -76,7 +76,7 @@ class Confirming:
         if body is None:
             return
         try:
-            body, known = taken_from(body)
+            body, known = extract_known(body)
             if known is not None and scope["path"] not in GENERATING:
                 raise NotContinuable(f"The engine cannot continue an answer of {scope['path']}.")
         except NotContinuable as error:

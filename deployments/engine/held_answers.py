@@ -38,7 +38,7 @@ MOST_BYTES = 128 * 2**20
 # Rough cost of a stream in addition to its bytes, so that many small ones also count.
 OWN_BYTES = 4096
 # Limit for telling a reader that has stopped reading that another one has its stream.
-LAST_WORDS_S = 1.0
+TAKEOVER_NOTICE_S = 1.0
 
 # Limit of takeovers of one stream, within this time.
 MOST_TAKEOVERS, TAKEOVERS_S = 10, 60.0
@@ -74,7 +74,7 @@ class HeldAnswers:
         self.grown(stream, OWN_BYTES)
         reading = stream.begin_reading(stream.ticket, send)
         try:
-            await self._app(scope, stream.asking(receive), stream.send)
+            await self._app(scope, stream.without_disconnects(receive), stream.send)
         finally:
             stream.end()
             await asyncio.wait({reading})
@@ -174,11 +174,11 @@ class _Stream:
     def taken_over(self) -> None:
         self._takeovers.append(asyncio.get_running_loop().time())
 
-    def asking(self, receive: Receive) -> Receive:
+    def without_disconnects(self, receive: Receive) -> Receive:
         """Return the request for the application, without the disconnection of a reader."""
         has_body = False
 
-        async def asked() -> Message:
+        async def receive_request() -> Message:
             nonlocal has_body
             if not has_body:
                 message = await receive()
@@ -192,7 +192,7 @@ class _Stream:
             await self._abandoned.wait()
             return {"type": "http.disconnect"}
 
-        return asked
+        return receive_request
 
     async def watch(self, receive: Receive, reader: str) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -220,22 +220,22 @@ class _Stream:
     def begin_reading(self, reader: str, send: Send) -> asyncio.Task[None]:
         """Start to read from the beginning. The current reader gets a notice, and stops."""
         if self._reading is not None and not self._reading.done():
-            asyncio.get_running_loop().call_later(LAST_WORDS_S, self._reading.cancel)
+            asyncio.get_running_loop().call_later(TAKEOVER_NOTICE_S, self._reading.cancel)
         self.reader, self._is_read, self._taken = reader, True, 0
         self._news.set()
         self._reading = asyncio.create_task(self._read(reader, send))
         return self._reading
 
     async def _read(self, reader: str, send: Send) -> None:
-        is_told = False
+        has_started = False
         while self.reader == reader:
             self._news.clear()
             if self._start is None and not self.has_ended:
                 await self._news.wait()
             elif self._start is None:
                 return
-            elif not is_told:
-                is_told = True
+            elif not has_started:
+                has_started = True
                 await send(self._start)
             elif self._taken < len(self._parts):
                 await send({**_PART, "body": self._next()})
@@ -307,7 +307,7 @@ def _refused(status: int, code: str, headers: Mapping[str, str] | None = None) -
 
 def _header(scope: Scope, name: str) -> str:
     wanted = name.encode()
-    return next((of.decode("latin-1") for key, of in scope["headers"] if key == wanted), "")
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == wanted), "")
 
 
 def _is_event_stream(start: Message) -> bool:

@@ -1,8 +1,8 @@
-"""The engines' part of the API: a request is read, checked, scheduled and relayed.
+"""The inference API: reads, checks, schedules and relays a request.
 
-A gateway checks what it must (key, size, JSON, model); the engine's own server validates and
-answers, so everything vLLM supports passes through. Nothing about placing can fail a request: what
-is not known in time is done without.
+The gateway checks only the key, the size, the JSON, the model and some fields. The engine's own
+server validates the rest, so everything that vLLM supports passes through. A late or failed lookup
+for placement never fails a request.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from starlette.responses import JSONResponse, Response
 from deployments.fleet.fleet import GatewaySettings
 from deployments.gateway.answer.error_answers import request_id_of
 from deployments.gateway.answer.one_try import RelayedAnswer
-from deployments.gateway.answer.rejoining import RESUME_HEADER, Keeping
 from deployments.gateway.answer.relay import Relay
+from deployments.gateway.answer.resuming import RESUME_HEADER, Keeping
 from deployments.gateway.attempt.any_attempt import AnyAttempt
 from deployments.gateway.checks.request_checks import check_answer, check_fields, fits
 from deployments.gateway.intake import request_body
@@ -39,19 +39,19 @@ from deployments.process.serve_log import current_request
 from deployments.wire.inference_paths import COUNT_TOKENS, inference_path
 from observability.request_record import CLIENT_LEFT, RequestRecord
 
-# What a request asks for in a pool, by the model of its overflow pool. Raises ApiError 400 and 403.
+# Returns a request's options, given the model of the overflow pool. Raises ApiError 400 and 403.
 OptionsIn = Callable[[str | None], RequestOptions]
 
 
 class Inference:
-    """Of one gateway. `relays`: the answers under way."""
+    """The inference API of one gateway. `relays`: the answers under way."""
 
     def __init__(self, parts: GatewayParts) -> None:
         self._parts = parts
         self.relays: WeakSet[Relay] = WeakSet()
 
     def holder_of(self, request: Request) -> KeyHolder:
-        """Whose key it has. Raises ApiError 401."""
+        """Return the owner of the request's API key. Raises ApiError 401."""
         parts = self._parts
         try:
             return parts.keys.check(request.headers)
@@ -62,7 +62,7 @@ class Inference:
             raise
 
     async def infer(self, request: Request) -> Response:
-        """Raises ApiError."""
+        """Answer a request. Raises ApiError: when it is invalid or rejected."""
         arrived = asyncio.get_running_loop().time()
         holder = self.holder_of(request)
         record = RequestRecord(request_id_of(request), holder.tenant, request.url.path, arrived)
@@ -83,7 +83,7 @@ class Inference:
     async def _admitted(
         self, request: Request, record: RequestRecord, holder: KeyHolder
     ) -> Response:
-        """Read the request, check it, and have it scheduled. Raises ApiError."""
+        """Read, check and schedule the request. Raises ApiError: when it is invalid or rejected."""
         limits = self._parts.in_force.fleet.gateway
         timeout_s = timeout_of(request.headers, limits.request_timeout_s)
         deadline = record.arrived + timeout_s
@@ -111,7 +111,7 @@ class Inference:
         if not route.competing:  # otherwise `read_for` does it
             check_fields(record, fields, pool.settings, limits)
         record.priority = options.priority
-        # where `check` found a route, no other gateway has unloaded it yet
+        # `check` found a route, so no other gateway has unloaded the adapter yet
         adapter = self._parts.adapters.engine_adapter(model)
         engine_model = model if model in pool.settings.model_names else pool.model
         engine_request = EngineRequest(
@@ -140,7 +140,7 @@ class Inference:
         return await self._scheduled(request, engine_request, fields, options_in, rivals, limits)
 
     def _check_early(self, rights: KeyRights, model: str) -> None:
-        """Of a large body, before the rest of it is read. Raises ApiError 403 and 404."""
+        """Check a large body's model before the rest is read. Raises ApiError 403 and 404."""
         if not self._parts.pools.may_be_an_adapter(model):
             self._parts.pools.check(rights, model)
 
@@ -151,20 +151,20 @@ class Inference:
         fields: Mapping[str, Any],
         headers: Mapping[str, str],
     ) -> tuple[WeightedPools, GatewayPool]:
-        """Where a request for this model goes. Raises ApiError 404."""
+        """Return the route of a model, and the pool for this request. Raises ApiError 404."""
         parts = self._parts
         route, budget_ms = self._route_of(model), parts.in_force.fleet.redis.lookup_budget_ms
         conversation = await parts.conversations.of(
             route, record, fields, headers, budget_ms / 1000
         )
-        route = self._route_of(model)  # it may be another meanwhile
+        route = self._route_of(model)  # it may have changed meanwhile
         name, record.routed_by = route.pool_of(conversation)
         parts.conversations.keep(route, conversation, name)
         record.model, record.pool = route.name, name
         return route, parts.pools.by_name[name]
 
     def _route_of(self, model: str) -> WeightedPools:
-        """Where a name leads now. Raises ApiError 404."""
+        """Return the current route of a model, with its canary. Raises ApiError 404."""
         route = self._parts.pools.route_of(model)
         canary = self._parts.canaries.by_route.get(route.name)
         return route if canary is None else route.with_canary(canary.pool, canary.share)
@@ -203,7 +203,7 @@ class Inference:
         name_of = partial(parts.conversations.name_of, header, record, fields, request.headers)
         parts.mirrors.offer(pool_request, pool, name_of)
         kept_s = limits.resume_within_s if pool_request.parameters.stream else 0.0
-        keeping = Keeping(parts.rejoining, engine_request, kept_s)
+        keeping = Keeping(parts.resumer, engine_request, kept_s)
         return self._relayed(engine_request, attempt, headers, keeping)
 
     def _resumed(
@@ -216,13 +216,13 @@ class Inference:
         limits: GatewaySettings,
     ) -> Response:
         """Relay the rest of an answer that an engine of one of the pools keeps. Raises ApiError."""
-        rejoining, hold_s = self._parts.rejoining, limits.resume_within_s
-        rest = rejoining.attempt(request.headers, engine_request, fields, options, pools, hold_s)
-        keeping = Keeping(rejoining, engine_request, hold_s, rest.reader)
+        resumer, hold_s = self._parts.resumer, limits.resume_within_s
+        rest = resumer.attempt(request.headers, engine_request, fields, options, pools, hold_s)
+        keeping = Keeping(resumer, engine_request, hold_s, rest.reader)
         return self._relayed(engine_request, rest, {}, keeping)
 
     def _counted(self, record: RequestRecord, tokens: int, headers: Mapping[str, str]) -> Response:
-        """The answer of POST /v1/messages/count_tokens, as an engine gives it."""
+        """Return the answer of POST /v1/messages/count_tokens, in an engine's form."""
         record.status, record.outcome = 200, "ok"
         self._parts.watch.ended(record)
         counted = {"input_tokens": tokens}
@@ -255,10 +255,10 @@ async def read_for(
     options_in: OptionsIn,
     limits: GatewaySettings,
 ) -> scheduling.Read:
-    """Read a request, and choose the pool that serves it. `engine_request` is for the first of
-    them. Raises ApiError 400 or 403 where none can."""
+    """Read a request, and choose one of `pools` for it. `engine_request` is for the first pool.
+    Raises ApiError 400 or 403: when no pool can serve it."""
     record, reads, refused = engine_request.record, [], None
-    if engine_request.model != pools[0].model:  # an adapter, which the others do not have
+    if engine_request.model != pools[0].model:  # an adapter, which the other pools do not have
         pools = pools[:1]
     for pool in pools:
         engine, asked = engine_request, fields
@@ -278,7 +278,7 @@ async def read_for(
     if not reads:
         assert refused is not None
         raise refused
-    if len(pools) > 1:  # an engine tells whose prompt is too long for all
+    if len(pools) > 1:  # if a prompt is too long for all pools, an engine reports it
         reads = [read for read in reads if fits(*read)] or reads[:1]
         pool, read = scheduling.choose(reads)
     else:

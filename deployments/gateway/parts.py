@@ -1,4 +1,4 @@
-"""What one gateway is made of."""
+"""Builds the parts of one gateway."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from common.release import VERSION
 from deployments.fleet.fleet import FleetBase
 from deployments.gateway.answer.final_count import FinalCounts
 from deployments.gateway.answer.mirrors import Mirrors
-from deployments.gateway.answer.rejoining import Rejoining
+from deployments.gateway.answer.resuming import Resumer
 from deployments.gateway.attempt.engine_requests import EngineRequests
 from deployments.gateway.attempt.engine_stream import connector
 from deployments.gateway.attempt.sockets import CONNECT_TIMEOUT_S, impatient_socket
@@ -54,10 +54,10 @@ from router.signature import Signer
 
 @dataclass(frozen=True, repr=False)
 class Secrets:
-    """What a fleet keeps to itself. Never logged: it has no repr.
+    """The secrets of a fleet. They are never logged, because the class has no repr.
 
-    `api_keys` maps clients' keys to tenants; those of `keys_file`, where there is one, come beside
-    them: gateways follow it. `engine_secret` opens the replicas' ports.
+    `api_keys` maps clients' keys to tenants. Gateways also follow `keys_file`, if one is set, which
+    has further keys. `engine_secret` opens the replicas' ports.
     """
 
     api_keys: Mapping[str, str]
@@ -68,8 +68,8 @@ class Secrets:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GatewayParts:
-    """`text` and `binary` are connections to Redis; `written` is what other gateways, engines and
-    the autoscaler read of the settings."""
+    """The parts of one gateway. `text` and `binary` are connections to Redis. `written` writes the
+    settings that other gateways, engines and the autoscaler read."""
 
     session: aiohttp.ClientSession
     text: AsyncRedis
@@ -92,7 +92,7 @@ class GatewayParts:
     adapter_loads: AdapterLoads
     engines: EngineRequests
     counts: FinalCounts
-    rejoining: Rejoining
+    resumer: Resumer
     profiles: ProfileRequests
     explanations: Explanations
     watch: RequestWatch
@@ -108,9 +108,9 @@ class GatewayParts:
 def parts_of(
     base: FleetBase, secrets: Secrets, handle_of: Callable[[str], DeploymentHandle[Any]]
 ) -> GatewayParts:
-    """The parts of one gateway of a fleet; `handle_of` leads to the replicas of a pool.
+    """Return the parts of one gateway of a fleet. `handle_of` returns a pool's Ray Serve handle.
 
-    None of them does anything before its loop is started.
+    No part does anything before its loop is started.
     """
     session = aiohttp.ClientSession(
         connector=connector(limit=0, keepalive_timeout=60, socket_factory=impatient_socket),
@@ -134,9 +134,9 @@ def parts_of(
         adapters,
     )
     engines, counts = EngineRequests(session), FinalCounts(session, secret)
-    rejoining = Rejoining(session, secret)
+    resumer = Resumer(session, secret)
     fatal = FatalRequests(binary, name, secret)
-    mirrors = Mirrors(pools, engines, rejoining, counts, MirrorMetrics(families), fatal)
+    mirrors = Mirrors(pools, engines, resumer, counts, MirrorMetrics(families), fatal)
     return GatewayParts(
         session=session,
         text=text,
@@ -159,7 +159,7 @@ def parts_of(
         adapter_loads=AdapterLoads(session, secret),
         engines=engines,
         counts=counts,
-        rejoining=rejoining,
+        resumer=resumer,
         profiles=ProfileRequests(session, secret),
         explanations=explanations,
         watch=RequestWatch(

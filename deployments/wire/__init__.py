@@ -1,1 +1,1 @@
-"""What both ends of a connection know: a gateway and the replicas it calls."""
+"""Formats between gateways and replicas, for both ends."""

@@ -1,7 +1,8 @@
-"""The log of an answer: its events and tokens, and how many of them its client has.
+"""Logs an answer's tokens and events, so that another engine can continue it.
 
-A stream is read in blocks, which end with an empty line. Comments begin with a colon; all other
-blocks are events (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+A stream consists of blocks, which end with an empty line. Blocks that begin with a colon are
+comments; all others are events (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+An answer whose token ids are unknown or exceed MOST_TOKEN_BYTES cannot be continued.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from deployments.wire.headers import (
 from deployments.wire.inference_paths import INFERENCE_PATHS
 
 END = b"\n\n"
-# Of one answer, kept as they were reported: about nine for a token.
+# Limit for one answer's token ids, which are stored as reported: about nine bytes per token.
 MOST_TOKEN_BYTES = 4 * 2**20
 
 _DONE = tuple({path.last_event for path in INFERENCE_PATHS.values() if path.generates})
-# All that choices and ids are written with.
-_OF_TOKENS = b"0123456789, \n"
+# The characters of choices and token ids.
+_TOKEN_CHARACTERS = b"0123456789, \n"
 _CREATED = re.compile(rb'"created(?:_at)?": ?(\d{1,15})')
 _LOGPROBS = re.compile(rb'"logprobs": ?\{')
 
@@ -41,36 +42,36 @@ class Blocks:
         self.rest = b""
 
     def whole(self, piece: bytes) -> list[bytes]:
-        """Those that end in this piece, without their ends."""
+        """Return the blocks that end in this piece, without their empty lines."""
         blocks = (self.rest + piece).split(END)
         self.rest = blocks.pop()
         return blocks
 
 
 class EventCounter:
-    """How many whole `events` a stream has had, counted as its bytes come."""
+    """Counts a stream's whole `events` as its bytes arrive."""
 
     def __init__(self) -> None:
         self.events = 0
         self._open = b""
 
     def add(self, part: bytes) -> None:
-        """The next bytes, cut anywhere; takes time for these alone."""
+        """Count the next bytes, cut anywhere. The time does not depend on earlier bytes."""
         *blocks, rest = (self._open + part).split(END)
         self.events += sum(map(is_event, blocks))
-        # of the block that has begun, its first and its last byte decide
+        # the first and the last byte of an unfinished block are enough
         self._open = rest if len(rest) <= 2 else rest[:1] + b"." + rest[-1:]
 
 
 class FirstEvents:
-    """The first events of a stream, which its client has: so many are `missing` still."""
+    """Drops a stream's first events, which its client has; `missing` are left to drop."""
 
     def __init__(self, missing: int) -> None:
         self.missing = missing
         self._blocks = Blocks()
 
     def dropped_from(self, blocks: list[bytes]) -> list[bytes]:
-        """What follows them, without the comments before."""
+        """Return the blocks after these events. Comments before them are dropped, too."""
         if not self.missing:
             return blocks
         for at, block in enumerate(blocks):
@@ -80,8 +81,8 @@ class FirstEvents:
         return []
 
     def dropped_from_bytes(self, piece: bytes) -> bytes:
-        """As `dropped_from`, of the next bytes of the stream. Once they are dropped, nothing waits
-        for its block's end."""
+        """As `dropped_from`, for the next bytes of the stream. Once the events are dropped, bytes
+        no longer wait for the end of their block."""
         if not self.missing:
             return piece
         blocks = self.dropped_from(self._blocks.whole(piece))
@@ -92,10 +93,10 @@ class FirstEvents:
 
 
 class AnswerLog:
-    """What is known of one answer, whichever engines made it: its tokens, and how many `events` its
-    client has. Of the next events the client has `had` so many as well, from another gateway.
+    """The tokens of one answer, from one or several engines, and its number of `events`.
 
-    Another engine `can_continue` it when its engine said so and all of its tokens are known.
+    The client already `had` this many of the events, from another gateway. Another engine
+    `can_continue` the answer if its first engine offered that and all tokens are known.
     """
 
     def __init__(self, had: int = 0) -> None:
@@ -103,7 +104,7 @@ class AnswerLog:
         self.clear()
 
     def clear(self) -> None:
-        """The answer begins anew."""
+        """Forget the answer, because it begins again."""
         self.events = 0
         self._first_event = b""
         self._last_event = b""
@@ -112,14 +113,13 @@ class AnswerLog:
         self._tokens = bytearray()
         self._is_whole = True
         self._token_ids = 0
-        # how many bytes of the tokens, and how many ids, when the client got its last event; and
-        # when another engine was asked to continue
+        # bytes and number of token ids: at the client's last event, and sent to continue
         self._seen = self._sent = (0, 0)
         self._token_count: int | None = None
         self.finish_reason = ""
 
     def begin(self, headers: Mapping[str, str]) -> None:
-        """An engine's answer to the request as the client sent it has these headers."""
+        """Record the headers of the engine that begins the answer."""
         self._made_by = headers.get(RESUMABLE_HEADER, "")
         self._cached_tokens = count_in(headers, CACHED_TOKENS_HEADER) or 0
 
@@ -129,22 +129,22 @@ class AnswerLog:
 
     @property
     def is_complete(self) -> bool:
-        """Its client has its last event."""
+        """Return whether the client has the last event."""
         return self._last_event.startswith(_DONE)
 
     @property
     def output_tokens(self) -> int | None:
-        """Those that another engine can continue from; None: it cannot."""
+        """The number of tokens from which another engine can continue; None: it cannot."""
         return self._token_ids if self.can_continue else None
 
     @property
     def counted_tokens(self) -> int | None:
-        """Output tokens of all its engines together, as far as they reported them; None: no engine
-        did, and the client has no event.
+        """The output tokens of all engines together, as they reported them; None: no engine did,
+        and the client has no event.
 
-        An engine of an older release reports none: each event then counts as one.
+        Engines of older releases report none: then each event counts as a token.
         """
-        # an engine that continues an answer counts its own tokens only, and reports all ids
+        # an engine that continues counts only its own tokens; the logged ids include the others
         if self.can_continue or self._token_count is not None:
             return max(self._token_ids, self._token_count or 0)
         return self._token_ids or self.events or None
@@ -159,16 +159,16 @@ class AnswerLog:
             return self.events
 
     def set_count(self, output_tokens: int) -> None:
-        """The engine has made so many tokens of the answer."""
+        """Record the number of tokens that the engine has generated."""
         self._token_count = output_tokens
 
     def add_tokens(self, comment: bytes) -> bool:
-        """Whether it is a comment that reports token ids, which are logged then."""
+        """Log the token ids in a comment. Return whether it reports any."""
         if not comment.startswith(TOKENS_COMMENT):
             return False
         self._token_ids += comment.count(b",") + 1
         ids = comment[len(TOKENS_COMMENT) :]
-        is_readable = not ids.translate(None, _OF_TOKENS)
+        is_readable = not ids.translate(None, _TOKEN_CHARACTERS)
         if self._is_whole and is_readable and len(self._tokens) < MOST_TOKEN_BYTES:
             self._tokens += ids
             self._tokens += b"\n"
@@ -178,17 +178,17 @@ class AnswerLog:
         return True
 
     def continues(self) -> None:
-        """The engine that was asked to continue does."""
+        """Record that the next engine continues. Drop tokens that it did not get."""
         sent, self._token_ids = self._sent
         del self._tokens[sent:]
 
     @property
     def _has_none_but_a_role(self) -> bool:
-        """A chat's stream begins with an event of no token."""
+        """Whether the client has only the event with which a chat begins, which has no token."""
         return self.events == 1 and not _LOGPROBS.search(self._first_event)
 
     def add_events(self, blocks: list[bytes]) -> list[bytes]:
-        """The client gets these events and comments now; returns those that it has not had."""
+        """Log blocks that the client gets now. Return those that it has not had."""
         if events := [block for block in blocks if block[:1] != b":"]:
             if not self.events:
                 self._first_event = events[0]
@@ -198,18 +198,18 @@ class AnswerLog:
         return self._had.dropped_from(blocks) if self._had.missing else blocks
 
     def body_to_continue(self, body: bytes) -> bytes | None:
-        """The request's body for the engine that is to continue; None where none can.
+        """Return the request's body for an engine that continues the answer; None if none can.
 
-        Only the engine that made a token knows its logprobs: where the client wants some, one whose
-        event it has not got is made again.
+        Only the engine that generated a token knows its logprobs. So if the client wants logprobs,
+        tokens whose event it does not have are generated again.
         """
         if not self.can_continue:
             return None
         self._sent = len(self._tokens), self._token_ids
-        if b'"logprobs"' in body:  # a prompt with this word costs a token or two
+        if b'"logprobs"' in body:  # a false match in the prompt only repeats a token or two
             self._sent = (0, 0) if self._has_none_but_a_role else self._seen
         tokens = bytes(self._tokens[: self._sent[0]]).removesuffix(b"\n")
-        # all at once, and read by the engine: an answer may have a hundred thousand
+        # in bulk and unparsed, because an answer may have 100,000 tokens
         chunks = tokens.replace(b" ", b",[").replace(b"\n", b"]],[")
         created = _CREATED.search(self._first_event)
         field = b'{"chunks":[%b],"events":%d,"cached_tokens":%d,"created":%d,"made_by":%b}' % (
@@ -219,5 +219,5 @@ class AnswerLog:
             int(created[1]) if created else 0,
             json.dumps(self._made_by).encode(),
         )
-        own = memoryview(body)[: body.rindex(b"}")]
-        return b"".join((own, b',"%b":%b}' % (RESUME_FIELD.encode(), field)))
+        fields = memoryview(body)[: body.rindex(b"}")]
+        return b"".join((fields, b',"%b":%b}' % (RESUME_FIELD.encode(), field)))

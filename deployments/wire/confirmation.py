@@ -1,6 +1,6 @@
-"""What an engine says of a request it serves: written by its replica, read by the gateway.
+"""The counts and times of a request that a replica reports to the gateway in headers.
 
-The headers are told in `deployments.wire.headers`.
+`deployments.wire.headers` describes the headers. A missing or invalid count is None.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from deployments.wire.headers import (
 
 @dataclass
 class Confirmation:
-    """One exchange as its engine sees it; several prompts in one request add up.
+    """One exchange as its engine counts it: the sum over all prompts of the request.
 
-    `output_tokens` are this engine's; another had generated `known_tokens` of the answer before.
-    `finish_reason`: of the sequence that ended last, by vLLM's word; empty until then. `idle` is
-    set while no call of the engine is under way for it.
+    This engine generated `output_tokens`; another had generated `known_tokens` of the answer
+    before. `finish_reason`: vLLM's word for why the latest sequence ended; empty until then. `idle`
+    is set while the exchange has no call of the engine under way.
     """
 
     expected_cached: int = 0
@@ -44,33 +44,33 @@ class Confirmation:
         self.idle.set()
 
     def call_began(self) -> None:
-        """A call of the engine for this exchange; one request may make several."""
+        """Record a call of the engine for this exchange; one request may make several."""
         self._calls += 1
         self.idle.clear()
 
     def call_ended(self) -> None:
-        """The engine generates nothing more for that call, and its tokens are counted."""
+        """Record that the engine has stopped this call, after its tokens were counted."""
         self._calls -= 1
         if not self._calls:
             self.idle.set()
 
     def first_token(self, prompt_tokens: int, cached_tokens: int, ago_s: float = 0.0) -> None:
-        """The first token of a prompt came `ago_s` seconds ago."""
+        """Record that a prompt's first token was generated `ago_s` seconds ago."""
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += cached_tokens
         if self.first_token_at is None:
             self.first_token_at = max(self.arrived_at, time.monotonic() - ago_s)
 
     def generated(self, tokens: int) -> None:
-        """So many more output tokens."""
+        """Record this number of further output tokens."""
         self.output_tokens += tokens
 
     def unanswered(self, prompt_tokens: int) -> None:
-        """A prompt was left before its first token."""
+        """Record a prompt that was abandoned before its first token."""
         self.prompt_tokens += prompt_tokens
 
     def final_headers(self) -> dict[str, str]:
-        """Headers with the counts of an exchange that has ended, of all engines together."""
+        """Return headers with the counts of an ended exchange, of all engines together."""
         return {
             PROMPT_TOKENS_HEADER: str(self.prompt_tokens),
             CACHED_TOKENS_HEADER: str(self.cached_tokens),
@@ -96,6 +96,6 @@ current: ContextVar[Confirmation | None] = ContextVar("confirmation", default=No
 
 
 def count_in(headers: Mapping[str, str], name: str) -> int | None:
-    """The number in a header; None without it, or from a replica of another release."""
+    """Return the number in a header; None if it is missing, or not a number (another release)."""
     value = headers.get(name, "")
     return int(value) if value.isascii() and value.isdigit() else None

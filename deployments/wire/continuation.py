@@ -1,9 +1,10 @@
-"""An answer that another engine could continue, as its replica sees it.
+"""An answer that another engine can continue, in the replica.
 
-The engine says of each chunk of output tokens that it is there (`Continuation.chunk`), and the
-replica's server writes that into the answer. A request to continue carries what its gateway has of
-the answer (`Known`): the engine replays that and the server drops the events that the client has.
-Headers, comments and the body's key are told in `deployments.wire.headers`.
+The engine reports each chunk of output tokens (`Continuation.chunk`), and the replica's server
+writes it into the answer. A request to continue carries the gateway's part of the answer (`Known`).
+The engine replays that part, and the server drops the events that the client has.
+`deployments.wire.headers` describes the headers, the comments and the field in the body. Answers
+that cannot be continued raise NotContinuable.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from deployments.wire.headers import (
 
 
 class NotContinuable(Exception):
-    """This answer cannot be gone on with exactly; the message says why, in a sentence."""
+    """The engine cannot continue this answer. The message is a sentence with the reason."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a gateway has of an answer that another engine began.
+    """The part of an answer that a gateway has from another engine.
 
-    `chunks`: choice and token ids, in the order they came and as they were told: parsers of tools
-    and reasoning may make other events of other pieces. The client has `events` of what they made.
-    `cached_tokens` of the prompt were cached, and `created` is the answer's, in Unix seconds; 0
-    where the client has none yet. `made_by`: what the engine said of itself, empty where unknown:
-    what tells it from others, and behind a `-` what its ids of this answer are made of.
+    `chunks`: choices and their token ids, divided as the engine reported them, because parsers of
+    tools and reasoning may make other events of other pieces. The client has `events` of them.
+    `cached_tokens`: the prompt tokens that were cached. `created`: the answer's time in Unix
+    seconds; 0 if the client has no event. `made_by`: the engine's id, and behind a `-` the seed of
+    the ids in this answer; empty if unknown.
     """
 
     chunks: tuple[tuple[int, tuple[int, ...]], ...]
@@ -49,54 +50,56 @@ class Known:
 
     @property
     def engine(self) -> str:
-        """Which began it, as `Continuation.is_of` was told."""
+        """The id of the engine that began the answer, from `Continuation.set_engine`."""
         return self.made_by.partition("-")[0]
 
     def token_ids(self, choice: int) -> list[int]:
-        """All of one choice."""
+        """Return all token ids of one choice."""
         return [token for index, ids in self.chunks if index == choice for token in ids]
 
 
-def taken_from(body: bytes) -> tuple[bytes, Known | None]:
-    """A request's body without the key that only gateways send, and what it said.
+def extract_known(body: bytes) -> tuple[bytes, Known | None]:
+    """Return a request's body without the field that only gateways send, and the field's content.
 
-    Raises NotContinuable for what no gateway of this release says.
+    Raises NotContinuable: when the field does not have this release's form.
     """
     if RESUME_FIELD.encode() not in body:
         return body, None
     try:
         request = json.loads(body)
-        told = request.pop(RESUME_FIELD, None)
+        field = request.pop(RESUME_FIELD, None)
     except (ValueError, AttributeError, RecursionError):
-        return body, None  # the engine says what is wrong with it
-    if told is None:
+        return body, None  # the engine's own check reports the error
+    if field is None:
         return body, None
     try:
-        chunks = tuple((_count(index), tuple(map(_count, ids))) for index, ids in told["chunks"])
+        chunks = tuple((_count(index), tuple(map(_count, ids))) for index, ids in field["chunks"])
         known = Known(
             chunks,
-            events=_count(told["events"]),
-            cached_tokens=_count(told["cached_tokens"]),
-            created=_count(told["created"]),
-            made_by=str(told.get("made_by") or ""),
+            events=_count(field["events"]),
+            cached_tokens=_count(field["cached_tokens"]),
+            created=_count(field["created"]),
+            made_by=str(field.get("made_by") or ""),
         )
         return json.dumps(request).encode(), known
     except (KeyError, TypeError, ValueError):
         raise NotContinuable(
-            f"The engine does not understand {RESUME_FIELD!r}: the gateway is of another release."
+            f"The engine does not understand {RESUME_FIELD!r}: the gateway has another release."
         ) from None
 
 
 class Continuation:
-    """One exchange whose gateway asked for an answer that can be gone on with; `path` is the API's.
+    """One exchange at `path` whose gateway requested an answer that can be continued.
 
-    `offered` once the engine has said that it can, for one of `prompts`; `made_by` then tells
-    engines apart whose answers may differ, and `exact` says whether those of one `made_by` are
-    proved to have the same tokens. While `replaying`, what it yields was made of `known`;
-    `first_events` are those that the client has. `in_one_piece`: the answer is
-    no stream. `exact_events`: what it says of a token is not known from the token alone, so that an
-    event made while replaying must be one that the client has. `lost`: the engine is gone.
-    `refused` says why not.
+    - `known`: the part of the answer from another engine. While `replaying`, the engine yields that
+      part, and `first_events` drops the events that the client has.
+    - `prompts`: how many the engine has begun. `offered`: another engine could continue the answer.
+    - `made_by` differs between engines whose answers may differ. `exact`: engines of one `made_by`
+      are proved to generate the same tokens.
+    - `in_one_piece`: the answer is not a stream.
+    - `exact_events`: an event contains more than its token determines, so every event of the replay
+      must be one that the client has.
+    - `lost`: the engine is lost. `refused`: the reason why the answer cannot be continued.
     """
 
     def __init__(self, known: Known | None, path: str = "") -> None:
@@ -115,55 +118,51 @@ class Continuation:
         self.refused: str | None = None
         self.on_chunk: Callable[[], None] = lambda: None
         self._chunks: list[bytes] = []
-        self._ids_of = known.made_by.partition("-")[2] if known else ""
+        seed = known.made_by.partition("-")[2] if known else ""
+        self._seed = seed or secrets.token_hex(8)
         self._ids = 0
 
-    def is_of(self, engine: str) -> None:
-        """The engine tells itself from others so, and this answer from its others."""
+    def set_engine(self, engine: str) -> None:
+        """Set `made_by` from the id of the engine and the seed of this answer's ids."""
         self.made_by = f"{engine}-{self._seed}"
 
     def next_id(self) -> str:
-        """16 hex digits: at random, and the same, one after the other, whoever goes on with it."""
+        """Return 16 random hex digits. A continuing engine gets the same ids in this order."""
         self._ids += 1
         return blake2b(f"{self._seed} {self._ids}".encode(), digest_size=8).hexdigest()
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """On an answer that was `offered`."""
+        """The headers of an answer that was `offered`."""
         found = [(RESUMABLE_HEADER.encode(), self.made_by.encode())]
         if not self.exact:
             found.append((RESUME_MODE_HEADER.encode(), CONTINUED.encode()))
         return found
 
     @property
-    def _seed(self) -> str:
-        self._ids_of = self._ids_of or secrets.token_hex(8)
-        return self._ids_of
-
-    @property
     def known_tokens(self) -> int:
         return sum(len(ids) for _, ids in self.known.chunks) if self.known else 0
 
     @property
-    def told_as_it_comes(self) -> bool:
-        """An answer in one piece, of which the engine yields nothing before its end."""
+    def reports_progress(self) -> bool:
+        """Whether tokens of an answer in one piece are reported before the engine yields it."""
         return self.offered and self.in_one_piece
 
     def refuse(self, reason: str) -> NotContinuable:
-        """To be raised: what else the engine says is not sent."""
+        """Return the exception to raise. The replica sends this reason, not the engine's error."""
         self.refused = self.refused or reason
         return NotContinuable(reason)
 
     def chunk(self, choice: int, token_ids: Sequence[int]) -> None:
-        """So many more tokens of a choice, just made."""
+        """Report new tokens of a choice."""
         if token_ids and self.offered:
             self._chunks.append(tokens_comment(choice, token_ids))
             self.on_chunk()
 
     def comments(self) -> bytes:
-        """Those of the chunks since the last call."""
-        told, self._chunks = b"".join(self._chunks), []
-        return told
+        """Return the comments for the chunks since the last call."""
+        comments, self._chunks = b"".join(self._chunks), []
+        return comments
 
 
 def tokens_comment(choice: int, token_ids: Iterable[int]) -> bytes:
@@ -177,5 +176,5 @@ def _count(value: Any) -> int:
     return value
 
 
-# Of the exchange that the current task serves; None where no gateway asked.
+# The exchange that the current task serves; None if no gateway requested it.
 current: ContextVar[Continuation | None] = ContextVar("continuation", default=None)

@@ -1,4 +1,4 @@
-"""What an engine is set to, as its replica tells on its own port: none of it can be measured."""
+"""Settings of an engine that gateways cannot measure, as its replica reports them over HTTP."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ FACTS_PATH = "/antefix/facts"
 
 
 class EngineFacts(msgspec.Struct, frozen=True):
-    """Sizes are tokens; `sequences` run at once; `startup_s` it took to load; it computes in
-    `dtype`, such as bfloat16, empty where an older release does not say."""
+    """Settings and sizes of one engine; sizes are in tokens.
+
+    `sequences`: the most that run at once. `startup_s`: the seconds to load. `dtype`: the number
+    format of its computation, such as bfloat16; empty from an older release.
+    """
 
     step_tokens: int
     sequences: int
@@ -24,5 +27,5 @@ class EngineFacts(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, body: bytes) -> EngineFacts:
-        """Raises msgspec.MsgspecError for anything else."""
+        """Parse a replica's answer. Raises msgspec.MsgspecError: when it has another form."""
         return msgspec.json.decode(body, type=cls)

@@ -1,7 +1,8 @@
-"""A request's multipart form: clients send audio in one, and engines read it with the same library.
+"""A request's multipart form, in which clients send audio.
 
-A gateway reads the fields and where the last part ends. The body stays as the client sent it, and
-fields of the gateway are added behind its parts. https://datatracker.ietf.org/doc/html/rfc7578
+Gateways and engines parse it with the same library. A gateway reads the fields, and the position at
+which the last part ends. It keeps the client's body, and adds its own fields behind the last part.
+Other bodies raise BadForm. https://datatracker.ietf.org/doc/html/rfc7578
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 FORM_TYPE = "multipart/form-data"
-# vLLM's server, by Starlette's defaults, takes up to 1,000 files and fields, of 1 MiB each.
+# vLLM's server accepts up to 1,000 files and fields, of 1 MiB each: Starlette's defaults.
 MAX_PARTS, MAX_FIELD_BYTES = 1_000, 2**20
-# More than what precedes the samples of a WAV file.
+# More than the header of a WAV file.
 HEAD_BYTES = 256
-# Of RFC 2046.
+# The syntax in RFC 2046.
 _BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
 
 
 class BadForm(Exception):
-    """The body is no form that an engine reads. The message completes "because ..."."""
+    """Engines cannot read the body as a form. The message completes a sentence with "because"."""
 
 
 @dataclass(frozen=True)
 class FormFile:
-    """`size` in bytes. `head`: the first HEAD_BYTES of them."""
+    """A file in a form: its `size` in bytes, and its first HEAD_BYTES as `head`."""
 
     size: int
     head: bytes
@@ -40,8 +41,8 @@ class FormFile:
 
 @dataclass(frozen=True)
 class Form:
-    """`fields`: its texts, and `files`: its files. Of two parts with one name the last
-    counts, as in vLLM. The last part ends at `end` in the body."""
+    """A parsed form. If two parts have one name, the last counts, as in vLLM. The last part ends at
+    byte `end` of the body."""
 
     boundary: bytes
     fields: Mapping[str, str]
@@ -53,10 +54,10 @@ class Form:
         return f'{FORM_TYPE}; boundary="{self.boundary.decode()}"'
 
     def extended(self, body: bytes, more: Mapping[str, str]) -> bytes:
-        """Return the body of this form with more fields, which count."""
+        """Return the body of this form with the fields `more`, which override the client's."""
         if not more:
             return body
-        # a slice would be one more copy of what may be megabytes
+        # a slice would copy the body, which may be megabytes
         parts: list[bytes | memoryview] = [memoryview(body)[: self.end]]
         for name, value in more.items():
             head = f'\r\ncontent-disposition: form-data; name="{name}"\r\n\r\n'.encode()
@@ -65,18 +66,18 @@ class Form:
 
 
 def read_form(body: bytes, content_type: str) -> Form:
-    """Read a whole body. Raises BadForm."""
+    """Parse a whole body. Raises BadForm: when engines cannot read it."""
     boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
     if not _BOUNDARY.fullmatch(boundary):
-        raise BadForm("its 'Content-Type' names no usable boundary")
-    # otherwise what only looks like a part's end could take seconds
+        raise BadForm("its 'Content-Type' has no usable boundary")
+    # otherwise a body full of boundaries could take seconds to parse
     if body.count(b"\r\n--" + boundary) > MAX_PARTS + 1:
         raise BadForm(f"it has more than {MAX_PARTS} parts")
     parts = _Parts()
     try:
         MultipartParser(boundary, parts.callbacks()).write(body)
     except FormParserError as error:
-        raise BadForm(f"it is no multipart form: {error}") from None
+        raise BadForm(f"it is not a multipart form: {error}") from None
     if not parts.has_ended:
         raise BadForm("it ends before its closing boundary")
     end = body.index(b"\r\n--" + boundary + b"--", parts.at) if parts.number else 0
@@ -84,9 +85,10 @@ def read_form(body: bytes, content_type: str) -> Form:
 
 
 class _Parts:
-    """Collects the parts of one body, which the parser gets in one piece: all positions are in it.
+    """Collects the parts of one body, as callbacks of the parser.
 
-    `at`: the end of what was read last.
+    The parser gets the body in one piece, so all positions refer to the body. `at`: the end of the
+    last header value or data.
     """
 
     def __init__(self) -> None:
@@ -128,7 +130,7 @@ class _Parts:
     def headers_finished(self) -> None:
         options = parse_options_header(self._disposition)[1]
         if b"name" not in options:
-            raise BadForm("a part of it has no name in its 'Content-Disposition'")
+            raise BadForm("one of its parts has no name in its 'Content-Disposition'")
         self._name, self._size, self._head = _text(options[b"name"]), 0, b""
         self._text = None if b"filename" in options else bytearray()
 
@@ -139,7 +141,7 @@ class _Parts:
             self._head += data[start : min(end, start + HEAD_BYTES - len(self._head))]
         else:
             if self._size > MAX_FIELD_BYTES:
-                raise BadForm(f"a field of it has more than {MAX_FIELD_BYTES} bytes")
+                raise BadForm(f"one of its fields has more than {MAX_FIELD_BYTES} bytes")
             self._text += data[start:end]
 
     def part_end(self) -> None:
@@ -155,7 +157,7 @@ class _Parts:
 
 
 def _text(value: bytes | bytearray) -> str:
-    """As Starlette decodes it."""
+    """Decode a text as Starlette does."""
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""Every path at which an engine serves clients, and what is special about each.
+"""The table of all inference paths that engines serve, with the properties of each.
 
-Gateways, replicas, the API reference and tests read this table. To add a path, add an entry; where
-its prompt is known before an engine has it, `deployments.prompt.tokens` has to read it as well.
-Source of the fields: the request classes in vllm/entrypoints of vLLM 0.32.
+Gateways, replicas, the API reference and tests read this table. To add a path, add an entry. If
+gateways can read its prompt, add it to `deployments.prompt.tokens` as well. Source of the fields:
+the request classes in vllm/entrypoints of vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ EMBED = "/v2/embed"  # Cohere's
 MESSAGES, COUNT_TOKENS = "/v1/messages", "/v1/messages/count_tokens"
 TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
 
-# How errors look: OpenAI's, OpenAI's with events of their own in a stream, Anthropic's.
+# The shape of errors: OpenAI's, OpenAI's with the responses API's events in a stream, Anthropic's.
 ErrorShape = Literal["openai", "responses", "anthropic"]
 
 
 @dataclass(frozen=True)
 class InferencePath:
-    """`does`: a sentence for the API reference.
+    """One path.
 
-    `generates`: its answers are tokens, and may be streamed and continued. A stream's last event
-    begins with `last_event`. `max_tokens`: the fields that bound an answer, the first that is set
-    counts; `default_max_tokens` if none is, None: what the context leaves. `has_n`: `n`, beams and
-    prompt logprobs. `has_priority`: vLLM's own `priority`.
-
-    `prompts`: fields that hold a prompt, or several texts or lists of token ids. `documents`:
-    fields that hold one document, or a list of them; the engine reads each as a sequence, with the
-    `shared` fields in front of it.
-
-    `is_salted`: the engine may cache its prompt. `is_charged`: its tokens count against budgets.
-    `is_form`: its body is a multipart form with a file of audio. How many tokens that has is known
-    once an engine has decoded it, and no other engine continues the answer.
+    - `does`: a sentence for the API reference.
+    - `generates`: answers are tokens, and may be streamed and continued. A stream's last event
+      begins with `last_event`.
+    - `max_tokens`: the fields that limit an answer. The first that is set counts, otherwise
+      `default_max_tokens`; None: the rest of the context.
+    - `has_n`: requests may have `n`, beams and prompt logprobs. `has_priority`: they may have
+      vLLM's `priority`.
+    - `prompts`: fields with a prompt, or with several texts or lists of token ids.
+    - `documents`: fields with one or several documents. The engine reads each as a sequence, after
+      the `shared` fields.
+    - `is_salted`: the engine may cache the prompt. `is_charged`: tokens count against budgets.
+    - `is_form`: the body is a multipart form with an audio file. Only the engine knows its number
+      of tokens, and no other engine continues the answer.
     """
 
     path: str
@@ -133,7 +134,7 @@ INFERENCE_PATHS: Mapping[str, InferencePath] = MappingProxyType(
             ),
             InferencePath(
                 COUNT_TOKENS,
-                "Counts the tokens of such a chat. The gateway answers itself where it can.",
+                "Counts the tokens of such a chat. The gateway itself answers if it can.",
                 errors="anthropic",
                 has_priority=False,
                 is_charged=False,
@@ -168,5 +169,5 @@ _OTHER = InferencePath("", "", has_priority=False)
 
 
 def inference_path(path: str) -> InferencePath:
-    """The entry of a path; for any other, one that generates nothing."""
+    """Return the entry of a path; for any other path, an entry that generates nothing."""
     return INFERENCE_PATHS.get(path, _OTHER)

@@ -1,17 +1,17 @@
-"""The parts of a request's messages: texts, images and whatever else they hold."""
+"""Iterates over the parts of a request's messages, such as texts and images."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-# A message has its parts in `content`, the result of a tool in responses in `output`. The result of
-# a tool in Anthropic's messages is a part, and has its parts in `content`.
+# Messages have their parts in `content`. Results of tools have them in `output` in responses. In
+# Anthropic's messages such a result is a part itself, with its parts in `content`.
 _CONTENTS = ("content", "output")
 
 
 def messages_in(items: object) -> Iterator[dict[str, Any]]:
-    """The messages and other items of `messages` or `input`, of several conversations as well."""
+    """Yield the items of `messages` or `input`, which may have several conversations."""
     lists = [items] if isinstance(items, list) else []
     while lists:
         for item in lists.pop():
@@ -22,7 +22,7 @@ def messages_in(items: object) -> Iterator[dict[str, Any]]:
 
 
 def parts_in(items: object) -> Iterator[dict[str, Any]]:
-    """The parts of all messages; a text that stands for a part is none."""
+    """Yield the parts of all messages, except texts that are plain strings."""
     for message in messages_in(items):
         for part in _parts_of(message):
             yield part

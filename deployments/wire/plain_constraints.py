@@ -1,7 +1,8 @@
-"""Constraints on an answer that surely compile in a few hundredths of a second.
+"""Recognizes constraints on an answer that compile within a few hundredths of a second.
 
-An engine compiles them at once, without a trial. Gateways know which these are: placement counts an
-engine's queue of trials for all others.
+An engine compiles these at once. For all others it runs a trial first, and placement adds the
+engine's queue of trials. So gateways and engines use the same rule. In doubt, a constraint needs a
+trial.
 """
 
 from __future__ import annotations
@@ -10,32 +11,33 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-# Fields of vLLM's StructuredOutputsParams that hold what has to be compiled.
+# Fields of vLLM's StructuredOutputsParams with a constraint that must be compiled.
 KINDS = ("choice", "regex", "grammar", "json", "structural_tag")
-# Of a schema: what holds schemas by name.
+# Keywords of a schema that contain schemas by name.
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _ANNOTATIONS = frozenset({"description", "title", "$comment", "examples", "default"})
-# What these make of a schema compiles in milliseconds: 100 optional properties in 20 ms.
+# Schemas of these keywords compile in milliseconds: 100 optional properties in 20 ms.
 _PLAIN_KEYWORDS = frozenset(
     {"type", "properties", "required", "items", "enum", "const", "additionalProperties", "anyOf"}
     | {"description", "title", "$schema", "strict", "name"}
 )
-# Of Anthropic's `tool_choice`; with `tool` it has a name as well.
+# Types of Anthropic's `tool_choice`. The type `tool` also has a name.
 _CHOICES = ("auto", "any", "none")
 _PLAIN_BYTES, _PLAIN_ALTERNATIVES, _PLAIN_PROPERTIES = 4_096, 200, 100
 
 
 def is_plain(kind: str, constraint: Any) -> bool:
-    """Whether a constraint surely compiles in a few hundredths of a second. Never raises.
+    """Return whether a constraint surely compiles within a few hundredths of a second. Never
+    raises.
 
-    `kind` is one of KINDS. Cheap for any size: what exceeds a bound is not read to its end.
+    `kind` is one of KINDS. The check is fast for any size, because it stops at the limits.
     """
     if constraint is None:
         return True
     if kind == "choice" and isinstance(constraint, list):
         if len(constraint) > _PLAIN_ALTERNATIVES:
             return False
-        return sum(_size(of) for of in constraint if isinstance(of, str)) <= _PLAIN_BYTES
+        return sum(_size(text) for text in constraint if isinstance(text, str)) <= _PLAIN_BYTES
     if isinstance(constraint, str) and len(constraint) <= 2 * _PLAIN_BYTES:
         try:
             constraint = json.loads(constraint)
@@ -65,14 +67,14 @@ def is_plain(kind: str, constraint: Any) -> bool:
 
 
 def needs_trial(fields: Mapping[str, Any]) -> bool:
-    """Whether the answer has to keep to a schema, choice, pattern or grammar that is not plain.
+    """Return whether the answer has a schema, choice, pattern or grammar that is not plain.
 
-    Where it cannot be told, as with tools, it has. Never raises.
+    Strict and forced tools always count, because their schemas are not checked. Never raises.
     """
     if not all(is_plain(kind, constraint) for kind, constraint in _constraints(fields)):
         return True
     tools, choice = fields.get("tools"), fields.get("tool_choice")
-    # Anthropic's choice is an object, OpenAI's a word or a function's name
+    # Anthropic's choice is an object; OpenAI's is a word, or an object with a function's name
     choice = _field(choice, "type") if _field(choice, "type") in _CHOICES else choice
     if not isinstance(tools, list) or not tools or choice == "none":
         return False
@@ -81,7 +83,7 @@ def needs_trial(fields: Mapping[str, Any]) -> bool:
 
 
 def _constraints(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Each with its kind, one of KINDS; nothing for a field that the engine refuses."""
+    """Yield kinds of KINDS with their constraints, and nothing for fields that engines reject."""
     if isinstance(structured := fields.get("structured_outputs"), Mapping):
         yield from ((kind, structured.get(kind)) for kind in KINDS)
     text = fields.get("text")
@@ -93,19 +95,19 @@ def _constraints(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield "json", _field(_field(form, "json_schema"), "schema") or _field(form, "schema")
 
 
-def _field(of: Any, name: str) -> Any:
-    return of.get(name) if isinstance(of, Mapping) else None
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else None
 
 
 def _is_strict(tool: Any) -> bool:
-    """A tool of chat completions, or of responses."""
+    """Return whether a tool of chat completions or of responses is strict."""
     function = _field(tool, "function")
     return bool(_field(tool, "strict") or _field(function, "strict"))
 
 
 def compiled_size(document: Any, most: int | None = None) -> int:
-    """Bytes of the names and values in a schema, without its annotations. An item of a list adds
-    one. Above `most` it counts no further."""
+    """Return the size of a schema: the bytes of its names and values, without annotations, and one
+    per list item. The count stops above `most`."""
     size, left = 0, [(document, False)]
     while left and (most is None or size <= most):
         part, are_names = left.pop()

@@ -1,8 +1,8 @@
-"""Whose request an engine serves: written by the gateway, read by limits in the replica.
+"""The tenant and the cache salt of a request, which the gateway sends in headers.
 
-A gateway sends a digest, so that names of tenants do not spread. Without the header, as from a
-gateway of an earlier release, all requests are one tenant's. For paths whose requests have no
-`cache_salt` in vLLM, it sends the salt as a header, too.
+Limits in the replica use the tenant. It is a digest, so tenants' names stay in the gateway. Without
+the header, as from an earlier release, all requests belong to one tenant. The salt is a header for
+paths whose requests have no field `cache_salt` in vLLM.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 # The digest of the tenant whose request the current task serves.
 current: ContextVar[str] = ContextVar("tenant", default="")
-# The salt of the request's cached prompt; empty where its body has it.
+# The salt of the request's cached prompt; empty if the salt is in the body.
 salt: ContextVar[str] = ContextVar("salt", default="")
 
 

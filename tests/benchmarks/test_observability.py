@@ -86,9 +86,9 @@ def test_one_turn_is_enough_for_figures() -> None:
 @pytest.fixture
 def everything_again() -> Iterator[None]:
     """What is taken from classes and modules is taken from all gateways."""
-    gap, log = vars(AnswerToClient)["_clocked"], request_watch.__dict__["log_request"]
+    gap, log = vars(AnswerToClient)["_record_time"], request_watch.__dict__["log_request"]
     yield
-    assert vars(AnswerToClient)["_clocked"] is gap
+    assert vars(AnswerToClient)["_record_time"] is gap
     assert request_watch.__dict__["log_request"] is log
 
 

@@ -111,7 +111,7 @@ class Front:
 
     def is_killed(self) -> None:
         """Nothing more is heard of its gateway, and every connection to it breaks."""
-        self.gateway.parts.rejoining.leaves = lambda reader: None  # type: ignore[method-assign]
+        self.gateway.parts.resumer.leaves = lambda reader: None  # type: ignore[method-assign]
         for connection in list(self.gateway.server.state.connections):
             connection.transport.abort()
 

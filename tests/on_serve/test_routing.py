@@ -179,6 +179,6 @@ async def test_a_request_to_a_pool_without_replicas_ends_by_its_deadline(cluster
         raise AssertionError("sent")
 
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(1.0), transport.exchange(send):
+        async with asyncio.timeout(1.0), transport.exchange(send, Route()):
             pass
     await until(lambda: not transport._holders)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from openai import APIError, APIStatusError, AsyncOpenAI
 
-from deployments.gateway.answer.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
+from deployments.gateway.answer.resuming import CLIENT_EVENTS_HEADER, RESUME_HEADER
 from deployments.gateway.intake.keys_file import KeyRights, stored
 from deployments.gateway.intake.request_body import LARGE_BODY_BYTES, estimate_audio_tokens
 from deployments.wire.forms import HEAD_BYTES, MAX_PARTS, FormFile

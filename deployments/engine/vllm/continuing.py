@@ -164,7 +164,7 @@ class Continuing:
             reason = "another model, vLLM or engine arguments began it"
         exchange.offered = reason is None
         if reason is None:
-            exchange.is_of(made_by)
+            exchange.set_engine(made_by)
             exchange.exact = self._resume.mode == "exact"
             exchange.in_one_piece = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
             exchange.exact_events = sampling_params.logprobs is not None

@@ -90,7 +90,7 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
         expected_cached = exchange.expected_cached if exchange else 0
         known_tokens = continued.known_tokens if continued else 0
         uncached = max(1, _prompt_length(prompt) + known_tokens - expected_cached)
-        counted_elsewhere = continued is not None and continued.told_as_it_comes
+        counted_elsewhere = continued is not None and continued.reports_progress
         tokens = CallTokens(exchange, counted_elsewhere)
         sequences, key = getattr(sampling_params, "n", 1), object()
         structured = getattr(sampling_params, "structured_outputs", None)

@@ -1,1 +1,1 @@
-"""An answer on its way to the client, whichever engines make it."""
+"""An answer on its way to the client, from one or several engines."""

@@ -1,4 +1,7 @@
-"""The answer to one request as its client gets it: headers, pieces, an end or an error."""
+"""The answer to one request, as ASGI messages to its client: headers, pieces, an end or an error.
+
+After the headers, an error can only become an event of a stream. Other answers are cut.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from collections.abc import Mapping
 from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from deployments.gateway.answer.rejoining import RESUME_HEADER
+from deployments.gateway.answer.resuming import RESUME_HEADER
 from deployments.gateway.answer.stream_errors import error_event
 from deployments.gateway.intake.errors import ApiError, id_headers
 from deployments.gateway.intake.request import EngineRequest
@@ -17,18 +20,18 @@ from deployments.process.pieces import AnswerPieces, pieces_of
 from deployments.wire.headers import CONTINUED
 from deployments.wire.inference_paths import inference_path
 
-# A client that reads nothing must not hold its request's task past the deadline.
+# A client that stops reading must not keep its request's task alive after the deadline.
 ERROR_TIMEOUT_S = 1.0
 _PASSED_ON = {"content-type", "content-length"}
 RESUMED_HEADER = "x-antefix-resumed"
 
 
 class AnswerToClient:
-    """`headers` are for the client, of an error too; `placement`: further ones, of who answers.
+    """Sends one answer. Answers and errors have `headers`; answers also have `placement`, the
+    headers about the engine.
 
-    `started`: a part of the answer was sent, whatever engine the rest comes from. `streaming`: its
-    engine streams it. `continued`: tokens may differ from those that its first engine would have
-    made, and that is not said yet.
+    `started`: a part of the answer was sent. `streaming`: the engine streams it. `continued`:
+    tokens may differ from those of the first engine, and the headers must report it.
     """
 
     def __init__(self, request: EngineRequest, headers: Mapping[str, str]) -> None:
@@ -42,7 +45,7 @@ class AnswerToClient:
         self._clock = asyncio.get_running_loop().time
         self._pieces_at = request.record.pieces_at
 
-    def goes_to(self, scope: Scope, send: Send) -> None:
+    def attach(self, scope: Scope, send: Send) -> None:
         self._send, self._pieces = send, pieces_of(scope)
 
     async def start(
@@ -67,35 +70,34 @@ class AnswerToClient:
         await self._put({"type": "http.response.start", "status": status, "headers": raw})
 
     async def continues(self) -> None:
-        """Another engine goes on now: say where tokens may begin to differ."""
+        """Report to the client that another engine continues, and tokens may differ from here."""
         if not self.started:
             self.continued = True
         elif self.streaming:
-            comment = f": antefix-resumed {CONTINUED}\n\n".encode()
-            if self.keeps_up:
-                self._pieces.write(comment)
-            else:
-                await self._put({"type": "http.response.body", "body": comment, "more_body": True})
+            await self._write(f": antefix-resumed {CONTINUED}\n\n".encode())
 
     @property
     def keeps_up(self) -> bool:
-        """Whether `piece_now` may be called."""
+        """Return whether `piece_now` may be called: headers are sent, and the client keeps up."""
         return self._pieces.take_one
 
     def piece_now(self, chunk: bytes) -> None:
-        """As `piece`, without waiting for the client."""
-        self._clocked()
+        """Send a piece without waiting for the client. It must not be empty."""
+        self._record_time()
         self._pieces.write(chunk)
 
     async def piece(self, chunk: bytes) -> None:
-        """It must not be empty."""
+        """Send a piece, which must not be empty."""
+        self._record_time()
+        await self._write(chunk)
+
+    async def _write(self, chunk: bytes) -> None:
         if self.keeps_up:
-            self.piece_now(chunk)
+            self._pieces.write(chunk)
         else:
-            self._clocked()
             await self._put({"type": "http.response.body", "body": chunk, "more_body": True})
 
-    def _clocked(self) -> None:
+    def _record_time(self) -> None:
         if self.streaming:
             self._pieces_at.append(self._clock())
 
@@ -103,23 +105,22 @@ class AnswerToClient:
         await self._put({"type": "http.response.body", "body": rest, "more_body": False})
 
     async def fail(self, error: ApiError, scope: Scope, receive: Receive, number: int) -> None:
-        """Send the error, in a stream as its event of that number. The connection of a client that
-        takes nothing is cut."""
+        """Send the error, in a stream as event `number`. Cut clients that stop reading."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ERROR_TIMEOUT_S):
                 if not self.started:
                     request_id = self._request.request_id
-                    own = id_headers(self._shape, request_id)
-                    headers = {**self._headers, **error.headers, **own}
+                    ids = id_headers(self._shape, request_id)
+                    headers = {**self._headers, **error.headers, **ids}
                     body = error.body(self._shape, request_id)
                     response = JSONResponse(body, error.status, headers)
                     await response(scope, receive, self._put)
                 elif self.streaming:
                     event = error_event(self._shape, error, number, self._request.request_id)
                     await self.end(event)
-                # a half-sent JSON body can only be cut, which the server does
+                # the server cuts a half-sent JSON body, which cannot report an error
 
     async def _put(self, message: Message) -> None:
-        assert self._send is not None, "goes_to was called"
+        assert self._send is not None, "attach was called"
         self.started = True
         await self._send(message)

@@ -1,8 +1,8 @@
-"""What one engine answers, on its way to the client.
+"""Forwards an engine's answer to the client.
 
-A stream is an answer only when its first event is no error (`begins`). Tokens are passed on as they
-come and logged (`answer_log`), so that another engine can continue the answer. Once another was
-asked to, nothing more of this one's is passed on before it is known whether that one does (`move`).
+The client gets nothing until the first event is known not to be an error (`begins`). Tokens are
+forwarded as they arrive, and logged (`answer_log`), so that another engine can continue the answer.
+While another engine decides whether to do so (`move`), the client gets no tokens of this one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import aiohttp
 from deployments.gateway.answer.answer_to_client import AnswerToClient
 from deployments.gateway.answer.event_reader import EventReader, ProgressReader
 from deployments.gateway.answer.move import Move, Mover
-from deployments.gateway.answer.rejoining import taken_over
+from deployments.gateway.answer.resuming import taken_over
 from deployments.gateway.attempt.engine_errors import EngineError, error_at_the_beginning
 from deployments.gateway.attempt.engine_stream import pieces
 from deployments.gateway.attempt.transport import ReplicaFailed, Reservation
@@ -23,8 +23,8 @@ from deployments.wire.answer_log import AnswerLog
 
 
 class EngineAnswer:
-    """Of one request, whichever engine gives it. Each call raises aiohttp's ClientError where the
-    engine breaks off, and ReplicaFailed where it says that it failed."""
+    """Forwards the answer to one request, from each engine in turn. Every call raises aiohttp's
+    ClientError when the engine is interrupted, and ReplicaFailed when it reports a failure."""
 
     def __init__(
         self, request: EngineRequest, client: AnswerToClient, log: AnswerLog, mover: Mover
@@ -33,10 +33,10 @@ class EngineAnswer:
         self._client = client
         self._log = log
         self._mover = mover
-        self._read = b""  # of a stream, with its first event
+        self._read = b""  # the start of a stream, with its first event
 
     async def begins(self, place: Reservation, upstream: aiohttp.ClientResponse) -> None:
-        """Wait for a stream's first event. Raises the ApiError or the ReplicaFailed that it is."""
+        """Wait for a stream's first event. Raises ApiError, ReplicaFailed: when it is an error."""
         self._read = b""
         while (found := error_at_the_beginning(self._read)) == "undecided":
             if not (piece := await upstream.content.readany()):
@@ -46,9 +46,10 @@ class EngineAnswer:
             raise self.failure(place, found)
 
     async def stream(self, place: Reservation, upstream: aiohttp.ClientResponse) -> Move | None:
-        """Return once the client has all of it, or the move to an engine that continues it.
+        """Forward a stream to its end. Return None then, or the move to an engine that continues.
 
-        Raises ApiError: of a refusal in the middle, and where another reads the stream now.
+        Raises ApiError: when the engine rejects the request in mid-stream, and when another reader
+        has taken over the stream.
         """
         reader = EventReader(self._log)
 
@@ -89,8 +90,7 @@ class EngineAnswer:
             raise taken_over()
 
     async def whole(self, place: Reservation, upstream: aiohttp.ClientResponse) -> Move | None:
-        """As `stream`, of an answer whose tokens come as they are made, and whose client gets it in
-        one piece."""
+        """As `stream`, for an answer in one piece whose engine reports its tokens early."""
         reader = ProgressReader(self._log)
         async for piece in upstream.content.iter_any():
             if self._mover.move is not None and (move := await self._mover.taken()):
@@ -110,7 +110,7 @@ class EngineAnswer:
         return None
 
     def failure(self, place: Reservation, error: EngineError) -> ApiError | ReplicaFailed:
-        """To be raised: an engine's refusal is the client's, its failure costs another try."""
+        """Return the exception for an engine's error: ApiError if 4xx, otherwise ReplicaFailed."""
         if error.status < 500:
             return self._for_client(error)
         for_client = None if error.is_dead else self._for_client(error)
@@ -126,8 +126,8 @@ class EngineAnswer:
         adapter = self._request.adapter
         if adapter is not None and ADAPTER_UNAVAILABLE.encode() in error.body:
             message = (
-                f"No engine can load the adapter {adapter.name!r}; their log says why. An operator "
-                "can load it again."
+                f"No engine can load the adapter {adapter.name!r}. Their log has the reason. An "
+                "operator can load it again."
             )
             return ApiError(503, message, code=ADAPTER_UNAVAILABLE, param="model")
         return from_engine(error.status, error.body, self._request.request_id)

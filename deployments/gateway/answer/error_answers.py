@@ -1,4 +1,4 @@
-"""Every error that leaves a gateway has the shape of its API, and the request's id in headers."""
+"""Answers errors in the shape of the request's API, with the request's id in the headers."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from starlette.routing import Match
 
 from deployments.gateway.intake.errors import ApiError, id_headers, shape_of
 
-# Characters of an address.
+# Characters of a path in a message.
 MOST_SHOWN = 200
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:=+@~#-]{1,128}")
 
 
 def answer_errors(app: Starlette) -> None:
-    """Let the application answer all that its endpoints raise."""
+    """Make the application answer every exception that its endpoints raise."""
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_exception)
     app.add_exception_handler(Exception, _answer_unexpected)
 
 
 def request_id_of(request: Request) -> str:
-    """The client's, or one of ours: the same for a request on every call."""
+    """Return the client's request id if usable, otherwise a random one, the same on each call."""
     if not hasattr(request.state, "request_id"):
         given = request.headers.get("x-request-id", "")
         usable = _REQUEST_ID.fullmatch(given)
@@ -52,10 +52,10 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
     path = f"'{quote(request.url.path)[:MOST_SHOWN]}'"
     headers = dict(error.headers or {})
     if error.status_code == 404:
-        message = f"{request.method} {path} does not exist. See /openapi.json for what does."
+        message = f"{request.method} {path} does not exist. See /openapi.json for all paths."
         answer = ApiError(404, message, code="unknown_url", headers=headers)
     elif error.status_code == 405:
-        message = f"{path} does not accept {request.method}. See /openapi.json for what it accepts."
+        message = f"{path} does not accept {request.method}. See /openapi.json for its methods."
         answer = ApiError(405, message, code="method_not_allowed", headers=headers)
     else:
         status, phrase = error.status_code, HTTPStatus(error.status_code).phrase
@@ -65,7 +65,10 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
 
 
 def _with_or_without_slash(request: Request) -> str | None:
-    """Where there is something, from here: a whole address would be one that the client named."""
+    """Return a relative path to the endpoint with or without a final slash, or None.
+
+    An absolute address would repeat a host that the client chose.
+    """
     path, query = request.url.path, request.url.query
     rest, slash = path.rstrip("/"), path.endswith("/")
     scope = {**request.scope, "path": rest if slash else path + "/"}

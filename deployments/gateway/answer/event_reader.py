@@ -1,10 +1,9 @@
 """Reads an engine's answer into its log, so that another engine can continue it.
 
-A stream is passed on in whole events: what a client has of it is then a number of events, and
-nothing that a lost engine left unfinished. Replicas report tokens in comments
-(`deployments.wire.headers`): the ids of an answer that another engine can continue, and the number
-of any other. The reader removes these comments and logs what they say. An engine's error
-(`engine_errors`) is no event for the client.
+The client gets whole events only. So its progress is a number of events, without a part that a lost
+engine left unfinished. Replicas report tokens in comments (`deployments.wire.headers`): their ids
+if another engine can continue the answer, otherwise their number. The reader logs and removes these
+comments. It keeps an engine's error (`engine_errors`) from the client.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _ANSWER = re.compile(re.escape(ANSWER_COMMENT) + rb"(\d{1,19})(?: (\d{3}))?")
 
 
 class EventReader:
-    """Reads one engine's stream. `error`, `is_taken_over`: what it reported at its end."""
+    """Reads one engine's stream. `error` and `is_taken_over` report how it ended."""
 
     def __init__(self, log: AnswerLog) -> None:
         self._log = log
@@ -29,11 +28,11 @@ class EventReader:
         self.error: EngineError | None = None
 
     def passed_on(self, piece: bytes) -> bytes:
-        """The events that the client gets now."""
+        """Return the events that the client gets after this piece."""
         blocks = []
         for block in self._blocks.whole(piece):
             if block[:1] == b":":
-                if self._is_ours(block):
+                if self._read_comment(block):
                     continue
             elif error := error_in(block):
                 self.error, self._blocks.rest = error, b""
@@ -45,10 +44,11 @@ class EventReader:
         return END.join(blocks)
 
     def rest(self) -> bytes:
-        """What else is the client's, once the stream has ended as it should."""
+        """Return the bytes after the last whole event, once the stream has ended."""
         return self._blocks.rest
 
-    def _is_ours(self, comment: bytes) -> bool:
+    def _read_comment(self, comment: bytes) -> bool:
+        """Return whether it is a replica's comment, which is logged and not forwarded."""
         if self._log.add_tokens(comment):
             return True
         if found := _OUTPUT_TOKENS.fullmatch(comment):
@@ -59,18 +59,18 @@ class EventReader:
 
 
 class ProgressReader:
-    """Of one engine's answer that is no stream: its tokens as they are made, and then all of it."""
+    """Reads one engine's answer in one piece: its tokens as they are generated, then its body."""
 
     def __init__(self, log: AnswerLog) -> None:
         self._log = log
-        self._held = bytearray()
+        self._unread = bytearray()
         self._status, self._length = 0, -1
 
     def take(self, piece: bytes) -> None:
-        self._held += piece
-        while self._length < 0 and (end := self._held.find(END)) >= 0:
-            block = bytes(self._held[:end])
-            del self._held[: end + len(END)]
+        self._unread += piece
+        while self._length < 0 and (end := self._unread.find(END)) >= 0:
+            block = bytes(self._unread[:end])
+            del self._unread[: end + len(END)]
             if found := _ANSWER.fullmatch(block):
                 self._length, self._status = int(found[1]), int(found[2] or 200)
             elif found := _OUTPUT_TOKENS.fullmatch(block):
@@ -79,5 +79,5 @@ class ProgressReader:
                 self._log.add_tokens(block)
 
     def answer(self) -> tuple[int, bytes] | None:
-        """Its status and its body; None while it is not all here."""
-        return (self._status, bytes(self._held)) if len(self._held) == self._length else None
+        """Return the status and the body; None while the answer is incomplete."""
+        return (self._status, bytes(self._unread)) if len(self._unread) == self._length else None

@@ -1,8 +1,8 @@
-"""The tokens of an answer that its gateway leaves early, from the engine that made it.
+"""Gets the token counts of an answer that the gateway abandons, from its replica.
 
-Between two events an engine may generate many tokens, and the last of them are in no event. The
-replica answers once its engine has stopped (`deployments.engine.final_counts`). Without an answer
-in time the counts stay as the stream reported them.
+An engine may generate many tokens between two events, and the last ones are in no event. The
+replica answers once its engine has stopped (`deployments.engine.final_counts`). If it does not
+answer within TIMEOUT_S, the counts stay as the stream reported them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from deployments.wire.headers import (
 )
 from observability.request_record import RequestRecord
 
-# An engine stops at once. Its answer waits for the replica's event loop alone.
+# An engine stops at once, so only the replica's event loop delays the answer.
 TIMEOUT_S = 2.0
 
 
 class FinalCounts:
-    """Of one gateway, for the answers of all engines."""
+    """Gets the counts for one gateway, from all replicas."""
 
     def __init__(self, session: aiohttp.ClientSession, secret: str) -> None:
         self._session = session
@@ -48,7 +48,7 @@ class FinalCounts:
             prompt_tokens, cached_tokens, output_tokens = counts
             if output_tokens is None:
                 return
-            # a stream's headers have the prompts that had a first token by then
+            # a stream's headers count only prompts that had a first token by then
             record.prompt_tokens = max(record.prompt_tokens or 0, prompt_tokens or 0)
             record.cached_tokens = max(record.cached_tokens or 0, cached_tokens or 0)
             log.set_count(max(output_tokens, log.counted_tokens or 0))

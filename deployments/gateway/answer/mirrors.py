@@ -1,7 +1,7 @@
-"""Copies of requests for another pool: their answers are compared with the clients', and dropped.
+"""Copies requests to another pool, compares the two answers, and drops those to the copies.
 
-No tenant is charged for a copy. It begins after its original has a replica, and only on an engine
-that is predicted to begin it soon, so it delays no request. What fails here is counted.
+No tenant is charged for a copy. A copy starts after its original has a replica, and only if an
+engine is predicted to begin it soon. So copies delay no request. Failures are counted.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from starlette.types import Message
 
 from deployments.gateway.answer.final_count import FinalCounts
 from deployments.gateway.answer.one_try import RelayedAnswer
-from deployments.gateway.answer.rejoining import Keeping, Rejoining
 from deployments.gateway.answer.relay import Relay
+from deployments.gateway.answer.resuming import Keeping, Resumer
 from deployments.gateway.attempt.engine_attempt import EngineAttempt
 from deployments.gateway.attempt.engine_requests import EngineRequests
 from deployments.gateway.intake.errors import ApiError
@@ -40,34 +40,34 @@ from observability.request_record import RequestRecord
 
 logger = logging.getLogger("ray.serve")
 
-# Of one gateway at once; with MOST_BODY_BYTES it bounds what they hold.
+# Copies of one gateway at a time. With MOST_BODY_BYTES, this limits their memory.
 MOST_COPIES = 32
 MOST_BODY_BYTES = 1 << 20
-# A copy is not sent to an engine with more work before it.
+# A copy goes only to an engine whose earlier work takes at most this long.
 MOST_WAIT_S = 0.5
-# Ended once its original has, and this many times its duration has passed, and a second.
+# After its original has ended, a copy gets LATE times that duration, and LEAST_LATE_S.
 LATE, LEAST_LATE_S = 10.0, 1.0
-# In the pool's fair shares and its engines' logs.
+# The tenant of copies in the pool's fair shares and its engines' logs.
 TENANT = "(mirror)"
-# A copy has none. With one, `Fatal` refuses the next copy of a request once its engine is lost.
+# Copies are not retried. With 1, `Fatal` rejects the next copy of a request that lost its engine.
 _RETRIES = 1
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """`pool` gets copies of this `share` of a model's conversations, from 0 to 1."""
+    """The pool that gets copies of a `share` of a model's conversations, from 0 to 1."""
 
     pool: str
     share: float
 
     def has(self, conversation: bytes | None) -> bool:
-        """Whether a conversation is copied, alike in all gateways. None: the request is alone."""
+        """Return whether a conversation is copied; all gateways agree. None: a single request."""
         name = os.urandom(8) if conversation is None else conversation[-8:]
         return int.from_bytes(name, "big") < self.share * 2**64
 
 
 class Fatal(Protocol):
-    """The interface of `deployments.gateway.checks.fatal_requests.FatalRequests`."""
+    """The part of `deployments.gateway.checks.fatal_requests.FatalRequests` that copies need."""
 
     def check(self, request: EngineRequest) -> None: ...
 
@@ -77,13 +77,13 @@ class Fatal(Protocol):
 
 
 class Mirrors:
-    """Of one gateway. `copies`: how many are under way."""
+    """The mirrors of one gateway. `copies`: the number of copies under way."""
 
     def __init__(
         self,
         pools: Pools,
         engines: EngineRequests,
-        rejoining: Rejoining,
+        resumer: Resumer,
         counts: FinalCounts,
         metrics: MirrorMetrics,
         fatal: Fatal,
@@ -92,7 +92,7 @@ class Mirrors:
         self.most_copies = MOST_COPIES
         self._pools = pools
         self._engines = engines
-        self._rejoining = rejoining
+        self._resumer = resumer
         self._counts = counts
         self._metrics = metrics
         self._fatal = fatal
@@ -101,7 +101,7 @@ class Mirrors:
         self.copies = 0
 
     def change(self, by_route: Mapping[str, Mirror]) -> None:
-        """These mirrors from now on, by model."""
+        """Replace all mirrors, by model."""
         self.by_route = by_route
         for model in by_route:
             self._metrics.begins(model)
@@ -109,8 +109,7 @@ class Mirrors:
     def offer(
         self, request: PoolRequest, origin: GatewayPool, conversation: Callable[[], bytes | None]
     ) -> None:
-        """A request has a replica. Copy it if its conversation is among the mirror's, and nobody
-        waits. Raises nothing."""
+        """Copy a placed request if the mirror has its conversation and none waits. Never raises."""
         try:
             self._offer(request, origin, conversation)
         except Exception:
@@ -123,7 +122,7 @@ class Mirrors:
         mirror = self.by_route.get(record.model)
         if mirror is None or not inference_path(record.path).generates:
             return
-        # the mirror has no adapter of the origin
+        # the mirror's pool has none of the origin's adapters
         if engine.model != origin.model or len(engine.body) > MOST_BODY_BYTES:
             return
         if not mirror.has(conversation()):
@@ -140,12 +139,12 @@ class Mirrors:
         copy.add_done_callback(self._tasks.discard)
 
     def ended(self, record: RequestRecord) -> None:
-        """A client's request has ended."""
+        """Record that a client's request has ended."""
         if (original := self._originals.pop(record, None)) is not None and not original.done():
             original.set_result(None)
 
     async def close(self) -> None:
-        """End all copies."""
+        """Cancel all copies."""
         for copy in list(self._tasks):
             await cancelled(copy)
 
@@ -159,7 +158,7 @@ class Mirrors:
                 ended = await self._answered(request, mirror, original)
             finally:
                 self.copies -= 1
-                del request  # a client may take minutes to read its answer
+                del request  # frees its body: the client may take minutes to read its answer
             if isinstance(ended, str):
                 outcome = ended
             else:
@@ -168,14 +167,14 @@ class Mirrors:
         except asyncio.CancelledError:
             outcome = "uncompared"
             raise
-        except Exception:  # a copy must not be heard of elsewhere
+        except Exception:  # a copy's failure must affect no request
             logger.exception("the copy of request %s failed", record.request_id)
         finally:
             self._originals.pop(record, None)
             self._metrics.ended(record.model, outcome)
 
     async def _placed(self, request: PoolRequest, mirror: Mirror) -> EngineAttempt | None:
-        """Where the copy goes; None: nowhere soon, or engines are lost with such copies."""
+        """Return the copy's try; None: no engine begins it soon, or copies lose their engines."""
         pool, record = self._pools.by_name[mirror.pool], request.engine.record
         now = asyncio.get_running_loop().time()
         own = RequestRecord(f"{record.request_id}-mirror", TENANT, record.path, now)
@@ -191,7 +190,7 @@ class Mirrors:
         return scheduling.place_copy(pool, copy, MOST_WAIT_S)
 
     def _is_safe(self, copy: EngineRequest) -> bool:
-        """Whether no engine was lost with this copy lately, nor several with others."""
+        """Return False if this copy recently lost its engine, or several other copies did."""
         try:
             self._fatal.check(copy)
         except ApiError:
@@ -201,12 +200,12 @@ class Mirrors:
     async def _answered(
         self, request: PoolRequest, mirror: Mirror, original: asyncio.Future[None]
     ) -> MirrorOutcome | RequestRecord:
-        """Have the copy answered. Return its record, or why there is nothing to compare."""
+        """Answer the copy. Return its record, or the outcome if there is nothing to compare."""
         record = request.engine.record
         if (attempt := await self._placed(request, mirror)) is None:
             return "dropped"
         engine = attempt.request
-        keeping = Keeping(self._rejoining, engine, 0.0)
+        keeping = Keeping(self._resumer, engine, 0.0)
         answer = RelayedAnswer(self._engines, attempt, {}, keeping, _NoWatch())
         lost = partial(self._fatal.add, engine, _RETRIES)
         relay = Relay(answer, attempt, 0, lost, self._counts)
@@ -225,7 +224,7 @@ class Mirrors:
         return engine.record
 
     def _compared(self, record: RequestRecord, copy: RequestRecord) -> MirrorOutcome:
-        """Compare the two, both ended. Return how that went."""
+        """Compare the two records, which have ended. Return the outcome."""
         if record.outcome != "ok":
             return "uncompared"
         if copy.outcome != "ok":
@@ -239,7 +238,7 @@ class Mirrors:
 
 
 class _NoWatch:
-    """Of a copy, which is no request of a client."""
+    """Measures a copy's duration only, because clients' metrics must not count copies."""
 
     def first_token(self, record: RequestRecord) -> None:
         pass
@@ -249,4 +248,4 @@ class _NoWatch:
 
 
 async def _thrown_away(message: Message) -> None:
-    """A client that takes everything at once."""
+    """Drop a message, like a client that reads everything at once."""

@@ -1,7 +1,7 @@
-"""One answer on its way from an engine that is taken away to another.
+"""Moves an answer from an engine that is leaving to another one.
 
-The first engine keeps the answer until the next one has begun to go on with it, and only then is
-left: where the next has no room, or cannot, or is lost, nothing has happened.
+The first engine keeps the answer until the other has begun to continue it. If the other is full,
+cannot continue it or is lost, the answer stays where it is.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from observability.request_record import Leg, RequestRecord
 
 logger = logging.getLogger("ray.serve")
 
-# An engine whose first token is predicted later has no room: the client's stream waits so long.
+# The client's stream waits for the other engine. One with a later predicted token counts as full.
 MOST_WAIT_S = 5.0
-# Where the prediction is wrong.
+# Limit for an engine that takes longer than predicted.
 GIVE_UP_S = 15.0
-# Between two offers of one answer.
+# Delay between two offers of one answer.
 AGAIN_S = 1.0
 
 
 class Mover:
-    """Of one answer, of which `log` is known: another engine is asked to continue it.
+    """Offers one answer to other engines, one at a time.
 
-    While `move` is there, nothing more may be passed on before `taken`.
+    While `move` is set, `taken` must be called before the client gets another token.
     """
 
     def __init__(self, record: RequestRecord, log: AnswerLog, requests: EngineRequests) -> None:
@@ -43,33 +43,35 @@ class Mover:
         self._log = log
         self._requests = requests
         self._offer_again_at = 0.0
-        self._not_by: frozenset[str] = frozenset()
+        self._refused_by: frozenset[str] = frozenset()
         self._is_last = False
 
     def offer(
         self, attempt: AnyAttempt, place: Reservation, answer: aiohttp.ClientResponse
     ) -> None:
-        """The engine that gives the answer is leaving: see whether another continues it."""
+        """Offer the answer to an engine that can continue it, because its own engine is leaving."""
         self._record.moved = self._record.moved or "stayed"
         if self.move is not None:
             if not self.move.is_taking.done() or self.move.is_taking.result():
                 return
-            self._not_by |= self.move.not_by
+            self._refused_by |= self.move.refused_by
             self._is_last, self.move = self._is_last or self.move.is_last, None
         now, log = asyncio.get_running_loop().time(), self._log
         is_over = self._is_last or log.is_complete or not log.can_continue
         if is_over or now < self._offer_again_at:
             return
         self._offer_again_at = now + AGAIN_S
-        avoid = self._not_by | {place.replica_id}
-        if there := attempt.moved(avoid, log.output_tokens, MOST_WAIT_S):
+        avoid = self._refused_by | {place.replica_id}
+        if other := attempt.moved(avoid, log.output_tokens, MOST_WAIT_S):
             leg = self._record.trace.attempt(self._record)
-            self.move = Move(there, leg, self._log, self._requests, answer.close)
+            self.move = Move(other, leg, log, self._requests, answer.close)
 
     async def taken(self) -> Move | None:
-        """The move to an engine that continues the answer, once that is known; None: none does.
+        """Wait for the other engine's decision. Return the move if it continues the answer, or
+        None.
 
-        Once another engine was asked, nothing of the first counts any more unless that one cannot.
+        The other engine continues from the tokens before the request to it. Later tokens of the
+        first engine count only if the other does not continue.
         """
         move = self.move
         if move is None or move.asked_at is None or not await move.is_taking:
@@ -78,17 +80,18 @@ class Mover:
         return move
 
     async def close(self) -> None:
-        """The first engine's part is over, and no other has continued the answer."""
+        """Cancel a move that is under way: the first engine's answer has ended."""
         move, self.move = self.move, None
         if move is not None:
             await move.cancel()
 
 
 class Move:
-    """To the engine of `attempt`, which is asked to continue; `leave` the first when it does.
+    """A request to the engine of `attempt` to continue an answer. `leave` is called when it does.
 
-    From `asked_at` on, in loop time, it is not known whether it `is_taking` the answer. `not_by`: a
-    replica that cannot; `is_last`: an engine was lost with it, and no other is to be asked.
+    `asked_at`: when it was sent, in loop time; None: not yet. `is_taking` has the engine's
+    decision. `refused_by`: the replica that cannot continue. `is_last`: an engine was lost with the
+    answer, so the answer is not offered again.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class Move:
         self.leg = leg
         self.asked_at: float | None = None
         self.is_taking: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.not_by: frozenset[str] = frozenset()
+        self.refused_by: frozenset[str] = frozenset()
         self.is_last = False
         self._log = log
         self._requests = requests
@@ -111,18 +114,18 @@ class Move:
         self._place: Reservation
         self._answer: aiohttp.ClientResponse
         self._why = ""
-        self._is_passed_on = False
-        self._passed_on = asyncio.Event()
+        self._is_forwarded = False
+        self._forwarded = asyncio.Event()
         self._task = asyncio.create_task(self._run())
 
     @asynccontextmanager
     async def answer(self) -> AsyncIterator[tuple[Reservation, aiohttp.ClientResponse]]:
-        """Where it continues, and how, once that is known; the attempt's end is the caller's."""
-        self._is_passed_on = True
+        """Yield the engine's place and answer, after `is_taking`. The caller ends the attempt."""
+        self._is_forwarded = True
         try:
             yield self._place, self._answer
         finally:
-            self._passed_on.set()
+            self._forwarded.set()
             await self._task
 
     async def cancel(self) -> None:
@@ -134,46 +137,43 @@ class Move:
         try:
             with self.leg:
                 await self._ask()
-        except Exception:  # the first engine has the answer
+        except Exception:  # the first engine still has the answer
             self.is_last = True
-            logger.exception("request %s stays", self.attempt.request.request_id)
+            logger.exception("request %s stays on its engine", self.attempt.request.request_id)
         finally:
-            if not self._is_passed_on:
+            if not self._is_forwarded:
                 self.attempt.ended()
             if not self.is_taking.done():
                 self.is_taking.set_result(False)
 
     async def _ask(self) -> None:
-        exchange = self.attempt.transport.exchange(self._send, self.attempt.route)
+        exchange = self.attempt.exchange(self._send)
         try:
-            async with asyncio.timeout(GIVE_UP_S) as patience, exchange as (place, answer):
+            async with asyncio.timeout(GIVE_UP_S) as limit, exchange as (place, answer):
                 if answer.status >= 500:
                     raise ReplicaFailed(place.replica_id)
                 if answer.status >= 400 or RESUMABLE_HEADER not in answer.headers:
-                    self.not_by = frozenset({place.replica_id})
+                    self.refused_by = frozenset({place.replica_id})
                     self._why = f"replica {place.replica_id} cannot continue it"
                     raise ReplicaFailed(place.replica_id, was_lost=False)
-                patience.reschedule(None)
+                limit.reschedule(None)
                 self._place, self._answer = place, answer
                 self.is_taking.set_result(True)
                 self._leave()
-                await self._passed_on.wait()
+                await self._forwarded.wait()
         except (ReplicaFailed, NoReplicaUp, ApiError, TimeoutError) as error:
             self.is_last = isinstance(error, ReplicaFailed) and error.was_lost
             why = self._why or repr(error)
-            logger.info("request %s stays: %s", self.attempt.request.request_id, why)
+            logger.info("request %s stays on its engine: %s", self.attempt.request.request_id, why)
 
     async def _send(self, place: Reservation) -> aiohttp.ClientResponse:
         self.asked_at = asyncio.get_running_loop().time()
-        attempt, log = self.attempt, self._log
-        body = log.body_to_continue(attempt.request.engine_body)
-        assert body is not None, "it can be continued"
-        self.leg.continues(log.output_tokens or 0)
-        answer = await self._requests.post(
-            attempt.request, attempt.path, body, place, self.leg, attempt.expected_cached
-        )
-        if answer.status == NOT_RESERVED:  # no room: its client would wait until there is some
+        body = self._log.body_to_continue(self.attempt.request.engine_body)
+        assert body is not None, "can_continue was checked"
+        self.leg.continues(self._log.output_tokens or 0)
+        answer = await self._requests.post(self.attempt, body, place, self.leg)
+        if answer.status == NOT_RESERVED:  # `exchange` would make the client wait for a place
             answer.release()
-            self._why = f"replica {place.replica_id} has no room"
+            self._why = f"replica {place.replica_id} is full"
             raise ReplicaFailed(place.replica_id, was_lost=False)
         return answer

@@ -1,5 +1,7 @@
-"""One try of a request: an engine makes its answer, or continues it, and what comes is
-passed on to the client."""
+"""Makes one try of a request: an engine begins or continues the answer, and the client gets it.
+
+The engine's headers wait for the first token, so an earlier failure costs a try and not the answer.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,8 +25,8 @@ from deployments.gateway.answer.recovery import (
     NotPlaced,
     TryFailed,
 )
-from deployments.gateway.answer.rejoining import TAKEN_OVER, Keeping
-from deployments.gateway.attempt.any_attempt import AnyAttempt, WentOn
+from deployments.gateway.answer.resuming import TAKEN_OVER, Keeping
+from deployments.gateway.attempt.any_attempt import AnyAttempt, ContinueReason
 from deployments.gateway.attempt.engine_errors import EngineError
 from deployments.gateway.attempt.engine_requests import EngineRequests
 from deployments.gateway.attempt.transport import NoReplicaUp, ReplicaFailed, Reservation
@@ -46,18 +47,21 @@ from observability.request_record import Leg
 
 # A client that has a part of its answer gets an error if no engine continues it within this time.
 PLACE_AGAIN_S = 5.0
-# No engine of the fleet answers a gateway of it so: another server has the engine's address by now.
+# Engines never answer their own gateways with these: another server has the address by now.
 STRANGERS = (401, 403)
 
 Upstream = aiohttp.ClientResponse
 logger = logging.getLogger("ray.serve")
-# Bytes of why an engine does not continue an answer, in the log.
-MOST_SAID = 500
+# Bytes in the log of an engine's reason for not continuing an answer.
+MAX_REASON_BYTES = 500
 
 
 class RelayedAnswer:
-    """What all tries of one request share. `exchange`: the one under way, by its replica's address
-    and ticket; None: there is none whose tokens are unknown."""
+    """The state that all tries of one request share.
+
+    `exchange`: the replica's address and the ticket of an exchange whose final token counts only
+    the replica knows; None: there is none.
+    """
 
     def __init__(
         self,
@@ -78,27 +82,27 @@ class RelayedAnswer:
         self.watch = watch
         self.exchange: tuple[str, str] | None = None
 
-    def begins_anew(self) -> None:
-        """The client has nothing of it yet, and what engines made counts no more."""
+    def restart(self) -> None:
+        """Drop the tokens so far, because the answer begins again. The client has none of them."""
         self.log.clear()
         self.client.continued, self.record.resume_mode = False, ""
 
 
 @dataclass(frozen=True)
 class Try:
-    """What is tried next. `continues`: why its engine continues an answer that another began; None:
-    it begins it. `since`: when that one was lost, or this one was asked, in loop time. `move`: has
-    asked this engine already."""
+    """A try to make. `continues`: why its engine continues an answer that another began; None: it
+    begins the answer. `since`: when the other engine was lost, or this one got the request to
+    continue, in loop time. `move` has already sent that request."""
 
     attempt: AnyAttempt
-    continues: WentOn | None = None
+    continues: ContinueReason | None = None
     since: float = 0.0
     move: Move | None = None
 
 
 class OneTry:
-    """`leg` is its trace. `error`: the client's if no other try follows; `next`: the try
-    that is placed already, after `Leaves`."""
+    """Makes the try `this`, with the trace `leg`. Afterwards, `error` is for the client if no other
+    try follows. `next` is the placed try after `Leaves`."""
 
     def __init__(self, answer: RelayedAnswer, this: Try, leg: Leg) -> None:
         self.error = broken_off()
@@ -106,15 +110,15 @@ class OneTry:
         self._answer = answer
         self._try = this
         self._leg = leg
-        # a client that has a part of its answer waits for a replica no longer
+        # only a client that has a part of its answer has this limit
         is_urgent = answer.client.started and this.move is None
         self._placing = asyncio.timeout(PLACE_AGAIN_S if is_urgent else None)
-        self._instead: AnyAttempt | None = None
+        self._replacement: AnyAttempt | None = None
         self._sent_at = 0.0
 
     async def run(self) -> Event | None:
-        """How it ended; None: the client has the whole answer. Raises ApiError where the engine
-        refuses the request."""
+        """Return how the try ended; None: the client has the whole answer. Raises ApiError: when
+        the engine rejects the request."""
         if self._try.continues is not None:
             self._leg.continues(self._answer.log.output_tokens or 0)
         try:
@@ -133,21 +137,22 @@ class OneTry:
             return NoReplica()
         finally:
             self._try.attempt.ended()
-            self._stay()
+            self._drop_replacement()
 
     async def _run(self) -> Event | None:
-        is_placed = False
+        move, is_placed = self._try.move, False
+        exchange = self._try.attempt.exchange(self._send) if move is None else move.answer()
         try:
-            async with self._placing, self._exchange() as (place, upstream):
+            async with self._placing, exchange as (place, upstream):
                 is_placed = True
                 return await self._pass_on(place, upstream)
         except TimeoutError:
             if not self._placing.expired():
                 raise
-            if (instead := self._instead) is None:
+            if (replacement := self._replacement) is None:
                 return NotPlaced()
-            self._instead = None
-            self.next = Try(instead, self._try.continues, self._try.since)
+            self._replacement = None
+            self.next = Try(replacement, self._try.continues, self._try.since)
             return Leaves()
         except ApiError as error:
             if is_placed:
@@ -158,54 +163,46 @@ class OneTry:
         finally:
             self._answer.keeping.leaves()
 
-    def _exchange(self) -> AbstractAsyncContextManager[tuple[Reservation, Upstream]]:
-        if self._try.move is not None:
-            return self._try.move.answer()
-        attempt = self._try.attempt
-        return attempt.transport.exchange(self._send, attempt.route)
-
     async def _send(self, place: Reservation) -> Upstream:
         answer, attempt = self._answer, self._try.attempt
         body, more = attempt.body, answer.keeping.headers
         if self._try.continues is not None:
-            going_on = answer.log.body_to_continue(attempt.request.engine_body)
-            assert going_on is not None, "it can be continued"
-            body, more = going_on, {}
+            continued_body = answer.log.body_to_continue(attempt.request.engine_body)
+            assert continued_body is not None, "can_continue was checked"
+            body, more = continued_body, {}
         self._set_deadline(None)  # it has a place
         self._sent_at = asyncio.get_running_loop().time()
         answer.record.replica_id = place.replica_id
-        answer.exchange = place.url, attempt.route.ticket
+        answer.exchange = place.url, attempt.ticket
         offer = partial(self._begin_elsewhere, place.replica_id)
         with attempt.while_waiting(place.replica_id, offer):
-            upstream = await answer.requests.post(
-                attempt.request, attempt.path, body, place, self._leg, attempt.expected_cached, more
-            )
-        if self._set_deadline(None):  # it waits no more
-            self._stay()
+            upstream = await answer.requests.post(attempt, body, place, self._leg, more)
+        if self._set_deadline(None):  # the engine has answered in time
+            self._drop_replacement()
         return upstream
 
     def _begin_elsewhere(self, replica_id: str) -> None:
-        """Without a token yet, where another engine would have one soon: nothing is lost."""
+        """Leave an engine that has produced no token yet, if another one would soon."""
         tokens = self._answer.log.output_tokens if self._try.continues is not None else None
-        if self._instead is None:
+        if self._replacement is None:
             avoid = frozenset({replica_id})
-            self._instead = self._try.attempt.moved(avoid, tokens, MOST_WAIT_S)
-        if self._instead is not None:
+            self._replacement = self._try.attempt.moved(avoid, tokens, MOST_WAIT_S)
+        if self._replacement is not None:
             self._set_deadline(asyncio.get_running_loop().time())
 
     def _set_deadline(self, until: float | None) -> bool:
-        """Whether it was set: a try whose deadline has passed is over."""
+        """Return whether the deadline was set. It is not once it has passed: the try is over."""
         if not self._placing.expired():
             self._placing.reschedule(until)
         return not self._placing.expired()
 
-    def _stay(self) -> None:
-        if self._instead is not None:
-            self._instead.ended()
-            self._instead = None
+    def _drop_replacement(self) -> None:
+        if self._replacement is not None:
+            self._replacement.ended()
+            self._replacement = None
 
     async def _pass_on(self, place: Reservation, upstream: Upstream) -> Event | None:
-        """As `run`. Raises ReplicaFailed."""
+        """As `run`. Also raises ReplicaFailed."""
         mover = self._answer.mover
         try:
             if not await self._begins(place, upstream):
@@ -229,7 +226,8 @@ class OneTry:
         return Leaves()
 
     async def _begins(self, place: Reservation, upstream: Upstream) -> bool:
-        """Read what comes before the answer. False: the engine cannot continue another's."""
+        """Read the status, the headers and a stream's first event. Return False if the engine
+        cannot continue the answer."""
         answer, continues = self._answer, self._try.continues is not None
         if upstream.status in STRANGERS:
             raise ReplicaFailed(place.replica_id, was_lost=False)
@@ -242,8 +240,9 @@ class OneTry:
             if not resumes or (answer.client.started and not streaming):
                 answer.record.resumed, answer.exchange = "refused", None
                 answer.record.output_tokens = answer.log.output_tokens
-                said = (await upstream.content.read(MOST_SAID)).decode(errors="replace")
-                logger.warning("request %s is not continued: %s", answer.request.request_id, said)
+                read = await upstream.content.read(MAX_REASON_BYTES)
+                reason, request_id = read.decode(errors="replace"), answer.request.request_id
+                logger.warning("request %s is not continued: %s", request_id, reason)
                 return False
             await self._continue(place, upstream)
             return True
@@ -255,21 +254,21 @@ class OneTry:
 
     def _begin(self, place: Reservation, upstream: Upstream) -> None:
         answer, attempt = self._answer, self._try.attempt
-        answer.keeping.begins(place, attempt.route.ticket, upstream.headers)
+        answer.keeping.begins(place, attempt.ticket, upstream.headers)
         answer.log.begin(upstream.headers)
         first_token_at = self._first_token_at(upstream)
         answer.client.placement = attempt.answered(place, upstream.headers, first_token_at)
-        # headers that come with the first token count that one only
+        # headers that arrive with the first token count only that token
         if not answer.client.streaming and upstream.content_type != PROGRESS_CONTENT_TYPE:
             answer.record.output_tokens = count_in(upstream.headers, OUTPUT_TOKENS_HEADER)
             answer.record.finish_reason = upstream.headers.get(FINISH_REASON_HEADER, "")
-        # the client has waited for its first token long enough
+        # later, because the client waits for its first token
         asyncio.get_running_loop().call_soon(answer.watch.first_token, answer.record)
 
     async def _continue(self, place: Reservation, upstream: Upstream) -> None:
-        answer, attempt, why = self._answer, self._try.attempt, self._try.continues
-        assert why is not None
-        answer.exchange = place.url, attempt.route.ticket
+        answer, attempt, reason = self._answer, self._try.attempt, self._try.continues
+        assert reason is not None
+        answer.exchange = place.url, attempt.ticket
         answer.log.continues()
         waited_s = asyncio.get_running_loop().time() - self._try.since
         if upstream.headers.get(RESUME_MODE_HEADER) == CONTINUED:
@@ -279,12 +278,13 @@ class OneTry:
             answer.record.resume_mode = answer.record.resume_mode or "exact"
         mode = answer.record.resume_mode
         facts = {"tokens": answer.log.output_tokens, "waited_s": waited_s, "mode": mode}
-        attempt.went_on(place, upstream.headers, why, facts)
-        if why == "resumed":
+        attempt.continued(place, upstream.headers, reason, facts)
+        if reason == "resumed":
             answer.record.resumed = "continued"
 
     def _first_token_at(self, upstream: Upstream) -> float:
-        """On the loop's clock; an answer in one piece comes later."""
+        """Return the first token's time on the loop's clock. An answer in one piece arrives later,
+        so the engine reports it."""
         at = asyncio.get_running_loop().time()
         if not self._answer.client.streaming:
             with contextlib.suppress(KeyError, ValueError):

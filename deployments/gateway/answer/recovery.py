@@ -1,13 +1,12 @@
-"""What follows when a try of a request has ended before its client has the whole answer.
+"""Decides what follows a try that ended before its client had the whole answer.
 
-A pure decision. Retrying from the beginning, continuing with another engine, moving away from an
-engine that is leaving, and deciding anew where no replica is up are all one thing here: the next
-try. The caller makes the tries and reports how each ended.
+The decision is a pure function. The next try may repeat the request, continue or move its answer,
+or schedule it again when no replica is up. The caller makes the tries and reports how each ended.
 
-- At most `retries` + 1 tries count. A replica that leaves costs its requests none, once.
+- At most `retries` + 1 tries count. A replica that leaves costs its requests no try, once.
 - A client that has a part of its answer never gets the beginning again: another engine continues
   the answer, or the client gets an error.
-- A replica that failed is not tried again, unless Ray Serve names it because it has not noticed.
+- A failed replica is not tried again, unless Ray Serve has not noticed the failure and selects it.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-# Ray Serve names a replica that is gone until it has noticed: it is tried again this often, for
-# this long.
+# Ray Serve selects a lost replica until it notices the loss. Meanwhile the gateway tries again
+# every GONE_AGAIN_S, for up to NOTICED_S.
 GONE_AGAIN_S, NOTICED_S = 0.1, 5.0
 
 
@@ -24,9 +23,9 @@ GONE_AGAIN_S, NOTICED_S = 0.1, 5.0
 class Course:
     """The tries of one request so far.
 
-    `tries`: those that count. `failed`: replicas that failed. `lost`: those of them that were lost
-    with the request in them, so that it may be why. `noticed_at`: when Ray Serve should have
-    noticed the first failure, in seconds of the caller's clock.
+    `tries`: the number that count. `failed`: replicas that failed. `lost`: failed replicas that
+    were lost while they had the request, which may be the cause. `noticed_at`: when Ray Serve
+    should have noticed the first failure, in seconds of the caller's clock.
     """
 
     retries: int
@@ -38,10 +37,10 @@ class Course:
 
 @dataclass(frozen=True)
 class TryFailed:
-    """The engine of a replica broke off, failed, or was not reached, at this time (seconds).
+    """The engine of a replica was interrupted, failed or was not reached, at this time (seconds).
 
-    `was_lost`: with the request in it. `was_reached`: the request came to it. `is_leaving`: the
-    replica had reported that it is leaving.
+    `was_lost`: the engine was lost while it had the request. `was_reached`: the request reached the
+    replica. `is_leaving`: the replica had reported that it is leaving.
     """
 
     replica_id: str
@@ -53,23 +52,23 @@ class TryFailed:
 
 @dataclass(frozen=True)
 class CannotContinue:
-    """The engine that was to continue the answer cannot."""
+    """The engine cannot continue the answer."""
 
 
 @dataclass(frozen=True)
 class Leaves:
-    """The replica is leaving, and the next try is placed already: it continues the answer, or
-    begins it where there is no token yet."""
+    """The replica is leaving, and the next try is already placed. It continues the answer, or
+    begins it if there is no token yet."""
 
 
 @dataclass(frozen=True)
 class NoReplica:
-    """The request waited for any replica, and none is up."""
+    """The request waited for a replica, and none is up."""
 
 
 @dataclass(frozen=True)
 class NotPlaced:
-    """No replica took the request: the pool's queue is full, or nobody took it in time."""
+    """No replica admitted the request: the pool's queue is full, or the time is over."""
 
 
 Event = TryFailed | CannotContinue | Leaves | NoReplica | NotPlaced
@@ -77,8 +76,8 @@ Event = TryFailed | CannotContinue | Leaves | NoReplica | NotPlaced
 
 @dataclass(frozen=True)
 class TryAgain:
-    """On a replica that is none of `avoid`, after `wait_s` seconds. `continues`: that engine
-    continues the answer; otherwise it begins it."""
+    """Try a replica outside `avoid`, after `wait_s` seconds. `continues`: its engine continues the
+    answer; otherwise it begins it."""
 
     avoid: frozenset[str]
     continues: bool = False
@@ -87,17 +86,17 @@ class TryAgain:
 
 @dataclass(frozen=True)
 class TryThere:
-    """The next try is placed already."""
+    """Make the try that is already placed."""
 
 
 @dataclass(frozen=True)
 class DecideAgain:
-    """The request is decided once more, as if it came now."""
+    """Schedule the request again, as if it arrived now."""
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """The client gets an error. `is_fatal`: every try was lost with its engine."""
+    """Return an error to the client. `is_fatal`: every try lost its engine."""
 
     is_fatal: bool = False
 
@@ -108,14 +107,17 @@ Step = TryAgain | TryThere | DecideAgain | GiveUp
 def next_step(
     course: Course, event: Event, client_has_bytes: bool, can_continue: bool
 ) -> tuple[Course, Step]:
-    """`client_has_bytes`: of the answer, headers included. `can_continue`: what is known of the
-    answer is enough for another engine to continue it."""
+    """Return the course after this event, and the next step.
+
+    `client_has_bytes`: the client has a part of the answer, or its headers. `can_continue`: the log
+    is complete enough for another engine to continue the answer.
+    """
     match event:
         case Leaves():
             return course, TryThere()
         case NotPlaced():
             return course, GiveUp()
-        case NoReplica():  # a client that has bytes cannot wait for one
+        case NoReplica():  # a client that has bytes cannot wait for a replica
             return course, GiveUp() if client_has_bytes else DecideAgain()
         case CannotContinue():
             return course, GiveUp() if client_has_bytes else TryAgain(course.failed)
@@ -128,11 +130,11 @@ def next_step(
 
 
 def _after_failure(course: Course, event: TryFailed) -> tuple[Course, float]:
-    """The course with this failure, and how long to wait before the next try."""
+    """Return the course with this failure, and the seconds to wait before the next try."""
     is_known = event.replica_id in course.failed
     noticed_at = min(course.noticed_at, event.at + NOTICED_S)
     is_unnoticed = is_known and not event.was_reached and event.at < noticed_at
-    # the end of a replica that leaves was wanted: once, that is no fault of the request
+    # a leaving replica ends on purpose, so its first failure does not count against the request
     counts = not is_unnoticed and (is_known or not event.is_leaving)
     course = replace(
         course,

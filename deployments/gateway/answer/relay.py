@@ -1,8 +1,8 @@
-"""One request on its way to an engine and back, as an ASGI response.
+"""Relays an admitted request to engines and the answer back, as an ASGI response.
 
-Nothing is lost on the way: the engine's events reach the client as they come, a client that leaves
-aborts the generation, a deadline ends it, and a replica that fails costs the client a retry's time,
-not an error (`tries`, `recovery`).
+The engine's events reach the client as they arrive. The generation is aborted when the client
+leaves or the deadline passes. A failed replica costs the client the time of a retry, and an error
+only if no try is left (`tries`, `recovery`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from deployments.gateway.answer.final_count import FinalCounts
 from deployments.gateway.answer.one_try import RelayedAnswer
-from deployments.gateway.answer.rejoining import TAKEN_OVER, gateway_stopped
+from deployments.gateway.answer.resuming import TAKEN_OVER, gateway_stopped
 from deployments.gateway.answer.tries import Tries
 from deployments.gateway.attempt.any_attempt import AnyAttempt
 from deployments.gateway.intake.errors import ApiError
@@ -23,9 +23,9 @@ from deployments.gateway.intake.request import cancelled, client_gone
 
 
 class Relay(Response):
-    """Carries a request that was admitted to where `first` says, and its answer back.
+    """The answer to an admitted request, whose first try is `first`.
 
-    `retries` and `fatal` are as of `Tries`. `counts` has the tokens of an answer that is left.
+    `Tries` gets `retries` and `fatal`. `counts` gets the token counts of an abandoned answer.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Relay(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._answer
-        answer.client.goes_to(scope, send)
+        answer.client.attach(scope, send)
         work = asyncio.ensure_future(self._tries.run())
         gone = asyncio.ensure_future(client_gone(receive))
         try:
@@ -63,12 +63,13 @@ class Relay(Response):
             answer.watch.ended(answer.record)
 
     def stop(self) -> None:
-        """This gateway cannot wait for its answer any more: its client gets an error."""
+        """End the answer with an error, because this gateway stops."""
         if not self._stopped.done():
             self._stopped.set_result(None)
 
     async def _until_deadline(self, work: asyncio.Task[None], gone: asyncio.Task[None]) -> None:
-        """Return once the answer is whole, or its client gone. Raises ApiError."""
+        """Return once the answer is complete, or its client has left. Raises ApiError: when it
+        failed, at the deadline, and when the gateway stops."""
         answer = self._answer
         timeout = max(0.0, answer.request.deadline - asyncio.get_running_loop().time())
         either: set[asyncio.Future[None]] = {work, gone, self._stopped}
@@ -79,17 +80,17 @@ class Relay(Response):
             error = answer.request.deadline_passed()
             if self._stopped.done():
                 if is_kept := answer.keeping.ends():
-                    answer.exchange = None  # for another gateway
+                    answer.exchange = None  # another gateway may read the rest
                 error = gateway_stopped(is_kept)
             await cancelled(work)
             raise error
 
     async def _count(self, was_left: bool) -> None:
-        """Complete the record with the tokens of the answer."""
+        """Complete the record with the answer's token counts."""
         answer, record = self._answer, self._answer.record
         if answer.exchange and was_left:
             record.left_at = asyncio.get_running_loop().time()
             await self._counts.take(*answer.exchange, record, answer.log)
-        # who reads on is not charged: a stream that was taken over counts in full
+        # the new reader of a stream is not charged, so a taken-over stream counts in full
         if record.output_tokens is None and record.error != TAKEN_OVER:
             record.output_tokens = answer.log.counted_tokens

@@ -1,6 +1,6 @@
-"""The tries of one request, one after the other, until its client has the whole answer.
+"""Makes the tries of one request in turn, until its client has the whole answer.
 
-What follows a try is decided in `recovery`.
+`recovery` decides what follows a failed try.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ logger = logging.getLogger("ray.serve")
 
 
 class Tries:
-    """Of one answer; `retries` more count after the first. `fatal` is called when every try was
-    lost with its engine, and returns the client's error."""
+    """The tries for one answer: the `first`, and up to `retries` more that count. `fatal` is called
+    when every try lost its engine, and returns the client's error."""
 
     def __init__(
         self, answer: RelayedAnswer, first: AnyAttempt, retries: int, fatal: Callable[[], ApiError]
@@ -40,10 +40,11 @@ class Tries:
         self._fatal = fatal
 
     async def run(self) -> None:
-        """Return once the client has the whole answer. Raises ApiError."""
+        """Return once the client has the whole answer. Raises ApiError: when no try is left, or an
+        engine rejects the request."""
         try:
             self._answer.record.trace.placed(self._first.facts)
-        except Exception:  # a trace must not cost a request, nor its place
+        except Exception:  # a failed trace must cost neither the request nor its place
             logger.exception("request %s is not traced", self._answer.request.request_id)
         course, this = Course(self._retries), Try(self._first)
         while True:
@@ -64,10 +65,10 @@ class Tries:
             this = one.next or await self._next(this, one, course, step)
 
     async def _next(self, this: Try, one: OneTry, course: Course, step: Step) -> Try:
-        """The try that follows. Raises the ApiError for the client where none does."""
+        """Return the next try. Raises ApiError, for the client: when there is none."""
         answer, record = self._answer, self._answer.record
         if isinstance(step, DecideAgain):
-            answer.begins_anew()  # it may go to another model
+            answer.restart()  # another model may answer
             return Try(await this.attempt.elsewhere())
         if isinstance(step, TryAgain) and step.wait_s:
             await asyncio.sleep(step.wait_s)
@@ -80,8 +81,8 @@ class Tries:
                 record.resumed = "impossible"
             raise self._fatal() if isinstance(step, GiveUp) and step.is_fatal else one.error
         if step.continues:
-            record.resumed = "failed"  # until another has continued it
-            there = this.attempt.again(step.avoid, answer.log.output_tokens)
-            return Try(there, "resumed", failed_at)
-        answer.begins_anew()
+            record.resumed = "failed"  # until another engine continues the answer
+            attempt = this.attempt.again(step.avoid, answer.log.output_tokens)
+            return Try(attempt, "resumed", failed_at)
+        answer.restart()
         return Try(this.attempt.again(step.avoid))

@@ -1,5 +1,8 @@
-"""What the tries of a request have in common: most are placed on an engine (`engine_attempt`), one
-reads a stream on that a replica makes already (`answer.rejoining`)."""
+"""The interface of one try of a request.
+
+Most tries are placed on an engine (`engine_attempt`). A client that resumes a stream instead reads
+one that a replica already generates (`answer.resuming`).
+"""
 
 from __future__ import annotations
 
@@ -10,34 +13,22 @@ from typing import Any, Literal, Protocol
 import aiohttp
 
 from deployments.gateway.attempt.moves import Offer
-from deployments.gateway.attempt.transport import Reservation, Route, SendRequest
+from deployments.gateway.attempt.transport import Reservation, SendRequest
 from deployments.gateway.intake.request import EngineRequest
 from observability.request_record import Fact
 
-# Why an engine continues an answer: the one before was lost, or is leaving.
-WentOn = Literal["resumed", "moved"]
-
-
-class Exchanges(Protocol):
-    """A way to engines: `Transport` is one."""
-
-    def exchange(
-        self, send: SendRequest, route: Route
-    ) -> AbstractAsyncContextManager[tuple[Reservation, aiohttp.ClientResponse]]:
-        """Send a request; yields where, and the answer."""
-        ...
+# Why an engine continues an answer: the previous engine was lost, or is leaving.
+ContinueReason = Literal["resumed", "moved"]
 
 
 class AnyAttempt(Protocol):
-    """`request` is what the engine gets, as `body` at `path`. `had_events`: how many of the
-    answer's the client has from another gateway."""
+    """The engine gets `request`, as `body` at `path`. `ticket` names this try on its replica.
+    `had_events`: the number of the answer's events that the client has from another gateway."""
 
     request: EngineRequest
-    route: Route
+    ticket: str
     had_events: int
 
-    @property
-    def transport(self) -> Exchanges: ...
     @property
     def body(self) -> bytes: ...
     @property
@@ -45,53 +36,63 @@ class AnyAttempt(Protocol):
     @property
     def expected_cached(self) -> int: ...
 
+    def exchange(
+        self, send: SendRequest
+    ) -> AbstractAsyncContextManager[tuple[Reservation, aiohttp.ClientResponse]]:
+        """Send the request to a replica. Yields the place there and the answer."""
+        ...
+
     def facts(self) -> Mapping[str, Fact | None]:
-        """Where it is placed and why, for its trace."""
+        """Return the placement and its reasons, for the trace."""
         ...
 
     def while_waiting(self, replica_id: str, offer: Offer) -> AbstractContextManager[None]:
-        """Until its first token: `offer` has it begin elsewhere where that replica is leaving."""
+        """Before the first token, call `offer` while the replica is leaving, to begin elsewhere."""
         ...
 
     def while_answered(self, replica_id: str, offer: Offer) -> AbstractContextManager[None]:
-        """From then on: `offer` has another engine continue where that replica is leaving."""
+        """After the first token, call `offer` while the replica is leaving, to move the answer."""
         ...
 
     def answered(
         self, reservation: Reservation, engine_headers: Mapping[str, str], first_token_at: float
     ) -> Mapping[str, str]:
-        """The first token came, at that time of the loop's clock; headers for the client."""
+        """Record the first token, in loop time. Return headers for the client."""
         ...
 
-    def went_on(
+    def continued(
         self,
         reservation: Reservation,
         engine_headers: Mapping[str, str],
-        why: WentOn,
+        reason: ContinueReason,
         facts: Mapping[str, Any],
     ) -> None:
-        """It continues an answer that another engine began; `facts` are for the explanation."""
+        """Record that this engine continues another's answer. `facts` are for the explanation."""
         ...
 
     def again(self, failed: frozenset[str], tokens: int | None = None) -> AnyAttempt:
-        """The next try, on none of `failed`. `tokens`: of the answer that it continues; None: it
-        begins anew. Raises ApiError where there is none."""
+        """Return the next try, on a replica that is not in `failed`.
+
+        It continues an answer of `tokens` tokens; None: it begins the answer again. Raises ApiError
+        when no try is left.
+        """
         ...
 
     def moved(
         self, avoid: frozenset[str], tokens: int | None, within_s: float
     ) -> AnyAttempt | None:
-        """The next try while this one goes on; None: no engine would have it soon."""
+        """Return a try on another engine while this one continues; None: no engine is predicted to
+        produce a token within `within_s` seconds."""
         ...
 
     async def elsewhere(self) -> AnyAttempt:
-        """What is decided anew where no replica is up. Raises ApiError."""
+        """Schedule the request again, because no replica is up. Raises ApiError."""
         ...
 
     def is_leaving(self, replica_id: str) -> bool:
-        """Whether that replica reports that it is leaving."""
+        """Return whether this replica reports that it is leaving."""
         ...
 
     def ended(self) -> None:
-        """The try is over, however it went."""
+        """Record that the try is over, with or without success."""
         ...

@@ -1,19 +1,25 @@
-"""One try at a request that was let in: where it goes, and what its answer tells."""
+"""One try of an admitted request on a pool's engine: its placement, and the result for scheduling.
+
+The scheduler and the explanation learn from the engine's headers. A failure to do so is logged and
+never costs the answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import aiohttp
+
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import Attempt, Computed, SchedulingRequest
-from deployments.gateway.attempt.any_attempt import WentOn
+from deployments.gateway.attempt.any_attempt import ContinueReason
 from deployments.gateway.attempt.moves import Moves, Offer
-from deployments.gateway.attempt.transport import Reservation, Route, Transport
+from deployments.gateway.attempt.transport import Reservation, Route, SendRequest, Transport
 from deployments.gateway.intake.request import PoolRequest
 from deployments.gateway.intake.request_options import POLICY_HEADER
 from deployments.gateway.record.pool_reporter import Admitted, Outcome, PoolReporter
@@ -25,21 +31,19 @@ from router.placement import Placement
 
 logger = logging.getLogger("ray.serve")
 
-
 DecideAnew = Callable[[], Awaitable["EngineAttempt"]]
 
 
 class OutageWatch(NamedTuple):
-    """`began` is done when the pool has no replica any more, and `decide_anew` says what becomes of
-    the request then."""
+    """When `began` is done, the pool has no replica; `decide_anew` schedules the request again."""
 
     began: asyncio.Future[None]
     decide_anew: DecideAnew
 
 
 class EngineAttempt:
-    """`request` is what that engine gets: another model's, where the request overflowed.
-    `moves` has its answer go on elsewhere, when that engine is leaving."""
+    """A placed try (`AnyAttempt`), after the try `before`. `request` names this pool's model, which
+    may be the overflow pool's. `moves` offers the answer to other engines when this one leaves."""
 
     def __init__(
         self,
@@ -62,16 +66,17 @@ class EngineAttempt:
         self._before = before
         self._served_by: str | None = None
         self._first_token_at = 0.0
-        self._goes_on = False
+        self._continued = False
         self._explanation: Mapping[str, Any] | None = None
         chosen = attempt.chosen
-        self.transport = transport
+        self._transport = transport
         self._moves = moves
         self.request = request.engine
         self.expected_cached = chosen.cached_tokens if chosen else 0
         self.path = request.engine.path
         self.had_events = 0
-        self.route = Route(
+        self.ticket = attempt.ticket
+        self._route = Route(
             ranked_ids=attempt.placement.replica_ids,
             best_url=scheduler.board.direct_url(chosen.replica_id) if chosen else None,
             ticket=attempt.ticket,
@@ -83,13 +88,18 @@ class EngineAttempt:
 
     @property
     def body(self) -> bytes:
-        """What the engine is sent."""
         return self.request.engine_body
 
-    def explained(self) -> Mapping[str, Any]:
-        """What was decided about the request, and what came of its first token if it had one.
+    def exchange(
+        self, send: SendRequest
+    ) -> AbstractAsyncContextManager[tuple[Reservation, aiohttp.ClientResponse]]:
+        return self._transport.exchange(send, self._route)
 
-        Of several tries without one, the first decision: later ones leave out what has failed.
+    def explained(self) -> Mapping[str, Any]:
+        """Return the decision about the request, and the result of its first token if it has one.
+
+        Without a first token, several tries share the first decision: later ones omit replicas that
+        failed.
         """
         attempt = self
         while attempt._explanation is None and attempt._before is not None:
@@ -100,7 +110,6 @@ class EngineAttempt:
         return self._reporter.decided(attempt.request, prompt, placement, attempt._admitted)
 
     def facts(self) -> Mapping[str, Fact | None]:
-        """Where it is placed and why, for its trace."""
         placement, chosen = self._attempt.placement, self._attempt.chosen
         prompt = self._pool_request.prompt
         return {
@@ -119,18 +128,14 @@ class EngineAttempt:
         }
 
     def again(self, failed: frozenset[str], tokens: int | None = None) -> EngineAttempt:
-        """The next try, elsewhere: one that was let in is not refused any more.
-
-        `tokens`: of an answer that is to be gone on with, which are computed again after the
-        prompt's; None: the answer begins anew.
-        """
-        attempt = self._scheduler.place(self._asked(tokens), failed)
+        """As in `AnyAttempt`. There is always a try: admitted requests are never rejected later."""
+        attempt = self._scheduler.place(self._scheduling_request(tokens), failed)
         if tokens is None:
             self.request.record.phases.retry_s += attempt.placed_at - self._attempt.placed_at
         return EngineAttempt(
             self._scheduler,
             self._reporter,
-            self.transport,
+            self._transport,
             self._moves,
             self._pool_request,
             attempt,
@@ -142,18 +147,14 @@ class EngineAttempt:
     def moved(
         self, avoid: frozenset[str], tokens: int | None, within_s: float
     ) -> EngineAttempt | None:
-        """The next try of an answer of so many tokens, or None, whose engine has it still.
-
-        None: no replica but those to `avoid` would go on with it `within_s`, as far as is known.
-        """
-        request, board = self._asked(tokens), self._scheduler.board
+        request, board = self._scheduling_request(tokens), self._scheduler.board
         best = next(iter(self._scheduler.consider(request, avoid).ranked), None)
         if best is None or best.predicted_ttft_s > within_s or board.is_avoided(best.replica_id):
             return None
         return self.again(avoid, tokens)
 
     def while_waiting(self, replica_id: str, offer: Offer) -> AbstractContextManager[None]:
-        if not self._pool_request.parameters.stream:  # its headers come with all of it
+        if not self._pool_request.parameters.stream:  # the headers arrive with the whole answer
             return nullcontext()
         return self._moves.offering(replica_id, offer)
 
@@ -163,23 +164,21 @@ class EngineAttempt:
     def is_leaving(self, replica_id: str) -> bool:
         return self._scheduler.board.is_leaving(replica_id)
 
-    def _asked(self, tokens: int | None) -> SchedulingRequest:
+    def _scheduling_request(self, tokens: int | None) -> SchedulingRequest:
         request = self._attempt.request
         if tokens is None:
             return request
-        # nobody else has made these, so that the prompt's keys say all that may be cached
+        # the answer is computed again after the prompt, and no engine has cached it
         prompt_tokens = self._pool_request.prompt.placement.prompt_tokens + tokens
         return replace(request, prompt=replace(request.prompt, prompt_tokens=prompt_tokens))
 
     async def elsewhere(self) -> EngineAttempt:
-        """What is decided anew after NoReplicaUp, before anything is answered. Raises ApiError."""
-        assert self._outage is not None  # else it waits for any replica
+        assert self._outage is not None  # without it, `exchange` waits for a replica
         return await self._outage.decide_anew()
 
     def answered(
         self, reservation: Reservation, engine_headers: Mapping[str, str], first_token_at: float
     ) -> Mapping[str, str]:
-        """The first token came, at that time of the loop's clock; headers for the client."""
         self._served_by, self._first_token_at = reservation.replica_id, first_token_at
         record = self.request.record
         record.served_by, record.replica_id = self._reporter.pool, reservation.replica_id
@@ -190,37 +189,36 @@ class EngineAttempt:
         outcome = Outcome(
             reservation.replica_id, ttft_s, engine_s, record.prompt_tokens, record.cached_tokens
         )
-        # the client has waited for its first token long enough
+        # later, because the client waits for its first token
         asyncio.get_running_loop().call_soon(self._learn, outcome, _report(engine_headers))
         return _headers(self._pool_request, self._attempt.placement, self._admitted, outcome)
 
-    def went_on(
+    def continued(
         self,
         reservation: Reservation,
         engine_headers: Mapping[str, str],
-        why: WentOn,
+        reason: ContinueReason,
         facts: Mapping[str, Any],
     ) -> None:
-        """As of `AnyAttempt`; the explanation also says what was predicted.
+        """As in `AnyAttempt`. The explanation also shows the predicted time.
 
-        Nothing is learned of it: what was predicted and promised is the time to a first token.
+        The predictor learns nothing, because predictions and SLOs are for an answer's first token.
         """
         self._served_by = self.request.record.replica_id = reservation.replica_id
         self._first_token_at = asyncio.get_running_loop().time()
-        self._goes_on = True
+        self._continued = True
         report, replica_id = _report(engine_headers), reservation.replica_id
         served = self._attempt.placement.candidate(replica_id)
         predicted_s = served.predicted_ttft_s if served else None
         facts = {"replica": replica_id, **facts, "predicted_s": predicted_s}
-        asyncio.get_running_loop().call_soon(self._learn_that_it_goes_on, report, why, facts)
+        asyncio.get_running_loop().call_soon(self._learn_continued, report, reason, facts)
 
     def ended(self) -> None:
-        """The try is over, however it went."""
         record, computed = self.request.record, None
         if self._served_by is not None:
             prompt, cached = record.prompt_tokens, record.cached_tokens
             tokens = None if prompt is None or cached is None else max(0, prompt - cached)
-            if self._goes_on:  # those are what the first engine computed
+            if self._continued:  # the counts are those of the first engine
                 tokens = None
             now = asyncio.get_running_loop().time()
             computed = Computed(tokens, now - self._first_token_at)
@@ -230,29 +228,34 @@ class EngineAttempt:
         placement, scheduler = self._attempt.placement, self._scheduler
         try:
             scheduler.answered(self._attempt, outcome.replica_id, report)
-            if self._tells_of(outcome):
+            if self._is_observation(outcome):
                 scheduler.observed(self._attempt, outcome.engine_s)
             self._explanation = self._reporter.answered(
                 self.request, self._pool_request.prompt, placement, self._admitted, outcome
             )
-        except Exception:  # an explanation must not cost the answer
+        except Exception:  # a failed explanation must not cost the answer
             logger.exception("request %s is not explained", self.request.request_id)
         self._attempt = self._attempt.answering()
 
-    def _learn_that_it_goes_on(
-        self, report: LoadReport | None, why: WentOn, facts: Mapping[str, Any]
+    def _learn_continued(
+        self, report: LoadReport | None, reason: ContinueReason, facts: Mapping[str, Any]
     ) -> None:
         try:
             self._scheduler.answered(self._attempt, facts["replica"], report)
             if self._before is not None:
-                self._explanation = {**self._before.explained(), why: facts}
+                self._explanation = {**self._before.explained(), reason: facts}
         except Exception:
-            logger.exception("how request %s goes on is not explained", self.request.request_id)
+            logger.exception(
+                "the continuation of request %s is not explained", self.request.request_id
+            )
         self._attempt = self._attempt.answering()
 
-    def _tells_of(self, outcome: Outcome) -> bool:
-        """Whether its time is what was predicted: what made a first attempt fail may slow a second,
-        one that was sent on to another replica has waited for both, and a trial takes its time."""
+    def _is_observation(self, outcome: Outcome) -> bool:
+        """Return whether the measured time can correct predictions.
+
+        The cause of a failed try may slow the next one. A request that another replica served has
+        waited for both. A grammar's trial takes extra time.
+        """
         chosen = self._attempt.chosen
         served = chosen is not None and chosen.replica_id == outcome.replica_id
         tried = self._before is not None or self._pool_request.prompt.placement.needs_trial
@@ -262,14 +265,14 @@ class EngineAttempt:
 def _report(headers: Mapping[str, str]) -> LoadReport | None:
     try:
         return LoadReport.from_header(headers.get(LOAD_HEADER, ""))
-    except ValueError:  # from a replica of another release
+    except ValueError:  # the replica has another release
         return None
 
 
 def _headers(
     request: PoolRequest, placement: Placement, admitted: Admitted, outcome: Outcome
 ) -> dict[str, str]:
-    """For the client."""
+    """Return the headers for the client."""
     served = placement.candidate(outcome.replica_id)
     headers = {
         POLICY_HEADER: placement.policy,

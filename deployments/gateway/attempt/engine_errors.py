@@ -1,8 +1,8 @@
-"""What an engine's stream says of its own failure, and of a mistake of its client.
+"""Error events in an engine's stream, for its own failure or for an invalid request.
 
-vLLM begins a stream before its engine has checked the request, and reports either as one more
-event: `data: {"error": {..., "code": 400}}`, in a response `event: error`. Such an event never
-reaches the client as it is.
+vLLM begins a stream before its engine has checked the request, and reports either error as one more
+event: `data: {"error": {..., "code": 400}}`, in a response `event: error`. The gateway never
+forwards such an event unchanged. An error event that it cannot parse counts as status 500.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 END = b"\n\n"
-# How vLLM's EngineDeadError begins: its engine is gone, and with it all that it was working on.
+# The start of vLLM's EngineDeadError: the engine is lost, with all its requests.
 ENGINE_DEAD = b"EngineCore encountered an issue"
 
 _ERRORS = (b'data: {"error"', b"event: error\n")
-# vLLM sends these before it asks its engine.
+# vLLM sends these before its engine gets the request.
 _PRELIMINARY = (
     b"event: response.created\n",
     b"event: response.in_progress\n",
@@ -27,19 +27,19 @@ _UNDECIDED = (*_ERRORS, *_PRELIMINARY)
 
 @dataclass(frozen=True)
 class EngineError:
-    """An engine's error answer, wherever it stood: its HTTP status and its body in vLLM's shape."""
+    """An engine's error, from an answer or an event: HTTP status, and body in vLLM's shape."""
 
     status: int
     body: bytes
 
     @property
     def is_dead(self) -> bool:
-        """Whether the engine can serve no request any more."""
+        """Return whether the engine can serve no more requests."""
         return self.status >= 500 and ENGINE_DEAD in self.body
 
 
 def error_in(event: bytes) -> EngineError | None:
-    """The error that one event of a stream reports; None: it reports none."""
+    """Return the error that an event of a stream reports, or None."""
     if not event.startswith(_ERRORS):
         return None
     lines = event.split(b"\n")
@@ -55,9 +55,10 @@ def error_in(event: bytes) -> EngineError | None:
 
 
 def error_at_the_beginning(stream: bytes) -> EngineError | Literal["undecided"] | None:
-    """What the first event of a stream reports, which begins like that, as `error_in` does.
+    """Return the error that the first event reports, or None. `stream` is the first part of it.
 
-    Comments, and what vLLM sends before it asks its engine, are no first event.
+    Comments do not count as the first event, nor do the events before vLLM's engine gets the
+    request.
     """
     while True:
         event, end, rest = stream.partition(END)
@@ -74,7 +75,7 @@ def error_at_the_beginning(stream: bytes) -> EngineError | Literal["undecided"] 
 
 
 def _status(code: Any) -> int:
-    """The HTTP status of an error with this code; one that is a word comes with a refusal."""
+    """Return the HTTP status of an error with this code. A word means an invalid request."""
     if isinstance(code, str) and not code.isdigit():
         return 400
     try:

@@ -1,4 +1,4 @@
-"""The HTTP requests of a gateway to its engines."""
+"""The HTTP requests of a gateway to its engines, with the headers that replicas expect."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 import aiohttp
 
+from deployments.gateway.attempt.any_attempt import AnyAttempt
 from deployments.gateway.attempt.transport import Reservation
-from deployments.gateway.intake.request import EngineRequest
 from deployments.wire.adapter import ADAPTER_HEADER
 from deployments.wire.headers import (
     EXPECTED_CACHED_HEADER,
@@ -21,33 +21,31 @@ from observability.request_record import Leg
 
 
 class EngineRequests:
-    """Of one gateway, by its session."""
+    """Sends one gateway's requests through its HTTP session."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
 
     async def post(
         self,
-        request: EngineRequest,
-        path: str,
+        attempt: AnyAttempt,
         body: bytes,
         place: Reservation,
         leg: Leg,
-        expected_cached: int = 0,
         more: Mapping[str, str] = MappingProxyType({}),
     ) -> aiohttp.ClientResponse:
-        """Send this body for the request to the replica at `place`; `more` headers with it.
+        """Send `body` for a try to the replica at `place`, with the headers `more` added.
 
-        Raises aiohttp's ClientError.
+        Raises aiohttp's ClientError: when the connection fails.
         """
-        leg.replica_id = place.replica_id
+        request, leg.replica_id = attempt.request, place.replica_id
         headers = {
             **leg.headers,
             **place.headers,
             "content-type": request.content_type,
             "accept-encoding": "identity",
             "x-request-id": request.request_id,
-            EXPECTED_CACHED_HEADER: str(expected_cached),
+            EXPECTED_CACHED_HEADER: str(attempt.expected_cached),
             RESUMABLE_HEADER: "1",
             TENANT_HEADER: digest(request.tenant),
             **more,
@@ -56,4 +54,4 @@ class EngineRequests:
             headers[SALT_HEADER] = request.cache_salt
         if request.adapter is not None:
             headers[ADAPTER_HEADER] = request.adapter.to_header()
-        return await self._session.post(place.url + path, data=body, headers=headers)
+        return await self._session.post(place.url + attempt.path, data=body, headers=headers)

@@ -1,8 +1,8 @@
-"""An engine's stream, handed over as it is read from its connection.
+"""An engine's stream, consumed in the call that reads it from the connection.
 
-A gateway passes on every token of every answer. Through aiohttp's iterators each wakes a task,
-through a future and the loop's queue, and asks the parser again whether reading was paused; here
-the one who reads takes it in the same call. Whatever has to wait goes the usual way.
+A gateway forwards every token of every answer. With aiohttp's iterators, each token wakes a task
+through a future and the loop's queue, and checks again whether the parser paused reading. Here, a
+callback takes each piece as it is read. Pieces that it cannot take at once wake the task as usual.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aiohttp.client_proto import ResponseHandler
 
 
 class _Connection(ResponseHandler):
-    """`on_data` is called after each read, and in the end."""
+    """Calls `on_data` after each read, and when the connection is lost."""
 
     on_data: Callable[[], None] | None = None
 
@@ -32,16 +32,15 @@ class _Connection(ResponseHandler):
             self.on_data()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        # aiohttp asks after every read
-        # not every aiohttp 3.14 has the second
+        # aiohttp calls this after every read; not every aiohttp 3.14 has `_buffer_paused`
         if self._reading_paused or getattr(self, "_buffer_paused", False):
             super().resume_reading(resume_parser)
 
 
 def connector(**options: Any) -> aiohttp.TCPConnector:
-    """As aiohttp's, whose answers `pieces` reads."""
+    """Return aiohttp's connector, with connections that `pieces` can read from."""
     made = aiohttp.TCPConnector(**options)
-    # aiohttp 3 has no public way to say which protocol its connections have
+    # aiohttp 3 has no public way to set the protocol of its connections
     cast(Any, made)._factory = partial(_Connection, loop=asyncio.get_running_loop())
     return made
 
@@ -49,9 +48,10 @@ def connector(**options: Any) -> aiohttp.TCPConnector:
 async def pieces(
     answer: aiohttp.ClientResponse, take: Callable[[bytes], bool]
 ) -> AsyncIterator[bytes]:
-    """Of its body, as they come, but those that `take` takes at once: it says whether it did.
+    """Yield the pieces of a body that `take` does not take, as they arrive. `take` returns whether
+    it took a piece.
 
-    What `take` raises is raised here, as are aiohttp's ClientErrors.
+    Raises aiohttp's ClientError when the connection fails, and the errors of `take`.
     """
     content = answer.content
     while True:
@@ -65,10 +65,10 @@ async def pieces(
 
 
 async def _not_taken(answer: aiohttp.ClientResponse, take: Callable[[bytes], bool]) -> bytes:
-    """The next piece that `take` leaves; empty at the end."""
+    """Return the next piece that `take` does not take; empty at the end."""
     content, loop = answer.content, asyncio.get_running_loop()
     left: asyncio.Future[bytes] = loop.create_future()
-    assert answer.connection is not None  # before its end
+    assert answer.connection is not None  # it is, until the end of the body
     connection = answer.connection.protocol
     assert isinstance(connection, _Connection)
 
@@ -88,6 +88,6 @@ async def _not_taken(answer: aiohttp.ClientResponse, take: Callable[[bytes], boo
     try:
         return await left
     finally:
-        # another answer may have the connection by now
+        # another answer may use the connection by now
         if connection.on_data is on_data:
             connection.on_data = None

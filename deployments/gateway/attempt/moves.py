@@ -1,7 +1,8 @@
-"""When answers leave an engine that is taken away, or may hang: its replica says so on the board.
+"""When answers leave an engine that is being removed or may hang, as the load board reports.
 
-Its answers may stay for a while, in which most end. From then on those that another engine can go
-on with are offered to the others, until each has gone or ended (`deployments.gateway.answer.move`).
+Answers first get some time to end there. Then each answer that another engine can continue is
+offered to the other engines, until it moves or ends (`deployments.gateway.answer.move`). Without
+the board, answers stay.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ Offer = Callable[[], None]
 
 
 class Moves:
-    """Of one pool. `after_s`: how long answers may stay; None: to their end."""
+    """Offers the answers of one pool. They may stay for `after_s` seconds; None: until they end."""
 
     def __init__(self, board: LoadBoard, after_s: float | None = None) -> None:
         self.after_s = after_s
         self._board = board
         self._answers: dict[str, set[Offer]] = {}
         self._begun = asyncio.Event()
-        # replica id -> since when it is known to be avoided, on the loop's clock
+        # replica id -> when it was first seen leaving or suspect, in loop time
         self._avoided: dict[str, float] = {}
 
     @contextmanager
     def offering(self, replica_id: str, offer: Offer) -> Iterator[None]:
-        """An answer that may go on elsewhere for as long as the block runs: `offer` is called again
-        and again once that replica is leaving or a suspect."""
+        """Call `offer` every PERIOD_S while the block runs, once the replica has been leaving or
+        suspect for `after_s`."""
         self._answers.setdefault(replica_id, set()).add(offer)
         self._begun.set()
         try:
@@ -47,7 +48,7 @@ class Moves:
                 del self._answers[replica_id]
 
     async def run(self) -> None:
-        """Offer until cancelled."""
+        """Make the offers until cancelled."""
         fails = "answers stay at engines that leave or may hang"
         await forever("moves", self._look, PERIOD_S, fails=fails, logger=logger)
 
@@ -66,5 +67,5 @@ class Moves:
                 for offer in tuple(self._answers[replica_id]):
                     try:
                         offer()
-                    except Exception:  # the others are to go all the same
+                    except Exception:  # the other answers must still get their offers
                         logger.exception("an answer stays at replica %s", replica_id)

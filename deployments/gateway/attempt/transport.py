@@ -1,10 +1,9 @@
-"""From a gateway to an engine: HTTP straight to the replica.
+"""Sends HTTP from a gateway directly to a replica.
 
-The best-ranked replica tells Ray Serve itself of what it takes (`deployments.engine.tickets`).
-Where it is full or gone, where none is known or others wait already, Ray Serve picks one in ranked
-order and holds a reservation on it, for which the request waits: so `max_ongoing_requests`,
-queueing and draining are Ray Serve's, and a usual request costs none of its actor calls.
-docs/architecture.md has the figures that chose this way.
+The best-ranked replica itself reports to Ray Serve what it admits (`deployments.engine.tickets`).
+If it is full, lost or unknown, or other requests already wait, the request waits for Ray Serve to
+reserve a place, in ranked order. So `max_ongoing_requests`, queueing and draining stay with Ray
+Serve, and a usual request needs no actor call. docs/architecture.md has the measurements.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from deployments.wire.headers import IF_ROOM, NOT_RESERVED, RESERVED_HEADER, UNR
 
 logger = logging.getLogger("ray.serve")
 
-# How often a replica is looked after from which nothing has come yet.
+# How often the gateway checks a replica that has not answered yet.
 LOOK_PERIOD_S = 0.5
-# Until the next reservation, where a replica was full in spite of one.
+# Delay before the next reservation, after a replica was full despite one.
 AGAIN_S = 0.1
 
 
 @dataclass(frozen=True)
 class Reservation:
-    """A place on one replica, reserved through Ray Serve or not; `headers` let a
-    request into it."""
+    """A place on one replica, with or without a reservation by Ray Serve. The replica admits
+    requests with `headers`."""
 
     replica_id: str
     url: str
@@ -48,12 +47,12 @@ class Reservation:
 
 @dataclass(frozen=True)
 class Route:
-    """Where a request should go: `ranked_ids`, best first, and the best one's address, if it is
-    known to take requests without a reservation.
+    """Where a request should go: `ranked_ids`, best first, and `best_url`, if the best replica
+    admits requests without a reservation.
 
-    `ticket` names this attempt; `is_alive` says whether a replica still shows signs of life.
-    `outage` is done when it is known that no replica is up; None: then it waits for one.
-    `may_overtake` those that wait for a place: its turn has come before.
+    `ticket` names this try. `is_alive` returns whether a replica has a current lease. `outage` is
+    done when no replica is up; None: the request waits for one. `may_overtake`: the request
+    precedes those in the queue, because it has had its turn.
     """
 
     ranked_ids: tuple[str, ...] = ()
@@ -68,51 +67,49 @@ SendRequest = Callable[[Reservation], Awaitable[aiohttp.ClientResponse]]
 
 
 class ReplicaFailed(Exception):
-    """The replica `replica_id` did not answer, or not to the end.
+    """The replica `replica_id` did not answer, or not completely.
 
-    `was_lost`: it went with the request in it, so that the request may be why. `error`: what it
-    reported of its failure itself, for the client; None: it broke off.
+    `was_lost`: it was lost while it had the request, so the request may be the cause. `error`: the
+    failure that it reported, for the client; None: it was interrupted.
     """
 
     def __init__(
         self, replica_id: str, was_lost: bool = True, error: ApiError | None = None
     ) -> None:
-        super().__init__(f"replica {replica_id} broke off")
+        super().__init__(f"replica {replica_id} was interrupted")
         self.replica_id = replica_id
         self.was_lost = was_lost
         self.error = error
 
     @property
     def was_reached(self) -> bool:
-        """Whether the request came to it at all."""
+        """Return whether the request reached the replica."""
         return self.was_lost or self.error is not None
 
 
 class NoReplicaUp(Exception):
-    """The request waited for any replica, and there is none."""
+    """The request waited for a replica, and none is up."""
 
 
 class Transport:
-    """One pool's replicas, as a gateway reaches them."""
+    """A gateway's way to the replicas of one pool."""
 
     def __init__(self, handle: DeploymentHandle[Any], secret: str) -> None:
         self._handle = handle.hold
         self._passes = EnginePasses(secret)
         self._holders: set[asyncio.Task[None]] = set()
-        # reservations that are requested and not made yet
+        # reservations that are requested and not yet made
         self._waiting = 0
 
     @asynccontextmanager
     async def exchange(
-        self, send: SendRequest, route: Route | None = None
+        self, send: SendRequest, route: Route
     ) -> AsyncIterator[tuple[Reservation, aiohttp.ClientResponse]]:
-        """Send a request to the best replica that has room; yields where, and its answer.
+        """Send a request to the best replica that has space. Yields the place and the answer.
 
-        Waits while none has room. Without a route any replica will do. Raises ReplicaFailed,
-        NoReplicaUp, or ApiError: 429 when the pool's queue is full, 503 when Ray Serve has no
-        replica.
+        It waits while all replicas are full. Raises ReplicaFailed, NoReplicaUp, or ApiError: 429
+        when the pool's queue is full, 503 when Ray Serve has no replica.
         """
-        route = route or Route()
         hold = _Hold(partial(self._start_hold, route))
         place = self._best(route)
         answer = None
@@ -124,7 +121,7 @@ class Transport:
                 place = await hold.reserved(route.outage)
                 answer = await _sent(send, place)
                 if answer.status == NOT_RESERVED:
-                    # another came in the moment before Ray Serve heard of it
+                    # the replica admitted another request that Ray Serve did not know of yet
                     answer.release()
                     hold.end()
                     answer = None
@@ -140,7 +137,7 @@ class Transport:
                 hold.end()
 
     def _best(self, route: Route) -> Reservation | None:
-        """Where it goes without a reservation; None: nowhere."""
+        """Return the place that needs no reservation, or None."""
         if not route.best_url or (self._waiting and not route.may_overtake):
             return None
         headers = self._passes.headers(route.best_url, route.ticket) | {UNRESERVED_HEADER: "1"}
@@ -151,8 +148,8 @@ class Transport:
     ) -> asyncio.Task[None]:
         self._waiting += 1
         reserved.add_done_callback(self._waits_no_more)
-        # An empty context: Ray Serve takes the request id from the current one, and calls
-        # that share an id get each other's replicas.
+        # Ray Serve takes its request id from the context, and calls that share an id get each
+        # other's replicas. So each hold has an empty context.
         holder = asyncio.create_task(self._hold(route, reserved), context=contextvars.Context())
         self._holders.add(holder)
         holder.add_done_callback(self._holders.discard)
@@ -178,7 +175,7 @@ class Transport:
 
 
 class _Hold:
-    """One request's reservation through Ray Serve, from when `start` requests it."""
+    """One request's reservation through Ray Serve, which `start` requests."""
 
     def __init__(self, start: Callable[[asyncio.Future[Reservation]], asyncio.Task[None]]) -> None:
         self._start = start
@@ -187,7 +184,7 @@ class _Hold:
 
     @property
     def waits(self) -> asyncio.Future[Reservation] | None:
-        """Done when it is made, or cannot be; None: it was not requested, or is done."""
+        """Return a future of the pending reservation, or None."""
         return None if self._holder is None or self._reserved.done() else self._reserved
 
     def begin(self) -> None:
@@ -196,14 +193,15 @@ class _Hold:
             self._holder = self._start(self._reserved)
 
     def is_elsewhere(self, replica_id: str) -> bool:
-        """Whether it was made on another replica."""
+        """Return whether the reservation is on another replica."""
         if self._holder is None or not self._reserved.done() or self._reserved.cancelled():
             return False
         made = self._reserved.exception() is None
         return made and self._reserved.result().replica_id != replica_id
 
     async def reserved(self, outage: asyncio.Future[None] | None) -> Reservation:
-        """Once it is made. Raises ApiError, and NoReplicaUp once `outage` is done."""
+        """Wait for the reservation. Raises ApiError: when Ray Serve rejects it. Raises NoReplicaUp:
+        when `outage` is done first."""
         self.begin()
         if outage is not None:
             either: set[asyncio.Future[Any]] = {self._reserved, outage}
@@ -213,19 +211,19 @@ class _Hold:
         return await self._reserved
 
     def keep_for(self, replica_id: str) -> None:
-        """The replica ends a hold whose exchange it has seen; any other is ours to end."""
+        """End the hold unless it is on this replica, which ends the holds that it serves."""
         if self.waits or self.is_elsewhere(replica_id):
             self.end()
 
     def end(self) -> None:
-        """It may be begun again."""
+        """Release the reservation. `begin` may request another."""
         if self._holder is not None:
             self._holder.cancel()
             self._holder = None
             if not self._reserved.done():
                 self._reserved.cancel()
             elif not self._reserved.cancelled():
-                self._reserved.exception()  # seen: the answer came without it
+                self._reserved.exception()  # retrieved, so that asyncio does not log it
 
 
 async def _answer_of(
@@ -234,10 +232,10 @@ async def _answer_of(
     route: Route,
     hold: _Hold,
 ) -> aiohttp.ClientResponse | None:
-    """The answer to what was sent there; None when the request has to go where it is reserved.
+    """Return the answer of this replica; None: the request must use its reservation instead.
 
-    A replica that has no room says so at once. From one that shows no signs of life it goes as soon
-    as it has a reservation elsewhere: Ray Serve passes over a replica that does not answer.
+    A full replica reports that at once. If a replica loses its lease, the request leaves it for a
+    reservation elsewhere: Ray Serve skips replicas that do not answer.
     """
     attempt = asyncio.ensure_future(sending)
     try:

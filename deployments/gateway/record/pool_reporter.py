@@ -139,7 +139,7 @@ class PoolReporter:
         explanation["prompt_tokens"]["confirmed"] = outcome.prompt_tokens
         return explanation
 
-    def rejoined(self, request: PoolRequest, events: int) -> Mapping[str, Any]:
+    def resumed(self, request: PoolRequest, events: int) -> Mapping[str, Any]:
         """Explain the rest of another gateway's stream. The client already has `events` of it."""
         engine, record = request.engine, request.engine.record
         reason = "it resumes a stream whose gateway was lost"

@@ -1,4 +1,4 @@
-"""docs/api.md, written from the tables beside it.
+"""docs/api.md, written from the tables in this package.
 
 `python -m deployments.gateway.reference.api_reference` prints it; `make reference` puts it in its
 place.

@@ -1,4 +1,4 @@
-"""What a gateway says of an answer that is to be gone on with, and what is taken off its stream."""
+"""A request to continue: what the replica reads from it, and what it drops from the stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deployments.wire.continuation import (
     Continuation,
     Known,
     NotContinuable,
-    taken_from,
+    extract_known,
     tokens_comment,
 )
 
@@ -29,7 +29,7 @@ def body(told: object) -> bytes:
 
 
 def test_the_engine_gets_the_body_without_what_the_gateway_told() -> None:
-    without, known = taken_from(body(TOLD))
+    without, known = extract_known(body(TOLD))
     assert known == KNOWN
     assert json.loads(without) == {"model": "m", "prompt": "é"}
 
@@ -41,22 +41,22 @@ def test_a_choice_has_its_own_tokens_in_order() -> None:
 
 
 def test_keys_of_a_later_gateway_are_passed_over() -> None:
-    assert taken_from(body(TOLD | {"more": 1, "made_by": "x"}))[1] == Known(
+    assert extract_known(body(TOLD | {"more": 1, "made_by": "x"}))[1] == Known(
         KNOWN.chunks, 3, 16, 1_700_000_000, "x"
     )
 
 
-def test_ids_are_random_and_the_same_for_who_goes_on() -> None:
+def test_ids_are_random_and_the_same_for_an_engine_that_continues() -> None:
     began, another = Continuation(None), Continuation(None)
-    began.is_of("engine")
+    began.set_engine("engine")
     known = Known((), 0, 0, 0, began.made_by)
     assert known.engine == "engine"
-    went_on = Continuation(known)
+    continued = Continuation(known)
     ids = [began.next_id() for _ in range(3)]
     assert len({*ids, another.next_id()}) == 4
-    assert [went_on.next_id() for _ in range(3)] == ids
-    went_on.is_of("engine")
-    assert went_on.made_by == began.made_by
+    assert [continued.next_id() for _ in range(3)] == ids
+    continued.set_engine("engine")
+    assert continued.made_by == began.made_by
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_ids_are_random_and_the_same_for_who_goes_on() -> None:
     ],
 )
 def test_any_other_body_says_nothing(plain: bytes) -> None:
-    assert taken_from(plain)[1] is None
+    assert extract_known(plain)[1] is None
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_any_other_body_says_nothing(plain: bytes) -> None:
 )
 def test_what_no_gateway_tells_is_refused(wrong: object) -> None:
     with pytest.raises(NotContinuable, match="another release"):
-        taken_from(body(wrong))
+        extract_known(body(wrong))
 
 
 EVENTS = b'data: {"a":1}\n\nevent: x\ndata: {"b":2}\n\ndata: {"c":3}\n\ndata: [DONE]\n\n'
@@ -109,7 +109,7 @@ def test_the_events_that_a_client_has_are_dropped(piece: int, known: int) -> Non
 def test_chunks_are_told_once_and_in_order() -> None:
     exchange = Continuation(None)
     exchange.chunk(0, [1])
-    assert exchange.comments() == b""  # nobody can go on with it
+    assert exchange.comments() == b""  # no engine can continue it
     exchange.offered = True
     exchange.chunk(0, [1, 2])
     exchange.chunk(1, [])

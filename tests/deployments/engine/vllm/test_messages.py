@@ -106,7 +106,7 @@ async def test_a_thoughts_signature_is_the_same_wherever_the_answer_is_made() ->
     keep_ids()
     thought = data({**CHUNK, "choices": [{"index": 0, "delta": {"reasoning": "hm"}}]})
     first = Continuation(None, MESSAGES)
-    first.is_of("engine")
+    first.set_engine("engine")
     # another engine continues it
     second = Continuation(Known((), 0, 0, 0, first.made_by), MESSAGES)
     streams = []

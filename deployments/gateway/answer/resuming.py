@@ -1,14 +1,14 @@
-"""The rest of a stream whose gateway was lost, through any other: `x-antefix-resume`.
+"""Resumes a stream of a lost gateway through any other: `x-antefix-resume`.
 
-The replica that makes a stream keeps it meanwhile (`deployments.engine.held_answers`), and nothing
-is kept elsewhere: the id that the client was given says which stream of which replica it is, and a
-keyed hash in it that it is of this tenant's very request, which comes again. So every gateway can
-check an id by itself. All ids that lead to no stream get the same answer, after the same work, so a
-client cannot learn why, or whose stream it is.
+Only the replica that generates a stream keeps it (`deployments.engine.held_answers`). The id that
+the client has names the replica and the stream. A keyed hash in the id covers the tenant and the
+request, which the client sends again. So every gateway can check an id without shared state. All
+ids that lead to no stream get the same answer after the same work. So clients learn neither the
+reason nor the stream's owner.
 
-Nothing is placed or admitted again, and no tokens are charged: the engine works on what the first
-gateway was granted. The request for the rest counts in `requests_per_minute`. Here, too, the
-replica's answer is read from its beginning, and the events that the client has are not passed on.
+The stream is not scheduled again, and no tokens are charged: the first gateway's admission covers
+them. The request for the rest counts in `requests_per_minute`. The gateway reads the stream from
+its beginning, and drops the events that the client has.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 
-from deployments.gateway.attempt.any_attempt import WentOn
+from deployments.gateway.attempt.any_attempt import ContinueReason
 from deployments.gateway.attempt.engine_attempt import EngineAttempt
 from deployments.gateway.attempt.moves import Offer
-from deployments.gateway.attempt.transport import Reservation, Route, SendRequest
+from deployments.gateway.attempt.transport import Reservation, SendRequest
 from deployments.gateway.intake.errors import NO_RETRY, ApiError
 from deployments.gateway.intake.request import EngineRequest, PoolRequest
 from deployments.gateway.intake.request_options import RequestOptions
@@ -51,20 +51,20 @@ from observability.request_record import OVER_BUDGET, Fact
 
 RESUME_HEADER = "x-antefix-resume"
 CLIENT_EVENTS_HEADER = "x-antefix-resume-events"
-# The API's code.
+# The code of the API error.
 TAKEN_OVER = "taken_over"
-# A replica that does not hear in time that its stream is not wanted ends it a little later.
+# If the replica does not learn in time that the client left, the stream ends after its hold time.
 LEAVE_TIMEOUT_S = 5.0
 
 _ID = re.compile(r"([0-9a-f]{32})-([0-9a-f]{32})-([!-~]{1,100})")
 _NO_ID = ("0" * 32, "0" * 32, "none")
-# Nobody has so many.
-_EVENTS = re.compile(r"[0-9]{1,9}")
+_EVENTS = re.compile(r"[0-9]{1,9}")  # no stream has a billion events
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Who reads a kept stream. `id`: by which its client may ask for the rest."""
+    """A gateway that reads a kept stream. `id`: the client resumes the stream with it. `url` and
+    `headers` reach the stream on its replica."""
 
     id: str
     url: str
@@ -72,48 +72,47 @@ class Reader:
 
 
 class Keeping:
-    """The stream of one request, which its replica keeps for `hold_s` without a reader; 0: it keeps
-    none. `reader`: who reads it, where another gateway began it.
-
-    `stream_id`: by which a client may ask for the rest of the stream that is being read; None:
-    that is kept nowhere.
+    """The stream of one request, which its replica keeps for `hold_s` seconds without a reader; 0:
+    the replica keeps no stream. `reader`: this gateway's name if another gateway began the stream.
     """
 
     def __init__(
-        self, rejoining: Rejoining, request: EngineRequest, hold_s: float, reader: str = ""
+        self, resumer: Resumer, request: EngineRequest, hold_s: float, reader: str = ""
     ) -> None:
-        self._rejoining = rejoining
+        self._resumer = resumer
         self._request = request
-        self._name = reader
+        self._reader_name = reader
         self._reader: Reader | None = None
         self.headers = {HOLD_HEADER: f"{hold_s:g}"} if hold_s else {}
 
     @property
     def stream_id(self) -> str | None:
+        """The id with which the client can resume the stream; None: no replica keeps it."""
         return self._reader.id if self._reader is not None else None
 
     def begins(self, place: Reservation, ticket: str, engine_headers: Mapping[str, str]) -> None:
-        """A stream is read, which this replica keeps if the headers of its answer say so."""
+        """Start to read a stream of this replica, which keeps it if its headers report so."""
         if not self.headers or HOLD_HEADER not in engine_headers:
             return
-        headers = self._rejoining.headers(place.url, ticket, self._name or ticket)
-        stream_id = self._rejoining.id_of(self._request, place.replica_id, ticket)
+        headers = self._resumer.headers(place.url, ticket, self._reader_name or ticket)
+        stream_id = self._resumer.id_of(self._request, place.replica_id, ticket)
         self._reader = Reader(stream_id, place.url, headers)
 
     def ends(self) -> bool:
-        """It was read to its end, or is for others to read. Whether there was one."""
+        """Leave the stream to its replica: it was read to its end, or another gateway may read the
+        rest. Return whether there was a kept stream."""
         reader, self._reader = self._reader, None
         return reader is not None
 
     def leaves(self) -> None:
-        """It is not read to its end, and nobody is to."""
+        """Abandon the stream, if it has not ended. No gateway can read it then."""
         if self._reader is not None:
-            self._rejoining.leaves(self._reader)
+            self._resumer.leaves(self._reader)
             self._reader = None
 
 
-class Rejoining:
-    """Of one gateway: knows the ids, and the way to the streams."""
+class Resumer:
+    """Makes and checks the ids of one gateway's streams, and reaches kept streams."""
 
     def __init__(self, session: aiohttp.ClientSession, secret: str) -> None:
         self._session = session
@@ -123,6 +122,7 @@ class Rejoining:
         self._leaving: set[asyncio.Task[None]] = set()
 
     def id_of(self, request: EngineRequest, replica_id: str, ticket: str) -> str:
+        """Return the id with which a client can resume this stream."""
         return f"{ticket}-{self._signature(request, replica_id, ticket)}-{replica_id}"
 
     def headers(self, url: str, ticket: str, reader: str) -> dict[str, str]:
@@ -137,11 +137,11 @@ class Rejoining:
         options: RequestOptions,
         pools: Sequence[GatewayPool],
         hold_s: float,
-    ) -> RejoinedAttempt:
-        """The way to the stream that a client's headers name, in one of these pools.
+    ) -> ResumedAttempt:
+        """Return a try at the stream that a client's headers name, in one of these pools.
 
-        Raises ApiError: 404 where they lead nowhere, 400 for a number of events that is none, and
-        where the fleet keeps no streams.
+        Raises ApiError: 404 when there is no such stream, 400 when the number of events is invalid
+        or the fleet keeps no streams.
         """
         if hold_s == 0:
             raise _not_kept()
@@ -160,10 +160,11 @@ class Rejoining:
                 reader = uuid.uuid4().hex
                 place = Reservation(replica_id, url, self.headers(url, ticket, reader))
                 unread = each.unread(request, fields, headers, options)
-                return RejoinedAttempt(unread, each, place, ticket, int(events), reader)
+                return ResumedAttempt(unread, each, place, ticket, int(events), reader)
         raise _unknown()
 
     def leaves(self, reader: Reader) -> None:
+        """Report to the replica, in the background, that its stream is not needed."""
         task = asyncio.create_task(self._leave(reader))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -184,8 +185,8 @@ class Rejoining:
         return hash_.hexdigest()
 
 
-class RejoinedAttempt:
-    """In place of an `EngineAttempt`: at a stream that its replica makes already."""
+class ResumedAttempt:
+    """A try (`AnyAttempt`) that reads a stream which a replica already generates."""
 
     expected_cached = 0
     body = b""
@@ -205,20 +206,17 @@ class RejoinedAttempt:
         headers = {**place.headers, EVENTS_HEADER: str(events)}
         self._place = replace(place, headers=headers)
         self.request = request.engine
-        self.route = Route(ticket=ticket)
+        self.ticket = ticket
         self.had_events = events
-        self._began_as = ""
+        self._first_request_id = ""
         self.reader = reader
-
-    @property
-    def transport(self) -> Self:
-        return self
 
     @asynccontextmanager
     async def exchange(
-        self, send: SendRequest, route: Route
+        self, send: SendRequest
     ) -> AsyncIterator[tuple[Reservation, aiohttp.ClientResponse]]:
-        """As `Transport.exchange`, without a reservation: the stream has one. Raises ApiError."""
+        """As in `AnyAttempt`, without a reservation: the stream already has a place. Raises
+        ApiError: when the replica does not return the stream."""
         try:
             answer = await send(self._place)
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError):
@@ -235,42 +233,40 @@ class RejoinedAttempt:
             answer.release()
 
     def facts(self) -> Mapping[str, Fact | None]:
-        """Where it is, for its trace."""
         return {"pool": self._pool.name, "chosen_replica": self._place.replica_id}
 
     def answered(
         self, place: Reservation, engine_headers: Mapping[str, str], first_token_at: float
     ) -> Mapping[str, str]:
-        """It is read on, from that time of the loop's clock; headers for the client."""
-        record, self._began_as = self.request.record, engine_headers.get(HOLD_HEADER, "")
+        record, self._first_request_id = self.request.record, engine_headers.get(HOLD_HEADER, "")
         record.resumed = "rejoined"
         record.served_by, record.replica_id = self._pool.name, place.replica_id
         record.ttft_s = first_token_at - self.request.arrived
         record.prompt_tokens = count_in(engine_headers, PROMPT_TOKENS_HEADER)
         record.cached_tokens = count_in(engine_headers, CACHED_TOKENS_HEADER)
-        explanation = self._pool.reporter.rejoined(self._pool_request, self.had_events)
+        explanation = self._pool.reporter.resumed(self._pool_request, self.had_events)
         record.explain = lambda: explanation
         return {"x-antefix-model": self.request.model}
 
     def again(self, failed: frozenset[str], tokens: int | None = None) -> EngineAttempt:
-        """Elsewhere, now that its engine is lost, too. Raises ApiError where nobody can go on."""
+        """As in `AnyAttempt`. Raises ApiError: when no engine can continue the answer."""
         if tokens is None:
             raise _unknown()
-        # an engine calls its answer by it
-        engine = replace(self.request, request_id=self._began_as)
+        # the ids in the answer derive from the first request's id
+        engine = replace(self.request, request_id=self._first_request_id)
         explain = engine.record.explain
         attempt = place_unread(self._pool, replace(self._pool_request, engine=engine), failed)
         engine.record.explain = explain
         return attempt
 
     async def elsewhere(self) -> EngineAttempt:
-        raise AssertionError("it waits for no replica")
+        raise AssertionError("the stream is never placed")
 
     def is_leaving(self, replica_id: str) -> bool:
         return self._pool.scheduler.board.is_leaving(replica_id)
 
     def while_waiting(self, replica_id: str, offer: Offer) -> AbstractContextManager[None]:
-        return nullcontext()  # it stays where it is kept
+        return nullcontext()  # the stream stays on its replica
 
     def while_answered(self, replica_id: str, offer: Offer) -> AbstractContextManager[None]:
         return nullcontext()
@@ -280,44 +276,44 @@ class RejoinedAttempt:
     ) -> EngineAttempt | None:
         return None
 
-    def went_on(
+    def continued(
         self,
         reservation: Reservation,
         engine_headers: Mapping[str, str],
-        why: WentOn,
+        reason: ContinueReason,
         facts: Mapping[str, Any],
     ) -> None:
-        raise AssertionError("it is read from its beginning")
+        raise AssertionError("the stream is read from its beginning")
 
     def ended(self) -> None:
-        """Nothing was placed."""
+        """Nothing was placed, so nothing is released."""
 
 
 def taken_over() -> ApiError:
-    """Another request of the same client reads the stream now."""
+    """Return the error for a client whose other request reads the stream now."""
     message = (
-        f"Another request goes on with this stream by {RESUME_HEADER}. Read it there, or resume it"
-        " again, not counting this event."
+        f"Another request has resumed this stream with {RESUME_HEADER}. Read it there, or resume it"
+        " again without counting this event."
     )
     return ApiError(409, message, code=TAKEN_OVER, param=RESUME_HEADER, headers=NO_RETRY)
 
 
 def gateway_stopped(is_kept: bool) -> ApiError:
-    """A gateway ends before an answer does; another may go on with it where it is kept."""
+    """Return the error for an answer that outlasts its gateway. A kept stream can be resumed."""
     remedy = "Send the request again."
     if is_kept:
         remedy = (
-            f"Go on with the stream by {RESUME_HEADER}, not counting this event, or send the"
+            f"Resume the stream with {RESUME_HEADER} without counting this event, or send the"
             " request again."
         )
-    message = f"This gateway is stopped, and the answer took longer than it may wait. {remedy}"
+    message = f"This gateway stops, and the answer took longer than the gateway may wait. {remedy}"
     return ApiError(503, message, code="gateway_stopped", retry_after=1)
 
 
 def _not_kept() -> ApiError:
     message = (
-        f"The header {RESUME_HEADER} is not taken here, because this fleet keeps no streams of"
-        " gateways that are lost. Send the request without it, to begin anew."
+        f"This fleet does not accept the header {RESUME_HEADER}, because it keeps no streams of"
+        " lost gateways. Send the request without the header, to start again."
     )
     return ApiError(400, message, code="invalid_header", param=RESUME_HEADER)
 
@@ -325,15 +321,15 @@ def _not_kept() -> ApiError:
 def _no_number(events: str) -> ApiError:
     message = (
         f"The header {CLIENT_EVENTS_HEADER} is {events[:100]!r}, but it must be the number of whole"
-        f" events that the client has of the stream. Send it beside {RESUME_HEADER}."
+        f" events that the client has received. Send it together with {RESUME_HEADER}."
     )
     return ApiError(400, message, code="invalid_header", param=CLIENT_EVENTS_HEADER)
 
 
 def _too_many(events: int) -> ApiError:
     message = (
-        f"The header {CLIENT_EVENTS_HEADER} is {events}, which is more events than the stream has"
-        " had. Count blocks that end with an empty line, but for those that begin with a colon."
+        f"The header {CLIENT_EVENTS_HEADER} is {events}, but the stream has had fewer events. Count"
+        " blocks that end with an empty line, except blocks that begin with a colon."
     )
     return ApiError(400, message, code="invalid_header", param=CLIENT_EVENTS_HEADER)
 
@@ -342,15 +338,15 @@ def _too_often(wait: str) -> ApiError:
     wait_s = int(wait) if wait.isdigit() else 60
     message = (
         f"The stream was resumed too often in the last minute. Try again in {wait_s} s, and read"
-        " it until its connection breaks."
+        " until the connection breaks."
     )
     return ApiError(429, message, code=OVER_BUDGET, param=RESUME_HEADER, retry_after=max(1, wait_s))
 
 
 def _unknown() -> ApiError:
     message = (
-        "No stream of this request is kept under that id: the id is another request's, or the time"
-        " is over, or the engine that had it is lost as well. Send the request without the header"
-        f" {RESUME_HEADER}, to begin anew."
+        "No stream of this request has that id. The id belongs to another request, its time is"
+        " over, or its engine is lost as well. Send the request without the header"
+        f" {RESUME_HEADER}, to start again."
     )
     return ApiError(404, message, code="unknown_stream", param=RESUME_HEADER)

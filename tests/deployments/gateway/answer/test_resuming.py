@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deployments.gateway.answer.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
+from deployments.gateway.answer.resuming import CLIENT_EVENTS_HEADER, RESUME_HEADER
 from deployments.gateway.gateway import Gateway
 from deployments.wire.headers import HELD_HEADER, HELD_PATH, HOLD_HEADER, READER_HEADER
 from router.budgets import Granted
