@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from deployments.gateway.answer.resuming import CLIENT_EVENTS_HEADER, RESUME_HEADER
 from playwright.async_api import Browser, expect
 
+from deployments.gateway.answer.resuming import CLIENT_EVENTS_HEADER, RESUME_HEADER
 from deployments.gateway.record import explanations
 from tests.deployments.gateway.page.reading import SLO, Reader, failed, reading, refused, served
 from tests.fakes.engine import MODEL, FakeEngine
