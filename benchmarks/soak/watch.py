@@ -29,7 +29,7 @@ SCRAPES, SCRAPE_S, SCRAPE_AGAIN_S = 5, 10.0, 1.0
 # What ends with its request.
 OF_REQUESTS = (
     "RequestMetrics.under_way",
-    "TenantBudgets.held",
+    "TenantBudgets.admitted",
     "Scope.leases",
     "Transport.holders",
     "Turns.waiting",

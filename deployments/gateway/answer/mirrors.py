@@ -90,6 +90,7 @@ class Mirrors:
     ) -> None:
         self.by_route: Mapping[str, Mirror] = {}
         self.most_copies = MOST_COPIES
+        self.least_late_s = LEAST_LATE_S
         self._pools = pools
         self._engines = engines
         self._resumer = resumer
@@ -215,7 +216,9 @@ class Mirrors:
             if original.done() and record.outcome != "ok":
                 return "uncompared"
             if original.done():
-                await asyncio.wait({answering}, timeout=LATE * record.duration_s + LEAST_LATE_S)
+                await asyncio.wait(
+                    {answering}, timeout=LATE * record.duration_s + self.least_late_s
+                )
                 if not answering.done():
                     return "late"
             await answering
