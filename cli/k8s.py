@@ -24,10 +24,10 @@ from deployments.fleet.fleet_file import (
     check_text,
 )
 from deployments.fleet.settings.environment import escaped
+from k8s.findings import PreflightFinding, counted
 
 if TYPE_CHECKING:
     from k8s.cluster import Cluster
-    from k8s.findings import PreflightFinding
     from k8s.spec_changes import Change
     from k8s.status import GroupStatus, Report
     from k8s.upgrade_diff import UpgradeDiff
@@ -270,11 +270,7 @@ def print_findings(found: list[PreflightFinding]) -> None:
         if finding.remedy:
             typer.echo(f"{'':<8}   -> {finding.remedy}")
     counts = Counter(finding.severity for finding in found)
-    note(f"{_counted(counts['problem'], 'problem')}, {_counted(counts['warning'], 'warning')}")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    note(f"{counted(counts['problem'], 'problem')}, {counted(counts['warning'], 'warning')}")
 
 
 def _lines(picture: Report) -> Iterator[str]:
@@ -290,7 +286,7 @@ def _lines(picture: Report) -> Iterator[str]:
         for group in picture.coming:
             yield from _group_lines(group)
     for cluster, pods in picture.leaving.items():
-        yield f"cluster that is stopping: {cluster}, {_counted(pods, 'pod')}"
+        yield f"cluster that is stopping: {cluster}, {counted(pods, 'pod')}"
     yield f"gateways that accept requests: {picture.endpoints}"
     for group in picture.beside:
         yield from _group_lines(group)
@@ -312,7 +308,7 @@ def _lines(picture: Report) -> Iterator[str]:
 
 def _group_lines(group: GroupStatus) -> Iterator[str]:
     nodes = f" on {', '.join(group.nodes)}" if group.nodes else ""
-    extra = f", {_counted(group.extra, 'pod')} more than wanted" if group.extra else ""
+    extra = f", {counted(group.extra, 'pod')} more than wanted" if group.extra else ""
     yield f"  {group.name}: {group.ready} of {group.wanted} ready{nodes}{extra}"
     for pod in group.waiting:
         yield f"    {pod.pod}: {pod.why}"

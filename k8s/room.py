@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-from k8s.findings import PreflightFinding, Severity, some
+from k8s.findings import PreflightFinding, Severity, counted, some
 from k8s.fitting import NO_TERM, Fit, Node, PlacedPods, against, lacking, place
 from k8s.gpu_kinds import selectors_of
 from k8s.gpus import gpu_count, model_of
@@ -136,10 +136,17 @@ def _proposed(nodes: Sequence[Node]) -> str:
 def _too_large(group: PodGroup, nodes: Sequence[Node]) -> tuple[str, str]:
     most = max(n.allocatable.get(group.gpu_resource, Decimal(0)) for n in nodes)
     if most < group.gpus:
+        # of a divisor alone is it known that it divides the model's attention heads too
+        fitting = [n for n in range(1, int(most) + 1) if group.gpus % n == 0]
+        smaller = (
+            f"lower tensor_parallel_size of {group.name} to {fitting[-1]} and multiply "
+            f"pipeline_parallel_size by {group.gpus // fitting[-1]}, or "
+            if fitting
+            else ""
+        )
         return (
-            f"a node has {_counted(most, 'GPU')} at most, and tensor parallelism stays in one node",
-            f"lower tensor_parallel_size of {group.name} to {most:f} and raise "
-            "pipeline_parallel_size instead, or add larger nodes",
+            f"a node has {counted(most, 'GPU')} at most, and tensor parallelism stays in one node",
+            f"{smaller}add larger nodes",
         )
     lacks = [lacking(group, node.allocatable) for node in nodes]
     # the resources that every node lacks, otherwise all that any node lacks
@@ -157,7 +164,7 @@ def _too_large(group: PodGroup, nodes: Sequence[Node]) -> tuple[str, str]:
 
 def _make_room(group: PodGroup) -> str:
     if group.gpus:
-        nodes = f"nodes with {_counted(group.gpus, 'free GPU')} each"
+        nodes = f"nodes with {counted(group.gpus, 'free GPU')} each"
         return f"free or add {nodes}, or lower fleet.pools.{group.name}.replicas"
     return f"free or add nodes, or lower {_settings_for(group)}.resources.requests"
 
@@ -169,12 +176,8 @@ def _settings_for(group: PodGroup) -> str:
 def _needs_in_words(group: PodGroup, pods: int) -> str:
     size = [_amount(r, group.requests[r]) for r in ("cpu", "memory") if r in group.requests]
     if group.gpus:
-        size.insert(0, _counted(group.gpus, "GPU") + (" on one node" if group.gpus > 1 else ""))
-    return f"{_counted(pods, 'pod')} of {', '.join(size)}"
-
-
-def _counted(number: int | Decimal, noun: str) -> str:
-    return f"{Decimal(number):f} {noun}{'' if number == 1 else 's'}"
+        size.insert(0, counted(group.gpus, "GPU") + (" on one node" if group.gpus > 1 else ""))
+    return f"{counted(pods, 'pod')} of {', '.join(size)}"
 
 
 def _times(node: str, pods: int) -> str:
@@ -186,5 +189,5 @@ def _amount(resource: str, amount: Decimal) -> str:
         return f"{amount / 2**30:.3g} GiB {resource}"
     amount = amount.normalize()
     if resource == "cpu":
-        return _counted(amount, "core")
-    return _counted(amount, "GPU") if "gpu" in resource else f"{amount:f} {resource}"
+        return counted(amount, "core")
+    return counted(amount, "GPU") if "gpu" in resource else f"{amount:f} {resource}"

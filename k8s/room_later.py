@@ -3,7 +3,7 @@ node."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from k8s.findings import PreflightFinding, Severity, some
+from k8s.findings import PreflightFinding, Severity, counted, some
 from k8s.fitting import Node, PlacedPods, place
 from k8s.needs import ClusterNeeds, PodGroup, surge_pods
 
@@ -88,8 +88,9 @@ def _lost_node(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Preflight
         yield PreflightFinding(
             "note",
             f"loss of a node and {name}",
-            f"when one of {some(names)} is lost, the others have no room for the {least[name]} "
-            f"pods that {name} has at least: some would wait until it is back",
+            f"when {'one of ' if len(names) > 1 else ''}{some(names)} is lost, the others have no "
+            f"room for {counted(least[name], 'pod')}, the minimum of {name}: some would wait until "
+            "it is back",
             f"add a node, or lower fleet.pools.{name}.{key}",
         )
 

@@ -58,7 +58,13 @@ def test_tensor_parallelism_wider_than_any_node_is_told_what_to_do() -> None:
     wide = {"llama": llama(engine_args={"tensor_parallel_size": 16})}
     finding = of(asked(*READY, EIGHT, pools=wide), "room for llama")
     assert "a node has 8 GPUs at most" in finding.seen
-    assert "raise pipeline_parallel_size" in finding.remedy
+    assert "lower tensor_parallel_size of llama to 8 and multiply pipeline" in finding.remedy
+
+
+def test_tensor_parallelism_is_lowered_to_a_divisor_only() -> None:
+    four = {"llama": llama(engine_args={"tensor_parallel_size": 4})}
+    finding = of(asked(*READY, node("a100-1", 3), pools=four), "room for llama")
+    assert "to 2 and multiply pipeline_parallel_size by 2, or add" in finding.remedy
 
 
 def test_pipeline_parallelism_needs_as_many_pods_on_any_nodes() -> None:
