@@ -30,7 +30,7 @@ from deployments.gateway.attempt.any_attempt import AnyAttempt, ContinueReason
 from deployments.gateway.attempt.engine_errors import EngineError
 from deployments.gateway.attempt.engine_requests import EngineRequests
 from deployments.gateway.attempt.transport import NoReplicaUp, ReplicaFailed, Reservation
-from deployments.gateway.intake.errors import ApiError, broken_off
+from deployments.gateway.intake.errors import ApiError, interrupted
 from deployments.gateway.record.request_watch import AnyWatch
 from deployments.wire.answer_log import AnswerLog
 from deployments.wire.confirmation import count_in
@@ -105,7 +105,7 @@ class OneTry:
     try follows. `next` is the placed try after `Leaves`."""
 
     def __init__(self, answer: RelayedAnswer, this: Try, leg: Leg) -> None:
-        self.error = broken_off()
+        self.error = interrupted()
         self.next: Try | None = None
         self._answer = answer
         self._try = this
@@ -125,7 +125,7 @@ class OneTry:
             return await self._run()
         except ReplicaFailed as failed:
             self._answer.exchange = None
-            self.error = failed.error or broken_off()
+            self.error = failed.error or interrupted()
             return TryFailed(
                 failed.replica_id,
                 asyncio.get_running_loop().time(),

@@ -133,7 +133,7 @@ def from_engine(status: int, body: bytes, request_id: str) -> ApiError:
     return ApiError(status, message, code="invalid_value", param=param)
 
 
-def broken_off() -> ApiError:
+def interrupted() -> ApiError:
     """Return the error for an answer that stopped midway and that no other engine resumes."""
     message = "The engine's answer was interrupted. Send the request again."
     return ApiError(503, message, code="engine_unavailable", retry_after=1)
