@@ -9,8 +9,9 @@ from pathlib import Path
 from deployments.models.model import embedded_model
 
 
-def split_model(folder: Path) -> None:
-    """A small Llama with random weights: the embedded model's 9 heads do not divide by 2."""
+def split_model(folder: Path, positions: int = 8192) -> None:
+    """A small Llama with random weights: the embedded model's 9 heads do not divide by 2. It takes
+    this number of tokens."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -26,7 +27,7 @@ def split_model(folder: Path) -> None:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=8192,
+        max_position_embeddings=positions,
         # wide enough apart that the order of additions does not change which token is the best
         initializer_range=0.2,
         tie_word_embeddings=False,

@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 
 from tests.helm.helm import kubectl
+from tests.kubernetes.api import condition, name_of
+from tests.kubernetes_long.traffic import nodes
 from tests.missing import missing
 from tests.programs import CLUSTER_SCRIPT
 
@@ -24,3 +26,8 @@ def cluster_script(command: str, *arguments: str) -> None:
         check=True,
         timeout=600,
     )
+
+
+def is_node_ready(name: str) -> bool:
+    (node,) = (one for one in nodes() if name_of(one) == name)
+    return condition(node, "Ready")

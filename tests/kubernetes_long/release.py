@@ -44,10 +44,13 @@ def restricted_namespace(name: str) -> None:
 
 
 class Release:
-    """`values` of each command go over the file above."""
+    """A release whose values are those of `files`, in this order, then those of each command."""
 
-    def __init__(self, name: str = "antefix", namespace: str = "antefix") -> None:
+    def __init__(
+        self, name: str = "antefix", namespace: str = "antefix", files: tuple[Path, ...] = (SMALL,)
+    ) -> None:
         self.name, self.namespace = name, namespace
+        self._files = files
         self._settled: Values | None = None
 
     def settle(self, values: Values) -> float:
@@ -86,7 +89,7 @@ class Release:
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             json.dump(values, file)
             file.flush()
-            files = (str(SMALL), file.name)
+            files = (*map(str, self._files), file.name)
             return run(
                 *(command, self.name, str(CHART), "--namespace", self.namespace),
                 *(word for path in files for word in ("--values", path)),

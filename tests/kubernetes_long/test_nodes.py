@@ -7,13 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kubernetes.api import condition, is_ending, name_of, until
+from tests.kubernetes.api import is_ending, until
 from tests.kubernetes_long.kubectl import kubectl
 from tests.kubernetes_long.measured import measured
-from tests.kubernetes_long.nodes import cluster_script
+from tests.kubernetes_long.nodes import cluster_script, is_node_ready
 from tests.kubernetes_long.release import READY_S, Release
 from tests.kubernetes_long.shapes import two_of_each
-from tests.kubernetes_long.traffic import nodes
 
 pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
 
@@ -83,8 +82,3 @@ def test_losing_a_node_leaves_the_rest_serving(spread: Release, second_node: str
     traffic.tell()
     # one that entered at the lost gateway, or waited for the lost engine, before anybody knew
     assert not [one for one in traffic.failed() if one.began > noticed + 10]
-
-
-def is_node_ready(name: str) -> bool:
-    (node,) = (one for one in nodes() if name_of(one) == name)
-    return condition(node, "Ready")

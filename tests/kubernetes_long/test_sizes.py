@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -13,6 +12,7 @@ import pytest
 from tests.kubernetes.api import until
 from tests.kubernetes_long.kubectl import apply, kubectl
 from tests.kubernetes_long.measured import measured
+from tests.kubernetes_long.pretended_gpus import pretended
 from tests.kubernetes_long.release import READY_S, Release
 from tests.kubernetes_long.traffic import names_of_images, names_of_nodes
 
@@ -55,19 +55,9 @@ def engines(release: Release) -> int:
 @pytest.fixture
 def gpus(release: Release) -> Iterator[None]:
     """One on each node, as far as Kubernetes knows; an engine on CPUs does not miss it."""
-    for name in names_of_nodes():
-        _patch(name, [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": "1"}])
-    yield
-    release.remove()
-    for name in names_of_nodes():
-        _patch(name, [{"op": "remove", "path": "/status/capacity/nvidia.com~1gpu"}])
-
-
-def _patch(node: str, changes: list[dict[str, str]]) -> None:
-    kubectl(
-        *("patch", "node", node, "--subresource=status", "--type=json"),
-        *("--patch", json.dumps(changes)),
-    )
+    with pretended(dict.fromkeys(names_of_nodes(), 1)):
+        yield
+        release.remove()
 
 
 def test_a_placeholder_keeps_a_node_warm_until_an_engine_takes_its_place(

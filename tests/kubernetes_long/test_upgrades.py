@@ -13,7 +13,7 @@ from tests.kubernetes_long.kubectl import get, kubectl
 from tests.kubernetes_long.measured import measured
 from tests.kubernetes_long.release import READY_S, Release, Values, restricted_namespace
 from tests.kubernetes_long.shapes import ONE_OF_EACH, two_of_each
-from tests.kubernetes_long.traffic import Traffic
+from tests.kubernetes_long.traffic import are_new
 
 pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
 
@@ -55,12 +55,6 @@ def test_a_change_of_the_fleet_is_made_in_place_and_fails_no_request(
     assert not traffic.failed()
     assert release.active() == first
     assert release.secrets() == secrets
-
-
-def are_new(traffic: Traffic, old: set[str]) -> bool:
-    """Whether none of the old replicas has answered for a while, and others have."""
-    answered = traffic.replicas(since=time.time() - 30)
-    return bool(answered) and not answered & old
 
 
 def names(release: Release) -> set[str]:

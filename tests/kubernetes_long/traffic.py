@@ -109,6 +109,12 @@ class Traffic:
         print(Counter((o.client, o.status, o.whole, o.why[:160]) for o in all_of))
 
 
+def are_new(traffic: Traffic, old: set[str]) -> bool:
+    """Whether none of the old replicas has answered for a while, and others have."""
+    answered = traffic.replicas(since=time.time() - 30)
+    return bool(answered) and not answered & old
+
+
 @contextmanager
 def traffic(
     url: str, key: str, model: str, image: str, clients: int, every_s: float

@@ -13,24 +13,32 @@ _PARENT = "/var/lib/antefix-tests"
 
 
 @contextmanager
-def volume(name: str, node: str, image: str, mode: str = "ReadWriteOnce") -> Iterator[None]:
-    """An empty one of class STORAGE, that pods on that node alone can have."""
+def volume(
+    name: str,
+    node: str,
+    image: str,
+    mode: str = "ReadWriteOnce",
+    *,
+    size: str = "2Gi",
+    is_shared: bool = False,
+) -> Iterator[None]:
+    """An empty volume of class STORAGE, for pods of that node only unless it `is_shared`: all nodes
+    of one machine have the same folders."""
     _folder(node, image, f"rm -rf /host/{name}; mkdir /host/{name}; chmod 777 /host/{name}")
     on_node = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    here = {"nodeSelectorTerms": [{"matchExpressions": [on_node]}]}
     apply(
         {
             "apiVersion": "v1",
             "kind": "PersistentVolume",
             "metadata": {"name": name},
             "spec": {
-                "capacity": {"storage": "2Gi"},
+                "capacity": {"storage": size},
                 "accessModes": [mode],
                 "storageClassName": STORAGE,
                 "persistentVolumeReclaimPolicy": "Retain",
                 "hostPath": {"path": f"{_PARENT}/{name}"},
-                "nodeAffinity": {
-                    "required": {"nodeSelectorTerms": [{"matchExpressions": [on_node]}]}
-                },
+                "nodeAffinity": None if is_shared else {"required": here},
             },
         },
         {
