@@ -170,6 +170,7 @@ def antefix(command: str, values: dict[str, Any], folder: Path) -> dict[str, Any
         ((8, 4), "room for a rollout of llama-70b", "warning", "there is no room"),
         ((8, 8), "room for an upgrade", "warning", "there is no room for a second"),
     ],
+    ids=["room", "narrow nodes", "no ninth GPU", "no surge", "no second cluster"],
 )
 def test_preflight_says_beforehand_what_has_no_gpus(
     values: dict[str, Any],
