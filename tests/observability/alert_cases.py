@@ -36,7 +36,7 @@ _FORGED = 'antefix_redis_forged_total{instance="x", kind="settings"}'
 CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
     ("AntefixTtftBudgetBurn", "page"): (
         [burning("ttft", (0, 330), (20, 62)), burning("ttft", (8, DAY_SO_FAR))],
-        # 20 % for six hours, and good again for 40 minutes: nobody needs to get up any more
+        # 20 % for six hours, and good again for 40 minutes: an operator has nothing left to do
         [burning("ttft", (5, DAY_SO_FAR)), burning("ttft", (20, 380), (0, 40))],
     ),
     ("AntefixTtftBudgetBurn", "ticket"): (
@@ -251,7 +251,7 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
     ("AntefixMetricsDown", "page"): ([nodes(0, 0), nodes(0)], [nodes(1, 0)]),
     ("AntefixMetricsDown", "ticket"): (
         [nodes(1, 0), nodes(1, 1, 0), {**nodes(1), **engines(lost=constant(1, 39) + [0.0] * 20)}],
-        # a spare pod, and one whose engine was taken away and which goes when it has idled
+        # a spare pod, and one without an engine, which Ray removes when it has idled
         [
             nodes(1, 1, 1),
             nodes(1),

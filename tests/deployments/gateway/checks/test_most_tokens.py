@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deployments.gateway.checks.budgets import most_tokens
+from deployments.gateway.checks.most_tokens import most_tokens
 from deployments.gateway.intake.request import EngineRequest, PoolRequest, Prompt
 from deployments.gateway.intake.request_options import RequestOptions
 from observability.request_record import RequestRecord
