@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from deployments.gateway.inquiries.adapter_loads import AdapterLoads
 from deployments.gateway.intake.api_keys import KeyHolder
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.errors import ApiError, no_redis
 from deployments.gateway.intake.in_force import InForce
 from deployments.gateway.models.adapters import (
     MOST_ADAPTERS,
@@ -96,7 +96,7 @@ class AdapterRequests:
         try:
             await self._adapters.put(loaded)
         except REDIS_FAILURES:
-            raise _no_redis() from None
+            raise no_redis("the list of adapters") from None
         if known is not None:
             await asyncio.sleep(KNOWN_AFTER_S)
         return JSONResponse({name: self._status(loaded)})
@@ -113,7 +113,7 @@ class AdapterRequests:
         try:
             await self._adapters.remove(name)
         except REDIS_FAILURES:
-            raise _no_redis() from None
+            raise no_redis("the list of adapters") from None
         await asyncio.sleep(KNOWN_AFTER_S)
         return JSONResponse({"unloaded": name})
 
@@ -151,7 +151,7 @@ class AdapterRequests:
         try:
             await self._adapters.refresh()
         except REDIS_FAILURES:
-            raise _no_redis() from None
+            raise no_redis("the list of adapters") from None
 
     def _status(self, loaded: LoadedAdapter) -> dict[str, Any]:
         pool = self._pools.by_name.get(loaded.pool)
@@ -192,8 +192,3 @@ def _text(body: dict[str, Any], name: str) -> str:
         return value
     message = f"{name!r} must be a non-empty string."
     raise ApiError(400, message, code="missing_value", param=name)
-
-
-def _no_redis() -> ApiError:
-    message = "Redis stores the list of adapters, and does not answer. Try again later."
-    return ApiError(503, message, code="no_redis", retry_after=1)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from deployments.gateway.intake.api_keys import KeyHolder
-from deployments.gateway.intake.errors import NO_RETRY, ApiError
+from deployments.gateway.intake.errors import NO_RETRY, ApiError, no_redis
 from deployments.gateway.intake.in_force import InForce
 from deployments.gateway.models.canaries import Canaries, Canary
 from router.canary import SHARES
@@ -53,8 +53,7 @@ class CanaryRequests:
         try:
             done = await self._canaries.end(route, ACTIONS[action], "An operator ended it.")
         except REDIS_FAILURES:
-            message = "Redis stores the canaries, and does not answer. Try again later."
-            raise ApiError(503, message, code="no_redis", retry_after=1) from None
+            raise no_redis("the canaries") from None
         if done is None:
             message = "The canary has just changed. Check it with GET, and try again."
             raise ApiError(409, message, code="canary_changed", headers=NO_RETRY)

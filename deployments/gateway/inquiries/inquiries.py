@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from deployments.gateway.inquiries.status import StatusSources, fleet_status
 from deployments.gateway.inquiries.traffic_status import minutes_of
 from deployments.gateway.intake.api_keys import ApiKeys, KeyHolder
-from deployments.gateway.intake.errors import ApiError, shape_of
+from deployments.gateway.intake.errors import ApiError, no_redis, shape_of
 from deployments.gateway.intake.keys_file import KeyRights
 from deployments.gateway.pool.model_cards import as_anthropic, merged_openapi, no_description
 from deployments.gateway.record.explanations import (
@@ -120,7 +120,7 @@ class Inquiries:
             others = self._keys.tenants if holder.is_operator(self._in_force.fleet.gateway) else ()
             found = await self._explanations.find(holder.tenant, request_id, loads, others)
         except REDIS_FAILURES:
-            raise _no_redis() from None
+            raise no_redis("explanations") from None
         if found is None:
             message = (
                 f"The request {request_id[:128]!r} is unknown. Ask for the x-request-id of an"
@@ -143,7 +143,7 @@ class Inquiries:
             loads = holder.sees_loads(self._in_force.fleet.gateway)
             found = await self._explanations.latest(whose, limit, loads, failed)
         except REDIS_FAILURES:
-            raise _no_redis() from None
+            raise no_redis("explanations") from None
         asked_by = json.dumps({"tenant": tenant, "operator": operator}).encode()
         return Response(
             asked_by[:-1] + b', "decisions": ' + found + b"}", media_type="application/json"
@@ -155,8 +155,3 @@ class Inquiries:
         if not schemas:
             raise no_description()
         return JSONResponse(merged_openapi(schemas, INFERENCE_PATHS, self._own_paths))
-
-
-def _no_redis() -> ApiError:
-    message = "Redis stores explanations, and does not answer. Try again later."
-    return ApiError(503, message, code="no_redis", retry_after=1)

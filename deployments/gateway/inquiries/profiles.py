@@ -51,7 +51,10 @@ class Profiles:
             query.get("pool"),
             "pool",
         )
-        replica, load = _one_of(board.loads(), query.get("replica"), "replica")
+        if not (loads := board.loads()):
+            message = f"The pool {pool!r} has no replica. Try again later."
+            raise ApiError(503, message, code="no_replica", retry_after=5)
+        replica, load = _one_of(loads, query.get("replica"), "replica")
         traces = await self._requests.profile(load.url, seconds)
         where = {"pool": pool, "replica": replica, "node_ip": load.node_ip}
         return JSONResponse({**where, "seconds": seconds, **traces})
@@ -69,12 +72,15 @@ def _seconds(text: str, most: float) -> float:
 
 
 def _one_of(there: Mapping[str, T], name: str | None, kind: str) -> tuple[str, T]:
-    """Return the item with that name; without a name, the only one. Raises ApiError."""
-    known = ", ".join(map(repr, sorted(there))) or "none"
+    """Return the item with that name; without a name, the only one. There is at least one.
+
+    Raises ApiError 400 for several without a name, and 404 for an unknown name.
+    """
+    known = ", ".join(map(repr, sorted(there)))
     if name is None and len(there) == 1:
         return next(iter(there.items()))
     if name is None:
-        message = f"There is not exactly one {kind}. Send '{kind}', one of: {known}."
+        message = f"There is more than one {kind}. Send '{kind}', one of: {known}."
         raise ApiError(400, message, code="missing_value", param=kind)
     if name not in there:
         message = f"The {kind} {name[:128]!r} does not exist. Send one of: {known}."

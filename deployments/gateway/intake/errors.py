@@ -137,3 +137,9 @@ def interrupted() -> ApiError:
     """Return the error for an answer that stopped midway and that no other engine resumes."""
     message = "The engine's answer was interrupted. Send the request again."
     return ApiError(503, message, code="engine_unavailable", retry_after=1)
+
+
+def no_redis(stored: str) -> ApiError:
+    """Return the error if Redis does not answer, which stores this."""
+    message = f"Redis stores {stored}, and does not answer. Try again later."
+    return ApiError(503, message, code="no_redis", retry_after=1)

@@ -220,7 +220,7 @@ _REQUESTS = (
     ErrorCode(
         "missing_value",
         400,
-        "`/antefix/profile` needs `pool` or `replica`, because there is more than one or none.",
+        "`/antefix/profile` needs `pool` or `replica`, because there is more than one.",
         _KNOWN,
     ),
     ErrorCode("unknown_pool", 404, "The fleet has no such pool.", _KNOWN),

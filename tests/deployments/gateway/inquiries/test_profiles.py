@@ -52,6 +52,13 @@ async def test_only_operators_may(front: Front, engines: tuple[FakeEngine, FakeE
     assert [engine.profiler.profiles for engine in engines] == [0, 0]
 
 
+async def test_a_pool_without_a_replica_has_none_to_profile() -> None:
+    async with gateway_before() as front:
+        status, told = await asked(front, seconds="0.01")
+    assert (status, told["error"]["code"]) == (503, "no_replica")
+    assert told["error"]["message"] == "The pool 'main' has no replica. Try again later."
+
+
 @pytest.mark.parametrize(
     ("query", "status", "param"),
     [
