@@ -261,15 +261,15 @@ async def read_for(
     if engine_request.model != pools[0].model:  # an adapter, which the other pools do not have
         pools = pools[:1]
     for pool in pools:
-        engine, asked = engine_request, fields
+        engine, pool_fields = engine_request, fields
         try:
             options = options_in(pool.overflow_model)
             if len(pools) > 1:
                 check_fields(record, fields, pool.settings, limits)
             if pool is not pools[0]:
                 engine = renamed(engine_request, pool.model)
-                asked = {**fields, "model": pool.model}
-            read = await pool.read(engine, asked, request.headers, options, request.receive)
+                pool_fields = {**fields, "model": pool.model}
+            read = await pool.read(engine, pool_fields, request.headers, options, request.receive)
             check_answer(read, pool, limits)
         except ApiError as error:
             refused = refused or error

@@ -178,7 +178,7 @@ def reference() -> str:
 
 def _types() -> Iterable[str]:
     for status in sorted(
-        {one.status for of in ERROR_CODES.values() for one in of if one.status < 500}
+        {one.status for codes in ERROR_CODES.values() for one in codes if one.status < 500}
     ):
         if (kind := error_type(status)) != error_type(400):
             yield f"{status} {_code(kind)}"
@@ -199,7 +199,7 @@ def _refused() -> Iterator[tuple[str, ...]]:
     for each in REFUSED:
         code = "" if each.code == FIELD_NOT_ALLOWED else f"{_code(each.code)}: "
         names.setdefault((each.paths, f"{code}{each.remedy}"), []).append(each.what)
-    return ((", ".join(of), paths, remedy) for (paths, remedy), of in names.items())
+    return ((", ".join(alike), paths, remedy) for (paths, remedy), alike in names.items())
 
 
 def _endpoints(clients: str) -> str:
@@ -208,7 +208,7 @@ def _endpoints(clients: str) -> str:
     for each in ENDPOINTS:
         if each.clients == clients:
             paths.setdefault((each.method, each.does), []).append(_code(each.path))
-    rows = ((method, ", ".join(of), does) for (method, does), of in paths.items())
+    rows = ((method, ", ".join(alike), does) for (method, does), alike in paths.items())
     return f"{_CLIENTS[clients]}\n\n{_table(('Method', 'Path', 'What it does'), rows)}"
 
 
@@ -217,7 +217,7 @@ def _headers(headers: Iterable[ClientHeader]) -> str:
     names: dict[tuple[str, str], list[str]] = {}
     for header in headers:
         names.setdefault((header.type, header.meaning), []).append(_code(header.name))
-    rows = ((", ".join(of), kind, meaning) for (kind, meaning), of in names.items())
+    rows = ((", ".join(alike), kind, meaning) for (kind, meaning), alike in names.items())
     return _table(("Header", "Value", "Meaning"), rows)
 
 
