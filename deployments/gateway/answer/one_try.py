@@ -105,7 +105,7 @@ class OneTry:
     try follows. `next` is the placed try after `Leaves`."""
 
     def __init__(self, answer: RelayedAnswer, this: Try, leg: Leg) -> None:
-        self.error = interrupted()
+        self._error: ApiError | None = None
         self.next: Try | None = None
         self._answer = answer
         self._try = this
@@ -116,6 +116,10 @@ class OneTry:
         self._replacement: AnyAttempt | None = None
         self._sent_at = 0.0
 
+    @property
+    def error(self) -> ApiError:
+        return self._error or interrupted()
+
     async def run(self) -> Event | None:
         """Return how the try ended; None: the client has the whole answer. Raises ApiError: when
         the engine rejects the request."""
@@ -125,7 +129,7 @@ class OneTry:
             return await self._run()
         except ReplicaFailed as failed:
             self._answer.exchange = None
-            self.error = failed.error or interrupted()
+            self._error = failed.error
             return TryFailed(
                 failed.replica_id,
                 asyncio.get_running_loop().time(),
@@ -158,7 +162,7 @@ class OneTry:
             if is_placed:
                 raise
             if not self._answer.client.started:
-                self.error = error
+                self._error = error
             return NotPlaced()
         finally:
             self._answer.keeping.leaves()
