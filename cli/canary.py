@@ -66,10 +66,10 @@ def _end(model: str, action: str, base_url: str | None, api_key: str | None, as_
 
 def in_words(name: str, canary: Mapping[str, Any]) -> str:
     """One line for a canary, as GET /antefix/canaries has it."""
-    state, steps = canary["state"], canary["steps"]
+    of, state, steps = canary.get("adapter") or canary["pool"], canary["state"], canary["steps"]
     if state is None:
-        return f"{name}: {canary['pool']} has not begun"
+        return f"{name}: {of} has not begun"
     step = f"step {state['step'] + 1} of {len(steps)}, " if state["status"] == "running" else ""
     share = f"{step}{canary['share']:.0%} of new conversations"
     why = f": {state['why']}" if state["why"] else ""
-    return f"{name}: {canary['pool']} is {state['status']}, {share}{why}"
+    return f"{name}: {of} is {state['status']}, {share}{why}"

@@ -153,7 +153,8 @@ class RequestRecord:
 
     `arrived`, on the event loop's clock, is when its body was complete; until then, when its
     headers arrived. `pieces_at`: the times at which the chunks of a stream were sent. `pool`: the
-    requested pool; `offers`: of pools that compete for it. `served_by`: the pool that answered,
+    requested pool; `routed_to`: this pool or an adapter of it, as the model's route chose;
+    `offers`: of pools that compete for it. `served_by`: the pool that answered,
     another one after an overflow.
     `body_bytes`: the bytes of its body that the gateway stores.
 
@@ -175,6 +176,7 @@ class RequestRecord:
     arrived: float
     model: str = ""
     pool: str = ""
+    routed_to: str = ""
     routed_by: RoutedBy = ""
     offers: Sequence[Mapping[str, Any]] = ()
     served_by: str = ""

@@ -83,7 +83,7 @@ def play(
         while ends and ends[0][0] <= now:
             at, _, gateway, record = heapq.heappop(ends)
             canaries[gateway].ended(record, at)
-            if record.pool == CANARY and canaries[gateway].is_worse(at):
+            if record.routed_to == CANARY and canaries[gateway].is_worse(at):
                 looks = [(at if who == gateway else when, who) for when, who in looks]
                 heapq.heapify(looks)
         if state is None and now >= warm_up_s:
@@ -110,7 +110,7 @@ def play(
         is_cut = reasons.random() < served_with.cut
         if record.outcome == "ok":
             record.finish_reason = "length" if is_cut else "stop"
-        record.pool = CANARY if is_canary else BASE
+        record.routed_to = CANARY if is_canary else BASE
         heapq.heappush(ends, (now + record.duration_s, number, gateway, record))
     return Ended("running", sent, now - began - fault.after_s, "")
 

@@ -52,7 +52,7 @@ async def split(
             fields = {"messages": [{"role": "user", "content": f"{seed} {conversation}"}]}
             record = RequestRecord("", "tenant", PATH, 0.0)
             known = await of[gateway].of(now, record, fields, {}, PATIENT_S)
-            pool, _ = now.pool_of(known)
+            pool, _ = now.choose(known)
             of[gateway].keep(now, known, pool)
             return pool
 

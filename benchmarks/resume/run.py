@@ -60,11 +60,14 @@ async def play(
     await rounds.prepare()
     for number in range(wanted):
         try:
-            verdicts = [judge(one) for one in await rounds.play(number)]
+            answers = await rounds.play(number)
         except NotWithin as error:
             print(f"{engines} engines, round {number}: {error}", flush=True)
             break
-        found += verdicts
+        found += (verdicts := list(map(judge, answers)))
+        for one in answers:
+            if one.answer.code is not None:
+                print(one.request.name, one.answer.body or one.answer.events[-1:], flush=True)
         hit = sum(one.hit for one in found)
         wrong = [f"{one.kind}: {what}" for one in verdicts for what in one.wrong]
         says = "; ".join(wrong) or "as undisturbed"
@@ -76,10 +79,11 @@ async def play(
 
 def resumed(fleet: BenchFleet) -> Counter[str]:
     """How often gateways asked another engine to resume, by outcome."""
-    found = (sample for sample in fleet.metrics() if sample.name == "antefix_resumed_total")
-    return Counter(
-        {of.labels["outcome"]: int(of.value) for of in found if of.labels["pool"] == POOL}
-    )
+    found: Counter[str] = Counter()
+    for sample in fleet.metrics():
+        if sample.name == "antefix_resumed_total" and sample.labels["pool"] == POOL:
+            found[sample.labels["outcome"]] += int(sample.value)
+    return found
 
 
 def main() -> None:

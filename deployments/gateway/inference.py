@@ -112,8 +112,9 @@ class Inference:
             check_fields(record, fields, pool.settings, limits)
         record.priority = options.priority
         # `check` found a route, so no other gateway has unloaded the adapter yet
-        adapter = self._parts.adapters.engine_adapter(model)
-        engine_model = model if model in pool.settings.model_names else pool.model
+        named = record.routed_to if route.adapter_pools else model
+        adapter = self._parts.adapters.engine_adapter(named)
+        engine_model = named if named in pool.settings.model_names else pool.model
         engine_request = EngineRequest(
             request_id=record.request_id,
             tenant=record.tenant,
@@ -158,16 +159,16 @@ class Inference:
             route, record, fields, headers, budget_ms / 1000
         )
         route = self._route_of(model)  # it may have changed meanwhile
-        name, record.routed_by = route.pool_of(conversation)
-        parts.conversations.keep(route, conversation, name)
-        record.model, record.pool = route.name, name
-        return route, parts.pools.by_name[name]
+        record.routed_to, record.routed_by = route.choose(conversation)
+        parts.conversations.keep(route, conversation, record.routed_to)
+        record.model, record.pool = route.name, route.pool_name(record.routed_to)
+        return route, parts.pools.by_name[record.pool]
 
     def _route_of(self, model: str) -> WeightedPools:
         """Return the current route of a model, with its canary. Raises ApiError 404."""
         route = self._parts.pools.route_of(model)
         canary = self._parts.canaries.by_route.get(route.name)
-        return route if canary is None else route.with_canary(canary.pool, canary.share)
+        return route if canary is None else route.with_canary(canary.of, canary.share)
 
     async def _scheduled(
         self,

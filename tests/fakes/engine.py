@@ -104,6 +104,7 @@ class FakeEngine(Faults):
         self.sleeper = Sleeper(self, lambda: self.takes_traffic, clock)
         self.loras = FakeLoras()
         self._copies = tempfile.TemporaryDirectory()
+        self.fails_adapter = ""  # the name
         self.adapters = EngineAdapters(self.loras, adapter_sources, Path(self._copies.name))
         app = Confirming(Awake(WithAdapters(self._app(), self.adapters), self.sleeper), self.report)
         self.held = HeldAnswers(app)
@@ -213,6 +214,8 @@ class FakeEngine(Faults):
             self.break_off()
         model = fields.get("model")
         model = model if model in self.loras.known else self.model
+        if self.fails_adapter and model.startswith(f"{self.fails_adapter}@"):
+            return JSONResponse({"error": {"message": "It fails.", "code": 500}}, 500)
         if refused := completions.refused(fields, chat, model):
             return refused
         said = Said("chatcmpl-" + request.headers.get("x-request-id", "1"), self.created)

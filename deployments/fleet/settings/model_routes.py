@@ -1,4 +1,4 @@
-"""Names of models that lead to pools: aliases, splits, one name over several pools."""
+"""Names of models that lead to pools or adapters: aliases, splits, one name over several pools."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ from deployments.fleet.settings import fleet_rules as rules
 ModelName = Annotated[str, AfterValidator(rules.usable_model_name)]
 
 
-class CanarySettings(Section):
-    """A pool that gets more of a model's conversations step by step, or none at once."""
+Weight = Annotated[float, Field(ge=0)]
 
-    pool: str = Field(description="This pool is the canary. `pools` must not name it.")
+
+class CanarySettings(Section):
+    """A pool or adapter that gets more of a model's conversations step by step, or none at once."""
+
+    pool: str | None = Field(None, description="This pool is the canary. `pools` must not name it.")
+    adapter: str | None = Field(
+        None,
+        description="Of a model with `adapters`, this adapter is the canary. `adapters` must not "
+        "name it.",
+    )
     steps: Sequence[Annotated[float, Field(gt=0, le=100)]] = Field(
         (1.0, 5.0, 25.0, 50.0, 100.0),
         min_length=1,
@@ -31,11 +39,16 @@ class CanarySettings(Section):
         0.01,
         gt=0,
         lt=0.5,
-        description="The chance to abort a canary that is as good as the other pools, at most.",
+        description="The chance to abort a canary that is as good as the others, at most.",
     )
     error_rate: float = Field(
         0.01, gt=0, lt=0.2, description="This share of the canary's requests may fail."
     )
+
+    @property
+    def of(self) -> str:
+        """The name of the pool or adapter."""
+        return self.pool or self.adapter or ""
 
 
 class MirrorSettings(Section):
@@ -53,11 +66,17 @@ class MirrorSettings(Section):
 class ModelRoute(Section):
     """Where requests for one name go."""
 
-    pools: Mapping[str, Annotated[float, Field(ge=0)]] = Field(
-        min_length=1,
+    pools: Mapping[str, Weight] = Field(
+        default_factory=dict,
         description="These pools serve the name, each with a weight. A conversation stays in its "
         "pool. Of new conversations each pool gets its share of all weights. A pool of weight 0 "
         "gets none, and its conversations go on in the other pools.",
+    )
+    adapters: Mapping[ModelName, Weight] = Field(
+        default_factory=dict,
+        description="Instead of pools, these LoRA adapters serve the name, each with a weight as "
+        "in `pools`. The name of a pool's model stands for the model without adapter. An adapter "
+        "that is not loaded gets no requests.",
     )
     select: Literal["weight", "price"] = Field(
         "weight",
@@ -86,7 +105,7 @@ def broken_by_mirrors(
     used: dict[str, str] = {}
     for name, route in models.items():
         used |= dict.fromkeys(route.pools, f"models.{name}.pools has this pool too")
-        if route.canary is not None:
+        if route.canary is not None and route.canary.pool is not None:
             used[route.canary.pool] = f"it is the canary of models.{name}"
     for pool, to in overflows.items():
         if to is not None:
@@ -113,7 +132,20 @@ def broken_by_canaries(
         if (canary := route.canary) is None:
             continue
         loc = ("models", name, "canary")
-        if canary.pool not in overflows:
+        if list(canary.steps) != sorted(set(canary.steps)):
+            yield Broken((*loc, "steps"), canary.steps, "steps must rise", "Sort them")
+        if route.adapters:
+            if canary.pool is not None or canary.adapter is None:
+                message = "the canary of a model with `adapters` is an adapter"
+                yield Broken(loc, ..., message, "Name it in `adapter`, and remove `pool`")
+            elif canary.adapter in route.adapters:
+                message = f"models.{name}.adapters has this adapter too"
+                remedy = "Remove it from one of the two"
+                yield Broken((*loc, "adapter"), canary.adapter, message, remedy)
+        elif canary.pool is None or canary.adapter is not None:
+            message = "the canary of a model with `pools` is a pool"
+            yield Broken(loc, ..., message, "Name it in `pool`, and remove `adapter`")
+        elif canary.pool not in overflows:
             remedy = (
                 did_you_mean(canary.pool, list(overflows)) or f"Pools here: {', '.join(overflows)}"
             )
@@ -124,8 +156,6 @@ def broken_by_canaries(
         elif overflows[canary.pool] in route.pools:
             message = "the canary overflows to a pool of its model, which hides that it is full"
             yield Broken((*loc, "pool"), canary.pool, message, "Remove the overflow of its pool")
-        if list(canary.steps) != sorted(set(canary.steps)):
-            yield Broken((*loc, "steps"), canary.steps, "steps must rise", "Sort them")
 
 
 def broken_by_prices(
@@ -145,6 +175,33 @@ def broken_by_prices(
             yield Broken(loc, route.select, message, "Remove the canary, or set select to weight")
 
 
+def broken_by_adapters(
+    models: Mapping[str, ModelRoute], served: Mapping[str, tuple[str, ...]], accepted: bool
+) -> Iterator[Broken]:
+    """What routes to adapters must be. `served`: the model names of each pool. `accepted`: a pool
+    accepts adapters while it serves."""
+    names = [name for of in served.values() for name in of]
+    for name, route in models.items():
+        loc = ("models", name)
+        if bool(route.pools) == bool(route.adapters):
+            has = "both `pools` and" if route.pools else "neither `pools` nor"
+            yield Broken(loc, ..., f"it has {has} `adapters`", "Give one of the two")
+        if not route.adapters:
+            continue
+        canary = route.canary.adapter if route.canary else None
+        for each in [*route.adapters, *([] if canary is None else [canary])]:
+            if not accepted and each not in names:
+                message = f"no pool serves {each!r}, and none accepts adapters while it serves"
+                remedy = did_you_mean(each, names) or "Give its pool `adapters`"
+                yield Broken((*loc, "adapters"), each, message, remedy)
+        if route.select != "weight":
+            message = "adapters need select: weight"
+            yield Broken((*loc, "select"), route.select, message, "Remove `select`")
+        if route.mirror is not None:
+            message = "requests for adapters are not copied"
+            yield Broken((*loc, "mirror"), ..., message, "Remove the mirror")
+
+
 def broken_by_models(
     models: Mapping[str, ModelRoute], served: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Broken]:
@@ -157,16 +214,18 @@ def broken_by_models(
             if pool not in served:
                 remedy = did_you_mean(pool, list(served)) or f"Pools here: {', '.join(served)}"
                 yield Broken((*loc, "pools", pool), ..., "no pool has this name", remedy)
-        if not any(route.pools.values()):
+        weights = route.pools or route.adapters
+        if weights and not any(weights.values()):
             yield Broken(
-                (*loc, "pools"),
-                dict(route.pools),
+                (*loc, "pools" if route.pools else "adapters"),
+                dict(weights),
                 f"weights of {name!r} sum to 0",
-                "Give at least one pool a weight above 0, or remove the route",
+                "Give at least one a weight above 0, or remove the route",
             )
         for place, each in ((loc, name), *(((*loc, "aliases"), one) for one in route.aliases)):
             owner = owners.get(each)
-            if owner is not None and not (each == name and owner in route.pools):
+            leads_there = owner in route.pools or each in route.adapters
+            if owner is not None and not (each == name and leads_there):
                 yield Broken(
                     place,
                     each,

@@ -74,7 +74,7 @@ class AdapterRequests:
                 " characters."
             )
             raise ApiError(400, message, code="invalid_value", param="lora_name")
-        if not self._pools.may_be_an_adapter(name) and name in self._pools.models:
+        if self._adapters.is_taken(name):
             message = f"{name!r} is the name of a model. Give the adapter another name."
             raise ApiError(400, message, code="invalid_value", param="lora_name")
         await self._read()

@@ -67,7 +67,7 @@ class CanaryRequests:
 def _status(canary: Canary) -> dict[str, Any]:
     """Return a canary's status. `requests` and `log_wealths` are this gateway's only."""
     return {
-        "pool": canary.pool,
+        "adapter" if canary.is_adapter else "pool": canary.of,
         "share": canary.share,
         "state": msgspec.to_builtins(canary.state),
         "steps": list(canary.plan.steps),

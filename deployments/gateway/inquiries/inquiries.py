@@ -80,7 +80,7 @@ class Inquiries:
         model = request.path_params["model"]
         await self._pools.look_for(model)
         route = self._pools.check(self._holder_of(request).rights, model)
-        cards = await self._pools.cards[max(route.weights, key=route.weights.__getitem__)].models()
+        cards = await self._pools.cards[route.pools[0]].models()
         own = {card["id"]: card for card in cards}
         card = own.get(model) or self._routed(own, model)
         if shape_of(request.url.path, request.headers) == "anthropic":
@@ -93,8 +93,7 @@ class Inquiries:
 
     def _routed(self, own: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Return a card for a name that no engine lists: the card of the pool with most weight."""
-        weights = self._pools.models[name].weights
-        pool = self._pools.by_name[max(weights, key=weights.__getitem__)]
+        pool = self._pools.by_name[self._pools.models[name].pools[0]]
         card = {**own.get(pool.model, {}), "id": name}
         if (loaded := self._pools.adapters.by_name.get(name)) is not None:
             card |= {"created": int(loaded.loaded_at), "parent": pool.model}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -59,6 +59,7 @@ class Adapters:
 
     `redis` has `decode_responses`; `fleet` is `FleetBase.redis_name`. `by_name`: the adapters of
     the fleet's pools. Models of the fleet file take precedence over adapters of the same name.
+    `not_loaded`: the names of models that lead only to adapters that are not loaded, and these.
     """
 
     def __init__(self, redis: AsyncRedis, fleet: str, signer: Signer) -> None:
@@ -71,7 +72,9 @@ class Adapters:
         self._all: Mapping[str, LoadedAdapter] = {}
         self._changed = asyncio.Event()
         self.by_name: Mapping[str, LoadedAdapter] = {}
+        self.not_loaded: Mapping[str, Sequence[str]] = {}
         self._routes: Mapping[str, WeightedPools] = {}
+        self._taken: frozenset[str] = frozenset()
 
     @property
     def is_used(self) -> bool:
@@ -82,8 +85,12 @@ class Adapters:
 
     @property
     def routes(self) -> Mapping[str, WeightedPools]:
-        """The route of each adapter's name."""
+        """The route of each adapter's name, and of each model that leads to adapters."""
         return self._routes
+
+    def is_taken(self, name: str) -> bool:
+        """Return whether no adapter can have this name, because a model has it."""
+        return name in self._taken
 
     def change(self, fleet: Fleet) -> None:
         """Use this fleet file from now on."""
@@ -172,14 +179,31 @@ class Adapters:
         if self._fleet is None:
             return
         pools, models = self._fleet.pools, self._fleet.models
-        own = {name for pool in pools.values() for name in pool.model_names}
-        own.update(models, *(route.aliases for route in models.values()))
+        served = {name: pool for pool, of in pools.items() for name in of.model_names}
+        # a model may have the name of one of its adapters, which clients used before
+        routed = {name for name, route in models.items() if name not in route.adapters}
+        aliases = (alias for route in models.values() for alias in route.aliases)
+        self._taken = frozenset({*served, *routed, *aliases})
         self.by_name = {
             name: loaded
             for name, loaded in self._all.items()
-            if name not in own and loaded.pool in pools and pools[loaded.pool].adapters is not None
+            if name not in self._taken
+            and loaded.pool in pools
+            and pools[loaded.pool].adapters is not None
         }
-        self._routes = {
-            name: WeightedPools(name, {loaded.pool: 1.0}, pools[loaded.pool].session_header)
-            for name, loaded in self.by_name.items()
+        pool_of = {name: loaded.pool for name, loaded in self.by_name.items()}
+        routes = {
+            name: WeightedPools(name, {pool: 1.0}, pools[pool].session_header)
+            for name, pool in pool_of.items()
         }
+        pool_of, self.not_loaded = {**pool_of, **served}, {}
+        for name, model in models.items():
+            weights = {each: weight for each, weight in model.adapters.items() if each in pool_of}
+            if any(weights.values()):
+                header = pools[pool_of[next(iter(weights))]].session_header
+                route = WeightedPools(name, weights, header, adapter_pools=pool_of)
+                routes |= dict.fromkeys((name, *model.aliases), route)
+            elif model.adapters:
+                absent = {each: list(model.adapters) for each in (name, *model.aliases)}
+                self.not_loaded = {**self.not_loaded, **absent}
+        self._routes = routes

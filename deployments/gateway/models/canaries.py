@@ -89,12 +89,13 @@ _won = msgspec.json.Decoder(Won).decode
 class Canary:
     """The canary of one route, in one gateway.
 
-    `adopted`: the Unix time at which the gateway received its settings. `state` None: not read yet,
-    so the canary gets no requests.
+    `of`: the name of the pool, or of the adapter. `adopted`: the Unix time at which the gateway
+    received its settings. `state` None: not read yet, so the canary gets no requests.
     """
 
     route: str
-    pool: str
+    of: str
+    is_adapter: bool
     plan: CanaryPlan
     rule: CanaryRule
     adopted: float
@@ -115,7 +116,7 @@ class Canary:
         """Add a request of the route that has ended. `now` is Unix time."""
         if record.outcome == "cancelled" or record.outcome == "invalid":
             return
-        if record.pool != self.pool:
+        if record.routed_to != self.of:
             if record.ttft_s is not None:
                 self.base_ttft_s.append((now, record.ttft_s))
             if record.tpot_s is not None:
@@ -152,7 +153,7 @@ def canary_of(name: str, route: ModelRoute) -> Canary | None:
     settings = route.canary
     if settings is None:
         return None
-    text = settings.model_dump_json()
+    text = settings.model_dump_json(exclude_none=True)
     plan = CanaryPlan(
         blake2b(text.encode(), digest_size=8).hexdigest(),
         [percent / 100 for percent in settings.steps],
@@ -160,7 +161,8 @@ def canary_of(name: str, route: ModelRoute) -> Canary | None:
         settings.requests,
     )
     rule = CanaryRule(settings.alpha, settings.error_rate)
-    return Canary(name, settings.pool, plan, rule, _now())
+    is_adapter = settings.adapter is not None
+    return Canary(name, settings.of, is_adapter, plan, rule, _now())
 
 
 class Canaries:

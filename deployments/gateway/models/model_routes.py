@@ -1,7 +1,7 @@
-"""Chooses the pool of a request for a model with several pools: the pool of its conversation.
+"""Chooses the pool, or the adapter, of a request for a model that has several: its conversation's.
 
-key                                    value            lifetime
-conversation:<hash>                    a pool's name    KEPT_S after its last request
+key                    value                        lifetime
+conversation:<hash>    a pool's or adapter's name   KEPT_S after its last request
 
 Weights choose the pool of a new conversation (`router.model_routes`), so all gateways choose the
 same one without Redis. Redis stores the choice, so a conversation keeps its pool when weights
@@ -15,7 +15,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -35,17 +35,19 @@ _NO_NEW = 1e-12
 
 @dataclass(frozen=True)
 class WeightedPools:
-    """A model's pools and their weights.
+    """A model's pools or adapters, and their weights.
 
-    `name`: the model's name, even if a request used an alias. `weights`: by the pools' names; at
-    least one is above 0. `session_header`: the header that names conversations. `by_price`: pools
-    with a weight above 0 compete for each request.
+    `name`: the model's name, even if a request used an alias. `weights`: by the names of the pools,
+    or of the adapters if there are `adapter_pools`; at least one is above 0. `session_header`: the
+    header that names conversations. `by_price`: pools with a weight above 0 compete for each
+    request. `adapter_pools`: the pool of each adapter.
     """
 
     name: str
     weights: Mapping[str, float]
     session_header: str
     by_price: bool = False
+    adapter_pools: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def competing(self) -> list[str]:
@@ -54,23 +56,36 @@ class WeightedPools:
         return wanted if self.by_price and len(wanted) > 1 else []
 
     @property
+    def pools(self) -> list[str]:
+        """The names of all pools, that of the greatest weight first."""
+        ranked = sorted(self.weights, key=self.weights.__getitem__, reverse=True)
+        return list(dict.fromkeys(map(self.pool_name, ranked)))
+
+    def pool_name(self, name: str) -> str:
+        """Return the pool of one of `weights`."""
+        return self.adapter_pools.get(name, name)
+
+    @property
     def only(self) -> str | None:
-        """The pool that serves all requests; None if there are several."""
+        """The pool or adapter that serves all requests; None if there are several."""
         wanted = [pool for pool, weight in self.weights.items() if weight > 0]
         return wanted[0] if len(wanted) == 1 else None
 
-    def with_canary(self, pool: str, share: float) -> WeightedPools:
-        """Return the route with a share, from 0 to 1, of new conversations for this pool.
+    def with_canary(self, canary: str, share: float) -> WeightedPools:
+        """Return the route with a share, from 0 to 1, of new conversations for the canary.
 
-        Even with a share of 1, conversations of the other pools stay there.
+        Even with a share of 1, conversations of the others stay there. An adapter that is not
+        loaded gets none.
         """
+        if self.adapter_pools and canary not in self.adapter_pools:
+            return self
         rest = max(1 - share, _NO_NEW)
         weights = {name: weight * rest for name, weight in self.weights.items()}
         total = sum(self.weights.values())
-        return replace(self, weights={**weights, pool: share * total})
+        return replace(self, weights={**weights, canary: share * total})
 
-    def pool_of(self, conversation: KnownConversation | None) -> tuple[str, RoutedBy]:
-        """Return the name of the pool, and why it was chosen.
+    def choose(self, conversation: KnownConversation | None) -> tuple[str, RoutedBy]:
+        """Return the name of the pool or adapter, and why it was chosen.
 
         `conversation` None: the request belongs to none.
         """
@@ -80,19 +95,22 @@ class WeightedPools:
             return competing[0], ""
         if conversation is None:
             return chosen(self.weights, os.urandom(16)), "weight"
-        if conversation.pool is not None and self.weights.get(conversation.pool, 0) > 0:
-            return conversation.pool, "conversation"
+        if conversation.of is not None and self.weights.get(conversation.of, 0) > 0:
+            return conversation.of, "conversation"
         return chosen(self.weights, conversation.name), "weight"
 
 
 def routes_of(fleet: Fleet) -> dict[str, WeightedPools]:
-    """Return a fleet's routes by every name that clients may use."""
+    """Return a fleet's routes to pools, by every name that clients may use."""
     routes = {
         name: WeightedPools(name, {pool: 1.0}, settings.session_header)
         for pool, settings in fleet.pools.items()
         for name in settings.model_names
     }
     for name, model in fleet.models.items():
+        if model.adapters:  # `Adapters` has its route
+            routes.pop(name, None)
+            continue
         first = fleet.pools[next(iter(model.pools))]
         by_price = model.select == "price"
         route = WeightedPools(name, model.pools, first.session_header, by_price)
@@ -102,10 +120,10 @@ def routes_of(fleet: Fleet) -> dict[str, WeightedPools]:
 
 @dataclass(frozen=True)
 class KnownConversation:
-    """A conversation. `name`: 16 bytes. `pool`: its pool's name; None: unknown."""
+    """A conversation. `name`: 16 bytes. `of`: its pool or adapter; None: unknown."""
 
     name: bytes
-    pool: str | None
+    of: str | None
 
 
 class Conversations:
@@ -156,19 +174,19 @@ class Conversations:
         session = headers.get(session_header)
         return conversation_of(self._secret, record.path, record.tenant, fields, session)
 
-    def keep(self, route: WeightedPools, conversation: KnownConversation | None, pool: str) -> None:
-        """Store the pool of a conversation, in the background."""
+    def keep(self, route: WeightedPools, conversation: KnownConversation | None, of: str) -> None:
+        """Store the pool or adapter of a conversation, in the background."""
         if conversation is None:
             return
-        writing = asyncio.create_task(self._write(self._key(route, conversation.name), pool))
+        writing = asyncio.create_task(self._write(self._key(route, conversation.name), of))
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)
 
-    async def _write(self, key: str, pool: str) -> None:
+    async def _write(self, key: str, of: str) -> None:
         try:
-            await self._redis.set(key, pool, ex=KEPT_S)
+            await self._redis.set(key, of, ex=KEPT_S)
         except REDIS_FAILURES as error:
-            logger.debug("the pool of a conversation was not stored: %s", type(error).__name__)
+            logger.debug("a conversation's pool was not stored: %s", type(error).__name__)
 
     def _key(self, route: WeightedPools, name: bytes) -> str:
         named = blake2b(

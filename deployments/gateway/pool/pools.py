@@ -97,6 +97,11 @@ class Pools:
         names = ", ".join(sorted(self.models))
         shown = model if len(model) <= 100 else model[:100] + "..."
         message = f"The model {shown!r} does not exist. Use one of: {names}."
+        if absent := self.adapters.not_loaded.get(model):
+            message = (
+                f"No adapter of the model {shown!r} is loaded: {', '.join(absent)}. An operator "
+                f"can load one. Use one of: {names}."
+            )
         raise ApiError(404, message, code="model_not_found", param="model")
 
     def check(self, rights: KeyRights, model: str) -> WeightedPools:
@@ -119,7 +124,7 @@ class Pools:
 
         `may_overflow_to`: whether a model may answer instead; None: no model may.
         """
-        found = list(dict.fromkeys((first, *(self.by_name[name] for name in route.weights))))
+        found = list(dict.fromkeys((first, *(self.by_name[name] for name in route.pools))))
         if may_overflow_to is not None:
             elsewhere = [pool.overflow for pool in found if pool.overflow is not None]
             found += [pool for pool in elsewhere if may_overflow_to(pool.model)]

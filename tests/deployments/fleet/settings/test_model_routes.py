@@ -26,6 +26,8 @@ def fleet(**models: Any) -> Fleet:
         {"small": {"pools": {"chat": 95.5, "next": 4.5}}},
         {"assistant": {"pools": {"chat": 1, "next": 0}}},
         {"assistant": {"pools": {"chat": 1}, "mirror": {"pool": "next", "percent": 0.5}}},
+        {"assistant": {"adapters": {"tuned": 9, "small": 1}, "aliases": ["gpt-5"]}},
+        {"tuned": {"adapters": {"tuned": 1}, "canary": {"adapter": "small"}}},
     ],
 )
 def test_a_route_leads_to_pools_that_there_are(models: Any) -> None:
@@ -38,7 +40,42 @@ def test_a_route_leads_to_pools_that_there_are(models: Any) -> None:
         ({"assistant": {"pools": {"chatt": 1}}}, ("no pool has this name", "chat")),
         ({"assistant": {"pools": {"chat": 0, "next": 0}}}, ("'assistant' sum to 0", "above 0")),
         ({"assistant": {"pools": {"chat": -1}}}, ("greater than or equal to 0",)),
-        ({"assistant": {"pools": {}}}, ("at least 1",)),
+        ({"assistant": {"pools": {}}}, ("neither `pools` nor `adapters`",)),
+        ({"assistant": {}}, ("neither", "one of the two")),
+        (
+            {"assistant": {"pools": {"chat": 1}, "adapters": {"tuned": 1}}},
+            ("both `pools` and `adapters`",),
+        ),
+        ({"assistant": {"adapters": {"tuned": 0}}}, ("'assistant' sum to 0", "above 0")),
+        ({"assistant": {"adapters": {"tuned": -1}}}, ("greater than or equal to 0",)),
+        ({"assistant": {"adapters": {"tunned": 1}}}, ("no pool serves 'tunned'", "mean tuned")),
+        ({"assistant": {"adapters": {"other": 1}}}, ("none accepts adapters", "its pool")),
+        ({"assistant": {"adapters": {"no name!": 1}}}, ("not a model name",)),
+        ({"small-2": {"adapters": {"tuned": 1}}}, ("shadows a model that pools.next serves",)),
+        (
+            {"assistant": {"adapters": {"tuned": 1}, "canary": {"pool": "next"}}},
+            ("is an adapter", "Name it in `adapter`"),
+        ),
+        (
+            {"assistant": {"pools": {"chat": 1}, "canary": {"adapter": "tuned"}}},
+            ("is a pool", "Name it in `pool`"),
+        ),
+        (
+            {"assistant": {"adapters": {"tuned": 1}, "canary": {"adapter": "tuned"}}},
+            ("models.assistant.adapters has this adapter too",),
+        ),
+        (
+            {"assistant": {"adapters": {"tuned": 1}, "canary": {"adapter": "tunde"}}},
+            ("no pool serves 'tunde'", "mean tuned"),
+        ),
+        (
+            {"assistant": {"adapters": {"tuned": 1}, "mirror": {"pool": "next"}}},
+            ("requests for adapters are not copied",),
+        ),
+        (
+            {"assistant": {"adapters": {"tuned": 1}, "select": "price"}},
+            ("adapters need select: weight",),
+        ),
         ({"small": {"pools": {"next": 1}}}, ("shadows a model that pools.chat serves", "lead to")),
         ({"tuned": {"pools": {"next": 1}}}, ("shadows",)),
         ({"a": {"pools": {"chat": 1}, "aliases": ["small-2"]}}, ("shadows",)),
