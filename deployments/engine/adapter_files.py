@@ -14,8 +14,10 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,9 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _FILES = (CONFIG, WEIGHTS)
 _DIGEST_CHARS = 16
 _PIECE = 1 << 20
+# Of object stores. The command that loads an adapter waits for them.
+_CLIENT: Any = {"timeout": "10m", "connect_timeout": "5s", "allow_http": True}
+_RETRIES: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
 
 
 class UnusableAdapter(Exception):
@@ -83,23 +88,29 @@ def _copied(source: str, folder: Path) -> AdapterFiles:
         return AdapterFiles(source, digest, folder, int(config["r"]), size)
     except OSError as error:
         raise UnusableAdapter(
-            f"the adapter {source!r} cannot be read: {error.strerror or error}. It needs the files "
+            f"the adapter {source!r} cannot be read: {_line(error)}. It needs the files "
             f"{CONFIG} and {WEIGHTS}, which PEFT writes."
         ) from error
     except UnusableAdapter:
         raise
-    except Exception as error:  # of a store's driver
+    except Exception as error:  # of a store
         raise UnusableAdapter(
-            f"the adapter {source!r} cannot be read: {type(error).__name__}: {error}. Correct the "
-            "source, or copy the adapter to a folder."
+            f"the adapter {source!r} cannot be read: {_line(error)}. Correct the source or the "
+            "store's credentials in `env` of the pool, or copy the adapter to a folder."
         ) from error
+
+
+def _line(error: Exception) -> str:
+    """Return the first line of a message, up to 300 characters: stores append details."""
+    text = (isinstance(error, OSError) and error.strerror) or str(error)
+    return text.partition("\n")[0][:300].rstrip(".")
 
 
 def _digest_of_copy(source: str, into: Path) -> tuple[str, int]:
     hash_, size = hashlib.sha256(), 0
-    for name, file in _opened(source):
-        with file, (into / name).open("wb") as copy:
-            while piece := file.read(_PIECE):
+    for name, pieces in _pieces_of(source):
+        with (into / name).open("wb") as copy:
+            for piece in pieces:
                 copy.write(piece)
                 hash_.update(piece)
                 size += len(piece)
@@ -107,25 +118,19 @@ def _digest_of_copy(source: str, into: Path) -> tuple[str, int]:
     return hash_.hexdigest()[:_DIGEST_CHARS], size
 
 
-def _opened(source: str) -> Iterator[tuple[str, Any]]:
+def _pieces_of(source: str) -> Iterator[tuple[str, Iterable[bytes]]]:
+    """Yield each file's name and its bytes. Raises OSError, and errors of the store."""
     if _is_url(source):
-        yield from _opened_by_url(source)
+        import obstore
+
+        # its credentials come from the environment, such as AWS_ACCESS_KEY_ID
+        store = obstore.store.from_url(source, client_options=_CLIENT, retry_config=_RETRIES)
+        for name in _FILES:
+            yield name, map(bytes, obstore.get(store, name).stream(min_chunk_size=_PIECE))
         return
     for name in _FILES:
-        yield name, (Path(source) / name).open("rb")
-
-
-def _opened_by_url(source: str) -> Iterator[tuple[str, Any]]:
-    import fsspec  # type: ignore[import-untyped]
-
-    for name in _FILES:
-        try:
-            yield name, fsspec.open(f"{source.rstrip('/')}/{name}", "rb").open()
-        except (ImportError, ValueError) as error:  # of a store that has no driver here
-            raise UnusableAdapter(
-                f"the adapter {source!r} cannot be read: {error}. Install the driver of its store "
-                "in the engines' image, or copy the adapter to a folder."
-            ) from error
+        with (Path(source) / name).open("rb") as file:
+            yield name, iter(partial(file.read, _PIECE), b"")
 
 
 def _downloaded(source: str) -> Path:

@@ -28,7 +28,7 @@ from deployments.fleet.settings.environment import escaped
 from deployments.fleet.settings.model_routes import (
     ModelName,
     ModelRoute,
-    broken_by_adapters,
+    broken_by_adapter_routes,
     broken_by_canaries,
     broken_by_mirrors,
     broken_by_models,
@@ -319,7 +319,7 @@ class Fleet(FleetBase):
         raise_all(rules.broken_by_pools(self.model_dump()["pools"]))
         served = {name: pool.model_names for name, pool in self.pools.items()}
         accepted = any(pool.adapters is not None for pool in self.pools.values())
-        raise_all(broken_by_adapters(self.models, served, accepted))
+        raise_all(broken_by_adapter_routes(self.models, served, accepted))
         raise_all(broken_by_models(self.models, served))
         overflows = {
             name: pool.overflow.to if pool.overflow else None for name, pool in self.pools.items()

@@ -11,8 +11,8 @@ loads the tokenizer for the first trial. One request per connection, on a Unix s
 
     request                             answer, and the end of the connection
     S and a pickle of a vLLM config     {}
-    T, a letter of TrialKind, and       a TrialVerdict as JSON; STARVED; nothing: the worker was
-      JSON of StructuredOutputsParams     killed
+    T, a letter of TrialKind, and       BEGAN, and then: a TrialVerdict as JSON; STARVED; nothing:
+      JSON of StructuredOutputsParams     the worker was killed. Without BEGAN there was no trial
 
 Source: `_validate_structured_outputs` in vllm/sampling_params.py and vllm/v1/structured_output/ of
 vLLM 0.32.
@@ -44,7 +44,7 @@ logger = logging.getLogger("vllm.antefix")
 
 # For the engine's process: the server's socket.
 SOCKET = "ANTEFIX_GRAMMAR_TRIALS"
-SETUP, TRIAL, STARVED = b"S", b"T", b"starved"
+SETUP, TRIAL, BEGAN, STARVED = b"S", b"T", b"B", b"starved"
 
 # Limit of a quick trial; a constraint that compiles within it does not slow an engine.
 QUICK_CPU_S = 0.25
@@ -97,11 +97,17 @@ class TrialVerdict:
 
     @classmethod
     def from_answer(cls, answer: bytes, kind: TrialKind) -> TrialVerdict | None:
-        """Parse an answer. None: it takes longer than a quick trial may, or found no idle core."""
-        if answer == STARVED:
+        """Parse an answer. None: it takes longer than a quick trial may, or found no idle core.
+
+        Raises ConnectionError if there was no trial: the engine and its server may have ended.
+        """
+        if not answer.startswith(BEGAN):
+            raise ConnectionError("the trial of a grammar did not begin")
+        said = answer.removeprefix(BEGAN)
+        if said == STARVED:
             return None
-        if answer:
-            return cls(**json.loads(answer))
+        if said:
+            return cls(**json.loads(said))
         return None if kind == TrialKind.QUICK else cls(fits=False, cpu_s=MOST_CPU_S)
 
 
@@ -169,6 +175,7 @@ def _work(compiler: _Compiler, asked: bytes, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):  # the first process to be killed if memory is short
             Path("/proc/self/oom_score_adj").write_text("1000")
         kind = TrialKind(asked[:1].decode())
+        connection.sendall(BEGAN)
         _watch(connection, kind)
         verdict = compiler.tried(json.loads(asked[1:]), kind)
         connection.sendall(json.dumps(asdict(verdict)).encode())

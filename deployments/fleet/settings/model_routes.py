@@ -175,7 +175,7 @@ def broken_by_prices(
             yield Broken(loc, route.select, message, "Remove the canary, or set select to weight")
 
 
-def broken_by_adapters(
+def broken_by_adapter_routes(
     models: Mapping[str, ModelRoute], served: Mapping[str, tuple[str, ...]], accepted: bool
 ) -> Iterator[Broken]:
     """What routes to adapters must be. `served`: the model names of each pool. `accepted`: a pool

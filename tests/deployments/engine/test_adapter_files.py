@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from obstore import put_async
+from obstore.store import from_url
 
 from deployments.engine.adapter_files import (
     CONFIG,
     WEIGHTS,
+    AdapterFiles,
     UnusableAdapter,
     copied,
     is_allowed,
 )
 from tests.fakes.hub_cache import COMMIT, downloaded
 from tests.fakes.loras import write_adapter
+from tests.object_store import BUCKET, serving
 from tests.sentences import assert_sentences
 
 
@@ -71,9 +76,36 @@ def test_a_copy_has_the_digest_of_its_content(tmp_path: Path) -> None:
     assert set(into.iterdir()) == {files.folder for files in (first, again, other, of_rank)}
 
 
-def test_a_url_is_read_by_the_driver_of_its_store(tmp_path: Path) -> None:
+def test_a_url_of_a_folder_is_read(tmp_path: Path) -> None:
     url = f"file://{write_adapter(tmp_path / 'a')}"
     assert copied(url, [f"file://{tmp_path}"], tmp_path / "copies").rank == 8
+
+
+async def test_an_object_store_is_read_with_the_credentials_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = os.urandom(3_000_000)  # in several pieces
+    folder = write_adapter(tmp_path / "a", weights)
+    allowed, url = [f"s3://{BUCKET}/adapters"], f"s3://{BUCKET}/adapters/a"
+
+    def copy(source: str) -> AdapterFiles:
+        return copied(source, allowed, tmp_path / "copies")
+
+    async with serving(tmp_path / "store") as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        store = from_url(url, client_options={"allow_http": True})
+        for file in folder.iterdir():
+            await put_async(store, file.name, file)
+        found = await asyncio.to_thread(copy, url)
+        assert (found.folder / WEIGHTS).read_bytes() == weights
+        assert found.digest == copied(str(folder), [str(tmp_path)], tmp_path / "others").digest
+        with pytest.raises(UnusableAdapter, match=f"not found.*{CONFIG} and {WEIGHTS}"):
+            await asyncio.to_thread(copy, f"{url}-2")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        with pytest.raises(UnusableAdapter, match=r"`env` of the pool") as refused:
+            await asyncio.to_thread(copy, url)
+        assert "\n" not in str(refused.value)  # the store's details
 
 
 # What is copied from a cache of the Hub, which is where HF_HOME was as Python started.
@@ -123,8 +155,8 @@ def test_a_missing_file_is_refused(tmp_path: Path, missing: str) -> None:
     _refused(str(folder), tmp_path, "cannot be read: No such file")
 
 
-def test_a_store_without_a_driver_is_refused(tmp_path: Path) -> None:
-    _refused("nostore://bucket/a", tmp_path, "Install the driver", "nostore://bucket")
+def test_a_store_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    _refused("nostore://bucket/a", tmp_path, "copy the adapter to a folder", "nostore://bucket")
 
 
 def test_an_id_that_cannot_be_downloaded_is_refused(

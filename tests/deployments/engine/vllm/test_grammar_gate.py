@@ -18,6 +18,7 @@ from deployments.engine.vllm import grammar_gate
 from deployments.engine.vllm.constraints import Unfit
 from deployments.engine.vllm.grammar_gate import GrammarGate
 from deployments.engine.vllm.grammar_trial import (
+    BEGAN,
     QUICK_CPU_S,
     SETUP,
     STARVED,
@@ -54,6 +55,7 @@ class Trials:
     kinds: list[TrialKind] = field(default_factory=list)
     no_idle_core: Callable[[asyncio.StreamWriter], Awaitable[None]] | None = None
     setups: int = 0
+    begin: bool = True
     may_end: asyncio.Event = field(default_factory=asyncio.Event)
     came: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -68,6 +70,10 @@ class Trials:
                 self.tried.append(pattern)
                 self.kinds.append(kind)
                 self.came.notify_all()
+            if not self.begin:
+                writer.close()
+                return
+            writer.write(BEGAN)
             if kind == TrialKind.IDLE and self.no_idle_core is not None:
                 await self.no_idle_core(writer)
                 return
@@ -260,6 +266,15 @@ async def test_a_client_that_leaves_does_not_give_its_tenant_another_turn_early(
 async def test_without_trials_a_constraint_goes_in_with_a_turn(tmp_path: Path) -> None:
     gate = GrammarGate(TrialClient(tmp_path / "nothing", None))
     turn = await gate.admit(Asked(regex="x+"), "a")
+    assert turn is not None
+    assert gate.results == {"untried": 1}
+    turn.compiled()
+
+
+async def test_a_constraint_is_not_refused_where_its_trial_does_not_begin(tmp_path: Path) -> None:
+    """The server of trials ends with the engine, and then answers nothing."""
+    async with gate_before(Trials(begin=False), tmp_path) as gate:
+        turn = await gate.admit(Asked(regex="x+"), "a")
     assert turn is not None
     assert gate.results == {"untried": 1}
     turn.compiled()

@@ -146,6 +146,13 @@ def test_a_trial_ends_with_the_connection_that_asked_for_it(
     process.wait(60)
 
 
+@pytest.mark.parametrize("kind", TrialKind)
+def test_the_constraint_is_not_blamed_where_the_trial_did_not_begin(kind: TrialKind) -> None:
+    """Its server ends with the engine, and may lack the memory for a worker."""
+    with pytest.raises(ConnectionError, match="did not begin"):
+        TrialVerdict.from_answer(b"", kind)
+
+
 def test_what_vllm_refuses_is_left_to_vllm(trials: Path) -> None:
     verdict = tried(trials, regex="(")
     assert verdict is not None
