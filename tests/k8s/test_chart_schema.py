@@ -137,7 +137,11 @@ EVERY_KEY: dict[str, Any] = {
             },
             "mirror": {"pool": "tried", "percent": 2.5},
             "select": "weight",
-        }
+        },
+        "sql": {
+            "adapters": {"sql-1": 1, "sql-2": 0.5},
+            "canary": {"adapter": "sql-3"},
+        },
     },
     "pools": {
         "large": {
@@ -270,7 +274,7 @@ def _is_fleet(data: Any) -> bool:
 
 def test_the_fleet_with_every_key_has_every_key() -> None:
     assert _is_fleet(EVERY_KEY)
-    names = dict.fromkeys(("large", "small", "tried", "crawler", "assistant"), "*")
+    names = dict.fromkeys(("large", "small", "tried", "crawler", "assistant", "sql"), "*")
     there = {tuple(names.get(name, name) for name in place) for place in places(EVERY_KEY)}
     assert set(_places_in(SCHEMA["properties"]["fleet"])) - there == set()
 
