@@ -185,3 +185,42 @@ def test_what_cannot_be_served_is_refused_by_an_engine(fleet: RunningFleet, fold
     assert done.returncode != 0
     assert "another base model" in done.stderr
     assert "wrong" not in listed(fleet)
+
+
+async def test_a_model_leads_to_adapters_and_its_canary_is_one(
+    fleet: RunningFleet, folder: Path, tmp_path: Path
+) -> None:
+    for name in NAMES:
+        loads(fleet, name, folder / name)
+    file = tmp_path / "fleet.yaml"
+    canary = {"adapter": "c", "steps": [50, 100], "step_s": 0.5, "requests": 3}
+    models = {"letters": {"adapters": {"a": 1, "b": 1}, "canary": canary, "aliases": ["abc"]}}
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "models": models}))
+    done = fleet.antefix("update", str(file))
+    assert done.returncode == 0, done.stderr
+    async with aiohttp.ClientSession() as http:
+        own = {name: await answered(http, fleet, name, PROMPTS[0]) for name in NAMES}
+        seen: set[str] = set()
+
+        async def ask(number: int) -> None:
+            """Which adapter answered a conversation, with its own weights."""
+            body = {"model": "abc", "prompt": PROMPTS[0], "max_tokens": 6, "temperature": 0}
+            body |= {"logprobs": 1, "ignore_eos": True}
+            headers = {**fleet.headers, "x-session-id": f"conversation {number}"}
+            url = fleet.root + "/v1/completions"
+            async with http.post(url, json=body, headers=headers) as answer:
+                told = await answer.json()
+            assert answer.status == 200, told
+            name = told["model"]
+            logprobs = told["choices"][0]["logprobs"]["token_logprobs"]
+            engine_name = answer.headers["x-antefix-model"]
+            assert (engine_name, tuple(round(p, 2) for p in logprobs)) == own[name]
+            seen.add(name)
+
+        number = 0
+        async with asyncio.timeout(120):
+            while seen != set(NAMES):
+                await ask(number)
+                number += 1
+        status = fleet.antefix("canary", "status", "--json")
+        assert json.loads(status.stdout)["letters"]["adapter"] == "c"

@@ -72,20 +72,22 @@ class KnownPrompts:
         hasher: SegmentHasher,
         namespace: Namespace,
         segment_tokens: int,
+        counts_only: bool = False,
     ) -> ReadPrompt:
         """Return the tokens and keys of a prompt from this `renderer`.
 
-        There are no keys if `segment_tokens` is 0 or a token is not a uint32. Raises the errors of
-        `PromptPieces`.
+        There are no keys if `counts_only`, if `segment_tokens` is 0, or if a token is not a uint32.
+        Raises the errors of `PromptPieces`.
         """
         if isinstance(prompt, list):
             keys: list[bytes] = []
             with contextlib.suppress(ValueError):  # the engine rejects invalid token ids
-                keys = hasher.keys(namespace, prompt, segment_tokens)
+                if not counts_only:
+                    keys = hasher.keys(namespace, prompt, segment_tokens)
             return ReadPrompt(len(prompt), keys)
         key = hasher.root(namespace)
         name = self._root(renderer, key, segment_tokens)
-        tokens, keys, rest = 0, [], b""
+        tokens, parts, rest = 0, [], b""
         for text in prompt.texts:
             name = blake2b(text.encode(), digest_size=NAME_BYTES, key=name).digest()
             if (piece := self._known(name)) is None:
@@ -98,11 +100,13 @@ class KnownPrompts:
                 # a shorter one ends its prompt, and tokenizing it is as fast as a lookup
                 if len(text) >= MIN_PIECE_CHARS:
                     self._keep(name, piece)
-            keys += [piece.keys[at : at + KEY_BYTES] for at in range(0, len(piece.keys), KEY_BYTES)]
-            key = keys[-1] if keys else key
+            parts.append(piece.keys)
+            key = piece.keys[-KEY_BYTES:] or key
             tokens += piece.tokens
             rest = piece.rest
         prompt.check_length(tokens)
+        joined = b"" if counts_only else b"".join(parts)
+        keys = [joined[at : at + KEY_BYTES] for at in range(0, len(joined), KEY_BYTES)]
         return ReadPrompt(tokens, keys)
 
     def _root(self, renderer: str, key: bytes, segment_tokens: int) -> bytes:

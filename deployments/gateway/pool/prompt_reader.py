@@ -124,6 +124,8 @@ class PromptReader:
             hasher=self._hasher,
             namespace=namespace,
             segment_tokens=self._board.segment_tokens,
+            # placement ignores a prompt that is only counted
+            counts_only=request.path == COUNT_TOKENS,
         )
         prompts = prompt_tokens.read(request.path, fields, read)
         if not prompts:
@@ -131,6 +133,4 @@ class PromptReader:
         # of several prompts, the longest can reuse the most
         longest = max(prompts, key=lambda prompt: prompt.tokens)
         tokens = sum(prompt.tokens for prompt in prompts)
-        # placement ignores a prompt that is only counted
-        keys = () if request.path == COUNT_TOKENS else tuple(longest.keys)
-        return PlacementRequest(tokens, keys, session), True
+        return PlacementRequest(tokens, tuple(longest.keys), session), True
