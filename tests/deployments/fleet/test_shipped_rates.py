@@ -1,8 +1,8 @@
 """Shipped files for GPUs have the engines that `antefix plan` chooses for their load: the GPUs of a
 replica, its `prefill_rate` and its `speculative_config`.
 
-A file may have other GPUs a replica, with a comment that begins "antefix plan chooses N GPUs" and
-says why.
+A file may have other GPUs a replica or other weights, with a comment that begins "antefix plan
+chooses" and says why.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from deployments.fleet.model_lookup import draft_model
 from deployments.fleet.pool import Pool
-from tests.shipped import FLEET_FILES, VALUES_FILES, fleet_in
+from tests.shipped import FLEET_FILES, ROOT, VALUES_FILES, fleet_in
 from weights.drafting import DraftPlan, draft_of, planned_draft
 from weights.gpus import Gpu, gpu_called
 from weights.known_models import known_config
@@ -78,9 +78,16 @@ class ShippedPool:
             context=PROMPT + OUTPUT / 2,
         )
 
-    def says(self, tp: int) -> bool:
-        """Whether a comment gives the reason for other GPUs than the plan's."""
-        return re.search(rf"# antefix plan chooses {tp} GPUs?\b", self.file.read_text()) is not None
+    @property
+    def plan_of_base(self) -> Plan:
+        """Of the model before it was quantized, so that all weights compete."""
+        config = {**(known_config(self.pool.model) or {})}
+        del config["quantization_config"]
+        return plan_for(shape_of(config), self.gpu, self.plan.target)
+
+    def says(self, what: str) -> bool:
+        """Whether a comment gives the reason for something else than the plan's choice."""
+        return re.search(rf"# antefix plan chooses .*\b{what}\b", self.file.read_text()) is not None
 
 
 SHIPPED = {
@@ -100,7 +107,30 @@ each_pool = pytest.mark.parametrize("shipped", SHIPPED.values(), ids=SHIPPED)
 @each_pool
 def test_a_pool_that_ships_has_the_gpus_that_the_plan_chooses(shipped: ShippedPool) -> None:
     chosen = shipped.plan.chosen.engine.tp
-    assert shipped.pool.tensor_parallel == chosen or shipped.says(chosen)
+    assert shipped.pool.tensor_parallel == chosen or shipped.says(f"{chosen} GPUs?")
+
+
+@each_pool
+def test_a_pool_that_ships_has_the_weights_that_the_plan_chooses(shipped: ShippedPool) -> None:
+    chosen = shipped.plan_of_base.chosen.engine.precision.name
+    assert chosen != "w4a16", "then the comment is not needed"
+    assert shipped.says(chosen)
+
+
+def test_the_page_has_the_figures_of_the_plan_for_other_weights() -> None:
+    shipped = SHIPPED["a100: llama-70b"]
+    w8a8, awq = shipped.plan_of_base.chosen, shipped.plan.chosen
+    more = awq.kv_tokens / w8a8.kv_tokens - 1
+    page = " ".join((ROOT / "docs" / "planning.md").read_text().split())
+    for figure in (
+        f"with {w8a8.replicas} + {shipped.plan_of_base.warm} warm replicas",
+        f"AWQ needs {awq.replicas} + {shipped.plan.warm}",
+        f"below {shipped.plan.crossover} sequences a step",
+        f"({awq.speed.tpot_s * 1000:.0f} ms against {w8a8.speed.tpot_s * 1000:.0f} ms)",
+        f"{more:.0%} more KV cache".replace("%", " %"),
+        f"meets the TTFT of 2 s by {1 - w8a8.speed.ttft_p99_s / 2:.0%}".replace("%", " %"),
+    ):
+        assert figure in page
 
 
 @pytest.mark.parametrize("shipped", FLAGSHIPS, ids=lambda each: each.file.stem)
