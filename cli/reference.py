@@ -16,7 +16,7 @@ from typer.main import get_command
 from cli.main import app
 
 # Commands with the same option, from which on it is explained once.
-SHARED_BY = 3
+SHARED_BY = 2
 HELP = "--help"
 
 

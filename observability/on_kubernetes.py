@@ -40,27 +40,30 @@ PREPARATION = f"""\
 namespace `antefix`, each step names what to run instead. To reach a gateway, run `{_FORWARD}`,
 and put an API key into `OPENAI_API_KEY`.
 
-To read logs:
-
-""" + "\n".join(f"- of {whose}: {command}" for whose, command in _LOGS_OF.values())
-_FORWARDED = "through [a forwarded port](README.md#on-kubernetes)"
+""" + "\n".join(
+    [
+        f"- replicas: `antefix status --base-url {ADDRESS}/v1`",
+        *(f"- logs of {whose}: {command}" for whose, command in _LOGS_OF.values()),
+        f"- in Redis's pod: {_in_each_pod('redis', 'redis', 'redis-cli COMMAND')}",
+    ]
+)
+_HERE = "README.md#on-kubernetes"
 
 
 def _status(found: re.Match[str]) -> str:
-    pods = "`antefix k8s status --namespace antefix`"
-    return f"{pods}, and `antefix status --base-url {ADDRESS}/v1` {_FORWARDED}"
+    return f"`antefix k8s status --namespace antefix`, and [replicas]({_HERE})"
 
 
 def _page(found: re.Match[str]) -> str:
-    return f"<{ADDRESS}/antefix/> {_FORWARDED}"
+    return f"<{ADDRESS}/antefix/> through [a forwarded port]({_HERE})"
 
 
 def _logs(found: re.Match[str]) -> str:
-    return f"[logs of {_LOGS_OF[found[1]][0]}](README.md#on-kubernetes)"
+    return f"[logs of {_LOGS_OF[found[1]][0]}]({_HERE})"
 
 
 def _redis(found: re.Match[str]) -> str:
-    return _in_each_pod("redis", "redis", found[1])
+    return f"the same command [in Redis's pod]({_HERE})"
 
 
 def _metrics(found: re.Match[str]) -> str:
