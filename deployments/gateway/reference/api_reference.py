@@ -123,10 +123,10 @@ The last column says whether to send the same request again:
 
 | Retry | Meaning |
 | -- | -- |
-| no | The same request fails again. |
+| empty | The same request fails again. |
 | yes | It may succeed. Wait a little longer after each failure. |
 | `Retry-After` | It may succeed after the seconds in that header. |
-| no, `x-should-retry: false` | Official clients retry by the status, and this header stops them. |
+| `x-should-retry: false` | It fails again. This header stops official clients, which retry by status. |
 """
 
 _BEFORE_CONNECTIONS = """\
@@ -143,10 +143,10 @@ _CLIENTS = {
 FIELD_NOT_ALLOWED = "field_not_allowed"
 
 _RETRIES: dict[Retry, str] = {
-    "no": "no",
+    "no": "",
     "yes": "yes",
     "Retry-After": "`Retry-After`",
-    "stop": "no, `x-should-retry: false`",
+    "stop": "`x-should-retry: false`",
     "Retry-After, stop": "`Retry-After`, `x-should-retry: false`",
 }
 
