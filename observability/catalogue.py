@@ -59,7 +59,7 @@ def reference() -> str:
 
 
 _OTHERS = """\
-Metrics of engine replicas have the labels `pool` and `replica` (the name in `antefix status` and in
+Metrics of engine replicas have the labels `pool` and `replica` (as in `antefix status` and
 `x-antefix-replica`). **vLLM's metrics**, `vllm:*`, have them too, through the same endpoint:
 <https://docs.vllm.ai/en/stable/usage/metrics/>.
 

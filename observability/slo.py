@@ -107,8 +107,8 @@ class Target(Section):
         None,
         gt=0,
         description="A request's whole answer, streamed or not, is due within this many seconds "
-        "of its complete body at the gateway. Metrics and alerts watch it. Admission "
-        "does not, as it does not know an answer's length.",
+        "of its complete body at the gateway. Metrics and alerts watch it; admission "
+        "does not.",
     )
 
     @model_validator(mode="after")

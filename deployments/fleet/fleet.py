@@ -105,7 +105,7 @@ class GatewaySettings(Section):
         ge=1,
         description="An answer may have at most this many logprobs, including those of its "
         "prompt. Each takes some 70 bytes of JSON, and several times that in the "
-        "engine's memory.",
+        "engine.",
     )
     retries: int = Field(
         1,
@@ -221,7 +221,7 @@ class MetricsSettings(Section):
         9464,
         ge=1,
         le=65535,
-        description="Every node with a gateway or an engine serves its metrics on this port.",
+        description="Every node serves metrics on this port.",
     )
 
 
@@ -299,7 +299,7 @@ class Fleet(FleetBase):
         None,
         gt=0,
         description="All pools together use at most this many GPUs. The pool that needs them "
-        "most gets them first. With null only `max_replicas` limits them.",
+        "most gets them first.",
     )
     surge_percent: int = Field(
         0,

@@ -126,7 +126,7 @@ The last column says whether to send the same request again:
 | empty | The same request fails again. |
 | yes | It may succeed. Wait a little longer after each failure. |
 | `Retry-After` | It may succeed after the seconds in that header. |
-| `x-should-retry: false` | It fails again. This header stops official clients, which retry by status. |
+| `x-should-retry: false` | It fails again. The header stops clients that retry by status. |
 """
 
 _BEFORE_CONNECTIONS = """\
@@ -214,11 +214,18 @@ def _endpoints(clients: str) -> str:
 
 
 def _headers(headers: Iterable[ClientHeader]) -> str:
-    """Headers of the same type and meaning share a row."""
-    names: dict[tuple[str, str], list[str]] = {}
+    """Headers of the same meaning share a row, which has each of their types once."""
+    names: dict[str, list[ClientHeader]] = {}
     for header in headers:
-        names.setdefault((header.type, header.meaning), []).append(_code(header.name))
-    rows = ((", ".join(alike), kind, meaning) for (kind, meaning), alike in names.items())
+        names.setdefault(header.meaning, []).append(header)
+    rows = (
+        (
+            ", ".join(_code(header.name) for header in alike),
+            ", ".join(dict.fromkeys(header.type for header in alike)),
+            meaning,
+        )
+        for meaning, alike in names.items()
+    )
     return _table(("Header", "Value", "Meaning"), rows)
 
 

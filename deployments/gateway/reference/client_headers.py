@@ -103,7 +103,6 @@ REQUEST_HEADERS = (
     ClientHeader("if-none-match", "entity tag", "Only read for the page, which answers 304."),
 )
 
-_PLACED = "Present if the gateway predicted a time for this replica."
 _OF_ENGINE = "Absent if the engine does not report it."
 
 RESPONSE_HEADERS = (
@@ -140,7 +139,8 @@ RESPONSE_HEADERS = (
     ClientHeader(
         "x-antefix-predicted-ttft-ms",
         "number, milliseconds",
-        f"Predicted time from the placement to the first token. {_PLACED}",
+        "Predicted time from the placement to the first token. Present if the gateway predicted a "
+        "time for this replica.",
     ),
     ClientHeader(
         "x-antefix-index-ms", "number, milliseconds", "Time that the prefix index lookup took."
@@ -158,7 +158,8 @@ RESPONSE_HEADERS = (
     ClientHeader(
         "x-antefix-cached-tokens-predicted",
         "whole number, tokens",
-        f"Prompt tokens that the prefix index expected there. {_PLACED}",
+        "Prompt tokens that the prefix index expected there. Present with "
+        "`x-antefix-predicted-ttft-ms`.",
     ),
     ClientHeader(
         "x-antefix-resume",

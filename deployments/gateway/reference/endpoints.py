@@ -47,9 +47,8 @@ ENDPOINTS = (
         "GET",
         "/antefix/requests/{request_id}",
         "any key",
-        "Explains a request of the key's tenant, for "
-        f"{EXPLANATION_TTL_S} s after its end. Operators may ask about any tenant's requests. "
-        "See [routing.md](routing.md#every-decision-explained).",
+        "Returns the [explanation](routing.md#every-decision-explained) of a request of the "
+        f"key's tenant, for operators of any, until {EXPLANATION_TTL_S} s after its end.",
     ),
     GatewayEndpoint(
         "GET",
@@ -62,8 +61,9 @@ ENDPOINTS = (
         "POST",
         "/antefix/profile",
         "operators",
-        f"Profiles one engine for `?seconds=`, up to {ProfileRequests.longest_s:g}. `?pool=` and "
-        "`?replica=` are optional where there is only one. See [profiling.md](profiling.md).",
+        "Lets vLLM [profile](profiling.md) one engine for `?seconds=`, up to "
+        f"{ProfileRequests.longest_s:g}. `?pool=` and `?replica=` are optional where there is "
+        "only one.",
     ),
     GatewayEndpoint(
         "GET",

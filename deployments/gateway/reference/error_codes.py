@@ -134,7 +134,7 @@ _REQUESTS = (
         "field_not_allowed",
         400,
         "The request has a field, tool or message part that the gateway refuses.",
-        "See [Fields that the gateway refuses](#fields-that-the-gateway-refuses).",
+        "See [refused fields](#fields-that-the-gateway-refuses).",
     ),
     ErrorCode(
         "media_url_not_allowed",
