@@ -45,7 +45,8 @@ def test_what_was_measured_is_told_by_parameter() -> None:
             passed(name),
         ]
     told = "failed 0; longest pause 3.5 s"
-    assert rows(figures(lines))[0].endswith(f"| gateway {told}; <br>engine {told} |")
+    (row,) = rows(figures(lines))[:1]
+    assert row.endswith(f"| 2026-01-02 (gateway, engine) | gateway {told}; <br>engine {told} |")
 
 
 def test_a_test_that_has_never_run_says_so() -> None:

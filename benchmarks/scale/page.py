@@ -52,7 +52,6 @@ def page(result: Mapping[str, Any]) -> str:
         **_answers(found, fleets, goals),
         measured=report.measured(result),
         goals=goal_groups.table(goals, GOALS, only_met=True),
-        missed=goal_groups.missed(goals),
         sizes=report.grid("Policy", sizes),
         gateways=report.grid("Replicas", gateways),
         llm_d=_llm_d(found),

@@ -35,6 +35,7 @@ from benchmarks.scale.traffic import (
     shuffled_gateways,
     tokens_of,
 )
+from benchmarks.stand import report
 from benchmarks.stand.kept_parts import KeptParts
 from loadgen.workloads import WORKLOADS
 from simulator.engines import Hardware, Job, SimulatedEngine
@@ -304,11 +305,13 @@ def test_a_cluster_spreads_whole_pools_over_its_nodes() -> None:
     assert pools_on_nodes(5, 1) == [5]
 
 
-def test_the_page_has_the_goals_that_were_missed_and_its_peers_figures() -> None:
+def test_the_page_links_to_the_goals_that_were_missed_and_has_its_peers_figures() -> None:
     result = kept_results.read()["scale"][-1]
     text = page.page(result)
     missed = [name for name, goal in result["goals"].items() if not goal["met"]]
-    assert all(f"\n| {name.replace('_', ' ')} " in text for name in some(missed))
+    assert missed and "([missed ones](README.md#missed-goals))" in text
+    readme = (report.PAGES / "README.md").read_text()
+    assert all(f"\n| `scale/{name}` " in readme for name in some(missed))
     assert (
         f"**{len(result['goals']) - len(missed)} of {len(result['goals'])} goals are met**" in text
     )

@@ -96,8 +96,11 @@ def test_a_page_says_which_of_its_figures_are_stale() -> None:
     for place, text in some(pages_with_figures()):
         fresh = summary.with_figures(place, text, history, {})
         assert "**Stale**: the code has changed" not in fresh
+        assert "**Stale** since" not in fresh
         words = " ".join(summary.with_figures(place, text, history, all_stale).split())
-        assert all(f"(`{name}` since abc1234)." in words for name in names_at(place))
+        in_a_sentence, on_its_page = "(`{}` since abc1234).", "**Stale** since abc1234."
+        for name in names_at(place):
+            assert in_a_sentence.format(name) in words or on_its_page in words
 
 
 def test_what_is_to_be_known_of_a_result_is_on_the_page(
