@@ -79,6 +79,12 @@ def test_coheres_client_reranks(reranker: Served) -> None:
     assert len(answer.results) == 1 and answer.results[0].index in (0, 1, 2)
 
 
+async def test_coheres_async_client_reranks(reranker: Served) -> None:
+    client = cohere.AsyncClientV2(base_url=reranker.url, api_key=KEY)
+    answer = await client.rerank(**ASKED, top_n=1)
+    assert len(answer.results) == 1 and answer.results[0].index in (0, 1, 2)
+
+
 def test_texts_are_scored_and_classified(reranker: Served) -> None:
     scored = post(reranker, "/score", {"model": MODEL, "text_1": "a", "text_2": ["b", "c"]})
     assert [one["index"] for one in scored.json()["data"]] == [0, 1]

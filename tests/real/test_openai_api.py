@@ -10,6 +10,7 @@ import openai as openai_package
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from tests.npm_clients import answers
 from tests.real.conftest import RunningFleet
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -78,6 +79,16 @@ async def test_the_async_client_streams(async_openai: AsyncOpenAI, fleet: Runnin
     )
     text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
     assert text == "The capital of France is Paris."
+
+
+async def test_clients_from_npm_read_whole_and_streamed_answers_alike(fleet: RunningFleet) -> None:
+    read = await answers(f"{fleet.root}/v1", fleet.api_key, fleet.model)
+    assert len(read) == 8
+    for name, (whole, streamed) in read.items():
+        assert whole and whole == streamed, name
+    for api in ("chat", "responses"):  # Vercel's client writes a completion's prompt itself
+        assert read[f"openai {api}"] == read[f"vercel {api}"]
+    assert read["anthropic messages"] == read["vercel messages"] == read["openai chat"]
 
 
 def test_usage_tells_the_cached_tokens(openai: OpenAI, fleet: RunningFleet) -> None:
