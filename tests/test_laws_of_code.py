@@ -48,7 +48,7 @@ def test_few_functions_are_long() -> None:
 
 @pytest.mark.parametrize(
     ("patterns", "most"),
-    [(ANSWER_PATH, 3_660), (("benchmarks/**/*.py",), 15_260)],
+    [(ANSWER_PATH, 3_660), (("benchmarks/**/*.py",), 15_259)],
     ids=["the path of an answer", "benchmarks"],
 )
 def test_these_parts_do_not_grow(patterns: tuple[str, ...], most: int) -> None:

@@ -18,12 +18,12 @@ from __future__ import annotations
 import random
 from abc import abstractmethod
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from types import MappingProxyType
 
 from benchmarks.scale.fleet import Router, SimulatedReplicas, Visit
-from benchmarks.stand.own_placements import OwnPlacements
 from simulator.traces import Request
 
 VIRTUAL_NODES = 100
@@ -151,3 +151,28 @@ CHOOSERS: Mapping[str, Callable[[SimulatedReplicas, int, int], Chooser]] = Mappi
 
 def _point(name: bytes) -> int:
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "big")
+
+
+class OwnPlacements:
+    """What a gateway without a shared index knows: where it sent each prefix, the latest ones."""
+
+    def __init__(self, max_segments: int) -> None:
+        self._max_segments = max_segments
+        self._slots: OrderedDict[bytes, set[int]] = OrderedDict()
+
+    def depths(self, keys: Sequence[bytes]) -> dict[int, int]:
+        depths: dict[int, int] = {}
+        for depth, key in enumerate(keys):
+            known = self._slots.get(key, set())
+            still = [slot for slot in known if depths.get(slot, 0) == depth]
+            if not still:
+                break
+            depths.update(dict.fromkeys(still, depth + 1))
+        return depths
+
+    def placed(self, keys: Sequence[bytes], slot: int) -> None:
+        for key in keys:
+            self._slots.setdefault(key, set()).add(slot)
+            self._slots.move_to_end(key)
+        while len(self._slots) > self._max_segments:
+            self._slots.popitem(last=False)

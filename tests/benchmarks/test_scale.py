@@ -23,7 +23,7 @@ from benchmarks.scale.fleet import SimulatedReplicas, VirtualFleet, Visit
 from benchmarks.scale.gateways import IndexedGateways
 from benchmarks.scale.goals import goals, saturated
 from benchmarks.scale.redis_load import CALLS_PER_S, head_room, pools_on_nodes
-from benchmarks.scale.results import FleetCase, FleetSummary, as_json, read, summary
+from benchmarks.scale.results import FleetCase, FleetSummary, as_json, read, summary, variation
 from benchmarks.scale.simulate import CONVERSATIONS, Simulation
 from benchmarks.scale.traffic import (
     CHAT_BLOCK_TOKENS,
@@ -337,3 +337,8 @@ def test_an_interrupted_run_resumes_with_what_was_simulated(
     both = run.play(simulations, KeptParts(file, "scale", rule=None))
     assert both[0] == first[0]
     assert [of.case for of in both] == cases
+
+
+def test_a_replica_that_got_nothing_counts() -> None:
+    assert variation([("a", 1.0)], replicas=2) == 1.0
+    assert variation([("a", 1.0), ("b", 1.0)], replicas=2) == 0.0

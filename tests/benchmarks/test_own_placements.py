@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.stand.own_placements import OwnPlacements
+from benchmarks.scale.choosers import OwnPlacements
 
 
 def test_a_gateway_without_an_index_knows_where_it_sent_a_prefix() -> None:
