@@ -350,14 +350,15 @@ class Families:
     def _add_models(self) -> None:
         self.model_requests = self._counter(
             "antefix_model_requests",
-            "Ended requests by the requested model: a route, a pool's model or an adapter. A "
-            "gateway counts its first thousand, and later ones as `(others)`.",
-            ["model", "pool", "outcome"],
+            "Ended requests by the requested model: a route, a pool's model or an adapter. "
+            "`adapter`: the LoRA adapter that served it. A gateway counts its first thousand of "
+            "each, and later ones as `(others)`.",
+            ["model", "adapter", "pool", "outcome"],
         )
         self.model_tokens = self._counter(
             "antefix_model_tokens",
             "Tokens by the requested model: prompt, cached (part of prompt), and output.",
-            ["model", "pool", "kind"],
+            ["model", "adapter", "pool", "kind"],
         )
 
     def _add_process(self) -> None:

@@ -114,6 +114,8 @@ class Inference:
         # `check` found a route, so no other gateway has unloaded the adapter yet
         named = record.routed_to if route.adapter_pools else model
         adapter = self._parts.adapters.engine_adapter(named)
+        if adapter is not None or named in pool.settings.lora_names:
+            record.adapter = named
         engine_model = named if named in pool.settings.model_names else pool.model
         engine_request = EngineRequest(
             request_id=record.request_id,

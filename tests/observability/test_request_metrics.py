@@ -214,19 +214,20 @@ def test_tenants_that_come_and_go_make_no_series_for_ever() -> None:
 
 def test_a_request_counts_for_the_model_that_was_asked_for() -> None:
     counted = Counted(names_told=2)
-    for model, outcome in (("assistant", "ok"), ("adapter", "ok"), ("new", "ok"), ("old", "ok")):
-        counted.serve(outcome=outcome, model=model, prompt_tokens=10, output_tokens=1)
-    counted.serve(outcome="failed", model="adapter")
+    for model in ("assistant", "sql", "new", "old"):
+        adapter = "sql-2" if model == "sql" else ""
+        counted.serve(model=model, adapter=adapter, prompt_tokens=10, output_tokens=1, outcome="ok")
+    counted.serve(outcome="failed", model="sql", adapter="sql-3")
     found = counted.samples
     requests = {key[1:]: n for key, n in found.items() if key[0] == "antefix_model_requests_total"}
     assert requests == {
-        ("assistant", "ok"): 1,
-        ("adapter", "ok"): 1,
-        ("adapter", "failed"): 1,
-        (OTHERS, "ok"): 2,
+        ("", "assistant", "ok"): 1,
+        ("sql-2", "sql", "ok"): 1,
+        (OTHERS, "sql", "failed"): 1,  # the set has two names, and one is that of no adapter
+        ("", OTHERS, "ok"): 2,
     }
-    assert found["antefix_model_tokens_total", "prompt", OTHERS] == 20
-    assert found["antefix_model_tokens_total", "output", "assistant"] == 1
+    assert found["antefix_model_tokens_total", "", "prompt", OTHERS] == 20
+    assert found["antefix_model_tokens_total", "sql-2", "output", "sql"] == 1
 
 
 def test_a_throughput_is_told_until_it_is_taken_back() -> None:
