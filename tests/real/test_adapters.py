@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,7 @@ async def test_no_answer_has_other_weights_while_the_pool_is_scaled(
 
     def scale(replicas: int) -> None:
         settings["pools"]["other"]["replicas"] = replicas
+        settings["pools"]["engine"]["replicas"] = 3 - replicas  # the cores are for three
         file.write_text(yaml.safe_dump(settings))
         done = fleet.antefix("update", str(file))
         assert done.returncode == 0, done.stderr
@@ -249,15 +251,15 @@ async def test_no_answer_has_other_weights_while_the_pool_is_scaled(
 
         traffic = [asyncio.create_task(ask()) for _ in range(3)]
 
-        async def wait_for(truth: Callable[[], bool]) -> None:
-            async with asyncio.timeout(300):
-                while not await asyncio.to_thread(truth):
-                    await asyncio.sleep(1.0)
+        def scale_up_and_down() -> None:
+            scale(2)
+            deadline = time.monotonic() + 300
+            while len(listed(fleet)["a"]["replicas"]) < 2:
+                assert time.monotonic() < deadline, "the new replica has not loaded it"
+                time.sleep(1.0)
+            scale(1)
 
-        await asyncio.to_thread(scale, 2)
-        await wait_for(lambda: len(listed(fleet)["a"]["replicas"]) == 2)
-        await asyncio.to_thread(scale, 1)
-        await wait_for(lambda: len(fleet.replicas("other")) == 1)
+        await asyncio.to_thread(scale_up_and_down)
         asking = False
         await asyncio.gather(*traffic)
     assert found == {own}
