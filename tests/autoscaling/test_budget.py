@@ -98,7 +98,7 @@ def used(requested: dict[str, GpuRequest]) -> float:
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), present(), min_size=1), st.floats(0, 50))
-def test_whoever_follows_its_grant_keeps_all_within_the_budget(
+def test_a_pool_that_follows_its_grant_keeps_all_pools_within_the_budget(
     requested: dict[str, GpuRequest], more: float
 ) -> None:
     budget = used(requested) + more

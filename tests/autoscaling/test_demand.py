@@ -56,7 +56,9 @@ def test_without_the_engines_rates_the_forecast_asks_for_nothing() -> None:
         (1_000_000, 10),
     ],
 )
-def test_what_waits_is_worked_off_within_the_time_of_a_start(queued: int, replicas: int) -> None:
+def test_replicas_for_the_backlog_serve_it_within_one_start_time(
+    queued: int, replicas: int
+) -> None:
     assert for_backlog(replace(POOL, queued_tokens=queued)) == pytest.approx(replicas, abs=1)
 
 

@@ -127,7 +127,7 @@ def test_after_a_long_silence_it_begins_anew() -> None:
 @given(
     st.lists(st.tuples(st.floats(-1e11, 1e11), st.floats(0, 1e15), st.floats(0, 1e15)), max_size=30)
 )
-def test_whatever_is_counted_the_line_is_a_number(told: list[tuple[float, float, float]]) -> None:
+def test_the_line_is_finite_for_any_counts(told: list[tuple[float, float, float]]) -> None:
     history = History()
     for at, arrived, tokens in told:
         history = history.heard(DemandSample(at, arrived, 0.0, 0.0, tokens, tokens))

@@ -34,13 +34,13 @@ def test_what_is_not_needed_is_held_for_a_while() -> None:
     assert replicas_held(levels, 9.0 + HOLD_S) == 2
 
 
-def test_what_came_back_after_a_while_is_held_for_longer_than_that() -> None:
+def test_replicas_needed_again_after_a_pause_are_held_for_longer_than_it() -> None:
     levels = play((0, 4), (10, 2), (110, 4), (120, 2), (130, 2))
     assert replicas_held(levels, 119.0 + 100.0) == 4
     assert replicas_held(levels, 119.0 + MARGIN * 102.0) == 0
 
 
-def test_a_pause_as_long_as_the_last_is_outlasted() -> None:
+def test_replicas_are_held_through_a_second_pause_of_the_same_length() -> None:
     """What was learned faded so soon that long pauses outlasted it."""
     levels = play((0, 4), (10, 2), (395, 4), (410, 2), (810, 2))
     assert replicas_held(levels, 809.0) == 4

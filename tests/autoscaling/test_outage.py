@@ -93,14 +93,14 @@ def decided(
         (None, [Seen(9.0)], "admit"),
     ],
 )
-def test_who_waits_for_a_start_who_overflows_and_who_comes_back(
+def test_a_pool_without_a_replica_queues_overflows_or_rejects_by_start_time(
     up_in_s: float | None, overflow: list[Seen] | None, kind: str
 ) -> None:
     verdict = decided(up_in_s, overflow)
     assert (verdict.kind, verdict.outage) == (kind, True)
 
 
-def test_one_is_told_to_come_back_when_it_can_be_served() -> None:
+def test_retry_after_is_the_time_until_the_request_can_be_served() -> None:
     assert decided(61.2).retry_after_s == 62
     assert decided(1e9).retry_after_s == 3600
     # the other pool's backlog is worked off before
@@ -207,7 +207,9 @@ def test_one_that_demands_overflow_is_no_matter_of_the_outage(
     assert (verdict.kind, verdict.outage) == ("overflow", False)
 
 
-def test_nobody_s_turn_comes_before_a_replica_is_up(lost: PoolScheduler, clock: HandClock) -> None:
+def test_queued_requests_start_only_once_a_replica_is_up(
+    lost: PoolScheduler, clock: HandClock
+) -> None:
     tell(lost, clock, 50.0)
     waiter = decide(lost, request(clock, priority="batch")).waiter
     assert waiter is not None
@@ -219,7 +221,7 @@ def test_nobody_s_turn_comes_before_a_replica_is_up(lost: PoolScheduler, clock: 
     assert turn[1].chosen is not None
 
 
-def test_who_waits_is_not_sent_to_replicas_that_may_be_gone(clock: HandClock) -> None:
+def test_queued_requests_are_not_sent_to_replicas_that_may_be_gone(clock: HandClock) -> None:
     scheduler = PoolScheduler(clock, PoolSettings(SLOS, 2))
     scheduler.board.update(pool(1, waiting=1, queued_prefill_tokens=1500).values())
     waiter = decide(scheduler, request(clock, priority="batch")).waiter
@@ -240,7 +242,7 @@ def test_one_that_is_decided_again_came_once(lost: PoolScheduler, clock: HandClo
     assert (lost.demand.arrived, lost.demand.prompt_tokens) == (1, 100)
 
 
-def test_a_pool_that_is_lost_serves_nobody_else_s_requests(
+def test_a_pool_without_a_replica_receives_no_overflow(
     lost: PoolScheduler, clock: HandClock
 ) -> None:
     other = PoolScheduler(clock, PoolSettings(SLOS, 0, RULES), lost)

@@ -89,7 +89,7 @@ def counters(scheduler: PoolScheduler) -> tuple[int, int, int]:
         (31.0, {"priority": "batch", "overflow": "never"}, "reject"),
     ],
 )
-def test_what_a_request_is_told(
+def test_a_request_gets_its_verdict_and_is_counted(
     large: PoolScheduler, queue_s: float, fields: dict[str, Any], kind: str
 ) -> None:
     large.board.update(queued(queue_s, queue_s))
@@ -180,7 +180,9 @@ def test_what_the_overflow_pool_does_not_take_is_refused_and_counted_as_that(
     assert (counters(large), counters(small)) == ((1, 1, 0), (0, 0, 0))
 
 
-def test_who_waits_goes_in_turn_once_there_is_room(large: PoolScheduler, clock: HandClock) -> None:
+def test_queued_requests_start_in_order_once_a_replica_has_room(
+    large: PoolScheduler, clock: HandClock
+) -> None:
     large.board.update(queued(1.5))
     waiters = [decide(large, request(400, priority="batch")).waiter for _ in range(2)]
     assert large.refresh_demand().waiting == 2

@@ -105,13 +105,13 @@ def test_a_placement_counts_until_it_is(
     assert sum(waiting(scheduler).values()) == 0
 
 
-def test_tickets_are_told_apart(scheduler: PoolScheduler) -> None:
+def test_tickets_of_two_requests_are_distinguished(scheduler: PoolScheduler) -> None:
     first, second = place(scheduler, 2)
     scheduler.ended(first, chosen_of(first))
     assert waiting(scheduler)[chosen_of(second)] == 1
 
 
-def test_what_comes_with_an_answer_counts_at_once(scheduler: PoolScheduler) -> None:
+def test_the_load_report_in_an_answer_counts_at_once(scheduler: PoolScheduler) -> None:
     (attempt,) = place(scheduler)
     scheduler.answered(attempt, "r2", LoadReport(1, 5, 3, 900))
     load = scheduler.board.loads()["r2"]
@@ -227,7 +227,7 @@ def test_blind_placements_avoid_replicas_that_failed(
     assert len(again.placement.ranked) == 2
 
 
-def test_with_nobody_known_any_replica_may_serve() -> None:
+def test_without_known_replicas_any_replica_may_serve() -> None:
     attempt = placed_by(PoolScheduler(time.monotonic), REQUEST, None)
     assert (attempt.chosen, attempt.placement.policy) == (None, BLIND)
 
@@ -278,7 +278,7 @@ def test_a_shadow_policy_is_recorded_and_not_followed(clock: HandClock) -> None:
     assert (shadow.policy, shadow.replica_id, shadow.cached_tokens) == ("least_loaded", "r1", 0)
 
 
-def test_predictions_are_corrected_by_what_came(scheduler: PoolScheduler) -> None:
+def test_observed_ttft_corrects_predictions(scheduler: PoolScheduler) -> None:
     attempt = placed_by(scheduler, REQUEST, {0: 5})
     assert attempt.chosen is not None
     for _ in range(200):

@@ -47,7 +47,7 @@ steps = st.lists(st.tuples(st.integers(1, 8192), st.integers(0, 131_072)), min_s
 
 
 @given(costs, steps, steps)
-def test_no_step_takes_longer_than_its_bound_whatever_was_seen_before(
+def test_no_step_exceeds_its_bound_after_any_earlier_steps(
     cost: tuple[float, float, float],
     seen: list[tuple[int, int]],
     later: list[tuple[int, int]],

@@ -66,7 +66,7 @@ def test_what_it_shows() -> None:
 
 
 @given(st.lists(tenants, max_size=30))
-def test_nobody_is_lost_and_no_tenant_waits_for_more_than_one_of_each_other(order: str) -> None:
+def test_no_request_is_lost_and_a_tenant_waits_for_one_of_each_other(order: str) -> None:
     room: WaitingRoom[str] = WaitingRoom(100)
     for number, tenant in enumerate(order):
         entered(room, f"{tenant}{number}", tenant)
