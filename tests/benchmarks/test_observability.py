@@ -59,7 +59,7 @@ def test_two_rounds_of_the_same_are_the_control_of_every_comparison() -> None:
     assert goals(run) == goals(found(0.02))
 
 
-def test_the_cpu_of_a_request_is_told_with_that_of_the_same_request_again() -> None:
+def test_the_cpu_of_a_request_is_reported_with_a_repeat_of_the_request() -> None:
     told = a_a([2.0, 2.2, 2.0, 2.0, 2.1, 1.9])
     assert told["gateway_cpu_a_by_a"] == pytest.approx(1.0)
     assert told["gateway_cpu_most_by_least_round"] == pytest.approx(2.2 / 1.9)
@@ -112,7 +112,7 @@ async def told_of_one_request(
 
 
 @pytest.mark.parametrize("parts", [NOTHING, BOTH, *EACH], ids=lambda parts: "+".join(sorted(parts)))
-async def test_only_the_parts_that_are_left_tell_of_a_request(
+async def test_only_the_remaining_parts_report_a_request(
     parts: frozenset[str],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,

@@ -96,7 +96,7 @@ def test_a_published_load_comes_back_to_each_prompt_after_all_others() -> None:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_each_episode_of_a_workload_begins_with_prompts_that_nobody_has_seen(workload: str) -> None:
+def test_each_episode_of_a_workload_begins_with_new_prompts(workload: str) -> None:
     trace = chats(workload, 1, 4.0, episodes=2)
     assert all(one.at <= other.at for one, other in pairwise(trace.requests))
     assert len(trace.requests) == pytest.approx(2 * EPISODE_S * 4.0, rel=0.25)
@@ -185,9 +185,7 @@ def test_an_oracle_goes_where_most_is_cached() -> None:
 
 
 @pytest.mark.parametrize(("waiting", "replica"), [(0, 1), (1, 1), (40, 0)])
-def test_exact_and_load_weighs_what_is_cached_by_what_waits_there(
-    waiting: int, replica: int
-) -> None:
+def test_exact_and_load_weighs_cached_tokens_against_the_queue(waiting: int, replica: int) -> None:
     fleet = fleet_of(2, waiting, 40)
     fleet.engines[1] = SimulatedEngine(HARDWARE)
     job = Job.hashed("before", 2 * BLOCK + 10, 1, (1, 2))

@@ -73,6 +73,6 @@ def test_a_count_that_grows_by_one_each_cycle_is_a_leak_of_exactly_that() -> Non
     assert not found.exceeds(120.0)
 
 
-def test_too_few_cycles_tell_nothing() -> None:
+def test_too_few_cycles_give_no_slope() -> None:
     values = [float(i) for i in range((FEWEST_CYCLES - 1) * PER_CYCLE)]
     assert slope_of(sampled(values), CYCLE_S) is None
