@@ -26,7 +26,7 @@ def test_it_prints_a_row_for_each_policy() -> None:
     assert "ramp: " in notes
 
 
-def test_hpa_is_played_with_the_usual_routing_and_with_ours() -> None:
+def test_hpa_is_simulated_with_the_usual_routing_and_with_antefix() -> None:
     for policy in ("hpa-concurrency:8", "hpa-concurrency:8+ours"):
         code, table, _ = invoke(*SHORT, "--policy", policy)
         assert (code, f"| {policy} " in table) == (0, True)

@@ -117,7 +117,7 @@ WRONG_NAMES = {
 
 
 @pytest.mark.parametrize("line", WRONG_NAMES)
-def test_a_wrong_name_is_reported_before_what_else_is_missing(
+def test_a_wrong_name_is_reported_before_other_problems(
     monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     # otherwise the Hub's client tries again for 24 s where it cannot be reached

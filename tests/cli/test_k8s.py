@@ -189,7 +189,7 @@ def test_a_context_that_is_not_there_is_one_clear_line(api: Api, values: str) ->
     assert "other" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_a_cluster_that_is_away_is_one_clear_line(api: Api, values: str) -> None:
+def test_an_unreachable_cluster_is_one_clear_line(api: Api, values: str) -> None:
     api.away = True
     done = preflight("--values", values)
     assert done.exit_code == 1

@@ -81,7 +81,7 @@ def test_a_head_of_the_model_drafts_as_one() -> None:
     assert (told["draft"]["method"], told["draft"]["model"]) == ("eagle3", head)
 
 
-def test_a_long_prompt_is_told_with_the_time_that_it_takes() -> None:
+def test_the_plan_shows_a_long_prompt_with_its_ttft() -> None:
     lengths = ("--prompt", "1000", "--output", "256")
     short, long = (
         json.loads(plan(*LOAD, *lengths, *more, "--json").stdout)["options"][0]["ttft_p99_s"]

@@ -155,7 +155,7 @@ def test_the_usual_port_is_taken_when_it_is_free(beside: Beside, metrics_url: st
         ("alertmanager.yaml", "route: {receiver: nobody}", "nobody"),
     ],
 )
-def test_a_wrong_file_is_told_with_its_reason_and_leaves_nothing_running(
+def test_a_wrong_file_is_reported_with_its_reason_and_leaves_nothing_running(
     file: str, text: str, said: str, beside: Beside, metrics_url: str
 ) -> None:
     (beside.generated / file).write_text(text)

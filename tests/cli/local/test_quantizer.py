@@ -54,14 +54,14 @@ def quantizer(tmp_path: Path) -> Quantizer:
     return quantizer
 
 
-def test_what_is_made_gets_its_name_and_nothing_else_is_left(quantizer: Quantizer) -> None:
+def test_the_result_gets_its_name_and_no_partial_folder_remains(quantizer: Quantizer) -> None:
     quantizer.run()
     assert (quantizer.out / "weights").read_text() == "new"
     assert quantizer.reports == [(0.5, "half")]
     assert not quantizer.partial.exists()
 
 
-def test_what_is_there_is_not_touched(quantizer: Quantizer) -> None:
+def test_an_existing_folder_is_not_changed(quantizer: Quantizer) -> None:
     quantizer.out.mkdir()
     with pytest.raises(Problem, match=r"already exists.*--force"):
         quantizer.run()
@@ -114,7 +114,7 @@ def test_what_the_process_says_to_the_user_reaches_them(quantizer: Quantizer) ->
     assert (error.value.message, error.value.remedy) == ("bad", "do")
 
 
-def test_a_full_disk_is_told(quantizer: Quantizer) -> None:
+def test_a_full_disk_is_reported(quantizer: Quantizer) -> None:
     quantizer.does("sys.exit('OSError: [Errno 28] No space left on device')")
     with pytest.raises(Problem, match="the disk is full"):
         quantizer.run()
