@@ -171,7 +171,7 @@ def test_before_anything_is_read_the_number_stays(monkeypatch: pytest.MonkeyPatc
     assert policy(context_of(2, {"mine": 1})) == (2, {"mine": 1})
 
 
-def test_the_policy_answers_while_redis_is_away() -> None:
+def test_the_policy_answers_while_redis_is_unavailable() -> None:
     policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0, signer=None)
     deadline = time.monotonic() + 60
     while policy.watch is None or policy.watch.signals is None:  # until it has looked

@@ -228,7 +228,7 @@ async def test_a_response_whose_engine_is_not_asked_or_offers_nothing_is_as_it_s
         assert blocks[-2] == last
 
 
-async def test_an_answer_in_one_piece_tells_its_tokens_as_they_come(
+async def test_an_answer_in_one_piece_reports_its_tokens_as_they_come(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
     engine.go.clear()
@@ -268,7 +268,7 @@ async def test_an_error_before_the_first_token_is_plain(
         assert await answer.json() == {"error": "it failed"}
 
 
-async def test_an_error_after_it_has_its_status_beside_its_length(
+async def test_a_late_error_has_its_status_after_its_length(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
     engine.fails_after, engine.go = 3, asyncio.Event()

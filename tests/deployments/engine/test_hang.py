@@ -146,7 +146,7 @@ def test_an_idle_engine_that_answers_is_healthy() -> None:
     ],
     ids=["starts", "unbounded", "utility", "replica stands still", "computes", "idle and starved"],
 )
-def test_a_pause_that_is_legitimate_or_cannot_be_told_is_no_hang(case: dict[str, Any]) -> None:
+def test_a_legitimate_or_ambiguous_pause_is_no_hang(case: dict[str, Any]) -> None:
     Looked().never(**case)
 
 

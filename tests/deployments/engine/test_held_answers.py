@@ -175,7 +175,7 @@ async def test_when_its_reader_is_gone_another_gets_all_of_it(
     assert await (await visit(http, engine, "third")).read() == WHOLE
 
 
-async def test_a_later_reader_takes_it_over_and_the_one_before_is_told(
+async def test_a_later_reader_takes_over_and_the_previous_reader_is_notified(
     http: aiohttp.ClientSession, engine: Engine
 ) -> None:
     one = await ask(http, engine)
@@ -209,7 +209,9 @@ async def test_who_leaves_on_purpose_ends_it_at_once(
     assert engine.held.held_bytes == len(engine.held) == 0
 
 
-async def test_nobody_comes_in_time(http: aiohttp.ClientSession, engine: Engine) -> None:
+async def test_a_stream_without_a_reader_ends_after_the_hold_time(
+    http: aiohttp.ClientSession, engine: Engine
+) -> None:
     answer = await ask(http, engine, hold_s=0.1)
     await some(answer, 13)
     answer.close()
@@ -217,7 +219,9 @@ async def test_nobody_comes_in_time(http: aiohttp.ClientSession, engine: Engine)
     assert engine.held.held_bytes == len(engine.held) == 0
 
 
-async def test_who_reads_on_has_all_the_time(http: aiohttp.ClientSession, engine: Engine) -> None:
+async def test_a_later_reader_has_no_time_limit(
+    http: aiohttp.ClientSession, engine: Engine
+) -> None:
     answer = await ask(http, engine, hold_s=0.1)
     await some(answer, 13)
     again = await visit(http, engine, "second")
@@ -243,7 +247,7 @@ async def test_a_client_that_leaves_before_it_begins_ends_it(
     assert engine.held.held_bytes == len(engine.held) == 0
 
 
-async def test_more_events_than_there_are_disturb_nobody(
+async def test_a_request_for_too_many_events_disturbs_no_reader(
     http: aiohttp.ClientSession, engine: Engine
 ) -> None:
     engine.go_on(2)

@@ -70,7 +70,7 @@ def test_the_rate_is_the_plans_for_that_gpu(of: Shipped) -> None:
 
 
 @pytest.mark.parametrize("of", LARGE, ids=named)
-def test_the_70b_is_on_the_fewest_gpus_that_keep_its_promise_for_a_long_prompt(
+def test_the_70b_uses_the_fewest_gpus_that_meet_its_slo_for_a_long_prompt(
     of: Shipped,
 ) -> None:
     slo = of.pool.slo.interactive

@@ -139,7 +139,7 @@ def test_an_overflow_pool_of_the_same_context_passes(tmp_path: Path) -> None:
     assert check_fleet(tmp_path / "fleet.yaml", check_engine_args=False).warnings == ()
 
 
-def test_what_is_not_known_here_is_a_note_and_never_a_problem(tmp_path: Path) -> None:
+def test_unknown_facts_are_notes_and_never_problems(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     pools = {
         "gone": {"model": "/nowhere/model", "engine_args": {"max_model_len": 10**9}},
@@ -265,7 +265,7 @@ def warned(tmp_path: Path) -> str:
     return str(fleet_file(tmp_path, WARNED["a slow kernel by name"].wrong))
 
 
-def test_config_check_prints_warnings_beside_its_answer(warned: str) -> None:
+def test_config_check_prints_warnings_to_stderr(warned: str) -> None:
     result = CliRunner().invoke(app, ["config", "check", warned, "--no-engine-args"])
     assert result.exit_code == ExitCode.OK
     assert result.stdout == f"{warned}: fine\n"

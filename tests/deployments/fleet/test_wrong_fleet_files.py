@@ -373,7 +373,7 @@ def test_a_wrong_file_is_refused_with_its_line_and_a_remedy(case: str) -> None:
     assert complaint_of(text) == f"fleet.yaml{complaint}"
 
 
-def test_a_cycle_of_overflow_is_told_at_every_pool_in_it() -> None:
+def test_a_cycle_of_overflow_is_reported_at_every_pool_in_it() -> None:
     text = with_pool(f"overflow: {{to: b}}\n{SLO}")
     text += f"  b: {{model: a/b, overflow: {{to: engine}}, {SLO}}}\n"
     assert complaint_of(text).splitlines() == [
@@ -385,7 +385,7 @@ def test_a_cycle_of_overflow_is_told_at_every_pool_in_it() -> None:
     ]
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
+def test_all_problems_are_reported_at_once_in_the_order_of_the_file() -> None:
     text = (
         "name: A\ngateway: {prot: 1}\nredis: {url: x}\npools:\n"
         "  engine: {model: embedded, overflow: {to: nil}, env: {B: '${AFX_UNSET}'}, "

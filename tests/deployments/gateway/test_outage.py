@@ -110,7 +110,7 @@ async def test_all_overflow_at_once_whatever_the_share(
         assert told["for_s"] > 0
 
 
-async def test_one_that_cannot_wait_for_the_start_is_told_so_at_once(
+async def test_a_request_that_cannot_wait_for_the_start_is_rejected_at_once(
     engine: FakeEngine, serve: Serve, redis_url: str
 ) -> None:
     async with gateway_before(engine, redis_url=redis_url) as front:
@@ -173,7 +173,7 @@ async def test_batch_waits_in_its_queue(engine: FakeEngine, serve: Serve, redis_
         assert await held == "small"
 
 
-async def test_who_waits_for_a_turn_is_decided_again_when_the_last_replica_is_lost(
+async def test_queued_requests_are_decided_again_when_the_last_replica_is_lost(
     engine: FakeEngine,
     small: FakeEngine,
     serve: Serve,
@@ -209,7 +209,7 @@ async def test_scaled_to_zero_a_request_counts_as_demand_and_nothing_is_missing(
 
 
 @pytest.mark.parametrize("overflows", [True, False])
-async def test_who_was_in_the_last_replica_overflows_or_is_told_once_that_is_known(
+async def test_a_request_of_the_lost_last_replica_overflows_or_is_rejected(
     engine: FakeEngine, small: FakeEngine, serve: Serve, redis_url: str, overflows: bool
 ) -> None:
     """It was let in, its engine died before it answered, and no other is there."""
@@ -235,7 +235,7 @@ async def test_who_was_in_the_last_replica_overflows_or_is_told_once_that_is_kno
         assert front.handle.slots_taken == 0
 
 
-async def test_one_that_was_let_in_before_an_outage_has_the_start_to_wait_for(
+async def test_a_request_admitted_before_an_outage_may_wait_for_the_start(
     engine: FakeEngine, serve: Serve, redis_url: str
 ) -> None:
     async with gateway_before(engine, redis_url=redis_url) as front:
@@ -308,7 +308,7 @@ def forgets(redis: RedisProcess, port: int) -> None:
         client.flushall()
 
 
-async def test_a_gateway_that_has_just_begun_takes_nobody_for_lost(serve: Serve) -> None:
+async def test_a_new_gateway_takes_no_pool_for_lost(serve: Serve) -> None:
     """It has read no board: there is no Redis."""
     serve.starts()
     async with gateway_before(FakeEngine()) as front:

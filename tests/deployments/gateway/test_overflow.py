@@ -74,7 +74,7 @@ async def test_what_cannot_be_held_overflows_and_says_so(
     assert overflowing.pool.scheduler.demand.overflowed == 1
 
 
-async def test_many_at_once_do_not_all_overflow_because_nobody_waits_there_yet(
+async def test_many_requests_at_once_do_not_all_overflow_into_an_empty_queue(
     overflowing: Front, engine: FakeEngine, small: FakeEngine
 ) -> None:
     """Each is read between the decision, when nobody is there, and the place that it takes."""
@@ -171,7 +171,7 @@ async def test_who_demands_overflow_gets_it_however_free_the_pool_is(
     assert not engine.bodies
 
 
-async def test_who_demands_what_is_not_there_is_told(overflowing: Front) -> None:
+async def test_a_demand_for_an_impossible_overflow_returns_an_error(overflowing: Front) -> None:
     async with (
         gateway_before(FakeEngine("r1"), pool={"slo": SLO}) as alone,
         alone.post(headers=saying("only")) as answer,

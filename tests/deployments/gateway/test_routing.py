@@ -73,7 +73,7 @@ async def headers_of(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_answer_tells_what_was_predicted_and_what_came(
+async def test_an_answer_reports_predicted_and_observed_values(
     front: Front, engines: tuple[FakeEngine, FakeEngine], stream: bool
 ) -> None:
     await front.published["r1"].caches(PROMPT[:48])
@@ -88,7 +88,7 @@ async def test_an_answer_tells_what_was_predicted_and_what_came(
     assert 0 < float(told[INDEX_MS]) < PATIENT_MS
 
 
-async def test_the_engine_is_told_how_much_is_expected_to_be_cached(
+async def test_the_engine_receives_the_expected_number_of_cached_tokens(
     front: Front, engines: tuple[FakeEngine, FakeEngine]
 ) -> None:
     await front.published["r1"].caches(PROMPT[:48])
@@ -196,14 +196,14 @@ async def test_chats_go_by_the_engines_template(front: Front) -> None:
 
 
 @pytest.mark.parametrize("salt", ["pepper", "salt", None])
-async def test_a_cache_salt_has_cached_prompts_of_its_own(front: Front, salt: str | None) -> None:
+async def test_a_cache_salt_has_separate_cached_prompts(front: Front, salt: str | None) -> None:
     await front.published["r1"].caches(PROMPT, cache_salt="pepper")
     told = await headers_of(front, cache_salt=salt)
     assert told[PREDICTED] == ("64" if salt == "pepper" else "0")
 
 
 @pytest.mark.parametrize("model", [MODEL, "adapter"])
-async def test_a_lora_adapter_has_cached_prompts_of_its_own(
+async def test_a_lora_adapter_has_separate_cached_prompts(
     front: Front, engines: tuple[FakeEngine, FakeEngine], model: str
 ) -> None:
     for engine in engines:
@@ -252,7 +252,7 @@ class _Recorder:
         self.threads.append(threading.get_ident())
 
 
-async def test_a_long_body_is_rendered_beside_the_event_loop(
+async def test_a_long_body_is_rendered_outside_the_event_loop(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = _Recorder()

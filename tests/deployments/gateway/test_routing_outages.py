@@ -127,7 +127,7 @@ async def test_without_redis_requests_go_to_who_was_last_known(
     assert len({each["x-antefix-replica"] for each in told}) == 1
 
 
-async def test_with_nobody_known_any_replica_serves() -> None:
+async def test_without_known_replicas_any_replica_serves() -> None:
     async with gateway_before(FakeEngine()) as front:
         front.sees()
         told = await headers_of(front)

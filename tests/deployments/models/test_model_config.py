@@ -26,7 +26,7 @@ def test_the_embedded_model_is_known_before_it_is_made(
 
 
 @pytest.mark.real
-def test_what_is_known_of_the_embedded_model_is_what_is_made() -> None:
+def test_the_known_config_of_the_embedded_model_matches_the_built_one() -> None:
     made = json.loads((embedded_model(lambda *_: None) / "config.json").read_text())
     assert shape_of(made) == shape_of(EMBEDDED_CONFIG)
 

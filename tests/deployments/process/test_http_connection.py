@@ -61,7 +61,7 @@ async def test_the_trailers_of_a_body_are_bounded_too() -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(99, 200), (100, 431)])
-async def test_a_hundred_headers_are_as_many_as_may_be(number: int, status: int) -> None:
+async def test_a_request_has_at_most_a_hundred_headers(number: int, status: int) -> None:
     headers = {f"x-{i}": "y" for i in range(number - 4)}  # and four of the client's own
     async with (
         serving() as served,
@@ -111,7 +111,7 @@ async def test_a_body_in_small_chunks_is_no_flood_of_headers() -> None:
     assert (status, told) == (200, {"bytes": 50_000})
 
 
-async def test_a_full_server_refuses_those_who_come_then_and_serves_those_who_are_there() -> None:
+async def test_a_full_server_refuses_new_connections_and_serves_existing_ones() -> None:
     go_on = asyncio.Event()
     async with serving(waiting_for(go_on), replace(LIMITS, connections=2)) as served:
         inside = [await served.connect() for _ in range(2)]

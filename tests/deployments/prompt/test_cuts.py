@@ -109,7 +109,7 @@ def test_what_follows_a_text_changes_none_of_its_pieces_but_the_last(
     assert short[:-1] == long[: len(short) - 1]
 
 
-def test_a_piece_is_no_shorter_than_it_may_be_but_for_the_last() -> None:
+def test_only_the_last_piece_may_be_shorter_than_the_minimum() -> None:
     assert pieces(f"ab{START}{START}{END}c", (START, END), 3) == ["ab" + START, START, END + "c"]
     assert pieces("", (START,)) == [""]
 

@@ -43,7 +43,7 @@ def test_loops_break_and_continue() -> None:
     assert rendered(loop) == "023"
 
 
-def test_what_was_said_is_shown_and_is_a_scope_of_its_own() -> None:
+def test_a_generation_block_is_rendered_and_has_a_separate_scope() -> None:
     text = "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}"
     assert rendered(text) == "21"
 

@@ -293,7 +293,7 @@ REFUSED: dict[str, tuple[str, Body]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_it_cannot_go_on_with_it_does_not_offer_and_refuses(
+async def test_the_engine_neither_offers_nor_accepts_answers_it_cannot_resume(
     http: aiohttp.ClientSession, name: str
 ) -> None:
     path, body = REFUSED[name]
@@ -418,7 +418,7 @@ async def running(http: aiohttp.ClientSession) -> float:
     )
 
 
-async def test_an_engine_that_is_killed_cuts_the_answer_without_a_word_of_its_own(
+async def test_a_killed_engine_cuts_the_answer_without_an_error_event(
     http: aiohttp.ClientSession, served: Served
 ) -> None:
     """The last test: this engine has served."""

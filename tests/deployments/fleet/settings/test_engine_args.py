@@ -80,7 +80,7 @@ def test_without_vllm_a_warning_says_that_nothing_was_checked(
     ]
 
 
-def test_a_vllm_that_cannot_be_imported_is_told_in_a_warning(
+def test_a_vllm_that_cannot_be_imported_is_a_warning(
     cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")

@@ -159,7 +159,7 @@ async def test_an_answer_stays_where_every_engine_may_hang(front: Front) -> None
     assert anonymous(await answer) == expected
 
 
-async def test_a_move_is_told_and_counted_and_nobody_was_lost(front: Front) -> None:
+async def test_a_move_is_explained_and_counted_and_is_no_loss(front: Front) -> None:
     answer = await begin(front, stream=True)
     there, other = who(front)
     other.pauses_after = None
@@ -182,7 +182,7 @@ async def test_a_move_is_told_and_counted_and_nobody_was_lost(front: Front) -> N
     await is_served_again(front)
 
 
-async def test_an_answer_is_moved_as_often_as_its_engine_is_taken_away(front: Front) -> None:
+async def test_an_answer_moves_each_time_its_engine_is_removed(front: Front) -> None:
     answer = await begin(front, 1)
     there, other = who(front)
     other.pauses_after = 3
@@ -344,7 +344,7 @@ async def test_what_leaves_and_is_ended_was_not_killed_by_its_requests(front: Fr
     await is_served_again(front)
 
 
-async def test_answers_may_stay_as_long_as_the_fleet_file_says_now(front: Front) -> None:
+async def test_answers_stay_for_the_current_move_after_s_of_the_fleet_file(front: Front) -> None:
     fleet = front.gateway.parts.in_force.fleet.model_dump(mode="json")
 
     async def may_stay(seconds: float | None) -> None:
@@ -364,7 +364,7 @@ async def test_answers_may_stay_as_long_as_the_fleet_file_says_now(front: Front)
     assert len(other.went_on_with) == 1
 
 
-async def test_new_requests_go_elsewhere_at_once_and_to_nobody_who_has_closed(
+async def test_new_requests_avoid_leaving_engines_and_never_reach_closed_ones(
     front: Front,
 ) -> None:
     first, second = front.handle.engines

@@ -265,7 +265,7 @@ async def test_a_stranger_at_a_replicas_address_costs_the_client_no_error(
     assert (len(first.bodies), second.finished) == (1, 1)
 
 
-async def test_a_replica_that_nobody_can_reach_is_a_503_to_try_again(
+async def test_an_unreachable_replica_is_a_503_to_retry(
     front: Front, first: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "NOTICED_S", 0.3)
@@ -308,7 +308,7 @@ async def test_an_engines_404_is_a_400_that_names_the_address(front: Front) -> N
     assert "/v1/embeddings" in str(error["message"])
 
 
-async def test_an_engines_failure_tells_the_client_no_internals(
+async def test_an_engine_failure_shows_the_client_no_internals(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
     failure = JSONResponse({"error": {"message": "Traceback: secret"}}, status_code=500)

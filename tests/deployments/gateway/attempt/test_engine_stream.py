@@ -114,7 +114,7 @@ async def test_what_the_taker_raises_is_raised() -> None:
         assert len(taken) == 3
 
 
-async def test_an_answer_that_is_broken_off_is_an_error() -> None:
+async def test_an_interrupted_answer_is_an_error() -> None:
     taken = bytearray()
 
     def take(piece: bytes) -> bool:

@@ -27,7 +27,7 @@ async def ask_chat(
         return answer.status, told["error"]["code"], answer.headers
 
 
-async def test_a_tenant_gets_what_it_may_and_is_told_when_there_is_more(redis_url: str) -> None:
+async def test_a_tenant_gets_its_budget_and_the_time_of_its_reset(redis_url: str) -> None:
     limits = {"limits": {"requests_per_minute": 2}}
     async with limited(redis_url, FakeEngine(), limits) as front:
         status, _, headers = await ask_chat(front)
@@ -78,7 +78,7 @@ async def test_what_no_minute_has_room_for_is_no_matter_of_waiting(redis_url: st
         assert "retry-after" not in headers
 
 
-async def test_a_model_has_limits_of_its_own(redis_url: str) -> None:
+async def test_a_model_has_separate_limits(redis_url: str) -> None:
     limits = {
         "model_limits": {"small": {"requests_per_minute": 1}, "x": {"requests_per_minute": 9}}
     }
@@ -87,7 +87,7 @@ async def test_a_model_has_limits_of_its_own(redis_url: str) -> None:
         assert (await ask_chat(front))[1] == "rate_limit_exceeded"
 
 
-async def test_only_so_many_are_served_at_once(redis_url: str) -> None:
+async def test_concurrent_requests_are_limited(redis_url: str) -> None:
     engine = FakeEngine()
     engine.pauses_after = 0
     async with limited(redis_url, engine, {"limits": {"concurrent_requests": 1}}) as front:
@@ -298,7 +298,7 @@ async def test_a_request_that_no_budget_has_room_for_is_explained(redis_url: str
         assert told["candidates"] == []
 
 
-async def test_metrics_tell_what_is_left_of_a_tenants_budgets(redis_url: str) -> None:
+async def test_metrics_report_what_is_left_of_a_tenants_budgets(redis_url: str) -> None:
     limits = {"limits": {"requests_per_minute": 2, "concurrent_requests": 9}}
     async with limited(redis_url, FakeEngine(), limits) as front:
         whose = ("requests", "", TENANT)

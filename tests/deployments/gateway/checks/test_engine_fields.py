@@ -87,9 +87,7 @@ NAMES = ("n", "priority", "vllm_xargs", "prompt", "input", "background", "previo
     fields=st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, ANYTHING)),
     path=st.sampled_from([CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS]),
 )
-def test_whatever_it_holds_a_request_passes_or_is_refused(
-    fields: dict[str, Any], path: str
-) -> None:
+def test_a_request_with_any_fields_passes_or_is_refused(fields: dict[str, Any], path: str) -> None:
     try:
         refuse(fields, path)
     except ApiError as refused:

@@ -88,7 +88,7 @@ async def other_cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Front]
         yield before
 
 
-async def test_beside_another_cluster_a_gateway_waits_until_all_of_its_own_runs(
+async def test_next_to_another_cluster_a_gateway_waits_until_its_own_cluster_runs(
     other_cluster: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One pool of several, or one replica of those that its load needs, is too early."""
@@ -146,7 +146,7 @@ async def test_a_gateway_that_leaves_still_answers_and_then_takes_no_connection(
             await front.http.get(front.url + "/health/live")
 
 
-async def test_whoever_stops_a_gateway_waits_until_the_load_balancer_has_heard(
+async def test_stopping_a_gateway_waits_until_load_balancers_have_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A rollout inside Ray Serve, without a node that is drained: the pod stays in its Service."""
@@ -163,7 +163,7 @@ async def test_whoever_stops_a_gateway_waits_until_the_load_balancer_has_heard(
             await stopping
 
 
-async def test_who_asks_a_gateway_to_leave_later_does_not_hurry_it(
+async def test_a_second_request_to_leave_does_not_shorten_the_first_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A node's drain waits for load balancers, and has Ray Serve stop the gateway meanwhile."""
@@ -200,7 +200,7 @@ async def test_a_stopped_gateway_waits_for_its_streams() -> None:
 
 
 @pytest.mark.parametrize("resume_within_s", [0.0, 60.0])
-async def test_clients_that_a_stopped_gateway_cannot_wait_for_are_told(
+async def test_a_stopped_gateway_returns_an_error_to_clients_that_outlast_its_drain(
     resume_within_s: float,
 ) -> None:
     engine = FakeEngine()

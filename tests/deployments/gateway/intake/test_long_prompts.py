@@ -34,7 +34,7 @@ async def test_one_thread_at_a_time_computes_in_python() -> None:
     assert most == [1]
 
 
-async def test_what_does_without_the_interpreter_goes_on_beside() -> None:
+async def test_work_without_the_interpreter_runs_in_parallel() -> None:
     threads, together = LongPrompts(2), threading.Barrier(3)
 
     def read() -> str:

@@ -174,7 +174,9 @@ NAMES = (
     fields=st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, ANYTHING)),
     path=st.sampled_from(PATHS),
 )
-def test_whatever_it_holds_a_request_can_be_judged(fields: dict[str, Any], path: str) -> None:
+def test_parameters_of_a_request_with_any_fields_are_valid(
+    fields: dict[str, Any], path: str
+) -> None:
     asked = parameters_of(path, fields)
     assert asked.sequences >= 1
     assert asked.max_tokens is None or asked.max_tokens >= 0

@@ -111,7 +111,7 @@ async def test_a_full_queue_refuses_the_newest_of_the_tenant_with_most(
     assert (demand.arrived, demand.refused) == (2 + 5, 2)
 
 
-async def test_one_tenant_alone_waits_for_nobody(engine: FakeEngine) -> None:
+async def test_a_tenant_alone_does_not_queue(engine: FakeEngine) -> None:
     async with gateway_before(engine, pool={"slo": SLO}) as front:
         has_queued(front, engine, BUSY)
         assert (await answered(front, {})).status == 200

@@ -75,7 +75,7 @@ async def test_a_page_that_polls_keeps_no_request_and_no_metric_waiting(
     await until(lambda: front.counted()["antefix_requests_total", "ok", "interactive"] == 3)
 
 
-async def test_everybody_reads_the_last_answer_until_there_is_another(
+async def test_all_requests_read_the_last_answer_until_there_is_another(
     front: Front, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve_controller, "FRESH_S", 0.0)

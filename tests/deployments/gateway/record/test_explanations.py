@@ -73,7 +73,7 @@ async def found(kept: Explanations, tenant: str, request_id: str) -> dict[str, A
     return told
 
 
-async def test_any_gateway_process_tells_what_one_has_kept(
+async def test_any_gateway_process_returns_what_one_has_kept(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with kept_at(server.url) as one, kept_at(server.url) as other:
@@ -81,14 +81,14 @@ async def test_any_gateway_process_tells_what_one_has_kept(
         assert await found(other, "red", "id-1") == TOLD
 
 
-async def test_another_tenant_is_told_nothing(redis: AsyncRedis, server: RedisProcess) -> None:
+async def test_another_tenant_gets_no_explanation(redis: AsyncRedis, server: RedisProcess) -> None:
     async with kept_at(server.url) as kept:
         kept.keep("red", "id-1", TOLD)
         await found(kept, "red", "id-1")
         assert await kept.find("blue", "id-1") is None
 
 
-async def test_a_tenant_named_like_the_start_of_another_is_told_nothing_of_it(
+async def test_a_tenant_named_like_the_start_of_another_gets_no_explanation(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with kept_at(server.url) as kept:
@@ -111,7 +111,7 @@ async def ids_of(kept: Explanations, tenant: str | None, limit: int = DECISIONS)
     return [told["request_id"] for told in json.loads(await kept.latest(tenant, limit))]
 
 
-async def test_the_last_hundred_of_a_tenant_are_told_newest_first_by_any_gateway(
+async def test_any_gateway_returns_the_last_hundred_of_a_tenant_newest_first(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     asked = [f"id-{number}" for number in range(DECISIONS + 30)]
@@ -222,7 +222,9 @@ async def test_an_explanation_has_every_candidate_and_its_score(front: Front, st
     assert all(c["score"] > 0 and c["predicted_ttft"] > 0 for c in told["candidates"])
 
 
-async def test_another_gateway_process_tells_the_same(front: Front, server: RedisProcess) -> None:
+async def test_another_gateway_process_returns_the_same_explanation(
+    front: Front, server: RedisProcess
+) -> None:
     async with front.post() as answer:
         request_id = answer.headers["x-request-id"]
     told = await front.explanation_of(answer.headers)
@@ -242,7 +244,7 @@ async def test_another_tenants_request_is_a_404(front: Front) -> None:
         assert await error_of(told) == (404, "unknown_request")
 
 
-async def test_a_request_nobody_knows_is_a_404_that_says_where_ids_are(front: Front) -> None:
+async def test_an_unknown_request_is_a_404_that_says_where_ids_are(front: Front) -> None:
     async with front.get("/antefix/requests/no-such") as told:
         assert await error_of(told) == (404, "unknown_request")
         message = (await told.json())["error"]["message"]
@@ -343,7 +345,7 @@ async def test_a_limit_that_is_none_is_a_400_that_says_what_it_may_be(
         assert "from 1 to 100" in (await answer.json())["error"]["message"]
 
 
-async def test_so_many_decisions_are_told_as_were_asked_for(front: Front) -> None:
+async def test_the_limit_bounds_the_returned_decisions(front: Front) -> None:
     for request_id in ("first", "second"):
         async with front.post(headers={"x-request-id": request_id}) as answer:
             await front.explanation_of(answer.headers)

@@ -120,7 +120,7 @@ def test_no_header_is_listed_twice(headers: tuple[ClientHeader, ...]) -> None:
     assert len({header.name for header in headers}) == len(headers)
 
 
-def test_every_header_of_ours_in_the_gateways_code_is_listed() -> None:
+def test_every_antefix_header_in_the_gateways_code_is_listed() -> None:
     named = literals("deployments.gateway", "deployments.process")
     ours = {each for each in named if re.fullmatch(r"x(-[a-z0-9]+)+-?", each)}
     assert {"x-ratelimit-limit-", "x-request-id", "x-antefix-timeout"} <= ours
