@@ -119,7 +119,7 @@ def test_what_is_copied_exists_and_is_not_ignored(image: str) -> None:
             assert source == "." or in_context(source), source
 
 
-def test_the_context_is_what_ships_and_nothing_else() -> None:
+def test_the_build_context_is_exactly_what_ships() -> None:
     let_in = {path.name for path in ROOT.iterdir() if in_context(path.name)}
     assert let_in == {*PACKAGES, "fleets", "helm", "requirements", "LICENSE", "pyproject.toml"}
     for path in ("deployments/__pycache__", "requirements/dev.lock", "tests/conftest.py", ".git"):
@@ -243,7 +243,7 @@ def test_a_change_of_our_code_repeats_no_more_than_its_compilation(image: str) -
     ],
 )
 @pytest.mark.parametrize("image", IMAGES)
-def test_it_is_built_with_what_is_there(
+def test_an_image_is_built_with_the_installed_builder(
     tmp_path: Path, image: str, installed: list[str], chosen: str
 ) -> None:
     done = make(tmp_path, f"image-{image}", installed)
@@ -294,7 +294,7 @@ def make(
     )
 
 
-def test_both_images_have_one_base_whose_python_is_ours() -> None:
+def test_both_images_have_one_base_with_the_same_python() -> None:
     bases = {tuple(given for given in of(image, "ARG") if "BASE" in given) for image in IMAGES}
     ((base,),) = bases
     python = re.fullmatch(r"BASE=python:(3\.\d+)\.\d+-slim-bookworm", base)
