@@ -149,7 +149,7 @@ async def test_a_mistake_in_a_response_is_a_400_streamed_or_not(
     ("schema", "said"),
     [({"$ref": "#"}, "Correct or simplify it"), ({"type": "array", "minItems": 10**9}, "10000")],
 )
-async def test_a_schema_that_cannot_be_met_is_told(
+async def test_an_impossible_schema_returns_an_error(
     schema: dict[str, Any], said: str, http: aiohttp.ClientSession
 ) -> None:
     answer = await ask(
