@@ -96,7 +96,7 @@ def test_ray_and_warm_nodes_ask_kubernetes(limited: list[Object]) -> None:
 
 
 @pytest.mark.parametrize("source", sorted(PODS))
-def test_nobody_reaches_a_clouds_metadata_nor_others_pods(
+def test_no_pod_reaches_cloud_metadata_or_pods_of_others(
     source: str, limited: list[Object]
 ) -> None:
     others: list[PodAt | str] = [METADATA, STRANGER, NEIGHBOUR, PUBLIC, *PRIVATE]

@@ -102,7 +102,7 @@ def test_grafana_is_a_link(full: str, minimal: str) -> None:
     assert "Grafana:" not in minimal
 
 
-def test_how_to_try_it_is_told(minimal: str) -> None:
+def test_the_notes_show_how_to_try_the_release(minimal: str) -> None:
     assert "helm -n llm test afx --timeout 20m --logs" in minimal
 
 
@@ -134,7 +134,7 @@ def test_weights_on_a_nodes_own_disk_are_warned_of(minimal: str, tmp_path: Path)
     assert warned not in of_fleet(tmp_path, fleet={"name": "x", "pools": embedded})
 
 
-def test_a_head_that_nobody_may_evict_is_warned_of(minimal: str, tmp_path: Path) -> None:
+def test_the_notes_warn_of_a_head_that_cannot_be_evicted(minimal: str, tmp_path: Path) -> None:
     assert "The head cannot be evicted" in minimal
     fleet = {"name": "x", "pools": {"chat": CHAT}}
     free = of_fleet(tmp_path, fleet=fleet, podDisruptionBudget={"head": False})

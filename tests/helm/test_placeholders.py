@@ -70,7 +70,7 @@ def test_what_is_not_a_placeholder_is_not_refused(refused: str) -> None:
     assert "llm.acme.internal" not in refused
 
 
-def test_a_name_that_somebody_may_have_is_taken() -> None:
+def test_a_possible_real_name_is_accepted() -> None:
     assert render(KEPT)
 
 

@@ -143,7 +143,7 @@ def test_no_placeholder_is_taken_for_an_engine(objects: list[Object]) -> None:
         assert selector.items() <= labels.items()
 
 
-def test_the_controller_understands_what_the_chart_tells_it(objects: list[Object]) -> None:
+def test_the_controller_reads_the_settings_of_the_chart(objects: list[Object]) -> None:
     settings = settings_of(objects)
     assert settings == Settings(
         name="afx-antefix",

@@ -234,7 +234,7 @@ def test_a_wrong_value_is_refused_with_its_place_and_what_is_wrong(case: str) ->
     assert str(caught.value).count("- at ") == 1
 
 
-def test_all_wrong_values_are_told_at_once() -> None:
+def test_all_wrong_values_are_reported_at_once() -> None:
     with pytest.raises(HelmError) as caught:
         template({"fleet": FLEET, "servce": {}, "tracing": {"otlpEndpoint": 4317}})
     assert "additional properties 'servce' not allowed" in str(caught.value)
