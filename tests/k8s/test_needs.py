@@ -67,7 +67,7 @@ def odd() -> ClusterNeeds:
     return needs_of(render(ODD), Fleet.model_validate(ODD["fleet"]), values)
 
 
-def test_pods_are_as_many_as_the_fleet_has_now_and_may_have(odd: ClusterNeeds) -> None:
+def test_groups_have_the_current_and_the_greatest_number_of_pods(odd: ClusterNeeds) -> None:
     assert {group.name: (group.count, group.most) for group in odd.groups} == {
         "head": (1, 1),
         "gateway": (3, 3),

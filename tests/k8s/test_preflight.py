@@ -178,7 +178,7 @@ def test_a_certificate_that_cert_manager_makes_need_not_be_there() -> None:
         ("get", "secrets", "Secret keys"),
     ],
 )
-def test_a_question_that_may_not_be_asked_is_a_finding_and_says_nothing_else(
+def test_a_forbidden_request_is_a_finding_and_its_checks_are_skipped(
     verb: str, resource: str, without: str
 ) -> None:
     values = {"auth": {"existingSecret": "keys"}}
@@ -188,7 +188,7 @@ def test_a_question_that_may_not_be_asked_is_a_finding_and_says_nothing_else(
     assert without not in [one.title for one in found]
 
 
-def test_a_cluster_that_is_away_is_one_clear_error() -> None:
+def test_an_unreachable_cluster_is_one_clear_error() -> None:
     with Api() as api:
         api.away = True
         with pytest.raises(Problem, match=r"cluster at http://127\S+ does not answer"):

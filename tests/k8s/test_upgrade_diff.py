@@ -183,7 +183,7 @@ def test_a_pool_that_sorts_last_is_added_to_the_cluster(
     assert found.gpus.after == 7
 
 
-def test_a_pool_that_is_taken_away_is_a_second_cluster() -> None:
+def test_a_removed_pool_needs_a_second_cluster() -> None:
     found = diff(pools(large=None))
     assert found.moves
     assert [(c.where, c.path, c.new) for c in found.pods] == [("large", "", None)]
@@ -289,7 +289,7 @@ def test_a_quantity_is_a_number_and_what_is_empty_is_nothing() -> None:
     assert (change.where, change.path, change.old) == ("head", where, "1Gi")
 
 
-def test_of_a_list_what_differs_is_told() -> None:
+def test_the_differing_items_of_a_list_are_reported() -> None:
     old, new = {"command": ["a", "b", "c"]}, {"command": ["a", "x", "c"]}
     assert list(differences(old, new)) == [("command.1", "b", "x")]
     assert list(differences(old, {"command": ["a"]})) == [("command", ["a", "b", "c"], ["a"])]
