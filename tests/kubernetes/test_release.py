@@ -166,7 +166,7 @@ def asked(command: str, kubeconfig: str, *arguments: str) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize("who", ["admin", "namespace"])
-def test_status_tells_what_the_release_waits_for(
+def test_status_shows_what_the_release_waits_for(
     release: Release, of_namespace: Path, who: str
 ) -> None:
     kubeconfig = release.kubernetes.kubeconfig if who == "admin" else str(of_namespace)
@@ -187,7 +187,7 @@ def test_status_tells_what_the_release_waits_for(
 
 
 @pytest.mark.parametrize("who", ["admin", "namespace"])
-def test_a_diff_tells_nothing_of_the_same_values_and_a_second_cluster_of_another_image(
+def test_a_diff_shows_a_second_cluster_only_for_another_image(
     release: Release,
     of_namespace: Path,
     who: str,
