@@ -225,7 +225,7 @@ def test_a_server_that_is_no_grafana_is_explained(fake: FakeGrafana) -> None:
     assert "GRAFANA_URL" in error.value.remedy or "report its version" in error.value.message
 
 
-def test_a_grafana_that_is_away_is_explained_without_the_password_of_its_address() -> None:
+def test_an_unreachable_grafana_is_reported_without_the_password_of_its_address() -> None:
     with pytest.raises(Problem) as error:
         Grafana("http://admin:hunter2@127.0.0.1:1", "glsa_editor").check()
     assert error.value.message == "Grafana does not answer at http://127.0.0.1:1"

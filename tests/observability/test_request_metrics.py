@@ -229,7 +229,7 @@ def test_a_request_counts_for_the_model_that_was_asked_for() -> None:
     assert found["antefix_model_tokens_total", "output", "assistant"] == 1
 
 
-def test_a_throughput_is_told_until_it_is_taken_back() -> None:
+def test_a_throughput_floor_is_exported_until_it_is_withdrawn() -> None:
     families = Families()
     floor = Throughput(tokens_per_s=500, running=50)
     of = RequestMetrics(families, {"main": Promise(throughput=floor), "small": Promise()})
@@ -264,7 +264,7 @@ def test_the_queue_is_those_without_a_first_token_and_as_old_as_its_oldest(
     assert 'antefix_queue_requests{pool="main"} 0.0' in text
 
 
-def test_what_comes_between_two_refreshes_is_counted_once(counted: Counted) -> None:
+def test_requests_between_two_refreshes_are_counted_once(counted: Counted) -> None:
     for _ in range(3 * AT_ONCE + 1):
         pieces_at = [0.05 * number for number in range(9)]
         answer = {"ttft_s": 0.1, "duration_s": 0.5, "output_tokens": 9, "pieces_at": pieces_at}

@@ -38,7 +38,7 @@ def test_promtool_takes_the_rules() -> None:
     assert complaints(rules.render(load())) == ""
 
 
-def test_promtool_tells_of_a_query_that_is_none() -> None:
+def test_promtool_reports_an_invalid_query() -> None:
     assert program("promtool")
     wrong = rules.render(load()).replace(
         "sum by (pool) (antefix_queue", "sum by pool (antefix_queue"
