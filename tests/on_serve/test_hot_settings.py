@@ -257,7 +257,7 @@ def test_a_change_of_what_is_hot_is_in_force_and_no_process_is_new(served: Serve
     assert before["large"] <= after["large"]  # to which the autoscaler may add
 
 
-def test_more_replicas_begin_beside_those_that_run(served: Served) -> None:
+def test_additional_replicas_start_without_a_restart_of_running_ones(served: Served) -> None:
     before = served.settles()
     served.give(pools__large__autoscaling__min_replicas=3, pools__small__replicas=2)
     eventually(lambda: (served.target("large"), served.target("small")) == (3, 2))
@@ -319,7 +319,7 @@ def test_a_pool_comes_and_goes(served: Served) -> None:
     assert served.settles() == before
 
 
-def test_settings_that_cannot_be_used_change_nothing_and_are_told_of(served: Served) -> None:
+def test_unusable_settings_change_nothing_and_are_reported(served: Served) -> None:
     was = "least_loaded"
     served.give(pools__large__policy=was)
     before = served.settles()

@@ -220,7 +220,7 @@ async def test_more_than_there_is_room_for_by_two_gateways_never_passes_the_limi
     assert max(of.most for of in replicas) <= LIMIT
 
 
-async def test_past_the_queue_it_is_refused_and_who_waits_is_served(
+async def test_requests_beyond_the_queue_are_refused_and_queued_ones_are_served(
     replicas: list[Replica], gateway: Gateway
 ) -> None:
     held = [asyncio.create_task(gateway.ask(of, "/hold")) for of in replicas for _ in range(LIMIT)]
@@ -241,7 +241,7 @@ async def test_past_the_queue_it_is_refused_and_who_waits_is_served(
     await eventually(lambda: [of.taken for of in replicas] == [0, 0], *replicas)
 
 
-async def test_a_replica_that_is_taken_away_ends_what_it_has_and_takes_no_place_for_more(
+async def test_a_removed_replica_finishes_its_requests_and_takes_no_more_places(
     replicas: list[Replica], gateway: Gateway
 ) -> None:
     """Last of all. Ray Serve waits for those that it counts, and the HTTP server for the others."""
