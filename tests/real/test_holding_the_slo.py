@@ -38,7 +38,7 @@ async def offered(
         return await play(http, gateway, fleet.model, burst(count))
 
 
-async def test_what_cannot_be_served_in_time_is_told_so_and_the_rest_is_served(
+async def test_requests_that_would_miss_the_slo_are_rejected_and_the_rest_are_served(
     fleet: RunningFleet,
 ) -> None:
     """How many of the rest are late depends on the cores: `make bench-overload` measures it."""

@@ -141,7 +141,7 @@ async def test_pools_compete_for_a_models_requests_by_price(
     assert {asked(openai, "assistant", f"cheap {n}") for n in range(3)} == {fleet.model}
 
 
-async def test_a_mirrors_answers_are_compared_and_reach_nobody(
+async def test_a_mirrors_answers_are_compared_and_reach_no_client(
     fleet: RunningFleet, openai: OpenAI, updates: Updates
 ) -> None:
     mirror = {"pool": "engine", "percent": 100}

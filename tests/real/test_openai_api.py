@@ -80,7 +80,7 @@ async def test_the_async_client_streams(async_openai: AsyncOpenAI, fleet: Runnin
     assert text == "The capital of France is Paris."
 
 
-def test_usage_tells_the_cached_tokens(openai: OpenAI, fleet: RunningFleet) -> None:
+def test_usage_reports_the_cached_tokens(openai: OpenAI, fleet: RunningFleet) -> None:
     long: Any = [{"role": "user", "content": "Count the words of this: " + "word " * 300}]
 
     def cached() -> int:

@@ -35,7 +35,7 @@ def test_what_people_read_names_the_hit(fleet: RunningFleet) -> None:
     assert hit.startswith("prefix hit") and sampled.startswith("sampled")
 
 
-def test_a_model_that_is_not_served_is_told(fleet: RunningFleet) -> None:
+def test_a_model_that_is_not_served_is_reported(fleet: RunningFleet) -> None:
     done = fleet.antefix("verify", "--model", "no-such")
     assert done.returncode == ExitCode.FAILED
     assert "no-such" in done.stderr
