@@ -81,7 +81,7 @@ async def live(world: World, dice: random.Random, seconds: int, cut: bool) -> No
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_nobody_overspends_while_everything_dies_at_random(
+async def test_no_tenant_overspends_while_processes_die_at_random(
     redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     dice = random.Random(seed)
@@ -173,7 +173,7 @@ async def test_without_redis_each_goes_on_at_the_rate_that_it_had(
         assert world.most() <= 480
 
 
-async def test_nothing_is_granted_by_share_while_redis_is_told(
+async def test_nothing_is_granted_by_share_while_redis_receives_the_report(
     redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would count neither for Redis, which has been told already, nor as withheld."""

@@ -138,7 +138,7 @@ async def test_a_scope_without_a_limit_of_tokens_owes_none(redis: AsyncRedis) ->
         await counted(redis, "red/a", 10)
 
 
-async def test_so_many_requests_are_under_way_and_no_more(redis: AsyncRedis) -> None:
+async def test_concurrent_requests_never_exceed_the_limit(redis: AsyncRedis) -> None:
     budgets = [TenantBudget("red", concurrent=3)]
     async with gateways(redis, 2) as ledgers:
         answers = await all_at_once(ledgers, budgets, 5, 20)
@@ -169,7 +169,7 @@ async def test_what_a_dead_gateway_counted_is_not_kept_for_ever(redis: AsyncRedi
 
 
 @pytest.mark.parametrize("forgotten", ["all", "the gateways"])
-async def test_a_redis_that_forgets_is_told_before_anything_is_granted(
+async def test_a_redis_that_lost_its_data_is_restored_before_any_grant(
     redis: AsyncRedis, forgotten: str
 ) -> None:
     async with gateways(redis, 2) as ledgers:
@@ -316,7 +316,7 @@ def test_the_scripts_leave_no_key_that_redis_may_evict_while_it_counts(
         assert set(kinds) == {-1}
 
 
-async def test_a_redis_that_is_full_is_not_taken_for_one_that_is_away(
+async def test_a_full_redis_is_not_taken_for_an_unavailable_one(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with gateways(redis, 1) as (ledger,):

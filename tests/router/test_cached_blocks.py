@@ -152,7 +152,7 @@ def test_after_lost_events_the_first_removal_takes_a_block_away(
     assert cached.keys() == PROMPT.keys(4)[:2]
 
 
-def test_events_that_tell_of_a_block_again_and_again_are_found_out(engine: Engine) -> None:
+def test_events_that_store_a_block_too_often_are_detected(engine: Engine) -> None:
     cached = CachedBlocks(HASHER, MODEL, REVISION, 4, max_copies=7)
     cached.apply([*engine.request(PROMPT), engine.stored(PROMPT, 5, 6)])
     assert not cached.overfull
@@ -271,7 +271,7 @@ def test_every_kind_of_full_attention_counts(
     assert cached.keys() == PROMPT.keys(4)
 
 
-def test_an_engine_that_tells_neither_medium_nor_group_is_followed(
+def test_an_engine_without_medium_and_group_in_its_events_is_followed(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     event = altered(engine.stored(PROMPT, 0, 6), medium=None, group_idx=None, extra_keys=None)

@@ -72,7 +72,7 @@ def write(server: RedisProcess, gateway: str, counters: DemandCounters) -> None:
         client.hset(demand_key(POOL), gateway, msgspec.json.encode(counters))
 
 
-async def test_all_gateways_are_added_up_and_told_again_and_again(
+async def test_demand_of_all_gateways_is_added_up_and_published_repeatedly(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     one = DemandCounters(arrived=5, uncached_tokens=700, refused=1, waiting=2, queued_tokens=300)
@@ -91,7 +91,7 @@ async def test_all_gateways_are_added_up_and_told_again_and_again(
         assert 0 < client.ttl(demand_key(POOL)) <= 60
 
 
-async def test_nobody_was_ever_heard_of(redis: AsyncRedis) -> None:
+async def test_demand_is_empty_before_any_gateway_reports(redis: AsyncRedis) -> None:
     assert await DemandReader(redis, POOL, signer=None).read() == Demand()
 
 

@@ -181,7 +181,7 @@ async def test_a_hole_in_the_answer_is_a_loss(publisher: Publisher, reader: Read
     assert await reader.read(2) == [(3, True), (4, False)]
 
 
-async def test_without_an_answer_the_loss_is_told_and_a_late_one_does_no_harm(
+async def test_without_an_answer_the_loss_is_reported_and_a_late_answer_is_harmless(
     publisher: Publisher, reader: Reader
 ) -> None:
     reader.stream.replay_timeout_s = 0.05

@@ -121,7 +121,7 @@ def payloads(vllm: dict[str, list[str]], case: str) -> list[bytes]:
 
 
 @pytest.mark.real
-def test_a_stored_event_has_all_that_we_read(vllm: dict[str, list[str]]) -> None:
+def test_a_stored_event_has_all_fields_that_antefix_reads(vllm: dict[str, list[str]]) -> None:
     [payload] = payloads(vllm, "all")
     [event] = decode(payload)
     assert isinstance(event, BlockStored)

@@ -93,7 +93,7 @@ def test_a_report_of_a_replica_that_left_is_dropped(board: LoadBoard) -> None:
     assert set(board.loads()) == {"a", "b"}
 
 
-def test_a_placement_on_a_slot_nobody_has_is_no_replica(board: LoadBoard) -> None:
+def test_a_placement_on_an_unclaimed_slot_adds_no_replica(board: LoadBoard) -> None:
     board.placed("t1", 7, 100)
     assert set(board.loads()) == {"a", "b"}
 
@@ -103,7 +103,7 @@ def test_all_replicas_are_taken_to_prefill_at_the_mean_rate(board: LoadBoard) ->
     assert {load.prefill_rate for load in board.loads().values()} == {200.0}
 
 
-def test_all_replicas_are_taken_to_answer_for_as_long_as_the_mean(board: LoadBoard) -> None:
+def test_all_replicas_get_the_mean_decode_time(board: LoadBoard) -> None:
     told = [load("a", decode_s=2.0), load("b", slot=1, decode_s=4.0), load("new", slot=2)]
     board.update(told)
     assert {load.decode_s for load in board.loads().values()} == {3.0}
@@ -209,7 +209,7 @@ def test_a_warm_replica_is_read_and_counted_like_the_others(board: LoadBoard, cl
     assert not board.warm()
 
 
-def test_a_rate_that_nobody_measured_does_not_tilt_the_mean(board: LoadBoard) -> None:
+def test_an_unmeasured_rate_does_not_affect_the_mean(board: LoadBoard) -> None:
     (one,) = seniors(100.0, prefill_rate=9000.0)
     fresh = load("new", slot=1, prefill_rate=500.0, prefill_learned=False)
     board.update([one, fresh])

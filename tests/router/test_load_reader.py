@@ -51,7 +51,7 @@ async def reading(redis: AsyncRedis) -> AsyncIterator[LoadBoard]:
     task.cancel()
 
 
-def test_a_snapshot_of_another_release_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_snapshot_of_another_release_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     reader = reader_of(connect("redis://127.0.0.1:1/0"))
 
     def told_of(snapshots: dict[int, str]) -> int:

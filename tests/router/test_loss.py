@@ -40,7 +40,7 @@ def test_who_lost_it_when_all_replicas_are_in_the_index(
     assert found == loss
 
 
-def test_what_nobody_was_known_to_hold_is_the_indexs_loss_while_a_replica_is_not_synced() -> None:
+def test_unknown_reuse_is_the_indexs_loss_while_a_replica_is_not_synced() -> None:
     loss = split(
         reusable=1024,
         best_cached=512,

@@ -131,13 +131,13 @@ def test_a_burst_with_a_new_prefix_is_not_scattered() -> None:
     assert decided(loads, {}, burst).replica_ids[0] == "r3"
 
 
-def test_what_is_announced_is_told_apart_from_what_is_confirmed() -> None:
+def test_announced_tokens_are_distinguished_from_confirmed_ones() -> None:
     chosen = decided(pool(2), {1: 2}, Recent(depths={1: 6})).chosen
     assert chosen is not None
     assert (chosen.replica_id, chosen.confirmed_tokens, chosen.cached_tokens) == ("r1", 256, 768)
 
 
-def test_what_the_index_confirms_counts_even_when_nothing_else_is_known() -> None:
+def test_confirmed_tokens_of_the_index_count_without_other_knowledge() -> None:
     chosen = decided(pool(2), {1: 2}, Recent()).chosen
     assert chosen is not None and chosen.cached_tokens == 256
 
@@ -237,7 +237,7 @@ def blind(
     return place_blind(request, loads, in_flight, random.Random()).replica_ids
 
 
-def test_blind_a_prompt_keeps_its_replica_whatever_was_last_told_of_the_load() -> None:
+def test_blind_placement_keeps_a_prompts_replica_for_any_last_known_load() -> None:
     request = PlacementRequest(PROMPT, KEYS)
     busy = {r: replace(of, running=i, waiting=i) for i, (r, of) in enumerate(pool(4).items())}
     assert blind(pool(4), {}, request) == blind(busy, {}, request)
@@ -311,7 +311,7 @@ def test_a_load_of_an_adapter_takes_what_it_takes_on_average() -> None:
     assert placement.ranked[0].adapter_load_s == 0.0
 
 
-def test_a_load_of_an_adapter_that_nobody_has_measured_takes_a_while() -> None:
+def test_an_unmeasured_load_of_an_adapter_takes_the_default_time() -> None:
     prompt = PlacementRequest(24, adapter="sql@1")
     placement = place(prompt, pool(2), None, Recent(), make_policy("prefix"), random.Random(1))
     assert {c.adapter_load_s for c in placement.ranked} == {UNKNOWN_LOAD_S}

@@ -61,7 +61,7 @@ def depths(
     return dict(recent.about(keys or KEYS[:8], held or {}, REPLICAS, now).depths)
 
 
-def test_what_nobody_placed_is_nothing(recent: RecentPlacements) -> None:
+def test_an_unplaced_prompt_has_no_recent_placements(recent: RecentPlacements) -> None:
     assert recent.about(KEYS[:8], {}, REPLICAS, 0.0) == Recent(
         placements=dict.fromkeys(REPLICAS, 0)
     )
@@ -156,7 +156,7 @@ def test_only_what_was_counted_last_is_remembered() -> None:
     assert [i for i in range(20) if placements[i]] == [17, 18, 19]
 
 
-def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
+def test_prompts_without_new_requests_are_forgotten() -> None:
     """However many came once, and before the limit is reached: a window, and no leak."""
     recent = RecentPlacements()
     for i in range(300):

@@ -38,7 +38,7 @@ def test_one_outlier_moves_a_factor_little() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.floats(1e-6, 1e6)), max_size=200))
-def test_a_factor_is_bounded_whatever_was_observed(seen: list[tuple[int, float]]) -> None:
+def test_a_factor_is_bounded_for_any_observations(seen: list[tuple[int, float]]) -> None:
     sharing = NodeSharing()
     for working, times in seen:
         sharing.observe(working, times)
@@ -61,7 +61,7 @@ def test_engines_that_work_are_counted_by_node() -> None:
     assert working_on_nodes(loads) == [2, 2, 3, 0, 0, 0]
 
 
-def test_engines_at_work_are_told_by_node_where_they_share_its_cores() -> None:
+def test_working_engines_are_grouped_by_node_where_they_share_its_cores() -> None:
     one, other = {"node_ip": "10.0.0.1"}, {"node_ip": "10.0.0.2"}
     loads = {
         of.replica_id: of
