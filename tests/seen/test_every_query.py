@@ -61,7 +61,7 @@ def test_all_rules_are_evaluated_without_an_error(seen: Seen) -> None:
     assert {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")} == {}
 
 
-def test_what_a_dead_engine_has_counted_is_still_told(seen: Seen) -> None:
+def test_counters_of_a_dead_engine_are_still_exported(seen: Seen) -> None:
     """It answered with 32 tokens before the stream that it died of."""
     assert seen.prometheus.query('sum(vllm:generation_tokens_total{pool="other"})')[0] > 32
 
