@@ -58,7 +58,9 @@ def test_the_ratio_to_the_target_says_how_many(
         ([], 3, 3),
     ],
 )
-def test_pods_that_tell_nothing_dampen(metrics: list[float], missing: int, desired: int) -> None:
+def test_pods_without_metrics_dampen_scaling(
+    metrics: list[float], missing: int, desired: int
+) -> None:
     assert desired_by_pods(len(metrics) + missing, metrics, missing, 10.0) == desired
 
 

@@ -65,7 +65,7 @@ def test_waiting_is_what_the_engine_has_not_begun_with(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["hpa", "keda"])
-def test_what_waits_in_front_counts_as_well(kind: str) -> None:
+def test_requests_queued_in_front_count_as_well(kind: str) -> None:
     fleet = busy(2)
     scaler(f"{kind}-concurrency:2").scale(fleet, 4, 0.0)
     assert asked_for(fleet) == 3

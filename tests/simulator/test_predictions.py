@@ -48,7 +48,7 @@ FEW_SEQUENCES = Hardware(
 )
 
 
-def test_those_let_in_hold_the_slo_when_three_times_as_much_comes_as_can_be_served() -> None:
+def test_admitted_requests_meet_the_slo_at_three_times_the_capacity() -> None:
     """Where twice the mean error was left as room, and an answer said how long it had taken once it
     had ended, the p99 was 1.1 of the SLO, and fewer held it."""
     ttfts: list[float] = []
