@@ -208,7 +208,7 @@ async def test_a_request_is_sent_to_another_engine_when_its_own_is_lost() -> Non
     assert second.forms[0]["file"] == sound()
 
 
-async def test_a_stream_that_breaks_off_ends_in_an_error() -> None:
+async def test_an_interrupted_stream_ends_in_an_error() -> None:
     first, second = FakeTranscriber("r0"), FakeTranscriber("r1")
     first.dies_after = 2
     async with before(first, second) as front, client_of(front) as client:
