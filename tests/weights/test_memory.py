@@ -93,7 +93,7 @@ def test_heads_are_copied_where_there_are_fewer_than_gpus() -> None:
 @pytest.mark.parametrize(
     ("name", "size"), [("int8_per_token_head", 128 + 4), ("int4_per_token_head", 64 + 4)]
 )
-def test_a_cache_with_scales_keeps_a_float32_beside_a_key_and_a_value(name: str, size: int) -> None:
+def test_a_cache_with_scales_keeps_a_float32_per_key_and_value(name: str, size: int) -> None:
     token = kv_bytes_per_token(LLAMA_70B, CACHE_DTYPES[name], tp=4)
     assert token == 2 * 2 * size * 80
 

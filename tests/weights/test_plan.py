@@ -64,7 +64,7 @@ def planned(shape: ModelShape, gpu: Any, target: SizingTarget) -> Plan | None:
 
 @given(shapes, gpus, targets)
 @settings(max_examples=settings().max_examples // 2)
-def test_every_option_keeps_the_promise(shape: ModelShape, gpu: Any, target: SizingTarget) -> None:
+def test_every_option_meets_the_target(shape: ModelShape, gpu: Any, target: SizingTarget) -> None:
     plan = planned(shape, gpu, target)
     for option in plan.options if plan else ():
         assert option.speed.ttft_p99_s <= target.ttft_s
@@ -275,7 +275,7 @@ def test_the_fleet_file_says_what_to_quantize_first() -> None:
         assert f"--out {pool['model']}\n" in text
 
 
-def test_a_folder_is_quantized_beside_itself() -> None:
+def test_a_quantized_folder_is_next_to_its_source() -> None:
     text = fleet_yaml(plan_for(LLAMA_70B, A100, TARGET), "./models/Mine")
     assert yaml.safe_load(text)["pools"]["mine"]["model"] == "./models/Mine-w8a8-smoothquant"
 
@@ -320,7 +320,7 @@ def test_the_table_marks_the_choice_and_the_lines_name_it() -> None:
     assert f"below {plan.crossover} sequences a step, w8a8 from there" in by_load(plan)
 
 
-def test_a_model_with_experts_is_told_what_it_takes_with_int8_ones() -> None:
+def test_a_model_with_experts_gets_its_size_with_int8_experts() -> None:
     moe = plan_for(SHAPES["Qwen/Qwen3-30B-A3B"], A100, TARGET)
     (line,) = [line for line in lines(moe) if "int8_per_channel_weight_only" in line]
     told = float(line.partition("): ")[2].partition(" GiB")[0])

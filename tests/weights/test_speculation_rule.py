@@ -114,7 +114,7 @@ def test_speculation_that_makes_no_difference_stays_as_configured() -> None:
     assert sum(engine.report().on for engine in engines) >= 15
 
 
-def test_a_size_that_was_never_tried_is_told_by_the_last_that_was() -> None:
+def test_an_untried_size_gets_the_result_of_the_last_tried_one() -> None:
     engine = Engine("keep", 0.6)
     engine.run(4000, batch=4)
     assert engine.report(64).speedup == engine.report(4).speedup
@@ -206,7 +206,7 @@ def test_what_drafts_brought_long_ago_is_forgotten() -> None:
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20), max_size=20)
 )
-def test_what_is_told_of_passes_stays_possible(steps: list[list[tuple[int, int]]]) -> None:
+def test_figures_of_passes_stay_possible(steps: list[list[tuple[int, int]]]) -> None:
     acceptance = Acceptance()
     for step in steps:
         acceptance.add((drafted, min(drafted, accepted)) for drafted, accepted in step)

@@ -51,7 +51,7 @@ def test_the_likeliest_tokens_are_compared() -> None:
     assert found.agree == [True, False]
 
 
-def test_nearly_equal_tokens_that_storage_makes_equal_are_told_apart() -> None:
+def test_nearly_equal_tokens_that_storage_makes_equal_are_distinguished() -> None:
     exact = rows([0.33330, 0.33340, 0.33330])
     stored = exact.astype(np.float16)
     assert len(set(stored[0].tolist())) == 1
@@ -65,7 +65,7 @@ def test_what_the_reference_rules_out_adds_nothing() -> None:
 
 
 @pytest.mark.parametrize("ruined", [[1.0, 0.0], [float("nan"), 0.5]])
-def test_a_candidate_that_has_no_probability_for_a_token_is_told(ruined: list[float]) -> None:
+def test_a_candidate_without_a_probability_for_a_token_is_an_error(ruined: list[float]) -> None:
     with pytest.raises(Problem, match="of 1 tokens, 1 have probabilities that are 0 or no"):
         compared(rows([0.5, 0.5]), rows(ruined), np.array([1]))
 

@@ -111,7 +111,7 @@ def test_what_was_written_is_read_again(model: Path) -> None:
         task_scores.read(model)
 
 
-def test_the_command_writes_them_beside_the_weights(model: Path, tmp_path: Path) -> None:
+def test_the_command_writes_scores_next_to_the_weights(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     file.write_text(json.dumps(RESULTS))
     done = CliRunner().invoke(app, ["quality", "import", str(file), str(model)])
