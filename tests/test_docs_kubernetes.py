@@ -259,9 +259,7 @@ def test_what_preflight_finds_is_what_the_page_shows(monkeypatch: pytest.MonkeyP
     assert done.output.strip() == text
 
 
-def test_what_a_diff_tells_is_what_the_page_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_diff_prints_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     put_on_path(monkeypatch)
     several = CHART / "values" / "multi-node-a100.yaml"

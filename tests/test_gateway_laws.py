@@ -97,7 +97,7 @@ def test_a_constructor_sets_few_attributes(name: str) -> None:
     assert 0 < len(own_attributes(named(name))) <= 15
 
 
-def test_the_relay_has_few_parts_and_nobody_calls_back_into_it() -> None:
+def test_the_relay_has_few_parts_and_no_callbacks() -> None:
     relay = named("Relay")
     own = own_attributes(relay)
     assert 0 < len(own) <= 8
@@ -113,7 +113,7 @@ def test_the_relay_has_few_parts_and_nobody_calls_back_into_it() -> None:
     assert not passed
 
 
-def test_nobody_asks_what_kind_of_attempt_it_has() -> None:
+def test_no_code_checks_the_kind_of_an_attempt() -> None:
     asking = [
         f"{path.name}: {ast.unparse(node)}"
         for path in some((GATEWAY / "answer").glob("*.py"))

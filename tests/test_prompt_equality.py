@@ -188,7 +188,7 @@ def test_what_a_gateway_does_not_know_it_leaves_open(setup: str, vllm: Vllm) -> 
 
 
 @pytest.mark.parametrize("setup", WITHOUT_FACTS)
-def test_an_engine_that_renders_in_a_way_of_its_own_has_no_facts(setup: str, vllm: Vllm) -> None:
+def test_an_engine_with_custom_rendering_has_no_facts(setup: str, vllm: Vllm) -> None:
     assert vllm.facts[setup] is None
 
 
