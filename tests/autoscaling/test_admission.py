@@ -1,4 +1,5 @@
-"""Admission: who goes, who waits, who overflows, who is refused; by predicted TTFT alone."""
+"""Admission: which requests are admitted, queued, overflow or are rejected, by predicted TTFT
+alone."""
 
 from __future__ import annotations
 
@@ -147,7 +148,7 @@ def test_requests_to_a_full_shared_pool_queue_while_that_meets_the_slo() -> None
     assert kind(1.0, 0.5) == "wait"
     for _ in range(4):
         admission.interactive.enter(Waiter("one", "tenant", 1.0, 0.0))
-    # not before those who wait, whoever is idle by now
+    # not before queued requests, even where a replica is idle by now
     assert kind(0.1, 0.0) == "wait"
     assert kind(0.1, 0.0, tenant="tenant") == "reject"
 
@@ -190,7 +191,7 @@ def test_one_that_waits_goes_while_half_of_the_interactive_slo_holds() -> None:
     admission = Admission(SLOS, 10)
     assert admission.may_leave(0.0, [Seen(1.1), Seen(1.0)]) == 1
     assert admission.may_leave(29.0, [Seen(1.1)]) is None
-    # as long as it was promised
+    # for the time that was promised
     assert admission.may_leave(30.0, [Seen(1.9)]) == 0
     assert admission.may_leave(30.0, [Seen(2.1)]) is None
     assert admission.may_leave(0.0, []) == 0
@@ -200,7 +201,7 @@ def test_what_cannot_be_held_overflows_where_it_may() -> None:
     verdict = decided([Seen(3.0)], [Seen(2.5), Seen(1.0)])
     assert (verdict.kind, verdict.index) == ("overflow", 1)
     assert decided([Seen(3.0)], None).kind == "reject"
-    assert decided([Seen(3.0)], []).kind == "overflow"  # nobody knows how that pool is
+    assert decided([Seen(3.0)], []).kind == "overflow"  # the queue of that pool is unknown
 
 
 def test_without_an_overflow_pool_nothing_overflows() -> None:

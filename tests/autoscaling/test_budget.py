@@ -56,7 +56,7 @@ def test_neither_a_request_nor_the_budget_is_exceeded(
     assert all(0 <= granted[name] <= request.target for name, request in requested.items())
     used = sum(granted[name] * request.gpus for name, request in requested.items())
     assert used <= budget
-    # nothing that somebody wants and that fits is left over
+    # no GPU that a pool wants and that fits is left over
     for name, request in requested.items():
         assert granted[name] == request.target or used + request.gpus > budget
 

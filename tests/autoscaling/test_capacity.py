@@ -1,4 +1,4 @@
-"""What so many replicas can promise, and how few hold an SLO."""
+"""What N replicas can promise, and the fewest that meet an SLO."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The cheapest pool that holds the SLO serves a request, else the one that is soonest."""
+"""The cheapest pool that meets the SLO serves a request, otherwise the one that is soonest."""
 
 import pytest
 from hypothesis import given

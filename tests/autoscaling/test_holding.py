@@ -20,7 +20,7 @@ HOLD_S = 30.0
 
 
 def play(*needs: tuple[float, int]) -> tuple[ReplicaHold, ...]:
-    """The levels after so many replicas were needed from each time on, until the last time."""
+    """The levels after N replicas were needed from each time on, until the last time."""
     levels: tuple[ReplicaHold, ...] = ()
     for (begin, needed), (end, _) in pairwise(needs):
         for second in range(int(begin), int(end)):

@@ -228,7 +228,7 @@ def test_queued_requests_are_not_sent_to_replicas_that_may_be_gone(clock: HandCl
     assert waiter is not None
     is_empty_for(scheduler, clock, 1.0)
     assert scheduler.next_turn() is None
-    # nobody says that they are: they may be where Redis is not
+    # no gateway has confirmed that they are gone: they may be where Redis is not
     is_empty_for(scheduler, clock, FOUND_OUT_S)
     turn = scheduler.next_turn()
     assert turn is not None
@@ -254,7 +254,7 @@ def test_a_pool_without_a_replica_receives_no_overflow(
 
 @pytest.mark.parametrize(
     "how",
-    ["a replica is back", "Redis is away", "Redis is back", "Ray Serve is silent", "never read"],
+    ["a replica is back", "Redis is gone", "Redis is back", "Ray Serve is silent", "never read"],
 )
 def test_what_is_no_outage_is_decided_as_ever(
     lost: PoolScheduler, small: PoolScheduler, clock: HandClock, how: str
@@ -262,9 +262,9 @@ def test_what_is_no_outage_is_decided_as_ever(
     scheduler = lost
     if how == "a replica is back":
         lost.board.update(pool(1).values())
-    elif how == "Redis is away":
+    elif how == "Redis is gone":
         clock.now += LEASE_S + 0.1
-    elif how == "Redis is back":  # and nobody has told it anything yet
+    elif how == "Redis is back":  # and no process has written to it yet
         clock.now += LEASE_S + 0.1
         lost.board.update([])
         tell(lost, clock, 100.0)

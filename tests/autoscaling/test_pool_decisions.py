@@ -114,7 +114,7 @@ def test_several_answers_weigh_as_several_requests(large: PoolScheduler, clock: 
     chosen = {attempt.chosen.replica_id for attempt in attempts if attempt and attempt.chosen}
     assert chosen == {"r0", "r1"} - {first.chosen.replica_id}
     assert large.board.loads()[first.chosen.replica_id].waiting == 8
-    # without the board, what is under way here tells
+    # without the board, the gateway's own requests in flight count
     clock.now += LEASE_S + 1
     blind = large.consider(request(10))
     assert blind.ranked[-1].replica_id == first.chosen.replica_id

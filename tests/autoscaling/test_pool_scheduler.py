@@ -1,4 +1,4 @@
-"""One pool's scheduler: what counts against a replica, for how long, and what is told whom."""
+"""One pool's scheduler: what counts against a replica and for how long, and what it reports."""
 
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -341,8 +341,8 @@ def test_nothing_is_learned_of_a_replica_that_slept(clock: HandClock) -> None:
 
 
 def test_what_a_prior_was_off_by_is_not_taken_for_the_engines_own(clock: HandClock) -> None:
-    """As in a new fleet: what came while nothing was measured was predicted by a prior that is a
-    quarter of what the engines do, and what they have measured then is right."""
+    """As in a new fleet: unmeasured requests were predicted by a prior of a quarter of the
+    engines' speed. What they have measured then is right."""
     scheduler = PoolScheduler(clock)
     scheduler.board.update([load("r0", prefill_rate=500.0, prefill_learned=False)])
     early, late = place(scheduler, 32), place(scheduler, 32)

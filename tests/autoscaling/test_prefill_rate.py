@@ -63,5 +63,5 @@ def test_what_is_still_to_be_computed_of_prompts_that_wait(
     waiting: list[tuple[float, int]], first_token_at: float, now: float, left: int
 ) -> None:
     assert queued_tokens(waiting, first_token_at, now, rate=1000.0) == left
-    # nobody knows how fast
+    # the speed is unknown
     assert queued_tokens(waiting, first_token_at, now, rate=None) == sum(n for _, n in waiting)

@@ -50,7 +50,7 @@ class FluidPool:
     decisions: list[ScalingDecision] = field(default_factory=list)
 
     def play(self, seconds: int, **told: Any) -> list[int]:
-        """The demands of these seconds; `told` replaces what the policy is told."""
+        """The demands of these seconds; `told` replaces the signals that the policy gets."""
         rng = random.Random(self.seed)
         begin = len(self.decisions)
         for second in range(begin, begin + seconds):
@@ -269,7 +269,7 @@ def test_promoted_replicas_are_demand_and_counted_once(promoted: int) -> None:
     pool = FluidPool(lambda _: 1.0, warm, running=4)
     base = pool.play(200)[-1]
     pool.running = base + 2
-    # gateways tell the same for some seconds after the demand was raised
+    # gateways report the same for some seconds after the demand was raised
     assert pool.play(5, promoted=promoted) == [base + promoted] * 5
     assert pool.decisions[-1].target == base + promoted + 2
 

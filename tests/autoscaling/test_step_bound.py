@@ -9,7 +9,7 @@ HIDDEN = 576
 
 
 def learned(*steps: tuple[int, float]) -> StepBound:
-    """Of steps with so many tokens that took so many seconds, often enough to tell."""
+    """A bound learned from steps of these tokens and seconds, repeated often enough to count."""
     bound = StepBound()
     for _ in range(TELLING_STEPS):
         for tokens, seconds in steps:

@@ -160,7 +160,7 @@ def test_a_full_room_refuses_the_newest_of_the_tenant_with_most() -> None:
     evicted = entering(room, "c1")[1]
     assert evicted is not None
     assert evicted.tenant in "ab"
-    # each has one or two: nobody's only request leaves for another
+    # each has one or two: no tenant's only request leaves for another
     assert not room.takes("b")
 
 
