@@ -1,4 +1,5 @@
-"""Updates, scale-downs and promotions as drills see them: what went, and that all are back."""
+"""Updates, scale-downs and promotions as chaos tests see them: what ended, and that all are
+back."""
 
 from __future__ import annotations
 

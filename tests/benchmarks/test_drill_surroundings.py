@@ -1,4 +1,4 @@
-"""What drills do to a machine: only what they are for, and nothing of it is left."""
+"""What chaos tests do to a machine: only what they are for, and nothing of it is left."""
 
 from __future__ import annotations
 

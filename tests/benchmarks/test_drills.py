@@ -1,4 +1,4 @@
-"""What a drill is judged by, and how its clients tell how each of their requests ended."""
+"""How a chaos test is judged, and how its clients record the end of each of their requests."""
 
 import asyncio
 import json
@@ -50,9 +50,9 @@ def test_an_answer_that_resumes_or_fails_in_time_is_right(
         (FAULT, told("engine_unavailable", replica="another"), "though not hit"),
         (FAULT, told("engine_unavailable", began=20.5, ended=21.0), "though not hit"),
         (FAULT, told("engine_unavailable", replica=""), "though not hit"),
-        (FAULT, told("no error of ours"), "nothing of ours"),
-        (FAULT, told("cut (ClientPayloadError)"), "nothing of ours"),
-        (OF_A_GATEWAY, told("hung", ended=160.0), "nothing of ours"),
+        (FAULT, told("no Antefix error"), "got no Antefix error"),
+        (FAULT, told("cut (ClientPayloadError)"), "got no Antefix error"),
+        (OF_A_GATEWAY, told("hung", ended=160.0), "got no Antefix error"),
         (FAULT, told("engine_unavailable", ended=10.1 + TOLD_WITHIN_S), "only after up to 5.1 s"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the parts of a gateway that only tell are said to cost."""
+"""What the parts of a gateway that only report are said to cost."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def everything_again() -> Iterator[None]:
 async def told_of_one_request(
     front: Front, engine: FakeEngine, caplog: pytest.LogCaptureFixture, kept: list[str]
 ) -> set[str]:
-    """Which parts have told of it; `kept` is to hold the ids of what is explained."""
+    """Which parts have reported it; `kept` is to hold the ids of what is explained."""
     before = await front.metrics()
     caplog.clear()
     async with front.post(stream=True) as answer:
@@ -126,6 +126,6 @@ async def test_only_the_remaining_parts_report_a_request(
         ways.leave(parts)
         try:
             assert await told_of_one_request(front, engine, caplog, kept) == parts
-            assert not front.gateway.parts.bodies.held_bytes  # else it is full after some thousands
+            assert not front.gateway.parts.bodies.held_bytes  # otherwise it is full after thousands
         finally:
             ways.leave(EVERYTHING)

@@ -18,7 +18,7 @@ def answer(predicted_s: float | None, took_s: float | None) -> Answer:
 
 def test_an_error_is_relative_to_the_measured_value_and_signed() -> None:
     assert errors([answer(1.5, 1.0), answer(0.5, 1.0)]) == [0.5, -0.5]
-    # nothing was predicted, or nobody measured it
+    # nothing was predicted, or nothing was measured
     assert errors([answer(None, 1.0), answer(1.0, None)]) == []
 
 

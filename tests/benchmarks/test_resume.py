@@ -191,7 +191,7 @@ def test_every_kind_asks_for_something_different() -> None:
     bodies = {json.dumps([kind.path, kind.asked(1)]) for kind in KINDS.values()}
     stop = KINDS["stop string"]
     bodies.add(json.dumps(stop.stopping(stop.asked(1), "abcdefghijkl")))
-    assert len(bodies) == len(KINDS)  # but for the string, it is a completion
+    assert len(bodies) == len(KINDS)  # except for the string, it is a completion
 
 
 @pytest.mark.real

@@ -89,7 +89,7 @@ def test_a_published_load_comes_back_to_each_prompt_after_all_others() -> None:
     prompts = [request.blocks for request in requests]
     assert len(set(prompts[:before])) == before
     assert prompts[before : before + 10] == prompts[:10]
-    # all of a group have its system prompt in common, and nothing else
+    # all of a group have only its system prompt in common
     shared = published.SYSTEM_TOKENS // published.BLOCK_TOKENS
     assert len({blocks[:shared] for blocks in prompts}) == published.GROUPS
     assert len({blocks[shared] for blocks in prompts}) == before
@@ -291,8 +291,8 @@ def test_growth_is_a_power_of_the_size() -> None:
 
 
 def test_head_room_is_one_core_over_all_calls() -> None:
-    # 10,000 heartbeats, 80 readings of the board, 3,000 calls of requests, and what eight gateways
-    # hear of 1,000 announcements, six at a time
+    # 10,000 heartbeats, 80 readings of the board, 3,000 calls of requests; and 1,000 announcements
+    # that eight gateways receive, six at a time
     assert head_room(BUSY) == pytest.approx(1 / ((13_080 + 8_000 / 6) * 1e-5))
 
 

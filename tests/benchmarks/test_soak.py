@@ -61,10 +61,10 @@ from tests.fakes.engine import MODEL, SECRET, FakeEngine
 from tests.fakes.front import KEY, Front, gateway_before
 from tests.waiting import cancelled, until
 
-# Of the clock that the verdict goes by: a cycle is as long as its requests take.
+# Of the clock that the verdict goes by: a cycle takes the time of its requests.
 CYCLE_S = 30.0
 CYCLES, ASKED, BURST = 10, 16, 8
-# One of so many requests is lost.
+# One of N requests is lost.
 LOST = 4
 
 
@@ -114,7 +114,7 @@ def grown(samples: list[tuple[float, Sample]]) -> set[Figure]:
 async def test_the_whole_of_it_ends_with_figures_and_goals(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On one gateway without Ray, and in short cycles: what comes of it depends on the cores."""
+    """On one gateway without Ray, and in short cycles: the results depend on the cores."""
     for name, short_s in (("CYCLE_S", 1.0), ("PERIOD_S", 0.2), ("DRAIN_S", 0.5), ("IDLE_S", 0.1)):
         monkeypatch.setattr(run, name, short_s)
     home = Home(tmp_path)

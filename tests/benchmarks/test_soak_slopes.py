@@ -39,7 +39,7 @@ def test_a_leak_of_known_slope_is_found_in_noise(seed: int) -> None:
 
 @pytest.mark.parametrize("by", [0.0, 0.5, 0.8])
 def test_noise_is_called_a_leak_about_as_seldom_as_the_interval_says(by: float) -> None:
-    """2.5 % of the time; some more where few cycles tell little of how alike they are."""
+    """2.5 % of the time; some more where few cycles show little of how alike they are."""
     chance = random.Random(7)
     leaks = 0
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""The page of all that was measured says what results say, and nothing else."""
+"""The page of all that was measured says only what results say."""
 
 import json
 import sys
@@ -127,7 +127,8 @@ def test_the_last_line_of_an_output_is_its_result(
 
 
 def test_the_page_is_that_of_the_results_that_are_kept() -> None:
-    """Else: make bench-summary. What is stale is as that found it: later commits change it."""
+    """Otherwise run `make bench-summary`. What is stale is as that found it: later commits change
+    it."""
     history, stale = kept_results.read(), measured.read()
     assert summary.PAGE.read_text() == summary.page(history, stale)
     for place, text in some(pages_with_figures()):

@@ -1,4 +1,4 @@
-"""Open loop: answers are waited for by nobody but the next turn of their own conversation."""
+"""Open loop: only the next turn of the same conversation waits for an answer."""
 
 from __future__ import annotations
 
