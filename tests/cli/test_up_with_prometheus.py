@@ -1,4 +1,4 @@
-"""`antefix up --with-prometheus` with the real programs, beside a fake gateway: no Ray."""
+"""`antefix up --with-prometheus` with the real programs, alongside a fake gateway: no Ray."""
 
 from __future__ import annotations
 

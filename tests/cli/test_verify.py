@@ -29,7 +29,7 @@ CHAT = "/v1/chat/completions"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(verify, "BETWEEN_QUESTIONS_S", 0.01)
-    # a busy machine is no Redis that is away, and no explanation that is not kept
+    # a busy machine is no Redis outage, and no explanation that is not kept
     monkeypatch.setattr(explanations, "REDIS_TIMEOUT_S", 60.0)
     monkeypatch.setattr(verify, "EXPLAINED_WITHIN_S", 60.0)
     monkeypatch.setattr("tests.fakes.completions.LONGEST_PROMPT", 100_000)
@@ -144,7 +144,7 @@ async def test_reuse_that_the_index_does_not_know_is_no_hit(redis_url: str) -> N
     error = json.loads(result.stdout)["error"]
     assert f"reused {REUSED} tokens that the index did not have" in error["message"]
     assert "KV events" in error["remedy"]
-    # this fleet is on no machine of ours: helm test says the same in a pod
+    # this fleet is on a remote machine: helm test says the same in a pod
     assert "antefix logs" not in error["remedy"] and "pods" in error["remedy"]
 
 

@@ -1,4 +1,4 @@
-"""Starts the real Prometheus and Alertmanager, with rules of its own where it breaks them."""
+"""Starts the real Prometheus and Alertmanager, with separate rules where it breaks them."""
 
 import json
 import os
