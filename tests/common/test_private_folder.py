@@ -1,4 +1,5 @@
-"""What is put into the temporary directory is this user's alone, whoever was there first."""
+"""What is put into the temporary directory is this user's alone, whichever user was there
+first."""
 
 import asyncio
 import os
