@@ -160,7 +160,7 @@ def test_threads_of_engines_that_share_cores_do_not_spin() -> None:
     assert policy(OMP_WAIT_POLICY="ACTIVE") == "ACTIVE"
 
 
-# --- what a replica is told -----------------------------------------------------------------
+# --- what a replica receives -----------------------------------------------------------------
 
 
 def test_a_pipeline_across_nodes_runs_on_ray() -> None:
@@ -193,12 +193,12 @@ def test_warm_replicas_are_deployed_too() -> None:
 
 
 def test_ray_serve_gets_neither_bounds_nor_delays() -> None:
-    """Those that change would have to be told, and what was decided would be forgotten."""
+    """Ray Serve would have to learn of changed ones, and would forget what was decided."""
     bounds = {"min_replicas": 1, "max_replicas": 4}
     scaled = _scaling(replicas=2, autoscaling=bounds, slo=SLO)
     assert (scaled.min_replicas, scaled.initial_replicas) == (0, 2)
     other = _scaling(replicas=2, autoscaling={"max_replicas": 8}, slo=SLO)
-    # the policy comes with it, and is told in other ways
+    # the policy comes with it, and is set in other ways
     assert scaled == other
     assert (scaled.upscale_delay_s, scaled.downscale_delay_s) == (0.0, 0.0)
 
@@ -255,7 +255,7 @@ def test_a_pool_is_built_from_what_is_cold_and_what_ray_serve_was_given() -> Non
 
 
 def details(fleet: dict[str, Any]) -> dict[str, Any]:
-    """As Ray Serve tells of itself, in part."""
+    """As Ray Serve describes itself, in part."""
     return {
         "applications": {"antefix": {"deployed_app_config": serve_config(fleet)["applications"][0]}}
     }

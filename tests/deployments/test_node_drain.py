@@ -105,7 +105,8 @@ def test_it_returns_when_no_request_is_left(process: Process) -> None:
 
 
 def test_a_process_that_has_not_heard_is_waited_for(process: Process) -> None:
-    """It says "-" until it has settled: whoever asked at once would not see what is on its way."""
+    """It says "-" until it has settled: a caller that asked at once would not see what is on its
+    way."""
     assert told() == ["-"]
     drain = begin_drain()
     wait_for(lambda: process.begun_after)

@@ -32,7 +32,7 @@ CONFIRMED = {PROMPT_TOKENS_HEADER, CACHED_TOKENS_HEADER, ENGINE_TTFT_HEADER}
 
 
 class Engine:
-    """Generates for whatever is asked, once `go` is set; `prompts` are (tokens, cached)."""
+    """Generates for any request, once `go` is set; `prompts` are (tokens, cached)."""
 
     def __init__(self) -> None:
         self.prompts = [(10, 4)]
@@ -171,7 +171,7 @@ async def test_a_streams_headers_wait_for_its_first_token(
     await until(lambda: engine.expected)
     await asyncio.sleep(0.05)
     assert not answer.done()
-    engine.load = LoadReport(2, 0, 1, 0)  # what the header tells is of the first token's moment
+    engine.load = LoadReport(2, 0, 1, 0)  # the header reports the moment of the first token
     engine.go.set()
     assert LoadReport.from_header((await answer).headers[LOAD_HEADER]) == engine.load
     assert await (await answer).read() == b"one two three"

@@ -1,4 +1,4 @@
-"""An answer that another engine could go on with, on its way through a replica, over real HTTP."""
+"""An answer that another engine could resume, on its way through a replica, over real HTTP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOKENS = (11, 12, 13, 14)
 
 
 class Engine:
-    """Says `TOKENS` one by one; an event each but for the second, as parsers may have it."""
+    """Says `TOKENS` one by one; an event each except the second, as parsers may have it."""
 
     def __init__(self) -> None:
         self.offers = True
@@ -88,7 +88,7 @@ class Engine:
             yield event
 
     async def _tokens(self, exchange: Continuation | None) -> AsyncIterator[tuple[int, bool]]:
-        """Each token, and whether it is one that was told."""
+        """Each token, and whether it is one that was reported."""
         known = exchange.known if exchange else None
         told = known.token_ids(0) if known else []
         for token in told:

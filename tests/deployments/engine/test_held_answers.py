@@ -171,7 +171,7 @@ async def test_when_its_reader_is_gone_another_gets_all_of_it(
     engine.go_on()
     assert await again.read() == WHOLE[13 + 5 * len(EVENT) :]
     assert engine.stopped == 0
-    # as long as it is kept, also after its end
+    # while it is kept, also after its end
     assert await (await visit(http, engine, "third")).read() == WHOLE
 
 
@@ -238,7 +238,7 @@ async def test_a_later_reader_has_no_time_limit(
 async def test_a_client_that_leaves_before_it_begins_ends_it(
     http: aiohttp.ClientSession, engine: Engine
 ) -> None:
-    """Nobody can have heard of it."""
+    """No client can know of it."""
     asking = asyncio.create_task(ask(http, engine, path="/never"))
     await until(lambda: len(engine.held) == 1)
     assert (await visit(http, engine, "second")).status == 404

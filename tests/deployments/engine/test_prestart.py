@@ -1,4 +1,5 @@
-"""Who waits for a pool's next engine, as the files say it; without Ray, and without vLLM."""
+"""Processes that wait for a pool's next engine, as the files say it; without Ray, and without
+vLLM."""
 
 from __future__ import annotations
 

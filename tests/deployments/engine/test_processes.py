@@ -1,4 +1,4 @@
-"""Real processes, as Linux tells of them."""
+"""Real processes, as Linux reports them."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A replica profiles its engine when it is asked, for as long as it was asked, once at a time."""
+"""A replica profiles its engine when it is asked, for the requested time, once at a time."""
 
 from __future__ import annotations
 

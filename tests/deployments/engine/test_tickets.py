@@ -1,4 +1,4 @@
-"""A reservation in Ray Serve is held exactly as long as its HTTP exchange lasts."""
+"""A reservation in Ray Serve is held exactly while its HTTP exchange lasts."""
 
 import asyncio
 from typing import Any
@@ -272,7 +272,7 @@ async def test_a_pass_opens_one_engine_for_one_ticket() -> None:
 
 
 async def test_a_pass_without_a_ticket_opens_the_path_it_was_made_for() -> None:
-    """It takes no place, and plain HTTP shows it to whoever sees the network."""
+    """It takes no place, and plain HTTP shows it to anyone with access to the network."""
     door = Door()
     door.go.set()
     url = await door.open()

@@ -94,7 +94,8 @@ def test_nothing_is_drafted_in_batches_where_the_plan_finds_no_gain(of: Shipped)
 
 
 def test_two_nodes_of_a100_hold_the_model_of_two_stages() -> None:
-    """vLLM is about to drop its 8-bit form (fbgemm_fp8), and takes that only when told."""
+    """vLLM is about to drop its 8-bit form (fbgemm_fp8), and takes that only when configured
+    to."""
     file = ROOT / "helm" / "antefix" / "ci" / "pipeline-parallel-values.yaml"
     check = check_weights(fleet_in(file), {"large": [OfferedGpu("A100-80G", "A100")]})
     assert check.found == []

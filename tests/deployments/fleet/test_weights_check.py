@@ -52,7 +52,7 @@ from weights.sizing import Option, SizingTarget
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A short one, whoever runs this: a message shows the first characters of a value."""
+    """A short one, for every user: a message shows the first characters of a value."""
     with TemporaryDirectory() as folder:
         yield Path(folder)
 

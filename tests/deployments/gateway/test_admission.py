@@ -1,4 +1,4 @@
-"""Requests that come for a pool: let in, made to wait, refused; real gateway."""
+"""Requests for a pool: admitted, queued, rejected; real gateway."""
 
 from __future__ import annotations
 

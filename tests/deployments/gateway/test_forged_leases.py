@@ -1,4 +1,4 @@
-"""Who can write to Redis, and lacks the fleet's secret, is believed by no gateway."""
+"""No gateway trusts a writer to Redis that lacks the fleet's secret."""
 
 import json
 import re

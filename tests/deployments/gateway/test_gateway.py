@@ -41,7 +41,7 @@ def front(running: tuple[Front, FakeEngine], engine: FakeEngine) -> Front:
 
 
 async def error_of(answer: aiohttp.ClientResponse) -> tuple[int, str, str | None, str]:
-    """Its status, code, param and type; OpenAI's shape and nothing else."""
+    """Its status, code, param and type; exactly OpenAI's shape."""
     error = (await answer.json())["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     assert "Traceback" not in error["message"]

@@ -1,6 +1,6 @@
-"""An attacker with a key of its own, at the public API: was a prompt sent by another tenant?
+"""An attacker with a separate key, at the public API: was a prompt sent by another tenant?
 
-The engines here cache prompts as vLLM does, by the salt that they get, and tell the index.
+The engines here cache prompts as vLLM does, by the salt that they get, and report to the index.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ async def test_neither_headers_nor_explanations_reveal_another_tenants_prompt(fr
         assert candidate["cached_tokens"] == candidate["confirmed_tokens"] == 0
 
 
-# only operators are told the scores
+# only operators see the scores
 @pytest.mark.parametrize("front", [{OTHER_TENANT: {"operator": True}}], indirect=True, ids=[""])
 async def test_placement_does_not_follow_anothers_prompt(front: Front) -> None:
     await cached_by_the_victim(front)

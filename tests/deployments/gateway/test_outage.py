@@ -212,7 +212,7 @@ async def test_scaled_to_zero_a_request_counts_as_demand_and_nothing_is_missing(
 async def test_a_request_of_the_lost_last_replica_overflows_or_is_rejected(
     engine: FakeEngine, small: FakeEngine, serve: Serve, redis_url: str, overflows: bool
 ) -> None:
-    """It was let in, its engine died before it answered, and no other is there."""
+    """It was admitted, its engine died before it answered, and no other is there."""
     pool = {"slo": SLO, "overflow": OVERFLOW}
     saying = {**SOON, "x-antefix-overflow": "allow" if overflows else "never"}
     async with gateway_before(engine, small=small, redis_url=redis_url, pool=pool) as front:
@@ -257,7 +257,8 @@ async def test_a_request_admitted_before_an_outage_may_wait_for_the_start(
 async def test_where_it_is_not_certain_that_none_is_up_requests_are_held_as_ever(
     engine: FakeEngine, serve: Serve, redis_url: str, known: str
 ) -> None:
-    """A replica that cannot reach Redis, and one whose controller is away, serve all the same."""
+    """A replica that cannot reach Redis, and one whose controller is unavailable, serve all the
+    same."""
     if known == "nothing of a start":
         engine.startup_s = 0.0
     async with gateway_before(engine, redis_url=redis_url) as front:
@@ -273,7 +274,7 @@ async def test_where_it_is_not_certain_that_none_is_up_requests_are_held_as_ever
         await until(lambda: asked.as_of > before)
         await until(lambda: (known == "nothing of a start") == bool(front.pool.scheduler.outage))
         held = asyncio.ensure_future(served_by(front, SOON))
-        if known == "nothing of a start":  # else the one that was last known has it
+        if known == "nothing of a start":  # otherwise the last known one has it
             await until(lambda: front.pool.scheduler.unassigned)
         front.handle.may_pick.set()
         assert await held == "small"

@@ -77,7 +77,7 @@ async def test_what_cannot_be_held_overflows_and_says_so(
 async def test_many_requests_at_once_do_not_all_overflow_into_an_empty_queue(
     overflowing: Front, engine: FakeEngine, small: FakeEngine
 ) -> None:
-    """Each is read between the decision, when nobody is there, and the place that it takes."""
+    """Each is read between the decision, when the queue is empty, and the place that it takes."""
     for pool in overflowing.pools.values():  # a busy machine lets none of them come too late
         pool.scheduler._clock = partial(float, asyncio.get_running_loop().time())
     overflowing.sees_queues({engine: FULL})
@@ -131,7 +131,7 @@ async def test_one_that_is_too_long_for_the_other_model_is_refused_and_explained
     with patch.object(reader, "read", longer), explained(overflowing) as explanations:
         answer = await overflowing.post()
     assert answer.status == 429
-    # the backlog of its own pool, not a guess
+    # its own pool's backlog, not a guess
     assert 7 <= int(answer.headers["retry-after"]) <= 8
     assert "context holds 1000" in (await error_of(answer))["message"]
     (told,) = explanations

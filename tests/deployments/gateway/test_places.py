@@ -97,7 +97,7 @@ async def test_a_request_whose_replica_has_room_asks_serve_for_nothing(
 async def test_ray_serve_is_asked_first_where_the_best_replica_may_not_report_to_it(
     front: Front, first: FakeEngine, second: FakeEngine, why: str
 ) -> None:
-    """A replica of another release would let it in, and Ray Serve would never hear of it."""
+    """A replica of another release would admit it, and Ray Serve would not learn of it."""
     first.tells_serve = why != "old"
     front.sees(first, second)
     if why == "off the board":

@@ -1,4 +1,5 @@
-"""How requests are routed and what their answers tell, through a real gateway and a real Redis."""
+"""How requests are routed and what their answers report, through a real gateway and a real
+Redis."""
 
 import asyncio
 import json
@@ -34,7 +35,7 @@ INDEX_MS = "x-antefix-index-ms"
 
 @pytest.fixture
 def engines() -> tuple[FakeEngine, FakeEngine]:
-    """Two alike, which tell how they render."""
+    """Two alike, which report how they render."""
     engines = FakeEngine("r0"), FakeEngine("r1")
     for engine in engines:
         engine.renderer = facts()
@@ -63,7 +64,7 @@ async def knows_prompts(front: Front) -> None:
 async def headers_of(
     front: Front, headers: Mapping[str, str] | None = None, **body: Any
 ) -> Mapping[str, str]:
-    """Of the answer to a prompt of PROMPT's tokens, unless told otherwise."""
+    """Of the answer to a prompt of PROMPT's tokens, unless the test gives another."""
     fields = {"prompt": PROMPT, **body}
     async with front.post(COMPLETIONS, headers=dict(headers or {}), **fields) as answer:
         assert answer.status == 200, await answer.text()
@@ -294,7 +295,7 @@ async def test_a_cache_that_was_dropped_is_not_predicted_any_more(front: Front) 
     await front.published["r1"].caches(PROMPT)
     assert (await headers_of(front))[PREDICTED] == "64"
     await front.published["r1"].forgets()
-    other = [*PROMPT[:-1], 1]  # the last request announced all of its own segments
+    other = [*PROMPT[:-1], 1]  # the last request announced all of its segments
     explained = await front.explanation_of(await headers_of(front, prompt=other))
     assert {c["confirmed_tokens"] for c in explained["candidates"]} == {0}
 

@@ -39,7 +39,7 @@ async def status_of(front: Front) -> Any:
 
 
 async def test_another_slo_holds_from_the_next_request_on(front: Front, engine: FakeEngine) -> None:
-    """What the pool has learned and who waits stays; nothing is made anew."""
+    """What the pool has learned and its queued requests stay; nothing is made anew."""
     pool, board = front.pool, front.pool.scheduler.board
     given = settings(front)
     given["pools"]["main"]["slo"]["interactive"]["ttft_s"] = 2.0

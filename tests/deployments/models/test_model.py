@@ -241,7 +241,7 @@ def test_the_embedded_model_chats(tmp_path: Path) -> None:
     defaults = json.loads((path / "generation_config.json").read_text())
     assert defaults["eos_token_id"] == 2
     assert (defaults["temperature"], defaults["top_p"]) == (0.2, 0.9)
-    # In a process of its own, as pytest's would keep torch for the rest of the run.
+    # In a separate process, as pytest's would keep torch for the rest of the run.
     script = (
         "import sys\n"
         "from transformers import AutoModelForCausalLM, AutoTokenizer\n"

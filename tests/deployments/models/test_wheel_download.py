@@ -1,4 +1,4 @@
-"""Runs the real pip against wheels in a folder, or against a port where nobody listens."""
+"""Runs the real pip against wheels in a folder, or against a port without a server."""
 
 import hashlib
 import os

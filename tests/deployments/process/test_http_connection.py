@@ -156,7 +156,7 @@ async def test_an_idle_connection_makes_room_for_a_new_one() -> None:
 async def test_a_connection_too_many_is_refused_without_a_look_at_all_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At 8,192 busy connections that look took a millisecond of everybody's time."""
+    """At 8,192 busy connections that look took a millisecond of the event loop."""
     looks = 0
     is_idle = vars(BoundedConnection)["is_idle"].fget
 
@@ -331,7 +331,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_last_answer() -> None:
 
 
 async def test_a_client_that_has_closed_its_side_has_left() -> None:
-    """On purpose, and told in docs/security.md: one that has crashed looks the same."""
+    """On purpose, and documented in docs/security.md: one that has crashed looks the same."""
     left = asyncio.Event()
 
     async def waiting(scope: Scope, receive: Receive, send: Send) -> None:

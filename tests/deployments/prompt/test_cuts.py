@@ -17,7 +17,7 @@ from tests.deployments.prompt.models import CORPUS, embedded, small_tokenizer
 START, END = "<|im_start|>", "<|im_end|>"
 TEMPLATE = f"{START}user\n{END}<tool> Paris  ## <|sep|>"
 
-# Parts of tokens and of words, blanks and what normalizers change, so that anything may be beside
+# Parts of tokens and of words, blanks and what normalizers change, so that anything may be next to
 # a token.
 FRAGMENTS = (
     *(START, END, "<tool>", "<|sep|>", "<|", "|>", "im_start", "<|im_start", "im_end|>", "<", "_"),

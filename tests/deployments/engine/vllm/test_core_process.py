@@ -1,4 +1,4 @@
-"""The process of an engine, begun early or not: real processes that run something else."""
+"""The process of an engine, begun early or not: real processes that run other code."""
 
 from __future__ import annotations
 

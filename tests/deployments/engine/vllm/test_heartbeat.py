@@ -37,7 +37,7 @@ class Params:
 
 
 class Engine:
-    """On a GPU; its steps take STEP_S where nothing else is said."""
+    """On a GPU; its steps take STEP_S unless a test says otherwise."""
 
     def __init__(self, folder: Path, device_type: str = "cuda") -> None:
         path = folder / "heartbeat"

@@ -1,4 +1,4 @@
-"""What stands before vLLM's scheduler switches drafts, tells of them, and is never in the way."""
+"""The code before vLLM's scheduler switches drafts, reports them, and is never in the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What we rely on in vLLM's engine is still there."""
+"""What Antefix needs of vLLM's engine is still there."""
 
 import asyncio
 import fnmatch
@@ -117,7 +117,7 @@ def test_an_engine_can_say_what_it_does(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert new <= NewRequestData.__dataclass_fields__.keys()
     assert NewRequestData.prompt_len and "device_type" in DeviceConfig.__dataclass_fields__
     assert {"temperature", "logprobs", "seed"} <= set(SamplingParams().__struct_fields__)
-    # a data-parallel engine waits for others: it has a loop of its own, which says nothing
+    # a data-parallel engine waits for others: it has a separate loop, which says nothing
     assert "run_busy_loop" in vars(core.DPEngineCoreProc)
     run_busy_loop = proc.run_busy_loop
     monkeypatch.setattr(proc, "run_busy_loop", run_busy_loop)

@@ -187,7 +187,7 @@ def test_a_client_error_that_a_stream_returns_is_not_logged(
 
 
 def test_vllm_reads_no_files_and_keeps_no_items() -> None:
-    """Else a gateway refuses what an engine would serve."""
+    """Otherwise a gateway refuses what an engine would serve."""
     from vllm.entrypoints.openai.responses.utils import construct_input_messages
     from vllm.exceptions import VLLMValidationError
     from vllm.renderers.chat_utils import MM_PARSER_MAP

@@ -1,4 +1,4 @@
-"""An answer is read so that another engine can go on with it, and so that its client gets all."""
+"""An answer is read so that another engine can resume it, and so that its client gets all."""
 
 import json
 from itertools import pairwise
@@ -111,7 +111,7 @@ def test_of_a_stream_that_is_cut_the_client_has_whole_events(cut: int) -> None:
     passed = EventReader(log).passed_on(stream)
     assert passed == b"".join(of + b"\n\n" for of in passed.split(b"\n\n")[:-1])
     assert resume_of(log)["events"] == passed.count(b"data: ")
-    # a chunk is told before what it made
+    # a chunk is reported before what it made
     assert len(resume_of(log)["chunks"]) >= min(2, passed.count(b"data: "))
 
 

@@ -43,7 +43,7 @@ async def ask(front: Front, number: int = 0, **fields: Any) -> tuple[int, str]:
 
 
 async def outcomes(front: Front, copies: int) -> dict[str, int]:
-    """Of the copies, once there are so many."""
+    """Of the copies, once there are N."""
 
     def counted() -> dict[str, int]:
         return {

@@ -1,4 +1,4 @@
-"""An engine is taken away in the middle of an answer: another goes on with it, if one can."""
+"""An engine is removed in the middle of an answer: another resumes it, if one can."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -50,7 +50,7 @@ async def whole(front: Front, **fields: Any) -> bytes:
 
 
 async def begin(front: Front, after: int = 2, **fields: Any) -> asyncio.Task[bytes]:
-    """A request whose engine has made so many tokens, and makes no more until it may."""
+    """A request whose engine has made N tokens, and makes no more until it may."""
     for engine in front.handle.engines:
         engine.pauses_after, engine.made = after, 0
         engine.go_on.clear()
@@ -82,7 +82,7 @@ async def stays(front: Front, engine: FakeEngine) -> None:
 async def counted(front: Front, *series: str) -> dict[tuple[str, ...], float]:
     """The metrics, once that one has been counted."""
     async with asyncio.timeout(60):
-        while not (found := await front.metrics())[series]:  # noqa: ASYNC110  # nothing tells when
+        while not (found := await front.metrics())[series]:  # noqa: ASYNC110  # no event reports it
             await asyncio.sleep(0.01)
     return found
 
@@ -235,7 +235,7 @@ async def test_where_none_can_take_it_it_ends_where_it_is(
 
 
 async def test_a_stream_without_a_token_yet_begins_elsewhere(front: Front) -> None:
-    """Of an answer in one piece nobody knows whether it has one."""
+    """Of an answer in one piece it is unknown whether it has one."""
     there, other = front.handle.engines
     await leaves(front, other)
     for engine in front.handle.engines:

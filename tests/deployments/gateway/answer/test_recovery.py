@@ -42,7 +42,7 @@ HAS, CAN = True, True
         # before the client has anything, a retry begins anew
         (NEW, LOST, False, False, TryAgain(A)),
         (NEW, REFUSED, False, False, TryAgain(A)),
-        # what is known of the answer is not computed twice
+        # the known part of the answer is not computed twice
         (NEW, LOST, False, CAN, TryAgain(A, continues=True)),
         (NEW, LOST, HAS, CAN, TryAgain(A, continues=True)),
         # a client never gets the beginning again

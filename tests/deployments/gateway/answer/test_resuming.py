@@ -135,7 +135,7 @@ async def test_the_rest_follows_byte_for_byte(fleet: Fleet, path: str, resumable
         assert cut.has + await rest_of(fleet, cut, path) == whole
     assert fleet.first.aborted == 0
     await until(lambda: fleet.first.running == 0 and fleet.first.finished == PAUSE + 1)
-    # nothing was placed again, and nobody waits for a place
+    # nothing was placed again, and no request waits for a place
     assert len(fleet.first.bodies) == PAUSE + 1 and not fleet.second.bodies
     assert fleet.there.handle.waiting == 0
 
@@ -157,7 +157,7 @@ async def test_a_stream_can_be_resumed_again_and_the_last_reader_gets_it(fleet: 
     has = cut.has + await one.content.readuntil(b"\n\n")
     cut = Cut(cut.id, has, cut.events + 1)
     rest = await rest_of(fleet, cut)
-    # who was before is told
+    # the previous reader is notified
     *_, last = await events_of(one)
     error = json.loads(last)["error"]
     assert error["code"] == "taken_over"
@@ -340,7 +340,7 @@ async def test_its_engine_may_be_lost_as_well(fleet: Fleet) -> None:
         fleet.first.break_off()
         assert has + await answer.read() == whole
     assert fleet.second.went_on_with
-    # the engine was not told to stop: its gateway could not
+    # no gateway asked the engine to stop: its gateway could not
     go_on(fleet)
 
 
@@ -356,7 +356,7 @@ async def test_an_engine_that_a_stream_moved_away_from_stops_at_once(redis_url: 
         assert (await events_of(answer))[-1] == "[DONE]"
         assert other.went_on_with
         await until(lambda: left.aborted == 1)
-        # its client was told of the stream that was left
+        # its client was shown the stream that was left
         headers = resuming(answer.headers[RESUME_HEADER], 1)
         async with fleet.there.post(headers=headers, **fields_of()) as answer:
             await error_of(answer, 404, "unknown_stream")

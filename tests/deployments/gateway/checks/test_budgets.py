@@ -344,7 +344,7 @@ async def test_a_large_body_beyond_a_limit_is_refused_before_it_comes(
         await until(lambda: not front.gateway.parts.budgets.under_way)
         if "concurrent_requests" in limits:
             async with asyncio.timeout(60):
-                while (await ask_chat(front))[0] != 200:  # noqa: ASYNC110  # only an answer tells
+                while (await ask_chat(front))[0] != 200:  # noqa: ASYNC110  # an answer shows it
                     await asyncio.sleep(0.05)
 
 

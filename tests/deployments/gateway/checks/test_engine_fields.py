@@ -1,4 +1,4 @@
-"""Fields that are for engines alone are refused by name; whatever else vLLM takes passes."""
+"""Fields that are for engines alone are refused by name; all other fields that vLLM takes pass."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ def test_only_a_key_with_the_right_goes_before_others(priority: Any) -> None:
         (RESPONSES, {"store": True, "background": False, "previous_response_id": None}),
         (RESPONSES, {"include": ["reasoning.encrypted_content"], "enable_response_messages": True}),
         (EMBEDDINGS, {"input": ["a"] * 1024, "encoding_format": "base64", "dimensions": 8}),
-        (CHAT, {"a field that nobody knows": {"a": 1}}),
+        (CHAT, {"an unknown field": {"a": 1}}),
     ],
 )
 def test_what_clients_send_passes(path: str, fields: dict[str, Any]) -> None:
@@ -117,7 +117,8 @@ async def test_a_gateway_asks_no_engine_for_what_it_refuses() -> None:
 
 
 async def test_a_request_weighs_what_an_engine_makes_of_it() -> None:
-    """Else the replica with the longest queue looks the least loaded, and draws everybody."""
+    """Otherwise the replica with the longest queue looks the least loaded, and draws all
+    requests."""
     placed: list[Placed] = []
     async with gateway_before(FakeEngine()) as front:
         front.pool.scheduler.announce = placed.append

@@ -1,4 +1,4 @@
-"""What a gateway tells load balancers, over real HTTP."""
+"""What a gateway reports to load balancers, over real HTTP."""
 
 import asyncio
 import json
@@ -121,7 +121,7 @@ async def test_where_its_own_cluster_serves_already_a_gateway_joins_it(
 async def test_where_no_other_cluster_serves_a_pool_is_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """kube-proxy refuses connections to a Service that nobody is behind."""
+    """kube-proxy refuses connections to a Service without endpoints."""
     (closed,) = free_ports(1)
     monkeypatch.setenv("ANTEFIX_CLUSTER", "after")
     monkeypatch.setenv("ANTEFIX_PEERS_URL", f"http://127.0.0.1:{closed}")
@@ -191,7 +191,7 @@ async def test_a_stopped_gateway_waits_for_its_streams() -> None:
         answer = await front.post(stream=True, headers=ID)
         stopping = asyncio.create_task(Gateway.__del__(front.gateway))
         async with asyncio.timeout(60):
-            while not await refuses(front):  # noqa: ASYNC110  # only a connection tells
+            while not await refuses(front):  # noqa: ASYNC110  # only a connection shows it
                 await asyncio.sleep(0.01)
         engine.go_on.set()
         assert await answer.read() == whole
@@ -218,7 +218,7 @@ async def test_a_stopped_gateway_returns_an_error_to_clients_that_outlast_its_dr
         assert ("x-antefix-resume" in error["message"]) == (resume_within_s > 0)
         assert_sentences(error["message"])
         assert (await whole).status == 503
-        # a stream that another gateway can go on with is still made
+        # a stream that another gateway can resume is still made
         await until(lambda: engine.aborted == (1 if resume_within_s else 2))
         assert engine.running == (1 if resume_within_s else 0)
 

@@ -1,4 +1,4 @@
-"""A key opens the gateway for its tenant, with its rights; nothing else does."""
+"""Only a key opens the gateway for its tenant, with its rights."""
 
 import asyncio
 import pickle

@@ -1,4 +1,4 @@
-"""What a client is told of an error, and what it is not."""
+"""What a client learns of an error, and what it does not."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a file of keys says, and that a change of it changes nothing else."""
+"""What a file of keys says, and that a change of one key changes no other line."""
 
 import pytest
 from hypothesis import given

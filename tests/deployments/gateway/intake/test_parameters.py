@@ -1,4 +1,4 @@
-"""What a request asks for is read as its engine reads it; beside vLLM's own tests, with vLLM."""
+"""What a request asks for is read as its engine reads it; next to vLLM's own tests, with vLLM."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Every malformed body is told what is wrong with it, and no well-formed one is refused."""
+"""Every malformed body gets an error that says what is wrong, and no well-formed one is
+refused."""
 
 import io
 import json

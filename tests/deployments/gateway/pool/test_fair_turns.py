@@ -40,7 +40,7 @@ async def front(engine: FakeEngine) -> AsyncIterator[Front]:
 
 
 def has_queued(front: Front, engine: FakeEngine, tokens: int) -> None:
-    """The engine tells so, later than what it told with its answers."""
+    """The engine reports it, later than what it reported with its answers."""
     load = msgspec.structs.replace(engine.load(tokens), sequence=next(LATER))
     front.pool.scheduler.board.update([load])
 

@@ -101,7 +101,7 @@ async def test_without_an_engine_names_are_returned_and_the_description_follows_
         assert await answers(front, f"/v1/models/{MODEL}") == 200
         front.sees(engine)
         assert await answers(front, "/openapi.json") == 200
-        # what was told once is told on
+        # what was returned once is returned again
         front.sees()
         assert await answers(front, "/openapi.json") == 200
 

@@ -20,7 +20,7 @@ LONG = "x" * 20_000
 
 
 class Controller:
-    """Answers while `goes_on` is set; `asking` are those that wait for it."""
+    """Answers while `goes_on` is set; `asking` are the calls that wait for it."""
 
     def __init__(self) -> None:
         self.goes_on = threading.Event()
@@ -50,7 +50,7 @@ async def front(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> Asyn
     engine = FakeEngine()
     engine.renderer = facts()
     async with gateway_before(engine) as front:
-        # whoever uses asyncio's own threads is to find them few, as on two cores
+        # any user of asyncio's own threads is to find them few, as on two cores
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
         yield front
 

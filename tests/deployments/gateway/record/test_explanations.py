@@ -1,4 +1,5 @@
-"""Explanations: any gateway tells its tenant, nobody else; Redis' troubles cost them alone."""
+"""Any gateway returns an explanation, only to its tenant; Redis' troubles cost explanations
+alone."""
 
 import asyncio
 import json
@@ -66,7 +67,7 @@ async def kept_at(url: str, for_operators: bool = False) -> AsyncIterator[Explan
 
 
 async def found(kept: Explanations, tenant: str, request_id: str) -> dict[str, Any]:
-    """What is told, once it is."""
+    """The explanation, once there is one."""
     async with asyncio.timeout(BACK_WITHIN_S):
         while (told := await kept.find(tenant, request_id, loads=True)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -149,7 +150,7 @@ async def test_what_redis_cannot_take_is_dropped_and_counted() -> None:
 
 
 async def test_a_full_queue_drops_and_counts() -> None:
-    kept = Explanations(connect(NO_REDIS, decode=False), FLEET)  # nobody writes
+    kept = Explanations(connect(NO_REDIS, decode=False), FLEET)  # nothing is written
     for number in range(WAITING_AT_MOST + 2):
         kept.keep("red", str(number), TOLD)
     assert kept.dropped == 2

@@ -1,4 +1,4 @@
-"""One line for each request, whatever became of it, and nowhere a word of what was asked."""
+"""One line for each request, however it ended, and nowhere a word of its prompt."""
 
 import asyncio
 import io

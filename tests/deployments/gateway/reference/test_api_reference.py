@@ -30,7 +30,7 @@ from tests.sentences import assert_sentences
 PAGE = Path(__file__).parents[4] / "docs" / "api.md"
 REQUEST_NAMES = {header.name for header in REQUEST_HEADERS}
 RESPONSE_NAMES = {header.name for header in RESPONSE_HEADERS}
-# What every HTTP server sends, and no client of ours has to know.
+# What every HTTP server sends, and no client of Antefix has to know.
 PLUMBING = {"content-type", "content-length", "transfer-encoding", "connection", "date"}
 # Starlette's own.
 NOT_IN_OUR_CODE = {"allow"}
