@@ -85,7 +85,7 @@ def copy_context(target: Path) -> None:
 
 
 def loaded_from(folder: Path, code: str) -> list[Path]:
-    """The files of all modules of ours that `code`, run there, had loaded in the end."""
+    """The files of all modules of Antefix that `code`, run there, had loaded in the end."""
     told = f"""
 import sys
 {code}
@@ -149,7 +149,8 @@ except SystemExit as end:
 
 
 def test_an_engine_on_gpus_samples_without_a_compiler_of_cuda() -> None:
-    """FlashInfer's sampler wants its kernels as a wheel or nvcc; vLLM takes it unless told."""
+    """FlashInfer's sampler wants its kernels as a wheel or nvcc; vLLM takes it unless configured
+    otherwise."""
     lock = (ROOT / "requirements" / "gpu.lock").read_text()
     precompiled = re.search(r"^flashinfer-jit-cache==", lock, re.M)
     assert precompiled or environment("gpu")["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
