@@ -1,4 +1,5 @@
-"""Whatever a request holds, it ends no engine, and its sender is told what is wrong with it.
+"""Whatever a request holds, it ends no engine, and its sender gets an error that says what is
+wrong.
 
 The fields are those of vLLM's own description of its API, as a gateway serves it. Each goes alone
 with every value, and in pairs with every other, below a step's tokens and above them; one that
