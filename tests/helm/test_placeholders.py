@@ -36,7 +36,7 @@ SAID = [
     "service.loadBalancerSourceRanges is 203.0.113.0/24, which is a placeholder",
     "tracing.otlpEndpoint is http://your-collector:4318, which is a placeholder",
 ]
-# What looks like one, and may be somebody's.
+# What looks like one, and may be a real name.
 KEPT = {
     "fleet": {
         "name": "example",

@@ -36,7 +36,7 @@ def test_it_is_gone_from_all_that_knew_it(later: Path) -> None:
 
 
 def test_each_template_alone_does_without_it(later: Path) -> None:
-    """Helm renders them in an order of its own."""
+    """Helm renders them in another order."""
     whole = render(BOTH, "--values", str(later))
     for name in ("poddisruptionbudget", "warm-nodes", "models"):
         alone = render(BOTH, "--values", str(later), show_only=f"templates/{name}.yaml")

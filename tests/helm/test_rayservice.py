@@ -1,4 +1,4 @@
-"""What the chart tells KubeRay: the fleet, the groups of pods, the clients' Service."""
+"""What the chart gives to KubeRay: the fleet, the groups of pods, the clients' Service."""
 
 import json
 import shlex
@@ -42,7 +42,7 @@ class TestTheApplication:
 
     @pytest.mark.parametrize("file", [*CI.glob("*.yaml"), *(CHART / "values").glob("*.yaml")])
     def test_each_field_is_where_antefix_says(self, file: Path) -> None:
-        """Where it restarts what it must, and nothing else."""
+        """Where it restarts only what it must."""
         found = of_kind(render(file), "RayService")
         assert config(found) == serve_config(fleet(found))
 
@@ -120,7 +120,7 @@ class TestGroups:
         large = groups(stages)["large"]
         assert pods(large) == (0, 2, 1000)
         assert container(large)["resources"]["limits"]["nvidia.com/gpu"] == "8"
-        # each worker asks for one, beside its GPU
+        # each worker asks for one, in addition to its GPU
         assert custom(large) == {"antefix-pool-large": 8}
 
     def test_processes_without_ray_stay_in_one_pod(self) -> None:

@@ -37,7 +37,7 @@ def installed(data: Mapping[str, str]) -> Object:
 
 def secret(tenants: list[str], *there: Object) -> Any:
     """What it holds as an install or upgrade would write it, in a cluster that has `there`."""
-    # with the kinds of everything else, Helm asks the cluster about this one
+    # with the kinds of all other objects, Helm asks the cluster about this one
     kinds = [crd("ray.io", "RayService", "v1")]
     with Api(*kinds, *there) as api:
         objects = render(

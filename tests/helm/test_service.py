@@ -1,4 +1,4 @@
-"""The Services that clients and gateways call: gateways are behind them, and nothing else."""
+"""The Services that clients and gateways call: only gateways are behind them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a person is told about values that are wrong, by the real Helm."""
+"""What a person reads about values that are wrong, by the real Helm."""
 
 from typing import Any
 
@@ -76,7 +76,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "/image/pullSecrets/0",
         "got object, want string",
     ),
-    "a quantity with a unit of its own": (
+    "a quantity with an unknown unit": (
         {"gateway": {"resources": {"limits": {"memory": "4GB"}}}},
         "/gateway/resources/limits/memory",
         "'4GB' does not match pattern",
@@ -101,7 +101,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "/engine/tolerations/0",
         "additional properties 'operater' not allowed",
     ),
-    "an affinity of nobody": (
+    "an affinity of no pod": (
         {"head": {"affinity": {"podAntiaffinity": {}}}},
         "/head/affinity",
         "additional properties 'podAntiaffinity' not allowed",
@@ -177,7 +177,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "/fleet",
         "properties 'name' required, if 'pools' exists",
     ),
-    "a pool with a name of its own kind": (
+    "a pool with a reserved name": (
         fleet_with(pools={"Big_Pool": {"model": "embedded"}}),
         "/fleet/pools",
         "additional properties 'Big_Pool' not allowed",
