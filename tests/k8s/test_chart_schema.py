@@ -62,7 +62,7 @@ BEYOND_A_SCHEMA = {
     "several plain hosts",
     # the chart's own templates say the new name
     "the old name of overflow",
-    # to Helm a pool that a later file takes away
+    # to Helm a pool that a later file removes
     "empty pool",
 }
 # What JSON cannot hold, or YAML not say.

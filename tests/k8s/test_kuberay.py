@@ -110,7 +110,7 @@ RAY_PODS: Object = {"podSelector": {"matchLabels": LABELS}}
     ],
     ids=[
         *("anybody", "another port", "a range", "same namespace only", "in it", "other labels"),
-        *("all namespaces", "another namespace", "labels nobody knows", "addresses"),
+        *("all namespaces", "another namespace", "unknown labels", "addresses"),
     ],
 )
 def test_a_policy_is_read_as_kubernetes_does(rule: Object, namespace: str, may: bool) -> None:

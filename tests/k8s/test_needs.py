@@ -101,7 +101,7 @@ def test_pods_are_as_large_as_the_values_say(odd: ClusterNeeds) -> None:
     assert groups["deep"].limits == amounts({"memory": "64Gi", "amd.com/gpu": "4"})
     assert groups["none"].requests == amounts({"cpu": "2", "memory": "3Gi", "pods": "1"})
     assert groups["none"].limits == amounts({"cpu": "3", "memory": "3Gi"})
-    # with the autoscaler beside it
+    # with the autoscaler next to it
     head = amounts({"cpu": "1200m", "memory": "4608Mi", "pods": "1"})
     assert groups["head"].requests == head
     assert groups["head"].limits == amounts({"memory": "5Gi"})

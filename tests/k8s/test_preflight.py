@@ -1,4 +1,4 @@
-"""What preflight finds beside room, in clusters that the API of tests/k8s/api.py plays."""
+"""What preflight finds other than room, in clusters that the API of tests/k8s/api.py plays."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ TWO_POOLS = {
 
 
 def roomy(*gpus: int) -> list[Object]:
-    """Nodes with so many GPUs each, and plenty of all else."""
+    """Nodes with N GPUs each, and plenty of all other resources."""
     return [node(f"a100-{i}", n, cpu="256", memory="2Ti") for i, n in enumerate(gpus, 1)]
 
 

@@ -191,7 +191,7 @@ def test_an_ended_autoscaler_is_reported_with_what_it_blocks(api: Api) -> None:
 
 
 def deleted(name: str, message: str, last: str) -> Object:
-    """As KubeRay 1.6 tells of a pod that it takes away."""
+    """As KubeRay 1.6 reports a pod that it deletes."""
     told = event(name, ACTIVE, message, last, "Normal")
     told["involvedObject"]["kind"] = "RayCluster"
     return {**told, "reason": "DeletedWorkerPod"}

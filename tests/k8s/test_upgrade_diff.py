@@ -44,7 +44,7 @@ def diff(
 ) -> UpgradeDiff:
     """Of the values with the change, in a cluster that KubeRay made of them without it.
 
-    Its pods are one of four GPUs, unless told.
+    Its pods are one of four GPUs by default.
     """
     service = of_kind(render(values), "RayService")
     service["metadata"]["namespace"] = NAMESPACE
