@@ -1,5 +1,5 @@
-"""A release with all that the chart has: who may do what, whom policies let in, and what
-`antefix k8s` tells of it to whom."""
+"""A release with all that the chart has: who may do what, whom policies admit, and what `antefix
+k8s` reports of it to whom."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def written(selector: Object) -> str:
 
 @pytest.fixture
 def of_namespace(release: Release, tmp_path: Path) -> Path:
-    """The kubeconfig of somebody who may look at this namespace, but not at its Secrets."""
+    """The kubeconfig of a user who may look at this namespace, but not at its Secrets."""
     kubernetes, namespace = release.kubernetes, release.namespace
     account = {"kind": "ServiceAccount", "name": "looker", "namespace": namespace}
     within = {"name": "looker", "namespace": namespace}
@@ -179,7 +179,7 @@ def test_status_shows_what_the_release_waits_for(
             "exceeded quota: no-pods" in event for event in picture["events"]
         )
 
-    until("status tells of the cluster that is coming and why it has no pod", told)
+    until("status shows the cluster that is coming and why it has no pod", told)
     code, picture = asked("status", kubeconfig, *waits)
     assert code == ExitCode.DEGRADED
     assert picture["denied"] == []

@@ -1,6 +1,7 @@
-"""The chart's values files on a real API server: by Helm installed, changed, rolled back and taken
-away, and applied as GitOps does. Those that users are given, and the one that sets everything, go
-by Helm under each KubeRay; all else goes under the newest, since what is applied is the same."""
+"""The chart's values files on a real API server: by Helm installed, changed, rolled back and
+removed, and applied as GitOps does. Those that users are given, and the one that sets everything,
+go by Helm under each KubeRay; all others go under the newest, since what is applied is the
+same."""
 
 from __future__ import annotations
 
