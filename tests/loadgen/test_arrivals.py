@@ -1,4 +1,4 @@
-"""Arrivals come as often as the rate says, at every moment."""
+"""Arrivals have the given rate, at every moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent says what the workload or the trace says, and is nobody else's."""
+"""What is sent says what the workload or the trace says, and belongs to one run alone."""
 
 from __future__ import annotations
 
