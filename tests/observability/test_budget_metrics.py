@@ -1,4 +1,4 @@
-"""What is told of tenants' budgets."""
+"""The exported metrics of tenants' budgets."""
 
 from math import isnan
 

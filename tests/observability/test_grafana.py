@@ -29,7 +29,7 @@ def there(fake: FakeGrafana) -> Grafana:
 
 
 def pushed(there: Grafana, ours: list[Any]) -> list[PushState]:
-    """What the dashboards were before; afterwards they are ours."""
+    """What the dashboards were before; afterwards they are those of Antefix."""
     uid = there.folder("Antefix") or there.create_folder("Antefix")
     states = []
     for compared in there.compare(ours, uid):
@@ -67,7 +67,7 @@ def by_push(dashboard: dict[str, Any]) -> str:
         "as pushed, but Grafana stores it in another form",
         "an earlier push",
         "edited in the browser",
-        "edited, with a message like ours",
+        "edited, with a message like Antefix's",
     ],
 )
 def test_a_dashboard_was_edited_when_its_latest_version_is_not_a_push(

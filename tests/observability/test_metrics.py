@@ -232,13 +232,13 @@ OK = ("antefix_requests_total", "ok", "interactive")
 
 async def test_a_gateway_counts_what_it_serves() -> None:
     engine = FakeEngine()
-    engine.token_delay_s = 0.01  # else all are one piece
+    engine.token_delay_s = 0.01  # otherwise all are one piece
     async with gateway_before(engine) as front:
         for stream in (True, False):
             async with front.post(stream=stream) as answer:
                 await answer.read()
         async with asyncio.timeout(60):
-            while (samples := await front.metrics())[OK] != 2:  # noqa: ASYNC110  # nothing tells
+            while (samples := await front.metrics())[OK] != 2:  # noqa: ASYNC110  # nothing shows it
                 await asyncio.sleep(0.01)
     assert samples["antefix_placements_total", "prefix", "load"] == 2
     assert samples["antefix_prompt_tokens_total",] == 2
