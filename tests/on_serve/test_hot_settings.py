@@ -155,7 +155,7 @@ def controller() -> ServeControllerClient:
 def answers(call: Callable[[], Any]) -> bool:
     try:
         return bool(call())
-    except (OSError, RayError):  # whoever is asked is not there
+    except (OSError, RayError):  # the asked process is not there
         return False
 
 
@@ -289,7 +289,7 @@ def test_the_number_that_was_decided_outlives_a_change_and_ray_serves_controller
 
 
 def test_what_an_engine_reads_at_its_start_restarts_that_pool_alone(served: Served) -> None:
-    """As many as there were, not as many as there were first. (Of `engine_args`, vLLM would be
+    """The number that there was last, not the first number. (Of `engine_args`, vLLM would be
     asked, which takes long.)"""
     served.give(pools__large__autoscaling__min_replicas=2)
     eventually(lambda: served.target("large") >= 2)
