@@ -1,4 +1,4 @@
-"""What we rely on in vLLM still exists, in the real engine."""
+"""What Antefix needs of vLLM still exists, in the real engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More than a real fleet can serve in time, and what else holds its SLO."""
+"""More than a real fleet can serve in time, and that other requests meet their SLO."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_requests_that_would_miss_the_slo_are_rejected_and_the_rest_are_se
     assert served and refused
     predicted = [outcome.predicted_ttft for outcome in served]
     assert [ttft for ttft in predicted if ttft is None or ttft > SLO_S] == []
-    # as soon as what was let in is done, everybody is served again
+    # as soon as what was admitted is done, all are served again
     (after,) = await offered(fleet, 1, NEVER)
     assert after.status == 200
 

@@ -93,7 +93,7 @@ async def test_a_canary_goes_up_and_is_aborted_while_clients_ask(
     # another one
     updates({"assistant": {"pools": {"engine": 1}, "canary": {**canary, "steps": [50]}}})
     assert fleet.antefix("canary", "abort", "assistant").returncode == 0
-    # another gateway hears of it within a second
+    # another gateway learns of it within a second
     await until(lambda: canary_of(fleet)["share"] == 0, 30)
     await until(
         lambda: {asked(openai, "assistant", f"aborted {n}") for n in range(6)} == {fleet.model}, 10

@@ -20,7 +20,7 @@ WEATHER_TOOL: Any = {
     "function": {
         "name": "get_weather",
         "description": "The weather in a city",
-        "strict": True,  # else vLLM constrains the name alone
+        "strict": True,  # otherwise vLLM constrains the name alone
         "parameters": {
             "type": "object",
             "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
