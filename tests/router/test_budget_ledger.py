@@ -1,4 +1,4 @@
-"""Budgets in a real Redis: nothing beyond a limit, whoever dies and whatever is forgotten."""
+"""Budgets in a real Redis: nothing beyond a limit, for any lost process and any lost data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOKENS = [TenantBudget("red", tokens=100)]
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Busy cores are no Redis that is away."""
+    """Busy cores are no Redis outage."""
     monkeypatch.setattr(budget_ledger, "CALL_S", 20.0)
 
 
@@ -75,7 +75,7 @@ async def test_a_thousand_at_once_get_what_there_is_and_no_more(redis: AsyncRedi
     refused = [answer for answer in answers if isinstance(answer, NotGranted)]
     kinds = {answer.kind for answer in refused}
     assert len(granted(answers)) <= 14 and len(refused) == 1000 - len(granted(answers))
-    if kinds == {"tokens"}:  # else the cores were so busy that Redis was thought away
+    if kinds == {"tokens"}:  # otherwise the cores were so busy that Redis was thought unavailable
         assert len(granted(answers)) == 14
     assert all(0 < answer.retry_after_s <= WINDOW for answer in refused)
 
@@ -158,7 +158,7 @@ async def test_requests_of_a_dead_gateway_are_no_longer_under_way(redis: AsyncRe
 
 
 async def test_what_a_dead_gateway_counted_is_not_kept_for_ever(redis: AsyncRedis) -> None:
-    """Nobody else has ever heard of the tenant."""
+    """No other gateway knows the tenant."""
     async with gateways(redis, 1, bucket_s=0.05) as (ledger,):
         await granted_in_time(ledger, TOKENS, 10)
     assert await redis.exists(f"{KEY}:red")

@@ -1,4 +1,4 @@
-"""What an engine holds, told by its events: exactly the gateway's keys, never one too many."""
+"""What an engine holds, by its events: exactly the gateway's keys, never one too many."""
 
 import logging
 from typing import Any

@@ -77,7 +77,7 @@ def test_the_step_under_way_is_half_over(fields: dict[str, Any], expected: float
         ({"kv_use": 0.95, "queued_prefill_tokens": 100}, 150 * 4.0 / 1000 - 0.1),
         ({"kv_use": 0.95, "queued_prefill_tokens": 100, "prefill_rate": 100.0}, 0.0),
         ({"kv_use": 0.95, "decode_s": 0.0}, 0.0),  # none has ended yet
-        ({"kv_use": 0.95, "kv_capacity_tokens": 0}, 0.0),  # nobody knows
+        ({"kv_use": 0.95, "kv_capacity_tokens": 0}, 0.0),  # unknown
         ({"kv_use": 0.95, "running": 0}, 0.0),  # nothing runs that could make room
     ],
 )

@@ -1,4 +1,4 @@
-"""What gateways tell of demand, and what the autoscaler makes of it, through a real Redis."""
+"""What gateways report of demand, and what the autoscaler makes of it, through a real Redis."""
 
 import asyncio
 import os
@@ -83,7 +83,7 @@ async def test_demand_of_all_gateways_is_added_up_and_published_repeatedly(
         one.arrived += 10
         one.waiting -= 2
         changed = await read_until(reader, lambda demand: demand.arrived == 17)
-        # nothing new, and told all the same
+        # nothing new, and reported all the same
         demand = await read_until(reader, lambda demand: demand.told_at != changed.told_at)
     assert (demand.uncached_tokens, demand.refused, demand.overflowed) == (700, 1, 1)
     assert (demand.waiting, demand.queued_tokens) == (1, 300)

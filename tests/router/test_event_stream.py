@@ -1,4 +1,4 @@
-"""An engine's events arrive in order and once, or their loss is told; vLLM's publisher too."""
+"""An engine's events arrive in order and once, or their loss is reported; vLLM's publisher too."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ class Publisher:
         self.requests = 0
         self.answering = asyncio.Event()
         self.answering.set()
-        # XPUB is a PUB that tells of its subscribers.
+        # XPUB is a PUB that reports its subscribers.
         self._pub = self._context.socket(zmq.XPUB)
         self._pub.bind(f"ipc://{folder}/events")
         self._router = self._context.socket(zmq.ROUTER)

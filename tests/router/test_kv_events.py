@@ -1,4 +1,5 @@
-"""The events that vLLM's own classes make, as we read them: a field it renames fails here."""
+"""The events that vLLM's own classes make, as Antefix reads them: a field it renames fails
+here."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""A lease is believed when a replica of this fleet wrote it, for this slot of this pool."""
+"""A lease is trusted when a replica of this fleet wrote it, for this slot of this pool."""
 
 import json
 

@@ -240,7 +240,7 @@ def test_a_replica_that_leaves_gets_no_traffic_and_a_warm_one_takes_its_place() 
 
 
 def test_where_all_leave_they_serve_to_the_end() -> None:
-    """A cluster that is taken away as a whole: its gateways have nowhere else to send to."""
+    """A cluster that is removed as a whole: its gateways have no other place to send to."""
     board = LoadBoard(time.monotonic)
     board.update([load(f"r{i}", slot=i, leaving=True) for i in range(2)])
     assert list(board.loads()) == ["r0", "r1"] and not board.leaving()
@@ -254,7 +254,7 @@ def test_one_that_has_closed_gets_nothing_even_where_no_other_is_left() -> None:
     board.update([load("r1", slot=1, closed=True)])
     now = 1.0
     assert not board.loads() and not board.last_known()
-    assert board.empty_for_s == 1.0, "nobody waits for it"
+    assert board.empty_for_s == 1.0, "no request waits for it"
     # what it still has is not taken for lost
     assert board.is_live("r1") and board.is_leaving("r1") and list(board.leaving()) == ["r1"]
 

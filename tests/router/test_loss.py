@@ -1,4 +1,4 @@
-"""Lost reuse is told apart: every token of it once, to the one who lost it."""
+"""Lost reuse is classified: every token of it once, to the part that lost it."""
 
 from dataclasses import astuple
 

@@ -1,4 +1,4 @@
-"""Gateways tell each other what they placed through a real Redis, whatever becomes of it."""
+"""Gateways share what they placed through a real Redis, through any failure of it."""
 
 import asyncio
 import os

@@ -113,7 +113,7 @@ def test_a_queue_longer_than_the_prefill_outweighs_a_prefix() -> None:
 @pytest.mark.parametrize(
     ("popularity", "traffic_share", "chosen"),
     [(30.0, 1.0, "r1"), (1.0, 1.0, "r0"), (30.0, 0.2, "r0")],
-    ids=["all use it", "nobody has yet", "its replica can serve it"],
+    ids=["all use it", "none has it yet", "its replica can serve it"],
 )
 def test_a_popular_prefix_goes_where_the_load_is_least(
     popularity: float, traffic_share: float, chosen: str
@@ -164,7 +164,7 @@ def test_an_idle_engine_on_cores_that_are_taken_is_left_for_a_short_queue() -> N
     assert placement.replica_ids == ("r0", "r2", "r1")
     crowding = {candidate.replica_id: candidate.crowding_s for candidate in placement.ranked}
     assert crowding == {"r0": 0.0, "r1": 0.0, "r2": pytest.approx((1.074 + 0.2 + 1.074) / 2)}
-    # a GPU of its own, a free core, a node of its own: an idle engine is the best
+    # a dedicated GPU, a free core, a dedicated node: an idle engine is the best
     assert decided(pool_as(loads, engines_at_once=0)).replica_ids[0] == "r2"
     assert decided(pool_as(loads, engines_at_once=3)).replica_ids[0] == "r2"
     loads["r2"] = replace(loads["r2"], node_ip="10.0.0.2")

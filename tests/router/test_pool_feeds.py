@@ -1,4 +1,4 @@
-"""What gateways hear of each other's placements and of the index, through a real Redis."""
+"""What gateways learn of each other's placements and of the index, through a real Redis."""
 
 import asyncio
 import time

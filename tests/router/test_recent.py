@@ -120,7 +120,7 @@ def test_a_segment_is_announced_until_the_last_that_announces_it_ends(
 ) -> None:
     recent.add(placed("a"), 0.0)
     recent.add(placed("b", upto=6), 0.0)
-    recent.add(placed("b", upto=6), 0.0)  # told twice
+    recent.add(placed("b", upto=6), 0.0)  # reported twice
     recent.withdraw("a")
     assert depths(recent) == {0: 6}
     recent.withdraw("b")

@@ -34,7 +34,7 @@ media_lists = st.lists(
 
 
 def pairs(values: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, T]]:
-    """Equal as often as not: two prompts that differ in one thing tell most."""
+    """Equal in half of the cases: two prompts that differ in one field show most."""
     return values.flatmap(lambda value: st.tuples(st.just(value), st.just(value) | values))
 
 

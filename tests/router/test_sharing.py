@@ -13,7 +13,7 @@ from tests.router.loads import load
 
 
 def observed(sharing: NodeSharing, working: int, takes: float, times: int = 200) -> None:
-    """First tokens that take so many times as long as without any factor."""
+    """First tokens that take this factor times the time without any factor."""
     for _ in range(times):
         sharing.observe(working, takes / sharing.factor(working))
 
@@ -78,7 +78,7 @@ def test_working_engines_are_grouped_by_node_where_they_share_its_cores() -> Non
 
 @pytest.mark.parametrize(("slows", "most"), [(1.0, 0.06), (0.4, 0.06)])
 def test_a_correction_learns_the_line_and_the_sharing_together(slows: float, most: float) -> None:
-    """With `slows` 1 each engine that works beside it costs as much again; 0: nothing."""
+    """With `slows` 1 each other working engine costs the same time again; 0: nothing."""
     rng, correction, errors = random.Random(1), TtftCorrection(), []
     for number in range(600):
         raw, working = rng.uniform(0.05, 2.0), rng.randint(1, 4)
