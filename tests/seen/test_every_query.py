@@ -1,6 +1,8 @@
-"""Every query of every dashboard, rule and alert has data on a living fleet with a real Prometheus.
+"""Every query of every dashboard, rule and alert has data on a living fleet with a real
+Prometheus.
 
-Each query is put to the Prometheus that `antefix up --with-prometheus` started beside the fleet.
+Each query is put to the Prometheus that `antefix up --with-prometheus` started alongside the
+fleet.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 # Prometheus reads every 5 s and evaluates every 15 s; some rules are of other rules.
 WITHIN_S = 120.0
-# To ask again takes a core from what is asked about.
+# To ask again takes a core from the processes that the query is about.
 EVERY_S = 1.0
 
 
@@ -101,5 +103,5 @@ def test_a_prompt_is_in_no_log_and_a_request_is(seen: Seen) -> None:
 
 
 async def test_the_failure_pages(seen: Seen) -> None:
-    """The last: it takes the longest to be told."""
+    """The last: it takes the longest to be reported."""
     await until(lambda: "AntefixAvailabilityBudgetBurn" in seen.alerts(), WITHIN_S, every_s=EVERY_S)

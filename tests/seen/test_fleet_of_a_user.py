@@ -112,7 +112,7 @@ def test_nothing_but_gateways_listens_beyond_this_machine(seen: Seen) -> None:
 
 
 def test_other_users_cannot_enter_what_ray_opens_to_all(seen: Seen) -> None:
-    """`ray start` makes its folder everybody's, after we have made it."""
+    """`ray start` opens its folder to all users, after Antefix has made it."""
     folder = Path(seen.state().ray_temp_dir)
     assert folder.stat().st_mode & 0o007 == 0o007
     around = folder.parent.stat()
