@@ -1,4 +1,4 @@
-"""What our autoscaler is told in a simulation, and that its word is followed."""
+"""What the autoscaler learns in a simulation, and that its decisions are followed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POOL = FleetSettings(HARDWARE, startup_s=20.0, slo=Slo(2.0), min_replicas=1, max
 
 
 class Told:
-    """Stands in for `decide`: keeps what it is told, and asks for what it is given."""
+    """Stands in for `decide`: keeps the signals that it gets, and asks for the given replicas."""
 
     def __init__(self, demand: int, target: int) -> None:
         self.demand, self.target = demand, target

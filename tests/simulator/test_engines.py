@@ -1,4 +1,4 @@
-"""Engines that compute nothing, yet queue, cache and tell events as vLLM's do."""
+"""Engines that compute nothing, yet queue, cache and report events as vLLM's do."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ hashed = st.tuples(
 def story(
     engine: SimulatedEngine, asked: list[tuple[int, int, int, list[int]]], single: bool
 ) -> tuple[list[object], list[dict[str, Any]]]:
-    """All that can be seen of an engine: what it told, and its load at every arrival."""
+    """All that can be seen of an engine: what it reported, and its load at every arrival."""
     first: list[tuple[str, float]] = []
     last: list[tuple[str, float]] = []
     loads = []

@@ -1,4 +1,4 @@
-"""What is predicted of an engine that is full, beside what comes of it."""
+"""What is predicted of an engine that is full, compared with what is observed."""
 
 import random
 import statistics

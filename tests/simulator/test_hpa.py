@@ -54,7 +54,7 @@ def test_the_ratio_to_the_target_says_how_many(
         ([2.0, 2.0], 2, 3),
         # (8 + 10) / 20 is within the tolerance
         ([8.0], 1, 2),
-        # nobody tells
+        # no pod has metrics
         ([], 3, 3),
     ],
 )

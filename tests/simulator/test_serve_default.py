@@ -25,7 +25,7 @@ def targets(
     seconds: int,
     queued: int = 0,
 ) -> list[int]:
-    """What one replica with so many requests makes of it, second by second."""
+    """What one replica with N requests makes of it, second by second."""
     return [
         autoscaler.target(queued, {"r0": requests(second)}, float(second))
         for second in range(seconds)
