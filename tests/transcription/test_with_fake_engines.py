@@ -1,4 +1,4 @@
-"""Audio through a real gateway, with engines that tell what they got."""
+"""Audio through a real gateway, with engines that report what they got."""
 
 from __future__ import annotations
 
