@@ -1,4 +1,4 @@
-"""What a plan says: the fewest GPUs that keep the promise, and clear words where none do."""
+"""What a plan says: the fewest GPUs that meet the target, and clear words where none do."""
 
 from dataclasses import replace
 from typing import Any
@@ -199,7 +199,7 @@ def test_drafting_pays_while_decoding_waits_for_memory() -> None:
 
 
 def test_a_draft_that_leaves_no_room_for_a_request_is_not_planned() -> None:
-    """8 GB of it beside 16 GB of the model leave no cache on a GPU of 24."""
+    """8 GB of it with 16 GB of the model leave no cache on a GPU of 24."""
     drafter = Drafter("draft_model", "same", LLAMA_8B)
     target = SizingTarget(2048, 1024, 256, ttft_s=10, concurrency=1)
     alone = plan_for(LLAMA_8B, gpu_called("l4"), target, Drafter())

@@ -21,7 +21,7 @@ from weights.speculation_rule import (
     WhenSlower,
 )
 
-# Seconds of a step that decodes so many requests, with speculation or without.
+# Seconds of a step that decodes N requests, with speculation or without.
 Cost = Callable[[int, bool], float]
 
 

@@ -1,4 +1,4 @@
-"""Scores on tasks: read from lm-eval's results, kept beside the weights."""
+"""Scores on tasks: read from lm-eval's results, kept next to the weights."""
 
 import json
 from pathlib import Path
