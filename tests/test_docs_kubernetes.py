@@ -61,7 +61,7 @@ of_each_page = pytest.mark.parametrize(
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """As a reader would type them, with names of their own."""
+    """As a reader would type them, with custom names."""
     return re.findall(rf"^```{language}\n(.*?)^```$", filled_in(page.read_text()), re.M | re.S)
 
 

@@ -44,7 +44,7 @@ def engine(
 
 @pytest.fixture(scope="module")
 def ruined(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded model, but for five layers that add nothing of what they looked up."""
+    """The embedded model, with five layers that add nothing of what they looked up."""
     folder = tmp_path_factory.mktemp("models") / "ruined"
     shutil.copytree(model, folder)
     weights = folder / "model.safetensors"

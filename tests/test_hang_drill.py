@@ -1,4 +1,4 @@
-"""How drills of hanging engines are counted."""
+"""How chaos tests of hanging engines are counted."""
 
 from tests.hang_drill import counts, goals
 

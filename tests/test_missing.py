@@ -1,4 +1,4 @@
-"""What is missing: skipped where CI is not set, failed where it is, told in the last line."""
+"""What is missing: skipped where CI is not set, failed where it is, reported in the last line."""
 
 from __future__ import annotations
 

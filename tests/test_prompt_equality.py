@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[1]
 TOOLS_ON = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
 RANDOM_CHATS = 16  # for each setup, others each time
 
-# name -> model and engine arguments beside max_model_len
+# name -> model and engine arguments in addition to max_model_len
 SETUPS: dict[str, tuple[str, dict[str, Any]]] = {
     "the embedded model": ("embedded", {}),
     "the embedded model with tools": ("embedded", TOOLS_ON),
@@ -78,7 +78,7 @@ SETUPS: dict[str, tuple[str, dict[str, Any]]] = {
     "a broken template": ("small", {"chat_template": templates.BROKEN}),
     "a short context": ("small", {"max_model_len": 80}),
 }
-# Their engines render in ways of their own.
+# Their engines render in their own ways.
 WITHOUT_FACTS: dict[str, tuple[str, dict[str, Any]]] = {
     "prompt embeddings": ("small", {"enable_prompt_embeds": True}),
     "DeepSeek's renderer": ("small", {"tokenizer_mode": "deepseek_v32"}),
