@@ -47,7 +47,7 @@ def test_the_time_that_has_passed_counts() -> None:
     assert decided([Seen(1.5)], elapsed_s=0.6).kind == "reject"
 
 
-def test_what_no_replica_can_hold_is_refused_until_the_backlog_is_short_enough() -> None:
+def test_a_request_beyond_the_slo_is_rejected_until_the_backlog_is_short() -> None:
     verdict = decided([Seen(9.0), Seen(6.2)])
     assert (verdict.kind, verdict.retry_after_s, verdict.best_ttft_s) == ("reject", 5, 6.2)
     assert decided([Seen(2.01)]).retry_after_s == 1
@@ -197,7 +197,7 @@ def test_one_that_waits_goes_while_half_of_the_interactive_slo_holds() -> None:
     assert admission.may_leave(0.0, []) == 0
 
 
-def test_what_cannot_be_held_overflows_where_it_may() -> None:
+def test_a_request_beyond_the_slo_overflows_where_it_may() -> None:
     verdict = decided([Seen(3.0)], [Seen(2.5), Seen(1.0)])
     assert (verdict.kind, verdict.index) == ("overflow", 1)
     assert decided([Seen(3.0)], None).kind == "reject"

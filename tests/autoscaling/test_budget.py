@@ -20,14 +20,14 @@ def requests(draw: st.DrawFn) -> GpuRequest:
 many_requests = st.dictionaries(st.sampled_from("abcd"), requests(), min_size=1)
 
 
-def test_what_fits_is_granted() -> None:
+def test_requests_within_the_budget_are_granted() -> None:
     assert grants({"a": GpuRequest(1, 2, 3, 4.0), "b": GpuRequest(0, 1, 1, 1.0)}, 13.0) == {
         "a": 3,
         "b": 1,
     }
 
 
-def test_who_has_the_smallest_share_of_its_demand_comes_next() -> None:
+def test_the_pool_with_the_smallest_share_of_its_demand_comes_next() -> None:
     assert grants({"a": GpuRequest(1, 8, 8, 1.0), "b": GpuRequest(1, 4, 4, 1.0)}, 6.0) == {
         "a": 4,
         "b": 2,

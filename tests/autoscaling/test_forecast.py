@@ -147,7 +147,7 @@ def test_samples_are_few_and_their_ends_are_exact(gaps: list[float]) -> None:
     assert not gaps or history.samples[-1].at == at
 
 
-def test_what_rounding_takes_from_a_count_is_no_growth() -> None:
+def test_a_rounding_error_of_a_count_is_no_growth() -> None:
     """Of 1e15 tokens that fell, a rest of -0.05 was left, which has no square root."""
     history = replace(
         History(), samples=(sample(0.0, 1.0, 1e15), sample(1.0, 2.0, (1e15 - 0.5) / 2.0))

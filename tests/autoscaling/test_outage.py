@@ -39,7 +39,7 @@ PATIENCE_S = 60.0
         (20.0, (101.0,), 20.0),  # clocks of two machines
     ],
 )
-def test_what_is_left_of_a_start(
+def test_the_rest_of_a_start_is_predicted(
     startup_s: float | None, began: tuple[float, ...], up_in_s: float | None
 ) -> None:
     assert Outage(90.0, 100.0, startup_s, began).up_in_s(100.0) == up_in_s
@@ -174,7 +174,7 @@ def test_all_overflow_whatever_the_share_and_none_takes_of_it(
 
 @pytest.mark.parametrize(("startup_s", "kind"), [(100.0, "reject"), (50.0, "admit")])
 @pytest.mark.parametrize("unfit", ["it is too long", None])
-def test_what_the_other_pool_does_not_take_waits_or_comes_back(
+def test_a_request_that_the_other_pool_does_not_take_queues_or_is_rejected(
     lost: PoolScheduler,
     small: PoolScheduler,
     clock: HandClock,
@@ -194,7 +194,7 @@ def test_what_the_other_pool_does_not_take_waits_or_comes_back(
     assert lost.refresh_demand().waiting == (kind == "admit")
 
 
-def test_who_is_refused_is_demand(lost: PoolScheduler, clock: HandClock) -> None:
+def test_a_rejected_request_counts_as_demand(lost: PoolScheduler, clock: HandClock) -> None:
     verdict = decide(lost, request(clock, overflow="never")).verdict
     assert (verdict.kind, verdict.retry_after_s) == ("reject", 100)
     assert (lost.demand.arrived, lost.demand.refused) == (1, 1)
@@ -256,7 +256,7 @@ def test_a_pool_without_a_replica_receives_no_overflow(
     "how",
     ["a replica is back", "Redis is gone", "Redis is back", "Ray Serve is silent", "never read"],
 )
-def test_what_is_no_outage_is_decided_as_ever(
+def test_without_an_outage_requests_are_decided_as_usual(
     lost: PoolScheduler, small: PoolScheduler, clock: HandClock, how: str
 ) -> None:
     scheduler = lost

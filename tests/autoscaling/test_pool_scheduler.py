@@ -169,7 +169,7 @@ def test_bits_of_a_slot_without_a_live_replica_are_nobodys(scheduler: PoolSchedu
     assert cached(attempt) == {"r0": (0, 0), "r2": (0, 0)}
 
 
-def test_what_was_announced_for_another_incarnation_is_nothing(scheduler: PoolScheduler) -> None:
+def test_announcements_for_another_incarnation_are_ignored(scheduler: PoolScheduler) -> None:
     first = placed_by(scheduler, REQUEST, {})
     chosen = chosen_of(first)
     reborn = [
@@ -340,7 +340,7 @@ def test_nothing_is_learned_of_a_replica_that_slept(clock: HandClock) -> None:
     assert scheduler.correction.error is None
 
 
-def test_what_a_prior_was_off_by_is_not_taken_for_the_engines_own(clock: HandClock) -> None:
+def test_the_error_of_a_prior_is_not_learned_as_the_engines_error(clock: HandClock) -> None:
     """As in a new fleet: unmeasured requests were predicted by a prior of a quarter of the
     engines' speed. What they have measured then is right."""
     scheduler = PoolScheduler(clock)

@@ -302,7 +302,7 @@ def test_a_pool_without_reports_is_not_idle() -> None:
     assert pool.play(300, told_at=None)[-1] == 1
 
 
-def test_what_runs_is_kept_when_nothing_is_remembered() -> None:
+def test_running_replicas_are_kept_without_a_stored_state() -> None:
     pool = FluidPool(lambda _: 1.0, running=6)
     assert pool.play(1) == [6]
 
