@@ -56,7 +56,7 @@ def test_an_answer_that_resumes_or_fails_in_time_is_right(
         (FAULT, told("engine_unavailable", ended=10.1 + TOLD_WITHIN_S), "only after up to 5.1 s"),
     ],
 )
-def test_what_fails_in_another_way_is_wrong(
+def test_a_failure_in_another_way_is_wrong(
     fault: Injury, outcome: ClientAnswer, words: str
 ) -> None:
     assert words in "; ".join(judge("one", [WHOLE, outcome], fault, 21.0, NOTHING).wrong)

@@ -65,7 +65,7 @@ def test_the_cpu_of_a_request_is_reported_with_a_repeat_of_the_request() -> None
     assert told["gateway_cpu_most_by_least_round"] == pytest.approx(2.2 / 1.9)
 
 
-def test_what_a_median_may_be_narrows_with_the_pairs() -> None:
+def test_the_interval_of_a_median_narrows_with_more_pairs() -> None:
     few, many = ([n / 100 for n in range(-8, 12) for _ in range(times)] for times in (1, 20))
     wide, narrow = cost_of(found(*few), BOTH), cost_of(found(*many), BOTH)
     assert wide.low < narrow.low <= narrow.share <= narrow.high < wide.high

@@ -130,7 +130,7 @@ def test_a_router_with_separate_engines_is_on_the_page_and_is_no_best_other() ->
     assert "**Ray Serve LLM** is not like for like, and not in the goals." in text
 
 
-def test_what_no_router_could_miss_is_no_goal() -> None:
+def test_a_figure_that_no_router_could_miss_is_no_goal() -> None:
     runs = [run("short", router, 1, 0.1, cached=0.0) for router in ("antefix", "smg")]
     judged = goals(grouped(runs))
     assert "short_mean_ttft_by_best_other" in judged

@@ -280,7 +280,7 @@ def test_goals_are_met_or_missed() -> None:
     assert not judged["decision_by_replicas_power"]["met"]
 
 
-def test_what_is_linear_by_nature_has_no_goal_of_its_growth() -> None:
+def test_a_linear_cost_has_no_goal_for_its_growth() -> None:
     growths = {"event_by_prompt_tokens": LINEARLY}
     assert not [name for name in goals(FOUND, BUSY, growths) if name.endswith("_power")]
 

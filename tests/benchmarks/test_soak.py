@@ -224,7 +224,7 @@ def test_a_kind_of_keys_that_is_absent_at_times_counts_as_zero_then() -> None:
     assert found.verdict != "GROWS"
 
 
-def test_who_was_not_there_all_the_time_has_no_slope() -> None:
+def test_a_figure_that_ends_early_has_no_slope() -> None:
     stays, ends = Figure(watch.FILES, "stays"), Figure(watch.FILES, "ends")
     samples = [(i * 5.0, {stays: 9.0, **({ends: float(i)} if i < 30 else {})}) for i in range(60)]
     assert [one.figure for one in watched(samples, CYCLE_S)] == [stays]

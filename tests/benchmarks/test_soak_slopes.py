@@ -58,7 +58,7 @@ def test_a_step_at_the_start_is_no_leak() -> None:
     assert not found.exceeds(0.0)
 
 
-def test_what_rises_and_falls_with_each_cycle_is_no_leak() -> None:
+def test_a_figure_that_rises_and_falls_with_each_cycle_is_no_leak() -> None:
     found = slope_of(sampled([float(i % PER_CYCLE) for i in range(CYCLES * PER_CYCLE)]), CYCLE_S)
     assert found is not None
     assert (found.per_hour, found.low, found.high) == (0.0, 0.0, 0.0)

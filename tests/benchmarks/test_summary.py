@@ -100,7 +100,7 @@ def test_a_page_says_which_of_its_figures_are_stale() -> None:
         assert all(f"(`{name}` since abc1234)." in words for name in names_at(place))
 
 
-def test_what_is_to_be_known_of_a_result_is_on_the_page(
+def test_the_date_commit_and_note_of_a_result_are_on_the_page(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     result = printed(capsys, 0.2) | {"commit": "c0ffee1c0ffee", "dirty": True}
@@ -110,7 +110,7 @@ def test_what_is_to_be_known_of_a_result_is_on_the_page(
     assert "- `index`: ended early.\n" in page
 
 
-def test_what_no_benchmark_printed_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_a_file_that_no_benchmark_printed_is_refused_with_its_name(tmp_path: Path) -> None:
     (file := tmp_path / "index.out").write_text("Traceback\n")
     with pytest.raises(Problem, match=r"index\.out does not end with the line of JSON"):
         summary.read(file)

@@ -81,7 +81,7 @@ def test_the_named_folder_comes_before_the_one_next_to_the_repository(
     assert find(NAME) == beside
 
 
-def test_what_is_nowhere_is_downloaded_once(places: Places) -> None:
+def test_missing_data_is_downloaded_once(places: Places) -> None:
     served = places.put(places.served, CONTENT)
     assert find(NAME) == places.cached
     assert places.cached.read_bytes() == CONTENT
