@@ -77,7 +77,7 @@ def test_several_starts_are_a_row_each() -> None:
         (["--min-replicas", "9"], "--initial-replicas 9 is not within --min-replicas 9 and"),
     ],
 )
-def test_what_is_wrong_is_named_in_one_line(arguments: list[str], says: str) -> None:
+def test_an_error_is_one_line(arguments: list[str], says: str) -> None:
     code, _, notes = invoke("backtest", *arguments)
     assert code == 1
     assert says in notes

@@ -160,7 +160,7 @@ def test_fields_are_put_into_every_request(gateway: FakeGateway) -> None:
         (["--record", "/no/such/file"], "/no/such/file cannot be written: No such file"),
     ],
 )
-def test_what_is_wrong_is_named_in_one_line_before_any_load(
+def test_an_error_is_one_line_before_any_load(
     gateway: FakeGateway, arguments: list[str], says: str
 ) -> None:
     code, out, notes = invoke(*arguments)

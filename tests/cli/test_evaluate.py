@@ -105,7 +105,7 @@ def test_the_engines_get_the_arguments_as_a_fleet_file_would_have_them(asked: li
     assert arguments["seed"] == 3
 
 
-def test_what_to_read_is_what_was_named(asked: list[Any]) -> None:
+def test_the_named_texts_and_options_are_used(asked: list[Any]) -> None:
     run("--text", "text.txt", "--prompts", "prompts.jsonl", "--window", "64", "--apart")
     how = asked[0][2]
     assert how.texts == ["Some text.\n"]

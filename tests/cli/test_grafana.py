@@ -103,9 +103,7 @@ def test_a_diff_exits_0_when_there_is_none_and_1_when_there_is(fake: FakeGrafana
     }
 
 
-def test_what_was_pushed_and_not_edited_is_pulled_byte_for_byte(
-    fake: FakeGrafana, tmp_path: Path
-) -> None:
+def test_unedited_dashboards_are_pulled_byte_for_byte(fake: FakeGrafana, tmp_path: Path) -> None:
     antefix_grafana("push")
     assert antefix_grafana("pull", "--out", str(tmp_path / "out")).exit_code == 0
     pulled = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}

@@ -106,9 +106,7 @@ def test_a_fleet_file_alone_takes_the_charts_defaults(api: Api, tmp_path: Path) 
     assert "ok       room for llama: 2 pods of 1 GPU, 8 cores, 64 GiB memory" in done.stdout
 
 
-def test_what_is_wrong_with_the_fleet_is_said_by_its_path_in_the_values(
-    api: Api, tmp_path: Path
-) -> None:
+def test_an_error_of_the_fleet_names_its_path_in_the_values(api: Api, tmp_path: Path) -> None:
     wrong = {"name": "test", "pools": {"llama": {"model": "org/model", "replica": 2}}}
     file = written(tmp_path, {"fleet": wrong})
     done = preflight("--values", file)

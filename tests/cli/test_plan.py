@@ -176,7 +176,7 @@ def test_a_wrong_command_line_is_answered_with_the_right_one(
         ("meta-llama/Llama-3.1-405B-Instruct", "l4", "GiB per GPU are missing"),
     ],
 )
-def test_what_cannot_be_planned_says_why(model: str, gpu: str, words: str) -> None:
+def test_an_impossible_plan_reports_the_reason(model: str, gpu: str, words: str) -> None:
     done = plan(*LOAD, "--json", model=model, gpu=gpu)
     assert done.exit_code == ExitCode.FAILED
     error = json.loads(done.stdout)["error"]

@@ -120,7 +120,7 @@ def test_none_is_recommended_where_drafts_lose(fleet: Path, prompts: Path) -> No
     assert "best was draft_model, k=1" in found.stderr
 
 
-def test_what_wins_only_by_luck_is_not_recommended(
+def test_a_setting_that_wins_only_by_luck_is_not_recommended(
     fleet: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KnownEngine, "speed_as_written", 0.9)

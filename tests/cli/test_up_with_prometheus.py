@@ -218,7 +218,7 @@ def test_port_0_picks_free_ports_and_keeps_them_until_gateways_listen(
     assert chosen.fleet.metrics.port not in (9464, chosen.fleet.gateway.port)
 
 
-def test_what_is_counted_is_kept_for_the_run_alone(
+def test_metrics_files_are_kept_only_for_the_run(
     home: Home, fleet: FleetState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = home.metrics_folder("a run whose state was lost")

@@ -144,7 +144,7 @@ def test_after_an_update_that_failed_half_way_all_is_replaced(
         ("name: test", "name: test\nmetrics: {port: 9999}"),
     ],
 )
-def test_what_the_rest_was_started_with_stays(
+def test_a_setting_that_needs_a_new_start_is_refused(
     fleet: FleetState, updates: list[dict[str, Any]], tmp_path: Path, was: str, becomes: str
 ) -> None:
     result = antefix(tmp_path, FLEET.replace(was, becomes))

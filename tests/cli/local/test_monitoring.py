@@ -114,7 +114,7 @@ def test_both_listen_on_loopback_only(beside: Beside, metrics_url: str) -> None:
     assert listening == {("127.0.0.1", port) for port in ports}
 
 
-async def test_what_prometheus_knew_outlives_its_death(beside: Beside, metrics_url: str) -> None:
+async def test_the_data_of_prometheus_outlive_its_death(beside: Beside, metrics_url: str) -> None:
     started = beside.start(metrics_url)
     await until(lambda: query(started.prometheus, "antefix_build_info"), WITHIN_S)
     for process in processes.processes(beside.run_id):

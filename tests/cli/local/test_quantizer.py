@@ -68,7 +68,7 @@ def test_an_existing_folder_is_not_changed(quantizer: Quantizer) -> None:
     assert list(quantizer.out.iterdir()) == []
 
 
-def test_what_is_replaced_stays_until_the_new_one_is_whole(quantizer: Quantizer) -> None:
+def test_replaced_weights_stay_until_the_new_ones_are_whole(quantizer: Quantizer) -> None:
     quantizer.out.mkdir()
     (quantizer.out / "weights").write_text("old")
     quantizer.does("sys.exit('no')")
@@ -107,7 +107,7 @@ def test_another_job_starts_over_and_says_so(quantizer: Quantizer) -> None:
     assert "differ from those of the interrupted run" in quantizer.said[0]
 
 
-def test_what_the_process_says_to_the_user_reaches_them(quantizer: Quantizer) -> None:
+def test_an_error_of_the_process_reaches_the_user(quantizer: Quantizer) -> None:
     quantizer.does("""print('error {"message": "bad", "remedy": "do"}', flush=True); sys.exit(1)""")
     with pytest.raises(Problem) as error:
         quantizer.run()
