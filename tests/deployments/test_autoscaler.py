@@ -91,7 +91,7 @@ def test_a_pool_that_is_not_scaled_takes_its_gpus_out_of_the_budget(
     assert targets("scaled", 9) == 2
 
 
-def test_what_cannot_be_decided_leaves_the_number_and_is_counted(
+def test_a_failed_decision_keeps_the_number_and_is_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Watch, "keep", lambda self: None)

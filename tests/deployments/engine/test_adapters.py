@@ -70,7 +70,7 @@ async def test_requests_at_once_load_it_once(
     assert len(loras.loads) == 1 and adapters.load_s >= 0.05
 
 
-async def test_what_is_in_memory_follows_the_engine(
+async def test_the_adapters_in_memory_follow_the_engine(
     adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
 ) -> None:
     a, b, c = [await fetched(adapters, tmp_path, name) for name in "abc"]

@@ -167,7 +167,7 @@ async def test_a_streams_tokens_come_before_their_events(
         assert await answer.read() == WHOLE
 
 
-async def test_who_does_not_ask_gets_what_the_engine_says(
+async def test_a_request_without_the_header_gets_the_plain_answer_of_the_engine(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
     async with http.post(PATH, json={"stream": True}) as answer:
@@ -297,7 +297,7 @@ async def test_an_engine_that_is_lost_cuts_the_answer(
     assert b"see above" not in came
 
 
-async def test_what_the_engine_does_not_offer_is_as_it_says(
+async def test_an_answer_that_the_engine_does_not_offer_to_resume_is_unchanged(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
     engine.offers = False
@@ -318,7 +318,7 @@ async def refused(http: aiohttp.ClientSession, body: dict[str, Any], path: str =
     return str(error["message"])
 
 
-async def test_what_cannot_be_gone_on_with_is_refused(
+async def test_an_answer_that_cannot_be_resumed_is_refused(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
     assert "/v1/embeddings" in await refused(http, continuing(1, 1), "/v1/embeddings")

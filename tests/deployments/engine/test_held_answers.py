@@ -144,7 +144,7 @@ async def test_a_stream_is_passed_on_as_it_is(http: aiohttp.ClientSession, engin
     assert engine.held.held_bytes == OWN_BYTES + len(WHOLE)
 
 
-async def test_who_does_not_ask_gets_a_stream_that_is_not_kept(
+async def test_a_stream_without_the_header_is_not_kept(
     http: aiohttp.ClientSession, engine: Engine
 ) -> None:
     answer = await http.post(engine.url + "/stream", data=b"{}", headers={TICKET_HEADER: "t"})
@@ -196,7 +196,7 @@ async def test_a_later_reader_takes_over_and_the_previous_reader_is_notified(
 
 
 @pytest.mark.parametrize("first", ["leaves", "says so"])
-async def test_who_leaves_on_purpose_ends_it_at_once(
+async def test_a_reader_that_leaves_on_purpose_ends_the_stream_at_once(
     http: aiohttp.ClientSession, engine: Engine, first: str
 ) -> None:
     answer = await ask(http, engine)
@@ -258,13 +258,13 @@ async def test_a_request_for_too_many_events_disturbs_no_reader(
     assert await answer.read() == EVENT * (EVENTS - 2)
 
 
-async def test_what_is_not_there_is_unknown(http: aiohttp.ClientSession, engine: Engine) -> None:
+async def test_a_missing_stream_is_unknown(http: aiohttp.ClientSession, engine: Engine) -> None:
     assert (await visit(http, engine, "second")).status == 404
     assert (await visit(http, engine, "second", method="DELETE")).status == 204
 
 
 @pytest.mark.parametrize("path", ["/whole", "/fails"])
-async def test_what_is_no_stream_is_not_kept(
+async def test_an_answer_that_is_no_stream_is_not_kept(
     http: aiohttp.ClientSession, engine: Engine, path: str
 ) -> None:
     answer = await ask(http, engine, path=path)

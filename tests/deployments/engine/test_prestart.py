@@ -316,7 +316,7 @@ async def test_folders_of_lost_nodes_are_removed(folder: Path, raylet: Raylet) -
     assert set(folder.parent.iterdir()) == {folder, other}
 
 
-async def test_what_is_taken_is_counted_in_the_memory_of_this_machine(
+async def test_used_memory_is_measured_on_this_machine(
     folder: Path, raylet: Raylet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, measure in RAYS.items():
@@ -325,7 +325,9 @@ async def test_what_is_taken_is_counted_in_the_memory_of_this_machine(
     assert bool(raylet.asked) != ("too little memory left" in caplog.text)
 
 
-async def test_who_could_not_be_asked_for_is_asked_for_again(folder: Path, raylet: Raylet) -> None:
+async def test_a_process_that_could_not_be_requested_is_requested_again(
+    folder: Path, raylet: Raylet
+) -> None:
     def gone() -> None:
         raise ConnectionError
 

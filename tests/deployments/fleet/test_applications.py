@@ -92,7 +92,7 @@ def test_a_hot_field_restarts_nothing(path: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["pools.small.engine_args.max_model_len", "pools.small.env.A"])
-def test_what_an_engine_reads_at_its_start_restarts_its_pool_alone(path: str) -> None:
+def test_a_setting_that_an_engine_reads_at_its_start_restarts_only_its_pool(path: str) -> None:
     found = restarts(FLEET, changed(path, 1024))
     assert (found.gateways, found.pools, found.nothing) == (False, frozenset({"small"}), False)
 

@@ -41,7 +41,7 @@ def test_every_key_is_described_in_whole_sentences(key: str, meaning: str) -> No
 
 
 @pytest.mark.parametrize("reason", sorted({*RESERVED_ENGINE_ARGS.values(), *RESERVED_ENV.values()}))
-def test_what_to_write_instead_of_a_reserved_key_is_whole_sentences(reason: str) -> None:
+def test_the_remedy_for_a_reserved_key_is_whole_sentences(reason: str) -> None:
     assert_sentences(reason)
 
 

@@ -160,7 +160,7 @@ async def test_the_queue_is_bounded(front: Front, engine: FakeEngine, other: Fak
     await asyncio.gather(*waiting)
 
 
-async def test_who_leaves_while_waiting_leaves_nothing_behind(
+async def test_a_client_that_leaves_the_queue_leaves_nothing_behind(
     front: Front, engine: FakeEngine, other: FakeEngine
 ) -> None:
     front.sees_queues({engine: BUSY, other: FULL})

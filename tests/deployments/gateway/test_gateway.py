@@ -289,7 +289,7 @@ async def test_the_api_description_has_only_what_a_gateway_serves(front: Front) 
             assert told == re.findall(r"{(\w+)}", path)
 
 
-async def test_what_is_refused_before_a_key_is_looked_at_is_counted(front: Front) -> None:
+async def test_connections_refused_before_the_key_check_are_counted(front: Front) -> None:
     counted = ("antefix_connections_refused_total", "too_many_headers")
     before = (await front.metrics()).get(counted, 0.0)
     headers = {f"x-{number}": "" for number in range(200)}

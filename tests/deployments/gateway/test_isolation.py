@@ -204,7 +204,7 @@ async def test_a_tenant_that_may_not_choose_a_policy_gets_an_error(front: Front)
 @pytest.mark.parametrize(
     "front", [{OTHER_TENANT: {"policy_header": True}}], indirect=True, ids=[""]
 )
-async def test_who_may_choose_a_policy_gets_it(front: Front) -> None:
+async def test_a_tenant_that_may_choose_a_policy_gets_it(front: Front) -> None:
     assert (await ask(front, {**ATTACKER, POLICY: "random"}))[POLICY] == "random"
 
 

@@ -319,7 +319,7 @@ async def test_a_new_gateway_takes_no_pool_for_lost(serve: Serve) -> None:
         assert front.pool.scheduler.outage is None
 
 
-def test_what_ray_serve_says_of_replicas() -> None:
+def test_replicas_and_starts_are_read_from_ray_serve() -> None:
     said: list[dict[str, Any]] = [
         {"replica_id": "a", "state": "RUNNING", "start_time_s": 1.0, "pid": 1},
         {"replica_id": "b", "state": "UPDATING", "start_time_s": 1.0, "pid": 2},

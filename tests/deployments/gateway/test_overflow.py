@@ -54,7 +54,7 @@ async def overflowing(engine: FakeEngine, small: FakeEngine) -> AsyncIterator[Fr
         yield front
 
 
-async def test_what_cannot_be_held_overflows_and_says_so(
+async def test_a_request_beyond_the_slo_overflows_and_reports_it(
     overflowing: Front, engine: FakeEngine, small: FakeEngine
 ) -> None:
     overflowing.sees_queues({engine: FULL})
@@ -154,7 +154,7 @@ async def test_a_stream_names_the_model_in_every_event(
     assert {json.loads(line.removeprefix("data: "))["model"] for line in lines} == {"tiny"}
 
 
-async def test_who_vetoes_overflow_is_refused_instead(
+async def test_a_request_that_forbids_overflow_is_rejected_instead(
     overflowing: Front, engine: FakeEngine, small: FakeEngine
 ) -> None:
     overflowing.sees_queues({engine: FULL})
@@ -163,7 +163,7 @@ async def test_who_vetoes_overflow_is_refused_instead(
     assert not small.bodies
 
 
-async def test_who_demands_overflow_gets_it_however_free_the_pool_is(
+async def test_a_request_that_demands_overflow_gets_it_from_an_idle_pool_too(
     overflowing: Front, engine: FakeEngine
 ) -> None:
     overflowing.sees_queues({engine: FREE})
@@ -197,7 +197,7 @@ BEYOND: Mapping[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("need", BEYOND)
-async def test_what_the_small_model_cannot_do_is_refused_instead(
+async def test_a_request_that_the_small_model_cannot_serve_is_rejected_instead(
     overflowing: Front, engine: FakeEngine, small: FakeEngine, need: str
 ) -> None:
     body, said = BEYOND[need]

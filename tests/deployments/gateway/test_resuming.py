@@ -94,7 +94,7 @@ async def test_the_next_engine_receives_the_clients_events_and_the_generated_tok
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_what_went_on_is_counted_as_one_request(
+async def test_a_resumed_answer_is_counted_as_one_request(
     front: Front,
     first: FakeEngine,
     second: FakeEngine,
@@ -196,7 +196,7 @@ async def test_an_engine_that_reports_its_own_death_is_lost(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_what_cannot_be_gone_on_with_ends_in_our_words(
+async def test_an_answer_that_cannot_be_resumed_ends_with_an_antefix_error(
     front: Front, first: FakeEngine, second: FakeEngine, stream: bool
 ) -> None:
     first.offers_resumable, first.tells_death_after = False, 2

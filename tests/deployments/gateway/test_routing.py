@@ -283,7 +283,7 @@ async def test_losses_say_where_reusable_tokens_were_lost(
     assert explained["cached_tokens"] == {"predicted": 48, "in_index": 48, "confirmed": 32}
 
 
-async def test_what_another_replica_held_is_lost_by_routing(front: Front) -> None:
+async def test_tokens_cached_at_another_replica_are_lost_by_routing(front: Front) -> None:
     await front.published["r0"].caches(PROMPT[:48])
     while (told := await headers_of(front, {POLICY: "random"}))["x-antefix-replica"] == "r0":
         pass

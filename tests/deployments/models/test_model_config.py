@@ -42,7 +42,7 @@ def test_a_folders_config_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     "model", ["/nowhere/model", "./nowhere", "nobody/has-this-model", "s3://bucket/model", "a--b"]
 )
-def test_what_is_not_here_is_not_known(model: str) -> None:
+def test_the_config_of_an_absent_model_is_unknown(model: str) -> None:
     assert model_config(model) is None
 
 

@@ -81,7 +81,7 @@ def test_a_draft_that_cannot_be_shortened_has_an_engine_for_every_length(
     assert [engine.arms for engine in Way("way", config, (2, 4)).engines(False)] == [(2,), (4,)]
 
 
-def test_what_is_confirmed_is_measured_as_it_will_be_served() -> None:
+def test_a_confirmation_runs_only_the_arm_that_will_be_served() -> None:
     assert Way("ngram", {"method": "ngram"}, (4,), as_written=True).arms == (4,)
 
 

@@ -233,7 +233,7 @@ async def test_a_few_requests_in_one_piece_are_answered_in_turn() -> None:
         b"hello\r\n\r\n",
     ],
 )
-async def test_what_is_no_request_is_a_400_that_says_so(sent: bytes) -> None:
+async def test_invalid_http_returns_a_400(sent: bytes) -> None:
     async with serving() as served:
         reader, writer = await served.connect()
         writer.write(sent)

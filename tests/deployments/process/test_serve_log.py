@@ -82,7 +82,7 @@ def test_a_line_says_when_how_grave_who_and_what(lines: Lines) -> None:
     }
 
 
-def test_what_serve_said_before_stays_in_the_file(lines: Lines) -> None:
+def test_earlier_lines_of_serve_stay_in_the_file(lines: Lines) -> None:
     logging.getLogger("ray.serve").info("Initializing replica")
     adopt_logs("gateway")
     logging.getLogger("ray.serve").info("ready")

@@ -102,7 +102,7 @@ def test_the_tokens_of_the_pieces_are_the_tokens_of_the_whole(
 
 
 @given(text=texts, more=texts, at_least=st.sampled_from([1, 2, 5, 30]))
-def test_what_follows_a_text_changes_none_of_its_pieces_but_the_last(
+def test_a_continuation_of_a_text_changes_only_its_last_piece(
     text: str, more: str, at_least: int
 ) -> None:
     short, long = (pieces(each, (END, START), at_least) for each in (text, text + more))

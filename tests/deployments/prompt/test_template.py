@@ -94,6 +94,6 @@ def test_the_last_text_of_parts_goes_on() -> None:
 
 
 @pytest.mark.parametrize("text", ["{{ messages[0].role }}{# content #}", "{{ messages | length }}"])
-def test_what_is_not_shown_cannot_go_on(text: str) -> None:
+def test_a_message_that_is_not_shown_cannot_be_continued(text: str) -> None:
     with pytest.raises(Unknowable):
         continued(text, USER)

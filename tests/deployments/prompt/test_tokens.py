@@ -124,7 +124,7 @@ def test_a_chat_too_long_is_not_rendered() -> None:
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_what_cannot_be_known_is_left_open(name: str) -> None:
+def test_unknowable_tokens_are_left_open(name: str) -> None:
     path, fields = UNKNOWN[name]
     assert GATEWAY.token_ids(path, fields) is None
 

@@ -324,7 +324,7 @@ async def is_refused(http: aiohttp.ClientSession, path: str, body: Body) -> None
     ids=["made_by", "choice", "token", "empty", "events", "beyond its end"],
 )
 @pytest.mark.parametrize("stream", [True, False])
-async def test_what_no_gateway_of_it_has_is_refused_and_ends_nothing(
+async def test_an_invalid_resume_field_is_refused_and_ends_no_process(
     http: aiohttp.ClientSession, served: Served, wrong: Body, stream: bool
 ) -> None:
     body = {"model": MODEL, "prompt": "Tell of the ferry.", "max_tokens": 4, "stream": stream}

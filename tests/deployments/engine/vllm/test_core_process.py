@@ -122,7 +122,7 @@ def test_one_that_cannot_import_is_of_no_use(tmp_path: Path) -> None:
     told(begun(file=str(tmp_path / "told")), tmp_path / "told")
 
 
-def test_what_no_pipe_can_carry_is_left_to_vllm(tmp_path: Path) -> None:
+def test_arguments_that_no_pipe_can_carry_are_left_to_vllm(tmp_path: Path) -> None:
 
     context = multiprocessing.get_context("spawn")
     process = begun(print_all, queue=context.Queue(), file=str(tmp_path / "told"))

@@ -101,7 +101,7 @@ def test_on_cpus_nothing_is_compiled_for_a_size(tmp_path: Path) -> None:
     assert engine.began(NEW["more tokens"]) < NEW_STEP_S
 
 
-def test_what_compiling_took_is_not_learned(decoding: Engine) -> None:
+def test_the_time_of_compiling_is_not_learned(decoding: Engine) -> None:
     decoding.steps(NEW["more tokens"], 60.0)
     assert decoding.began(DECODE) == pytest.approx(2 * STEP_S)
 

@@ -31,7 +31,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_vllm_took_once_it_is_not_asked_again(
+def test_arguments_that_vllm_accepted_are_not_checked_again(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Asked([EngineArgRefused("bad", "seed", "x", "not a whole number", "Write one")])

@@ -287,7 +287,7 @@ async def test_a_stream_that_has_its_first_token_just_then_stays(
     await until(lambda: not front.pool.scheduler.has_work)
 
 
-async def test_what_cannot_be_gone_on_with_stays(front: Front) -> None:
+async def test_an_answer_that_cannot_be_resumed_stays(front: Front) -> None:
     for engine in front.handle.engines:
         engine.offers_resumable = False
     answer = await begin(front)
@@ -328,7 +328,7 @@ async def test_a_client_that_leaves_meanwhile_leaves_both(front: Front) -> None:
     await until(lambda: not front.pool.scheduler.has_work)
 
 
-async def test_what_leaves_and_is_ended_was_not_killed_by_its_requests(front: Front) -> None:
+async def test_an_engine_that_leaves_was_not_killed_by_its_requests(front: Front) -> None:
     """The drain time is over: the answer is resumed, and it may be once more."""
     expected = anonymous(await whole(front))
     front.pool.parts.moves.after_s = None

@@ -72,7 +72,7 @@ HAS, CAN = True, True
         (NEW, Leaves(), False, False, TryThere()),
     ],
 )
-def test_what_follows(
+def test_each_failed_try_has_its_next_step(
     course: Course, event: Event, client_has_bytes: bool, can_continue: bool, step: Step
 ) -> None:
     assert next_step(course, event, client_has_bytes, can_continue)[1] == step

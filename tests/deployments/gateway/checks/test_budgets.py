@@ -70,7 +70,7 @@ async def test_tokens_that_were_not_used_are_there_again(redis_url: str) -> None
             await asyncio.sleep(0.05)
 
 
-async def test_what_no_minute_has_room_for_is_no_matter_of_waiting(redis_url: str) -> None:
+async def test_a_request_above_the_limit_of_a_minute_gets_no_retry_after(redis_url: str) -> None:
     limits = {"limits": {"tokens_per_minute": 900}}
     async with limited(redis_url, FakeEngine(), limits) as front:
         status, code, headers = await ask_chat(front, max_tokens=600)
@@ -213,7 +213,7 @@ async def _status(post: Any) -> int:
         return int(answer.status)
 
 
-async def test_what_an_engine_makes_beyond_a_reservation_is_charged(redis_url: str) -> None:
+async def test_tokens_beyond_a_reservation_are_charged(redis_url: str) -> None:
     engine = FakeEngine()
     engine.prompt_cache = lambda fields: (900, 0)  # the gateway took the prompt for short
     async with limited(redis_url, engine, {"limits": {"tokens_per_minute": 1000}}) as front:
@@ -233,7 +233,7 @@ async def test_without_redis_a_tenant_with_limits_waits_and_others_notice_nothin
         assert (await front.metrics())["antefix_budgets_by_share",] == 1
 
 
-async def test_who_is_over_budget_misses_no_promise_of_the_fleet(redis_url: str) -> None:
+async def test_a_request_over_budget_is_no_slo_miss_of_the_fleet(redis_url: str) -> None:
     limits = {"limits": {"requests_per_minute": 1}}
     async with limited(redis_url, FakeEngine(), limits) as front:
         await ask_chat(front)

@@ -36,7 +36,7 @@ def refuse(fields: dict[str, Any], path: str = CHAT, may_prioritize: bool = Fals
         (RESPONSES, {"background": "true"}, "background"),
     ],
 )
-def test_what_is_not_for_clients_is_refused_by_name(
+def test_fields_that_are_not_for_clients_are_refused_by_name(
     path: str, fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(ApiError) as refused:
@@ -72,7 +72,7 @@ def test_only_a_key_with_the_right_goes_before_others(priority: Any) -> None:
         (CHAT, {"an unknown field": {"a": 1}}),
     ],
 )
-def test_what_clients_send_passes(path: str, fields: dict[str, Any]) -> None:
+def test_fields_of_clients_pass(path: str, fields: dict[str, Any]) -> None:
     refuse(fields, path)
 
 

@@ -92,7 +92,7 @@ def test_it_is_refused_with_the_remedy(path: str, fields: dict[str, Any], remedy
         ("/tokenize", {"prompt": "Hi.", "guided_json": SCHEMA}),
     ],
 )
-def test_what_asks_for_nothing_passes(path: str, fields: dict[str, Any]) -> None:
+def test_fields_that_ask_for_nothing_pass(path: str, fields: dict[str, Any]) -> None:
     refuse_ignored_fields(path, fields, {})
 
 

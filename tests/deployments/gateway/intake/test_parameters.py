@@ -66,7 +66,7 @@ def test_each_path_has_its_own_field_for_the_length(
 
 
 @pytest.mark.parametrize("unreadable", ["many", "1e3", 1.5, "1.5", "", [5], {"a": 5}, "0x10"])
-def test_what_cannot_be_read_stands_for_the_most(unreadable: Any) -> None:
+def test_unreadable_parameters_stand_for_the_greatest_values(unreadable: Any) -> None:
     asked = parameters_of(
         COMPLETIONS,
         {"max_tokens": unreadable, "n": unreadable, "logprobs": unreadable, "priority": unreadable},

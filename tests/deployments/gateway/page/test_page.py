@@ -243,7 +243,7 @@ async def test_nothing_is_wider_than_the_window(
         assert await reader.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-async def test_who_is_no_operator_sees_no_loads_and_no_fault(
+async def test_a_reader_without_operator_rights_sees_no_loads_and_no_fault(
     browser: Browser, server: RedisProcess
 ) -> None:
     with control(server) as client:

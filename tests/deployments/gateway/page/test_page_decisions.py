@@ -90,7 +90,7 @@ async def test_the_page_shows_the_budget_in_words(reader: Reader, front: Front) 
         await expect(decision.locator(".explanation")).to_contain_text(said)
 
 
-async def test_what_is_open_stays_open_when_others_come(reader: Reader, front: Front) -> None:
+async def test_an_open_decision_stays_open_when_others_arrive(reader: Reader, front: Front) -> None:
     await served(front, "first")
     await reader.opens()
     await reader.decision("first").locator("summary").first.click()

@@ -117,7 +117,7 @@ async def test_a_tenant_alone_does_not_queue(engine: FakeEngine) -> None:
         assert (await answered(front, {})).status == 200
 
 
-async def test_who_leaves_while_waiting_leaves_nothing_behind(
+async def test_a_client_that_leaves_the_queue_leaves_nothing_behind(
     front: Front, engine: FakeEngine
 ) -> None:
     has_queued(front, engine, BUSY)

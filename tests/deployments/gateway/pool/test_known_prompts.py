@@ -92,7 +92,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield texts
 
 
-def test_what_was_tokenized_is_not_tokenized_again(encoded: list[str]) -> None:
+def test_a_tokenized_beginning_is_not_tokenized_again(encoded: list[str]) -> None:
     known = KnownPrompts()
     first = chat(long_text("once"))
     read(known, first)
@@ -221,7 +221,7 @@ def test_however_much_is_known_a_prompt_is_read_as_if_nothing_were(
         assert known.size_bytes <= most_bytes
 
 
-def test_what_it_says_it_holds_is_about_what_it_takes() -> None:
+def test_the_reported_size_is_close_to_the_used_memory() -> None:
     known = KnownPrompts(40_000)
     read(known, chat(long_text("warm")))
     tracemalloc.start()

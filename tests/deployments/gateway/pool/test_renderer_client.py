@@ -107,7 +107,7 @@ async def test_new_engines_are_followed_once_the_old_ones_are_gone(
     await until(lambda: renders_like(client, engines[1]))
 
 
-async def test_what_was_learned_holds_while_no_engine_is_known(
+async def test_the_renderer_stays_while_no_engine_is_known(
     client: RendererClient, board: LoadBoard, engines: list[FakeEngine]
 ) -> None:
     shows(board, engines[0])

@@ -140,7 +140,7 @@ async def test_where_there_is_an_operator_everybodys_are_kept_together_as_well(
         assert await ids_of(kept, "red") == ["red"]
 
 
-async def test_what_redis_cannot_take_is_dropped_and_counted() -> None:
+async def test_explanations_that_redis_cannot_take_are_dropped_and_counted() -> None:
     async with kept_at(NO_REDIS) as kept:
         for number in range(3):
             kept.keep("red", str(number), TOLD)
@@ -308,7 +308,7 @@ async def test_an_explanation_shows_the_best_candidates_and_the_one_that_served(
     assert told["replica"] in {of["replica_id"] for of in told["candidates"]}
 
 
-async def test_what_is_dropped_is_counted_by_the_next_that_is_written(
+async def test_dropped_explanations_are_counted_by_the_next_written_one(
     redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explanations, "BYTES_PER_S", 4000)
