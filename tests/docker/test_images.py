@@ -110,7 +110,7 @@ def test_hadolint_finds_nothing(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_what_is_copied_exists_and_is_not_ignored(image: str) -> None:
+def test_copied_files_exist_and_are_not_ignored(image: str) -> None:
     for copied in some(of(image, "COPY")):
         if copied.startswith("--from="):
             continue
@@ -126,7 +126,7 @@ def test_the_build_context_is_exactly_what_ships() -> None:
         assert not in_context(path)
 
 
-def test_what_is_copied_is_enough_to_run(tmp_path: Path) -> None:
+def test_copied_files_are_enough_to_run(tmp_path: Path) -> None:
     copy_context(tmp_path / "antefix")
     code = """
 import deployments.app, deployments.node_drain, cli.main, k8s, observability.rules
@@ -170,7 +170,7 @@ def test_the_driver_is_found_where_gke_mounts_it() -> None:
     assert "/usr/local/nvidia/bin" in told["PATH"].split(":")
 
 
-def test_what_makes_the_model_needs_no_more_than_its_stage_copies(tmp_path: Path) -> None:
+def test_the_stage_that_makes_the_model_copies_all_it_needs(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "common", tmp_path / "common")
     shutil.copytree(ROOT / "deployments" / "models", tmp_path / "deployments" / "models")
     shutil.copy(ROOT / "deployments" / "__init__.py", tmp_path / "deployments")
@@ -304,7 +304,7 @@ def test_both_images_have_one_base_with_the_same_python() -> None:
 
 
 @pytest.mark.parametrize("package", ["ray", "cloudpickle", "msgspec", "pydantic", "pydantic-core"])
-def test_what_the_nodes_of_a_cluster_exchange_is_one_version_in_both(package: str) -> None:
+def test_packages_that_nodes_exchange_have_one_version_in_both_images(package: str) -> None:
     pins = {
         re.findall(rf"^{package}==(\S+)", (ROOT / f"requirements/{image}.lock").read_text(), re.M)[
             0
