@@ -160,7 +160,7 @@ async def test_an_impossible_schema_returns_an_error(
     assert said in answer.body
 
 
-async def test_what_a_generative_model_does_not_serve_is_no_fault(
+async def test_an_endpoint_that_a_generative_model_lacks_is_no_fault(
     http: aiohttp.ClientSession,
 ) -> None:
     answer = await ask(http, "/v1/embeddings", {"model": MODEL, "input": "Hi."})
