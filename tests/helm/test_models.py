@@ -70,7 +70,7 @@ def test_without_a_volume_nothing_that_is_compiled_is_kept() -> None:
     assert FOLDER not in env(engine(rendered())["containers"][0])
 
 
-def test_what_is_compiled_for_one_nodes_cores_is_kept_for_no_others() -> None:
+def test_kernels_compiled_for_the_cores_of_a_node_are_not_shared() -> None:
     objects = rendered({"chat": {**SMALL, "resources": {"gpus": 0}}}, storage="pvc")
     assert FOLDER not in env(engine(objects)["containers"][0])
 

@@ -57,7 +57,7 @@ def test_the_question_is_json_that_names_a_model(minimal: str) -> None:
     assert body["stream"] is True
 
 
-def test_what_is_off_is_listed_with_the_key_that_turns_it_on(minimal: str) -> None:
+def test_disabled_features_are_listed_with_the_key_that_enables_them(minimal: str) -> None:
     for key in (
         "ingress.enabled or httpRoute.enabled",
         "metrics.podMonitor.enabled",
@@ -75,7 +75,7 @@ def test_what_is_off_is_listed_with_the_key_that_turns_it_on(minimal: str) -> No
     assert "podDisruptionBudget.enabled" not in not_enabled(minimal)
 
 
-def test_what_is_switched_off_is_listed_too() -> None:
+def test_features_that_values_disable_are_listed_too() -> None:
     listed = not_enabled(notes(CHART / "ci" / "cpu-only-values.yaml"))
     assert "networkPolicy.enabled" in listed
     assert "podDisruptionBudget.enabled" in listed

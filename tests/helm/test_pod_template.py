@@ -56,7 +56,7 @@ def test_a_variable_of_a_name_that_the_chart_sets_takes_its_place(chat: Object) 
     assert named(given, "ANTEFIX_ENGINE_SECRET")["valueFrom"]
 
 
-def test_what_downloads_weights_has_the_engines_environment(
+def test_containers_that_download_weights_have_the_engines_environment(
     objects: list[Object], chat: Object
 ) -> None:
     (waits,) = chat["initContainers"]

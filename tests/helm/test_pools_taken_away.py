@@ -43,7 +43,7 @@ def test_each_template_alone_does_without_it(later: Path) -> None:
         assert alone and [o["metadata"]["name"] for o in alone if o not in whole] == []
 
 
-def test_what_is_null_in_a_pool_is_still_checked(tmp_path: Path) -> None:
+def test_a_null_key_in_a_pool_is_still_checked(tmp_path: Path) -> None:
     path = tmp_path / "later.yaml"
     path.write_text(yaml.safe_dump({"fleet": {"pools": {"chat": {"model": None}}}}))
     with pytest.raises(HelmError, match="model"):

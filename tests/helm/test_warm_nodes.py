@@ -118,7 +118,7 @@ def test_a_placeholder_is_as_large_as_an_engine_and_goes_where_it_goes(
         assert placeholder.get(key) == engine.get(key), key
 
 
-def test_what_differs_for_a_pool_is_that_pools_alone(objects: list[Object]) -> None:
+def test_settings_of_a_pool_apply_only_to_its_placeholders(objects: list[Object]) -> None:
     big, staged = (pod_of(objects, f"placeholder-{pool}") for pool in ("big", "staged"))
     assert big["nodeSelector"] == NODES["nodeSelector"]
     assert "nodeSelector" not in staged
