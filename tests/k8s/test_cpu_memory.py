@@ -118,6 +118,6 @@ def test_helm_counts_as_preflight_does(model: str, dtype: str | None) -> None:
                 render(given)
 
 
-def test_what_processes_hold_is_what_was_measured() -> None:
+def test_the_assumed_memory_of_processes_is_the_measured_one() -> None:
     """3248 MiB in all, of which 1 GiB is cache and 135M parameters are in float32."""
     assert pytest.approx(PROCESSES_BYTES, abs=2**20) == 3248 * 2**20 - GIB - 538_060_032

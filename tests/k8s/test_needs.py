@@ -116,7 +116,7 @@ def test_pods_go_where_the_values_send_them(odd: ClusterNeeds) -> None:
     assert [group.name for group in odd.groups if not group.in_ray] == ["warm-nodes", "redis"]
 
 
-def test_what_pods_use_is_named_by_the_key_that_says_so(odd: ClusterNeeds) -> None:
+def test_references_of_pods_are_named_by_their_key(odd: ClusterNeeds) -> None:
     assert [(of.plural, of.name, of.value) for of in odd.references] == [
         ("configmaps", "proxy", "gateway.envFrom"),
         # `none` has no GPU, so its pods have no such class

@@ -66,7 +66,7 @@ def test_limits_that_a_quota_asks_for_may_come_from_a_limit_range() -> None:
     assert of(asked(*READY, EIGHT, counted, default), "quota team").severity == "ok"
 
 
-def test_what_a_release_uses_itself_makes_a_full_quota_no_problem() -> None:
+def test_a_quota_used_by_the_release_itself_is_no_problem() -> None:
     own = pod("own", "cpu-1", namespace=NAMESPACE, labels={"app.kubernetes.io/instance": "antefix"})
     full = quota("team", {"pods": "5"}, {"pods": "4"})
     assert of(asked(*READY, EIGHT, own, full), "quota team").severity == "warning"

@@ -142,7 +142,7 @@ def test_gateways_and_head_need_room_too() -> None:
     assert "cpu-1: 2 cores" in of(found, "room for gateway").seen
 
 
-def test_what_may_grow_beyond_the_nodes_is_a_note_when_no_nodes_come() -> None:
+def test_growth_beyond_the_nodes_is_a_note_without_node_autoscaling() -> None:
     slo = {"interactive": {"ttft_s": 1}}
     grows = {"llama": llama(slo=slo, autoscaling={"max_replicas": 12})}
     large = node("a100-1", 8, memory="1Ti")
@@ -213,7 +213,7 @@ def test_a_rollout_that_stops_an_engine_first_needs_no_room() -> None:
     assert not [one for one in found if "rollout" in one.title]
 
 
-def test_what_a_pool_lacks_when_a_node_is_lost_is_a_note() -> None:
+def test_missing_room_after_the_loss_of_a_node_is_a_note() -> None:
     found = asked(*READY, *roomy(8, 8), pools=TWO_POOLS)
     finding = of(found, "loss of a node and small")
     assert finding.severity == "note"

@@ -76,7 +76,7 @@ def test_a_release_of_which_all_is_ready_is_ready(api: Api) -> None:
     assert picture.applications == []
 
 
-def test_what_the_autoscaler_asked_for_is_what_is_wanted(api: Api) -> None:
+def test_the_wanted_replicas_are_those_of_the_autoscaler(api: Api) -> None:
     cluster = api.get("RayCluster", ACTIVE, NAMESPACE)
     workers = {of["groupName"]: of for of in cluster["spec"]["workerGroupSpecs"]}
     workers["llama"]["replicas"] = 2
@@ -381,7 +381,7 @@ def test_before_kuberay_made_a_cluster_nothing_is_ready(api: Api) -> None:
     assert (picture.is_ready, picture.active, picture.groups) == (False, "", [])
 
 
-def test_what_may_not_be_asked_is_named(api: Api) -> None:
+def test_a_forbidden_request_is_named(api: Api) -> None:
     api.forbid("list", "events")
     picture = pictured(api)
     assert picture.is_ready

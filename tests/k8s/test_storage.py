@@ -99,7 +99,7 @@ def test_weights_that_each_pod_downloads_need_room_on_a_disk(disk: str, severity
 
 
 @pytest.mark.parametrize("model", ["embedded", "/models/mine", "s3://models/mine"])
-def test_what_no_hub_has_is_not_downloaded(model: str) -> None:
+def test_models_outside_the_hub_are_not_downloaded(model: str) -> None:
     pools = {"llama": llama(model=model, served_model_name="llama", resources={"gpus": 0})}
     assert needs(pools).downloads == {}
 

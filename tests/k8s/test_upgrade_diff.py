@@ -227,7 +227,7 @@ def configured(**pools: Any) -> str:
     ],
     ids=["slo", "engine_args", "replicas"],
 )
-def test_what_of_the_fleet_restarts_is_what_ray_serve_restarts(
+def test_the_diff_restarts_the_same_parts_as_ray_serve(
     change: Object, hot: bool, gateways: bool, restarted: set[str]
 ) -> None:
     told = serve_changes(configured(), configured(**change))
@@ -256,13 +256,13 @@ def test_of_a_new_section_only_the_keys_are_shown() -> None:
     assert (change.path, change.old, change.new) == ("fleet.pools.tiny", None, "model, env")
 
 
-def test_what_may_be_a_secret_is_not_shown() -> None:
+def test_possible_secrets_are_not_shown() -> None:
     found = diff(pools(small={"env": {"HF_TOKEN_PATH": "/b"}}))
     (change,) = [c for c in found.cold if ".env." in c.path]
     assert (change.old, change.new) == ("not shown", "not shown")
 
 
-def test_what_may_not_be_asked_is_named() -> None:
+def test_a_forbidden_request_is_named() -> None:
     found = diff({}, forbidden=("list", "pods"))
     assert f"may not list pods in namespace {NAMESPACE}" in found.denied
     found = diff({}, forbidden=("get", "rayclusters"))

@@ -47,7 +47,9 @@ def test_placeholders_follow_what_a_gateway_says(fleet: Fleet, controller: Contr
     assert fleet.placeholders == 2
 
 
-def test_what_is_right_already_is_not_written(fleet: Fleet, controller: Controller) -> None:
+def test_an_unchanged_number_of_placeholders_is_not_written(
+    fleet: Fleet, controller: Controller
+) -> None:
     fleet.gateway.decided = GROWING
     controller.step()
     controller.step()
