@@ -98,7 +98,7 @@ def test_an_account_may_do_no_more_than_the_docs_say(
     assert not release.rights(account, "default")
 
 
-def test_what_the_warm_nodes_need_is_theirs(release: Release) -> None:
+def test_the_warm_nodes_controller_has_exactly_the_rights_it_needs(release: Release) -> None:
     assert release.rights(f"{NAME}-warm-nodes", release.namespace) == OF_WARM_NODES
 
 
