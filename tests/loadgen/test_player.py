@@ -81,7 +81,7 @@ async def test_an_antefix_server_returns_cached_tokens_in_a_header() -> None:
         (b"data: {oops\n\n", "malformed", "{oops"),
     ],
 )
-async def test_what_is_no_whole_stream_is_an_error(written: bytes, kind: str, says: str) -> None:
+async def test_an_incomplete_stream_is_an_error(written: bytes, kind: str, says: str) -> None:
     clock = PlayedClock()
     script = [(1.0, written)]
     (sent,) = await played(PlayedApi(clock, script), clock, session("a", 0.0, 0.0))
