@@ -314,5 +314,5 @@ def test_metrics_for_other_machines_are_served_by_any_name(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_what_listens_on_the_loopback_address_is_for_this_machine(host: str) -> None:
+def test_a_loopback_address_is_recognized(host: str) -> None:
     assert exporter.is_loopback(host)

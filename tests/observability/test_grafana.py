@@ -233,7 +233,7 @@ def test_an_unreachable_grafana_is_reported_without_the_password_of_its_address(
 
 
 @pytest.mark.parametrize("url", ["", "grafana", "ftp://grafana", "http://", "http://grafana:x"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(Problem, match="GRAFANA_URL is not a URL"):
         Grafana(url, "glsa_editor")
 

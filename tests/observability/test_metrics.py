@@ -97,7 +97,7 @@ def test_the_predicted_ttft_is_counted_where_there_is_one(counted: Counted) -> N
     assert counted.samples["antefix_predicted_ttft_seconds_bucket", "0.35"] == 1
 
 
-def test_what_may_happen_is_counted_from_0_on(counted: Counted) -> None:
+def test_counters_of_possible_events_begin_at_0(counted: Counted) -> None:
     AdmissionMetrics(counted.families, "main")
     samples = counted.samples
     for result in ("ok", "failed", "skipped"):

@@ -25,7 +25,7 @@ VLLM_ARGUMENTS = {"gpu_memory_utilization", "max_model_len", "max_num_seqs"}
 PAGES = sorted(RUNBOOKS.glob("*.md"))
 
 
-def test_what_ships_is_in_step_with_the_slo_file() -> None:
+def test_shipped_files_match_the_slo_file() -> None:
     slo_file = load()
     assert (GENERATED / "rules.yaml").read_text() == rules.render(slo_file), REMEDY
     assert (GENERATED / "alertmanager.yaml").read_text() == alertmanager.render(slo_file), REMEDY
@@ -67,7 +67,7 @@ def test_an_alert_goes_where_its_severity_says(severity: str, receiver: str) -> 
     assert done.stdout.strip() == receiver
 
 
-def test_what_silences_an_alert_is_an_alert() -> None:
+def test_alerts_named_in_inhibit_rules_exist() -> None:
     config = yaml.safe_load(alertmanager.render(load()))
     named = re.findall(r'alertname!?="(\w+)"', str(config["inhibit_rules"]))
     assert named and set(named) <= set(load().alert_names())
@@ -92,7 +92,7 @@ def test_every_alert_names_its_runbook_and_its_dashboard() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_a_runbook_points_to_exists(page: Path) -> None:
+def test_the_targets_of_a_runbook_exist(page: Path) -> None:
     text = page.read_text()
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert links

@@ -139,7 +139,7 @@ WRONG: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_named_with_its_remedy(case: str, tmp_path: Path) -> None:
+def test_an_error_has_its_remedy(case: str, tmp_path: Path) -> None:
     change, says = WRONG[case]
     file = changed(tmp_path, change)
     with pytest.raises(Problem) as caught:

@@ -91,7 +91,7 @@ def test_a_tenant_has_its_part_and_the_pool_has_all(traffic: ServedTraffic) -> N
     assert traffic.by_tenant() == {"a": {"ok": 2, "output_tokens": 7}, "b": {"failed": 1}}
 
 
-def test_what_was_never_counted_is_empty(traffic: ServedTraffic) -> None:
+def test_traffic_that_was_never_counted_is_empty(traffic: ServedTraffic) -> None:
     traffic.count("main", "a", {"ok": 1})
     for pool, tenant in (("main", "b"), ("no-such", None), ("no-such", "a")):
         assert traffic.of(pool, tenant).total() == {}
