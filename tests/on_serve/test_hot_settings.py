@@ -288,7 +288,9 @@ def test_the_number_that_was_decided_outlives_a_change_and_ray_serves_controller
     assert served.chat()["model"] == "large"
 
 
-def test_what_an_engine_reads_at_its_start_restarts_that_pool_alone(served: Served) -> None:
+def test_a_setting_that_an_engine_reads_at_its_start_restarts_only_that_pool(
+    served: Served,
+) -> None:
     """The number that there was last, not the first number. (Of `engine_args`, vLLM would be
     asked, which takes long.)"""
     served.give(pools__large__autoscaling__min_replicas=2)
@@ -355,7 +357,9 @@ def test_a_new_gateway_answers_by_the_settings_from_its_first_request(served: Se
     assert (after["large"], after["small"]) == (before["large"], before["small"])
 
 
-def test_what_redis_has_lost_is_there_again(served: Served, server: RedisProcess) -> None:
+def test_settings_that_redis_has_lost_are_written_again(
+    served: Served, server: RedisProcess
+) -> None:
     before = served.settles()
     with control(server) as client:
         kept = client.get(settings_key(f"hot.{fleet_id(SECRET)}"))
