@@ -94,7 +94,7 @@ async def test_max_tokens_over_the_context_is_a_400(
         {"logprobs": True, "top_logprobs": 21},
     ],
 )
-async def test_what_the_engine_refuses_while_it_generates_is_a_400_in_a_stream_as_well(
+async def test_a_refusal_while_the_engine_generates_is_a_400_in_streams_too(
     http: aiohttp.ClientSession, fleet: RunningFleet, fields: dict[str, Any], stream: bool
 ) -> None:
     body = {"model": fleet.model, "messages": MESSAGES, "stream": stream, **fields}

@@ -55,7 +55,9 @@ async def test_requests_that_would_miss_the_slo_are_rejected_and_the_rest_are_se
     assert after.status == 200
 
 
-async def test_what_overflows_is_served_by_the_other_model_and_says_so(fleet: RunningFleet) -> None:
+async def test_an_overflowed_request_is_served_by_the_other_model_and_reports_it(
+    fleet: RunningFleet,
+) -> None:
     body = {
         "model": fleet.model,
         "messages": [{"role": "user", "content": "What is the capital of France?"}],

@@ -139,7 +139,7 @@ def test_the_embedded_model_samples_as_its_authors_advise(
     assert text() != text(temperature=1, top_p=1)
 
 
-def test_what_only_vllm_knows_passes_through(openai: OpenAI, fleet: RunningFleet) -> None:
+def test_fields_that_only_vllm_knows_pass_through(openai: OpenAI, fleet: RunningFleet) -> None:
     greedy = openai.completions.create(
         model=fleet.model, prompt="The sky is", temperature=0, max_tokens=4
     )
