@@ -49,7 +49,7 @@ def test_a_bad_probe_starts_the_count_again() -> None:
     assert breaker.probed(True)
 
 
-def test_what_fails_after_it_opened_does_not_count_once_it_is_closed() -> None:
+def test_failures_after_it_opened_do_not_count_once_it_is_closed() -> None:
     breaker = opened()
     breaker.failed(10, 11)
     breaker.probed(True)

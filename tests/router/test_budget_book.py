@@ -124,7 +124,7 @@ def test_a_book_that_cannot_be_written_is_not_left_half(tmp_path: Path) -> None:
     assert second.id != first.id
 
 
-def test_who_leaves_for_good_takes_its_book_along(tmp_path: Path) -> None:
+def test_a_gateway_that_leaves_for_good_removes_its_book(tmp_path: Path) -> None:
     book = Book(folder := tmp_path / "fleet", NOW, 1.0)
     assert book._file is None  # there is no such folder: it goes on without
     folder.mkdir()

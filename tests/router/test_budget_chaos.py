@@ -91,7 +91,7 @@ async def test_no_tenant_overspends_while_processes_die_at_random(
         assert 0 < world.most() <= LIMIT
 
 
-async def test_what_gateways_and_redis_had_granted_when_they_were_killed_is_not_forgotten(
+async def test_grants_of_killed_gateways_and_redis_are_not_forgotten(
     redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them dies within a minute, and as soon as they are back all of the limit is used."""
@@ -130,7 +130,7 @@ async def test_a_redis_whose_clock_is_set_goes_on_within_seconds(
         assert world.most() <= LIMIT
 
 
-async def test_what_was_granted_before_the_clock_was_set_back_still_counts(
+async def test_grants_before_the_clock_was_set_back_still_count(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dice = random.Random(5)
@@ -195,7 +195,7 @@ async def test_nothing_is_granted_by_share_while_redis_receives_the_report(
         assert await world.ask(0, TOKENS, 1, 1)
 
 
-async def test_who_was_idle_when_redis_went_away_waits_for_a_window(
+async def test_a_gateway_that_was_idle_when_redis_failed_waits_for_a_window(
     redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world_of(redis, tmp_path, 2, monkeypatch) as world:

@@ -90,7 +90,7 @@ async def test_all_budgets_of_a_request_are_charged_or_none(redis: AsyncRedis) -
         assert isinstance(last, Granted) and last.left[0].tokens == 0
 
 
-async def test_what_was_not_used_goes_back(redis: AsyncRedis) -> None:
+async def test_unused_tokens_are_released(redis: AsyncRedis) -> None:
     async with gateways(redis, 2) as (one, other):
         first = await one.reserve(TOKENS, 100)
         assert isinstance(first, Granted)
@@ -106,7 +106,7 @@ async def counted(redis: AsyncRedis, scope: str, tokens: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_what_was_used_beyond_a_reservation_is_owed(redis: AsyncRedis) -> None:
+async def test_tokens_used_beyond_a_reservation_are_owed(redis: AsyncRedis) -> None:
     async with gateways(redis, 2) as (one, other):
         first = await one.reserve(TOKENS, 10)
         assert isinstance(first, Granted)
@@ -157,7 +157,7 @@ async def test_requests_of_a_dead_gateway_are_no_longer_under_way(redis: AsyncRe
         await granted_in_time(lives, budgets, 1)
 
 
-async def test_what_a_dead_gateway_counted_is_not_kept_for_ever(redis: AsyncRedis) -> None:
+async def test_counts_of_a_dead_gateway_expire(redis: AsyncRedis) -> None:
     """No other gateway knows the tenant."""
     async with gateways(redis, 1, bucket_s=0.05) as (ledger,):
         await granted_in_time(ledger, TOKENS, 10)
@@ -185,7 +185,9 @@ async def test_a_redis_that_lost_its_data_is_restored_before_any_grant(
         assert len(granted(answers)) == 4
 
 
-async def test_who_has_not_run_for_a_window_cannot_say_what_was_granted(redis: AsyncRedis) -> None:
+async def test_a_gateway_younger_than_a_window_does_not_know_earlier_grants(
+    redis: AsyncRedis,
+) -> None:
     async with gateways(redis, 2, opened=False) as ledgers:
         (answer,) = await all_at_once(ledgers, TOKENS, 10, 1)
         assert isinstance(answer, NotGranted) and answer.kind == "unknown"

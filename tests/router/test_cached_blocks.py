@@ -74,7 +74,7 @@ def test_after_lost_events_it_never_holds_more_than_the_engine_and_learns_again(
 
 
 @given(scenes())
-def test_what_it_remembers_is_bounded_by_what_the_engine_holds(scene: Scene) -> None:
+def test_its_memory_is_bounded_by_the_blocks_of_the_engine(scene: Scene) -> None:
     engine, cached = Engine(scene.block_size), cached_blocks(scene.segment_tokens)
     for step in scene.steps:
         cached.apply(scene.play(engine, step))
@@ -178,7 +178,7 @@ def test_as_many_copies_as_the_engine_has_blocks_are_never_too_many(scene: Scene
         assert not cached.overfull
 
 
-def test_what_is_set_and_cleared_between_two_looks_is_no_change(
+def test_a_key_set_and_cleared_between_two_looks_is_no_change(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     cached.apply([*engine.request(PROMPT), *engine.reset()])
@@ -186,7 +186,7 @@ def test_what_is_set_and_cleared_between_two_looks_is_no_change(
     assert (changes.set, changes.cleared) == ([], [])
 
 
-def test_what_is_cleared_and_set_between_two_looks_is_no_change(
+def test_a_key_cleared_and_set_between_two_looks_is_no_change(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     cached.apply(engine.request(PROMPT))
@@ -205,7 +205,7 @@ def test_a_reset_clears_the_last_segment_first(engine: Engine, cached: CachedBlo
     assert cached.keys() == []
 
 
-def test_what_follows_a_block_that_was_never_reported_is_not_held(
+def test_blocks_after_an_unreported_block_are_not_held(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     cached.apply([engine.stored(PROMPT, 2, 6)])

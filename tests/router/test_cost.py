@@ -81,7 +81,7 @@ def test_the_step_under_way_is_half_over(fields: dict[str, Any], expected: float
         ({"kv_use": 0.95, "running": 0}, 0.0),  # nothing runs that could make room
     ],
 )
-def test_what_does_not_fit_the_kv_cache_waits_for_running_requests_to_end(
+def test_a_prompt_that_does_not_fit_the_kv_cache_waits_for_running_requests(
     fields: dict[str, Any], expected: float
 ) -> None:
     full = {"kv_capacity_tokens": 1000, "running": 10, "decode_s": 4.0}
@@ -145,7 +145,7 @@ def test_a_prefix_that_one_replica_cannot_serve_alone_has_the_square_of_its_shar
     assert price(5, 2 / 8, 8) == price(5, 1.0, 8) == pytest.approx(0.04)
 
 
-def test_what_one_replica_can_serve_is_never_nearly_free_elsewhere() -> None:
+def test_work_that_one_replica_can_serve_is_never_nearly_free_elsewhere() -> None:
     assert price(1000, 0.0, 8) == OWN
     assert price(1000, 2 / 8, 8) == pytest.approx(1e-6)
 
@@ -208,7 +208,7 @@ def taught(slope: float, offset: float, times: int, noise: float = 0.0) -> TtftC
     return correction
 
 
-def test_what_is_not_yet_learned_is_left_alone() -> None:
+def test_a_new_correction_changes_nothing() -> None:
     assert TtftCorrection().apply(1.5) == 1.5
     assert TtftCorrection().error is None
     assert TtftCorrection().bias is None

@@ -132,7 +132,7 @@ async def test_a_flush_and_a_restart_of_a_gateway_take_nothing_away(
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[]", '{"arrived": "many"}', '{"arrived": null}'])
-async def test_what_another_release_writes_counts_for_nothing(
+async def test_demand_from_another_release_is_ignored(
     redis: AsyncRedis, server: RedisProcess, text: str
 ) -> None:
     reader = DemandReader(redis, POOL, signer=None)
@@ -208,7 +208,7 @@ async def test_old_demand_that_is_put_back_counts_for_nothing(
 
 
 @pytest.mark.parametrize("signer", [None, Signer("another")])
-async def test_what_no_autoscaler_of_the_fleet_decided_is_nothing(
+async def test_a_decision_from_outside_the_fleet_is_ignored(
     redis: AsyncRedis, signer: Signer | None
 ) -> None:
     decided = Decided(demand=1, target=9000, because="forged")

@@ -159,7 +159,7 @@ async def test_batches_from_before_the_subscription_are_asked_for(folder: Path) 
     await publisher.close()
 
 
-async def test_what_the_engine_no_longer_has_is_lost_and_the_rest_is_not(
+async def test_only_events_that_the_engine_no_longer_has_are_lost(
     folder: Path, reader: Reader
 ) -> None:
     publisher = Publisher(folder, keep=2)
@@ -242,7 +242,7 @@ async def test_the_first_batches_of_a_publisher_that_started_again_are_asked_for
         [b"a prompt"],
     ],
 )
-async def test_what_cannot_be_decoded_is_lost_and_logged_once_without_its_content(
+async def test_undecodable_events_are_lost_and_logged_once_without_content(
     publisher: Publisher, reader: Reader, caplog: pytest.LogCaptureFixture, frames: list[bytes]
 ) -> None:
     await publisher.subscribed()

@@ -163,7 +163,7 @@ def test_a_prefix_cache_is_followed_from_its_first_block_to_its_reset(
         ("all", "adapter", "adapter", [(0, 17)]),
     ],
 )
-def test_what_vllm_stores_has_the_keys_that_a_gateway_makes(
+def test_blocks_that_vllm_stores_have_the_keys_of_a_gateway(
     vllm: dict[str, list[str]],
     segment_tokens: int,
     case: str,
@@ -226,7 +226,7 @@ def test_events_of_a_later_version_are_skipped() -> None:
         batch(CLEARED)[:-1],
     ],
 )
-def test_what_is_no_batch_raises_without_quoting_it(payload: bytes) -> None:
+def test_an_invalid_batch_raises_without_a_quote_of_it(payload: bytes) -> None:
     with pytest.raises(UndecodableEvents) as raised:
         decode(payload)
     assert "a prompt" not in str(raised.value)

@@ -68,7 +68,7 @@ def test_a_placement_that_failed_is_taken_back(board: LoadBoard) -> None:
     assert board.loads()["a"] == load("a", slot=0)
 
 
-def test_what_a_replica_reports_with_an_answer_counts_until_a_newer_snapshot(
+def test_a_report_with_an_answer_counts_until_a_newer_snapshot(
     board: LoadBoard,
 ) -> None:
     stale = load("a", slot=0, waiting=1, queued_prefill_tokens=300, sequence=4)
@@ -185,7 +185,7 @@ def test_a_dead_replica_is_replaced_by_the_next(board: LoadBoard) -> None:
     assert not board.warm()
 
 
-def test_who_sleeps_is_promoted_last(board: LoadBoard) -> None:
+def test_a_sleeping_replica_is_promoted_last(board: LoadBoard) -> None:
     old, young = seniors(100.0, 200.0)
     board.update([msgspec.structs.replace(old, asleep=True), young], Active(1))
     assert list(board.loads()) == ["r1"]

@@ -72,9 +72,7 @@ async def publish(redis: AsyncRedis, published: ReplicaLoad) -> None:
     assert await slots.renew(redis, POOL, *lease, published.to_json())
 
 
-async def test_what_replicas_publish_is_read_as_it_is(
-    redis: AsyncRedis, reading: LoadBoard
-) -> None:
+async def test_published_loads_are_read_unchanged(redis: AsyncRedis, reading: LoadBoard) -> None:
     one = load("a", slot=0, incarnation="one", kv_use=0.123456789, arrived=("t1", "t2"))
     other = load("b:[::1]", slot=1, incarnation="other", url="http://[::1]:1")
     await publish(redis, one)

@@ -26,7 +26,7 @@ flags = st.booleans()
         (256, 512, 512, 0, NotReused(engine=256)),
     ],
 )
-def test_who_lost_it_when_all_replicas_are_in_the_index(
+def test_lost_reuse_is_split_when_all_replicas_are_in_the_index(
     reusable: int, best: int, chosen: int, confirmed: int, loss: NotReused
 ) -> None:
     found = split(

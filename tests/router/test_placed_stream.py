@@ -111,7 +111,7 @@ async def test_a_request_is_sent_before_its_placement_is_published(
             assert int(client.xlen(KEY)) == told
 
 
-async def test_what_many_place_is_heard_in_few_reads(server: RedisProcess) -> None:
+async def test_many_placements_take_few_reads(server: RedisProcess) -> None:
     def reads() -> int:
         with control(server) as client:
             return int(client.info("commandstats").get("cmdstat_xread", {}).get("calls", 0))
@@ -205,7 +205,7 @@ async def test_the_stream_stays_short_and_expires_without_placements(server: Red
         assert 0 < int(client.ttl(KEY)) <= EXPIRE_S
 
 
-async def test_what_redis_does_not_take_is_dropped_and_counted() -> None:
+async def test_placements_that_redis_does_not_take_are_dropped_and_counted() -> None:
     async with gateway(1, "g1") as one:
         for _ in range(QUEUE_LENGTH + 10):
             one.stream.append(placed("t"))

@@ -90,7 +90,7 @@ async def gateway(server: RedisProcess, replicas: int = 2) -> AsyncIterator[Plac
         await cancelled(task)
 
 
-async def test_what_another_gateway_placed_counts_here(
+async def test_placements_of_another_gateway_count_here(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with gateway(server) as one, gateway(server) as other:
@@ -99,7 +99,7 @@ async def test_what_another_gateway_placed_counts_here(
         assert other.scheduler.board.loads()[chosen_of(attempt)].queued_prefill_tokens == 700
 
 
-async def test_what_another_gateway_announced_is_expected_here(
+async def test_announcements_of_another_gateway_are_expected_here(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with gateway(server) as one, gateway(server) as other:

@@ -36,7 +36,7 @@ replica_on = partial(index_engine.replica_on, stop_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-async def test_what_the_engine_caches_is_in_the_index_until_it_is_evicted(
+async def test_cached_blocks_are_in_the_index_until_they_are_evicted(
     topology: str, tmp_path: Path
 ) -> None:
     with server_of(topology, tmp_path) as server:
@@ -199,7 +199,7 @@ async def test_bits_are_set_again_before_they_expire(
         await replica.until_exact(server, 4)
 
 
-async def test_what_only_the_refresh_has_written_is_cleared_too(
+async def test_bits_that_only_the_refresh_has_written_are_cleared_too(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     often = Refresh(period_s=0.01, pause_s=0.01)

@@ -65,7 +65,7 @@ async def test_after_an_empty_restart_everything_is_written_again(tmp_path: Path
             await replica.until_exact(server, 4)
 
 
-async def test_what_happened_while_redis_was_frozen_is_made_good(
+async def test_changes_during_a_redis_freeze_are_written_later(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with replica_on(redis, [stored(1), stored(2)]) as replica:

@@ -177,7 +177,7 @@ def test_memory_does_not_grow_with_what_was_withdrawn() -> None:
     assert held_items(recent).total() <= 7
 
 
-def test_what_candidates_hold_is_matched_at_each_depth_deepest_last(
+def test_cached_depths_of_candidates_are_matched_deepest_last(
     recent: RecentPlacements,
 ) -> None:
     recent.add(placed(slot=2), 0.0)
@@ -206,7 +206,7 @@ def test_a_prefix_is_as_popular_as_its_recent_placements(recent: RecentPlacement
     assert later.traffic_share == pytest.approx(0.75)
 
 
-def test_what_is_only_announced_is_not_yet_popular(recent: RecentPlacements) -> None:
+def test_a_prefix_that_is_only_announced_is_not_yet_popular(recent: RecentPlacements) -> None:
     for i in range(3):
         recent.add(placed(f"t{i}", matched=short(7)), 0.0)
     assert recent.about(KEYS[:8], {}, REPLICAS, 0.0).popularity == 0

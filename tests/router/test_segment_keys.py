@@ -75,7 +75,7 @@ def test_two_prompts_share_the_keys_of_their_equal_first_segments_and_no_others(
 
 
 @given(token_lists, token_lists, token_lists, media_lists, st.integers(1, 6))
-def test_what_follows_a_prefix_does_not_change_its_keys(
+def test_tokens_after_a_prefix_do_not_change_its_keys(
     tokens: list[int], more: list[int], others: list[int], media: list[Media], size: int
 ) -> None:
     keys = HASHER.keys(NAMESPACE, tokens + more, size, media)
