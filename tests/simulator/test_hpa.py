@@ -103,7 +103,7 @@ def test_down_it_goes_to_the_highest_of_five_minutes() -> None:
     assert course[315.0] == 2
 
 
-def test_what_runs_at_first_is_held_for_five_minutes() -> None:
+def test_the_initial_replicas_are_held_for_five_minutes() -> None:
     hpa = HorizontalPodAutoscaler(1, 10)
     course: list[int] = []
     for sync in range(22):
