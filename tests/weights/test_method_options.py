@@ -32,7 +32,7 @@ def test_every_option_belongs_to_a_scheme() -> None:
         ("awq", ["grid=40", "symmetric=true"], {"grid": 40, "symmetric": True}),
     ],
 )
-def test_what_is_set_takes_the_default_s_place(
+def test_a_given_option_replaces_the_default(
     scheme: str, given: list[str], found: dict[str, object]
 ) -> None:
     assert options_of(SCHEMES[scheme], given) == {**defaults_of(SCHEMES[scheme]), **found}

@@ -125,12 +125,12 @@ def test_a_large_load_of_it_is_for_eight() -> None:
     assert plan_for(LLAMA_70B, A100, TARGET).chosen.engine.precision.name == "w8a8"
 
 
-def test_what_a_gpu_does_not_compute_is_refused_with_the_reason() -> None:
+def test_a_precision_that_a_gpu_lacks_is_refused_with_the_reason() -> None:
     refused = {r.precision.name: r.reason for r in plan_for(LLAMA_8B, A100, TARGET).refused}
     assert refused == {"fp8": "a100-80g does not compute fp8"}
 
 
-def test_what_does_not_fit_is_refused_with_the_reason() -> None:
+def test_a_model_that_does_not_fit_is_refused_with_the_reason() -> None:
     large = shape_of(known_config("meta-llama/Llama-3.1-405B-Instruct") or {})
     plan = plan_for(large, gpu_called("h100"), TARGET)
     assert {r.precision.name: r.reason for r in plan.refused} == {"bf16": "does not fit"}
@@ -237,7 +237,7 @@ def test_a_price_gives_costs_and_none_gives_none() -> None:
         (LLAMA_70B, "a100-80g", replace(TARGET, ttft_s=0.01), r"best reachable is ttft=0\.\d+"),
     ],
 )
-def test_what_cannot_be_is_said_with_the_number(
+def test_an_impossible_target_is_reported_with_the_number(
     shape: ModelShape, gpu: str, target: SizingTarget, words: str | None
 ) -> None:
     if words is None:
@@ -280,7 +280,7 @@ def test_a_quantized_folder_is_next_to_its_source() -> None:
     assert yaml.safe_load(text)["pools"]["mine"]["model"] == "./models/Mine-w8a8-smoothquant"
 
 
-def test_what_is_quantized_already_is_planned_as_it_is() -> None:
+def test_an_already_quantized_model_is_planned_as_it_is() -> None:
     deepseek = SHAPES["deepseek-ai/DeepSeek-V3"]
     plan = plan_for(deepseek, gpu_called("h200"), replace(TARGET, concurrency=4))
     assert [option.engine.precision.name for option in plan.options] == ["fp8"]
@@ -304,7 +304,7 @@ def test_groups_are_taken_as_they_are_stored() -> None:
         ({"quant_method": "bitsandbytes"}, "h100", "bitsandbytes, which cannot be planned"),
     ],
 )
-def test_what_is_stored_as_the_gpu_cannot_compute_it_is_refused(
+def test_weights_in_a_format_that_the_gpu_lacks_are_refused(
     stored: dict[str, Any], gpu: str, words: str
 ) -> None:
     with pytest.raises(Problem, match=words):

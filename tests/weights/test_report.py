@@ -53,7 +53,7 @@ def test_a_broken_limit_is_reported_with_its_figures() -> None:
     )
 
 
-def test_what_is_no_number_keeps_no_limit() -> None:
+def test_a_nan_meets_no_limit() -> None:
     found = evaluation(kl=Estimate(float("nan"), float("nan"), float("nan")))
     assert found.exceeded(max_kl=1e9, max_ppl_increase=None)
 

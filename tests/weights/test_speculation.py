@@ -84,7 +84,7 @@ def test_nothing_is_recommended_where_all_lose() -> None:
     assert "draft, 3" in found.reason
 
 
-def test_what_may_be_noise_is_not_recommended() -> None:
+def test_a_speedup_that_may_be_noise_is_not_recommended() -> None:
     found = recommend([EVEN, SLOW])
     assert found.best is None
     assert "suffix, 8" in found.reason

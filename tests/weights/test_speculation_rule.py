@@ -85,7 +85,7 @@ def test_speculation_that_wins_is_left_alone() -> None:
     assert engine.share_on(2000) > 0.95
 
 
-def test_what_was_switched_off_is_on_again_once_it_wins() -> None:
+def test_speculation_that_was_off_is_on_again_once_it_wins() -> None:
     engine = Engine("stop", 0.6)
     engine.run(6000)
     assert not engine.report().on
@@ -127,7 +127,7 @@ def test_trials_among_prompts_are_given_up() -> None:
     assert engine.share_on(1000) > 1 - 1.5 * LONGEST_TRIAL / 1000
 
 
-def test_what_is_forgotten_is_tried_again() -> None:
+def test_forgotten_speculation_is_tried_again() -> None:
     engine = Engine("stop", 0.6)
     engine.run(4000)
     engine.rule.forget()
@@ -195,7 +195,7 @@ def test_a_pass_without_a_draft_yields_one_token() -> None:
     assert acceptance.tokens_per_pass == acceptance.expected_tokens_per_pass == pytest.approx(5 / 3)
 
 
-def test_what_drafts_brought_long_ago_is_forgotten() -> None:
+def test_old_acceptance_of_drafts_is_forgotten() -> None:
     acceptance = Acceptance()
     for kept in (0, 3):
         for _ in range(5 * MEMORY_PASSES // 100):

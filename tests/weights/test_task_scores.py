@@ -102,7 +102,7 @@ def test_scores_of_other_weights_are_left_out() -> None:
     assert second.with_older(first).scores.keys() == {"arc/acc"}
 
 
-def test_what_was_written_is_read_again(model: Path) -> None:
+def test_written_scores_are_read_again(model: Path) -> None:
     found = imported(json.dumps(RESULTS), weights_digest(model))
     task_scores.write(model, found)
     assert task_scores.read(model) == found
