@@ -367,7 +367,7 @@ def test_locks_pin_hashes_and_name_no_index(name: str) -> None:
     assert "index-url" not in text
 
 
-def test_what_serves_is_tested_at_the_same_pins() -> None:
+def test_packages_that_serve_are_tested_at_the_same_pins() -> None:
     served, tested = (
         set(re.findall(r"^\S+==\S+", (ROOT / "requirements" / name).read_text(), re.M))
         for name in ("cpu.lock", "dev.lock")

@@ -135,7 +135,7 @@ def test_two_exceptions_steer_an_answer() -> None:
     assert steering == {"ReplicaFailed", "NoReplicaUp"}
 
 
-def test_what_follows_a_broken_answer_is_decided_without_a_clock_or_network() -> None:
+def test_recovery_is_decided_without_a_clock_or_network() -> None:
     (path,) = GATEWAY.rglob("recovery.py")
     imported = {
         (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name

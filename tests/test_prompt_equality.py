@@ -181,7 +181,7 @@ LONG = ("long chat", "long prompt", "long prompt, no output")
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_what_a_gateway_does_not_know_it_leaves_open(setup: str, vllm: Vllm) -> None:
+def test_a_gateway_leaves_unknown_tokens_open(setup: str, vllm: Vllm) -> None:
     gateway = vllm.gateways[setup]
     answered = [name for name, request in UNKNOWN.items() if gateway.token_ids(*request)]
     assert answered == []

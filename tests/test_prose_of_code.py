@@ -99,7 +99,7 @@ def alerts_of_tests(texts_of: Callable[[str], Iterable[str]]) -> dict[str, list[
 
 
 @pytest.mark.parametrize("files", FILES)
-def test_what_a_package_says_is_plain_english(files: str) -> None:
+def test_texts_of_a_package_are_plain_english(files: str) -> None:
     texts = {file: file.read_text() for file in some(ROOT.glob(files))}
     found = {
         str(file): alerts_in([*documentation(text), *messages(text)])
