@@ -177,7 +177,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "/fleet",
         "properties 'name' required, if 'pools' exists",
     ),
-    "a pool with a reserved name": (
+    "a pool with an invalid name": (
         fleet_with(pools={"Big_Pool": {"model": "embedded"}}),
         "/fleet/pools",
         "additional properties 'Big_Pool' not allowed",

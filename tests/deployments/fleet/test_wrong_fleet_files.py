@@ -297,7 +297,7 @@ WRONG: dict[str, tuple[str, str]] = {
         ":5: pools.engine.slo.interactive: e2e_s 1.0 is below ttft_s 2.0. An answer cannot end "
         "before its first token: raise e2e_s.",
     ),
-    "a custom class": (
+    "an unknown priority": (
         SMALLEST + "gateway: {tenants: {crawler: {priority: low}}}\n",
         ":5: gateway.tenants.crawler.priority = low: input should be 'interactive' or 'batch'."
         " See docs/fleet-file.md.",
