@@ -1,7 +1,7 @@
 """Sizes that may fall, and never rise. A change that lowers one lowers it here as well.
 
-Long functions that are left: commands whose length is that of their options, the parts of a
-gateway, one a line, and the placement of a request, in whose loop a call for each replica would
+Long functions that are left: commands whose length is that of their options; the parts of a
+gateway, one a line; and the placement of a request, in whose loop a call for each replica would
 cost time.
 """
 

@@ -1,9 +1,9 @@
 """200 adapters on two engines with room for four each: make bench-adapters
 
-Loads and times to first token of the policy `prefix`, of `adapter_affinity` (prefer a replica that
-has the adapter, else the least loaded) and of `session` (rendezvous hashing of the adapter's name),
-on the same requests. Then adapters are replaced, unloaded and loaded again under traffic, and an
-engine is killed.
+Loads and times to first token of three policies on the same requests: `prefix`; `adapter_affinity`
+(a replica that has the adapter, otherwise the least loaded); `session` (rendezvous hashing of the
+adapter's name). Then adapters are replaced, unloaded and loaded again under traffic, and an engine
+is killed.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ class Placer:
         return found
 
     async def hold_up(self, chats: Chats, rounds: int) -> list[float]:
-        """Seconds by which the event loop is late, sampled each millisecond while it parses and
-        places four prompts of the greatest length at once, one of them new."""
+        """Seconds by which the event loop is late, sampled each millisecond. Meanwhile it parses
+        and places four prompts of the greatest length at once, one of them new."""
         known = [chats.new(form, LENGTHS[-1]) for form in (*FORMS, FORMS[0])]
         for chat in known:
             await self.place(chat)

@@ -140,8 +140,8 @@ def _by(ours: float, theirs: float) -> float:
 
 
 def hardest(runs: Runs, case: str, judged: str) -> tuple[str, list[float]] | None:
-    """The best other router by the median, and its ratios. Those with engines of their own, which
-    are not like for like, are left out."""
+    """The best other router by the median, and its ratios. Those with separate engines, which are
+    not like for like, are left out."""
     beside = {
         router: found
         for of, router in runs

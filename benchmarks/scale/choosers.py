@@ -1,15 +1,15 @@
 """Other ways to choose a replica. Each has better information than it would have in production.
 
-random             any replica
-least_loaded       fewest requests, counted exactly and at once
-consistent_hash    by the prompt's first block on a ring of virtual nodes, with bounded loads:
-                   a replica with a quarter more requests than the mean is skipped
+random             any replica;
+least_loaded       fewest requests, counted exactly and at once;
+consistent_hash    by the prompt's first block on a ring of virtual nodes, with bounded loads;
+                   a replica with a quarter more requests than the mean is skipped;
 approximate_tree   each gateway remembers where it sent which prefix, as much as all caches hold; a
                    third of the prompt must be known; where loads are uneven, the replica with the
-                   fewest requests of this gateway is chosen
+                   fewest requests of this gateway is chosen;
 exact_and_load     twice the cached share of the prompt, minus the replica's requests divided by the
                    most of any, from exact caches and loads; as llm-d combines its precise prefix
-                   scorer with its load scorer
+                   scorer with its load scorer;
 oracle             most of the prompt cached, regardless of the queue; of equals, fewest requests
 """
 

@@ -136,7 +136,7 @@ def _traffic(found: Sequence[FleetSummary]) -> dict[str, Any]:
 
 
 def _chats(chats: Sequence[FleetSummary]) -> dict[tuple[str, str], str]:
-    """By workload, the mean TTFT of Antefix, of the best other policy and of random, and the most
+    """By workload: the mean TTFT of Antefix, of the best other policy and of random; the most
     cached tokens of Antefix and of another policy."""
     cells = {}
     for workload in dict.fromkeys(s.case.workload for s in chats):

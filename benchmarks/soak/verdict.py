@@ -7,9 +7,9 @@ a gateway's record of one.
 Memory grows in steps of some MB that allocators and the kernel keep. So it has to grow by STEP_MB
 in all as well. A short soak finds large leaks only (`least_found`).
 
-Caches and arenas grow until they are full. Where there are cycles enough for two halves, growth
-that slows to less than SLOWED_TO in the later half, and may have stopped there, counts as filling.
-The warm-up of a process that starts later is omitted as well.
+Caches and arenas grow until they are full. With enough cycles for two halves, growth counts as
+filling if it slows to less than SLOWED_TO in the later half, and may have stopped. The warm-up of
+a process that starts later is omitted as well.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ POOL = "bench/main"
 # Replicas of a pool of moderate size.
 SMALL = 64
 SEGMENT_TOKENS = 128
-# So long that no slow lookup is cut off.
+# Long enough that no slow lookup is cut off.
 PATIENT_S = 10.0
 MIXES = ("conversation", "ladder", "cold")
 

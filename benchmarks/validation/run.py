@@ -1,9 +1,9 @@
 """Compare the simulator with a real fleet: make bench-simulator
 
 The same arrivals, prompts and answers go to two real engines and to their simulation, through the
-same admission and placement, at three loads, with each seed of goals.yaml. The engines are measured
-before and after; one profile of them serves all loads, as in backtest and scale. Times to first
-token and refusals are compared. An interrupted run resumes with --keep FILE, load by load.
+same admission and placement. There are three loads, with each seed of goals.yaml. The engines are
+measured before and after; one profile of them serves all loads, as in backtest and scale. Times to
+first token and refusals are compared. An interrupted run resumes with --keep FILE, load by load.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PROMPT_TOKENS, ANSWER_TOKENS = (50, 400), (8, 40)
 
 
 def trace(engine: EngineProfile, load: float, seed: int) -> Trace:
-    """Poisson arrivals that take `load` of the engines' time, if nobody waits in vain."""
+    """Poisson arrivals that take `load` of the engines' time, if no request waits in vain."""
     of = engine.hardware
     work_s = sum(PROMPT_TOKENS) / 2 / of.prefill_rate + of.step_s
     work_s += sum(ANSWER_TOKENS) / 2 * of.sequence_s

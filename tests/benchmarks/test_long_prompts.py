@@ -16,7 +16,7 @@ from tests.deployments.prompt.shapes import CHAT
 
 
 def found(slow_form: str) -> dict[tuple[str, int, str], list[float]]:
-    """One form's next turns take twice as long as the other's."""
+    """One form's next turns take twice the time of the other's."""
     took_ms = {NEW: 100.0, NEXT_TURN: 2.0, AGAIN: 1.0}
     placed = {}
     for form, length, case in itertools.product(FORMS, LENGTHS, CASES):

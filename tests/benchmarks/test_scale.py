@@ -90,14 +90,14 @@ def test_a_published_load_comes_back_to_each_prompt_after_all_others() -> None:
     prompts = [request.blocks for request in requests]
     assert len(set(prompts[:before])) == before
     assert prompts[before : before + 10] == prompts[:10]
-    # all of a group have its system prompt in common, and nothing else
+    # all of a group have only its system prompt in common
     shared = published.SYSTEM_TOKENS // published.BLOCK_TOKENS
     assert len({blocks[:shared] for blocks in prompts}) == published.GROUPS
     assert len({blocks[shared] for blocks in prompts}) == before
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_each_episode_of_a_workload_begins_with_prompts_that_nobody_has_seen(workload: str) -> None:
+def test_each_episode_of_a_workload_begins_with_new_prompts(workload: str) -> None:
     trace = chats(workload, 1, 4.0, episodes=2)
     assert all(one.at <= other.at for one, other in pairwise(trace.requests))
     assert len(trace.requests) == pytest.approx(2 * EPISODE_S * 4.0, rel=0.25)
@@ -186,9 +186,7 @@ def test_an_oracle_goes_where_most_is_cached() -> None:
 
 
 @pytest.mark.parametrize(("waiting", "replica"), [(0, 1), (1, 1), (40, 0)])
-def test_exact_and_load_weighs_what_is_cached_by_what_waits_there(
-    waiting: int, replica: int
-) -> None:
+def test_exact_and_load_weighs_cached_tokens_against_the_queue(waiting: int, replica: int) -> None:
     fleet = fleet_of(2, waiting, 40)
     fleet.engines[1] = SimulatedEngine(HARDWARE)
     job = Job.hashed("before", 2 * BLOCK + 10, 1, (1, 2))
@@ -283,7 +281,7 @@ def test_goals_are_met_or_missed() -> None:
     assert not judged["decision_by_replicas_power"]["met"]
 
 
-def test_what_is_linear_by_nature_has_no_goal_of_its_growth() -> None:
+def test_a_linear_cost_has_no_goal_for_its_growth() -> None:
     growths = {"event_by_prompt_tokens": LINEARLY}
     assert not [name for name in goals(FOUND, BUSY, growths) if name.endswith("_power")]
 
@@ -294,8 +292,8 @@ def test_growth_is_a_power_of_the_size() -> None:
 
 
 def test_head_room_is_one_core_over_all_calls() -> None:
-    # 10,000 heartbeats, 80 readings of the board, 3,000 calls of requests, and what eight gateways
-    # hear of 1,000 announcements, six at a time
+    # 10,000 heartbeats, 80 readings of the board, 3,000 calls of requests; and 1,000 announcements
+    # that eight gateways receive, six at a time
     assert head_room(BUSY) == pytest.approx(1 / ((13_080 + 8_000 / 6) * 1e-5))
 
 

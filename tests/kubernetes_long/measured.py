@@ -2,7 +2,7 @@
 
     python -m tests.kubernetes_long.measured    writes it into docs/kubernetes/tested.md
 
-A goal on time is told, met or not: how fast two cores are is no law. What a test asserts is that
+A goal on time is shown, met or not: how fast two cores are is no law. What a test asserts is that
 requests are answered and that things come to be at all.
 """
 

@@ -129,7 +129,7 @@ def test_no_tenant_finds_anothers_cached_prompt_at_coheres_path(embedder: Served
         ("/classify", {"input": "hi"}),
     ],
 )
-def test_what_the_model_cannot_do_is_told(embedder: Served, path: str, fields: Any) -> None:
+def test_an_unsupported_endpoint_returns_an_error(embedder: Served, path: str, fields: Any) -> None:
     answer = post(embedder, path, {"model": MODEL, **fields})
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["code"] == "unsupported_endpoint"
