@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,7 +16,15 @@ from deployments.engine.vllm.answer_kinds import KINDS
 from deployments.engine.vllm.heartbeat import NEW_STEP_S
 from tests.missing import missing
 from tests.runner_v2 import tiny_models
-from tests.runner_v2.environment import REPOSITORY, RUNNERS, V1, V2, V2_ASYNC, environment
+from tests.runner_v2.environment import (
+    METHODS_OF,
+    REPOSITORY,
+    RUNNERS,
+    V1,
+    V2,
+    V2_ASYNC,
+    environment,
+)
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -84,6 +92,22 @@ class FoundUnder(dict[str, Found]):
         return self[runner]
 
 
+class Drafting(NamedTuple):
+    """What was found in an engine that speculates by this method."""
+
+    found: Found
+    method: str
+
+
+def assert_continued(told: Mapping[str, Any]) -> None:
+    assert told["left_out"] is None
+    assert told["cuts"] >= 4
+    assert not told["other"]
+    assert not told["reruns"]
+    # a prefill adds up in another order than a step of decoding
+    assert told["logprobs_off"] < 1e-3
+
+
 @pytest.fixture(params=RUNNERS)
 def found(all_found: Mapping[str, Found], request: pytest.FixtureRequest) -> Found:
     return all_found[request.param]
@@ -94,12 +118,7 @@ def test_an_answer_is_continued_with_the_tokens_that_it_would_have_had(
     found: Found, kind: str
 ) -> None:
     told = found.of(f"continued {kind}")
-    assert told["left_out"] is None
-    assert told["cuts"] >= 4
-    assert not told["other"]
-    assert not told["reruns"]
-    # a prefill adds up in another order than a step of decoding
-    assert told["logprobs_off"] < 1e-3
+    assert_continued(told)
     # what makes the kind changes the tokens, except for logprobs
     same = told["tokens"] == found.of("continued greedy")["tokens"]
     assert same == (kind in ("greedy", "logprobs"))
@@ -145,16 +164,77 @@ def test_an_engine_sleeps_and_answers_as_before_once_it_is_awake(found: Found) -
     assert told["events"] == ["AllBlocksCleared"]
 
 
-@pytest.mark.parametrize("method", ["draft_model", "eagle", "ngram"])
-def test_speculation_is_switched_off_and_answers_stay(found: Found, method: str) -> None:
-    told = found.of(f"switched {method}")
+@pytest.fixture(
+    params=[(runner, method) for runner in RUNNERS for method in METHODS_OF[runner]], ids="-".join
+)
+def speculating(all_found: Mapping[str, Found], request: pytest.FixtureRequest) -> Drafting:
+    runner, method = request.param
+    return Drafting(all_found[runner], method)
+
+
+def test_speculation_is_switched_off_and_answers_stay(speculating: Drafting) -> None:
+    told = speculating.found.of(f"switched {speculating.method}")
     assert told["watched"] and told["still watched"]
-    assert told["on"]["tokens"] == told["off"]["tokens"] == told["on again"]["tokens"]
-    if method == "ngram":
+    without = speculating.found.of("runner")["greedy"]
+    assert without == told["on"]["tokens"] == told["off"]["tokens"] == told["on again"]["tokens"]
+    if speculating.method == "ngram":
         return
     # off, the draft's KV cache is kept up to date and no more: one forward a step
     assert told["off"]["forwards"] <= told["off"]["steps"]
     assert told["on"]["forwards"] > told["on"]["steps"]
+
+
+def test_drafts_are_made_and_those_of_a_good_draft_are_right(speculating: Drafting) -> None:
+    told = speculating.found.of(f"drafts {speculating.method}")
+    assert told["draft"] > 0
+    # the heads are random
+    assert bool(told["accepted"]) == (speculating.method in ("draft_model", "ngram"))
+
+
+def test_drafts_follow_a_schedule_by_batch_size(speculating: Drafting) -> None:
+    if speculating.method not in ("eagle3", "ngram"):
+        return
+    told = speculating.found.of(f"scheduled {speculating.method}")
+    without = speculating.found.of("runner")["greedy"]
+    assert told["few"]["tokens"] == without
+    assert told["many"]["tokens"] == 2 * without
+    drafted = [drafts for requests, drafts in told["few"]["steps"] if requests == 2]
+    assert 0 < max(drafted) <= 2 * 2  # n-grams are not found in every step
+    assert {drafts for requests, drafts in told["many"]["steps"] if requests > 2} == {0}
+
+
+def test_an_answer_of_an_engine_that_drafts_is_continued(speculating: Drafting) -> None:
+    kinds = {"draft_model": ("penalties", "logprobs"), "eagle3": ("greedy",), "ngram": ("regex",)}
+    for kind in kinds.get(speculating.method, ()):
+        told = speculating.found.of(f"{speculating.method} continued {kind}")
+        assert told["tokens"] == speculating.found.of(f"continued {kind}")["tokens"]
+        assert_continued(told)
+
+
+def test_a_seeded_answer_of_an_engine_that_drafts_is_not_continued(
+    speculating: Drafting,
+) -> None:
+    if speculating.method in ("draft_model", "ngram"):
+        told = speculating.found.of(f"{speculating.method} continued seeded")
+        assert told["left_out"] == "a seed's draws depend on what was drafted"
+
+
+def test_an_adapter_that_is_loaded_late_changes_answers_as_in_the_weights(
+    found: Found, models: Path
+) -> None:
+    told, without = found.of("adapted"), found.of("runner")["greedy"]
+    expected = tiny_models.adapted_tokens(models, len(without[0]))
+    assert told["loaded"]
+    assert told["before"] == without != expected
+    assert told["with"] == expected
+    assert told["both"] == without + expected
+
+
+def test_an_answer_of_an_adapter_is_continued(found: Found) -> None:
+    told = found.of("adapter continued")
+    assert_continued(told)
+    whole = found.of("adapted")["with"]
+    assert told["tokens"] == [tokens[: len(told["tokens"][0])] for tokens in whole]
 
 
 def test_each_runs_where_it_is_said_to(all_found: Mapping[str, Found]) -> None:
