@@ -51,8 +51,8 @@ class Way:
     def engines(self, exact: bool, runner: str) -> list[Way]:
         """Return ways of one engine each: one per length if `exact`, or if the way requires it.
 
-        Under vLLM's model `runner` V2 it does for a draft model, of which a short draft takes as
-        long as a long one (`deployments.engine.vllm.idle_drafts`).
+        Under vLLM's model `runner` V2 a draft model requires it: its short drafts cost the time of
+        the longest one (`deployments.engine.vllm.idle_drafts`).
         """
         method, parallel = self.config.get("method"), self.config.get("parallel_drafting")
         exact = exact or bool(parallel) or (method, runner) == ("draft_model", "V2")
