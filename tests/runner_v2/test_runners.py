@@ -36,15 +36,8 @@ MODULES = {
 }
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny")
-    tiny_models.make(folder)
-    return folder
-
-
 class Found(dict[str, dict[str, Any]]):
-    """Of one runner: part -> what `tests.runner_v2.engines` found in it."""
+    """Of one runner: part -> what a program such as `tests.runner_v2.engines` found in it."""
 
     def of(self, part: str) -> dict[str, Any]:
         assert part in self, f"the process ended before {part}"
@@ -52,14 +45,21 @@ class Found(dict[str, dict[str, Any]]):
         return self[part]
 
 
-def found_under(runner: str, models: Path, folder: Path) -> Found:
+def found_under(
+    runner: str,
+    models: Path,
+    folder: Path,
+    program: str = "tests.runner_v2.engines",
+    more: Mapping[str, str] = {},
+) -> Found:
+    """What the program finds, in an environment with `more`."""
     try:
-        variables = environment(runner, folder)
+        variables = {**environment(runner, folder), **more}
     except Problem as problem:
         missing(f"{problem.message} ({problem.remedy})")
     with (folder / "log").open("w+") as log:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.runner_v2.engines", str(models)],
+            [sys.executable, "-m", program, str(models)],
             env=variables,
             stdout=subprocess.PIPE,
             stderr=log,
