@@ -17,6 +17,7 @@ from deployments.engine.vllm.heartbeat import NEW_STEP_S
 from tests.missing import missing
 from tests.runner_v2 import tiny_models
 from tests.runner_v2.environment import (
+    METHODS,
     METHODS_OF,
     REPOSITORY,
     RUNNERS,
@@ -164,14 +165,19 @@ def test_an_engine_sleeps_and_answers_as_before_once_it_is_awake(found: Found) -
     assert told["events"] == ["AllBlocksCleared"]
 
 
-@pytest.fixture(
-    params=[(runner, method) for runner in RUNNERS for method in METHODS_OF[runner]], ids="-".join
-)
+@pytest.fixture
 def speculating(all_found: Mapping[str, Found], request: pytest.FixtureRequest) -> Drafting:
     runner, method = request.param
     return Drafting(all_found[runner], method)
 
 
+def drafting_by(*methods: str) -> pytest.MarkDecorator:
+    """A test under each runner that has one of these methods."""
+    pairs = [(r, method) for r in RUNNERS for method in METHODS_OF[r] if method in methods]
+    return pytest.mark.parametrize("speculating", pairs, indirect=True, ids="-".join)
+
+
+@drafting_by(*METHODS)
 def test_speculation_is_switched_off_and_answers_stay(speculating: Drafting) -> None:
     told = speculating.found.of(f"switched {speculating.method}")
     assert told["watched"] and told["still watched"]
@@ -184,6 +190,7 @@ def test_speculation_is_switched_off_and_answers_stay(speculating: Drafting) -> 
     assert told["on"]["forwards"] > told["on"]["steps"]
 
 
+@drafting_by(*METHODS)
 def test_drafts_are_made_and_those_of_a_good_draft_are_right(speculating: Drafting) -> None:
     told = speculating.found.of(f"drafts {speculating.method}")
     assert told["draft"] > 0
@@ -191,9 +198,8 @@ def test_drafts_are_made_and_those_of_a_good_draft_are_right(speculating: Drafti
     assert bool(told["accepted"]) == (speculating.method in ("draft_model", "ngram"))
 
 
+@drafting_by("eagle3", "ngram")
 def test_drafts_follow_a_schedule_by_batch_size(speculating: Drafting) -> None:
-    if speculating.method not in ("eagle3", "ngram"):
-        return
     told = speculating.found.of(f"scheduled {speculating.method}")
     without = speculating.found.of("runner")["greedy"]
     assert told["few"]["tokens"] == without
@@ -203,20 +209,21 @@ def test_drafts_follow_a_schedule_by_batch_size(speculating: Drafting) -> None:
     assert {drafts for requests, drafts in told["many"]["steps"] if requests > 2} == {0}
 
 
+@drafting_by("draft_model", "eagle3", "ngram")
 def test_an_answer_of_an_engine_that_drafts_is_continued(speculating: Drafting) -> None:
     kinds = {"draft_model": ("penalties", "logprobs"), "eagle3": ("greedy",), "ngram": ("regex",)}
-    for kind in kinds.get(speculating.method, ()):
+    for kind in kinds[speculating.method]:
         told = speculating.found.of(f"{speculating.method} continued {kind}")
         assert told["tokens"] == speculating.found.of(f"continued {kind}")["tokens"]
         assert_continued(told)
 
 
+@drafting_by("draft_model", "ngram")
 def test_a_seeded_answer_of_an_engine_that_drafts_is_not_continued(
     speculating: Drafting,
 ) -> None:
-    if speculating.method in ("draft_model", "ngram"):
-        told = speculating.found.of(f"{speculating.method} continued seeded")
-        assert told["left_out"] == "a seed's draws depend on what was drafted"
+    told = speculating.found.of(f"{speculating.method} continued seeded")
+    assert told["left_out"] == "a seed's draws depend on what was drafted"
 
 
 def test_an_adapter_that_is_loaded_late_changes_answers_as_in_the_weights(
