@@ -28,6 +28,28 @@ def test_every_file_and_test_that_is_named_exists() -> None:
     assert not [name for name in NAMED if not (ROOT / name).is_file()]
 
 
+def vllm_rows() -> list[list[str]]:
+    """What vLLM's table has of each hook: it, files, model runner, tests."""
+    table = PAGE.partition("## vLLM")[2].partition("###")[0]
+    rows = [row.strip("|").split("|") for row in table.splitlines() if row.startswith("| ")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+def test_every_hook_of_model_runner_v2_has_a_test_under_it() -> None:
+    assert {runner for _, _, runner, _ in vllm_rows()} <= {"V1", "V2", "both", "none"}
+    of_v2 = [row for row in vllm_rows() if row[2] in ("V2", "both")]
+    assert len(of_v2) > 8
+    assert not [row for row in of_v2 if "`tests/runner_v2/test_" not in row[3]]
+
+
+def test_a_file_that_reaches_into_a_model_runner_has_a_row_that_says_which() -> None:
+    named = " ".join(files for _, files, runner, _ in vllm_rows() if runner != "none")
+    engine = (ROOT / "deployments" / "engine").rglob("*.py")
+    files = [str(path.relative_to(ROOT)) for path in engine if "vllm.v1.worker" in path.read_text()]
+    assert len(files) > 3
+    assert not [file for file in files if f"`{file}`" not in named]
+
+
 def test_every_row_names_a_test() -> None:
     rows = [row for row in PAGE.splitlines() if row.startswith("| ") and "`" in row]
     assert len(rows) > 15

@@ -48,10 +48,15 @@ class Way:
         """Return the tokens per step of each arm; 0: none, on the engine with speculation."""
         return (max(self.lengths),) if self.as_written else (0, *self.lengths)
 
-    def engines(self, exact: bool) -> list[Way]:
-        """Return ways of one engine each: one per length if `exact`, or if the way requires it."""
+    def engines(self, exact: bool, runner: str) -> list[Way]:
+        """Return ways of one engine each: one per length if `exact`, or if the way requires it.
+
+        Under vLLM's model `runner` V2 a draft model requires it: its short drafts cost the time of
+        the longest one (`deployments.engine.vllm.idle_drafts`).
+        """
         method, parallel = self.config.get("method"), self.config.get("parallel_drafting")
-        if not exact and not parallel and (method in SHORTENED or str(method).endswith("_mtp")):
+        exact = exact or bool(parallel) or (method, runner) == ("draft_model", "V2")
+        if not exact and (method in SHORTENED or str(method).endswith("_mtp")):
             return [self]
         return [replace(self, lengths=(drafted,), as_written=True) for drafted in self.lengths]
 
@@ -172,7 +177,7 @@ def sweep(trial: Trial, ways: Sequence[Way], report: Report) -> Sweep:
         for way in ways:
             found: list[MeasuredArm] = []
             try:
-                for engine in way.engines(trial.exact):
+                for engine in way.engines(trial.exact, plain.runner):
                     found += _measure(trial, engine, plain, report)
                     without += found[-1].without
             except Problem as error:
@@ -198,6 +203,7 @@ class _Plain:
         self._engine: OfflineEngine | None = None
         self._remembered: list[Generated] = []
         self.prompts: list[Tokens] = []
+        self.runner = ""  # V1 or V2, once it is loaded
 
     @contextmanager
     def loaded(self) -> Iterator[_Plain]:
@@ -207,6 +213,7 @@ class _Plain:
             trial.model, trial.engine_args, trial.logs / "without.log", trial.env
         ) as engine:
             self.prompts = engine.chat_tokens(list(trial.prompts))
+            self.runner = engine.made_by().runner
             _warm_up(engine, self.prompts)
             if not trial.apart:
                 self._engine = engine

@@ -14,7 +14,7 @@ from cli.exit_codes import ExitCode
 from cli.main import app
 from common.errors import Problem
 from deployments.offline import speculation_sweep
-from deployments.offline.offline_engine import Generated, Tokens
+from deployments.offline.offline_engine import Generated, MadeBy, Tokens
 
 # Tokens per second over those without speculation, by method: so much more for each drafted one.
 GAIN = {"ngram": 0.25, "draft_model": -0.2}
@@ -26,6 +26,7 @@ class KnownEngine:
 
     loaded: ClassVar[list[KnownEngine]] = []
     most_at_once = 0
+    runner = "V1"
     speed_as_written: float | None = None
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -52,6 +53,9 @@ class KnownEngine:
 
     def chat_tokens(self, conversations: list[Any]) -> list[Tokens]:
         return [[1, 2, 3] for _ in conversations]
+
+    def made_by(self) -> MadeBy:
+        return MadeBy("", "cpu", False, self.runner, "cpu", "float32")
 
     def generate(
         self, prompts: list[Tokens], max_tokens: int, *, speculative_tokens: int | None = None
@@ -157,6 +161,17 @@ def test_exact_measures_each_length_on_an_engine_made_for_it(fleet: Path, prompt
     found = json.loads(tune(fleet, prompts, *asked).stdout)
     assert [one["name"] for one in found["measured"]] == ["ngram, k=1", "ngram, k=3"]
     assert found["measured"][1]["expected_per_draft"] == pytest.approx(4.0, rel=0.05)
+
+
+def test_a_draft_model_is_measured_so_where_vllm_does_not_shorten_its_drafts(
+    fleet: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KnownEngine, "runner", "V2")
+    ways = ["--method", "draft_model,ngram", "--draft", str(fleet.parent / "model"), "--k", "1,3"]
+    found = json.loads(tune(fleet, prompts, *ways, "--json").stdout)
+    names = [one["name"] for one in found["measured"]]
+    drafts = ["draft_model, k=1", "draft_model, k=3"]
+    assert names == [*drafts, "ngram, off", "ngram, k=1", "ngram, k=3"]
 
 
 @pytest.mark.parametrize(("more", "engines"), [([], 2), (["--apart"], 1)])

@@ -13,6 +13,11 @@ REPOSITORY = Path(__file__).parents[2]
 LOCK = REPOSITORY / "requirements" / "interpreter.lock"
 V1, V2, V2_ASYNC = "V1", "V2", "V2 async"
 RUNNERS = (V1, V2, V2_ASYNC)
+# In the environment: which of these.
+RUNNER = "ANTEFIX_TEST_RUNNER"
+METHODS = ("draft_model", "eagle", "eagle3", "ngram")
+# On GPUs vLLM schedules n-grams synchronously, and other drafts asynchronously.
+METHODS_OF = {V1: METHODS, V2: ("ngram",), V2_ASYNC: ("draft_model", "eagle", "eagle3")}
 PACKAGE = "tests.runner_v2.interpreter"
 ENTRY_POINTS = f"""\
 [triton.backends]
@@ -33,6 +38,7 @@ def environment(runner: str, folder: Path) -> Mapping[str, str]:
         "OMP_NUM_THREADS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "HF_HUB_OFFLINE": "1",
+        RUNNER: runner,
     }
     if runner == V1:
         return variables

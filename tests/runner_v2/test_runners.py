@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,7 +16,16 @@ from deployments.engine.vllm.answer_kinds import KINDS
 from deployments.engine.vllm.heartbeat import NEW_STEP_S
 from tests.missing import missing
 from tests.runner_v2 import tiny_models
-from tests.runner_v2.environment import REPOSITORY, RUNNERS, V1, V2, V2_ASYNC, environment
+from tests.runner_v2.environment import (
+    METHODS,
+    METHODS_OF,
+    REPOSITORY,
+    RUNNERS,
+    V1,
+    V2,
+    V2_ASYNC,
+    environment,
+)
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -28,15 +37,8 @@ MODULES = {
 }
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny")
-    tiny_models.make(folder)
-    return folder
-
-
 class Found(dict[str, dict[str, Any]]):
-    """Of one runner: part -> what `tests.runner_v2.engines` found in it."""
+    """Of one runner: part -> what a program such as `tests.runner_v2.engines` found in it."""
 
     def of(self, part: str) -> dict[str, Any]:
         assert part in self, f"the process ended before {part}"
@@ -44,14 +46,21 @@ class Found(dict[str, dict[str, Any]]):
         return self[part]
 
 
-def found_under(runner: str, models: Path, folder: Path) -> Found:
+def found_under(
+    runner: str,
+    models: Path,
+    folder: Path,
+    program: str = "tests.runner_v2.engines",
+    more: Mapping[str, str] = {},
+) -> Found:
+    """What the program finds, in an environment with `more`."""
     try:
-        variables = environment(runner, folder)
+        variables = {**environment(runner, folder), **more}
     except Problem as problem:
         missing(f"{problem.message} ({problem.remedy})")
     with (folder / "log").open("w+") as log:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.runner_v2.engines", str(models)],
+            [sys.executable, "-m", program, str(models)],
             env=variables,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -84,6 +93,22 @@ class FoundUnder(dict[str, Found]):
         return self[runner]
 
 
+class Drafting(NamedTuple):
+    """What was found in an engine that speculates by this method."""
+
+    found: Found
+    method: str
+
+
+def assert_continued(told: Mapping[str, Any]) -> None:
+    assert told["left_out"] is None
+    assert told["cuts"] >= 4
+    assert not told["other"]
+    assert not told["reruns"]
+    # a prefill adds up in another order than a step of decoding
+    assert told["logprobs_off"] < 1e-3
+
+
 @pytest.fixture(params=RUNNERS)
 def found(all_found: Mapping[str, Found], request: pytest.FixtureRequest) -> Found:
     return all_found[request.param]
@@ -94,12 +119,7 @@ def test_an_answer_is_continued_with_the_tokens_that_it_would_have_had(
     found: Found, kind: str
 ) -> None:
     told = found.of(f"continued {kind}")
-    assert told["left_out"] is None
-    assert told["cuts"] >= 4
-    assert not told["other"]
-    assert not told["reruns"]
-    # a prefill adds up in another order than a step of decoding
-    assert told["logprobs_off"] < 1e-3
+    assert_continued(told)
     # what makes the kind changes the tokens, except for logprobs
     same = told["tokens"] == found.of("continued greedy")["tokens"]
     assert same == (kind in ("greedy", "logprobs"))
@@ -145,16 +165,83 @@ def test_an_engine_sleeps_and_answers_as_before_once_it_is_awake(found: Found) -
     assert told["events"] == ["AllBlocksCleared"]
 
 
-@pytest.mark.parametrize("method", ["draft_model", "eagle", "ngram"])
-def test_speculation_is_switched_off_and_answers_stay(found: Found, method: str) -> None:
-    told = found.of(f"switched {method}")
+@pytest.fixture
+def speculating(all_found: Mapping[str, Found], request: pytest.FixtureRequest) -> Drafting:
+    runner, method = request.param
+    return Drafting(all_found[runner], method)
+
+
+def drafting_by(*methods: str) -> pytest.MarkDecorator:
+    """A test under each runner that has one of these methods."""
+    pairs = [(r, method) for r in RUNNERS for method in METHODS_OF[r] if method in methods]
+    return pytest.mark.parametrize("speculating", pairs, indirect=True, ids="-".join)
+
+
+@drafting_by(*METHODS)
+def test_speculation_is_switched_off_and_answers_stay(speculating: Drafting) -> None:
+    told = speculating.found.of(f"switched {speculating.method}")
     assert told["watched"] and told["still watched"]
-    assert told["on"]["tokens"] == told["off"]["tokens"] == told["on again"]["tokens"]
-    if method == "ngram":
+    without = speculating.found.of("runner")["greedy"]
+    assert without == told["on"]["tokens"] == told["off"]["tokens"] == told["on again"]["tokens"]
+    if speculating.method == "ngram":
         return
     # off, the draft's KV cache is kept up to date and no more: one forward a step
     assert told["off"]["forwards"] <= told["off"]["steps"]
     assert told["on"]["forwards"] > told["on"]["steps"]
+
+
+@drafting_by(*METHODS)
+def test_drafts_are_made_and_those_of_a_good_draft_are_right(speculating: Drafting) -> None:
+    told = speculating.found.of(f"drafts {speculating.method}")
+    assert told["draft"] > 0
+    # the heads are random
+    assert bool(told["accepted"]) == (speculating.method in ("draft_model", "ngram"))
+
+
+@drafting_by("eagle3", "ngram")
+def test_drafts_follow_a_schedule_by_batch_size(speculating: Drafting) -> None:
+    told = speculating.found.of(f"scheduled {speculating.method}")
+    without = speculating.found.of("runner")["greedy"]
+    assert told["few"]["tokens"] == without
+    assert told["many"]["tokens"] == 2 * without
+    drafted = [drafts for requests, drafts in told["few"]["steps"] if requests == 2]
+    assert 0 < max(drafted) <= 2 * 2  # n-grams are not found in every step
+    assert {drafts for requests, drafts in told["many"]["steps"] if requests > 2} == {0}
+
+
+@drafting_by("draft_model", "eagle3", "ngram")
+def test_an_answer_of_an_engine_that_drafts_is_continued(speculating: Drafting) -> None:
+    kinds = {"draft_model": ("penalties", "logprobs"), "eagle3": ("greedy",), "ngram": ("regex",)}
+    for kind in kinds[speculating.method]:
+        told = speculating.found.of(f"{speculating.method} continued {kind}")
+        assert told["tokens"] == speculating.found.of(f"continued {kind}")["tokens"]
+        assert_continued(told)
+
+
+@drafting_by("draft_model", "ngram")
+def test_a_seeded_answer_of_an_engine_that_drafts_is_not_continued(
+    speculating: Drafting,
+) -> None:
+    told = speculating.found.of(f"{speculating.method} continued seeded")
+    assert told["left_out"] == "a seed's draws depend on what was drafted"
+
+
+def test_an_adapter_that_is_loaded_late_changes_answers_as_in_the_weights(
+    found: Found, models: Path
+) -> None:
+    told, without = found.of("adapted"), found.of("runner")["greedy"]
+    expected = tiny_models.adapted_tokens(models, len(without[0]))
+    assert told["loaded"]
+    assert told["before"] == without != expected
+    assert told["with"] == expected
+    assert told["both"] == without + expected
+
+
+def test_an_answer_of_an_adapter_is_continued(found: Found) -> None:
+    told = found.of("adapter continued")
+    assert_continued(told)
+    whole = found.of("adapted")["with"]
+    assert told["tokens"] == [tokens[: len(told["tokens"][0])] for tokens in whole]
 
 
 def test_each_runs_where_it_is_said_to(all_found: Mapping[str, Found]) -> None:

@@ -78,7 +78,8 @@ def test_an_engine_that_can_switch_drafts_is_measured_without_them_too() -> None
 def test_a_draft_that_cannot_be_shortened_has_an_engine_for_every_length(
     config: dict[str, Any],
 ) -> None:
-    assert [engine.arms for engine in Way("way", config, (2, 4)).engines(False)] == [(2,), (4,)]
+    engines = Way("way", config, (2, 4)).engines(False, "V1")
+    assert [engine.arms for engine in engines] == [(2,), (4,)]
 
 
 def test_a_confirmation_runs_only_the_arm_that_will_be_served() -> None:
@@ -87,7 +88,13 @@ def test_a_confirmation_runs_only_the_arm_that_will_be_served() -> None:
 
 def test_exact_gives_every_length_a_separate_engine() -> None:
     way = Way("ngram", {"method": "ngram"}, (2, 4))
-    assert [engine.arms for engine in way.engines(exact=True)] == [(2,), (4,)]
-    assert way.engines(exact=False) == [way]
+    assert [engine.arms for engine in way.engines(True, "V1")] == [(2,), (4,)]
+    assert way.engines(False, "V2") == [way]
     mtp = Way("mtp", {"method": "deepseek_mtp"}, (1, 2))
-    assert mtp.engines(exact=False) == [mtp]
+    assert mtp.engines(False, "V2") == [mtp]
+
+
+def test_a_draft_model_has_an_engine_for_every_length_under_model_runner_v2() -> None:
+    way = Way("draft", {"method": "draft_model", "model": "a/b"}, (2, 4))
+    assert [engine.arms for engine in way.engines(False, "V2")] == [(2,), (4,)]
+    assert way.engines(False, "V1") == [way]

@@ -152,6 +152,16 @@ def test_antefix_can_start_the_engines_process(
         assert importlib.util.find_spec(name), name
 
 
+def test_a_process_that_imports_a_gpus_worker_imports_its_runner_v2() -> None:
+    """So `core_process` names only the worker."""
+    from vllm.v1.worker import gpu_worker
+    from vllm.v1.worker.gpu import warmup
+
+    assert vars(gpu_worker)["warmup_kernels"] is warmup.warmup_kernels
+    runner = vars(warmup)["GPUModelRunner"]
+    assert runner.__module__ == "vllm.v1.worker.gpu.model_runner"
+
+
 @pytest.mark.parametrize(("reports_reuse", "mode"), [(False, "incremental"), (True, "full")])
 def test_no_client_decides_which_kv_events_an_engine_sends(
     reports_reuse: bool, mode: str, monkeypatch: pytest.MonkeyPatch
