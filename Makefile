@@ -86,10 +86,12 @@ ifeq ($(strip $(ARGS)),)
 		tests/real/test_requests_that_are_wrong.py
 endif
 
-lint: ## Check style, format and types
+PROSE := tests/test_prose.py tests/test_prose_of_code.py
+lint: ## Check style, format, types and prose
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q -q --durations=1 --durations-min=60 $(PROSE)
 
 format: ## Format the sources
 	@$(BIN)/ruff check --fix .

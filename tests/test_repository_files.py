@@ -12,6 +12,7 @@ import yaml
 from tests.some import some
 
 ROOT = Path(__file__).parent.parent
+MAKEFILE = (ROOT / "Makefile").read_text()
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 # Addresses that do not exist yet; replace them before the first release.
 PLACEHOLDERS = {
@@ -34,13 +35,21 @@ def test_ci_runs_every_check() -> None:
     assert ".ci/run" in steps_of(read(".github/workflows/ci.yaml"))
 
 
+def test_lint_checks_prose_too() -> None:
+    recipe = re.findall(r"^PROSE := (.*)\n(lint:.*\n(?:\t.*\n)+)", MAKEFILE, flags=re.M)
+    ((files, commands),) = recipe
+    assert "$(PROSE)" in commands
+    assert {*files.split()} == {
+        str(file.relative_to(ROOT)) for file in some((ROOT / "tests").glob("test_prose*.py"))
+    }
+
+
 def test_a_release_builds_both_images_and_the_chart() -> None:
     workflow = read(".github/workflows/release.yaml")
     images = workflow["jobs"]["images"]["strategy"]["matrix"]["image"]
     assert all((ROOT / "docker" / f"{image}.Dockerfile").exists() for image in some(images))
-    makefile = (ROOT / "Makefile").read_text()
     targets = [step.removeprefix("make ") for step in steps_of(workflow) if step[:5] == "make "]
-    assert all(f"\n{target}:" in makefile for target in some(targets))
+    assert all(f"\n{target}:" in MAKEFILE for target in some(targets))
 
 
 def test_compose_starts_the_image_of_this_version() -> None:
