@@ -44,6 +44,11 @@ def test_lint_checks_prose_too() -> None:
     }
 
 
+def test_a_rule_of_commits_names_no_number_that_nothing_checks() -> None:
+    commits = (ROOT / "CONTRIBUTING.md").read_text().partition("## Commits")[2].partition("## ")[0]
+    assert "subject" in commits and not re.search(r"\d+ characters", commits)
+
+
 def test_a_release_builds_both_images_and_the_chart() -> None:
     workflow = read(".github/workflows/release.yaml")
     images = workflow["jobs"]["images"]["strategy"]["matrix"]["image"]
