@@ -31,7 +31,7 @@ BENCHES = bench-adapters bench-overhead bench-large-bodies bench-index bench-rou
 	bench-summary
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
 .PHONY: help up down test test-cluster fuzz lint format lock audit docs docs-serve reference observability manifests \
-	chart chart-package image-cpu image-gpu check-image-gpu installed $(MEASUREMENTS) clean
+	chart chart-package wheel image-cpu image-gpu check-image-gpu installed $(MEASUREMENTS) clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -155,6 +155,11 @@ chart: observability ## Write the chart's schema, README and generated files, th
 
 chart-package: chart ## Pack the chart into build/, ready for `helm push` to an OCI registry
 	@helm package helm/antefix --destination build
+
+wheel: ## Build the Python package into build/
+	@$(PYTHON) bootstrap.py --uv
+	@rm -rf build/lib build/bdist.*
+	@$(UV) build --quiet --wheel --out-dir build
 
 image-cpu: ## Build the image of pods without GPUs (BASE= another base; ARGS= goes to the builder)
 	@$(call image,cpu)

@@ -108,7 +108,7 @@ def test_status_tells_of_one_that_died_and_up_starts_it_again(fleet: FleetState)
     prometheus.wait(10)
     status = antefix("status")
     assert status.exit_code == ExitCode.OK
-    assert "prometheus died; antefix up" in " ".join(status.stdout.split())
+    assert "prometheus ended; restart: antefix up" in " ".join(status.stdout.split())
     antefix("up", fleet.fleet_file, "--with-prometheus")
     assert json.loads(antefix("status", "--json").stdout)["prometheus"]["running"]
 
