@@ -160,11 +160,49 @@ def test_a_page_is_plain_english(page: str) -> None:
         ("The stream was broken off.", "Verbs"),
         ("It goes there, or else it waits.", "Words"),
         ("The drills passed.", "PrivateWords"),
+        ("Up it goes in one step.", "Inversion"),
+        ("Only there has it been tried.", "Inversion"),
+        ("Not left to chance is the number of requests.", "Inversion"),
+        ("Behind it stands a proxy.", "Inversion"),
+        ("Of the kubeconfig.", "Fragments"),
+        ("Of new conversations each pool gets a share.", "Fragments"),
+        ("Of vLLM, for both; repeat it.", "Fragments"),
+        ("Whose.", "Fragments"),
+        ("Requests are placed by load alone.", "Words"),
+        ("It is cheap, for they share the price.", "Words"),
+        ("It waits, for the next gateway is busy.", "Words"),
+        ("All are there.", "Verbs"),
+        ("Another may come.", "Verbs"),
+        ("The stream comes back.", "Verbs"),
+        ("The placeholder sleeps.", "Machines"),
+        ("The house has a roof.", "PrivateWords"),
+        ("Each room has a door.", "PrivateWords"),
+        ("The laws of the code.", "PrivateWords"),
+        ("A short soak.", "PrivateWords"),
+        ("The engine ends the hold.", "PrivateWords"),
         (f"A sentence {'of many words ' * 9}.", "SentenceLength"),
     ],
 )
 def test_each_rule_finds_what_it_is_for(text: str, rule: str) -> None:
     assert [alert.partition(":")[0] for alert in alerts(text)] == [rule]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A warm replica sleeps after 30 s, and its threads sleep too.",
+        "By Little's law, each replica finishes its arrivals.",
+        "A soak test ran for an hour, and a node has room for it.",
+        "Is there room, and how soon is there more?",
+        "Engines hold KV blocks. `wait` comes first, and prompts come from a trace.",
+        "Of 60 chaos tests in 3 runs, 60 ended as expected.",
+        "On one machine it listens on loopback, for an address of the host.",
+        "Not every request is a chat. Only operators may profile an engine.",
+        "So this is an estimate, for these reasons.",
+    ],
+)
+def test_a_term_of_the_field_is_no_habit(text: str) -> None:
+    assert not alerts(text)
 
 
 def test_code_and_the_targets_of_links_are_not_read() -> None:
@@ -175,5 +213,5 @@ def test_code_and_the_targets_of_links_are_not_read() -> None:
 def test_the_rules_are_those_that_this_test_tries() -> None:
     assert {*some(RULES)} == {
         *("HeadlessClauses", "Machines", "MeetAnSlo", "Persons", "Verbs", "Words"),
-        *("PrivateWords", "SentenceLength"),
+        *("PrivateWords", "SentenceLength", "Inversion", "Fragments"),
     }

@@ -46,7 +46,7 @@ def test_a_fleet_is_not_built_that_its_keys_file_would_lock_everybody_out_of(
     [
         ("red=short", "shorter than 16"),
         (f"red={KEY},blue={KEY}", "has two tenants"),
-        (f"red={KEY},red={KEY}", "is there twice"),
+        (f"red={KEY},red={KEY}", "is listed twice"),
         (stored("red", KEY).line(), "belong in a file"),
     ],
 )

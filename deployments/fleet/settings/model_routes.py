@@ -69,7 +69,7 @@ class ModelRoute(Section):
     pools: Mapping[str, Weight] = Field(
         default_factory=dict,
         description="These pools serve the name, each with a weight. A conversation stays in its "
-        "pool. Of new conversations each pool gets its share of all weights. A pool of weight 0 "
+        "pool. New conversations are shared between the pools by weight. A pool of weight 0 "
         "gets none, and its conversations go on in the other pools.",
     )
     adapters: Mapping[ModelName, Weight] = Field(
