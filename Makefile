@@ -53,7 +53,7 @@ ENGINES := .cache/engines-tests.log
 # The fast tests mostly wait, so six run at once on two cores. Tests of a Kubernetes, which starts no
 # pod, run alongside them and the linters (a shell's background jobs ignore Ctrl-C by default). A
 # fleet's tests leave a third of two cores idle: tests of single engines run alongside them, one at a
-# time, and as nice as a fleet's engines, which would else wait for cores.
+# time, and as nice as a fleet's engines, which would otherwise wait for cores.
 test: ## Install the requirements, then lint and run every test (ARGS= goes to pytest)
 	@$(PYTHON) tests/programs.py
 	@$(PYTHON) bootstrap.py --dev
@@ -86,7 +86,7 @@ ifeq ($(strip $(ARGS)),)
 		tests/real/test_requests_that_are_wrong.py
 endif
 
-PROSE := tests/test_prose.py tests/test_prose_of_code.py
+PROSE := $(wildcard tests/test_prose*.py)
 lint: ## Check style, format, types and prose
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -180,7 +180,7 @@ installed:
 
 $(MEASUREMENTS): installed
 
-bench-large-bodies: ## Send small requests beside another tenant's bodies of 4 MB, five minutes
+bench-large-bodies: ## Send small requests next to another tenant's bodies of 4 MB, five minutes
 	@$(BIN)/python -m benchmarks.overhead.large_bodies $(ARGS)
 
 bench-overhead: ## Measure the latency that Antefix adds to a request

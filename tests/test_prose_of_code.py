@@ -12,9 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.house import ROOT
+from tests.prose import ROOT, alerts_of_texts, comments
 from tests.some import some
-from tests.test_prose import alerts
 
 # The product.
 PACKAGES = (
@@ -22,13 +21,6 @@ PACKAGES = (
     *("simulator", "weights"),
 )
 FILES = tuple(f"{package}/**/*.py" for package in PACKAGES)
-# Lua, HTML, the prompt of `antefix prove-resume`, and the words of generated prompts.
-OTHER_LANGUAGE = re.compile(r"redis\.call|\blocal \w|</|A river begins|time year people")
-COMMENT = re.compile(r"(?:^ *# .*\n)+|  # .*$", re.M)
-# The arguments of a script for Redis.
-PROTOCOL = "# ..."
-# Code spans, a policy of the simulator, and a part of an address.
-CODE = re.compile(r"``[^`]*``|\+ours|en-us")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -44,9 +36,7 @@ def words(node: ast.AST) -> str:
 
 def read_by_people(module: str) -> Iterator[str]:
     """Comments, docstrings, of whose tables each line is one paragraph, and messages."""
-    for comment in COMMENT.findall(module):
-        if not comment.startswith(PROTOCOL):
-            yield re.sub(r"^ *# ", "", comment, flags=re.M)
+    yield from comments(module)
     tree = ast.parse(module)
     known: set[ast.AST] = set()
     for node in ast.walk(tree):
@@ -60,8 +50,7 @@ def read_by_people(module: str) -> Iterator[str]:
 
 
 def alerts_in(module: str) -> list[str]:
-    texts = (text for text in read_by_people(module) if not OTHER_LANGUAGE.search(text))
-    return [alert for text in texts for alert in alerts(CODE.sub("code", text))]
+    return alerts_of_texts(read_by_people(module))
 
 
 @pytest.mark.parametrize("files", FILES)

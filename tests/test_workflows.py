@@ -60,6 +60,7 @@ def test_a_job_installs_what_its_commands_use(job: str) -> None:
 def release_step(name: str, job: str = "images") -> dict[str, Any]:
     """The one step of a job that has this in its `run` or `uses`."""
     steps = JOBS[f"release-{job}"]
+    step: dict[str, Any]
     (step,) = (step for step in steps if name in step.get("run", step.get("uses", "")))
     return step
 
