@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.prose import ROOT, RULES, UNREAD_FILES, UNREAD_TEXTS, alerts, files
@@ -11,11 +13,26 @@ PAGES = files(
     *("*.md", ".github/**/*.md", "docs/**/*.md", "docs/llms.txt", "benchmarks/**/*.md"),
     *("helm/**/*.md", "k8s/**/*.md"),
 )
+# A new page means that another becomes shorter.
+MOST_WORDS_OF_README = 900
+MOST_WORDS_OF_DOCS = 70_000
 
 
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in some(PAGES)])
 def test_a_page_is_plain_english(page: str) -> None:
     assert not alerts((ROOT / page).read_text())
+
+
+def test_the_readme_is_short() -> None:
+    """Comments do not count."""
+    text = re.sub(r"<!--.*?-->", "", (ROOT / "README.md").read_text(), flags=re.S)
+    assert len(text.split()) <= MOST_WORDS_OF_README
+
+
+def test_the_docs_do_not_grow() -> None:
+    """As `cat docs/**/*.md | wc -w` counts them."""
+    pages = some((ROOT / "docs").rglob("*.md"))
+    assert sum(len(page.read_text().split()) for page in pages) <= MOST_WORDS_OF_DOCS
 
 
 @pytest.mark.parametrize("pattern", UNREAD_FILES)
