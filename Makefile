@@ -31,7 +31,7 @@ BENCHES = bench-adapters bench-overhead bench-large-bodies bench-index bench-rou
 	bench-summary
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
 .PHONY: help up down test test-cluster fuzz lint format lock audit docs docs-serve reference observability manifests \
-	chart chart-package image-cpu image-gpu check-image-gpu installed $(MEASUREMENTS) clean
+	chart chart-package wheel image-cpu image-gpu check-image-gpu installed $(MEASUREMENTS) clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,7 +53,7 @@ ENGINES := .cache/engines-tests.log
 # The fast tests mostly wait, so six run at once on two cores. Tests of a Kubernetes, which starts no
 # pod, run alongside them and the linters (a shell's background jobs ignore Ctrl-C by default). A
 # fleet's tests leave a third of two cores idle: tests of single engines run alongside them, one at a
-# time, and as nice as a fleet's engines, which would else wait for cores.
+# time, and as nice as a fleet's engines, which would otherwise wait for cores.
 test: ## Install the requirements, then lint and run every test (ARGS= goes to pytest)
 	@$(PYTHON) tests/programs.py
 	@$(PYTHON) bootstrap.py --dev
@@ -86,10 +86,12 @@ ifeq ($(strip $(ARGS)),)
 		tests/real/test_requests_that_are_wrong.py
 endif
 
-lint: ## Check style, format and types
+PROSE := $(wildcard tests/test_prose*.py)
+lint: ## Check style, format, types and prose
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q -q --durations=1 --durations-min=60 $(PROSE)
 
 format: ## Format the sources
 	@$(BIN)/ruff check --fix .
@@ -154,6 +156,11 @@ chart: observability ## Write the chart's schema, README and generated files, th
 chart-package: chart ## Pack the chart into build/, ready for `helm push` to an OCI registry
 	@helm package helm/antefix --destination build
 
+wheel: ## Build the Python package into build/
+	@$(PYTHON) bootstrap.py --uv
+	@rm -rf build/lib build/bdist.*
+	@$(UV) build --quiet --wheel --out-dir build
+
 image-cpu: ## Build the image of pods without GPUs (BASE= another base; ARGS= goes to the builder)
 	@$(call image,cpu)
 
@@ -173,7 +180,7 @@ installed:
 
 $(MEASUREMENTS): installed
 
-bench-large-bodies: ## Send small requests beside another tenant's bodies of 4 MB, five minutes
+bench-large-bodies: ## Send small requests next to another tenant's bodies of 4 MB, five minutes
 	@$(BIN)/python -m benchmarks.overhead.large_bodies $(ARGS)
 
 bench-overhead: ## Measure the latency that Antefix adds to a request

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cli.local.machine_facts import MachineFacts
 
 GIB = 2**30
-# Of the laptop fleet: three engines, Ray and a gateway (README, Quickstart).
+# What the laptop fleet needs: three engines, Ray and a gateway (README, Quickstart).
 LAPTOP_MEMORY, DISK, SHARED_MEMORY = 11 * GIB, 5 * GIB, 2 * GIB
 # A gateway may hold as many connections as half of its files.
 OPEN_FILES = 4096

@@ -22,7 +22,7 @@ _LEFT_OUT = {
     *("timestamp_ns", "log_to_stderr", "name"),
 }
 
-# Of the line of a request (deployments.gateway.record.request_log), in short form.
+# A request's line (deployments.gateway.record.request_log) in short form.
 _REQUEST = "request ended"
 _BESIDE_OK = ("error", "stage")
 

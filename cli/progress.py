@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from cli.output import note, notes
+
+# A layer's quantization or a large file takes minutes, between which rich would forget the speed.
+SPEED_OVER_S = 3600.0
+
+
+class _Remaining(TimeRemainingColumn):
+    """The remaining time of a step whose done fraction grows, otherwise nothing."""
+
+    def render(self, task: Task) -> Text:
+        if task.finished or task.time_remaining is None:
+            return Text()
+        return super().render(task).append(" left")
 
 
 class ProgressStep:
@@ -49,15 +70,20 @@ def _words(detail: str) -> str:
 class Steps:
     """A context with progress bars. Text printed inside appears above them."""
 
-    def __init__(self, console: Console = notes) -> None:
+    def __init__(
+        self, console: Console = notes, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._bars = (
             Progress(
                 SpinnerColumn(finished_text="[green]✓[/]"),
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
                 TimeElapsedColumn(),
+                _Remaining(),
                 TextColumn("{task.fields[detail]}", markup=False),
                 console=console,
+                get_time=clock,
+                speed_estimate_period=SPEED_OVER_S,
             )
             if console.is_terminal
             else None

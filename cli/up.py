@@ -19,7 +19,7 @@ from cli.local.ports import ANY_ADDRESS, own_address
 from cli.named_model import check_model
 from cli.output import CommandError, answering, note, print_json
 from cli.starter_fleet import name_of, write_starter
-from cli.status import dtypes_in_words
+from cli.status_tables import dtypes_in_words
 from cli.stopping import stop_fleet
 from common.machine import has_cpu_build, require_fleet_packages
 

@@ -16,8 +16,8 @@ ARG WHEELS_FROM=""
 WORKDIR /build
 COPY requirements/gpu.lock ./
 # Wheels alone: nothing is compiled here, and no package's setup.py runs. The CUDA toolkit of the
-# wheels gets the names that compilers look for. Gigabytes each, nvidia, torch and vllm become layers
-# of their own, which are pulled side by side.
+# wheels gets the names that compilers look for. nvidia, torch and vllm have gigabytes each, and become
+# separate layers, which are pulled in parallel.
 # hadolint ignore=SC2086,DL3003 # options and their values
 RUN pip install --no-cache-dir --no-deps --only-binary :all: ${WHEELS_FROM} --require-hashes -r gpu.lock \
     && cd /opt/venv/lib/python3.11/site-packages \
@@ -51,8 +51,8 @@ ENV PATH=/opt/venv/bin:$PATH:/usr/local/nvidia/bin \
     PYTHONUNBUFFERED=1 \
     DO_NOT_TRACK=1 \
     RAY_USAGE_STATS_ENABLED=0
-# Installed before the code is there, which is found where it will lie: a change of it makes no more
-# than the layers below.
+# Installed before its code is copied, from where it will be: a change of the code makes only the
+# layers below.
 COPY pyproject.toml /opt/antefix/
 # all that pyproject.toml names
 COPY requirements/operator.in requirements/base.in requirements/cpu.in requirements/gpu.in \
@@ -60,14 +60,14 @@ COPY requirements/operator.in requirements/base.in requirements/cpu.in requireme
 RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable /opt/antefix
 WORKDIR /home/antefix
 EXPOSE 8000 9464
-# For Docker alone, where `antefix up --foreground` is what runs; Kubernetes has its own probes.
+# Only for Docker, where `antefix up --foreground` runs; on Kubernetes the chart has probes.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=15m \
     CMD ["wget", "-q", "-O", "/dev/null", "http://127.0.0.1:8000/health/live"]
 CMD ["antefix", "--help"]
 # Compiled now: the user who runs it may not write there.
 COPY . /opt/antefix
 RUN python -m compileall -q /opt/antefix && chmod -R a+rX /opt/antefix
-# A number: runAsNonRoot does not believe a name.
+# A number: runAsNonRoot does not accept a name.
 USER 1000:1000
 # Below every RUN, each of which would run anew with each commit.
 ARG VERSION=unknown REVISION=unknown

@@ -136,7 +136,7 @@ def _proposed(nodes: Sequence[Node]) -> str:
 def _too_large(group: PodGroup, nodes: Sequence[Node]) -> tuple[str, str]:
     most = max(n.allocatable.get(group.gpu_resource, Decimal(0)) for n in nodes)
     if most < group.gpus:
-        # of a divisor alone is it known that it divides the model's attention heads too
+        # only a divisor is known to divide the model's attention heads too
         fitting = [n for n in range(1, int(most) + 1) if group.gpus % n == 0]
         smaller = (
             f"lower tensor_parallel_size of {group.name} to {fitting[-1]} and multiply "

@@ -110,7 +110,7 @@ def _rollout(
                 f"room for a rollout of {group.name}",
                 f"fleet.surge_percent {percent} starts {pods} more before it stops an old one, and "
                 "there is no room: a rollout would wait, while the old engines serve",
-                "keep that room free, or set fleet.surge_percent: 0, which stops an engine first",
+                "keep that much free, or set fleet.surge_percent: 0, which stops an engine first",
             )
 
 

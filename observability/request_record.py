@@ -29,17 +29,17 @@ CLIENT_LEFT = 499
 Resumed = Literal["", "continued", "refused", "failed", "impossible", "rejoined"]
 # Off an engine that was drained: moved to another, or ended where it was.
 Moved = Literal["", "moved", "stayed"]
-# Of an answer that another engine continued: whether equal tokens are proved.
+# Whether a continued answer is proved to have the same tokens.
 ResumeMode = Literal["", "exact", "continued"]
 Outcome = Literal["ok", "invalid", "rejected", "deadline", "failed", "cancelled"]
-# Why its pool was chosen. only: its model has no other. weight: by its share. conversation: it is
-# there. price: the cheapest that is predicted to meet the SLO. soonest: none is.
+# Why its pool was chosen. only: its model has no other. weight: by its share. conversation: by
+# its earlier turns. price: the cheapest predicted to meet the SLO. soonest: none is.
 RoutedBy = Literal["", "only", "weight", "conversation", "price", "soonest"]
 # In order: the body arrives; the prompt is read and a replica is chosen; the request waits for its
 # turn; it waits for a replica that accepts it; a replica has it, without a token yet; it is
 # answered.
 Stage = Literal["upload", "placement", "turn", "reservation", "engine", "answer"]
-# Of a tenant's limits.
+# The kinds of a tenant's limits.
 LimitKind = Literal["requests", "tokens", "concurrent"]
 
 

@@ -115,7 +115,7 @@ class Target(Section):
     def _comes_in_order(self) -> Self:
         if self.ttft_p50_s is not None and self.ttft_p50_s > self.ttft_s:
             message = f"ttft_p50_s {self.ttft_p50_s} is above ttft_s {self.ttft_s}"
-            raise refuse(message, "Half of the requests cannot come later: lower ttft_p50_s")
+            raise refuse(message, "The median cannot have the longer objective: lower ttft_p50_s")
         if self.e2e_s is not None and self.e2e_s < self.ttft_s:
             message = f"e2e_s {self.e2e_s} is below ttft_s {self.ttft_s}"
             raise refuse(message, "An answer cannot end before its first token: raise e2e_s")

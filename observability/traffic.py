@@ -20,7 +20,7 @@ MINUTE_S = 60
 POOL_MINUTES = 1440
 TENANT_MINUTES = 60
 SERIES_OF_TENANTS = 1000
-# Of counts. All are there from the beginning, so that the rare ones do not look like a leak.
+# The names of counts. All exist from the beginning, so that rare ones do not look like a leak.
 NAMES = (*get_args(Outcome), "good", "bad", "prompt_tokens", "cached_tokens", "output_tokens")
 # A history has the shortest of these steps that needs no more points than this.
 STEPS_S = (60, 300, 900)

@@ -35,7 +35,7 @@ SHARES = {"ttft": 0.325, "tpot": 0.325, "errors": 0.325, "reasons": 0.025}
 # Of a base whose answers end so variously, the reason says nothing.
 MOST_UNUSUAL = 0.8
 
-# Of one gateway: logarithms of what its bets have won, by fact and epoch.
+# Logarithms of what one gateway's bets have won, by fact and epoch.
 LogWealths = dict[str, dict[int, float]]
 
 
@@ -72,7 +72,7 @@ class CanaryRule:
         return Bet(self.error_rate, min(0.5, max(0.05, 5 * self.error_rate)))
 
     def log_limit(self, name: str) -> float:
-        """Of a bet: their chances to be wrong add up to `alpha`."""
+        """Return a bet's limit. The chances of all bets to be wrong add up to `alpha`."""
         return -math.log(SHARES[name] * self.alpha)
 
 

@@ -5,8 +5,8 @@
               signed; each gateway counts from 1
 
 `append` never waits and never raises. Placements that Redis cannot take are dropped and counted,
-because old ones are useless. The reader starts where the stream was 5 s ago. It comes back by
-itself after an outage, a flush, a failover or a clock that went back. It reports nothing twice, not
+because old ones are useless. The reader starts where the stream was 5 s ago. It recovers by itself
+after an outage, a flush, a failover or a clock that went back. It reports nothing twice, not
 even an entry that was copied within the stream. A gateway without reports places by snapshots only.
 
 A placement is sent BEHIND_S after it was made: the gateway first sends the request to its engine.

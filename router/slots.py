@@ -12,7 +12,7 @@
 Each write is one atomic Lua script, which first checks whether the registry still names its writer
 for the slot. A flush, an empty restart or a sweep therefore fences a writer off, and its earlier
 writes cannot arrive later under another replica's number. Batches are numbered. A repeat is
-ignored. A gap (Redis came back from an old snapshot, or a failover dropped a write) also fences, so
+ignored. A gap (Redis restored an old snapshot, or a failover dropped a write) also fences, so
 a cleared bit does not return. A number is assigned again only when its bits are cleared and no
 gateway can mistake it for the old replica. One kind of failure remains: the index may miss cached
 segments, but it never invents any.

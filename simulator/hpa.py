@@ -44,8 +44,8 @@ class ScalingPolicy:
 
 @dataclass(frozen=True)
 class ScalingRules:
-    """Rules. Of several policies the one that allows the greatest change applies (selectPolicy:
-    Max)."""
+    """Rules. If several policies apply, the one that allows the greatest change counts
+    (selectPolicy: Max)."""
 
     stabilization_s: float
     policies: tuple[ScalingPolicy, ...]

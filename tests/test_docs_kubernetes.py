@@ -291,3 +291,16 @@ def test_a_diff_prints_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.M
         asked = [*shlex.split(mine)[1:], "--kubeconfig", str(api.kubeconfig)]
         done = CliRunner().invoke(app, asked)
     assert done.output.strip() == text
+
+
+def test_the_checklist_has_the_sixteen_items_of_a_production_review() -> None:
+    items = (
+        *("quantization", "compilation", "attention kernels", "KV cache size", "batching"),
+        *("batch size", "timeouts", "rate limits", "health", "shutdown", "GPU monitoring"),
+        *("autoscaling", "quality after quantization", "latency under load", "edge cases"),
+        "streaming",
+    )
+    table = (DOCS / "production.md").read_text().partition("## Serving")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+?)(?:, .*)? \| (.+) \|$", table, re.M)[2:]
+    assert [item for item, _ in rows] == list(items)
+    assert [item for item, where in rows if "](" not in where and "`" not in where] == ["batching"]

@@ -1,8 +1,7 @@
-"""What the code says is plain English too: its messages, help, docstrings and comments.
+"""What the code says is plain English too: messages, help, docstrings, comments, names of tests.
 
 The rules are those of `docs/vale`, as for pages. A string of three words or more is taken for a
-message: errors, remedies, log lines, help, and texts of the dashboards. Tests are read without
-their strings, which are data, and with their names, whose underscores are spaces.
+message: errors, remedies, log lines, help, and texts of the dashboards.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from tests.house import ROOT
+from tests.prose import ROOT, alerts_of_texts, comments
 from tests.some import some
-from tests.test_prose import alerts
 
 # The product, and its benchmarks.
 PACKAGES = (
@@ -32,15 +30,6 @@ NOT_YET = (
     "tests/kubernetes_long/test_pretended_gpus.py",
     "tests/test_upgrading*.py",
 )
-# Lua, HTML, the prompt of `antefix prove-resume`, and the words of generated prompts.
-OTHER_LANGUAGE = re.compile(
-    r"redis\.call|\blocal \w|</|A river begins|time year people|Tell me of the harbour"
-)
-COMMENT = re.compile(r"(?:^ *# .*\n)+|  # .*$", re.M)
-# The arguments of a script for Redis.
-PROTOCOL = "# ..."
-# Code spans, a policy of the simulator, and a part of an address.
-CODE = re.compile(r"``[^`]*``|\+ours|en-us")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -56,9 +45,7 @@ def words(node: ast.AST) -> str:
 
 def documentation(module: str) -> Iterator[str]:
     """Comments, and docstrings, of whose tables each line is one paragraph."""
-    for comment in COMMENT.findall(module):
-        if not comment.startswith(PROTOCOL):
-            yield re.sub(r"^ *# ", "", comment, flags=re.M)
+    yield from comments(module)
     for node in ast.walk(ast.parse(module)):
         if isinstance(node, DOCUMENTED) and (documented := ast.get_docstring(node)):
             yield re.sub(r"^ {4,}", "\n\n", documented, flags=re.M)
@@ -85,16 +72,11 @@ def names(module: str) -> Iterator[str]:
                     yield name.replace("_", " ")
 
 
-def alerts_in(texts: Iterable[str]) -> list[str]:
-    read = (CODE.sub("code", text) for text in texts if not OTHER_LANGUAGE.search(text))
-    return [alert for text in read for alert in alerts(text)]
-
-
 def alerts_of_tests(texts_of: Callable[[str], Iterable[str]]) -> dict[str, list[str]]:
     """By file, where there are any."""
     known = {file for files in NOT_YET for file in ROOT.glob(files)}
     tests = [file for file in some(ROOT.glob("tests/**/*.py")) if file not in known]
-    found = {str(file): alerts_in(texts_of(file.read_text())) for file in some(tests)}
+    found = {str(file): alerts_of_texts(texts_of(file.read_text())) for file in some(tests)}
     return {file: faults for file, faults in found.items() if faults}
 
 
@@ -102,7 +84,7 @@ def alerts_of_tests(texts_of: Callable[[str], Iterable[str]]) -> dict[str, list[
 def test_texts_of_a_package_are_plain_english(files: str) -> None:
     texts = {file: file.read_text() for file in some(ROOT.glob(files))}
     found = {
-        str(file): alerts_in([*documentation(text), *messages(text)])
+        str(file): alerts_of_texts([*documentation(text), *messages(text)])
         for file, text in texts.items()
     }
     assert not {file: faults for file, faults in found.items() if faults}
@@ -120,5 +102,5 @@ def test_messages_docstrings_comments_and_names_are_read_and_code_is_not() -> No
     odd = "Nobody gets in."
     module = f'"""{odd}"""\nraise E(f"{{x}}: nobody gets in")\ndef f():\n    "``nobody`` gets in"\n'
     module += f"# {odd}\nx = 1  # {odd}\nasync def test_nobody_gets_in(): f()\n"
-    assert len(alerts_in(documentation(module))) == 3
-    assert len(alerts_in(messages(module))) == len(alerts_in(names(module))) == 1
+    assert len(alerts_of_texts(documentation(module))) == 3
+    assert len(alerts_of_texts(messages(module))) == len(alerts_of_texts(names(module))) == 1

@@ -12,6 +12,7 @@ import yaml
 from tests.some import some
 
 ROOT = Path(__file__).parent.parent
+MAKEFILE = (ROOT / "Makefile").read_text()
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 # Addresses that do not exist yet; replace them before the first release.
 PLACEHOLDERS = {
@@ -34,13 +35,23 @@ def test_ci_runs_every_check() -> None:
     assert ".ci/run" in steps_of(read(".github/workflows/ci.yaml"))
 
 
+def test_lint_checks_prose_too() -> None:
+    ((files, commands),) = re.findall(r"^PROSE := (.*)\n(lint:.*\n(?:\t.*\n)+)", MAKEFILE, re.M)
+    assert files == "$(wildcard tests/test_prose*.py)" and "$(PROSE)" in commands
+    assert len(some((ROOT / "tests").glob("test_prose*.py"))) == 3
+
+
+def test_a_rule_of_commits_names_no_number_that_nothing_checks() -> None:
+    commits = (ROOT / "CONTRIBUTING.md").read_text().partition("## Commits")[2].partition("## ")[0]
+    assert "subject" in commits and not re.search(r"\d+ characters", commits)
+
+
 def test_a_release_builds_both_images_and_the_chart() -> None:
     workflow = read(".github/workflows/release.yaml")
     images = workflow["jobs"]["images"]["strategy"]["matrix"]["image"]
     assert all((ROOT / "docker" / f"{image}.Dockerfile").exists() for image in some(images))
-    makefile = (ROOT / "Makefile").read_text()
     targets = [step.removeprefix("make ") for step in steps_of(workflow) if step[:5] == "make "]
-    assert all(f"\n{target}:" in makefile for target in some(targets))
+    assert all(f"\n{target}:" in MAKEFILE for target in some(targets))
 
 
 def test_compose_starts_the_image_of_this_version() -> None:

@@ -7,12 +7,11 @@ From the sources of vLLM 0.32, below vllm/; tests/test_kernel_facts.py asks that
 - .../quantization/compressed_tensors/schemes/: the least capability of each scheme; below that of
   FP8 arithmetic the same weights are served by Marlin, which computes in 16 bit
 - config/quantization.py, .../quantization/online/: what can be quantized while it loads. It has
-  INT8 for experts alone; FP8 by channel refuses Marlin, the only kernel before capability 8.9
+  INT8 for experts only; FP8 by channel refuses Marlin, the only kernel before capability 8.9
 - INT8 arithmetic ends before Blackwell: vllm-project/vllm#25935 ("Use FP8 quantization instead, or
   run on older arch (SM < 100)")
 
-Only NVIDIA's GPUs and vLLM's CPU build are described. Of a format that is not known here nothing
-is said.
+Only NVIDIA's GPUs and vLLM's CPU build are described. Unknown formats get no verdict.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class QuantizeJob:
     samples: int
     sample_tokens: int
     options: Mapping[str, OptionValue] = field(default_factory=dict)
-    """Of `weights.method_options`; those that are missing have their defaults."""
+    """Settings of `weights.method_options`. Missing ones have their defaults."""
 
     @property
     def gguf(self) -> bool:

@@ -25,7 +25,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _FILES = (CONFIG, WEIGHTS)
 _DIGEST_CHARS = 16
 _PIECE = 1 << 20
-# Of object stores. The command that loads an adapter waits for them.
+# Clients of object stores. The command that loads an adapter waits for them.
 _CLIENT: Any = {"timeout": "10m", "connect_timeout": "5s", "allow_http": True}
 _RETRIES: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
 

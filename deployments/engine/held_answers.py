@@ -80,7 +80,7 @@ class HeldAnswers:
             await asyncio.wait({reading})
 
     def close(self) -> None:
-        """End streams without a reader, because no reader can come any more; the others end with
+        """End streams without a reader, because no reader can arrive any more; the others end with
         their reader."""
         self._is_closed = True
         for stream in list(self._streams.values()):
@@ -257,7 +257,7 @@ class _Stream:
         return came
 
     def reader_left(self, reader: str) -> None:
-        """Record that the reader's connection broke, or that it has all: another may come."""
+        """Record that the reader's connection broke, or that it has all: another may follow."""
         if self.reader != reader or self.has_ended or self._abandoned.is_set():
             return
         self._is_read = False

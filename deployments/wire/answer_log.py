@@ -36,7 +36,7 @@ def is_event(block: bytes) -> bool:
 
 
 class Blocks:
-    """Cuts a stream, whose bytes come in pieces, into its blocks."""
+    """Cuts a stream, whose bytes arrive in pieces, into its blocks."""
 
     def __init__(self) -> None:
         self.rest = b""

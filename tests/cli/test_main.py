@@ -19,10 +19,11 @@ from cli.local.home import FleetState, Home
 from cli.local.ports import is_free
 from cli.main import app
 from cli.output import answering
-from cli.status import dtypes_in_words
+from cli.status_tables import dtypes_in_words
 from deployments.fleet.applications import serve_config
 from tests.cli.fake_gateway import KEY, FakeGateway, running
 from tests.ports import free_ports
+from tests.some import some
 
 FLEET = "name: test\npools: {engine: {model: embedded}}\n"
 
@@ -114,9 +115,9 @@ def test_status_shows_every_replica(fleet: FakeGateway) -> None:
 @pytest.mark.parametrize(
     ("index", "shown"),
     [
-        ({}, "policy prefix, prefix index 0.2 ms, TTFT predictions off by 12%"),
-        ({"answers": False}, "prefix index does not answer: placed by load"),
-        ({"prompts_known": False}, "prompts not known here: placed by load"),
+        ({}, "policy prefix prefix index 0.2 ms TTFT prediction 12% off"),
+        ({"answers": False}, "prefix index no answer, placed by load"),
+        ({"prompts_known": False}, "prefix index unused, prompts unknown"),
         ({"lookup_p50_ms": None, "ttft_prediction_error": None}, "policy prefix"),
     ],
 )
@@ -130,16 +131,16 @@ def test_status_says_how_requests_are_placed(
 @pytest.mark.parametrize(
     ("admission", "shown"),
     [
-        ({}, "SLO 5 s to the first token (interactive)"),
-        ({"slo": {}}, "no SLO"),
-        ({"waiting": 3, "oldest_wait_s": 7.4}, "3 waiting, 7 s at most"),
-        ({"held": 2}, "2 held until a replica is up"),
-        ({"outage": {"for_s": 3.0, "up_in_s": None}}, "no replica is up"),
+        ({}, "TTFT SLO interactive 5 s"),
+        ({"slo": {}}, "TTFT SLO none"),
+        ({"waiting": 3, "oldest_wait_s": 7.4}, "queued 3, oldest 7 s"),
+        ({"held": 2}, "held 2 until a replica is up"),
+        ({"outage": {"for_s": 3.0, "up_in_s": None}}, "outage no replica"),
         (
             {"outage": {"for_s": 3.0, "up_in_s": 96.6}},
-            "no replica is up, the next is expected in 97 s",
+            "outage no replica, next in 97 s",
         ),
-        ({"overflowing": True, "overflow_share": 0.25}, "overflowing 25%"),
+        ({"overflowing": True, "overflow_share": 0.25}, "overflow 25%"),
     ],
 )
 def test_status_shows_how_requests_are_admitted(
@@ -152,9 +153,9 @@ def test_status_shows_how_requests_are_admitted(
 @pytest.mark.parametrize(
     ("known", "shown"),
     [
-        ((True, None, None), "speculation: not measured yet"),
-        ((True, 2.34, 1.81), "speculation: 2.3 tokens a pass, 1.81 times the speed without it"),
-        ((False, 1.1, 0.6), "0.60 times the speed without it, switched off on 1 of 1"),
+        ((True, None, None), "speculation not measured yet"),
+        ((True, 2.34, 1.81), "speculation 2.3 tokens a pass, 1.81 times the speed"),
+        ((False, 1.1, 0.6), "0.60 times the speed, off on 1 of 1"),
     ],
 )
 def test_status_says_what_speculation_brings(
@@ -169,7 +170,7 @@ def test_status_shows_who_sees_loads(fleet: FakeGateway) -> None:
     fleet.told |= {"predicted_ttft_s": None}
     fleet.admission |= {"waiting": 1, "oldest_wait_s": None, "held": None}
     shown = " ".join(antefix("status").stdout.split())
-    assert "only operators see loads" in shown and "1 waiting" in shown and "abc" in shown
+    assert "loads hidden" in shown and "queued 1" in shown and "abc" in shown
 
 
 @pytest.mark.parametrize(("dtype", "shown"), [("float32", True), (None, False)])
@@ -177,7 +178,7 @@ def test_status_says_what_the_engines_compute_in(
     fleet: FakeGateway, dtype: str | None, shown: bool
 ) -> None:
     fleet.told["dtype"] = dtype
-    assert ("computes in float32" in " ".join(antefix("status").stdout.split())) is shown
+    assert ("data type float32" in " ".join(antefix("status").stdout.split())) is shown
 
 
 def test_engines_of_different_dtypes_are_named() -> None:
@@ -204,6 +205,16 @@ def test_without_redis_status_shows_the_replicas_and_no_loads(fleet: FakeGateway
     (row,) = (line for line in result.stdout.splitlines() if "abc" in line)
     assert row.split() == ["abc", "unknown", "10.0.0.1", "?", "?", "?", "?"]
     assert "Redis does not answer" in " ".join(result.stdout.split())
+
+
+def test_status_prints_tables_only(fleet: FakeGateway) -> None:
+    """Each line is a title, or a cell and what the columns separate from it."""
+    fleet.admission |= {"waiting": 1, "oldest_wait_s": 2.0, "outage": {"up_in_s": 3.0}}
+    lines = some(line for line in antefix("status").stdout.splitlines() if line.strip())
+    prose = [line for line in lines if "; " in line or line.rstrip().endswith((".", ";"))]
+    assert not prose
+    titles = [line.strip() for line in lines if "  " not in line.strip() and "─" not in line]
+    assert titles == ["test", "engine: small"]
 
 
 def test_status_as_json_is_one_object(fleet: FakeGateway) -> None:

@@ -106,7 +106,7 @@ def test_status_reports_a_dead_prometheus_and_up_restarts_it(fleet: FleetState) 
     prometheus.wait(10)
     status = antefix("status")
     assert status.exit_code == ExitCode.OK
-    assert "prometheus died; antefix up" in " ".join(status.stdout.split())
+    assert "prometheus ended; restart: antefix up" in " ".join(status.stdout.split())
     antefix("up", fleet.fleet_file, "--with-prometheus")
     assert json.loads(antefix("status", "--json").stdout)["prometheus"]["running"]
 

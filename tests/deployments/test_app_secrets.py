@@ -46,7 +46,7 @@ def test_a_fleet_with_an_unusable_keys_file_is_not_built(
     [
         ("red=short", "shorter than 16"),
         (f"red={KEY},blue={KEY}", "has two tenants"),
-        (f"red={KEY},red={KEY}", "is there twice"),
+        (f"red={KEY},red={KEY}", "is listed twice"),
         (stored("red", KEY).line(), "belong in a file"),
     ],
 )

@@ -68,7 +68,7 @@ def test_processes_that_wait_for_the_next_engine_are_counted() -> None:
     assert remedy.startswith("set engine.resources.limits.memory to 9Gi or more")
     values = CHART / "values" / "laptop-kind.yaml"
     asks = ("--set", "fleet.pools.small.prestart=true")
-    with pytest.raises(HelmError, match=r"set it to 5Gi or more"):
+    with pytest.raises(HelmError, match=r"Set it to 5Gi or more"):
         render(values, *asks, "--set", "engine.resources.limits.memory=4Gi")
     render(values, *asks, "--set", "engine.resources.limits.memory=5Gi")
 
@@ -83,7 +83,7 @@ def test_helm_refuses_the_laptops_values_as_they_once_were_with_the_figure_that_
         render(CHART / "values" / "laptop-kind.yaml", *as_it_was)
     assert (
         "engine.resources.limits.memory is 3Gi: vLLM would refuse to start engines of small, "
-        "whose KV cache, weights and processes take 3.17 GiB, so set it to 4Gi or more, or lower "
+        "whose KV cache, weights and processes take 3.17 GiB. Set it to 4Gi or more, or lower "
         "VLLM_CPU_KVCACHE_SPACE"
     ) in str(error.value)
 

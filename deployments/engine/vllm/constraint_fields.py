@@ -111,7 +111,7 @@ def sent_to_chat(request: Any) -> Sent:
 
 
 def sent_to_messages(request: Any) -> Sent:
-    """Of the ChatCompletionRequest that vLLM makes of Anthropic's messages."""
+    """Return what the ChatCompletionRequest of vLLM for Anthropic's messages has."""
     sent = sent_to_chat(request)
     functions = [tool.function for tool in request.tools or ()]
     tools, chosen = _tools(functions, ".input_schema", _chosen(request))

@@ -1,8 +1,8 @@
 """Ids and creation time of a continued answer, which stay the same.
 
 Those of a chat and of a completion are its request's. A response draws them at random, one for
-itself and one for each of its items, and repeats them in its last events; so do parsers, for calls
-of tools, and Anthropic's messages, for signatures of thoughts. Sources, of vLLM 0.32:
+itself and one for each of its items, and repeats them in its last events. Parsers do the same for
+calls of tools, and Anthropic's messages for signatures of thoughts. Sources, of vLLM 0.32:
 vllm/entrypoints/openai/responses/, `make_tool_call_id` in vllm/renderers/chat_utils.py,
 `created_time` in vllm/entrypoints/openai/*/serving.py.
 """

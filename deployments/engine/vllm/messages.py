@@ -72,7 +72,7 @@ async def messages_facts(messages: Any) -> MessagesFacts | None:
             bool(messages._merge_inline_system), await messages._get_disabled_thinking_effort()
         )
     except Exception as error:
-        logger.warning("messages are routed by load alone: %s", type(error).__name__)
+        logger.warning("messages are routed by load only: %s", type(error).__name__)
         return None
 
 

@@ -10,7 +10,7 @@ HungEngine = Literal["suspect", "restart"]
 def is_restarted(setting: HungEngine | None, on_cpu: bool) -> bool:
     """Whether an engine that hangs is ended, so that Ray Serve starts another.
 
-    `setting`: None where the fleet file has none. `on_cpu`: the engine computes on CPUs. Only there
-    has it been tried that nothing but a hung engine is ended (`make drill-hangs`).
+    `setting`: None where the fleet file has none. `on_cpu`: the engine computes on CPUs. Tests
+    (`make drill-hangs`) have shown only there that nothing but a hung engine is ended.
     """
     return setting == "restart" or (setting is None and on_cpu)

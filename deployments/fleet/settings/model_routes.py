@@ -68,9 +68,9 @@ class ModelRoute(Section):
 
     pools: Mapping[str, Weight] = Field(
         default_factory=dict,
-        description="These pools serve the name, each with a weight, its share of new "
-        "conversations. A conversation stays in its pool. A pool of weight 0 gets "
-        "none, and its conversations continue in the others.",
+        description="These pools serve the name, each with a weight. A conversation stays in its "
+        "pool. New conversations are shared between the pools by weight. A pool of weight 0 "
+        "gets none, and its conversations continue in the others.",
     )
     adapters: Mapping[ModelName, Weight] = Field(
         default_factory=dict,

@@ -53,7 +53,7 @@ RESUME_HEADER = "x-antefix-resume"
 CLIENT_EVENTS_HEADER = "x-antefix-resume-events"
 # The code of the API error.
 TAKEN_OVER = "taken_over"
-# If the replica does not learn in time that the client left, the stream ends after its hold time.
+# The stream of a client that left unnoticed by the replica ends after its retention time.
 LEAVE_TIMEOUT_S = 5.0
 
 _ID = re.compile(r"([0-9a-f]{32})-([0-9a-f]{32})-([!-~]{1,100})")

@@ -149,7 +149,7 @@ class Transport:
         self._waiting += 1
         reserved.add_done_callback(self._waits_no_more)
         # Ray Serve takes its request id from the context, and calls that share an id get each
-        # other's replicas. So each hold has an empty context.
+        # other's replicas. So each reservation has an empty context.
         holder = asyncio.create_task(self._hold(route, reserved), context=contextvars.Context())
         self._holders.add(holder)
         holder.add_done_callback(self._holders.discard)
@@ -211,7 +211,7 @@ class _Hold:
         return await self._reserved
 
     def keep_for(self, replica_id: str) -> None:
-        """End the hold unless it is on this replica, which ends the holds that it serves."""
+        """End the reservation unless this replica has it, which ends those that it serves."""
         if self.waits or self.is_elsewhere(replica_id):
             self.end()
 

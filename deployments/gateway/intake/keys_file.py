@@ -39,7 +39,7 @@ _HASHED_MARK = "sha256:"
 _LETTERS = string.ascii_letters + string.digits
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _TWO = "has two tenants or rights, so it is not valid: keep one of its lines"
-_TWICE = "is there twice: keep one of its lines"
+_TWICE = "is listed twice: keep one of its lines"
 _LIMITS = ("models", "priority", "overflow", "policy", "operator", "expires", "revoked")
 
 
@@ -143,7 +143,7 @@ def stored(
 def entries_of(text: str) -> Iterator[Entry]:
     """Yield the entries of a text in order, without comments and blank lines.
 
-    If a key is there twice with one meaning, the second is a fault; with two meanings, both are.
+    If a key is listed twice with one meaning, the second is a fault; with two meanings, both are.
     """
     entries = [_entry(number, part) for number, part in enumerate(_parts(text), start=1) if part]
     by_id: dict[str, list[StoredKey]] = {}

@@ -6,7 +6,7 @@ import { el, swatch, svg } from "./dom.js";
 const HEIGHT = 136;
 const TOP = 8;
 const BOTTOM = 6;
-// Of two labels on the time axis, in shares of its width.
+// The gap between two labels on the time axis, in shares of its width.
 const LEAST_GAP = 0.25;
 
 // Pixels from the top; `share` of the height, from the bottom.

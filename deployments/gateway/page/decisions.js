@@ -25,7 +25,7 @@ const COLUMNS = [
 ];
 
 const FILTERS = [
-  ["Missed SLO", "The first token, the tokens after it or the end came later than the class's objective, or the deadline passed."],
+  ["Missed SLO", "The first token, the tokens after it or the end was later than the class's objective, or the deadline passed."],
   ["Refused", "Not admitted (429, 503), or invalid (4xx)."],
   ["Failed", "The last hundred that ended by an error or by their deadline, or whose client left."],
 ];
@@ -98,7 +98,7 @@ export class Decisions {
     const wanted = (of) => (only !== "missed" || missed(of)) && (only !== "refused" || isRefused(of))
       && (only !== "failed" || isFailed(of)) && (!text || SEARCHED.some((name) => String(of[name] ?? "").toLowerCase().includes(text))
         || (verdictOf(of) ?? "").includes(text));
-    // what somebody reads stays, though newer ones have pushed it out
+    // an open decision stays, although newer ones have pushed it out
     const latest = only === "failed" ? this.failures : this.decisions;
     const shown = [...latest, ...this.rest(latest)].filter(wanted);
     this.place(shown);

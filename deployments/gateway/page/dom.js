@@ -19,8 +19,8 @@ function fill(node, attributes, children) {
 
 const built = new WeakMap();
 
-// Builds the inside of a node anew when its data have changed, and only then: what somebody is
-// reading or has selected stays.
+// Builds the inside of a node anew when its data have changed, and only then: what a
+// person reads or has selected stays.
 export function renew(node, data, build) {
   const now = JSON.stringify(data);
   if (built.get(node) === now) return;
@@ -50,7 +50,7 @@ export function seconds(value) {
   return `${size < 9.995 ? value.toFixed(2) : size < 99.95 ? value.toFixed(1) : count(value)}${SPACE}s`;
 }
 
-// An objective, as somebody wrote it in the fleet file.
+// An objective, as it is in the fleet file.
 export function objective(value) {
   return value < 1 ? `${+(value * 1000).toPrecision(6)}${SPACE}ms` : `${+value.toPrecision(6)}${SPACE}s`;
 }

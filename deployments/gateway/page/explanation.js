@@ -4,7 +4,7 @@ import { bar, chip, count, el, explained, objective, percent, seconds, swatch, t
 import { isFailed, LOSSES, missed, observed, outcomeOf, verdictOf } from "./facts.js";
 
 const POLICIES = {
-  prefix: "It has the lowest cost: the wait there, and the computing of what is not cached, for this request and those that it delays. Costs closer than predictions can tell are equal; of those it takes the replica with the fewest requests.",
+  prefix: "It has the lowest cost: the wait there, and the computing of what is not cached, for this request and those that it delays. Costs count as equal if their difference is below the predictions' accuracy; of those it takes the replica with the fewest requests.",
   least_loaded: "It has the fewest requests, then the fewest prompt tokens queued.",
   adapter_affinity: "It has the request's adapter in memory; of such replicas, and without one of all, it has the fewest requests.",
   power_of_two: "It is the less loaded of two replicas drawn at random.",
@@ -73,7 +73,7 @@ const LIMITS = {
   concurrent: "requests at once",
 };
 
-// What it took of its tenant's budgets, and what was left; a gateway of an older release tells none.
+// What it took of its tenant's budgets, and what was left; a gateway of an older release reports none.
 function budget({ budget: of }) {
   if (!of) return null;
   const whose = ({ model }) => model ? ` of ${model}` : "";
@@ -139,7 +139,7 @@ const ENDS = {
   rejected: "It was rejected",
 };
 
-// Of one that was not answered in full; an older gateway tells no outcome but a refusal.
+// The end of a request that was not answered in full. An older gateway reports only refusals.
 function end(decision) {
   const outcome = outcomeOf(decision);
   const at = STAGES[decision.stage]?.(decision.last_replica) ?? "";

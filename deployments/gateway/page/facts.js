@@ -19,7 +19,7 @@ export const isRefused = (decision) => verdictOf(decision) === "refused"
 export const isFailed = (decision) => ["failed", "deadline", "cancelled"].includes(outcomeOf(decision));
 
 // Whether it missed an objective: its deadline passed, or its first token, the tokens after it or
-// its end came late. A client that left counts if it had waited longer than promised for its first
+// its end was late. A client that left counts if it had waited longer than promised for its first
 // token or for its end. When the rest of another gateway's stream was due is not known here.
 export function missed(decision) {
   const outcome = outcomeOf(decision);
@@ -77,7 +77,7 @@ export const LOSSES = {
   engine: "The index had them for the serving replica, which evicted them before it began to compute.",
 };
 
-// Where the prompt tokens came from, of the decisions whose engine told. `rest` cannot be reused
+// Where the prompt tokens came from, for decisions whose engine reported it. `rest` cannot be reused
 // at all: parts of a segment, and each prompt's last token.
 export function reuse(decisions) {
   const told = decisions.filter((decision) => decision.cached_tokens

@@ -8,7 +8,7 @@ import { clock, count, el, explained, figure, NONE, percent, renew, table, token
 const WINDOW_S = 30;
 // A gateway that has not answered for longer does not count.
 const HEARD_S = 60;
-// Two answers that are closer tell nothing: gateways count once a second.
+// Answers that are closer show nothing: gateways count once a second.
 const LEAST_S = 1;
 
 // Outcomes, as the charts show them.

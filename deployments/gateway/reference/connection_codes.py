@@ -29,7 +29,7 @@ CONNECTION_CODES = (
     ErrorCode(
         "body_too_slow",
         408,
-        f"The body came at less than {Limits.body_bytes_per_s:,g} bytes a second for "
+        f"The body arrived at less than {Limits.body_bytes_per_s:,g} bytes a second for "
         f"{Limits.body_grace_s:g} s.",
         "Send it faster, without pauses.",
         retry="yes",

@@ -137,7 +137,7 @@
 {{- $wrong = append $wrong "gcsFaultTolerance.enabled is true: set redis.persistence.enabled too, otherwise a restart of Redis loses the state of Ray's head" -}}
 {{- end -}}
 {{- else if not (regexMatch "^rediss?://" $external.url) -}}
-{{- $wrong = append $wrong "gcsFaultTolerance.enabled is true: Ray's head needs the plain address of one Redis, so set redis.external.url to redis://host:6379/0, or run the chart's own Redis with redis.persistence.enabled" -}}
+{{- $wrong = append $wrong "gcsFaultTolerance.enabled is true: Ray's head needs the plain address of one Redis. Set redis.external.url to redis://host:6379/0, or run the chart's own Redis with redis.persistence.enabled" -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $wrong -}}

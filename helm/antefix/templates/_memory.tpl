@@ -20,7 +20,7 @@
 {{- $need := addf $cache $weights $processes $waiting -}}
 {{- if lt (include "antefix.bytes" $limit | float64) $need -}}
 {{- $own := (index $.Values.pools $name | default dict).resources | empty | ternary "engine" (printf "pools.%s" $name) -}}
-{{- $wrong = append $wrong (printf "%s.resources.limits.memory is %s: vLLM would refuse to start engines of %s, whose KV cache, weights and processes take %.2f GiB, so set it to %dGi or more, or lower VLLM_CPU_KVCACHE_SPACE" $own $limit $name (divf $need 1073741824.0) (divf $need 1073741824.0 | ceil | int64)) -}}
+{{- $wrong = append $wrong (printf "%s.resources.limits.memory is %s: vLLM would refuse to start engines of %s, whose KV cache, weights and processes take %.2f GiB. Set it to %dGi or more, or lower VLLM_CPU_KVCACHE_SPACE" $own $limit $name (divf $need 1073741824.0) (divf $need 1073741824.0 | ceil | int64)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

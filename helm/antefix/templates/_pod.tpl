@@ -73,8 +73,8 @@ spec:
         {{- include "antefix.containerSecurityContext" .root | nindent 8 }}
       # keeps the last lines of a failed `ray start`: KubeRay deletes such a pod, and its log
       terminationMessagePolicy: FallbackToLogsOnError
-      # both probes replace KubeRay's: its readiness probe asks workers for Ray Serve's proxy, which does not
-      # run here, and before 1.6 its liveness probe needs a program in the image
+      # both probes replace KubeRay's. Its readiness probe asks workers for Ray Serve's proxy, which does not
+      # run here. Before 1.6 its liveness probe needs a program in the image
       livenessProbe:
         {{- $replaceable := and $head .root.Values.gcsFaultTolerance.enabled .root.Values.autoscaler.enabled }}
         {{- if $replaceable }}

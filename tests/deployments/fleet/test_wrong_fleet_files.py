@@ -289,8 +289,8 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "a median above the promise": (
         with_pool("slo: {interactive: {ttft_s: 1, ttft_p50_s: 2}}"),
-        ":5: pools.engine.slo.interactive: ttft_p50_s 2.0 is above ttft_s 1.0. Half of the "
-        "requests cannot come later: lower ttft_p50_s.",
+        ":5: pools.engine.slo.interactive: ttft_p50_s 2.0 is above ttft_s 1.0. The "
+        "median cannot have the longer objective: lower ttft_p50_s.",
     ),
     "an end before the first token": (
         with_pool("slo: {interactive: {ttft_s: 2, e2e_s: 1}}"),

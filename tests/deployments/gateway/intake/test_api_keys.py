@@ -223,7 +223,7 @@ def test_a_key_of_two_tenants_opens_nothing(file: Path) -> None:
 
 def test_a_duplicate_key_is_accepted_and_reported(file: Path) -> None:
     keys = taken(file, f"red={OLD}\nred={OLD}")
-    assert opens(keys, OLD) and "is there twice" in keys.stale[0]
+    assert opens(keys, OLD) and "is listed twice" in keys.stale[0]
 
 
 def revoked(key: str) -> StoredKey:

@@ -1,0 +1,87 @@
+"""The pages that say what was measured and tested agree with those that have the figures."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.some import some
+
+ROOT = Path(__file__).parent.parent
+COMPARISON = (ROOT / "docs" / "comparison.md").read_text()
+PEERS = (ROOT / "docs" / "benchmarks" / "peers.md").read_text()
+TESTED = (ROOT / "docs" / "kubernetes" / "tested.md").read_text()
+# The words for the cases of the benchmark, in docs/comparison.md.
+CASES = {
+    "multi_turn": "conversations through one gateway",
+    "shared_system": "shared system prompts",
+    "hot_prefix": "one hot prefix",
+    "long_documents": "long documents",
+    "short": "short prompts",
+    "no_reuse": "no reuse",
+    "agents": "agents",
+    "cache_reset": "a cache reset",
+    "router_restarted": "a router restart",
+    "two_gateways": "two gateways",
+    "four_gateways": "four gateways",
+    "small_caches": "small caches",
+}
+
+
+def measured() -> dict[str, float]:
+    """Of each case, Antefix's mean TTFT divided by the best other router's."""
+    rows = re.findall(r"^\| `(\w+)` +\|[^|]*\| \**([\d.]+)\** +\|", PEERS, re.M)
+    return {case: float(ratio) for case, ratio in some(rows)}
+
+
+def compared() -> list[tuple[float, float, bool, list[str]]]:
+    """Each row of docs/comparison.md: per cent from and to, slower, and the cases in words."""
+    rows = re.findall(
+        r"^\| (?:(\d+) to|at most) (\d+) % (faster|slower) \| (.*) \|$", COMPARISON, re.M
+    )
+    return [
+        (float(least or 0), float(most), speed == "slower", cases.split(", "))
+        for least, most, speed, cases in some(rows)
+    ]
+
+
+def test_the_comparison_names_each_measured_case_once() -> None:
+    named = [case for *_, cases in compared() for case in cases]
+    assert sorted(named) == sorted(CASES[case] for case in measured())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_comparison_says_how_a_case_ended(case: str) -> None:
+    ((least, most, slower, _),) = (row for row in compared() if CASES[case] in row[3])
+    percent = 100 * (measured()[case] - 1) * (1 if slower else -1)
+    assert least <= round(percent) <= most
+
+
+def test_the_comparison_names_the_routers_that_were_measured() -> None:
+    said = re.search(r"\]\(benchmarks/peers.md\) compares Antefix with (.*?)\.\s", COMPARISON, re.S)
+    assert said
+    (table,) = re.findall(r"^\| Case +\| vllm-router.*$", PEERS, re.M)
+    products = ("vllm-router", "smg", "LiteLLM", "Ray Serve LLM", "llm-d", "Dynamo")
+    for product in products:
+        assert (product in said[1]) == (product in table), product
+
+
+def test_a_feature_that_ran_on_kubernetes_is_not_called_untried() -> None:
+    assert "a canary is installed upgraded and rolled back" in TESTED
+    assert "untried" not in COMPARISON
+    assert re.search(r"\[Canaries\].{,60}\(kubernetes/tested.md", COMPARISON, re.S)
+
+
+@pytest.mark.parametrize("page", ["CHANGELOG.md", "README.md", "docs/comparison.md"])
+def test_a_page_names_the_time_on_a_gpu_that_the_tests_took(page: str) -> None:
+    assert re.search("15 minutes,? on one H100", TESTED)
+    text = " ".join((ROOT / page).read_text().split())
+    assert "half an hour" in text and "15 minutes" not in text
+
+
+def test_the_page_on_grafana_says_which_client_the_commands_use() -> None:
+    page = " ".join((ROOT / "docs" / "grafana.md").read_text().split())
+    assert "`grafana-client`, the maintained fork of `grafana-api`" in page
+    assert "grafana-client" in (ROOT / "requirements" / "operator.in").read_text()

@@ -1,0 +1,95 @@
+"""GitHub's workflows, which have no place to run yet: what their steps need and make."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.some import some
+
+ROOT = Path(__file__).parent.parent
+WORKFLOWS = {
+    file.stem: yaml.safe_load(file.read_text())
+    for file in some((ROOT / ".github" / "workflows").glob("*.yaml"))
+}
+JOBS = {
+    f"{name}-{job}": of["steps"]
+    for name, workflow in WORKFLOWS.items()
+    for job, of in workflow["jobs"].items()
+}
+CHART = yaml.safe_load((ROOT / "helm" / "antefix" / "Chart.yaml").read_text())
+MAKEFILE = (ROOT / "Makefile").read_text()
+INSTALLED = ".venv/bin/"
+
+
+def recipe(target: str) -> str:
+    """Of the Makefile's target, after those of its prerequisites. `make --dry-run` would run lines
+    with $(MAKE)."""
+    found = re.search(
+        rf"^{target}:([a-z -]*)(?:##.*)?\n((?:(?:\t|ifeq|ifneq|else|endif).*\n)*)", MAKEFILE, re.M
+    )
+    assert found, f"the Makefile has no target {target}"
+    before = [recipe(prerequisite) for prerequisite in found[1].split()]
+    return "".join([*before, found[2].replace("$(BIN)/", INSTALLED)])
+
+
+def commands(steps: list[dict[str, Any]]) -> Iterator[str]:
+    """Of a job, with those of the Makefile's targets."""
+    for run in (step["run"] for step in steps if "run" in step):
+        yield run
+        script = (ROOT / run).read_text() if run.startswith(".ci/") else run
+        yield from (recipe(target) for target in re.findall(r"^make ([a-z-]+)$", script, re.M))
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_installs_what_its_commands_use(job: str) -> None:
+    script = "\n".join(commands(JOBS[job]))
+    before = script.partition(INSTALLED)[0]
+    assert INSTALLED not in script or "bootstrap.py" in before
+    # linters and tests are in no other set of packages
+    assert "-m pytest" not in script or "bootstrap.py --dev" in before
+
+
+def release_step(name: str, job: str = "images") -> dict[str, Any]:
+    """The one step of a job that has this in its `run` or `uses`."""
+    steps = JOBS[f"release-{job}"]
+    step: dict[str, Any]
+    (step,) = (step for step in steps if name in step.get("run", step.get("uses", "")))
+    return step
+
+
+def test_images_have_the_tag_that_the_chart_looks_for(tmp_path: Path) -> None:
+    """The step that derives it runs here."""
+    found = tmp_path / "environment"
+    environment = {
+        **os.environ,
+        "GITHUB_REF_NAME": f"v{CHART['version']}",
+        "GITHUB_ENV": str(found),
+    }
+    subprocess.run(["bash", "-c", release_step("GITHUB_ENV")["run"]], env=environment, check=True)
+    name, _, version = found.read_text().strip().partition("=")
+    assert (name, version) == ("VERSION", CHART["appVersion"])
+    built = release_step("build-push-action")["with"]
+    assert built["tags"].endswith(":${{ env.VERSION }}")
+    assert "VERSION=${{ env.VERSION }}" in built["build-args"].split("\n")
+
+
+@pytest.mark.parametrize(("version", "ends"), [(CHART["appVersion"], 0), ("9.9.9", 1)])
+def test_a_tag_of_another_version_than_the_charts_is_refused(version: str, ends: int) -> None:
+    step = release_step("appVersion")["run"]
+    environment = {**os.environ, "VERSION": version}
+    done = subprocess.run(["bash", "-c", step], cwd=ROOT, env=environment, check=False)
+    assert done.returncode == ends
+
+
+def test_a_release_has_a_wheel() -> None:
+    assert release_step("make", "wheel")["run"] == "make wheel"
+    assert "$(UV) build" in "".join(commands(JOBS["release-wheel"]))
+    assert release_step("upload-artifact", "wheel")["with"]["path"] == "build/*.whl"
