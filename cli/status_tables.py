@@ -36,7 +36,8 @@ def render(found: ShownFleet) -> RenderableType:
     )
     # a gateway of an older release reports none
     models = answer.get("models", {})
-    tables = [_settings(answer["fleet"], head), *([_models(models)] if models else [])]
+    tables: list[RenderableType] = [_settings(answer["fleet"], head)]
+    tables.append(_models(models) if models else "")
     for name, pool in answer["pools"].items():
         tables.append(_settings(f"{name}: {pool['model']}", _of_pool(pool)))
         tables.append(_replicas(pool, tokens))
