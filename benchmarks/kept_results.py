@@ -19,7 +19,7 @@ FOLDER = report.PAGES / "results"
 
 Result = Mapping[str, Any]
 History = Mapping[str, Sequence[Result]]
-"""Of each benchmark all runs that are kept, the last one last; at least one."""
+"""All kept runs of each benchmark, at least one, the last one last."""
 
 
 def read(folder: Path = FOLDER) -> dict[str, list[Result]]:
@@ -30,7 +30,7 @@ def read(folder: Path = FOLDER) -> dict[str, list[Result]]:
 
 
 def append(result: Result, folder: Path = FOLDER) -> None:
-    """Do nothing where this very result is there already."""
+    """Append the result, unless the history has exactly this one already."""
     line = json.dumps(result)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{result['benchmark']}.jsonl"

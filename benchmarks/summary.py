@@ -31,7 +31,7 @@ from benchmarks.stand.options import parser_of
 from common.errors import Problem
 
 PAGE = report.PAGES / "README.md"
-# Of benchmarks whose page is not docs/benchmarks/NAME.md.
+# The page of each benchmark that has no docs/benchmarks/NAME.md.
 OWN_PAGES = {
     "index": "prefix-index.md",
     "resume": "../resuming.md",
@@ -40,7 +40,7 @@ OWN_PAGES = {
     "planned": "../planning.md",
     "drill-hangs": "../drills.md",
 }
-# Of each benchmark whose page has no figures but those of its last result.
+# The page of each benchmark whose figures are all from its last result.
 WRITTEN: Mapping[str, Callable[[Result], str]] = {
     "backtest": backtest.page,
     "routing": routing.page,

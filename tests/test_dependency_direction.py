@@ -77,7 +77,7 @@ def all_that(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("room", HOUSE, ids=FOLDERS)
-def test_a_room_imports_exactly_what_its_arrows_point_to(room: Room) -> None:
+def test_a_package_imports_exactly_what_its_arrows_point_to(room: Room) -> None:
     inside = [(a, b) for a, b in arrows() if room_of(a) == room.folder != room_of(b)]
     wrong = [f"{a} imports {b}" for a, b in inside if room_of(b) not in room.imports]
     assert not wrong
@@ -178,5 +178,5 @@ def test_a_gateway_loads_neither_vllm_nor_torch() -> None:
     assert done.stdout.strip() == ""
 
 
-def test_the_architecture_page_has_the_house_as_it_is() -> None:
+def test_the_architecture_page_shows_the_packages_as_they_are() -> None:
     assert PAGE.read_text() == page(), "run `make reference`"

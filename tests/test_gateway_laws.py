@@ -35,11 +35,11 @@ def test_few_modules_are_in_no_room() -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda path: path.name)
-def test_a_room_has_at_most_14_files(room: Path) -> None:
+def test_a_package_has_at_most_14_files(room: Path) -> None:
     assert len(set(room.glob("*.py")) - {room / "__init__.py"}) <= 14
 
 
-def test_the_rooms_have_at_most_6_levels_and_25_arrows() -> None:
+def test_the_packages_have_at_most_6_levels_and_25_arrows() -> None:
     arrows = {
         (room_of(a), room_of(b))
         for a in modules()

@@ -44,7 +44,7 @@ FLEET = Path(__file__).with_name("fleet.yaml")
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 POLICIES = ("prefix", "adapter_affinity", "session")
 _POOL = yaml.safe_load(FLEET.read_text())["pools"]["engine"]
-# Of all engines.
+# The adapter slots of all engines together.
 SLOTS = _POOL["replicas"] * _POOL["engine_args"]["max_loras"]
 SETTLE_S, GATEWAY_TRIES, AT_ONCE = 2.0, 6, 4
 LOADS, LOAD_SECONDS = "antefix_adapter_loads_total", "antefix_adapter_load_seconds"

@@ -82,8 +82,8 @@ def least_loads(
 
 
 class AdapterTraffic:
-    """Of one fleet. All prompts have the same tokens, and caches share none of them: the answer to
-    each depends on its weights only."""
+    """Requests for adapters to one fleet. All prompts have the same tokens, and caches share none
+    of them: the answer to each depends on its weights only."""
 
     def __init__(self, http: aiohttp.ClientSession, fleet: BenchFleet, settings: Mapping[str, Any]):
         rng = random.Random(0)

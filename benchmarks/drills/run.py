@@ -44,7 +44,7 @@ BEFORE_S, IN_A_ROW = 3.0, 4
 
 
 async def drill(name: str, scenario: Scenario, fleet: BenchFleet) -> Judgement:
-    """Raises NotWithin where the fleet did not come back at all."""
+    """Judge one chaos test. Raises NotWithin when the fleet does not recover at all."""
     drilled = DrilledFleet(fleet)
     model = drilled.description.pools[ASKED[name]].served_model_name if name in ASKED else ""
     traffic = Traffic(fleet.gateway, model or fleet.model)

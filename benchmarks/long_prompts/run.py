@@ -2,8 +2,8 @@
 
 A gateway's own code places chats of 1,000 to 100,000 tokens with a real Redis, in uvloop: as new
 chats, as the next turn of a known one, and again. Then four of the longest are placed at once, and
-the delay of the event loop is measured. So are the time to count a known chat's tokens, and to
-build a tokenizer, which a gateway does once for each way to render.
+the delay of the event loop is measured. Two more times are measured: to count a known chat's
+tokens, and to build a tokenizer, which a gateway does once for each way to render.
 """
 
 from __future__ import annotations

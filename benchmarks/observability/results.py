@@ -60,7 +60,7 @@ class ObservabilityResult:
 
     @property
     def scrape_share(self) -> float:
-        """Of one core."""
+        """The share of one core that scrapes take."""
         return self.scrape_cpu_s / SCRAPE_PERIOD_S
 
     def of(self, parts: frozenset[str]) -> list[Pair]:

@@ -1,7 +1,7 @@
 """Measure what a tenant's large bodies cost another tenant's small requests:
 make bench-large-bodies
 
-A tenant sends a small request every 50 ms: in turn alone, and while another one keeps 20 requests
+A tenant sends a small request every 50 ms: alone and, in turn, while another one keeps 20 requests
 with bodies of 4 MB in flight. Engines are played. Ends with one line of JSON: per round, the time
 to the whole answer and that of /health/live, in milliseconds, and the goals, of the median round.
 """

@@ -3,7 +3,7 @@
 One fleet of real engines. For each seed of goals.yaml its capacity is measured open loop: the rate
 is raised step by step. The knee is the highest rate at which nearly all requests still meet the
 SLO, as at all lower ones. Then the knee is offered, and three times the knee. Every answer must be
-a success or a 429 that says when to come back. At least as many requests as at the knee must meet
+a success or a 429 that says when to retry. At least as many requests as at the knee must meet
 the SLO. Admitted requests must get their first token in time. When the load ends, requests of the
 same sizes must meet the SLO within seconds.
 

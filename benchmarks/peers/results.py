@@ -22,7 +22,7 @@ from loadgen.player import SentRequest
 from loadgen.summary import cached_ratio, distribution, e2e_s, late_s, ttft_s
 
 RULE = rules.of("peers")
-# Of a prompt's tokens; those of a chat template are the same for all.
+# The least cached share of a prompt's tokens; those of a chat template are the same for all.
 LEAST_CACHED = 0.01
 
 
@@ -112,7 +112,7 @@ def grouped(runs: Sequence[PeerRun]) -> Runs:
 
 
 def seeds(runs: Runs) -> list[int]:
-    """Of all runs, in order."""
+    """The seeds of all runs, in order."""
     return sorted({run.seed for of in runs.values() for run in of})
 
 

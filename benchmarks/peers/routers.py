@@ -30,8 +30,8 @@ OURS, ROUND_ROBIN = "antefix", "round_robin"
 
 @dataclass(frozen=True)
 class Place:
-    """Of one gateway among those of its router. `peers`: ports that gateways hear each other at,
-    the own one at `number`."""
+    """The place of one gateway among those of its router. `peers`: the ports on which gateways
+    reach each other, its port at `number`."""
 
     folder: Path
     number: int

@@ -1,7 +1,7 @@
 """Other routers in front of the same engines: make bench-peers ARGS="--seeds 1 2 3 --write"
 
 Two real vLLM engines serve the same traffic behind each router in turn. For each seed and case the
-routers come in another order, each started anew, with empty caches. `cases.py` has the requests,
+routers run in another order, each started anew, with empty caches. `cases.py` has the requests,
 `routers.py` the routers' settings. Peers are installed from PyPI into separate environments, the
 first time. A small run: --routers antefix round_robin smg --workloads multi_turn --seeds 1
 

@@ -25,7 +25,7 @@ from cli import stream_client
 from common.percentiles import percentile
 
 MEAN_GOAL, P90_GOAL = 0.15, 0.30
-# Of arrivals in a run.
+# The duration of a run's arrivals.
 SECONDS = 16.0
 
 

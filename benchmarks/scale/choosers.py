@@ -28,7 +28,7 @@ from simulator.traces import Request
 
 VIRTUAL_NODES = 100
 BOUND = 1.25
-# Of a prompt that is cached as a whole; the replica with most requests has a weight of 1.
+# The weight of a fully cached prompt; the replica with most requests has a weight of 1.
 CACHED_WEIGHT = 2.0
 # The known share of a prompt from which the tree decides; the most uneven loads at which it does.
 TREE_SHARE, UNEVEN_REQUESTS, UNEVEN_RATIO = 0.3, 64, 1.5

@@ -53,9 +53,9 @@ CALLS_PER_S = {
     "hearing": REQUESTS * GATEWAYS / HEARD_AT_ONCE,
 }
 CLIENTS, ROUNDS = 16, 3
-# That are measured in a round.
+# The calls that a round measures, by kind.
 CALLS = {**dict.fromkeys(CALLS_PER_S, 1500), "heartbeat": 4000, "board": 20}
-# Of a Redis Cluster.
+# The nodes of a Redis Cluster, and its pools.
 NODES, CLUSTER_POOLS = 3, 24
 Call = Callable[[int], Awaitable[Any]]
 Busy = Mapping[str, float]

@@ -54,7 +54,7 @@ IDLE_S = 5.0
 
 
 class Soak:
-    """Of one fleet. `samples`: (seconds, sample) pairs during the traffic."""
+    """The soak test of one fleet. `samples`: (seconds, sample) pairs during the traffic."""
 
     def __init__(self, fleet: BenchFleet, http: aiohttp.ClientSession, held: Held) -> None:
         home = Home(fleet.home)

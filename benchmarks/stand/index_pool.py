@@ -4,7 +4,7 @@ Three mixes of what replicas hold of a prompt's segments:
 
     conversation   all hold the first eighth, a shared system prompt; three hold more: to three
                    segments from its end, to a half and to a third
-    ladder         each holds a different depth, the most there is to read
+    ladder         each caches a different depth, the most there is to read
     cold           none holds any
 """
 

@@ -57,7 +57,7 @@ class Launched:
         return self._process.poll() is not None
 
     def said(self, within_s: float) -> Any:
-        """What it says. Raises RuntimeError, with the end of its log, when that does not come."""
+        """Return its JSON. Raises RuntimeError, with the end of its log, when there is none."""
         pipe = self._process.stdout
         assert pipe is not None
         ready, _, _ = select.select([pipe], [], [], within_s)

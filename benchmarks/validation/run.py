@@ -36,7 +36,7 @@ from simulator.types import FleetSettings
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 REPLICAS, SLO_S = 2, 5.0
-# Of what the profile says that the engines can do.
+# Each load is a share of the engines' capacity according to the profile.
 LOADS, PHASE_S = RULE.settings["loads"], RULE.settings["phase_s"]
 PROMPT_TOKENS, ANSWER_TOKENS = (50, 400), (8, 40)
 

@@ -106,7 +106,7 @@ def test_a_batch_request_does_not_overtake_queued_requests() -> None:
     assert decided([idle(0.1)], priority="batch", admission=admission).kind == "wait"
 
 
-def test_a_batch_request_is_refused_when_its_turn_would_come_too_late() -> None:
+def test_a_batch_request_is_refused_when_its_turn_would_be_too_late() -> None:
     admission = Admission(SLOS, 10)
     waiting(admission, 56.0)
     assert decided([Seen(2.0), Seen(2.0)], None, "batch", admission).kind == "wait"
@@ -115,7 +115,7 @@ def test_a_batch_request_is_refused_when_its_turn_would_come_too_late() -> None:
     assert (verdict.kind, verdict.retry_after_s) == ("reject", 2)
 
 
-def test_a_batch_request_is_refused_when_the_room_is_full() -> None:
+def test_a_batch_request_is_refused_when_the_queue_is_full() -> None:
     admission = Admission(SLOS, 1)
     waiting(admission, 0.1)
     assert decided([Seen(2.0)], None, "batch", admission).kind == "reject"

@@ -73,7 +73,7 @@ def test_replicas_that_start_are_not_asked_for_twice() -> None:
         assert for_backlog(replace(starting, up_in_s=left_s, queued_tokens=grown)) <= asked
 
 
-def test_requests_in_the_replicas_keep_the_room_that_they_have() -> None:
+def test_running_requests_keep_the_replicas_that_they_need() -> None:
     assert for_in_flight(replace(POOL, in_flight=101)) == 3
     assert for_in_flight(replace(POOL, in_flight=0)) == 0
 

@@ -37,7 +37,7 @@ def test_old_measurements_are_forgotten() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0.01, 10), st.integers(64, 9999))))
-def test_the_rate_is_no_less_than_that_of_the_prompts_alone(
+def test_the_rate_is_no_less_than_that_of_prompts_one_at_a_time(
     prompts: list[tuple[float, float, int]],
 ) -> None:
     rate, latest = rate_of(*prompts), prompts[-MEMORY:]

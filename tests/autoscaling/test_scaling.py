@@ -219,7 +219,7 @@ def test_bursts_that_recur_find_their_replicas() -> None:
     assert min(pool.play(600)) >= 5
 
 
-def test_a_ramp_is_met_before_it_is_there() -> None:
+def test_capacity_for_a_ramp_exists_before_the_ramp_arrives() -> None:
     pool = FluidPool(lambda at: 1.0 + at / 100.0, startup_s=120.0, running=1)
     pool.play(700)
     assert pool.refused <= 0.01 * pool.arrived
@@ -279,7 +279,7 @@ def test_requests_in_flight_are_never_left_without_room() -> None:
     assert min(pool.play(600, in_flight=4 * 128 + 1)) == 5
 
 
-def test_an_idle_pool_goes_to_zero_and_comes_back() -> None:
+def test_an_idle_pool_scales_to_zero_and_up_again() -> None:
     sleepy = replace(LIMITS, min_replicas=0, idle_s=200.0)
     pool = FluidPool(lambda at: 1.0 if at < 100 else 0.0, sleepy)
     demands = pool.play(600)

@@ -43,7 +43,7 @@ def test_a_preempted_request_does_not_count_as_a_long_step() -> None:
     assert time.line() == pytest.approx((0.02, 0.0))
 
 
-def test_a_few_steps_are_not_believed_yet() -> None:
+def test_a_few_steps_do_not_change_the_line_yet() -> None:
     time = StepTime()
     steps(time, 1, 0.02)
     steps(time, 64, 5.0, count=2)

@@ -55,7 +55,7 @@ def test_it_takes_no_more_than_its_limit() -> None:
     assert not room.full
 
 
-def test_the_room_shows_its_length_work_tenants_and_oldest_wait() -> None:
+def test_a_queue_reports_its_length_work_tenants_and_oldest_wait() -> None:
     room: WaitingRoom[str] = WaitingRoom(10)
     assert (len(room), room.work_s, room.by_tenant, room.oldest_s(9.0)) == (0, 0, {}, 0.0)
     entered(room, "a1", "a", since=5.0)

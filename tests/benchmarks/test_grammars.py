@@ -29,7 +29,7 @@ def figures(alone_s: float, attacked_s: float, after_mb: int) -> dict[str, Any]:
     }
 
 
-def test_the_goals_are_ratios_to_the_victim_alone_and_to_the_memory_before() -> None:
+def test_the_goals_are_ratios_to_the_victim_without_attack_and_to_the_memory_before() -> None:
     goals = goals_of(figures(0.2, 0.5, 1050), failed=0)
     assert {name: (goal["figure"], goal["met"]) for name, goal in goals.items()} == {
         "p99_under_attack_of_that_alone": (2.5, False),

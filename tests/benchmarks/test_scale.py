@@ -81,7 +81,7 @@ def test_a_next_turn_has_the_blocks_of_the_turn_before() -> None:
     assert all(len(request.blocks) == request.prompt_tokens // BLOCK for request in CHAT.requests)
 
 
-def test_a_published_load_comes_back_to_each_prompt_after_all_others() -> None:
+def test_a_published_load_repeats_each_prompt_after_all_others() -> None:
     requests = published.shared_prefixes(1, 20.0).requests
     before = round(len(requests) * published.warm_up(20.0))
     assert before == published.GROUPS * published.USERS == 750

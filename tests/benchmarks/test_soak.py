@@ -276,7 +276,7 @@ def test_a_filling_cache_is_distinguished_from_a_leak_once_it_slows_down(seed: i
     assert of_memory(both).verdict == "GROWS"
 
 
-def test_a_short_soak_does_not_excuse_what_may_be_filling() -> None:
+def test_a_short_soak_test_does_not_excuse_figures_that_may_be_filling() -> None:
     fills = [100.0 * (1.0 - math.exp(-i / 15)) for i in range(50)]
     assert of_memory(fills).halves is None
     assert of_memory(fills).verdict == "GROWS"

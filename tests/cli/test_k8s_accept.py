@@ -155,7 +155,7 @@ def test_an_answer_that_is_lost_fails(release: FakeRelease) -> None:
     assert reported()["failed"] == 1
 
 
-def test_an_engine_that_does_not_come_back_fails_and_nothing_is_drained(
+def test_an_engine_that_does_not_restart_fails_and_nothing_is_drained(
     release: FakeRelease,
 ) -> None:
     release.comes_back = False

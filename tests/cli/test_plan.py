@@ -39,7 +39,7 @@ def test_json_is_one_object() -> None:
     assert sum(option["chosen"] for option in told["options"]) == 1
 
 
-def test_a_fleet_file_comes_alone_on_stdout() -> None:
+def test_stdout_has_only_the_fleet_file() -> None:
     done = plan(*LOAD, "--fleet")
     fleet = parse_fleet(done.stdout, check_engine_args=False)
     assert fleet.pools["llama-3-1-8b-instruct"].model == LLAMA

@@ -46,7 +46,7 @@ async def test_whatever_a_step_raises_it_is_taken_again_and_counted() -> None:
 
 
 @given(st.floats(0, 1e6), st.integers(1, 50), st.integers(1, 20))
-def test_steps_of_periods_that_are_multiples_come_at_the_same_moments(
+def test_steps_of_periods_that_are_multiples_happen_at_the_same_moments(
     now: float, milliseconds: int, times: int
 ) -> None:
     period_s = milliseconds / 1000

@@ -196,7 +196,7 @@ def test_labels_name_the_component_and_leave_kuberays_name_alone(full: Object) -
         assert annotations == {"sidecar.istio.io/inject": "false"}
 
 
-def test_a_new_version_of_the_chart_alone_changes_no_pod(full: Object) -> None:
+def test_a_new_version_that_changes_only_the_chart_changes_no_pod(full: Object) -> None:
     # only the image names the version, or every release would need a second cluster
     text = yaml.safe_dump([group["template"] for group in every_group(full).values()])
     assert "helm.sh/chart" not in text

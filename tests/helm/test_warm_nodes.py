@@ -239,7 +239,7 @@ def test_another_priority_is_another_class_since_one_cannot_change() -> None:
     assert names == {"llm-afx-antefix-placeholder-10", "llm-afx-antefix-placeholder-5"}
 
 
-def test_an_upgrade_keeps_the_placeholders_that_are_there(ours: list[Object]) -> None:
+def test_an_upgrade_keeps_the_existing_placeholders(ours: list[Object]) -> None:
     deployment = of_kind(ours, "Deployment", PLACEHOLDER)
     owned = {"meta.helm.sh/release-name": RELEASE, "meta.helm.sh/release-namespace": NAMESPACE}
     metadata = {**deployment["metadata"], "namespace": NAMESPACE, "annotations": owned}

@@ -54,7 +54,7 @@ def test_a_token_that_the_environment_may_hold_is_not_reported_missing(engine: O
     assert needs(DRAFTED, {"engine": engine}).hub_token is None
 
 
-def test_weights_that_are_there_already_ask_for_no_token() -> None:
+def test_weights_that_exist_already_need_no_token() -> None:
     there = {"models": {"storage": "pvc", "pvc": {"existingClaim": "weights"}}}
     assert not needs(DRAFTED, there).asks_hub
 

@@ -165,7 +165,7 @@ def test_an_unknown_expectation_changes_nothing() -> None:
     assert placeholders(PodCounts(pods=2, placeholders=2, expected=None)) == 2
 
 
-def test_too_many_go_one_by_one_each_after_a_hold() -> None:
+def test_surplus_placeholders_are_removed_one_by_one_each_after_the_hold_time() -> None:
     seen, last = PodCounts(2, 3, STEADY), WarmNodesDecision({}, {})
     numbers = []
     for now in (0.0, HOLD_S - 1, HOLD_S, HOLD_S + 15, 2 * HOLD_S, 3 * HOLD_S):
@@ -175,7 +175,7 @@ def test_too_many_go_one_by_one_each_after_a_hold() -> None:
     assert numbers == [3, 3, 2, 2, 1, 0]
 
 
-def test_the_hold_begins_anew_when_they_were_needed_in_between() -> None:
+def test_the_hold_time_restarts_when_placeholders_were_needed_in_between() -> None:
     first = decided(PodCounts(2, 2, STEADY), now=0.0)
     needed = decided(PodCounts(2, 2, GROWING), since=first.too_many_since, now=HOLD_S - 1)
     last = decided(PodCounts(2, 2, STEADY), since=needed.too_many_since, now=HOLD_S + 1)

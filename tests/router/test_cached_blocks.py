@@ -115,7 +115,7 @@ def test_an_evicted_middle_block_hides_what_follows_until_it_is_stored_again(
     assert cached.take_changes().set == [two, three]
 
 
-def test_two_missing_blocks_in_a_row_may_come_back_in_any_order(
+def test_two_missing_blocks_in_a_row_may_be_stored_again_in_any_order(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     cached.apply([*engine.request(PROMPT), removed(engine, 2), removed(engine, 3)])

@@ -119,7 +119,7 @@ def test_snapshots_that_are_too_old_are_none(board: LoadBoard, clock: Clock) -> 
     assert board.is_read
 
 
-def test_an_empty_board_still_says_who_was_there(board: LoadBoard, clock: Clock) -> None:
+def test_an_empty_board_still_lists_its_last_known_replicas(board: LoadBoard, clock: Clock) -> None:
     board.update([])
     assert board.loads() == {}
     assert set(board.last_known()) == {"a", "b"}

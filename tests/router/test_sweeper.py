@@ -133,7 +133,7 @@ async def test_several_dead_slots_go_in_one_pass(redis: AsyncRedis, server: Redi
     assert names(server) == set()
 
 
-async def test_a_replica_that_comes_back_in_time_is_not_swept(redis: AsyncRedis) -> None:
+async def test_a_replica_that_renews_its_slot_in_time_is_not_swept(redis: AsyncRedis) -> None:
     slot = await claim(redis, POOL, "late")
     hand = Hand(redis)
     await hand.sweep()

@@ -71,7 +71,7 @@ def test_requests_queued_in_front_count_as_well(kind: str) -> None:
     assert asked_for(fleet) == 3
 
 
-def test_replicas_that_start_are_paid_heed_to_by_hpa_alone() -> None:
+def test_only_hpa_counts_replicas_that_start() -> None:
     # 6 of one that serves, where 4 are wanted; with one that starts it is 6 of 8
     for policy, after in (("hpa-concurrency:4", 2), ("keda-concurrency:4", 2)):
         fleet = busy(6)

@@ -80,7 +80,9 @@ def test_replaced_weights_stay_until_the_new_ones_are_whole(quantizer: Quantizer
     assert (quantizer.out / "weights").read_text() == "new"
 
 
-def test_killed_between_the_two_names_the_old_one_comes_back(quantizer: Quantizer) -> None:
+def test_the_old_quantization_is_restored_after_a_kill_between_the_two_renames(
+    quantizer: Quantizer,
+) -> None:
     (quantizer.partial / "replaced").mkdir(parents=True)
     (quantizer.partial / "replaced" / "weights").write_text("old")
     with pytest.raises(Problem, match="already exists"):

@@ -57,7 +57,7 @@ def embedded(tmp_path: Path) -> Iterator[Embedded]:
     cluster.stop(home, state)
 
 
-def test_a_redis_that_is_killed_comes_back_at_its_address(embedded: Embedded) -> None:
+def test_a_redis_that_is_killed_restarts_at_its_address(embedded: Embedded) -> None:
     first = embedded.pid()
     os.kill(first, signal.SIGKILL)
     assert embedded.pid() != first
@@ -66,7 +66,7 @@ def test_a_redis_that_is_killed_comes_back_at_its_address(embedded: Embedded) ->
         assert client.config_get("maxmemory-policy")["maxmemory-policy"] == "volatile-lru"
 
 
-def test_it_comes_back_more_than_once(embedded: Embedded) -> None:
+def test_a_redis_restarts_more_than_once(embedded: Embedded) -> None:
     pids = {embedded.pid()}
     for _ in range(2):
         os.kill(embedded.pid(), signal.SIGKILL)

@@ -209,7 +209,7 @@ async def test_a_reader_that_leaves_on_purpose_ends_the_stream_at_once(
     assert engine.held.held_bytes == len(engine.held) == 0
 
 
-async def test_a_stream_without_a_reader_ends_after_the_hold_time(
+async def test_a_stream_without_a_reader_ends_after_its_retention_time(
     http: aiohttp.ClientSession, engine: Engine
 ) -> None:
     answer = await ask(http, engine, hold_s=0.1)
@@ -333,7 +333,7 @@ async def test_one_whose_reader_is_gone_and_that_outgrows_all_ends(
         await until(lambda: engine.stopped == 1)
 
 
-async def test_a_replica_that_stops_waits_for_readers_alone(http: aiohttp.ClientSession) -> None:
+async def test_a_replica_that_stops_waits_only_for_readers(http: aiohttp.ClientSession) -> None:
     async with served(Engine()) as engine:
         unread = await ask(http, engine, "unread")
         read = await ask(http, engine, "read")

@@ -36,7 +36,7 @@ NEVER_S = 30.0
         ("arrive", "leave", "hold"),
     ],
 )
-async def test_a_hold_ends_with_its_exchange_in_whatever_order_they_come(
+async def test_a_reserved_slot_is_free_after_its_exchange_in_any_order_of_arrival(
     order: tuple[str, ...],
 ) -> None:
     tickets = Tickets(limit=1, twin_timeout_s=NEVER_S)
@@ -56,7 +56,7 @@ async def test_a_hold_ends_with_its_exchange_in_whatever_order_they_come(
     assert len(tickets) == 0
 
 
-async def test_a_hold_lasts_longer_than_the_wait_for_its_exchange() -> None:
+async def test_a_reserved_slot_may_last_longer_than_the_wait_for_its_exchange() -> None:
     tickets = Tickets(limit=1, twin_timeout_s=SOON_S)
     hold = asyncio.create_task(tickets.hold("t"))
     tickets.arrive("t", reserved=True)
@@ -66,7 +66,7 @@ async def test_a_hold_lasts_longer_than_the_wait_for_its_exchange() -> None:
     await hold
 
 
-async def test_a_hold_whose_exchange_never_comes_frees_its_slot() -> None:
+async def test_a_reserved_slot_whose_exchange_never_arrives_is_freed() -> None:
     tickets = Tickets(limit=1, twin_timeout_s=SOON_S)
     async with asyncio.timeout(60):
         await tickets.hold("t")
@@ -81,7 +81,7 @@ async def test_an_exchange_whose_hold_never_comes_leaves_nothing_behind() -> Non
     assert len(tickets) == 0
 
 
-async def test_a_hold_that_serve_cancels_leaves_nothing_behind() -> None:
+async def test_a_reserved_slot_that_serve_cancels_leaves_nothing_behind() -> None:
     tickets = Tickets(limit=1, twin_timeout_s=NEVER_S)
     hold = asyncio.create_task(tickets.hold("t"))
     await asyncio.sleep(0)

@@ -107,7 +107,7 @@ def test_the_name_restarts_everything() -> None:
     assert (found.gateways, found.pools) == (True, frozenset({"large", "small"}))
 
 
-def test_a_pool_may_come_and_go() -> None:
+def test_a_pool_may_be_added_and_removed() -> None:
     more = changed("pools.third", {"model": "org/third"})
     found = restarts(FLEET, more)
     assert (found.added, found.nothing) == (frozenset({"third"}), True)

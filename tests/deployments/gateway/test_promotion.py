@@ -129,7 +129,7 @@ async def test_a_dead_replica_is_replaced_by_the_warm_one(
     assert await answered_by(front) == "r1"
 
 
-async def test_without_redis_the_spike_is_served_by_who_is_there(
+async def test_without_redis_the_existing_replicas_serve_the_spike(
     front: Front, engines: tuple[FakeEngine, FakeEngine], server: RedisProcess
 ) -> None:
     is_full(front, engines[0])

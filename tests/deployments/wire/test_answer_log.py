@@ -25,7 +25,7 @@ def test_it_counts_what_the_whole_stream_has(parts: list[bytes]) -> None:
         assert counter.events == events_in(stream)
 
 
-def test_a_large_event_in_many_parts_takes_time_for_its_bytes_alone() -> None:
+def test_a_large_event_in_many_parts_takes_time_only_for_its_bytes() -> None:
     counter = EventCounter()
     looked_at = 0
 
@@ -65,7 +65,7 @@ TOKEN = b'data: {"choices":[{"delta":{"content":"a"},"logprobs":{"content":[1]}}
         ([b"5", TOKEN], 1),  # of a completion
     ],
 )
-def test_tokens_whose_logprobs_did_not_come_are_made_again(
+def test_tokens_whose_logprobs_did_not_arrive_are_generated_again(
     blocks: list[bytes], seen: int, wants: bool
 ) -> None:
     log = AnswerLog()

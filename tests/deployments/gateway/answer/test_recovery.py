@@ -91,7 +91,9 @@ CASES = st.lists(st.tuples(EVENTS, st.booleans(), st.booleans()), min_size=1, ma
 
 
 @given(st.integers(0, 4), CASES)
-def test_the_laws_of_every_course(retries: int, cases: list[tuple[Event, bool, bool]]) -> None:
+def test_every_course_keeps_the_invariants(
+    retries: int, cases: list[tuple[Event, bool, bool]]
+) -> None:
     course = Course(retries)
     for event, client_has_bytes, can_continue in cases:
         before = course

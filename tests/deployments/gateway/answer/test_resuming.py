@@ -241,7 +241,7 @@ async def test_a_client_that_leaves_a_living_gateway_ends_its_stream_at_once(fle
     await until(lambda: fleet.first.aborted == 2)
 
 
-async def test_a_client_that_does_not_come_frees_its_engine() -> None:
+async def test_a_client_that_does_not_resume_in_time_frees_its_engine() -> None:
     async with AsyncExitStack() as stack:
         fleet = await begun(stack, hold_s=0.2)
         fleet.sees(fleet.first)

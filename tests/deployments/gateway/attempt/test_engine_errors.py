@@ -60,7 +60,7 @@ def test_only_a_failure_can_say_that_the_engine_is_dead(status: int, is_dead: bo
 
 @pytest.mark.parametrize("before", [b"", COMMENTS, CREATED + IN_PROGRESS, CREATED + COMMENTS])
 @given(cut=st.integers(0, 500))
-def test_a_stream_is_judged_by_its_first_event_as_soon_as_that_is_there(
+def test_a_stream_is_judged_by_its_first_event_as_soon_as_that_arrives(
     before: bytes, cut: int
 ) -> None:
     for event in (REFUSAL, OF_A_RESPONSE + b"\n\n"):

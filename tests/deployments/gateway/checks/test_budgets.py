@@ -55,7 +55,7 @@ async def test_a_length_that_is_left_to_vllm_makes_no_reservation_smaller(redis_
         assert int(headers["x-ratelimit-remaining-tokens"]) <= 700
 
 
-async def test_tokens_that_were_not_used_are_there_again(redis_url: str) -> None:
+async def test_tokens_that_were_not_used_are_available_again(redis_url: str) -> None:
     """The engine confirms a few of the hundreds that a request might have used."""
     limits = {"limits": {"tokens_per_minute": 1000}}
     engine = FakeEngine()

@@ -111,7 +111,9 @@ def test_no_other_text_opens_the_gateway(key: str) -> None:
         ({"authorization": "Basic abc", "x-api-key": "sk-one"}, "first"),
     ],
 )
-def test_a_key_may_come_as_anthropics_clients_send_it(headers: dict[str, str], tenant: str) -> None:
+def test_a_key_is_accepted_as_anthropics_clients_send_it(
+    headers: dict[str, str], tenant: str
+) -> None:
     assert KEYS.check(headers).tenant == tenant
 
 

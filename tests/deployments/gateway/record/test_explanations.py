@@ -260,7 +260,7 @@ async def test_nothing_is_explained_without_a_key(front: Front, path: str) -> No
 
 
 @pytest.mark.parametrize("front", [{}], indirect=True, ids=["no operator"])
-async def test_a_key_sees_the_decisions_of_its_tenant_alone(front: Front) -> None:
+async def test_a_key_sees_only_the_decisions_of_its_tenant(front: Front) -> None:
     async with front.post(headers={"x-request-id": "mine"}) as answer:
         told = await front.explanation_of(answer.headers)
     assert (told["tenant"], told["slo_ttft_s"]) == (TENANT, None)
