@@ -21,7 +21,7 @@ from tests.router.redis_process import RedisProcess
 from tests.warm_python import program as warm
 from weights.drafts import first_layers
 
-# A busy machine is slow, not wrong. Laws that want a share of these examples take
+# A busy machine is slow, not wrong. Properties that need a share of these examples take
 # `settings().max_examples // n`, so that `make fuzz` gives them more too.
 settings.register_profile(
     "same",

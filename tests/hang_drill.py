@@ -45,7 +45,7 @@ ENGINE_ARGS = {
     "max_num_batched_tokens": 4096,
     "enforce_eager": True,
 }
-# Of --engine-args.
+# The value of --engine-args.
 OTHER_ARGS: dict[str, Any] = {}
 PROMPT_TOKENS = 4000
 DRILLS = [
@@ -264,7 +264,7 @@ def counts(found: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def goals(found: Sequence[dict[str, Any]], alone: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of the given engines."""
+    """Return the goals of the given engines, each with what was measured."""
     judged = {}
     if found:
         late = sum(

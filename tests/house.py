@@ -1,4 +1,4 @@
-"""The house: its rooms from the roof down, what each is for, and what it may import of Antefix.
+"""The architecture: its folders from the top down, their purposes, and their imports of Antefix.
 
 `python -m tests.house` writes folders and purposes into docs/architecture.md;
 tests/test_dependency_direction.py compares the code, and that page, with this list.
@@ -15,7 +15,7 @@ BEGIN, END = "<!-- the house: python -m tests.house -->\n", "<!-- end of the hou
 
 
 class Room(NamedTuple):
-    """A folder, with all of its folders that are no separate room."""
+    """A folder of the architecture, with all of its folders that are not listed separately."""
 
     folder: str
     does: str
@@ -230,7 +230,7 @@ TOPS = {folder.partition("/")[0] for folder in FOLDERS}
 
 
 def room_of(module: str) -> str:
-    """The room that a module of Antefix is in."""
+    """Return the listed folder that a module of Antefix is in."""
     path = module.replace(".", "/")
     return max((f for f in FOLDERS if path == f or path.startswith(f + "/")), key=len)
 

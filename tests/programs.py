@@ -75,7 +75,7 @@ def remedy(name: str) -> str:
 
 
 def packages() -> "list[str]":
-    """Of all that is missing."""
+    """Return the packages of all programs that are missing."""
     return sorted({NEEDED[name][0] for name in NEEDED if not find(name)})
 
 

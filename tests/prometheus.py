@@ -43,7 +43,7 @@ class Prometheus:
         return [value for value in values if not math.isnan(value)]
 
     def names(self) -> set[str]:
-        """Of all metrics that there are."""
+        """Return the names of all metrics."""
         return set(self.get("label/__name__/values"))
 
     def get(self, path: str) -> Any:

@@ -32,6 +32,7 @@ UNREAD_TEXTS = {
     r"</": "HTML, whose text is read in the page's files",
     r"A river begins": "the prompt of `antefix prove-resume`",
     r"time year people|Tell me of the harbour": "words of generated prompts",
+    r"\{ODD\}": "the examples of tests/test_prose_of_files.py",
     r"^\.\.\.": "the arguments of a script for Redis",
 }
 # Parts of texts that stand for code, with the reason. Each counts as one word.
@@ -50,13 +51,13 @@ def is_read(file: Path) -> bool:
 
 
 def files(*patterns: str) -> list[Path]:
-    """Those that are read, in their order."""
+    """Return the files that are read, in order."""
     found = sorted({file for pattern in patterns for file in ROOT.glob(pattern)})
     return [file for file in found if is_read(file)]
 
 
 def prose(text: str) -> str:
-    """The words of a Markdown page; each code span is one word."""
+    """Return the words of a Markdown page; each code span is one word."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
     text = re.sub(r'<!--.*?-->|<a id="[^"]*"></a>', "", text, flags=re.S)
     text = re.sub(r"`[^`]*`", "code", text)
@@ -65,7 +66,7 @@ def prose(text: str) -> str:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Of paragraphs, items of lists, headings and the cells of tables."""
+    """Yield the sentences of paragraphs, items of lists, headings and the cells of tables."""
     for block in re.split(r"\n\s*\n|^\s*(?:[-*]|\d+\.|#+) |\||\n(?=\|)", prose(text), flags=re.M):
         yield from re.split(r"(?<=[.!?:;])\s+", " ".join(block.split()))
 
@@ -75,7 +76,7 @@ def tokens_of(rule: dict[str, Any]) -> list[str]:
 
 
 def alerts(text: str) -> list[str]:
-    """Each with the rule's name."""
+    """Return the alerts, each with the rule's name."""
     found = []
     for name, rule in RULES.items():
         flags = re.I if rule.get("ignorecase") else 0
@@ -97,7 +98,7 @@ def alerts(text: str) -> list[str]:
 
 
 def alerts_of_texts(texts: Iterable[str]) -> list[str]:
-    """Of comments, messages and the like."""
+    """Return the alerts of comments, messages and similar texts."""
     unread, code = re.compile("|".join(UNREAD_TEXTS)), re.compile("|".join(CODE))
     return [
         alert
@@ -108,8 +109,10 @@ def alerts_of_texts(texts: Iterable[str]) -> list[str]:
 
 
 def comments(text: str) -> Iterator[str]:
-    """Of a file whose comments begin with #; lines that follow each other are one. Each description
-    of a Helm value (`# --`) is a paragraph. Commands are indented."""
+    """Yield the comments of a file, which begin with #; lines that follow each other are one.
+
+    Each description of a Helm value (`# --`) is a paragraph. Commands are indented.
+    """
     for block in re.findall(r"(?:^[ \t]*#(?!!).*\n)+|[ \t]# .*$", text, re.M):
         plain = re.sub(r"^[ \t]*#+ ?(?:   ?.*)?", "", block, flags=re.M)
         yield re.sub(r"^(?:-- |@\w+ -- )", "\n", plain, flags=re.M)

@@ -7,7 +7,7 @@ from typing import Any
 import ray
 
 ATTEMPTS = 3
-# What Ray says of a raylet, and of a GCS, that did not come up in time.
+# What Ray logs of a raylet, and of a GCS, that did not start in time.
 SLOW = ("timed out during startup", "Timed out waiting for file")
 
 

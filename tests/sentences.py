@@ -8,7 +8,7 @@ _WORDS = re.compile(r"[^\s]+")
 
 
 def assert_sentences(text: str) -> None:
-    """Of at least three words each: a riddle in two is no sentence."""
+    """Assert that the text consists of sentences of three words or more: two words are a riddle."""
     assert text.endswith((".", "!", "?")), f"does not end: {text!r}"
     for sentence in re.split(r"(?<=[.?!])\s+", text):
         assert _BEGINS.match(sentence), f"does not begin: {sentence!r}"

@@ -4,7 +4,7 @@ Takes {"model", "engine_args", "prompts", "max_tokens", "until", "within_s"} as 
 for the greedy answers to all prompts, one after another, round after round: until speculation was
 off for a whole round ("off"), or its gain is known ("known"), or the time is up. Then the first
 answer is cut at several places and resumed. Writes one line of JSON: the token ids of each round
-and of each cut, how many came at once, and the last known facts of the speculation.
+and of each cut, how many arrived at once, and the last known facts of the speculation.
 """
 
 from __future__ import annotations

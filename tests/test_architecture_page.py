@@ -1,4 +1,4 @@
-"""The walk of a chat request in docs/architecture.md names code that is there."""
+"""The walk of a chat request in docs/architecture.md names code that exists."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The laws of the house: an import goes down, never up, and a process holds no other's code."""
+"""The architecture's rules: an import goes down, never up, and a process has no other's code."""
 
 import subprocess
 import sys

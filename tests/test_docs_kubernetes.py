@@ -1,4 +1,4 @@
-"""docs/kubernetes and the chart's README: what they name is there, and what they show is printed.
+"""docs/kubernetes and the chart's README: what they name exists, and what they show is printed.
 
 Commands are read from blocks marked sh and console, values from those marked yaml, keys and links
 from the text.

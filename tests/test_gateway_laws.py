@@ -1,4 +1,4 @@
-"""How the gateway is built: rooms of a size that one reads, and an answer's way without detours."""
+"""How the gateway is built: folders of a readable size, and an answer's way without detours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.some import some
 
 GATEWAY = ROOT / "deployments" / "gateway"
 ROOMS = sorted(path.parent for path in GATEWAY.glob("*/__init__.py"))
-# Rooms of the house below the gateway's folder.
+# The folders of the architecture below the gateway's folder.
 BELOW = [folder for folder in FOLDERS if folder.startswith("deployments/gateway/")]
 
 

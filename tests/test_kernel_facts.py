@@ -133,7 +133,7 @@ CHECKPOINTS: tuple[dict[str, Any], ...] = (
     {"quant_method": "compressed-tensors"},
     {"quant_method": "fp8", "activation_scheme": "dynamic"},
 )
-# What vLLM decides by the configs alone.
+# What vLLM decides from only the configs.
 BY_CONFIGS = (
     "a format that vLLM dropped",
     "another quantization than the checkpoint's",

@@ -34,7 +34,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def words(node: ast.AST) -> str:
-    """Of a literal; what an f-string inserts is one word."""
+    """Return the text of a literal; what an f-string inserts is one word."""
     match node:
         case ast.Constant(value=str(text)):
             return text
@@ -73,7 +73,7 @@ def names(module: str) -> Iterator[str]:
 
 
 def alerts_of_tests(texts_of: Callable[[str], Iterable[str]]) -> dict[str, list[str]]:
-    """By file, where there are any."""
+    """Return the alerts by file, where there are any."""
     known = {file for files in NOT_YET for file in ROOT.glob(files)}
     tests = [file for file in some(ROOT.glob("tests/**/*.py")) if file not in known]
     found = {str(file): alerts_of_texts(texts_of(file.read_text())) for file in some(tests)}

@@ -70,7 +70,7 @@ class Cluster:
         }
 
     def deployments(self) -> dict[str, Any]:
-        """Of all applications, by name."""
+        """Return the deployments of all applications, by name."""
         return {
             name: deployment
             for application in self.dashboard("GET")["applications"].values()

@@ -41,7 +41,7 @@ def recipe(target: str) -> str:
 
 
 def commands(steps: list[dict[str, Any]]) -> Iterator[str]:
-    """Of a job, with those of the Makefile's targets."""
+    """Yield the commands of a job, with those of the Makefile's targets."""
     for run in (step["run"] for step in steps if "run" in step):
         yield run
         script = (ROOT / run).read_text() if run.startswith(".ci/") else run

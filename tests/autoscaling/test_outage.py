@@ -54,7 +54,7 @@ def test_the_rest_of_a_start_is_predicted(
         (60.0, 100.0 - FRESH_S, True),
         (60.0, 99.9 - FRESH_S, False),  # Ray Serve says nothing any more
         (3.0, 97.0, True),
-        (3.0, 96.9, False),  # when a replica was there
+        (3.0, 96.9, False),  # from when a replica was on the board
     ],
 )
 def test_an_outage_is_what_both_redis_and_ray_serve_say(

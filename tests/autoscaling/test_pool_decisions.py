@@ -251,7 +251,7 @@ anyone = st.integers(0, 99)
 
 
 class AnyTraffic(RuleBasedStateMachine):
-    """A pool, the one that may stand in for it, and all that can come and happen there."""
+    """A pool, the one that may stand in for it, and all requests and events that are possible."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -38,7 +38,7 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def scheduler(clock: HandClock) -> PoolScheduler:
-    """Of a gateway that read its board a moment ago: three idle replicas, r0 to r2."""
+    """Return the scheduler of a gateway that just read its board: three idle replicas, r0 to r2."""
     scheduler = PoolScheduler(clock)
     scheduler.board.update(pool(3).values())
     return scheduler

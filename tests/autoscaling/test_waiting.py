@@ -1,4 +1,4 @@
-"""The room where requests wait: bounded, and fair between tenants."""
+"""Queues of requests that wait for their turn: bounded, and fair between tenants."""
 
 from __future__ import annotations
 

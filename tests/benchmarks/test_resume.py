@@ -137,7 +137,7 @@ class Actor:
 
 
 class Fleet:
-    """Of fake engines, as a round sees one."""
+    """A fleet of fake engines, as a round sees one."""
 
     def __init__(self, *engines: FakeEngine) -> None:
         self.actors = [Actor(engine) for engine in engines]

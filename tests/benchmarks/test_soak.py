@@ -1,4 +1,4 @@
-"""The soak's traffic through a real gateway: a planted leak is found, and without
+"""The soak test's traffic through a real gateway: a planted leak is found, and without
 one nothing is."""
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from tests.fakes.engine import MODEL, SECRET, FakeEngine
 from tests.fakes.front import KEY, Front, gateway_before
 from tests.waiting import cancelled, until
 
-# Of the clock that the verdict goes by: a cycle takes the time of its requests.
+# Seconds on the clock of the verdict: a cycle really takes the time of its requests.
 CYCLE_S = 30.0
 CYCLES, ASKED, BURST = 10, 16, 8
 # One of N requests is lost.
@@ -255,7 +255,7 @@ def of_memory(values: Sequence[float], warm_up_s: float = 0.0, since: int = 0) -
 
 
 def test_a_few_steps_of_an_allocator_are_no_slope() -> None:
-    """What a redis-server's memory was like in the two minutes of a short soak that count."""
+    """A redis-server's memory was like this in the two minutes of a short soak test that count."""
     steps = [11.2 + 0.25 * (i // 5) for i in range(36)]
     assert of_memory(steps).slope.exceeds(BOUNDS_PER_HOUR[watch.MEMORY])
     assert of_memory(steps).verdict == "steady"

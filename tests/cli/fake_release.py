@@ -152,7 +152,7 @@ class FakeRelease:
 
 @contextmanager
 def running(folder: Path) -> Iterator[FakeRelease]:
-    """Of two engines. `folder` gets the program kubectl."""
+    """Run a release of two engines. `folder` gets the program kubectl."""
     with Api(*release(), *_more()) as api:
         api.remove("Pod", "llama-0", NAMESPACE)
         fake = FakeRelease(api)

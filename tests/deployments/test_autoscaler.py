@@ -53,7 +53,7 @@ def context_of(replicas: int, state: dict[str, Any]) -> AutoscalingContext:
 def test_engines_that_are_replaced_are_not_taken_for_more(
     on_the_board: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two are wanted: one has not left the board, one has not come up, or both are there."""
+    """Two are wanted: one has not left the board, one has not started, or both run."""
     monkeypatch.setattr(Watch, "keep", lambda self: None)
     policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0, signer=None)
     policy.watch = watch = Watch(BOARD, NO_REDIS, fleet_of(), is_current=True)
@@ -221,7 +221,7 @@ def hgetalls(server: RedisProcess, watch: Watch, is_followed: Callable[[], bool]
         began = time.monotonic()
         time.sleep(4 * autoscaler.READ_PERIOD_S)
         calls = client.info("commandstats").get("cmdstat_hgetall", {"calls": 0})["calls"]
-    # the first may come at once
+    # the first may be immediate
     return calls / ((time.monotonic() - began) / autoscaler.READ_PERIOD_S + 1)  # type: ignore[no-any-return]
 
 

@@ -35,7 +35,7 @@ PACKAGES = sorted(
 
 
 def instructions(image: str) -> list[tuple[str, str]]:
-    """Of the image's file: instruction and what follows it, comments left out."""
+    """Return each instruction of the image's file and what follows it, without comments."""
     text = (ROOT / "docker" / f"{image}.Dockerfile").read_text()
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
@@ -50,7 +50,7 @@ def of(image: str, instruction: str) -> list[str]:
 
 
 def environment(image: str) -> dict[str, str]:
-    """Of the last stage, as it ends."""
+    """Return the environment at the end of the last stage."""
     told: dict[str, str] = {}
     for name, rest in instructions(image):
         if name == "FROM":

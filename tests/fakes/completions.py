@@ -20,7 +20,7 @@ DEATH = (
 
 @dataclass
 class Said:
-    """Of one answer: what it is called, and what another engine has said of it."""
+    """One answer: what it is called, and what another engine has generated of it."""
 
     id: str
     created: int

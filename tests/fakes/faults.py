@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 @dataclass(eq=False)
 class Faults:
-    """Of one engine; none at first.
+    """The faults of one engine; none at first.
 
     `token_delay_s`: before each token. `pauses_after`: N tokens, until `go_on` is set; 0: before
     any. `dies_after`: N tokens; 0: before it has answered anything. `tells_death_after`: N tokens

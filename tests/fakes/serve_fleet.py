@@ -38,7 +38,7 @@ LOOK_PERIOD_S = 0.05
 
 
 class _Nothing:
-    """Of what a real replica ends."""
+    """A stand-in for each part that a real replica stops or closes."""
 
     def stop(self) -> None:
         pass
@@ -102,7 +102,7 @@ class FakeReplica(EngineReplica):
             await asyncio.sleep(LOOK_PERIOD_S)
 
     async def facts(self) -> dict[str, Any]:
-        """Of this process: what has reached it."""
+        """Return what has reached this process."""
         return {
             "pid": os.getpid(),
             "log_level": logging.getLogger("router").level,

@@ -80,7 +80,7 @@ def test_rendered_twice_without_a_cluster_it_is_the_same(file: str) -> None:
 
 
 def test_secrets_that_the_chart_makes_are_others_each_time() -> None:
-    """Why auth.generate is there."""
+    """This is why auth.generate exists."""
     assert template(values()) != template(values())
 
 

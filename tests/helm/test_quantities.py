@@ -51,7 +51,7 @@ def test_a_quantity_is_rendered_as_go_writes_it(given: float | str, written: str
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_no_quantity_is_a_number(file: Path) -> None:
-    """Such as the GPUs: 2 would come back from KubeRay as "2"."""
+    """KubeRay would return a number, such as 2 for the GPUs, as "2"."""
     found = of_kind(render(file, show_only="templates/rayservice.yaml"), "RayService")
     amounts = list(_amounts(found["spec"]["rayClusterConfig"]))
     assert amounts

@@ -83,7 +83,7 @@ def test_persistence_outlives_a_restart(kept: list[Object], tmp_path: Path) -> N
 
 
 def test_persistence_claims_a_volume_of_the_configured_class_and_size(kept: list[Object]) -> None:
-    # not the name of one without: claims cannot be added to a StatefulSet that is there
+    # not the name of one without: claims cannot be added to an existing StatefulSet
     assert of_kind(kept, "StatefulSet")["metadata"]["name"] == "afx-antefix-redis-data"
     (claim,) = of_kind(kept, "StatefulSet")["spec"]["volumeClaimTemplates"]
     assert claim["spec"]["storageClassName"] == "fast"

@@ -20,7 +20,7 @@ def complaint_of(values: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def complaint() -> str:
-    """Of values that hold every renamed key."""
+    """Return the complaint about values that hold every renamed key."""
     values: dict[str, Any] = {"fleet": {"name": "small", "pools": {"engine": {"model": "a/b"}}}}
     for path in RENAMED:
         *above, name = path.replace("*", "engine").split(".")

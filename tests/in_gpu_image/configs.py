@@ -2,7 +2,7 @@
 
     python -m tests.in_gpu_image.configs ROOT    in the environment of `pretended_driver`
 
-Writes one JSON object a pool. A model is a folder with its config alone: no weights, no tokenizer.
+Writes one JSON object a pool. A model is a folder with only its config: no weights, no tokenizer.
 """
 
 from __future__ import annotations

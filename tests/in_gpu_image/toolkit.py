@@ -33,7 +33,7 @@ def compilers(site_packages: Path) -> list[Path]:
 
 
 def release_of(said: str) -> str:
-    """Of what nvcc or ptxas says with --version: such as 13.0; empty where it says none."""
+    """Return the release that nvcc or ptxas prints with --version, such as 13.0; empty for none."""
     found = _RELEASE.search(said)
     return found[1] if found else ""
 

@@ -1,4 +1,4 @@
-"""Laws of placing pods on nodes, whatever the pods and the nodes."""
+"""Properties of placing pods on nodes, whatever the pods and the nodes."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def diff(
     values: Object = VALUES,
     pods: Sequence[Object] = (),
 ) -> UpgradeDiff:
-    """Of the values with the change, in a cluster that KubeRay made of them without it.
+    """Return the diff of the values with the change. KubeRay made the cluster without it.
 
     Its pods are one of four GPUs by default.
     """

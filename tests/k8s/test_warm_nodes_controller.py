@@ -219,7 +219,7 @@ async def test_a_real_gateway_is_understood(fleet: Fleet, monkeypatch: pytest.Mo
         assert leadership.renew()
         await asyncio.to_thread(controller.step)
     made = fleet.api.get("Deployment", "afx-antefix-placeholder-main", NAMESPACE)
-    assert made["spec"]["replicas"] == 3  # 4 that are expected, none is there; maxPerPool
+    assert made["spec"]["replicas"] == 3  # 4 are expected, none exists; maxPerPool
 
 
 IN_NO_CLUSTER = """

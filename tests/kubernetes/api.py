@@ -61,7 +61,10 @@ class Kubernetes:
         return Said(done.stdout, done.stderr)
 
     def objects(self, kinds: str, namespace: str = "", labels: str = "") -> list[Object]:
-        """Of one kind or several, with who owns which field; of all namespaces by default."""
+        """Return the objects of these kinds, with the owners of their fields.
+
+        By default, return those of all namespaces.
+        """
         where = ["--namespace", namespace] if namespace else ["--all-namespaces"]
         chosen = ["--selector", labels] if labels else []
         told = self.kubectl("get", kinds, *where, *chosen, "--show-managed-fields", "-o", "json")
@@ -109,7 +112,10 @@ class Kubernetes:
             until(f"no Ray cluster is left in {name}", lambda: not self.let_go(name), every_s=2)
 
     def let_go(self, namespace: str) -> list[Object]:
-        """Of Ray clusters that end and wait for a Job, which gets no pod. All that are there."""
+        """Release the Ray clusters that end and wait for a Job, which gets no pod.
+
+        Return all Ray clusters of the namespace.
+        """
         clusters = self.objects("rayclusters", namespace)
         for one in clusters:
             if is_ending(one):

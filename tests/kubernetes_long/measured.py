@@ -2,8 +2,8 @@
 
     python -m tests.kubernetes_long.measured    writes it into docs/kubernetes/tested.md
 
-A goal on time is shown, met or not: how fast two cores are is no law. What a test asserts is that
-requests are answered and that things come to be at all.
+A goal on time is shown, met or not: the speed of two cores is not a requirement. What a
+test asserts is that requests are answered and that things come to be at all.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ MODEL = "smollm2-135m-instruct"
 # two cores start head, gateway and two engines in 130 s without other work
 READY_S = 900.0
 
-# The gateway or the engine of a pod, each process with when it started: a number may come again.
+# The gateway or the engine of a pod, each process with its start: an id may be reused.
 PROCESSES = """
 import os
 import psutil

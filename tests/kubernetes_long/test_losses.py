@@ -1,4 +1,4 @@
-"""What is lost under traffic, and comes back by itself: pods, Redis, the head, a node."""
+"""What is lost under traffic, and recovers by itself: pods, Redis, the head, a node."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTICED_S = 40.0
 
 
 def kill(release: Release, pod: str) -> float:
-    """As if its machine had lost it: no preStop, no grace. When."""
+    """End the pod as if its machine had lost it: no preStop, no grace. Return the time."""
     now = time.time()
     kubectl(
         *("delete", "pod", pod, "--namespace", release.namespace),

@@ -82,8 +82,8 @@ def test_a_placeholder_keeps_a_node_warm_until_an_engine_takes_its_place(
 
 @contextmanager
 def only_placeholders(release: Release) -> Iterator[None]:
-    """No other pod can be made. A node that has to be brought takes minutes; here it is there, and
-    which of two controllers makes its pod first would be a race."""
+    """Allow no other pods. A new node takes minutes; here the node exists already, and which of two
+    controllers makes its pod first would be a race."""
     scope = {"scopeName": "PriorityClass", "operator": "DoesNotExist"}
     spec = {"hard": {"pods": "0"}, "scopeSelector": {"matchExpressions": [scope]}}
     metadata = {"name": "only-placeholders", "namespace": release.namespace}

@@ -141,7 +141,7 @@ def until_reached(release: Release, ports: dict[str, tuple[str, int]]) -> set[tu
 
 
 def test_the_fleet_forms_where_a_plugin_ignores_end_ports(release: Release) -> None:
-    """Such a plugin opens the first port of a range alone."""
+    """Such a plugin opens only the first port of a range."""
     release.remove()
     release.install(ONE_OF_EACH)
     for policy in objects("networkpolicies", release.namespace):

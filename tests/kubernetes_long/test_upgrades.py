@@ -74,7 +74,7 @@ def test_a_rollback_restores_the_settings_before(release: Release) -> None:
 
 
 def configured_ttft_s(release: Release) -> float:
-    """Of interactive requests, as the RayService has it: wherever in the configuration that is."""
+    """Return the TTFT of interactive requests, wherever the RayService's configuration has it."""
     text = release.service()["spec"]["serveConfigV2"]
     (found,) = set(re.findall(r"interactive:\s+ttft_s: (\d+)", text))
     return float(found)

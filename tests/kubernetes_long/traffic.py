@@ -49,7 +49,7 @@ class Traffic:
         self._log = ""
 
     def outcomes(self, since: float = 0.0) -> list[Outcome]:
-        """Of requests that began at `since` or later, in the order they ended."""
+        """Return the outcomes of requests that began at `since` or later, sorted by their ends."""
         said = self._log or self._read()
         ended = [json.loads(line) for line in said.splitlines(True) if line.endswith("\n")]
         names = Outcome.__dataclass_fields__
@@ -156,7 +156,7 @@ def names_of_nodes() -> list[str]:
 
 
 def names_of_images() -> list[set[str]]:
-    """Of each node; an image whose name has gone to a newer one has none."""
+    """Return the names of each node's images; one whose name has gone to a newer one has none."""
     return [
         {name for image in node["status"]["images"] for name in image["names"] or ()}
         for node in nodes()

@@ -42,7 +42,7 @@ async def test_every_latency_counts_from_when_a_request_was_due() -> None:
     assert summary.late_s(sent) == 0.25
     assert summary.ttft_s(sent) == 1.0
     assert summary.gaps_s(sent) == [0.5, 1.0]
-    # four tokens by the server's count, of which two came at once
+    # four tokens by the server's count, of which two arrived at once
     assert summary.tpot_s(sent) == 0.5
     assert summary.e2e_s(sent) == 3.5
     assert (sent.prompt_tokens, sent.output_tokens, sent.cached_tokens) == (200, 4, 128)

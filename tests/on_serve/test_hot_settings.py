@@ -41,7 +41,7 @@ from tests.router.redis_process import RedisProcess
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 DRAIN_S = 5.0
-# Of answers that take longer than that.
+# Answers take longer than that: their tokens, and the seconds of each.
 TOKENS, EACH_S = 160, "0.05"
 Pids = dict[str, set[int]]
 
@@ -79,7 +79,7 @@ class Served:
         return int(told["target_num_replicas"])
 
     def settles(self) -> Pids:
-        """Once every application runs and every replica is there; the processes."""
+        """Wait until every application and every replica runs; return the processes."""
         seen: list[Pids] = []
 
         def settled() -> bool:
@@ -138,7 +138,7 @@ class Served:
 
 
 def pids_of(details: dict[str, Any]) -> Pids:
-    """Of the replicas that run, by deployment."""
+    """Return the process ids of the replicas that run, by deployment."""
     return {
         name: {r["pid"] for r in of["replicas"] if r["state"] == "RUNNING"}
         for application in details.values()

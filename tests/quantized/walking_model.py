@@ -30,7 +30,7 @@ LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD, MLP = 3, 256, 4, 2, 64, 512
 SHARING = HEADS // KV_HEADS
 NODES, FIRST = 32, 1024
 TARGET, ONE, FOUND, OUT, RANDOM = 32, 64, 65, 129, 193
-# Of a head's dimensions those that the positions of a prompt turn by less than 0.01.
+# The dimensions of a head that the positions of a prompt turn by less than 0.01.
 STILL = [*range(16, 32), *range(48, 64)]
 ROPE_THETA = 1e10
 # Of the output head, and of queries and keys: a found edge has all of the attention.

@@ -55,7 +55,7 @@ async def test_the_engine_has_the_metrics_that_antefix_needs(fleet: RunningFleet
     url = fleet.replicas()[0]["url"]
     body = {"model": fleet.model, "prompt": "hello", "max_tokens": 1}
     async with aiohttp.ClientSession(url, headers=fleet.engine_headers(url)) as http:
-        # a gauge is there from the engine's first step on
+        # a gauge exists from the engine's first step on
         async with http.post("/v1/completions", json=body) as answer:
             assert answer.status == 200
         async with http.get("/metrics") as answer:

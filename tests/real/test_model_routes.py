@@ -155,7 +155,7 @@ async def test_a_mirrors_answers_are_compared_and_reach_no_client(
 
 
 def copies_of(fleet: RunningFleet) -> dict[str, float]:
-    """Of mirrors, by outcome."""
+    """Return the numbers of mirrored requests, by outcome."""
     state = fleet.home.state()
     assert state is not None
     with urllib.request.urlopen(state.metrics_url, timeout=30) as answer:

@@ -132,7 +132,7 @@ async def test_cache_salts_keep_equal_prompts_apart(
 async def test_a_whole_answer_counts_as_running_from_its_first_token_on(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
-    """It comes in one piece, long after; until then vLLM yields nothing of it."""
+    """The answer arrives in one piece, long after; until then vLLM yields nothing of it."""
     body = {"model": fleet.model, "prompt": text("whole", 300), "max_tokens": 600}
     asked = asyncio.create_task(http.post("/v1/completions", json={**body, "ignore_eos": True}))
 

@@ -1,4 +1,4 @@
-"""A soak sees what real gateways hold in memory."""
+"""A soak test measures what real gateways hold in memory."""
 
 from __future__ import annotations
 

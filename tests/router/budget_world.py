@@ -134,7 +134,7 @@ class World:
         self.ledgers.pop(place)._book.close(whole=False)
 
     async def kill_redis(self) -> None:
-        """It comes back with nothing, once `away` is false again."""
+        """Stop Redis. It restarts empty, once `away` is false again."""
         self.away = True
         await self.redis.flushall()
         await self.redis.set(TIME, self.redis_time)

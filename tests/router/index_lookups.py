@@ -21,7 +21,7 @@ def keys_of(segments: int) -> list[bytes]:
 
 
 async def hold(redis: AsyncRedis, depths: Mapping[int, int], segments: int) -> None:
-    """Write these depths as publishers do, instead of all that was there."""
+    """Write these depths as publishers do, in place of all that Redis holds."""
     await redis.flushall()
     for key, bitmap in zip(keys_of(segments), bitmaps_of(depths, segments), strict=True):
         if bitmap is not None:

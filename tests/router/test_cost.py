@@ -1,4 +1,4 @@
-"""Predicted time to first token and what is learned of it: the laws of the one currency."""
+"""Predicted time to first token, which every decision compares, and what is learned of it."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Redis goes and comes back: the board empties in time, never raises, and fills again."""
+"""Redis stops and restarts: the board empties in time, never raises, and fills again."""
 
 import asyncio
 import os

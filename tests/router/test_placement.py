@@ -294,7 +294,7 @@ def test_a_request_that_needs_a_trial_goes_where_nothing_waits_to_be_compiled(
 
 
 def test_a_load_of_an_adapter_takes_what_it_takes_on_average() -> None:
-    """Of means of a few loads the difference is chance: an idle replica gets the request."""
+    """The difference between means of a few loads is chance: an idle replica gets the request."""
     loads = {
         "busy": load("busy", slot=0, waiting=2, queued_prefill_tokens=100, adapter_load_s=0.05),
         "idle": load("idle", slot=1, adapter_load_s=0.16),

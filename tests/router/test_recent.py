@@ -1,4 +1,4 @@
-"""What was placed lately: announced while it may come true, popular while it is asked for."""
+"""Recent placements: announced while they may still come true, popular while they are requested."""
 
 import math
 import random

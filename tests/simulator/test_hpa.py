@@ -44,7 +44,7 @@ def test_the_ratio_to_the_target_says_how_many(
 @pytest.mark.parametrize(
     ("metrics", "missing", "desired"),
     [
-        # up, with two that load counted as 0: 40 / 10 = 4, which are there already
+        # up, with two that load counted as 0: 40 / 10 = 4, which exist already
         ([20.0, 20.0], 2, 4),
         # 60 / 10
         ([30.0, 30.0], 2, 6),

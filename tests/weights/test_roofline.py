@@ -1,4 +1,4 @@
-"""How long steps take: laws that hold for every model, GPU and load."""
+"""How long steps take: properties that hold for every model, GPU and load."""
 
 from dataclasses import replace
 

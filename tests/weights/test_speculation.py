@@ -1,4 +1,4 @@
-"""The law of speculation, its inverse, and what is recommended."""
+"""The yield of speculation, its inverse, and what is recommended."""
 
 import pytest
 from hypothesis import assume, given

@@ -62,7 +62,7 @@ NONSENSE: dict[str, bytes] = {
 }
 
 _CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
-# Of a body in chunks.
+# Bodies in chunks, by what is odd about them.
 CHUNKS: dict[str, bytes] = {
     "a size that is none": b"size\r\n{}\r\n0\r\n\r\n",
     "a size below zero": b"-2\r\n{}\r\n0\r\n\r\n",

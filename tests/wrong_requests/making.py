@@ -17,7 +17,7 @@ from tests.wrong_requests.asking import WrongRequest, json_request
 
 JSON_TYPE = (b"content-type", b"application/json")
 PATHS = [*LEAST, "/v1/embeddings"]
-# Of what takes an engine's time, with what a request has of it at least.
+# The paths that generate tokens, with the fields that limit them: a request has at least one.
 LENGTHS = {
     "/v1/chat/completions": ("max_tokens", "max_completion_tokens"),
     "/v1/completions": ("max_tokens",),
@@ -55,7 +55,7 @@ any_json = st.recursive(
 
 
 def cheap(path: str, body: Any, model: str) -> Any:
-    """Of few tokens, and for a model that is there, so far as it says otherwise rightly."""
+    """Return the body with few tokens and a known model; wrong values of either stay."""
     if not isinstance(body, dict):
         return body
     body = {"model": model, **body}

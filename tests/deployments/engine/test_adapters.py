@@ -85,7 +85,7 @@ async def test_the_adapters_in_memory_follow_the_engine(
 async def test_the_least_popular_is_evicted(
     adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
 ) -> None:
-    """By use alone, the two that come once would evict the one that comes often."""
+    """If only the last use counted, the two that come once would evict the one that comes often."""
     popular, *others = [await fetched(adapters, tmp_path, name) for name in "abcde"]
     for _ in range(5):
         await used(adapters, loras, popular)

@@ -18,7 +18,7 @@ from tests.waiting import until
 
 
 class SleepingLoras(FakeLoras):
-    """Of an engine that cannot load anything while it sleeps."""
+    """The adapters of an engine that cannot load anything while it sleeps."""
 
     renderer = profiler = None
     is_asleep = False

@@ -31,7 +31,7 @@ def test_any_change_is_published_with_its_sequence() -> None:
 
 
 def test_a_report_that_came_with_an_answer_is_followed_by_a_newer_snapshot() -> None:
-    """Gateways believe the highest sequence: without a newer snapshot the report would stay."""
+    """Gateways trust the highest sequence: without a newer snapshot the report would stay."""
     text = LeaseText(SIGNER)
     text.of(load("r0", sequence=1))
     reported = 2

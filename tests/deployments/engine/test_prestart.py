@@ -71,7 +71,7 @@ class Raylet:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of these tests' node and environment."""
+    """Return the folder of these tests' node and environment."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv(KEY, "environment")
     folder = prestart.folder_of("node")

@@ -1,4 +1,4 @@
-"""An idle gateway sleeps: its loops share their wakes."""
+"""The loops of an idle gateway share their wakes, so that the process sleeps in between."""
 
 from __future__ import annotations
 

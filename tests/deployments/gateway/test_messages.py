@@ -33,7 +33,7 @@ async def client(front: Front) -> AsyncIterator[AsyncAnthropic]:
 
 
 def text_of(message: Any) -> str:
-    """Of a message that has one block."""
+    """Return the text of a message that has one block."""
     (block,) = message.content
     assert block.type == "text"
     return str(block.text)

@@ -212,7 +212,7 @@ async def test_scaled_to_zero_a_request_counts_as_demand_and_nothing_is_missing(
 async def test_a_request_of_the_lost_last_replica_overflows_or_is_rejected(
     engine: FakeEngine, small: FakeEngine, serve: Serve, redis_url: str, overflows: bool
 ) -> None:
-    """It was admitted, its engine died before it answered, and no other is there."""
+    """It was admitted, its engine died before it answered, and no other exists."""
     pool = {"slo": SLO, "overflow": OVERFLOW}
     saying = {**SOON, "x-antefix-overflow": "allow" if overflows else "never"}
     async with gateway_before(engine, small=small, redis_url=redis_url, pool=pool) as front:

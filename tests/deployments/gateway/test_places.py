@@ -143,7 +143,7 @@ async def test_no_request_overtakes_others_that_queue_for_a_place(
 async def test_a_replica_that_is_full_in_spite_of_a_reservation_is_asked_again(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
-    """Another request came in the moment before Ray Serve heard of it."""
+    """Another request arrived in the moment before Ray Serve heard of it."""
     first.tickets.limit = second.tickets.limit = 0
     request = asyncio.ensure_future(front.post().__aenter__())
     await until(lambda: len(front.handle.picked) > 2)

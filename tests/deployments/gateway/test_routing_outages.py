@@ -38,7 +38,7 @@ def engines() -> tuple[FakeEngine, FakeEngine]:
 
 
 async def headers_of(front: Front) -> Mapping[str, str]:
-    """Of the answer to PROMPT."""
+    """Return the headers of the answer to PROMPT."""
     async with front.post("/v1/completions", prompt=PROMPT) as answer:
         assert answer.status == 200, await answer.text()
         await answer.read()

@@ -38,7 +38,7 @@ class _AnswersAll(FakeEngine):
 def _served(
     engine: FakeEngine, redis_url: str
 ) -> Iterator[tuple[Front, asyncio.AbstractEventLoop]]:
-    """In a separate loop, for laws that run their own loops."""
+    """Run a gateway in a separate loop, for properties that run their own loops."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -20,7 +20,7 @@ BOS = 7
 
 
 class TinyEngine:
-    """Whose next token depends on the last alone: `logits`, [last token, next token]."""
+    """An engine whose next token depends only on the last: `logits`, [last token, next token]."""
 
     def __init__(self, seed: int, noise: float = 0.0, vocabulary: str = "same") -> None:
         self.logits = np.random.default_rng(seed).normal(0, 2, (VOCABULARY, VOCABULARY))

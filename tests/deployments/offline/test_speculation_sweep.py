@@ -1,4 +1,4 @@
-"""What becomes of an arm's runs: speedups, acceptance and what the law foretells."""
+"""The results of an arm's runs: speedups, acceptance and what the formula predicts."""
 
 from dataclasses import replace
 from typing import Any

@@ -45,7 +45,7 @@ class Answer:
 
 
 async def ask(http: aiohttp.ClientSession, path: str, body: Body) -> Answer:
-    """Of an engine that offers to resume it."""
+    """Return the answer of an engine that offers to resume it."""
     headers = {
         RESUMABLE_HEADER: "1",
         "x-request-id": "the-request",

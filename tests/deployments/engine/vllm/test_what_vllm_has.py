@@ -260,7 +260,7 @@ async def test_a_constraint_that_waits_for_its_trial_is_not_in_the_queue() -> No
 
 def test_the_cpu_build_still_does_not_know_ray() -> None:
     """Why `deployments.app` keeps its replicas in one node, and why stages on two nodes are tested
-    with GPUs alone. (Its pipeline of processes loads, and fails at the first request.)
+    only with GPUs. (Its pipeline of processes loads, and fails at the first request.)
     """
     from vllm.platforms.cpu import CpuPlatform
 

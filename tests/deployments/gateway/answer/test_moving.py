@@ -235,7 +235,7 @@ async def test_where_none_can_take_it_it_ends_where_it_is(
 
 
 async def test_a_stream_without_a_token_yet_begins_elsewhere(front: Front) -> None:
-    """Of an answer in one piece it is unknown whether it has one."""
+    """It is unknown whether an answer in one piece has a token, so it stays."""
     there, other = front.handle.engines
     await leaves(front, other)
     for engine in front.handle.engines:

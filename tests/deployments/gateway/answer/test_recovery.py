@@ -1,4 +1,4 @@
-"""What follows a try that has not ended well: a table, and laws for every sequence of events."""
+"""What follows a try that has failed: a table, and properties for every sequence of events."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ async def test_of_a_large_fleet_an_answer_under_way_keeps_no_candidates(
 
 
 def bytes_made_in(module: ModuleType) -> int:
-    """Of those still held."""
+    """Return the size of what the module has allocated and not freed."""
     ours = [tracemalloc.Filter(True, str(module.__file__))]
     traced = tracemalloc.take_snapshot().filter_traces(ours)
     return sum(of.size for of in traced.statistics("filename"))

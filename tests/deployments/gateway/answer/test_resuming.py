@@ -255,7 +255,7 @@ async def test_a_client_that_does_not_resume_in_time_frees_its_engine() -> None:
 
 
 async def test_every_request_for_an_unavailable_stream_gets_the_same_error(fleet: Fleet) -> None:
-    """Another tenant's key learns nothing of a stream, not even that it is there."""
+    """Another tenant's key learns nothing of a stream, not even that it exists."""
     cut = await cut_after(fleet, 2)
     ticket, signature, replica = cut.id.split("-")
     told, asked = set(), fleet.first.bodies + fleet.second.bodies

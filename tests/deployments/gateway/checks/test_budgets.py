@@ -318,7 +318,7 @@ LARGE = "x" * 100_000
 
 
 async def large_head(front: Front) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A request whose large body does not come."""
+    """Send a request whose large body never arrives."""
     url = urlsplit(front.url)
     reader, writer = await asyncio.open_connection(url.hostname, url.port)
     head = (

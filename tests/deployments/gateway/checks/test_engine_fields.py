@@ -1,4 +1,4 @@
-"""Fields that are for engines alone are refused by name; all other fields that vLLM takes pass."""
+"""Fields that are only for engines are refused by name; all other fields that vLLM takes pass."""
 
 from typing import Any
 

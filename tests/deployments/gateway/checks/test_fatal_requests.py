@@ -71,7 +71,7 @@ async def test_another_gateway_learns_of_a_fatal_request_and_refuses_it_too(
 async def test_after_the_clock_is_set_back_it_is_refused_no_longer_than_from_when_it_was_heard_of(
     redis: AsyncRedis, clock: SimpleNamespace
 ) -> None:
-    """Each time that it was over it was believed anew, until the clock was where it had been."""
+    """Otherwise an expired record is trusted again and again, until the clock is where it was."""
     known, other = of_a_gateway(redis, kept_s=1), of_a_gateway(redis)
     known.add(asked(), 1)
     await known.exchange()

@@ -25,7 +25,7 @@ OLD, NEW = "sk-old-of-the-red-tenant", "sk-new-of-the-red-tenant"
 
 
 def code_of(keys: ApiKeys, key: str) -> str:
-    """Of the 401; empty where the key opens."""
+    """Return the code of the 401; empty where the key is valid."""
     try:
         keys.check({"authorization": f"Bearer {key}"})
     except ApiError as error:
@@ -45,7 +45,7 @@ def rewrite(file: Path, text: str) -> None:
 
 
 def taken(file: Path, text: str, keys: ApiKeys | None = None) -> ApiKeys:
-    """Of a gateway that has read the text."""
+    """Return the keys of a gateway that has read the text."""
     keys = keys or ApiKeys({})
     file.write_text(text)
     keys.take(file)

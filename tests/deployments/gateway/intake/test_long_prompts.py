@@ -27,7 +27,7 @@ async def test_one_thread_at_a_time_computes_in_python() -> None:
     def read() -> None:
         at_once[0] += 1
         most[0] = max(most[0], at_once[0])
-        time.sleep(0.005)  # lets go of the interpreter, so that others would come
+        time.sleep(0.005)  # lets go of the interpreter, so that others could run
         at_once[0] -= 1
 
     await asyncio.gather(*(threads.run(TENANT, read) for _ in range(8)))

@@ -48,7 +48,7 @@ def test_a_number_is_one_however_it_is_spelled(path: str, name: str, spelled: An
         (COMPLETIONS, {}, 16),
         (COMPLETIONS, {"max_tokens": None}, 16),
         (COMPLETIONS, {"max_completion_tokens": 5000, "max_output_tokens": 5000}, 16),
-        # an echo of the prompt alone generates a token
+        # an echo of only the prompt generates a token
         (COMPLETIONS, {"max_tokens": 0, "echo": True}, 1),
         (RESPONSES, {}, None),
         (RESPONSES, {"max_tokens": 1}, None),

@@ -89,7 +89,7 @@ def test_after_any_cancellation_the_others_have_their_turns(
         work = Work(places)
         tasks = [(work.asks(tenant), leaves) for tenant, leaves in asked]
         await asyncio.sleep(0)
-        work.end()  # the next turn comes at the moment of the cancellations
+        work.end()  # the next turn begins at the moment of the cancellations
         await asyncio.sleep(0)
         for task, leaves in tasks:
             if leaves:
