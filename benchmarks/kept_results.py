@@ -1,6 +1,6 @@
 """The results of all runs that are kept: docs/benchmarks/results/NAME.jsonl, a line of JSON each.
 
-Lines are only ever appended, so a run that missed its goals stays beside a later one that met them.
+Lines are only appended, so a run that missed its goals stays before a later one that met them.
 A result is what `benchmarks.stand.report.finish` prints. `commit` is the one that was measured; in
 lines from before results had one it is that which recorded the result, and `commit_from` says so.
 `from_page` names figures that a line lacked at first and that the page of the same run had.
@@ -19,7 +19,7 @@ FOLDER = report.PAGES / "results"
 
 Result = Mapping[str, Any]
 History = Mapping[str, Sequence[Result]]
-"""Of each benchmark all runs that are kept, the last one last; at least one."""
+"""The kept runs of each benchmark, the last one last; at least one."""
 
 
 def read(folder: Path = FOLDER) -> dict[str, list[Result]]:
@@ -30,7 +30,7 @@ def read(folder: Path = FOLDER) -> dict[str, list[Result]]:
 
 
 def append(result: Result, folder: Path = FOLDER) -> None:
-    """Do nothing where this very result is there already."""
+    """Do nothing if this very result is kept already."""
     line = json.dumps(result)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{result['benchmark']}.jsonl"

@@ -63,7 +63,7 @@ FILE = report.PAGES / "stale.json"
 
 Stale = Mapping[str, str]
 """Benchmark -> the first commit after its last result that changed what it measures; empty where
-none did. A benchmark that git cannot tell about is left out."""
+none did. A benchmark without git history is left out."""
 
 
 def stale(last: Mapping[str, Result], root: Path = revision.ROOT) -> dict[str, str]:

@@ -31,7 +31,7 @@ from benchmarks.stand.options import parser_of
 from common.errors import Problem
 
 PAGE = report.PAGES / "README.md"
-# Of benchmarks whose page is not docs/benchmarks/NAME.md.
+# Pages of benchmarks whose page is not docs/benchmarks/NAME.md.
 OWN_PAGES = {
     "index": "prefix-index.md",
     "resume": "../resuming.md",
@@ -40,7 +40,7 @@ OWN_PAGES = {
     "planned": "../planning.md",
     "drill-hangs": "../drills.md",
 }
-# Of each benchmark whose page has no figures but those of its last result.
+# Functions for pages that have only the figures of the last result.
 WRITTEN: Mapping[str, Callable[[Result], str]] = {
     "backtest": backtest.page,
     "routing": routing.page,
@@ -91,14 +91,14 @@ def with_figures(place: str, text: str, history: History, stale: Stale) -> str:
         if name in history:
             before, begin, rest = text.partition(BEGINS.format(name))
             _, end, after = rest.partition(ENDS)
-            text = f"{before}{begin}\n{write(history[name], _mark(name, stale))}\n\n{end}{after}"
+            text = f"{before}{begin}\n{write(history[name], stale.get(name))}\n\n{end}{after}"
     return text
 
 
-def _written_at(place: str) -> dict[str, Callable[[Sequence[Result], str], str]]:
-    """By benchmark, what writes its figures from its runs and the mark of a stale result."""
+def _written_at(place: str) -> dict[str, Callable[[Sequence[Result], str | None], str]]:
+    """By benchmark, what writes its figures from its runs and the commit that made them stale."""
     sentences = {
-        name: partial(_sentence, of["text"])
+        name: partial(_sentence, name, of["text"])
         for name, of in SENTENCES.items()
         if of["page"] == place
     }
@@ -110,11 +110,12 @@ def _place_of(name: str) -> str:
     return f"docs/benchmarks/{OWN_PAGES.get(name, f'{name}.md')}"
 
 
-def _blocks(name: str, runs: Sequence[Result], mark: str) -> str:
+def _blocks(name: str, runs: Sequence[Result], since: str | None) -> str:
     of = runs[-1]
     blocks = [block if block[0] == "|" else _filled(block) for block in PAGES[name](runs)]
     if note := of["figures"].get("note"):
         blocks.append(_filled(f"**Note**: {note}."))
+    mark = f" **Stale** since {since}." if since else ""
     blocks.append(_filled(f"{code(_command(of))}: {report.in_short(of)}{mark}"))
     return "\n\n".join(blocks)
 
@@ -124,10 +125,11 @@ def _command(of: Result) -> str:
     return re.sub(r" ?--write", "", str(of["command"])).replace(' ARGS=""', "")
 
 
-def _sentence(template: str, runs: Sequence[Result], mark: str) -> str:
+def _sentence(name: str, template: str, runs: Sequence[Result], since: str | None) -> str:
     # in a format a dot begins an attribute
     goals = {what.replace(".", ""): goal for what, goal in runs[-1]["goals"].items()}
     met = sum(goal["met"] for goal in goals.values())
+    mark = f" **Stale**: the code has changed ({code(name)} since {since})." if since else ""
     return _filled(template.format(**goals, met=met, judged=len(goals)) + mark)
 
 
@@ -142,13 +144,6 @@ def _lines(templates: Sequence[str], history: History, stale: Stale) -> str:
             mark = " **Stale**." if any(map(stale.get, NAMED.findall(template))) else ""
             written.append(f"- {template.format(**results)}{mark}")
     return "\n".join(written)
-
-
-def _mark(name: str, stale: Stale) -> str:
-    """A sentence, where the result is stale."""
-    if not stale.get(name):
-        return ""
-    return f" **Stale**: the code has changed (`{name}` since {stale[name]})."
 
 
 def _benchmarks(history: History, stale: Stale) -> Iterator[Sequence[object]]:

@@ -15,8 +15,8 @@ from typer.main import get_command
 
 from cli.main import app
 
-# Commands with the same option, from which on it is explained once.
-SHARED_BY = 3
+# Commands with the same option or argument, from which on it is explained once.
+SHARED_BY, ARGUMENT_SHARED_BY = 2, 3
 HELP = "--help"
 
 
@@ -32,9 +32,10 @@ def page() -> str:
     """The whole page."""
     first, *parts = _parts(get_command(app), "antefix")
     options = (option for part in parts for option in part.options)
-    uses = Counter(option for option in options if option[0].startswith("-"))
     often = {
-        name: (name, of) for (name, of), times in reversed(uses.most_common()) if times >= SHARED_BY
+        name: (name, of)
+        for (name, of), times in reversed(Counter(options).most_common())
+        if times >= (SHARED_BY if name.startswith("-") else ARGUMENT_SHARED_BY)
     }
     shared = set(often.values())
     sections = "\n\n".join(_section(part, shared) for part in parts)
@@ -51,7 +52,7 @@ def page() -> str:
 
 ## Common options
 
-Commands with these options list their names:
+Commands name them after *Common*:
 
 {_list(sorted(shared))}
 
@@ -75,7 +76,7 @@ def _section(part: Part, shared: set[tuple[str, str]]) -> str:
     level = "#" * len(part.name.split())
     own = _list([option for option in part.options if option not in shared])
     also = ", ".join(f"`{_flag(name)}`" for name, _ in sorted(shared & {*part.options}))
-    more = f"Common options: {also}." if also else ""
+    more = f"Common: {also}." if also else ""
     return "\n\n".join(filter(None, (f"{level} `{part.name}`", part.help, own, more)))
 
 

@@ -25,15 +25,13 @@ _INTRODUCTION = """\
 Every node with a gateway or an engine has one endpoint, `http://HOST:9464/metrics` (`metrics.host`
 and `metrics.port` of the fleet file). It needs no key: let only Prometheus reach it. It reports the
 counts of all processes of the node. A gateway that replaces a dead one continues its counters.
-Counts of a removed replica stay for an hour.
-[Monitoring](monitoring.md) has the scrape configuration.
+Counts of a removed replica stay for an hour. [Monitoring](monitoring.md) configures the scrape.
 
 Prometheus's label `instance` distinguishes nodes. Add up counters over nodes, and gauges of queues
 (`_queue_requests`, `_batch_waiting_requests`). Every gateway reports the same value of the other
 gauges: take the maximum.
 
-Times are seconds. Gauges that are 1 *while* something is so are otherwise 0. A histogram `x` has
-the series `x_bucket`, `x_sum` and `x_count`.
+Times are seconds. Gauges that are 1 *while* something is so are otherwise 0.
 """
 
 
@@ -49,18 +47,19 @@ def names() -> dict[str, Metric]:
 def reference() -> str:
     """Return the whole document."""
     lines = [_INTRODUCTION]
+    explained: set[str] = set()
     for title, registry in (
         ("Gateways", Families().registry),
         ("Engine replicas", _replica_registry()),
     ):
         lines += [f"## {title}\n", "| metric | type | labels | meaning |", "|--|--|--|--|"]
-        lines += [*_rows(registry), ""]
+        lines += [*_rows(registry, explained), ""]
     lines.append(_OTHERS)
     return "\n".join(lines)
 
 
 _OTHERS = """\
-Metrics of engine replicas have the labels `pool` and `replica` (the name in `antefix status` and in
+Metrics of engine replicas have the labels `pool` and `replica` (as in `antefix status` and
 `x-antefix-replica`). **vLLM's metrics**, `vllm:*`, have them too, through the same endpoint:
 <https://docs.vllm.ai/en/stable/usage/metrics/>.
 
@@ -81,13 +80,16 @@ def _replica_registry() -> CollectorRegistry:
     return registry
 
 
-def _rows(registry: CollectorRegistry) -> Iterator[str]:
+def _rows(registry: CollectorRegistry, explained: set[str]) -> Iterator[str]:
+    """A row for each metric. One in `explained` is not explained again; others are added to it."""
     for family in registry._collector_to_names:
         assert isinstance(family, MetricWrapperBase)
         (metric,) = family.collect()
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
         labels = ", ".join(f"`{label}`" for label in family._labelnames)
-        yield f"| `{name}` | {metric.type} | {labels} | {metric.documentation} |"
+        meaning = "As above." if name in explained else metric.documentation
+        explained.add(name)
+        yield f"| `{name}` | {metric.type} | {labels} | {meaning} |"
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class Families:
             "antefix_moved",
             "Continuable answers whose engine was being removed, or might hang, for longer than "
             "`move_after_s`: moved to another engine, or stayed (none had room, or could). Mode: "
-            "exact (the tokens are proved equal) or continued.",
+            "as of antefix_resumed_total.",
             ["pool", "outcome", "mode"],
         )
 
@@ -143,7 +143,7 @@ class Families:
         self.output_tokens = self._counter("antefix_output_tokens", "Tokens generated.", ["pool"])
         self.cached_tokens = self._counter(
             "antefix_cached_tokens",
-            "Prompt tokens cached at the chosen replica: predicted by the index, or confirmed by "
+            "Prompt tokens cached at the chosen replica: predicted by the index, confirmed by "
             "the engine.",
             ["pool", "source"],
         )
@@ -167,15 +167,14 @@ class Families:
         )
         self.predicted_ttft = self._histogram(
             "antefix_predicted_ttft_seconds",
-            "Predicted time from placement to first token, for the replica that served the "
-            "request.",
+            "Predicted time from placement to first token, of the replica that served.",
             ["pool"],
             buckets=_LATENCY,
         )
         self.prediction_error = self._gauge(
             "antefix_ttft_prediction_error_ratio",
-            "Recent mean error of the predicted time from placement to first token, as a share of "
-            "the observed.",
+            "Recent mean error of the predicted time from placement to first token, as a share "
+            "of the observed.",
             ["pool"],
         )
         self.lookups = self._counter(
@@ -246,8 +245,7 @@ class Families:
         )
         self.interactive_waiting = self._gauge(
             "antefix_interactive_waiting_requests",
-            "Interactive requests queued in gateways for their tenants' turns, in a full pool "
-            "that tenants share.",
+            "Interactive requests queued in gateways for their tenants' turns, in a full pool.",
             ["pool"],
             "sum",
         )
@@ -303,9 +301,9 @@ class Families:
         )
         self.replicas = self._gauge(
             "antefix_replicas",
-            "Replicas by state. Active, warm and asleep ones can serve. Suspect ones may hang, so "
-            "others serve their requests. Leaving ones finish their requests. Ray Serve brings "
-            "starting and stopping ones up and down.",
+            "Replicas by state. Active, warm and asleep ones can serve. Suspect ones may hang, "
+            "so others serve their requests. Leaving ones finish their requests. Starting and "
+            "stopping ones are Ray Serve's.",
             ["pool", "state"],
             "mostrecent",
         )
@@ -352,14 +350,15 @@ class Families:
     def _add_models(self) -> None:
         self.model_requests = self._counter(
             "antefix_model_requests",
-            "Ended requests by the requested model: a route, a pool's model or an adapter. A "
-            "gateway counts its first thousand, and later ones as `(others)`.",
-            ["model", "pool", "outcome"],
+            "Ended requests by the requested model: a route, a pool's model or an adapter. "
+            "`adapter`: the LoRA adapter that served it. A gateway counts its first thousand of "
+            "each, and later ones as `(others)`.",
+            ["model", "adapter", "pool", "outcome"],
         )
         self.model_tokens = self._counter(
             "antefix_model_tokens",
             "Tokens by the requested model: prompt, cached (part of prompt), and output.",
-            ["model", "pool", "kind"],
+            ["model", "adapter", "pool", "kind"],
         )
 
     def _add_process(self) -> None:

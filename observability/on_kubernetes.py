@@ -25,37 +25,45 @@ def _last_lines(files: str) -> str:
 
 _OF_REPLICAS = "{serve/replica_*.log,worker-*.err}"
 _OF_RAY = "{serve/controller_*.log,gcs_server.out,monitor.log}"
+# By the component of `antefix logs`: whose logs they are, and how to read them.
 _LOGS_OF = {
-    "gateway": _in_each_pod("gateway", "ray-gateway", _last_lines(_OF_REPLICAS)),
-    "engine": _in_each_pod("engine", "ray-engine", _last_lines(_OF_REPLICAS)),
-    "ray": _in_each_pod("head", "ray-head", _last_lines(_OF_RAY)),
-    "redis": "`kubectl -n antefix logs -l antefix/component=redis -c redis --tail 50`",
+    "gateway": ("gateways", _in_each_pod("gateway", "ray-gateway", _last_lines(_OF_REPLICAS))),
+    "engine": ("engines", _in_each_pod("engine", "ray-engine", _last_lines(_OF_REPLICAS))),
+    "ray": ("Ray's head", _in_each_pod("head", "ray-head", _last_lines(_OF_RAY))),
+    "redis": ("Redis", "`kubectl -n antefix logs -l antefix/component=redis -c redis --tail 50`"),
 }
 
 
 # What the index says once for all runbooks.
 PREPARATION = f"""\
-`antefix status` and `antefix logs` read the fleet on this machine. Below them stands what to run
-for a release `antefix` in the namespace `antefix`. To reach a gateway, run `{_FORWARD}`, and put an
-API key into `OPENAI_API_KEY`."""
-_FORWARDED = "through [a forwarded port](README.md#on-kubernetes)"
+`antefix status` and `antefix logs` read the fleet on this machine. For a release `antefix` in the
+namespace `antefix`, each step names what to run instead. To reach a gateway, run `{_FORWARD}`,
+and put an API key into `OPENAI_API_KEY`.
+
+""" + "\n".join(
+    [
+        f"- replicas: `antefix status --base-url {ADDRESS}/v1`",
+        *(f"- logs of {whose}: {command}" for whose, command in _LOGS_OF.values()),
+        f"- in Redis's pod: {_in_each_pod('redis', 'redis', 'redis-cli COMMAND')}",
+    ]
+)
+_HERE = "README.md#on-kubernetes"
 
 
 def _status(found: re.Match[str]) -> str:
-    pods = "`antefix k8s status --namespace antefix`"
-    return f"{pods}, and `antefix status --base-url {ADDRESS}/v1` {_FORWARDED}"
+    return f"`antefix k8s status --namespace antefix`, and [replicas]({_HERE})"
 
 
 def _page(found: re.Match[str]) -> str:
-    return f"<{ADDRESS}/antefix/> {_FORWARDED}"
+    return f"<{ADDRESS}/antefix/> through [a forwarded port]({_HERE})"
 
 
 def _logs(found: re.Match[str]) -> str:
-    return _LOGS_OF[found[1]]
+    return f"[logs of {_LOGS_OF[found[1]][0]}]({_HERE})"
 
 
 def _redis(found: re.Match[str]) -> str:
-    return _in_each_pod("redis", "redis", found[1])
+    return f"the same command [in Redis's pod]({_HERE})"
 
 
 def _metrics(found: re.Match[str]) -> str:

@@ -137,8 +137,8 @@ class SpeculationFamilies:
         gauge = partial(Gauge, registry=registry, multiprocess_mode="mostrecent")
         self.on = gauge(
             "antefix_speculation_on",
-            "1 while the engine drafts tokens at its current batch size, 0 while drafting is "
-            "switched off there because it is slower.",
+            "1 while the engine drafts tokens at its current batch size, 0 while that is "
+            "switched off as slower.",
         )
         self.losing = gauge(
             "antefix_speculation_losing",

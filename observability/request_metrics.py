@@ -75,6 +75,7 @@ class RequestMetrics:
         self._promises: dict[str, Promise] = {}
         self._tenants: set[str] = set()
         self._models: set[str] = set()
+        self._adapters: set[str] = {""}
         self.under_way: dict[RequestRecord, None] = {}
         self._answered: deque[RequestRecord] = deque()
         self._ended: deque[RequestRecord] = deque()
@@ -192,9 +193,10 @@ class RequestMetrics:
         whose, tpot_s = (pool, record.priority), record.tpot_s
         tenant = self._told_as(record.tenant, self._tenants)
         model = self._told_as(record.model, self._models)
+        adapter = self._told_as(record.adapter, self._adapters)
         buffer.inc(of.requests, (*whose, record.outcome))
         buffer.inc(of.tenant_requests, (tenant, pool, record.outcome))
-        buffer.inc(of.model_requests, (model, pool, record.outcome))
+        buffer.inc(of.model_requests, (model, adapter, pool, record.outcome))
         if record.outcome == "ok":
             buffer.observe(of.duration, whose, record.duration_s)
         if tpot_s is not None:
@@ -209,7 +211,7 @@ class RequestMetrics:
             is_good = self._kept_all(record, tpot_s)
             self._event(record, "goodput", is_good)
             self.traffic.count(record.pool, record.tenant, {"good" if is_good else "bad": 1})
-        self._count_tokens(record, tenant, model, pool)
+        self._count_tokens(record, tenant, (model, adapter, pool))
 
     def _told_as(self, name: str, told: set[str]) -> str:
         if len(told) < self._names_told:
@@ -258,8 +260,11 @@ class RequestMetrics:
         slow = tpot is not None and tpot_s is not None and tpot_s > tpot
         return record.outcome == "ok" and not (late or slow or self._is_overdue(record))
 
-    def _count_tokens(self, record: RequestRecord, tenant: str, model: str, pool: str) -> None:
-        of, inc = self._families, self._buffer.inc
+    def _count_tokens(
+        self, record: RequestRecord, tenant: str, served: tuple[str, str, str]
+    ) -> None:
+        """`served`: the model, the adapter and the pool."""
+        of, inc, pool = self._families, self._buffer.inc, served[-1]
         prompt, cached = record.prompt_tokens or 0, record.cached_tokens or 0
         output = record.output_tokens or 0
         inc(of.output_tokens, (pool,), output)
@@ -267,7 +272,7 @@ class RequestMetrics:
         for kind, tokens in (("prompt", prompt), ("cached", cached), ("output", output)):
             if tokens:
                 inc(of.tenant_tokens, (tenant, pool, kind), tokens)
-                inc(of.model_tokens, (model, pool, kind), tokens)
+                inc(of.model_tokens, (*served, kind), tokens)
                 amounts[f"{kind}_tokens"] = tokens
         self.traffic.count(pool, record.tenant, amounts)
         if (prices := self._promises[pool].prices) is not None:

@@ -21,7 +21,7 @@ from observability.slo import SHIPPED, SloFile, read
 FILE_NAME = "runbooks.yaml"
 INDEX = "README.md"
 
-_MARK = "<!-- Written from runbooks.yaml. -->\n"
+_MARK = "<!-- From runbooks.yaml. -->\n"
 
 _INTRODUCTION = "Answer pages at any hour, tickets in working hours."
 
@@ -75,7 +75,7 @@ def _page(name: str, rules: Sequence[Mapping[str, Any]], runbook: Runbook) -> st
     look, do = steps[: len(runbook.look)], steps[len(runbook.look) :]
     parts += ["## Meaning", runbook.means]
     parts += ["## Check", _numbered(look), "## Do", _numbered(do)]
-    return "\n\n".join(parts) + f"\n\n[All runbooks]({INDEX})\n"
+    return "\n\n".join(parts) + "\n"
 
 
 def _condition(rule: Mapping[str, Any]) -> str:

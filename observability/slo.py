@@ -107,8 +107,8 @@ class Target(Section):
         None,
         gt=0,
         description="A request's whole answer, streamed or not, is due within this many seconds "
-        "of its complete body at the gateway. Metrics and alerts watch it. Admission "
-        "does not, because it does not know an answer's length.",
+        "of its complete body at the gateway. Metrics and alerts watch it; admission "
+        "does not.",
     )
 
     @model_validator(mode="after")
@@ -132,8 +132,8 @@ class Throughput(Section):
     )
     running: int = Field(
         ge=1,
-        description="A replica is busy while it generates the answers of at least this many "
-        "requests, on average over five minutes.",
+        description="A replica is busy with at least this many running requests, on average over "
+        "five minutes.",
     )
 
 

@@ -36,7 +36,7 @@ async def one_request(
     stream: bool = True,
     tokens: int = 8,
 ) -> Outcome:
-    """Raises ClientConnectionError when the gateway is gone; anything else is an outcome."""
+    """Raises ClientConnectionError when the gateway is gone; any other end is an outcome."""
     began = time.monotonic()
     body = {
         "model": model,

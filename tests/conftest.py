@@ -84,7 +84,8 @@ def redis_url(server: RedisProcess) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A file is left out where `-m` asks for none of its tests: some import vLLM, or much else."""
+    """A file is left out where `-m` asks for none of its tests: some import vLLM, or other slow
+    packages."""
     asked = config.option.markexpr
     if not asked or not collection_path.match("test_*.py"):
         return None

@@ -1,15 +1,14 @@
 """Engines that are frozen at random moments, and one that is only starved.
 
-    make drill-hangs moments=100 ARGS="--starved-minutes 60"
+    `make drill-hangs moments=100 ARGS="--starved-minutes 60"`
     python -m tests.hang_drill --rounds 3
 
-Each round starts real engines with their witnesses, stops one process of each (SIGSTOP) while it is
-idle, computes a prompt or decodes, has another wait for ever for a lock in a step and another be
-mute, and looks how soon the witness ends all of them; or that many `--moments` are drawn by chance,
-of stops. Then one
-engine after the other compiles and is kept full of 4,000-token prompts while spinners take every
-core from it: nobody may suspect it. Prints each; the last line is JSON, with the counts of each
-kind of process.
+Each round starts real engines with their witnesses. It stops one process of each (SIGSTOP) while
+it is idle, computes a prompt or decodes. It has another wait for ever for a lock in a step, and
+another be mute. It measures how soon the witness ends all of them. With `--moments`, that many
+stops are drawn by chance. Then one engine after the other compiles and is kept full of 4,000-token
+prompts while spinners take every core from it. No witness may suspect it. Prints each; the last
+line is JSON, with the counts of each kind of process.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ DRILLS = [
 ASKED_OF_IT = frozenset({"step", "mute"})
 # Goal: found within that, and a predicted step.
 FOUND_WITHIN_S = 5.0
-# The machine may be busy with something else.
+# The machine may be busy with other work.
 STARTS_IN_S, ENDS_IN_S = 900.0, 120.0
 # Each of those that are starved compiles anew.
 STARVED_EACH_MINUTES = 10.0
@@ -131,7 +130,7 @@ async def watched_engine(
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_HOST_IP": "127.0.0.1",
-            "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # a drill's own function is sent to it
+            "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # a function of the chaos test is sent to it
             **env,
         },
     )
@@ -246,7 +245,7 @@ async def starved(folder: Path, minutes: float) -> dict[str, Any]:
 
 
 def counts(found: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """By kind of process. `ok`: all of it ended, and who asked it was told by a connection that
+    """By kind of process. `ok`: all of it ended, and its client noticed by a connection that
     broke."""
     return {
         what: {
@@ -265,7 +264,7 @@ def counts(found: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def goals(found: Sequence[dict[str, Any]], alone: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of what was asked for."""
+    """Of the given engines."""
     judged = {}
     if found:
         late = sum(
@@ -283,7 +282,9 @@ def goals(found: Sequence[dict[str, Any]], alone: Sequence[dict[str, Any]]) -> d
 async def main() -> None:
     parser = argparse.ArgumentParser(description="Freeze and starve real engines.")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--moments", type=int, default=0, help="so many, by chance, not rounds")
+    parser.add_argument(
+        "--moments", type=int, default=0, help="the number of stops, by chance, not rounds"
+    )
     parser.add_argument("--only", nargs=2, action="append", metavar=("PROCESS", "WHEN"))
     parser.add_argument("--starved-minutes", type=float, default=0.0)
     parser.add_argument("--engine-args", type=json.loads, default={}, metavar="JSON")

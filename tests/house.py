@@ -1,4 +1,4 @@
-"""The house: its rooms from the roof down, what each is for, and what it may import of ours.
+"""The house: its rooms from the roof down, what each is for, and what it may import of Antefix.
 
 `python -m tests.house` writes folders and purposes into docs/architecture.md;
 tests/test_dependency_direction.py compares the code, and that page, with this list.
@@ -15,7 +15,7 @@ BEGIN, END = "<!-- the house: python -m tests.house -->\n", "<!-- end of the hou
 
 
 class Room(NamedTuple):
-    """A folder, with all of its folders that have no room of their own."""
+    """A folder, with all of its folders that are no separate room."""
 
     folder: str
     does: str
@@ -230,14 +230,14 @@ TOPS = {folder.partition("/")[0] for folder in FOLDERS}
 
 
 def room_of(module: str) -> str:
-    """The room that a module of ours is in."""
+    """The room that a module of Antefix is in."""
     path = module.replace(".", "/")
     return max((f for f in FOLDERS if path == f or path.startswith(f + "/")), key=len)
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of ours, by its dotted name."""
+    """Every module of Antefix, by its dotted name."""
     found = {}
     for path in (path for top in sorted(TOPS) for path in (ROOT / top).rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)

@@ -44,7 +44,7 @@ ENGINE_ARGS = {
 
 
 class Follower:
-    """The engine's events through one stream after another; what comes between two is missed."""
+    """The engine's events through one stream after another; those between two are missed."""
 
     def __init__(self, endpoints: tuple[str, str]) -> None:
         self._endpoints = endpoints

@@ -1,4 +1,5 @@
-"""What a machine lacks for the tests: skipped here, failed where CI is set, told once in the end.
+"""What a machine lacks for the tests: skipped here, failed where CI is set, reported once at the
+end.
 
 python -m tests.missing FILE    what the sessions of one `make test` skipped, in one line
 """
@@ -29,7 +30,7 @@ def program(name: str) -> str:
 
 
 def data(name: str) -> Path:
-    """One of `public_data.SOURCES`. Where it cannot be had, CI fails only if it was told a folder:
+    """One of `public_data.SOURCES`. Where it is unavailable, CI fails only if a folder was named:
     no command that it could run installs what no network reaches."""
     try:
         return public_data.find(name)

@@ -1,10 +1,10 @@
 """One replica's engine outside Ray, asked once: python -m tests.one_engine
 
-Takes {"model", "engine_args", "prompts", "max_tokens"} as JSON on stdin, and "folders" where models
-lie elsewhere; writes, as one line of JSON, the greedy answers' token ids, the titles of the
-engine's processes, by their ids, and how many such engines it says that its node computes at once.
-Where "freeze" has one of these titles, that process is then stopped and asked the same again: this
-ends with what the engine's witness made of that.
+Takes {"model", "engine_args", "prompts", "max_tokens"} as JSON on stdin, and "folders" where
+models lie elsewhere. Writes one line of JSON with the greedy answers' token ids. It also has the
+titles of the engine's processes, by their ids, and how many such engines its node computes at
+once. Where "freeze" has one of these titles, that process is then stopped and asked the same
+again: this ends with what the engine's witness made of that.
 """
 
 from __future__ import annotations

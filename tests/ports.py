@@ -1,4 +1,5 @@
-"""Ports for the servers of tests, which nobody else is given before they listen, or between two."""
+"""Ports for the servers of tests, which no other process gets before they listen, or between
+two."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _kept: deque[socket.socket] = deque()
 
 def free_ports(count: int) -> list[int]:
     """`count` different ports, free on loopback, for servers that bind with SO_REUSEADDR, as all
-    of ours do: until then, and when one of them has ended, too, the ports are the test's."""
+    of Antefix do: until then, and when one of them has ended, too, the ports are the test's."""
     return [_keep(held(LOOPBACK)) for _ in range(count)]
 
 

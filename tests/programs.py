@@ -2,9 +2,9 @@
 
     python3 tests/programs.py    installs what is missing, where this is root and there is apt-get
 
-Says in one line what it installs. What is still missing afterwards is an error where CI is set, and
-else is left to the tests, which are skipped and say so. Standard library only, and for a Python as
-old as bootstrap.py takes: it runs before there is a `.venv`.
+Says in one line what it installs. What is still missing afterwards is an error where CI is set,
+and otherwise is left to the tests, which are skipped and say so. Standard library only, and for a
+Python as old as bootstrap.py takes: it runs before there is a `.venv`.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ NEEDED = {
     # vLLM's CPU build is linked to it
     "libnuma.so.1": ("libnuma1", ["libnuma.so.1"]),
 }
-# What a Kubernetes of the tests' own consists of, beside what comes with the script that starts it.
+# The parts of a Kubernetes of the tests' own, in addition to those of the script that starts it.
 CLUSTER = {
     "containerd": ("containerd", ["containerd"]),
     "runc": ("runc", ["runc"]),

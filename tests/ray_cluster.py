@@ -15,7 +15,7 @@ def start_ray(**options: Any) -> None:
     """`ray.init` for tests. Raises what it raises the last time.
 
     Ray waits 30 s for its GCS and for its raylet (`ray._private.node.Node`), which on a busy
-    machine is not always enough; for the raylet it cannot be told to wait longer.
+    machine is not always enough; for the raylet the wait cannot be longer.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:

@@ -1,4 +1,4 @@
-"""For loops whose body holds a test's assertions: an empty one would pass whatever is wrong."""
+"""For loops whose body holds a test's assertions: an empty one would always pass."""
 
 from __future__ import annotations
 

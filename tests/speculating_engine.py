@@ -2,9 +2,9 @@
 
 Takes {"model", "engine_args", "prompts", "max_tokens", "until", "within_s"} as JSON on stdin. Asks
 for the greedy answers to all prompts, one after another, round after round: until speculation was
-off for a whole round ("off"), or what it gains is known ("known"), or the time is up. Then the
-first answer is cut at several places and gone on with. Writes one line of JSON: the token ids of
-each round and of each cut, how many came at once, and what is known of the speculation in the end.
+off for a whole round ("off"), or its gain is known ("known"), or the time is up. Then the first
+answer is cut at several places and resumed. Writes one line of JSON: the token ids of each round
+and of each cut, how many came at once, and the last known facts of the speculation.
 """
 
 from __future__ import annotations

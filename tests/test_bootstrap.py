@@ -229,7 +229,7 @@ def test_packages_come_from_where_a_file_of_pip_says(repository: Path) -> None:
     assert (site_packages(repository) / "one.py").exists()
 
 
-def test_uv_is_told_all_that_pip_knows_of_indexes_unless_it_was_told_itself(
+def test_uv_gets_pips_index_settings_unless_it_has_its_own(
     repository: Path,
 ) -> None:
     told = {
@@ -331,7 +331,7 @@ def test_without_the_venv_module_the_line_names_its_package(
         bootstrap.find_python(str(tmp_path))
 
 
-def test_too_small_a_disk_is_told_before_anything_is_written(
+def test_too_small_a_disk_is_reported_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type(shutil.disk_usage(tmp_path))(10**11, 10**11, 3 * 10**9)
@@ -367,7 +367,7 @@ def test_locks_pin_hashes_and_name_no_index(name: str) -> None:
     assert "index-url" not in text
 
 
-def test_what_serves_is_tested_at_the_same_pins() -> None:
+def test_packages_that_serve_are_tested_at_the_same_pins() -> None:
     served, tested = (
         set(re.findall(r"^\S+==\S+", (ROOT / "requirements" / name).read_text(), re.M))
         for name in ("cpu.lock", "dev.lock")

@@ -55,7 +55,7 @@ IMPURE = {
 
 
 def arrows() -> Iterator[tuple[str, str]]:
-    """Every import of one module of ours by another."""
+    """Every import of one module of Antefix by another."""
     for module in modules():
         yield from ((module, other) for other in imports_of_ours(module))
 
@@ -66,7 +66,7 @@ def folder_of(module: str) -> str:
 
 
 def all_that(module: str) -> set[str]:
-    """What a module of ours imports of ours, directly and through others."""
+    """What a module of Antefix imports of Antefix, directly and through others."""
     found: set[str] = set()
     left = [module]
     while left:

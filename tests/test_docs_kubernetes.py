@@ -61,7 +61,7 @@ of_each_page = pytest.mark.parametrize(
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """As a reader would type them, with names of their own."""
+    """As a reader would type them, with custom names."""
     return re.findall(rf"^```{language}\n(.*?)^```$", filled_in(page.read_text()), re.M | re.S)
 
 
@@ -171,7 +171,7 @@ def values_in(block: Object) -> Object:
     return held if "kind" in block else block
 
 
-def test_what_git_holds_for_argo_and_flux_makes_no_secret() -> None:
+def test_values_in_git_for_argo_and_flux_render_no_secret() -> None:
     held = [values_in(yaml.safe_load(text)) for text in blocks(DOCS / "gitops.md", "yaml")]
     assert len(held) == 3
     for values in held:
@@ -234,7 +234,7 @@ def test_the_sizes_on_the_page_are_those_of_the_values(column: int, name: str) -
 
 
 @pytest.mark.parametrize("page", [TROUBLESHOOT], ids=lambda page: page.stem)
-def test_what_helm_refuses_is_refused_in_the_words_that_the_page_shows(
+def test_helm_refuses_values_with_the_text_that_the_page_shows(
     page: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -246,7 +246,7 @@ def test_what_helm_refuses_is_refused_in_the_words_that_the_page_shows(
         assert lines(str(error.value)) == lines(text)
 
 
-def test_what_preflight_finds_is_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_finds_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     put_on_path(monkeypatch)
     files = ("--values", str(SINGLE_NODE.relative_to(ROOT)), "--values", "my-values.yaml")
@@ -259,9 +259,7 @@ def test_what_preflight_finds_is_what_the_page_shows(monkeypatch: pytest.MonkeyP
     assert done.output.strip() == text
 
 
-def test_what_a_diff_tells_is_what_the_page_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_diff_prints_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     put_on_path(monkeypatch)
     several = CHART / "values" / "multi-node-a100.yaml"

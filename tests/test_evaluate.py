@@ -44,7 +44,7 @@ def engine(
 
 @pytest.fixture(scope="module")
 def ruined(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded model, but for five layers that add nothing of what they looked up."""
+    """The embedded model, with five layers that add nothing of what they looked up."""
     folder = tmp_path_factory.mktemp("models") / "ruined"
     shutil.copytree(model, folder)
     weights = folder / "model.safetensors"
@@ -103,7 +103,7 @@ def test_a_ruined_model_is_caught_by_the_gate(judged: Result) -> None:
     assert "but at most 0.05 is allowed" in judged.stderr
 
 
-def test_the_report_of_a_ruined_model_stands_beside_it(judged: Result, ruined: Path) -> None:
+def test_the_report_of_a_ruined_model_is_in_its_folder(judged: Result, ruined: Path) -> None:
     found = report.read(ruined)
     assert found is not None
     assert found.kl.low > 0.05
@@ -125,7 +125,7 @@ def test_a_fleet_that_asks_for_quality_does_not_start_with_it(
     assert "lost too much" in done.stderr
 
 
-def test_an_engine_that_cannot_load_tells_why(warm_executable: None, tmp_path: Path) -> None:
+def test_an_engine_that_cannot_load_reports_why(warm_executable: None, tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
     with pytest.raises(Problem) as caught:

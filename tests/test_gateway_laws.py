@@ -97,7 +97,7 @@ def test_a_constructor_sets_few_attributes(name: str) -> None:
     assert 0 < len(own_attributes(named(name))) <= 15
 
 
-def test_the_relay_has_few_parts_and_nobody_calls_back_into_it() -> None:
+def test_the_relay_has_few_parts_and_no_callbacks() -> None:
     relay = named("Relay")
     own = own_attributes(relay)
     assert 0 < len(own) <= 8
@@ -113,7 +113,7 @@ def test_the_relay_has_few_parts_and_nobody_calls_back_into_it() -> None:
     assert not passed
 
 
-def test_nobody_asks_what_kind_of_attempt_it_has() -> None:
+def test_no_code_checks_the_kind_of_an_attempt() -> None:
     asking = [
         f"{path.name}: {ast.unparse(node)}"
         for path in some((GATEWAY / "answer").glob("*.py"))
@@ -135,7 +135,7 @@ def test_two_exceptions_steer_an_answer() -> None:
     assert steering == {"ReplicaFailed", "NoReplicaUp"}
 
 
-def test_what_follows_a_broken_answer_is_decided_without_a_clock_or_network() -> None:
+def test_recovery_is_decided_without_a_clock_or_network() -> None:
     (path,) = GATEWAY.rglob("recovery.py")
     imported = {
         (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name

@@ -1,4 +1,4 @@
-"""How drills of hanging engines are counted."""
+"""How chaos tests of hanging engines are counted."""
 
 from tests.hang_drill import counts, goals
 
@@ -29,7 +29,7 @@ def test_moments_are_counted_by_the_kind_of_process() -> None:
     }
 
 
-def test_a_process_that_is_found_late_or_whose_client_is_not_told_misses_a_goal() -> None:
+def test_a_late_detection_or_an_unnotified_client_misses_a_goal() -> None:
     judged = goals([of("core", 5.5), of("core", 0.7), of("replica", 0.6, ok=False)], [])
     assert {name: (goal["figure"], goal["met"]) for name, goal in judged.items()} == {
         "found_late": (1, False),

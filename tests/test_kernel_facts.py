@@ -205,7 +205,7 @@ def test_gptq_and_awq_begin_where_marlin_does(facts: dict[str, Any]) -> None:
     assert facts["marlin_types"] == {"70": [False, False, False], "75": [True, True, True]}
 
 
-def test_marlin_takes_the_groups_that_are_told(facts: dict[str, Any]) -> None:
+def test_marlin_accepts_the_listed_groups(facts: dict[str, Any]) -> None:
     assert facts["groups"] == list(kernels.MARLIN_GROUPS)
 
 

@@ -1,7 +1,7 @@
 """Sizes that may fall, and never rise. A change that lowers one lowers it here as well.
 
-Long functions that are left: commands whose length is that of their options, the parts of a
-gateway, one a line, and the placement of a request, in whose loop a call for each replica would
+Long functions that are left: commands whose length is that of their options; the parts of a
+gateway, one a line; and the placement of a request, in whose loop a call for each replica would
 cost time.
 """
 
@@ -48,7 +48,7 @@ def test_few_functions_are_long() -> None:
 
 @pytest.mark.parametrize(
     ("patterns", "most"),
-    [(ANSWER_PATH, 3_660), (("benchmarks/**/*.py",), 15_260)],
+    [(ANSWER_PATH, 3_660), (("benchmarks/**/*.py",), 15_259)],
     ids=["the path of an answer", "benchmarks"],
 )
 def test_these_parts_do_not_grow(patterns: tuple[str, ...], most: int) -> None:

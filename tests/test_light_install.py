@@ -88,12 +88,12 @@ def test_helm_renders_the_chart_inside(installed: Path) -> None:
         ("doctor",),
     ],
 )
-def test_what_needs_no_fleet_works(installed: Path, words: tuple[str, ...]) -> None:
+def test_commands_without_a_fleet_work(installed: Path, words: tuple[str, ...]) -> None:
     done = antefix(installed, *words)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_needs_a_fleet_says_what_to_install(installed: Path) -> None:
+def test_commands_that_need_a_fleet_name_the_packages_to_install(installed: Path) -> None:
     done = antefix(installed, "up")
     assert done.returncode == 1
     assert "ray and vllm not installed here" in done.stderr

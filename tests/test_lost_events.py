@@ -44,7 +44,7 @@ def test_an_engines_lost_events_and_its_reset_leave_no_phantom(
     assert done.returncode == 0, done.stderr[-4000:]
     assert json.loads(done.stdout) == [
         {"step": "first", "cached": 0, "depth": 7},
-        # nobody knows what the engine still holds: nothing is believed
+        # it is unknown what the engine still holds: nothing is trusted
         {"step": "lost", "cached": None, "depth": 0},
         # it held all of it, and has said so when it was used
         {"step": "reused", "cached": SEGMENTS, "depth": 7},

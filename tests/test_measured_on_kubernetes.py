@@ -35,7 +35,7 @@ def test_a_test_that_did_not_pass_says_so() -> None:
     assert rows(table)[0] == f"| {sentence(FIRST)} | **failed** 2026-01-02 |  |"
 
 
-def test_what_was_measured_is_told_by_parameter() -> None:
+def test_measurements_are_listed_by_parameter() -> None:
     lines = []
     for parameter in ("gateway", "engine"):
         name = f"{FIRST}[{parameter}]"
@@ -45,13 +45,14 @@ def test_what_was_measured_is_told_by_parameter() -> None:
             passed(name),
         ]
     told = "failed 0; longest pause 3.5 s"
-    assert rows(figures(lines))[0].endswith(f"| gateway {told}; <br>engine {told} |")
+    (row,) = rows(figures(lines))[:1]
+    assert row.endswith(f"| 2026-01-02 (gateway, engine) | gateway {told}; <br>engine {told} |")
 
 
 def test_a_test_that_has_never_run_says_so() -> None:
     assert rows(figures([]))[0] == f"| {sentence(FIRST)} | not yet |  |"
 
 
-def test_the_cluster_of_the_last_run_is_told() -> None:
+def test_the_cluster_of_the_last_run_is_named() -> None:
     lines = [{"when": WHEN, "cluster": "the new one"}]
     assert figures(lines, "On the old one:\n").startswith("On the new one:\n\n| Test |")

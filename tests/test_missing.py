@@ -1,4 +1,4 @@
-"""What is missing: skipped where CI is not set, failed where it is, told in the last line."""
+"""What is missing: skipped where CI is not set, failed where it is, reported in the last line."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_where_ci_is_set_it_fails(session: Path) -> None:
 
 
 @pytest.mark.parametrize(("folder", "returns"), [("", 0), ("/nowhere", 1)])
-def test_data_that_cannot_be_had_fail_ci_only_where_a_folder_was_named(
+def test_missing_data_fail_ci_only_where_a_folder_was_named(
     tmp_path: Path, folder: str, returns: int
 ) -> None:
     (tmp_path / "test_lacking.py").write_text(
@@ -112,7 +112,7 @@ def test_where_nothing_was_skipped_there_is_no_line(
     assert capsys.readouterr().out == ""
 
 
-def test_without_root_nothing_is_installed_and_ci_is_told(
+def test_without_root_nothing_is_installed_and_ci_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 1000)

@@ -1,4 +1,4 @@
-"""One name, one thing: whoever searches for a class finds that class."""
+"""One name, one thing: a search for a class finds that class."""
 
 import ast
 from collections import defaultdict

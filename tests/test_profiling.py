@@ -1,4 +1,4 @@
-"""A real engine is profiled while it answers: what comes of it, and what is not in it."""
+"""A real engine is profiled while it answers: what the profile has, and what is not in it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[1]
 TOOLS_ON = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
 RANDOM_CHATS = 16  # for each setup, others each time
 
-# name -> model and engine arguments beside max_model_len
+# name -> model and engine arguments in addition to max_model_len
 SETUPS: dict[str, tuple[str, dict[str, Any]]] = {
     "the embedded model": ("embedded", {}),
     "the embedded model with tools": ("embedded", TOOLS_ON),
@@ -78,7 +78,7 @@ SETUPS: dict[str, tuple[str, dict[str, Any]]] = {
     "a broken template": ("small", {"chat_template": templates.BROKEN}),
     "a short context": ("small", {"max_model_len": 80}),
 }
-# Their engines render in ways of their own.
+# Their engines render in their own ways.
 WITHOUT_FACTS: dict[str, tuple[str, dict[str, Any]]] = {
     "prompt embeddings": ("small", {"enable_prompt_embeds": True}),
     "DeepSeek's renderer": ("small", {"tokenizer_mode": "deepseek_v32"}),
@@ -181,14 +181,14 @@ LONG = ("long chat", "long prompt", "long prompt, no output")
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_what_a_gateway_does_not_know_it_leaves_open(setup: str, vllm: Vllm) -> None:
+def test_a_gateway_leaves_unknown_tokens_open(setup: str, vllm: Vllm) -> None:
     gateway = vllm.gateways[setup]
     answered = [name for name, request in UNKNOWN.items() if gateway.token_ids(*request)]
     assert answered == []
 
 
 @pytest.mark.parametrize("setup", WITHOUT_FACTS)
-def test_an_engine_that_renders_in_a_way_of_its_own_has_no_facts(setup: str, vllm: Vllm) -> None:
+def test_an_engine_with_custom_rendering_has_no_facts(setup: str, vllm: Vllm) -> None:
     assert vllm.facts[setup] is None
 
 

@@ -1,31 +1,32 @@
 """What the code says is plain English too: its messages, help, docstrings and comments.
 
 The rules are those of `docs/vale`, as for pages. A string of three words or more is taken for a
-message: errors, remedies, log lines, help, and texts of the dashboards.
+message: errors, remedies, log lines, help, and texts of the dashboards. Tests are read without
+their strings, which are data, and with their names, whose underscores are spaces.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from tests.prose import ROOT, alerts_of_texts, comments
+from tests.prose import NOT_FOR_TESTS, alerts_of_texts, comments, files
 from tests.some import some
 
-# The product.
+# The product, and its benchmarks.
 PACKAGES = (
     *("autoscaling", "cli", "common", "deployments", "k8s", "loadgen", "observability", "router"),
-    *("simulator", "weights"),
+    *("simulator", "weights", "benchmarks"),
 )
 FILES = tuple(f"{package}/**/*.py" for package in PACKAGES)
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def words(node: ast.AST) -> str:
-    """Of a literal; what an f-string inserts is one word."""
+    """Return those of a literal; what an f-string inserts is one word."""
     match node:
         case ast.Constant(value=str(text)):
             return text
@@ -34,14 +35,19 @@ def words(node: ast.AST) -> str:
     return ""
 
 
-def read_by_people(module: str) -> Iterator[str]:
-    """Comments, docstrings, of whose tables each line is one paragraph, and messages."""
+def documentation(module: str) -> Iterator[str]:
+    """Comments, and docstrings, of whose tables each line is one paragraph."""
     yield from comments(module)
-    tree = ast.parse(module)
-    known: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(module)):
         if isinstance(node, DOCUMENTED) and (documented := ast.get_docstring(node)):
             yield re.sub(r"^ {4,}", "\n\n", documented, flags=re.M)
+
+
+def messages(module: str) -> Iterator[str]:
+    """Strings of three words or more, other than docstrings."""
+    known: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(module)):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node):
             known.update(ast.iter_child_nodes(node.body[0]))
         elif isinstance(node, ast.JoinedStr):
             known.update(node.values)
@@ -49,17 +55,45 @@ def read_by_people(module: str) -> Iterator[str]:
             yield text
 
 
-def alerts_in(module: str) -> list[str]:
-    return alerts_of_texts(read_by_people(module))
+def names(module: str) -> Iterator[str]:
+    """The names of tests, as sentences."""
+    for node in ast.walk(ast.parse(module)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                if name.startswith("test_"):
+                    yield name.replace("_", " ")
 
 
-@pytest.mark.parametrize("files", FILES)
-def test_what_a_package_says_is_plain_english(files: str) -> None:
-    found = {str(file): alerts_in(file.read_text()) for file in some(ROOT.glob(files))}
+def alerts_of_tests(texts_of: Callable[[str], Iterable[str]]) -> dict[str, list[str]]:
+    """By file, where there are any."""
+    tests = some(files("tests/**/*.py"))
+    found = {
+        str(file): alerts_of_texts(texts_of(file.read_text()), NOT_FOR_TESTS) for file in tests
+    }
+    return {file: faults for file, faults in found.items() if faults}
+
+
+@pytest.mark.parametrize("pattern", FILES)
+def test_texts_of_a_package_are_plain_english(pattern: str) -> None:
+    texts = {file: file.read_text() for file in some(files(pattern))}
+    found = {
+        str(file): alerts_of_texts([*documentation(text), *messages(text)])
+        for file, text in texts.items()
+    }
     assert not {file: faults for file, faults in found.items() if faults}
 
 
-def test_messages_docstrings_and_comments_are_read_and_code_is_not() -> None:
+def test_names_of_tests_are_plain_english() -> None:
+    assert not alerts_of_tests(names)
+
+
+def test_docstrings_and_comments_of_tests_are_plain_english() -> None:
+    assert not alerts_of_tests(documentation)
+
+
+def test_messages_docstrings_comments_and_names_are_read_and_code_is_not() -> None:
     odd = "Nobody gets in."
     module = f'"""{odd}"""\nraise E(f"{{x}}: nobody gets in")\ndef f():\n    "``nobody`` gets in"\n'
-    assert len(alerts_in(module + f"# {odd}\nx = 1  # {odd}\n")) == 4
+    module += f"# {odd}\nx = 1  # {odd}\nasync def test_nobody_gets_in(): f()\n"
+    assert len(alerts_of_texts(documentation(module))) == 3
+    assert len(alerts_of_texts(messages(module))) == len(alerts_of_texts(names(module))) == 1

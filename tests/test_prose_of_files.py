@@ -158,7 +158,7 @@ JS, HTML, TEMPLATE = (
 @pytest.mark.parametrize(
     ("pattern", "text", "count"),
     [
-        ("fleets/*.yaml", f"# {ODD}\nname: nobody  # {ODD}\n#\n#   nobody\n", 2),
+        ("fleets/*.yaml", f"# {ODD}\nname: nobody  # {ODD}\n#\n#   {ODD}\n", 2),
         ("observability/*.yaml", f"# {ODD}\nmeans: >-\n  Nobody gets in.\nquery: nobody + 1\n", 2),
         ("Makefile", f"# {ODD}\nnobody: ## {ODD}\n\t@nobody\n", 2),
         (JS, f'// {ODD}\nf("nobody gets in", `nobody gets ${{nobody}}`, "nobody")\n', 3),

@@ -1,7 +1,7 @@
 """What the chart gives to KubeRay starts the fleet, on a Ray cluster as KubeRay lays it out.
 
 A node stands for each pod, with the start parameters and the environment of its group. The
-configuration is PUT to the head's dashboard, as KubeRay does. Not in tests/real: beside the fleet
+configuration is PUT to the head's dashboard, as KubeRay does. Not in tests/real: next to the fleet
 that runs for those, memory runs out.
 """
 
@@ -39,7 +39,7 @@ START_SECONDS = 400
 VALUES = [
     # two engines and a gateway are enough, and Redis is the test's own
     *("--set", "fleet.pools.chat.replicas=1"),
-    # two cores that load another engine beside this one hold no SLO
+    # two cores that load another engine alongside this one meet no SLO
     *("--set", "fleet.pools.chat.slo.interactive.ttft_s=60"),
     *("--set", "redis.enabled=false", "--set", "redis.external.existingSecret=its-url"),
 ]
@@ -117,7 +117,7 @@ def _join(nodes: TwoNodes, number: int, service: Object, group: str) -> Node:
         "ANTEFIX_ENGINE_SECRET": "secret",
         "ANTEFIX_CLUSTER": "afx-antefix-abcde",
         "ANTEFIX_REDIS_URL": nodes.redis_url,
-        # nobody, as in a first install
+        # no fleet, as in a first install
         "ANTEFIX_PEERS_URL": "http://127.0.0.1:9",
     }
     with pytest.MonkeyPatch.context() as patch:

@@ -115,6 +115,6 @@ def test_such_loops_are_found(source: str, wrong: bool) -> None:
     assert passes_on_nothing(test) is wrong
 
 
-def test_what_is_empty_is_no_list_to_check() -> None:
+def test_an_empty_list_is_an_error() -> None:
     with pytest.raises(AssertionError, match="nothing was found"):
         some(())

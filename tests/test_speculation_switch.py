@@ -74,7 +74,7 @@ def test_a_draft_that_loses_is_switched_off_and_answers_stay_the_same(
     answers, known = told["answers"], told["known"]
     assert not known["on"] and known["losing"] and known["speedup"] < 1
     assert known["acceptance"] < 0.8
-    # the first with drafts but for trials, the last without any
+    # the first with drafts except in trials, the last without any
     assert all(of_round == answers[0] for of_round in answers)
 
 

@@ -86,7 +86,7 @@ async def test_two_workers_say_what_the_whole_model_says_and_do_not_outlive_one_
     warm_python: str,
     model: Path,
 ) -> None:
-    """One engine for both: it starts for longer than it takes to tell."""
+    """One engine for both: it starts for longer than it takes to answer."""
     split = ask(warm_python, model, "VLLM::Worker_TP1", tensor_parallel_size=2)
     workers = {title for title in split["processes"].values() if "Worker" in title}
     assert workers == {"VLLM::Worker_TP0", "VLLM::Worker_TP1"}

@@ -44,7 +44,7 @@ gateway:
   port: {PORT}
   replicas: 2
   replicas_per_node: 1
-  drain_timeout_s: 90 # as long as a request may take, so that no rollout cuts one
+  drain_timeout_s: 90 # the longest request, so that no rollout cuts one
 redis:
   url: ${{ANTEFIX_TEST_REDIS}}
 pools:
@@ -65,7 +65,8 @@ pools:
 UP_SECONDS = 420
 WHOLE_SECONDS = 420
 NODE_DRAIN = "deployments.node_drain"
-# The command starts, then engines look every 0.2 s, tell every 0.1 s and gateways read every 0.1 s.
+# The command starts, then engines look every 0.2 s, report every 0.1 s and gateways read every 0.1
+# s.
 HEARD_SECONDS = 5.0
 # A slow machine's scheduling, on top of what TCP waits for.
 SLACK_SECONDS = 5.0
@@ -83,7 +84,7 @@ class Cluster:
         return {"authorization": f"Bearer {key}", "x-antefix-timeout": str(REQUEST_SECONDS)}
 
     def status(self) -> dict[str, Any]:
-        """As the first node's gateway tells it."""
+        """As the first node's gateway reports it."""
         return self._told("status")
 
     def others_than(self, outcome: Outcome) -> set[str]:
@@ -145,9 +146,9 @@ def _session() -> aiohttp.ClientSession:
 class Traffic:
     """Clients that ask without a pause and leave a gateway that they cannot reach.
 
-    `turned_away` has, for each client that left its gateway, that gateway and the time, and
-    `failed` what went wrong at the first gateway, which is not to be lost. A connection that is
-    not made in time on busy cores is tried again and is no failure.
+    `turned_away` has, for each client that left its gateway, that gateway and the time. `failed`
+    has what went wrong at the first gateway, which is not to be lost. A connection that is not
+    made in time on busy cores is tried again and is no failure.
     """
 
     def __init__(self, headers: dict[str, str], gateways: list[str]) -> None:
@@ -252,7 +253,7 @@ def test_either_engine_answers_what_enters_at_either_node(cluster: Cluster) -> N
 
 
 def test_a_lost_node_costs_no_request_that_enters_at_the_other(cluster: Cluster) -> None:
-    """Each is answered; a stream that has begun is told so in an event when it is cut."""
+    """Each is answered; a stream that has begun gets an event when it is cut."""
     survivor = cluster.first.address
     on_lost_node = {r for r, node in cluster.engines().items() if node != survivor}
     traffic = Traffic(cluster.headers, [survivor, cluster.second.address])
@@ -280,7 +281,7 @@ def test_a_lost_node_costs_no_request_that_enters_at_the_other(cluster: Cluster)
     print(
         f"\nlost: off the board after {off_the_board:.1f} s; entered at the survivor: "
         f"{len(under_way)} under way, {len(here) - len(under_way)} later, {dict(kinds)}; "
-        f"{len(delayed)} took over {VANISHED_AFTER_S} s; the last cut stream was told after "
+        f"{len(delayed)} took over {VANISHED_AFTER_S} s; the last cut stream had an event after "
         f"{cut_after:.1f} s; clients of the lost gateway: {len(traffic.turned_away)} moved, after "
         f"{max((t - lost_at for _, t in traffic.turned_away), default=0.0):.1f} s"
     )
@@ -376,7 +377,7 @@ def test_down_takes_the_fleet_off_the_cluster(cluster: Cluster) -> None:
     done = cluster.nodes.antefix("down", timeout_s=240)
     assert done.returncode == 0, done.stderr
     _seconds_until(lambda: not cluster.first.runs("ServeReplica"), time.monotonic(), 30)
-    assert cluster.first.runs("raylet"), "the cluster is not ours to stop"
+    assert cluster.first.runs("raylet"), "the cluster is not this test's to stop"
 
 
 def _seconds_until(is_so: Callable[[], bool], began: float, timeout_s: float) -> float:

@@ -30,8 +30,8 @@ INSTALLED = ".venv/bin/"
 
 
 def recipe(target: str) -> str:
-    """Of the Makefile's target, after those of its prerequisites. `make --dry-run` would run lines
-    with $(MAKE)."""
+    """Return the commands of a target, after those of its prerequisites. `make --dry-run` would
+    run lines with $(MAKE)."""
     found = re.search(
         rf"^{target}:([a-z -]*)(?:##.*)?\n((?:(?:\t|ifeq|ifneq|else|endif).*\n)*)", MAKEFILE, re.M
     )
@@ -41,7 +41,7 @@ def recipe(target: str) -> str:
 
 
 def commands(steps: list[dict[str, Any]]) -> Iterator[str]:
-    """Of a job, with those of the Makefile's targets."""
+    """Yield those of a job, and of the Makefile's targets that it names."""
     for run in (step["run"] for step in steps if "run" in step):
         yield run
         script = (ROOT / run).read_text() if run.startswith(".ci/") else run

@@ -1,9 +1,9 @@
 """A Ray cluster of several nodes on one machine, and what an outsider sees of the fleet on it.
 
-Each node has a network namespace of its own, joined by a bridge in one more, where the clients
-and Redis are. The machine's own network is left alone. `lose` takes a node off the bridge before
-it kills it: nobody gets so much as a reset. Where namespaces are not allowed the nodes are told
-apart by their loopback address alone, and a lost node is one whose processes are killed.
+Each node has a separate network namespace, joined by a bridge in one more, where the clients and
+Redis are. The machine's own network is left alone. `lose` takes a node off the bridge before it
+kills it: no peer gets even a reset. Where namespaces are not allowed the nodes differ by their
+loopback address alone, and a lost node is one whose processes are killed.
 
 Everything is ended by what it was started as, and namespaces have names unique to the run.
 """
@@ -252,7 +252,8 @@ save ""
     def python(
         self, node: Node, module: str, *arguments: str, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
-        """A module of ours on a node's machine, with what its owner needs to use the cluster."""
+        """A module of Antefix on a node's machine, with what its owner needs to use the
+        cluster."""
         env = {
             **_inherited(),
             "ANTEFIX_HOME": str(self.home),

@@ -10,7 +10,7 @@ async def until(
 ) -> None:
     """Raises TimeoutError when it has not become true."""
     async with asyncio.timeout(within_s):
-        while not truth():  # noqa: ASYNC110  # nothing tells when
+        while not truth():  # noqa: ASYNC110  # no event reports it
             await asyncio.sleep(every_s)
 
 

@@ -1,10 +1,10 @@
 """A real engine with its witness, outside Ray: python -m tests.watched_engine
 
 Takes {"model", "engine_args"} as JSON in its own argument. When it serves, it writes one line of
-JSON, its URL and the process ids of the engine, and goes on until its stdin ends, or it is ended.
-Whenever the witness's verdict changes it writes it, a line of JSON each. For the line "step" on
-stdin the engine's next step waits for a lock that nobody frees; for "mute" it goes on, and nobody
-hears any more what it makes.
+JSON with its URL and the process ids of the engine. It continues until its stdin ends, or it is
+ended. Whenever the witness's verdict changes it writes it, a line of JSON each. For the line
+"step" on stdin the engine's next step waits for a lock that is never freed; for "mute" it goes on,
+and its output reaches no reader any more.
 """
 
 from __future__ import annotations

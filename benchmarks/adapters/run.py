@@ -1,9 +1,9 @@
 """200 adapters on two engines with room for four each: make bench-adapters
 
-Loads and times to first token of the policy `prefix`, of `adapter_affinity` (prefer a replica that
-has the adapter, else the least loaded) and of `session` (rendezvous hashing of the adapter's name),
-on the same requests. Then adapters are replaced, unloaded and loaded again under traffic, and an
-engine is killed.
+Loads and times to first token of three policies on the same requests: `prefix`; `adapter_affinity`
+(a replica that has the adapter, otherwise the least loaded); `session` (rendezvous hashing of the
+adapter's name). Then adapters are replaced, unloaded and loaded again under traffic, and an engine
+is killed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FLEET = Path(__file__).with_name("fleet.yaml")
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 POLICIES = ("prefix", "adapter_affinity", "session")
 _POOL = yaml.safe_load(FLEET.read_text())["pools"]["engine"]
-# Of all engines.
+# Adapters that all engines together hold in memory.
 SLOTS = _POOL["replicas"] * _POOL["engine_args"]["max_loras"]
 SETTLE_S, GATEWAY_TRIES, AT_ONCE = 2.0, 6, 4
 LOADS, LOAD_SECONDS = "antefix_adapter_loads_total", "antefix_adapter_load_seconds"

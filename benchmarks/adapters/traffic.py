@@ -63,7 +63,7 @@ def zipf(
 def least_loads(
     warm_up: Sequence[AdapterArrival], asked: Sequence[AdapterArrival], slots: int
 ) -> int:
-    """The fewest loads for `asked` in so many slots, of which each request needs one: it evicts the
+    """The fewest loads for `asked` in N slots, of which each request needs one: it evicts the
     adapter that is needed last (L. A. Belady, IBM Systems Journal 5(2), 1966). The slots begin
     empty, before `warm_up`, whose loads do not count."""
     adapters = [one.adapter for one in (*warm_up, *asked)]
@@ -82,8 +82,8 @@ def least_loads(
 
 
 class AdapterTraffic:
-    """Of one fleet. All prompts have the same tokens, and caches share none of them: the answer to
-    each depends on its weights only."""
+    """The traffic of one fleet. All prompts have the same tokens, and caches share none of them:
+    each answer depends on its weights only."""
 
     def __init__(self, http: aiohttp.ClientSession, fleet: BenchFleet, settings: Mapping[str, Any]):
         rng = random.Random(0)

@@ -1,7 +1,7 @@
 """A gateway's code for budgets, in a process that may be killed at any moment.
 
-It reads lines of JSON, each with what to `do` on the budget `scope`: `begin` waits for the first
-grant, `burst` makes `requests` at once, `load` requests again and again for `for_s` seconds, and
+It reads lines of JSON, each with what to `do` on the budget `scope`. `begin` waits for the first
+grant. `burst` makes `requests` at once. `load` requests again and again for `for_s` seconds.
 `time` makes requests one after the other. Each grant is a line of a file: scope, the machine's
 clock, tokens used, and whether it was by share.
 """

@@ -1,14 +1,14 @@
 """Measure tenants' budgets while gateways and Redis are killed: make bench-budgets
 
-Eight processes run the gateways' code for budgets. One Redis keeps nothing on disk, so it comes
-back empty. Each phase has a separate limit of 100 tokens a minute:
+Eight processes run the gateways' code for budgets. One Redis keeps nothing on disk, so it
+restarts empty. Each phase has a separate limit of 100 tokens a minute:
 
     begin    a new Redis grants nothing for a minute
     burst    1,000 requests at once, of 5 tokens each
     edge     one token, and 55 s later as many requests as fit, for 10 s
     steady   as many requests as fit, for two minutes
-    chaos    the same while gateways and Redis are killed at random and come back; the last time,
-             Redis comes back after `--away-seconds`
+    chaos    the same while gateways and Redis are killed at random and restart; the last time,
+             Redis restarts after `--away-seconds`
     time     reservations of two budgets with five limits, one after the other
 
 The most tokens in any 60 s come from what the gateways wrote down, by the machine's clock.

@@ -19,7 +19,7 @@ from observability.request_record import RequestRecord
 from router.canary import LogWealths, worse_in
 from router.canary_state import CanaryState, first, next_state
 
-# What a gateway has told the others: `Canary.log_wealths`, and its canary's requests.
+# What a gateway has reported to the others: `Canary.log_wealths`, and its canary's requests.
 Told = tuple[LogWealths, int]
 
 MODEL, BASE, CANARY = "model", "base", "canary"
@@ -45,8 +45,8 @@ class CanaryTraffic:
 
 @dataclass(frozen=True)
 class CanaryFault:
-    """Of a canary: its time per token is multiplied, a share of its requests fails, and a share of
-    its answers is cut by `max_tokens`, from `after_s` after its begin on."""
+    """Faults of a canary, from `after_s` after its begin on: its time per token is multiplied, a
+    share of its requests fails, and a share of its answers is cut by `max_tokens`."""
 
     tpot: float = 1.0
     failed: float = FAILED

@@ -25,7 +25,7 @@ SETTINGS = RULE.settings
 FAULTS = {
     "three_times_tpot": CanaryFault(tpot=3.0),
     "five_percent_errors": CanaryFault(failed=0.05),
-    # No goals: what else an operator would ask.
+    # No goals: what an operator would ask in addition.
     "twice_tpot": CanaryFault(tpot=2.0),
     "all_fail": CanaryFault(failed=1.0),
     "never_ends": CanaryFault(cut=1.0),

@@ -1,1 +1,1 @@
-"""`make bench-client`: what `antefix bench` measures, beside what `vllm bench serve` does."""
+"""`make bench-client`: what `antefix bench` measures, compared with `vllm bench serve`."""

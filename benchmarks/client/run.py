@@ -49,7 +49,7 @@ Measured = Mapping[str, Mapping[str, float]]
 
 @contextlib.contextmanager
 def vllm_server(model: Path, log: Path) -> Iterator[str]:
-    """Its address. Raises RuntimeError when it does not come up."""
+    """Yield its address. Raises RuntimeError when it does not start."""
     (port,) = free_ports(1)
     url = f"http://{LOOPBACK}:{port}"
     settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}

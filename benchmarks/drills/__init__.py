@@ -1,1 +1,1 @@
-"""What a fleet does when its parts are killed, frozen, slowed or taken away."""
+"""What a fleet does when its parts are killed, frozen, slowed or removed."""

@@ -93,7 +93,7 @@ def _net_cls() -> Iterator[Path]:
         mount = ["mount", "-t", "cgroup", "-o", "net_cls", "none", folder]
         if subprocess.run(mount, check=False, capture_output=True).returncode:
             raise Problem(
-                "this kernel has no control groups that tell whose packets these are (net_cls)",
+                "this kernel has no control groups that show whose packets these are (net_cls)",
                 "run it on a Linux with CONFIG_CGROUP_NET_CLASSID",
             )
         try:

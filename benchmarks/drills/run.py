@@ -1,4 +1,4 @@
-"""Break a fleet's parts under traffic, one after the other: make drills [only=NAME]
+"""Break a fleet's parts under traffic, one after the other: `make drills [only=NAME]`
 
 Two gateways, two real engines and a third for overflow serve clients without a pause
 (`benchmarks.drills.traffic`). All tests expect the same (`benchmarks.drills.verdict`). A request
@@ -44,11 +44,11 @@ BEFORE_S, IN_A_ROW = 3.0, 4
 
 
 async def drill(name: str, scenario: Scenario, fleet: BenchFleet) -> Judgement:
-    """Raises NotWithin where the fleet did not come back at all."""
+    """Raises NotWithin if the fleet did not recover at all."""
     drilled = DrilledFleet(fleet)
     model = drilled.description.pools[ASKED[name]].served_model_name if name in ASKED else ""
     traffic = Traffic(fleet.gateway, model or fleet.model)
-    await eventually("the fleet is whole before the drill", drilled.is_whole)
+    await eventually("the fleet is whole before the test", drilled.is_whole)
     async with traffic.clients():
         await asyncio.sleep(BEFORE_S)
         fault = await scenario(drilled)

@@ -83,10 +83,10 @@ def judge(
     if fault.planned and lost:
         wrong.append(f"failed though it was planned: {_counted(lost)}")
     if dumb := [one for one in lost if not _was_told(one, fault)]:
-        wrong.append(f"hit and told nothing of ours: {_counted(dumb)}")
+        wrong.append(f"hit and got no Antefix error: {_counted(dumb)}")
     if late := [one for one in lost if one.ended > _until(one, fault)]:
         seconds = max(one.ended - max(one.began, fault.began) for one in late)
-        wrong.append(f"{len(late)} told only after up to {seconds:.1f} s")
+        wrong.append(f"{len(late)} got an error only after up to {seconds:.1f} s")
     if whole_at - fault.over > WHOLE_WITHIN_S:
         wrong.append(f"whole again only {whole_at - fault.over:.1f} s after the process was back")
     if left := {what: number for what, number in left_over.items() if number}:

@@ -4,7 +4,7 @@ The fleet is that of the overload benchmark, two engines with an SLO of 5 s to t
 requests of two tenants are alike. One sends a quarter of the fleet's capacity. The other, in turns,
 fills the rest, sends four times that, and sends nothing. All of it is open loop; the capacity is
 the knee of a sweep (`benchmarks/stand/offered_load.py`). For each seed of goals.yaml the first
-tenant's arrivals are the same in all three, which come in random order. Goals are medians over the
+tenant's arrivals are the same in all three, whose order is random. Goals are medians over the
 seeds of its tail during the flood, divided by that in a full pool, or alone.
 
 An interrupted run resumes with --keep FILE, phase by phase.

@@ -1,7 +1,7 @@
 """The engine block events a second that one publisher writes to Redis, for make bench-index.
 
-An engine with a full cache sends such events (msgpack): each batch stores the blocks of two new
-prompts, and evicts as many of the oldest, the last block of a prompt first, one event per block.
+An engine with a full cache sends such events (msgpack). Each batch stores the blocks of two new
+prompts. It evicts as many of the oldest, the last block of a prompt first, one event per block.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ SLO = Slo(SETTINGS["ttft_slo"])
 LEARNED = learned(SETTINGS["prior"])
 OURS, AGAIN, TOLD, FASTEST = "ours", "ours_again", "told", "fastest_first"
 SLOW, FAST = "slow", "fast"
-# Of seeds of random choices.
+# Distance between seeds of random choices.
 OTHER = 1000
 
 

@@ -27,6 +27,7 @@ from deployments.gateway.intake.request import EngineRequest, Prompt
 from deployments.gateway.pool.prompt_reader import PromptReader
 from deployments.process.interpreter import keep_responsive
 from deployments.prompt import PromptTokens
+from deployments.wire.inference_paths import COUNT_TOKENS
 from router.segment_keys import SegmentHasher, index_secret
 
 PATH, MODEL = "/v1/chat/completions", "bench"
@@ -94,9 +95,25 @@ class Placer:
                 again.append((await self.place(turn))[0])
         return found
 
+    async def count(self, chats: Chats, rounds: int) -> list[float]:
+        """Seconds from a body to its number of tokens, of a known chat of the greatest length."""
+        found = []
+        for form in FORMS:
+            system, *chat = chats.new(form, LENGTHS[-1])
+            fields = {"model": MODEL, "system": system["content"], "messages": chat}
+            asked = json.dumps(fields).encode()
+            for _ in range(rounds + 1):
+                began = time.perf_counter()
+                parsed = await self._bodies.parsed(asked, MAX_LIST_ITEMS)
+                prompt = await self._reader.read(_request(asked, COUNT_TOKENS), parsed, {}, _stays)
+                found.append(time.perf_counter() - began)
+                assert prompt.known
+            del found[-rounds - 1]  # it was not known yet
+        return found
+
     async def hold_up(self, chats: Chats, rounds: int) -> list[float]:
-        """Seconds by which the event loop is late, sampled each millisecond while it parses and
-        places four prompts of the greatest length at once, one of them new."""
+        """Seconds by which the event loop is late, sampled each millisecond. Meanwhile it parses
+        and places four prompts of the greatest length at once, one of them new."""
         known = [chats.new(form, LENGTHS[-1]) for form in (*FORMS, FORMS[0])]
         for chat in known:
             await self.place(chat)
@@ -122,12 +139,12 @@ async def _watch(late: list[float]) -> None:
         late.append(time.perf_counter() - began - TICK_S)
 
 
-def _request(asked: bytes) -> EngineRequest:
+def _request(asked: bytes, path: str = PATH) -> EngineRequest:
     record: Any = None  # the request has no outcome
     return EngineRequest(
         request_id="bench",
         tenant="tenant",
-        path=PATH,
+        path=path,
         body=asked,
         cache_salt="salt",
         model=MODEL,

@@ -60,7 +60,7 @@ class ObservabilityResult:
 
     @property
     def scrape_share(self) -> float:
-        """Of one core."""
+        """Return the share of one core."""
         return self.scrape_cpu_s / SCRAPE_PERIOD_S
 
     def of(self, parts: frozenset[str]) -> list[Pair]:

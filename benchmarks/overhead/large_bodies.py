@@ -1,8 +1,8 @@
 """Measure what a tenant's large bodies cost another tenant's small requests:
 make bench-large-bodies
 
-In turn, a tenant sends a small request every 50 ms alone, and while another one keeps 20 requests
-with bodies of 4 MB under way. Engines are played. Ends with one line of JSON: per round, the time
+A tenant sends a small request every 50 ms: without others, and while another one keeps 20 requests
+with bodies of 4 MB in flight. Engines are played. Ends with one line of JSON: per round, the time
 to the whole answer and that of /health/live, in milliseconds, and the goals, of the median round.
 """
 
@@ -54,14 +54,14 @@ class BodiesRound:
 
 
 def body_of(size: int, number: int) -> bytes:
-    """A chat of about so many bytes, that no other one begins like."""
+    """A chat of about N bytes, that no other one begins like."""
     words = f"{number} " + "word " * (size // 5)
     asked = {"model": MODEL, "messages": [{"role": "user", "content": words}], "max_tokens": 1}
     return json.dumps(asked).encode()
 
 
 async def played(http: aiohttp.ClientSession, fleet: PlayedFleet, is_beside: bool) -> BodiesRound:
-    """One round; whatever is under way at its end has ended."""
+    """One round; all its requests have ended."""
     found, numbers = BodiesRound(), itertools.count(time.time_ns())
 
     async def post(endpoint: Endpoint, size: int) -> int:

@@ -63,7 +63,7 @@ async def measure(fleet: BenchFleet, tokens: int) -> tuple[dict[str, float], flo
 
 
 def real(fleet_file: Path, tokens: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures and goals with a real engine, whose answers in bursts have so many tokens."""
+    """Figures and goals with a real engine, whose answers in bursts have N tokens."""
     with (
         tempfile.TemporaryDirectory(prefix="antefix-shapes-") as shapes,
         running_as(with_shapes_only(fleet_file, Path(shapes))) as fleet,

@@ -1,10 +1,10 @@
 """What a fleet does with more than it can serve: make bench-overload
 
 One fleet of real engines. For each seed of goals.yaml its capacity is measured open loop: the rate
-is raised step by step, and the knee is the highest at which nearly all requests still meet the SLO,
-as they did at all lower ones. Then the knee is offered, and three times the knee. Every answer must
-be a success or a 429 that says when to come back. At least as many requests as at the knee must
-meet the SLO. Those let in must get their first token in time. When the load ends, requests of the
+is raised step by step. The knee is the highest rate at which nearly all requests still meet the
+SLO, as at all lower ones. Then the knee is offered, and three times the knee. Every answer must be
+a success or a 429 that says when to try again. At least as many requests as at the knee must meet
+the SLO. Admitted requests must get their first token in time. When the load ends, requests of the
 same sizes must meet the SLO within seconds.
 
 Results say how late requests were sent. An interrupted run resumes with --keep FILE, phase by

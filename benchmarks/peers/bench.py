@@ -29,7 +29,7 @@ READY_S, TRY_S, AGAIN_S = 240.0, 10.0, 0.2
 FIRST_REQUESTS = 4
 RESET_S, SETTLE_S = 20.0, 1.0
 PEER_STOP_S = 0.5
-# Processes that Ray Serve LLM has beside its router.
+# Processes that Ray Serve LLM has in addition to its router.
 ENGINES = ("ray::ServeReplica:default:LLMServer", "VLLM::")
 # A run that takes so much longer than its arrivals hangs.
 GRACE_S = 120.0
@@ -77,7 +77,7 @@ class PeersBench:
         form: RequestForm,
         url_of_reset: str,
     ) -> tuple[list[SentRequest], float]:
-        """What came of the requests that are measured, and the router's CPU seconds meanwhile."""
+        """The results of the measured requests, and the router's CPU seconds meanwhile."""
         await self.reset(self._backends.urls)
         async with contextlib.AsyncExitStack() as stack:
             front = await stack.enter_async_context(self._front(router, case.gateways))

@@ -1,5 +1,5 @@
-"""What the routers are compared on: the workloads of `antefix bench`, and what tells a router that
-knows from one that guesses. Pure.
+"""What the routers are compared on: the workloads of `antefix bench`, and what separates a router
+that knows from one that guesses. Pure.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Event(Enum):
 
 @dataclass(frozen=True)
 class PeerCase:
-    """`lengths`: how long prompts are, of what the workload says; `rate` where that is not its own.
-    `says`: what is not as usual; such a case tells exact from guessed."""
+    """`lengths`: how long prompts are, of what the workload says; `rate` where that is not its
+    own. `says`: what is not as usual; such a case separates exact from guessed."""
 
     workload: str
     lengths: float = 1.0
@@ -40,7 +40,7 @@ class PeerCase:
     small_caches: bool = False
 
     def conversations(self, seed: int, requests: int) -> list[Conversation]:
-        """About so many requests."""
+        """About N requests."""
         workload = WORKLOADS[self.workload]
         seconds = requests / (self.rate or workload.rate)
         arrivals = workload.arrivals(seconds, self.rate)
@@ -51,7 +51,7 @@ CASES: Mapping[str, PeerCase] = {
     "multi_turn": PeerCase("multi_turn"),
     "shared_system": PeerCase("shared_system"),
     "hot_prefix": PeerCase("hot_prefix"),
-    # as long as the engines take them
+    # of a length that the engines accept
     "long_documents": PeerCase("long_documents", lengths=0.25, rate=1.5),
     "short": PeerCase("short"),
     "no_reuse": PeerCase("no_reuse"),

@@ -1,7 +1,7 @@
 """The engines behind the routers: real ones, with little enough to compute for two cores.
 
-Ours is in front of replicas of ours, with all that they publish; the others are in front of vLLM's
-own servers with the same arguments, and of nothing of ours.
+Antefix is in front of its replicas, with all that they publish. The others are in front of vLLM's
+own servers with the same arguments, and of nothing of Antefix.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Backends:
-    """The engines, as routers are told of them; tuples have one of each for each engine. Ours have
-    a secret, a Redis and the key that clients have. The others publish KV events and their replay
-    at `events` and `replays`."""
+    """The engines, as routers get them; tuples have one of each for each engine. Those of Antefix
+    have a secret, a Redis and the key that clients have. The others publish KV events and their
+    replay at `events` and `replays`."""
 
     fleet: Fleet
     urls: tuple[str, ...]
@@ -79,8 +79,8 @@ def fleet_of(model: Path, small_caches: bool, metrics_port: int) -> Fleet:
 
 @contextlib.contextmanager
 def running(folder: Path, *, small_caches: bool, ours: bool) -> Iterator[Backends]:
-    """Until the end of the block: replicas of ours, or vLLM's own servers with the same arguments.
-    Raises RuntimeError when one does not start."""
+    """Until the end of the block: replicas of Antefix, or vLLM's own servers with the same
+    arguments. Raises RuntimeError when one does not start."""
     with contextlib.ExitStack() as stack:
         yield (_replicas if ours else _plain)(folder, small_caches, stack)
 
@@ -113,7 +113,7 @@ def _replicas(folder: Path, small_caches: bool, stack: contextlib.ExitStack) -> 
 
 
 def _plain(folder: Path, small_caches: bool, stack: contextlib.ExitStack) -> Backends:
-    """What other routers are in front of: nothing of ours runs in or beside these engines."""
+    """What other routers are in front of: nothing of Antefix runs in or next to these engines."""
     ports = free_ports(3 * ENGINES)
     fleet = fleet_of(small_model(), small_caches, ports[0])
     pool = fleet.pools[POOL]

@@ -1,10 +1,10 @@
-"""A virtual environment for each peer, since their dependencies are none of ours.
+"""A virtual environment for each peer, since their dependencies are none of Antefix.
 
     <cache>/peers/<requirement>/           `whole` in it: uv has installed all of it
     <cache>/peers/<requirement>.lock       whose turn it is
 
 Made by the uv that bootstrap.py pins, from where pip is configured to look. Raises
-CalledProcessError where a package cannot be had.
+CalledProcessError where a package is unavailable.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from benchmarks.stand import lone_gateway
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.parts import Secrets
 
-# As long as the benchmark waits for it.
+# The time that the benchmark waits for it.
 READY_S = 240.0
 
 

@@ -1,6 +1,6 @@
 """Ray Serve LLM, with engines set as the others': run by a Python that has what it needs.
 
-It imports nothing of ours. Takes what to serve as a line of JSON on stdin, says `true` when it
+It imports nothing of Antefix. Takes what to serve as a line of JSON on stdin, says `true` when it
 serves, and ends when stdin does. Its engines are in its own tree of processes.
 """
 
@@ -59,7 +59,7 @@ def start(asked: dict[str, Any], folder: str) -> None:
         deployment_config=deployment,
         engine_kwargs=asked["engine_args"],
         placement_group_config={"bundles": [{"CPU": 1}]},
-        # no plug-in of ours
+        # no plug-in of Antefix
         runtime_env={"env_vars": {**asked["variables"], "VLLM_PLUGINS": ""}},
     )
     serve.start(http_options={"host": asked["host"], "port": asked["port"]})

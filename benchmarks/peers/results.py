@@ -22,7 +22,7 @@ from loadgen.player import SentRequest
 from loadgen.summary import cached_ratio, distribution, e2e_s, late_s, ttft_s
 
 RULE = rules.of("peers")
-# Of a prompt's tokens; those of a chat template are the same for all.
+# A share of a prompt's tokens; those of a chat template are the same for all.
 LEAST_CACHED = 0.01
 
 
@@ -112,7 +112,7 @@ def grouped(runs: Sequence[PeerRun]) -> Runs:
 
 
 def seeds(runs: Runs) -> list[int]:
-    """Of all runs, in order."""
+    """Return those of all runs, in order."""
     return sorted({run.seed for of in runs.values() for run in of})
 
 
@@ -140,8 +140,8 @@ def _by(ours: float, theirs: float) -> float:
 
 
 def hardest(runs: Runs, case: str, judged: str) -> tuple[str, list[float]] | None:
-    """The best other router by the median, and its ratios. Those with engines of their own, which
-    are not like for like, are left out."""
+    """The best other router by the median, and its ratios. Those with separate engines, which are
+    not like for like, are left out."""
     beside = {
         router: found
         for of, router in runs

@@ -1,7 +1,7 @@
 """The routers that are compared, and how each is started in front of the same engines.
 
-Each is set as its own documentation has it for vLLM over HTTP, and is else as it comes. One that
-can be told of engines' KV events is.
+Each is set as its own documentation has it for vLLM over HTTP, and otherwise keeps its defaults.
+One that can receive engines' KV events does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.stand.launched import Launched
 from cli.local.ports import LOOPBACK, free_ports
 
 SMG, VLLM_ROUTER, LITELLM = "smg==1.13.0", "vllm-router==0.1.17", "litellm[proxy]==1.106.2"
-# Ray and vLLM are those that we have: it lacks this alone.
+# Ray and vLLM are those of Antefix: only this package is missing.
 RAY_LLM = "pyarrow==26.0.1"
 RAY_LLM_KV = f"{RAY_LLM} ai-dynamo-runtime==1.6.1"
 OURS, ROUND_ROBIN = "antefix", "round_robin"
@@ -30,8 +30,8 @@ OURS, ROUND_ROBIN = "antefix", "round_robin"
 
 @dataclass(frozen=True)
 class Place:
-    """Of one gateway among those of its router. `peers`: ports that gateways hear each other at,
-    the own one at `number`."""
+    """The place of one gateway among those of its router. `peers`: the ports at which gateways
+    reach each other, the own one at `number`."""
 
     folder: Path
     number: int
@@ -48,10 +48,10 @@ Command = Callable[[Backends, Place], list[str]]
 
 @dataclass(frozen=True)
 class PeerRouter:
-    """`requirement`: what pip calls it and its version, empty for ours. `command`: its program and
-    arguments; `variables` of the environment it is started with. `asked`: what is written to it, if
-    it is a program of the benchmark's. `has_engines`: it cannot do without its own, which start
-    with it, so it is not like for like. `tells_others`: its gateways tell each other what they
+    """`requirement`: what pip calls it and its version, empty for Antefix. `command`: its program
+    and arguments; `variables` of the environment it is started with. `asked`: what is written to
+    it, if it is a program of the benchmark's. `has_engines`: it cannot do without its own, which
+    start with it, so it is not like for like. `tells_others`: its gateways share what they
     know."""
 
     says: str
@@ -64,11 +64,11 @@ class PeerRouter:
 
     @property
     def release(self) -> str:
-        """As pip has it; empty for ours."""
+        """As pip has it; empty for Antefix."""
         return f"ray=={metadata.version('ray')}" if self.has_engines else self.requirement
 
     def suits(self, case: PeerCase) -> bool:
-        """Engines of its own would be restarted with it; alone there is nobody to tell."""
+        """Its own engines would be restarted with it; alone there is no other to share with."""
         return not case.says if self.has_engines else case.gateways > 1 or not self.tells_others
 
     def prepare(self) -> None:

@@ -1,14 +1,14 @@
 """Other routers in front of the same engines: make bench-peers ARGS="--seeds 1 2 3 --write"
 
-Two real vLLM engines serve the same traffic behind each router in turn: for each seed and case the
-routers come in another order, each started anew, with empty caches. `cases.py` has what is asked of
-them, `routers.py` how they are set. Peers are installed from PyPI into environments of their own,
-the first time. A small run: --routers antefix round_robin smg --workloads multi_turn --seeds 1
+Two real vLLM engines serve the same traffic behind each router in turn. For each seed and case the
+routers have another order, each started anew, with empty caches. `cases.py` has the requests,
+`routers.py` the routers' settings. Peers are installed from PyPI into separate environments, the
+first time. A small run: --routers antefix round_robin smg --workloads multi_turn --seeds 1
 
-Ours is in front of replicas of ours, the others in front of vLLM's own servers, so each seed starts
+Antefix is in front of its replicas, the others in front of vLLM's own servers. So each seed starts
 engines twice, in an order of chance. The seeds are those of goals.yaml; --seeds N is for a try.
 
-With --write runs are kept in peers.jsonl beside the page, seed by seed, and those that are there
+With --write runs are kept in peers.jsonl next to the page, seed by seed, and those that are there
 are not run again: an interrupted run resumes. --judge FILE measures nothing and writes the page
 from the runs in that file.
 """
@@ -126,16 +126,16 @@ def _options() -> argparse.Namespace:
         nargs="+",
         default=results.RULE.reported,
         metavar="N",
-        help="which seeds to run, each with every case and router; else those of goals.yaml",
+        help="which seeds to run, each with every case and router; otherwise those of goals.yaml",
     )
     cases, routers = tuple(CASES), tuple(ROUTERS)
     parser.add_argument("--workloads", nargs="+", choices=cases, default=cases)
-    # those with engines of their own take minutes to start, for each run
+    # those with separate engines take minutes to start, for each run
     quick = tuple(name for name in routers if not ROUTERS[name].has_engines)
     parser.add_argument(
         "--routers", nargs="+", choices=routers, default=quick, help=f"else {', '.join(quick)}"
     )
-    add_write(parser, "peers.md and the runs beside it")
+    add_write(parser, "peers.md and the runs next to it")
     parser.add_argument("--judge", type=Path, metavar="FILE", help="runs that were kept")
     options = parser.parse_args()
     if options.write and not options.judge and tuple(options.seeds) != results.RULE.reported:

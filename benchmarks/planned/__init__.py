@@ -1,1 +1,1 @@
-"""What a GPU does, beside the planner's estimate."""
+"""What a GPU does, compared with the planner's estimate."""

@@ -1,8 +1,8 @@
 """Compare `antefix plan` with this machine's GPU: make bench-planned
 
-Loads models of known shapes one after the other on one GPU, with random weights, so that nothing is
-downloaded. For each it compares with the plan: the tokens in the KV cache, the seconds of one
-prompt, and of a decode step for several numbers of sequences. Random weights take as long as
+Loads models of known shapes one after the other on one GPU, with random weights, so that nothing
+is downloaded. For each it compares with the plan: the tokens in the KV cache, the seconds of one
+prompt, and of a decode step for several numbers of sequences. Random weights take the same time as
 trained ones, except that drafts are not accepted and 4-bit weights are all the same.
 """
 
@@ -81,7 +81,7 @@ def this_gpu(name: str, memory_bytes: int) -> Gpu:
 
 
 def compared(engine: OfflineEngine, plan: EnginePlan, seeds: Sequence[int]) -> list[PlanCheck]:
-    """Measure one engine, which has nothing else to do: a run for each of `seeds`."""
+    """Measure one engine, which has no other work: a run for each of `seeds`."""
     assert plan.roofline is not None and plan.kv_tokens is not None
 
     def answer(seed: int, count: int, tokens: int, output: int) -> Generated:

@@ -25,7 +25,7 @@ from cli import stream_client
 from common.percentiles import percentile
 
 MEAN_GOAL, P90_GOAL = 0.15, 0.30
-# Of arrivals in a run.
+# The duration of arrivals in a run.
 SECONDS = 16.0
 
 
@@ -47,7 +47,7 @@ async def measure(fleet: BenchFleet, seeds: int, rate_times: float) -> dict[str,
 
 
 def alone_of(answers: Sequence[Answer]) -> list[Answer]:
-    """Those of one run beside which no other was under way until their first token."""
+    """Those of one run during which no other was in flight until their first token."""
 
     def beside(one: Answer, other: Answer) -> bool:
         return other.started < one.first_byte and one.started < other.ended
@@ -60,7 +60,7 @@ def alone_of(answers: Sequence[Answer]) -> list[Answer]:
 
 
 def errors(answers: Sequence[Answer]) -> list[float]:
-    """How far each prediction was off, relative to what came, with its sign."""
+    """How far each prediction was off, relative to the measured value, with its sign."""
     return [
         (answer.predicted_ttft_s - answer.engine_ttft_s) / answer.engine_ttft_s
         for answer in answers
@@ -94,7 +94,7 @@ def _in_words(answers: Sequence[Answer]) -> str:
 def main() -> None:
     parser = parser_of("prediction.run", __doc__)
     parser.add_argument("--seeds", type=int, default=2, help="how often each run is repeated")
-    parser.add_argument("--rate-times", type=float, default=1.0, help="so many times the requests")
+    parser.add_argument("--rate-times", type=float, default=1.0, help="multiplies the requests")
     add_fleet(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="antefix-shapes-") as shapes:

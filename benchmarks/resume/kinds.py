@@ -44,7 +44,7 @@ def _is_tower(text: str) -> bool:
 class Kind:
     """`is_valid`: whether a choice's text meets the request's constraint. `speculates`: also used
     where engines speculate, which have no adapter and cannot resume a seed. `stops`: at a string
-    of its own answer."""
+    of the same answer."""
 
     path: str
     body: Mapping[str, Any]

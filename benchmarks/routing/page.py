@@ -45,7 +45,6 @@ def page(result: Mapping[str, Any]) -> str:
         failed=sum(of["failures"] for of in figures.values()),
         lookups=sum(of["lookups_failed"] for of in figures.values()),
         goals=goal_groups.table(goals, GOALS, only_met=True),
-        missed=goal_groups.missed(goals),
         errors=", ".join(_errors(goals)) or "none",
         LAYERS=LAYERS,
     )

@@ -1,15 +1,15 @@
 """Other ways to choose a replica. Each has better information than it would have in production.
 
-random             any replica
-least_loaded       fewest requests, counted exactly and at once
-consistent_hash    by the prompt's first block on a ring of virtual nodes, with bounded loads:
-                   a replica with a quarter more requests than the mean is skipped
+random             any replica;
+least_loaded       fewest requests, counted exactly and at once;
+consistent_hash    by the prompt's first block on a ring of virtual nodes, with bounded loads;
+                   a replica with a quarter more requests than the mean is skipped;
 approximate_tree   each gateway remembers where it sent which prefix, as much as all caches hold; a
                    third of the prompt must be known; where loads are uneven, the replica with the
-                   fewest requests of this gateway is chosen
+                   fewest requests of this gateway is chosen;
 exact_and_load     twice the cached share of the prompt, minus the replica's requests divided by the
                    most of any, from exact caches and loads; as llm-d combines its precise prefix
-                   scorer with its load scorer
+                   scorer with its load scorer;
 oracle             most of the prompt cached, regardless of the queue; of equals, fewest requests
 """
 
@@ -18,17 +18,17 @@ from __future__ import annotations
 import random
 from abc import abstractmethod
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from types import MappingProxyType
 
 from benchmarks.scale.fleet import Router, SimulatedReplicas, Visit
-from benchmarks.stand.own_placements import OwnPlacements
 from simulator.traces import Request
 
 VIRTUAL_NODES = 100
 BOUND = 1.25
-# Of a prompt that is cached as a whole; the replica with most requests has a weight of 1.
+# The weight of a prompt that is cached whole; the replica with most requests has a weight of 1.
 CACHED_WEIGHT = 2.0
 # The known share of a prompt from which the tree decides; the most uneven loads at which it does.
 TREE_SHARE, UNEVEN_REQUESTS, UNEVEN_RATIO = 0.3, 64, 1.5
@@ -151,3 +151,28 @@ CHOOSERS: Mapping[str, Callable[[SimulatedReplicas, int, int], Chooser]] = Mappi
 
 def _point(name: bytes) -> int:
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "big")
+
+
+class OwnPlacements:
+    """What a gateway without a shared index knows: where it sent each prefix, the latest ones."""
+
+    def __init__(self, max_segments: int) -> None:
+        self._max_segments = max_segments
+        self._slots: OrderedDict[bytes, set[int]] = OrderedDict()
+
+    def depths(self, keys: Sequence[bytes]) -> dict[int, int]:
+        depths: dict[int, int] = {}
+        for depth, key in enumerate(keys):
+            known = self._slots.get(key, set())
+            still = [slot for slot in known if depths.get(slot, 0) == depth]
+            if not still:
+                break
+            depths.update(dict.fromkeys(still, depth + 1))
+        return depths
+
+    def placed(self, keys: Sequence[bytes], slot: int) -> None:
+        for key in keys:
+            self._slots.setdefault(key, set()).add(slot)
+            self._slots.move_to_end(key)
+        while len(self._slots) > self._max_segments:
+            self._slots.popitem(last=False)

@@ -5,8 +5,8 @@
                since the last decision
     event      a publisher's time to write an engine's events to Redis: a whole prompt stored
 
-Everything else stays as it is in `BASE`. What an axis has no part in is not measured: no gateway
-takes part in an event.
+All other values stay as in `BASE`. What an axis has no part in is not measured: no gateway takes
+part in an event.
 """
 
 from __future__ import annotations

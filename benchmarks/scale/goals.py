@@ -45,8 +45,8 @@ def goals(found: Sequence[FleetSummary], busy: Busy, growths: Growths) -> dict[s
 
 
 def saturated(found: Sequence[FleetSummary]) -> tuple[FleetSummary, FleetSummary] | None:
-    """Random and Antefix at the load of the recorded trace at which random's mean TTFT comes
-    nearest to what the peer's requests had without its router; None without that trace."""
+    """Random and Antefix at one load of the recorded trace, None without that trace. At this load
+    random's mean TTFT comes nearest to that of the peer's requests without its router."""
     by_rate = {(s.case.rate, s.case.policy): s for s in found if s.case.workload == RECORDED}
     rates = [rate for rate, policy in by_rate if policy == "random"]
     if not rates:

@@ -52,7 +52,6 @@ def page(result: Mapping[str, Any]) -> str:
         **_answers(found, fleets, goals),
         measured=report.measured(result),
         goals=goal_groups.table(goals, GOALS, only_met=True),
-        missed=goal_groups.missed(goals),
         sizes=report.grid("Policy", sizes),
         gateways=report.grid("Replicas", gateways),
         llm_d=_llm_d(found),
@@ -137,7 +136,7 @@ def _traffic(found: Sequence[FleetSummary]) -> dict[str, Any]:
 
 
 def _chats(chats: Sequence[FleetSummary]) -> dict[tuple[str, str], str]:
-    """By workload, the mean TTFT of Antefix, of the best other policy and of random, and the most
+    """By workload: the mean TTFT of Antefix, of the best other policy and of random; the most
     cached tokens of Antefix and of another policy."""
     cells = {}
     for workload in dict.fromkeys(s.case.workload for s in chats):

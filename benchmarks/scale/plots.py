@@ -13,7 +13,7 @@ from benchmarks.scale.simulate import OURS as OUR_POLICY
 from common.svg import LIMIT, OTHERS, OURS, TAIL, drawn
 from loadgen.workloads import WORKLOADS
 
-# Told apart by colour-blind readers too.
+# Distinct for colour-blind readers too.
 COLOURS = {
     OUR_POLICY: OURS,
     "random": OTHERS,

@@ -55,7 +55,7 @@ CALLS_PER_S = {
 CLIENTS, ROUNDS = 16, 3
 # That are measured in a round.
 CALLS = {**dict.fromkeys(CALLS_PER_S, 1500), "heartbeat": 4000, "board": 20}
-# Of a Redis Cluster.
+# The size of a Redis Cluster.
 NODES, CLUSTER_POOLS = 3, 24
 Call = Callable[[int], Awaitable[Any]]
 Busy = Mapping[str, float]

@@ -6,14 +6,13 @@ Hits, loads and times are of the requests that came after the warm-up.
 from __future__ import annotations
 
 import statistics
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from benchmarks.scale.fleet import Visit
-from benchmarks.stand.variation import variation
 from common.percentiles import percentile
 
 
@@ -95,3 +94,13 @@ def read(told: Mapping[str, Mapping[str, float]]) -> list[FleetSummary]:
         case = FleetCase(workload, policy, int(replicas), int(gateways), float(rate))
         found.append(msgspec.convert({"case": case, **figures}, FleetSummary))
     return found
+
+
+def variation(amounts: Iterable[tuple[str, float]], replicas: int) -> float:
+    """Standard deviation over mean of the sums per replica; unnamed replicas have 0."""
+    sums: dict[str, float] = defaultdict(float)
+    for replica, amount in amounts:
+        sums[replica] += amount
+    shares = [*sums.values(), *[0.0] * (replicas - len(sums))]
+    mean = statistics.fmean(shares)
+    return statistics.pstdev(shares) / mean if mean else 0.0

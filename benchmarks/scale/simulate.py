@@ -26,11 +26,11 @@ CONVERSATIONS = "conversations"
 POOL = "bench/scale"
 # The share of the chats in which caches fill.
 WARM_UP = 1 / 3
-# Of the chats: requests in all and of a replica, and the least and most seconds. Each replica
+# Size of the chats: requests in all and of a replica, and the least and most seconds. Each replica
 # computes a shared system prompt once, which in one minute would be a hundredth of all hits. With
 # only 33 requests a replica, some would get twice the requests of others by chance.
 MOST_REQUESTS, OF_A_REPLICA, MIN_SECONDS, MOST_SECONDS = 50_000, 150, 15.0, 240.0
-# Of each workload of `antefix bench`; its load is of what the fleet can do when nothing is cached.
+# Episodes of each workload of `antefix bench`; the share of the uncached capacity that it uses.
 EPISODES, CHAT_LOAD = 5, 0.7
 # Requests that decode at once.
 FULL_BATCH = 32

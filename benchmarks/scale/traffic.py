@@ -24,7 +24,7 @@ from simulator.traces import Request, Trace
 
 CONVERSATION_BLOCK_TOKENS = 128
 CHAT_BLOCK_TOKENS, CHAT_ANSWER_TOKENS = 16, 60
-# Of an episode; the next begins with new prompts.
+# The duration of an episode; the next begins with new prompts.
 EPISODE_S = 30.0
 
 Parts = TypeVar("Parts", bytes, list[str])

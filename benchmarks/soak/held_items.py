@@ -1,4 +1,4 @@
-"""What a process holds: the lengths of the containers that live as long as one Antefix object."""
+"""What a process holds: the lengths of the containers that live with one Antefix object."""
 
 from __future__ import annotations
 

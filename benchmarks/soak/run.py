@@ -54,7 +54,7 @@ IDLE_S = 5.0
 
 
 class Soak:
-    """Of one fleet. `samples`: (seconds, sample) pairs during the traffic."""
+    """The soak test of one fleet. `samples`: (seconds, sample) pairs during the traffic."""
 
     def __init__(self, fleet: BenchFleet, http: aiohttp.ClientSession, held: Held) -> None:
         home = Home(fleet.home)
@@ -191,7 +191,7 @@ def main() -> None:
     cycles = round(parser.parse_args().minutes * 60 / CYCLE_S)
     if cycles - warm_up(cycles) < FEWEST_CYCLES:
         least = (WARM_UP_CYCLES + FEWEST_CYCLES) * CYCLE_S / 60
-        parser.error(f"--minutes is too short to tell a slope from chance: give at least {least:g}")
+        parser.error(f"--minutes is too short to prove a slope: give at least {least:g}")
     with (
         running_as(with_small_model(FLEET, LAYERS)) as fleet,
         held_by_gateways(Home(fleet.home)) as held,

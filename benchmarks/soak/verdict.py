@@ -1,15 +1,15 @@
 """Which watched figures keep growing, and what is left after the traffic. Pure.
 
-Bounds of growth per hour are above the noise of a soak of minutes, and below leaks. At 5 requests
+Bounds of growth per hour are above the noise of a run of minutes, and below leaks. At 5 requests
 a second, a loss of 1 % of them is 180 an hour, and 900 bytes a request are 16 MB an hour: half of
 a gateway's record of one.
 
 Memory grows in steps of some MB that allocators and the kernel keep. So it has to grow by STEP_MB
-in all as well. A short soak finds large leaks only (`least_found`).
+in all as well. A short run finds large leaks only (`least_found`).
 
-Caches and arenas grow until they are full. Where there are cycles enough for two halves, growth
-that slows to less than SLOWED_TO in the later half, and may have stopped there, counts as filling.
-The warm-up of a process that starts later is omitted as well.
+Caches and arenas grow until they are full. With enough cycles for two halves, growth counts as
+filling if it slows to less than SLOWED_TO in the later half, and may have stopped. The warm-up of
+a process that starts later is omitted as well.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def watched(
 
 
 def least_found(unit: str, seconds: float) -> float:
-    """The least growth per hour that a soak finds of which `seconds` count."""
+    """The least growth per hour that a run finds of which `seconds` count."""
     return max(BOUNDS_PER_HOUR[unit], _step(unit) * HOUR_S / seconds)
 
 

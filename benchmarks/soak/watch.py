@@ -1,4 +1,4 @@
-"""What a soak watches, from outside the fleet.
+"""What a soak test watches, from outside the fleet.
 
 Private memory, file descriptors and threads of each process; Redis's keys by kind, and its memory;
 the gateways' tasks, from their metrics; and what their objects hold (`held_items`).
@@ -52,7 +52,7 @@ Sample = dict[Figure, float]
 
 
 class FleetWatch:
-    """Of one fleet. `client` of its Redis; `held` returns what its gateways hold, by holder."""
+    """The watch of one fleet. `client` of its Redis; `held` returns what gateways hold."""
 
     def __init__(
         self, run_id: str, client: Any, metrics_url: str, held: Callable[[], Mapping[str, int]]

@@ -90,8 +90,8 @@ def spike(rate: float) -> Trace:
 
 
 async def _one_by_one(http: aiohttp.ClientSession, fleet: BenchFleet) -> float:
-    """Requests a second that one engine can prefill, from prompts of the mean length. Nothing else
-    runs meanwhile, since the autoscaler would see load."""
+    """Requests a second that one engine can prefill, from prompts of the mean length. No other
+    traffic runs meanwhile, since the autoscaler would see load."""
     request = Request(0.0, sum(SIZES[0]) // 2, sum(SIZES[1]) // 2)
     one, ttfts = Trace("one", (request,), 0.0), []
     for _ in range(SINGLES):

@@ -15,7 +15,7 @@ from cli.stream_client import Endpoint
 
 # A longer answer has hung.
 HUNG_S = 240.0
-NOT_OURS = "no error of ours"
+NOT_OURS = "no Antefix error"
 _RESUMED = ": antefix-resumed "
 DONE, COMPLETED = "data: [DONE]", "event: response.completed"
 # Different in each answer; ids of tools are counted while events are joined.
@@ -129,7 +129,7 @@ def joined(events: list[str]) -> dict[str, Any]:
     for event in events[:-1]:
         said = _said(event)
         if "error" in said:
-            raise ValueError(f"it is told {said['error']}")
+            raise ValueError(f"it got {said['error']}")
         whole["heads"].add((said["id"], said["created"], said["model"]))
         whole["usage"] = said.get("usage") or whole["usage"]
         for choice in said["choices"]:

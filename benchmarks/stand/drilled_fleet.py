@@ -28,7 +28,7 @@ WITHIN_S = 150.0
 
 
 class NotWithin(Exception):
-    """An expected state did not come in time."""
+    """An expected state was not reached in time."""
 
 
 class DrilledFleet:
@@ -73,7 +73,7 @@ class DrilledFleet:
         return next(iter(self._titled("redis-server")), None)
 
     async def status(self) -> dict[str, Any]:
-        """Of each pool. Raises OSError and ValueError."""
+        """Return that of each pool. Raises OSError and ValueError."""
         return await asyncio.to_thread(self._fleet.pools)
 
     async def id_of(self, replica: psutil.Process, pool: str) -> str:
@@ -85,7 +85,7 @@ class DrilledFleet:
         raise NotWithin(f"process {replica.pid} listens at the address of no replica")
 
     async def roles(self, pool: str) -> dict[str, str]:
-        """Of each replica: active, warm or leaving."""
+        """Return the role of each replica: active, warm or leaving."""
         told = (await self.status())[pool]["replicas"]
         return {replica["replica"]: replica["role"] for replica in told}
 

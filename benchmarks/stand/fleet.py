@@ -127,7 +127,7 @@ def engine_urls(
         time.sleep(again_s)
     raise Problem(
         f"the gateway knows the addresses of {known} of {count} engines",
-        "end what else uses these cores, and run it again",
+        "end other processes that use these cores, and run it again",
     )
 
 

@@ -4,7 +4,7 @@ Three mixes of what replicas hold of a prompt's segments:
 
     conversation   all hold the first eighth, a shared system prompt; three hold more: to three
                    segments from its end, to a half and to a third
-    ladder         each holds a different depth, the most there is to read
+    ladder         each has a different depth, the most there is to read
     cold           none holds any
 """
 
@@ -29,7 +29,7 @@ POOL = "bench/main"
 # Replicas of a pool of moderate size.
 SMALL = 64
 SEGMENT_TOKENS = 128
-# So long that no slow lookup is cut off.
+# Long enough that no slow lookup is cut off.
 PATIENT_S = 10.0
 MIXES = ("conversation", "ladder", "cold")
 

@@ -28,7 +28,7 @@ class KeptParts:
     """In `file`, or in memory without one. Raises Problem for a file of another measurement."""
 
     def __init__(self, file: Path | None, benchmark: str, rule: Rule | None, **of: Any) -> None:
-        """`of`: what else the parts depend on."""
+        """`of`: what the parts depend on in addition."""
         self._file = file
         self._parts: dict[str, Any] = {}
         settings = {**rule.settings, "seeds": rule.reported} if rule else {}

@@ -20,8 +20,8 @@ LAST_WORDS = 2000
 
 
 class Launched:
-    """`asked`: a line of JSON for its stdin, for a module of ours, which ends when that is closed
-    and says one line of JSON when it is ready. Everything else it writes goes to `log`."""
+    """`asked`: a line of JSON for the stdin of an Antefix module. It ends when that is closed, and
+    says one line of JSON when it is ready. All its other output goes to `log`."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Launched:
             )
         if self.says_when_ready:
             assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # `said` tells why
+            with contextlib.suppress(BrokenPipeError):  # `said` reports why
                 self._process.stdin.write(json.dumps(asked).encode() + b"\n")
                 self._process.stdin.flush()
 
@@ -57,7 +57,7 @@ class Launched:
         return self._process.poll() is not None
 
     def said(self, within_s: float) -> Any:
-        """What it says. Raises RuntimeError, with the end of its log, when that does not come."""
+        """Return what it says. Raises RuntimeError, with the end of its log, if it says nothing."""
         pipe = self._process.stdout
         assert pipe is not None
         ready, _, _ = select.select([pipe], [], [], within_s)
@@ -99,7 +99,7 @@ class Launched:
 
 
 def cpu_seconds(pids: Iterable[int], without: Sequence[str] = ()) -> float:
-    """Of these processes and all that they have started, those that have ended included, but for
+    """Of these processes and all that they have started, those that have ended included, except
     those that are called as one of `without`."""
     used = 0.0
     for process in (one for pid in pids for one in _tree(pid)):

@@ -31,7 +31,7 @@ class NoSlots:
 
 
 class LoneGateway(Gateway):
-    """Ends when told to; Python cannot await the `__del__` that Ray Serve awaits."""
+    """Ends on request; Python cannot await the `__del__` that Ray Serve awaits."""
 
     def __del__(self) -> None:  # type: ignore[override]
         pass
@@ -41,7 +41,7 @@ class LoneGateway(Gateway):
 async def serving(
     fleet: Fleet, secrets: Secrets, engines: int, within_s: float
 ) -> AsyncIterator[LoneGateway]:
-    """A gateway of the fleet's one pool that knows so many engines; it has ended in the end. Raises
+    """A gateway of the fleet's one pool that knows N engines; it has ended in the end. Raises
     TimeoutError when it does not know them `within_s`."""
     here = object.__new__(LoneGateway)
     no_slots: Any = lambda pool: NoSlots()  # noqa: E731
@@ -49,7 +49,7 @@ async def serving(
     await here.reconfigure(settings_of(fleet.model_dump(mode="json")))
     try:
         async with asyncio.timeout(within_s):
-            while not _knows(pool_of(here), engines):  # noqa: ASYNC110  # nothing tells when
+            while not _knows(pool_of(here), engines):  # noqa: ASYNC110  # no event reports it
                 await asyncio.sleep(0.05)
         yield here
     finally:

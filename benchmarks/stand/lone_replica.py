@@ -46,7 +46,7 @@ class _ServeReplica:
 
 
 class LoneReplica(EngineReplica):
-    """Ends when told to; Python cannot await the `__del__` that Ray Serve awaits."""
+    """Ends on request; Python cannot await the `__del__` that Ray Serve awaits."""
 
     def __del__(self) -> None:  # type: ignore[override]
         pass

@@ -80,7 +80,7 @@ class OverloadBench:
                 raise Problem(
                     f"the sweep has no knee: of its first rate, {rate:g}/s, only {attained:.1%}"
                     " met the SLO",
-                    "end what else uses these cores, or lower `first` in benchmarks/goals.yaml",
+                    "end other processes on these cores, or lower `first` in benchmarks/goals.yaml",
                 )
             knee = rate
         raise Problem(

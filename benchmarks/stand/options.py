@@ -9,7 +9,7 @@ from benchmarks.stand.rules import Rule
 
 
 def parser_of(module: str, docstring: str | None) -> argparse.ArgumentParser:
-    """Of `python -m benchmarks.<module>`, described by its docstring without the first line."""
+    """Return the parser of a module, described by its docstring without the first line."""
     description = (docstring or "").partition("\n\n")[2]
     return argparse.ArgumentParser(prog=f"python -m benchmarks.{module}", description=description)
 

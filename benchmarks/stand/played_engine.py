@@ -22,7 +22,7 @@ from deployments.engine.confirming import Confirming
 from deployments.engine.serve_places import ServePlaces
 from deployments.engine.tickets import TicketGate, Tickets
 from deployments.process.http_server import HttpServer
-from deployments.prompt import ChatTemplate, RendererFacts
+from deployments.prompt import ChatTemplate, MessagesFacts, RendererFacts
 from deployments.wire import confirmation, continuation
 from deployments.wire.headers import RENDERER_PATH
 from router.cached_blocks import CachedBlocks
@@ -193,6 +193,7 @@ def facts_of(folder: Path) -> RendererFacts:
         tool_template=template,
         template_kwargs={},
         exclude_tools_when_tool_choice_none=False,
+        messages=MessagesFacts(merges_system_messages=False, disabled_thinking_effort="none"),
     )
 
 

@@ -19,8 +19,8 @@ FILE = Path(__file__).parents[1] / "goals.yaml"
 
 @dataclass(frozen=True)
 class Rule:
-    """Of one benchmark. `reported`: the seeds that count. `tuning`: the seeds that code may be
-    tuned on. `bounds`: by goal, one of `at_most`, `at_least` and `below`."""
+    """The rule of one benchmark. `reported`: the seeds that count. `tuning`: seeds that code may
+    be tuned on. `bounds`: by goal, one of `at_most`, `at_least` and `below`."""
 
     says: str
     reported: tuple[int, ...]

@@ -25,8 +25,8 @@ def shape_only(model: str, into: Path, vocabulary: int | None = None) -> Path:
     """Write a folder in `into` with the configuration of a model that the planner knows, and the
     tokenizer of the embedded model.
 
-    With `vocabulary`, the model has so many tokens; otherwise as many as it has, most of which that
-    tokenizer has no text for. Raises LookupError for an unknown model.
+    With `vocabulary`, the model has this number of tokens; otherwise its own number, most of which
+    that tokenizer has no text for. Raises LookupError for an unknown model.
     """
     if (config := known_config(model)) is None:
         raise LookupError(f"the planner does not know the shape of {model}")

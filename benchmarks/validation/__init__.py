@@ -1,1 +1,1 @@
-"""The simulator beside the fleet that it stands for."""
+"""The simulator compared with the fleet that it stands for."""

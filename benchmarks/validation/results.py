@@ -63,7 +63,7 @@ def by_load(found: Sequence[ComparedLoad]) -> dict[float, list[ComparedLoad]]:
 
 
 def figures(found: Sequence[ComparedLoad]) -> dict[str, Any]:
-    """Of all seeds of a load together."""
+    """Return those of all seeds of a load together."""
     return {
         f"load {load:g}": {
             "observed": _figures(pooled([one.observed for one in seeds])),

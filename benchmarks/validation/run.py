@@ -1,9 +1,9 @@
 """Compare the simulator with a real fleet: make bench-simulator
 
 The same arrivals, prompts and answers go to two real engines and to their simulation, through the
-same admission and placement, at three loads, with each seed of goals.yaml. The engines are measured
-before and after; one profile of them serves all loads, as in backtest and scale. Times to first
-token and refusals are compared. An interrupted run resumes with --keep FILE, load by load.
+same admission and placement. There are three loads, with each seed of goals.yaml. The engines are
+measured before and after; one profile of them serves all loads, as in backtest and scale. Times to
+first token and refusals are compared. An interrupted run resumes with --keep FILE, load by load.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from simulator.types import FleetSettings
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 REPLICAS, SLO_S = 2, 5.0
-# Of what the profile says that the engines can do.
+# Loads, in shares of what the engines can do by the profile.
 LOADS, PHASE_S = RULE.settings["loads"], RULE.settings["phase_s"]
 PROMPT_TOKENS, ANSWER_TOKENS = (50, 400), (8, 40)
 
 
 def trace(engine: EngineProfile, load: float, seed: int) -> Trace:
-    """Poisson arrivals that take `load` of the engines' time, if nobody waits in vain."""
+    """Poisson arrivals that take `load` of the engines' time, if no request waits in vain."""
     of = engine.hardware
     work_s = sum(PROMPT_TOKENS) / 2 / of.prefill_rate + of.step_s
     work_s += sum(ANSWER_TOKENS) / 2 * of.sequence_s

@@ -50,7 +50,7 @@ def main() -> None:
     parser = parser_of("weights.run", __doc__)
     parser.add_argument("--prompts", type=Path, help="Prompts to answer, as for antefix evaluate.")
     parser.add_argument("--schemes", default=",".join(SCHEMES), help="rtn among them.")
-    parser.add_argument("--windows", type=int, default=48, help=f"Of {WINDOW} tokens, to read.")
+    parser.add_argument("--windows", type=int, default=48, help=f"{WINDOW}-token windows to read.")
     asked = parser.parse_args()
     prompts = asked.prompts or find(QUESTIONS)
     with tempfile.TemporaryDirectory(prefix="antefix-weights-") as folder:
@@ -121,7 +121,7 @@ class WeightsBench:
         return {"kl": lost["kl"], "exit_code": code, "exceeded": lost["exceeded"]}
 
     def speculation(self) -> dict[str, Any]:
-        """Of the laptop's engine, with one request at a time."""
+        """Return that of the laptop's engine, with one request at a time."""
         found, _ = _antefix(
             *("tune-speculation", "laptop", "--pool", "chat", "--concurrency", "1"),
             *("--method", "ngram,draft_model", "--draft-layers", "6", "--k", "2,4"),

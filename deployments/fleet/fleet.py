@@ -61,8 +61,8 @@ class GatewaySettings(Section):
         None,
         ge=1,
         description="One node holds at most this many gateway processes. With 1, each of "
-        "`replicas` nodes has one and answers on the port. A gateway that finds no "
-        "node waits for one. With null, Ray spreads them evenly.",
+        "`replicas` nodes answers on the port. A gateway without a node waits for "
+        "one. With null, Ray spreads them evenly.",
     )
     request_timeout_s: float = Field(
         600.0,
@@ -80,8 +80,8 @@ class GatewaySettings(Section):
         134217728,
         ge=1024,
         description="The bodies of all requests in progress in a gateway process have at most "
-        "this many bytes. Beyond that, requests are rejected with 503. A body may "
-        "take ten times its bytes of memory.",
+        "this many bytes. Further requests get 503. A body may take ten times its "
+        "bytes of memory.",
     )
     max_list_items: int = Field(
         1024,
@@ -106,15 +106,15 @@ class GatewaySettings(Section):
         ge=1,
         description="An answer may have at most this many logprobs, including those of its "
         "prompt. Each takes some 70 bytes of JSON, and several times that in the "
-        "engine's memory.",
+        "engine.",
     )
     retries: int = Field(
         1,
         ge=1,
         le=4,
-        description="When an engine fails, up to this many other replicas continue or begin the "
-        "answer, one after another. A request that is lost with all of them is "
-        "rejected for three minutes.",
+        description="When an engine fails, up to this many other replicas try the answer, one "
+        "after another. A request that is lost with all of them is rejected for "
+        "three minutes.",
     )
     drain_timeout_s: float = Field(
         60.0,
@@ -124,17 +124,17 @@ class GatewaySettings(Section):
     )
     move_after_s: Annotated[float, Field(ge=0)] | None = Field(
         5.0,
-        description="When an engine is removed, or may hang, its answers stay there for this many "
-        "seconds. Then other engines with room continue them in the same streams, if they can be "
-        "continued. With null none moves.",
+        description="When an engine is removed, or may hang, its answers stay there for this "
+        "many seconds. Then other engines with room continue those that they can, in "
+        "the same streams. With null none moves.",
     )
     resume_within_s: float = Field(
         0.0,
         ge=0,
         le=600,
-        description="When a gateway is lost, engines keep its streams for this many seconds. "
-        "Clients get the rest through another gateway with `x-antefix-resume`. Meanwhile the "
-        "engine works for clients that may not return. With 0 no stream is kept.",
+        description="When a gateway is lost, engines keep its streams for this many seconds, "
+        "even if the clients do not return. Clients get the rest through another "
+        "gateway with `x-antefix-resume`. With 0 no stream is kept.",
     )
     cpus: float = Field(
         0.1, ge=0, description="Ray reserves this many CPU cores for a gateway process."
@@ -159,8 +159,8 @@ class GatewaySettings(Section):
     )
     links: Mapping[Annotated[str, Field(min_length=1)], WebAddress] = Field(
         default_factory=dict,
-        description="The page at `/antefix/` links to these addresses, by the text of the link, "
-        "such as Grafana. Every API key sees them.",
+        description="The page at `/antefix/` shows these links to every API key: addresses by "
+        "their text, such as Grafana.",
     )
 
     def priority_of(self, tenant: str) -> PriorityClass:
@@ -205,8 +205,8 @@ class RedisSettings(Section):
         5.0,
         gt=0,
         le=1000,
-        description="A request waits at most this many milliseconds for the prefix index. Then it "
-        "is placed by load only.",
+        description="A request waits at most this many milliseconds for the prefix index, then "
+        "it is placed by load only.",
     )
 
 
@@ -222,7 +222,7 @@ class MetricsSettings(Section):
         9464,
         ge=1,
         le=65535,
-        description="Every node with a gateway or an engine serves its metrics on this port.",
+        description="Every node serves metrics on this port.",
     )
 
 
@@ -299,8 +299,8 @@ class Fleet(FleetBase):
     gpu_budget: float | None = Field(
         None,
         gt=0,
-        description="All pools together use at most this many GPUs. The pool that needs them most "
-        "gets them first. With null only each pool's `max_replicas` limits them.",
+        description="All pools together use at most this many GPUs. The pool that needs them "
+        "most gets them first.",
     )
     surge_percent: int = Field(
         0,

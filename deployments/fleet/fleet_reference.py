@@ -30,13 +30,13 @@ pools:
     model: embedded
 ```
 
-- Unknown keys, duplicate keys and values of another type are rejected. `null` is the default. A
-  limit, price, objective or mapping that is null by default does not exist then.
+- Unknown keys, duplicate keys and values of another type are rejected. `null` is the default. For a
+  limit, price, objective or mapping, it means none.
 - Times are seconds, sizes bytes, rates tokens per second. You choose each `<name>`.
-- `${VARIABLE}` is replaced from the environment, in `redis.url` and in the values of `env` only. In
-  the user and password of a URL it is percent-encoded. `$${` is a plain `${`, which YAML wants
-  quoted inside `{ }`.
-- Two pools may not serve the same model name; that counts the names of LoRA adapters.
+- `${VARIABLE}` is replaced from the environment, only in `redis.url` and in the values of `env`. In
+  the user and password of a URL it is percent-encoded. `$${` is a plain `${`. Inside `{ }`, YAML
+  wants quotes.
+- Two pools may not serve the same name of a model or LoRA adapter.
 - `overflow` may not form a circle.
 - Passwords in URLs, and values of `env` whose name has KEY, TOKEN, SECRET or PASSWORD, are shown
   as `***`.
@@ -56,11 +56,11 @@ _ENGINE_ARGS = """\
 
 Every flag of `vllm serve` without its leading `--`, with `-` or `_`. A switch takes `true` or
 `false`, a flag that takes JSON takes a mapping, a flag that takes several values takes a list.
-vLLM's parser checks them when the file is read, without a GPU and without the model. On a machine
-without vLLM the engine checks them.
+vLLM's parser checks them when the file is read, without a GPU or the model. On a machine without
+vLLM, the engine checks them.
 
-Without a `seed` each replica has a random one. With vLLM's default of 0, a prompt sampled at two
-replicas would get the same answer.
+Without a `seed` each replica has a random one: with vLLM's default of 0, two replicas would sample
+the same answer.
 
 ```yaml
 engine_args:
@@ -90,7 +90,7 @@ Antefix sets these itself, and rejects them:
 _ERRORS = """\
 ## Errors
 
-Every problem is reported at once, one a line: file, line, key, value, what is wrong, what to do.
+All problems are reported at once, one a line:
 
 ```
 {examples}

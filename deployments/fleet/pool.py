@@ -44,9 +44,8 @@ class ReplicaResources(Section):
     gpus: float | None = Field(
         None,
         ge=0,
-        description="A replica reserves this many GPUs. A fraction shares one. With null it "
-        "reserves the number that its parallelism uses, and none with vLLM's CPU "
-        "build.",
+        description="A replica reserves this many GPUs; a fraction shares one. With null it "
+        "reserves what its parallelism uses, or none with vLLM's CPU build.",
     )
     accelerator_type: str | None = Field(
         None,
@@ -100,20 +99,20 @@ class Pool(Section):
         0,
         ge=0,
         description="This many more engines are loaded and idle. A gateway promotes one when the "
-        "SLO would be missed without it, so a spike does not wait for a start.",
+        "SLO would be missed without it.",
     )
     prestart: bool = Field(
         False,
         description="On each node with an engine of this pool, processes that have imported vLLM "
-        "wait, so the next engine starts faster. They use about 1 GB of memory and no "
-        "GPU memory. None waits if more than 90 % of the memory would be used.",
+        "wait, so the next engine starts faster. They use about 1 GB of memory and "
+        "no GPU memory. None waits if more than 90 % of the memory would be used.",
     )
     hung_engine: HungEngine | None = Field(
         None,
-        description="What happens to a hung engine. `suspect`: it gets no requests that another "
-        "replica can serve, until it makes progress. `restart`: it is also ended, and "
-        "another one starts. With null it is `restart` on CPUs and `suspect` on GPUs, "
-        "where hang detection has hardly been tried.",
+        description="`suspect`: a hung engine gets no requests that another replica can serve, "
+        "until it makes progress. `restart`: it is also ended and replaced. With "
+        "null it is `restart` on CPUs and `suspect` on GPUs, where hang detection "
+        "has hardly been tried.",
     )
     autoscaling: Autoscaling | None = Field(
         None,
@@ -138,7 +137,7 @@ class Pool(Section):
     )
     overflow: OverflowSettings | None = Field(
         None,
-        description="Rules by which requests that this pool cannot serve in time go to another.",
+        description="Requests that this pool cannot serve in time go to another.",
     )
     max_ongoing_requests: int = Field(
         256,
@@ -150,7 +149,7 @@ class Pool(Section):
         1024,
         ge=1,
         description="A gateway process queues at most this many requests for this pool. Beyond "
-        "that it rejects one with 429; where tenants take turns, the newest of the "
+        "that it rejects one with 429: where tenants take turns, the newest of the "
         "tenant with most in the queue.",
     )
     resources: ReplicaResources = Field(
@@ -160,15 +159,14 @@ class Pool(Section):
         None,
         gt=0,
         description="A replica computes this many prompt tokens per second. Predictions of TTFT "
-        "start from it until the replica has seen requests. With null they start from "
-        "a built-in guess.",
+        "start from it, or with null from a built-in guess, until the replica has "
+        "seen requests.",
     )
     policy: PolicyName = Field(
         "prefix",
         description="This policy chooses the replica of each request. `prefix` takes the lowest "
-        "predicted TTFT, with the prefixes that a replica has cached. `session` takes "
-        "the same replica for the same value of `session_header`. The others do what "
-        "their names say.",
+        "predicted TTFT, which counts cached prefixes. `session` takes the same "
+        "replica for the same value of `session_header`.",
     )
     shadow_policy: PolicyName | None = Field(
         None,
@@ -185,8 +183,8 @@ class Pool(Section):
         ge=16,
         le=65536,
         description="An entry of the prefix index stands for this many prompt tokens, rounded to "
-        "a multiple of the KV block. A smaller value finds shorter prefixes, a larger "
-        "one takes less memory in Redis.",
+        "a multiple of the KV block. Smaller entries find shorter prefixes, larger "
+        "ones save memory in Redis.",
     )
     env: Mapping[
         Annotated[str, AfterValidator(rules.usable_env_name), schema.written_as(rules.ENV_NAME)],
@@ -203,9 +201,9 @@ class Pool(Section):
     ] = Field(
         default_factory=dict,
         json_schema_extra=schema.without_reserved_engine_args(),
-        description="The engine gets these flags of vLLM, without the leading -- and with - or _. "
-        "On CPUs, dtype is by default bfloat16 where the CPU has AMX or AVX512_BF16, "
-        "otherwise float32; quantized models keep vLLM's default.",
+        description="The engine gets these flags of vLLM. On CPUs, dtype is by default bfloat16 "
+        "where the CPU has AMX or AVX512_BF16, otherwise float32; quantized models "
+        "keep vLLM's default.",
     )
     adapters: AdapterSettings | None = Field(
         None,

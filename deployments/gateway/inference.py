@@ -101,7 +101,7 @@ class Inference:
         body, fields, form = await self._parts.bodies.take(upload)
         model = request_body.model_of(fields)
         await self._parts.pools.look_for(model)
-        route, pool = await self._routed(model, record, fields, request.headers)
+        route, pool, named = await self._routed(model, record, fields, request.headers)
         since_s = asyncio.get_running_loop().time() - record.connected
         record.trace = self._parts.tracing.request(request.headers, since_s)
         self._parts.watch.begun(record)
@@ -112,7 +112,6 @@ class Inference:
             check_fields(record, fields, pool.settings, limits)
         record.priority = options.priority
         # `check` found a route, so no other gateway has unloaded the adapter yet
-        named = record.routed_to if route.adapter_pools else model
         adapter = self._parts.adapters.engine_adapter(named)
         engine_model = named if named in pool.settings.model_names else pool.model
         engine_request = EngineRequest(
@@ -151,8 +150,9 @@ class Inference:
         record: RequestRecord,
         fields: Mapping[str, Any],
         headers: Mapping[str, str],
-    ) -> tuple[WeightedPools, GatewayPool]:
-        """Return the route of a model, and the pool for this request. Raises ApiError 404."""
+    ) -> tuple[WeightedPools, GatewayPool, str]:
+        """Return the route of a model, the pool for this request, and the model or adapter there.
+        Raises ApiError 404."""
         parts = self._parts
         route, budget_ms = self._route_of(model), parts.in_force.fleet.redis.lookup_budget_ms
         conversation = await parts.conversations.of(
@@ -162,7 +162,12 @@ class Inference:
         record.routed_to, record.routed_by = route.choose(conversation)
         parts.conversations.keep(route, conversation, record.routed_to)
         record.model, record.pool = route.name, route.pool_name(record.routed_to)
-        return route, parts.pools.by_name[record.pool]
+        pool, named = parts.pools.by_name[record.pool], model
+        if route.adapter_pools:
+            named = record.routed_to
+        if named in parts.adapters.by_name or named in pool.settings.lora_names:
+            record.adapter = named
+        return route, pool, named
 
     def _route_of(self, model: str) -> WeightedPools:
         """Return the current route of a model, with its canary. Raises ApiError 404."""

@@ -280,21 +280,21 @@ def _models(slo: SloFile) -> Row:
             graph(
                 "Requests by model",
                 "Ended requests by the model asked for: a route, a pool's own model or an adapter.",
-                [(rate(requests, "model, pool"), "{{model}} in {{pool}}")],
+                [(rate(requests, "model, adapter, pool"), "{{model}} {{adapter}} in {{pool}}")],
                 "reqps",
                 stack=StackingMode.NORMAL,
             ),
             graph(
                 "Failed share by model",
                 "Share of a model's requests that failed or hit their deadline.",
-                [(portion(requests, "model", _FAILED), "{{model}}")],
+                [(portion(requests, "model, adapter", _FAILED), "{{model}} {{adapter}}")],
                 "percentunit",
                 steps=steps(slo, "AntefixErrorRateHigh"),
             ),
             graph(
                 "Tokens by model",
                 "Prompt tokens, cached prompt tokens, and generated tokens.",
-                [(rate(tokens, "model, kind"), "{{kind}} {{model}}")],
+                [(rate(tokens, "model, adapter, kind"), "{{kind}} {{model}} {{adapter}}")],
                 TOKENS_PER_S,
             ),
             graph(

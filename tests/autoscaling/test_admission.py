@@ -1,4 +1,5 @@
-"""Admission: who goes, who waits, who overflows, who is refused; by predicted TTFT alone."""
+"""Admission: which requests are admitted, queued, overflow or are rejected, by predicted TTFT
+alone."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def waiting(admission: Admission, work_s: float) -> None:
     admission.queue.enter(Waiter("one", "tenant", work_s, 0.0))
 
 
-def test_the_policys_first_choice_that_holds_the_slo_is_taken() -> None:
+def test_admission_takes_the_first_ranked_replica_that_meets_the_slo() -> None:
     assert decided([Seen(1.9), Seen(0.1)]).index == 0
     assert decided([Seen(2.1), Seen(3.0), Seen(1.5), Seen(0.1)]).index == 2
 
@@ -46,7 +47,7 @@ def test_the_time_that_has_passed_counts() -> None:
     assert decided([Seen(1.5)], elapsed_s=0.6).kind == "reject"
 
 
-def test_what_no_replica_can_hold_is_refused_until_the_backlog_is_short_enough() -> None:
+def test_a_request_beyond_the_slo_is_rejected_until_the_backlog_is_short() -> None:
     verdict = decided([Seen(9.0), Seen(6.2)])
     assert (verdict.kind, verdict.retry_after_s, verdict.best_ttft_s) == ("reject", 5, 6.2)
     assert decided([Seen(2.01)]).retry_after_s == 1
@@ -69,18 +70,18 @@ def test_predictions_are_trusted_as_far_as_they_have_been_right() -> None:
     assert not admission.is_lost(0.0, [Seen(1.6)], 0.25)
 
 
-def test_where_nobody_waits_everybody_is_let_in() -> None:
+def test_a_replica_without_a_queue_admits_every_request() -> None:
     assert decided([Seen(9.0), idle(50.0)]).index == 1
     assert decided([idle(50.0)], priority="batch").kind == "admit"
 
 
 @pytest.mark.parametrize("ranked", [[], [Seen(math.nan)], [Seen(math.inf)]])
-def test_what_nobody_can_predict_is_let_in(ranked: list[Seen]) -> None:
+def test_requests_without_a_prediction_are_admitted(ranked: list[Seen]) -> None:
     assert decided(ranked).kind == "admit"
     assert decided(ranked, priority="batch").kind == "admit"
 
 
-def test_a_pool_without_an_slo_lets_everybody_in() -> None:
+def test_a_pool_without_an_slo_admits_every_request() -> None:
     assert decided([Seen(1e6)], admission=Admission({}, 10, None)).kind == "admit"
 
 
@@ -99,7 +100,7 @@ def test_a_batch_request_leaves_room_for_interactive_ones() -> None:
     assert decided([Seen(1.1)]).kind == "admit"
 
 
-def test_a_batch_request_does_not_overtake_those_who_wait() -> None:
+def test_a_batch_request_does_not_overtake_queued_requests() -> None:
     admission = Admission(SLOS, 10)
     waiting(admission, 1.0)
     assert decided([idle(0.1)], priority="batch", admission=admission).kind == "wait"
@@ -133,7 +134,7 @@ def test_one_tenants_batch_queue_does_not_refuse_anothers_only_request() -> None
     assert evicted.tenant == "tenant"
 
 
-def test_who_shares_a_full_pool_waits_for_its_turn_while_that_holds_the_slo() -> None:
+def test_requests_to_a_full_shared_pool_queue_while_that_meets_the_slo() -> None:
     admission = Admission(SLOS, 10, interactive_queue=10)
 
     def kind(ttft: float, wait_s: float, shared: bool = True, tenant: str = "other") -> str:
@@ -147,7 +148,7 @@ def test_who_shares_a_full_pool_waits_for_its_turn_while_that_holds_the_slo() ->
     assert kind(1.0, 0.5) == "wait"
     for _ in range(4):
         admission.interactive.enter(Waiter("one", "tenant", 1.0, 0.0))
-    # not before those who wait, whoever is idle by now
+    # not before queued requests, even where a replica is idle by now
     assert kind(0.1, 0.0) == "wait"
     assert kind(0.1, 0.0, tenant="tenant") == "reject"
 
@@ -166,7 +167,7 @@ def test_without_an_slo_who_shares_a_full_pool_waits_as_well() -> None:
     assert admission.may_leave(0.0, [Seen(9.0)]) == 0
 
 
-def test_an_interactive_turn_comes_where_nobody_would_wait_behind_it() -> None:
+def test_a_queued_interactive_request_starts_where_none_would_wait_behind_it() -> None:
     admission = Admission({"interactive": Slo(2.0, tpot_s=0.05)}, 10)
     assert admission.may_begin([Seen(0.9, 0.5), Seen(1.0, 0.02)]) == 1
     assert admission.may_begin([Seen(0.9, 0.5)]) is None
@@ -190,17 +191,17 @@ def test_one_that_waits_goes_while_half_of_the_interactive_slo_holds() -> None:
     admission = Admission(SLOS, 10)
     assert admission.may_leave(0.0, [Seen(1.1), Seen(1.0)]) == 1
     assert admission.may_leave(29.0, [Seen(1.1)]) is None
-    # as long as it was promised
+    # for the time that was promised
     assert admission.may_leave(30.0, [Seen(1.9)]) == 0
     assert admission.may_leave(30.0, [Seen(2.1)]) is None
     assert admission.may_leave(0.0, []) == 0
 
 
-def test_what_cannot_be_held_overflows_where_it_may() -> None:
+def test_a_request_beyond_the_slo_overflows_where_it_may() -> None:
     verdict = decided([Seen(3.0)], [Seen(2.5), Seen(1.0)])
     assert (verdict.kind, verdict.index) == ("overflow", 1)
     assert decided([Seen(3.0)], None).kind == "reject"
-    assert decided([Seen(3.0)], []).kind == "overflow"  # nobody knows how that pool is
+    assert decided([Seen(3.0)], []).kind == "overflow"  # the queue of that pool is unknown
 
 
 def test_without_an_overflow_pool_nothing_overflows() -> None:
@@ -221,7 +222,7 @@ def test_between_the_thresholds_a_pool_in_overload_recovers() -> None:
     assert kinds == ["admit", "overflow", "overflow", "overflow", "admit", "admit"]
 
 
-def test_in_overload_who_may_not_overflow_is_served_while_that_holds_the_slo() -> None:
+def test_in_overload_a_request_that_cannot_overflow_is_admitted_within_the_slo() -> None:
     admission = Admission(SLOS, 10, RULES)
     decided([Seen(3.0)], [Seen(0.1)], admission=admission)
     assert decided([Seen(1.5)], None, admission=admission).kind == "admit"
@@ -263,7 +264,7 @@ def test_one_that_asks_for_overflow_gets_it_or_nothing() -> None:
     assert only(None).kind == "reject"
 
 
-def test_who_asks_for_overflow_takes_nothing_of_the_share() -> None:
+def test_requests_that_ask_for_overflow_do_not_use_the_overflow_share() -> None:
     admission = Admission(SLOS, 10, OverflowRules(max_share=0.5))
     for _ in range(200):
         asked = admission.decide(
@@ -320,7 +321,7 @@ seen = st.builds(Seen, numbers, numbers, numbers, st.integers(-1, 9))
         max_size=20,
     )
 )
-def test_every_request_gets_one_usable_verdict_whatever_is_predicted(
+def test_every_request_gets_one_usable_verdict_for_any_prediction(
     asked: list[tuple[PriorityClass, float, list[Seen], list[Seen] | None, float, bool]],
 ) -> None:
     admission = Admission(SLOS, 3, RULES)

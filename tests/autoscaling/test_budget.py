@@ -20,14 +20,14 @@ def requests(draw: st.DrawFn) -> GpuRequest:
 many_requests = st.dictionaries(st.sampled_from("abcd"), requests(), min_size=1)
 
 
-def test_what_fits_is_granted() -> None:
+def test_requests_within_the_budget_are_granted() -> None:
     assert grants({"a": GpuRequest(1, 2, 3, 4.0), "b": GpuRequest(0, 1, 1, 1.0)}, 13.0) == {
         "a": 3,
         "b": 1,
     }
 
 
-def test_who_has_the_smallest_share_of_its_demand_comes_next() -> None:
+def test_the_pool_with_the_smallest_share_of_its_demand_comes_next() -> None:
     assert grants({"a": GpuRequest(1, 8, 8, 1.0), "b": GpuRequest(1, 4, 4, 1.0)}, 6.0) == {
         "a": 4,
         "b": 2,
@@ -56,7 +56,7 @@ def test_neither_a_request_nor_the_budget_is_exceeded(
     assert all(0 <= granted[name] <= request.target for name, request in requested.items())
     used = sum(granted[name] * request.gpus for name, request in requested.items())
     assert used <= budget
-    # nothing that somebody wants and that fits is left over
+    # no GPU that a pool wants and that fits is left over
     for name, request in requested.items():
         assert granted[name] == request.target or used + request.gpus > budget
 
@@ -98,7 +98,7 @@ def used(requested: dict[str, GpuRequest]) -> float:
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), present(), min_size=1), st.floats(0, 50))
-def test_whoever_follows_its_grant_keeps_all_within_the_budget(
+def test_a_pool_that_follows_its_grant_keeps_all_pools_within_the_budget(
     requested: dict[str, GpuRequest], more: float
 ) -> None:
     budget = used(requested) + more

@@ -1,4 +1,4 @@
-"""What so many replicas can promise, and how few hold an SLO."""
+"""What N replicas can promise, and the fewest that meet an SLO."""
 
 import math
 from dataclasses import replace
@@ -96,7 +96,9 @@ def test_more_requests_never_need_fewer(
         ({"burst_tokens": 20_000.0}, "bursts"),
     ],
 )
-def test_what_limits_the_engine_asks_for_replicas(change: dict[str, float], by: str) -> None:
+def test_each_limit_of_the_engine_raises_the_number_of_replicas(
+    change: dict[str, float], by: str
+) -> None:
     harder = replace(WORK, **change)
     assert needed(ENGINE, harder, SLO, MOST) > needed(ENGINE, WORK, SLO, MOST), by
 

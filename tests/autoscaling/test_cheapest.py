@@ -1,4 +1,4 @@
-"""The cheapest pool that holds the SLO serves a request, else the one that is soonest."""
+"""The cheapest pool that meets the SLO serves a request, otherwise the one that is soonest."""
 
 import pytest
 from hypothesis import given
@@ -28,14 +28,14 @@ OFFERS = st.builds(
         ([("a", None, False, 1.0), ("b", None, False, 2.0)], (None, "soonest")),
     ],
 )
-def test_the_cheapest_that_holds_the_slo(
+def test_the_cheapest_pool_that_meets_the_slo_is_chosen(
     offers: list[tuple[str, float | None, bool, float]], chosen: tuple[int | None, str]
 ) -> None:
     assert cheapest([PoolOffer(*offer) for offer in offers]) == chosen
 
 
 @given(st.lists(OFFERS, min_size=1, max_size=5))
-def test_no_cheaper_pool_holds_the_slo_and_none_is_sooner(offers: list[PoolOffer]) -> None:
+def test_no_cheaper_pool_meets_the_slo_and_none_is_sooner(offers: list[PoolOffer]) -> None:
     index, reason = cheapest(offers)
     known = [of for of in offers if of.predicted_ttft_s is not None]
     assert (index is None) == (not known)

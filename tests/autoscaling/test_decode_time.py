@@ -43,7 +43,7 @@ def test_speculation_gives_more_tokens_a_step() -> None:
     assert learned.mean == pytest.approx(4.0)
 
 
-def test_a_step_without_tokens_tells_nothing() -> None:
+def test_a_step_without_tokens_does_not_change_the_mean() -> None:
     learned = DecodeTime()
     learned.add_answer(11)
     learned.add_step([], 0)

@@ -52,11 +52,13 @@ def test_without_the_engines_rates_the_forecast_asks_for_nothing() -> None:
         (0, 0),
         # gone long before a new one were up
         (20_000, 3),
-        # 4,000 a second come beside it, and 60 s is what a start takes
+        # 4,000 a second arrive in addition, and a start takes 60 s
         (1_000_000, 10),
     ],
 )
-def test_what_waits_is_worked_off_within_the_time_of_a_start(queued: int, replicas: int) -> None:
+def test_replicas_for_the_backlog_serve_it_within_one_start_time(
+    queued: int, replicas: int
+) -> None:
     assert for_backlog(replace(POOL, queued_tokens=queued)) == pytest.approx(replicas, abs=1)
 
 
@@ -65,7 +67,7 @@ def test_replicas_that_start_are_not_asked_for_twice() -> None:
     asked = for_backlog(waiting)
     starting = replace(waiting, starting=asked - waiting.running, up_in_s=60.0)
     assert for_backlog(starting) <= asked
-    # as time goes by, what comes waits as well, and is what the starting ones are for
+    # later arrivals queue as well, and are what the starting replicas are for
     for left_s in (45.0, 30.0, 15.0, 0.0):
         grown = waiting.queued_tokens
         assert for_backlog(replace(starting, up_in_s=left_s, queued_tokens=grown)) <= asked

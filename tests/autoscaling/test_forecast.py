@@ -127,7 +127,7 @@ def test_after_a_long_silence_it_begins_anew() -> None:
 @given(
     st.lists(st.tuples(st.floats(-1e11, 1e11), st.floats(0, 1e15), st.floats(0, 1e15)), max_size=30)
 )
-def test_whatever_is_counted_the_line_is_a_number(told: list[tuple[float, float, float]]) -> None:
+def test_the_line_is_finite_for_any_counts(told: list[tuple[float, float, float]]) -> None:
     history = History()
     for at, arrived, tokens in told:
         history = history.heard(DemandSample(at, arrived, 0.0, 0.0, tokens, tokens))
@@ -147,8 +147,8 @@ def test_samples_are_few_and_their_ends_are_exact(gaps: list[float]) -> None:
     assert not gaps or history.samples[-1].at == at
 
 
-def test_what_rounding_takes_from_a_count_is_no_growth() -> None:
-    """Of 1e15 tokens that fell a rest of -0.05 was left, whose root nobody can take."""
+def test_a_rounding_error_of_a_count_is_no_growth() -> None:
+    """Of 1e15 tokens that fell, a rest of -0.05 was left, which has no square root."""
     history = replace(
         History(), samples=(sample(0.0, 1.0, 1e15), sample(1.0, 2.0, (1e15 - 0.5) / 2.0))
     )

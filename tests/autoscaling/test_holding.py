@@ -20,7 +20,7 @@ HOLD_S = 30.0
 
 
 def play(*needs: tuple[float, int]) -> tuple[ReplicaHold, ...]:
-    """The levels after so many replicas were needed from each time on, until the last time."""
+    """The levels after N replicas were needed from each time on, until the last time."""
     levels: tuple[ReplicaHold, ...] = ()
     for (begin, needed), (end, _) in pairwise(needs):
         for second in range(int(begin), int(end)):
@@ -28,19 +28,19 @@ def play(*needs: tuple[float, int]) -> tuple[ReplicaHold, ...]:
     return levels
 
 
-def test_what_is_not_needed_is_held_for_a_while() -> None:
+def test_unneeded_replicas_are_held_for_a_while() -> None:
     levels = play((0, 4), (10, 2), (20, 2))
     assert replicas_held(levels, 9.0 + HOLD_S - 1) == 4
     assert replicas_held(levels, 9.0 + HOLD_S) == 2
 
 
-def test_what_came_back_after_a_while_is_held_for_longer_than_that() -> None:
+def test_replicas_needed_again_after_a_pause_are_held_for_longer_than_it() -> None:
     levels = play((0, 4), (10, 2), (110, 4), (120, 2), (130, 2))
     assert replicas_held(levels, 119.0 + 100.0) == 4
     assert replicas_held(levels, 119.0 + MARGIN * 102.0) == 0
 
 
-def test_a_pause_as_long_as_the_last_is_outlasted() -> None:
+def test_replicas_are_held_through_a_second_pause_of_the_same_length() -> None:
     """What was learned faded so soon that long pauses outlasted it."""
     levels = play((0, 4), (10, 2), (395, 4), (410, 2), (810, 2))
     assert replicas_held(levels, 809.0) == 4
@@ -53,7 +53,7 @@ def test_the_replicas_of_a_surge_are_held_for_long() -> None:
     assert raised(levels, 2, 4)[:2] == tuple(levels[:2])
 
 
-def test_what_never_came_back_goes_as_soon_as_ever() -> None:
+def test_replicas_needed_again_much_later_are_held_for_the_default_time() -> None:
     levels = play((0, 4), (10, 2), (1000, 4), (1010, 2), (1020, 2))
     assert replicas_held(levels, 1009.0 + HOLD_S) == 2
 
@@ -63,7 +63,7 @@ def test_each_number_of_replicas_learns_for_itself() -> None:
     assert replicas_held(levels, 119.0 + 100.0) == 3
 
 
-def test_what_was_learned_fades() -> None:
+def test_a_learned_hold_time_fades() -> None:
     later = 110.0 + 5.0 * REMEMBERED_S
     levels = play((0, 4), (10, 2), (110, 4), (later, 2), (later + 1.0, 2))
     assert levels[3].hold_s < 1.3 * HOLD_S

@@ -39,7 +39,7 @@ PATIENCE_S = 60.0
         (20.0, (101.0,), 20.0),  # clocks of two machines
     ],
 )
-def test_what_is_left_of_a_start(
+def test_the_rest_of_a_start_is_predicted(
     startup_s: float | None, began: tuple[float, ...], up_in_s: float | None
 ) -> None:
     assert Outage(90.0, 100.0, startup_s, began).up_in_s(100.0) == up_in_s
@@ -93,14 +93,14 @@ def decided(
         (None, [Seen(9.0)], "admit"),
     ],
 )
-def test_who_waits_for_a_start_who_overflows_and_who_comes_back(
+def test_a_pool_without_a_replica_queues_overflows_or_rejects_by_start_time(
     up_in_s: float | None, overflow: list[Seen] | None, kind: str
 ) -> None:
     verdict = decided(up_in_s, overflow)
     assert (verdict.kind, verdict.outage) == (kind, True)
 
 
-def test_one_is_told_to_come_back_when_it_can_be_served() -> None:
+def test_retry_after_is_the_time_until_the_request_can_be_served() -> None:
     assert decided(61.2).retry_after_s == 62
     assert decided(1e9).retry_after_s == 3600
     # the other pool's backlog is worked off before
@@ -174,7 +174,7 @@ def test_all_overflow_whatever_the_share_and_none_takes_of_it(
 
 @pytest.mark.parametrize(("startup_s", "kind"), [(100.0, "reject"), (50.0, "admit")])
 @pytest.mark.parametrize("unfit", ["it is too long", None])
-def test_what_the_other_pool_does_not_take_waits_or_comes_back(
+def test_a_request_that_the_other_pool_does_not_take_queues_or_is_rejected(
     lost: PoolScheduler,
     small: PoolScheduler,
     clock: HandClock,
@@ -194,7 +194,7 @@ def test_what_the_other_pool_does_not_take_waits_or_comes_back(
     assert lost.refresh_demand().waiting == (kind == "admit")
 
 
-def test_who_is_refused_is_demand(lost: PoolScheduler, clock: HandClock) -> None:
+def test_a_rejected_request_counts_as_demand(lost: PoolScheduler, clock: HandClock) -> None:
     verdict = decide(lost, request(clock, overflow="never")).verdict
     assert (verdict.kind, verdict.retry_after_s) == ("reject", 100)
     assert (lost.demand.arrived, lost.demand.refused) == (1, 1)
@@ -207,7 +207,9 @@ def test_one_that_demands_overflow_is_no_matter_of_the_outage(
     assert (verdict.kind, verdict.outage) == ("overflow", False)
 
 
-def test_nobody_s_turn_comes_before_a_replica_is_up(lost: PoolScheduler, clock: HandClock) -> None:
+def test_queued_requests_start_only_once_a_replica_is_up(
+    lost: PoolScheduler, clock: HandClock
+) -> None:
     tell(lost, clock, 50.0)
     waiter = decide(lost, request(clock, priority="batch")).waiter
     assert waiter is not None
@@ -219,14 +221,14 @@ def test_nobody_s_turn_comes_before_a_replica_is_up(lost: PoolScheduler, clock: 
     assert turn[1].chosen is not None
 
 
-def test_who_waits_is_not_sent_to_replicas_that_may_be_gone(clock: HandClock) -> None:
+def test_queued_requests_are_not_sent_to_replicas_that_may_be_gone(clock: HandClock) -> None:
     scheduler = PoolScheduler(clock, PoolSettings(SLOS, 2))
     scheduler.board.update(pool(1, waiting=1, queued_prefill_tokens=1500).values())
     waiter = decide(scheduler, request(clock, priority="batch")).waiter
     assert waiter is not None
     is_empty_for(scheduler, clock, 1.0)
     assert scheduler.next_turn() is None
-    # nobody says that they are: they may be where Redis is not
+    # no gateway has confirmed that they are gone: they may be where Redis is not
     is_empty_for(scheduler, clock, FOUND_OUT_S)
     turn = scheduler.next_turn()
     assert turn is not None
@@ -240,7 +242,7 @@ def test_one_that_is_decided_again_came_once(lost: PoolScheduler, clock: HandClo
     assert (lost.demand.arrived, lost.demand.prompt_tokens) == (1, 100)
 
 
-def test_a_pool_that_is_lost_serves_nobody_else_s_requests(
+def test_a_pool_without_a_replica_receives_no_overflow(
     lost: PoolScheduler, clock: HandClock
 ) -> None:
     other = PoolScheduler(clock, PoolSettings(SLOS, 0, RULES), lost)
@@ -252,17 +254,17 @@ def test_a_pool_that_is_lost_serves_nobody_else_s_requests(
 
 @pytest.mark.parametrize(
     "how",
-    ["a replica is back", "Redis is away", "Redis is back", "Ray Serve is silent", "never read"],
+    ["a replica is back", "Redis is gone", "Redis is back", "Ray Serve is silent", "never read"],
 )
-def test_what_is_no_outage_is_decided_as_ever(
+def test_without_an_outage_requests_are_decided_as_usual(
     lost: PoolScheduler, small: PoolScheduler, clock: HandClock, how: str
 ) -> None:
     scheduler = lost
     if how == "a replica is back":
         lost.board.update(pool(1).values())
-    elif how == "Redis is away":
+    elif how == "Redis is gone":
         clock.now += LEASE_S + 0.1
-    elif how == "Redis is back":  # and nobody has told it anything yet
+    elif how == "Redis is back":  # and no process has written to it yet
         clock.now += LEASE_S + 0.1
         lost.board.update([])
         tell(lost, clock, 100.0)

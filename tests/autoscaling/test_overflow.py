@@ -78,7 +78,7 @@ def test_an_overflow_that_was_taken_back_leaves_room_for_another() -> None:
     assert gate.share(0.0) == 0.0
 
 
-def test_what_was_taken_back_twice_opens_no_further_room() -> None:
+def test_a_second_take_back_opens_no_further_room() -> None:
     gate = OverflowGate(RULES)
     gate.count(True, 0.0)
     for _ in range(2):
@@ -92,7 +92,7 @@ def test_the_share_of_no_requests_is_zero() -> None:
     assert OverflowGate(RULES).share(0.0) == 0.0
 
 
-def test_what_one_tenant_lets_overflow_leaves_the_others_their_share() -> None:
+def test_the_overflow_of_one_tenant_leaves_the_others_their_share() -> None:
     gate = OverflowGate(RULES)
     while gate.has_room(0.0, "flood"):
         gate.count(True, 0.0, "flood")
@@ -104,7 +104,7 @@ def test_what_one_tenant_lets_overflow_leaves_the_others_their_share() -> None:
     assert gate.share(0.0) <= RULES.max_share + 0.01
 
 
-def test_what_is_long_ago_counts_no_more() -> None:
+def test_old_overflow_counts_no_more() -> None:
     gate = OverflowGate(RULES)
     for _ in range(10):
         gate.count(True, 0.0)
@@ -140,7 +140,7 @@ def test_a_plain_request_may_be_served_by_the_other_model() -> None:
 
 
 @pytest.mark.parametrize("said", BEYOND)
-def test_what_the_other_pool_cannot_do_keeps_a_request_from_it(said: str) -> None:
+def test_a_request_does_not_overflow_to_a_pool_that_cannot_serve_it(said: str) -> None:
     assert said in (refusal(BEYOND[said], OFFERS) or "")
     assert refusal(BEYOND[said], replace(ABLE, max_model_len=2000)) is None
 

@@ -89,7 +89,7 @@ def counters(scheduler: PoolScheduler) -> tuple[int, int, int]:
         (31.0, {"priority": "batch", "overflow": "never"}, "reject"),
     ],
 )
-def test_what_a_request_is_told(
+def test_a_request_gets_its_verdict_and_is_counted(
     large: PoolScheduler, queue_s: float, fields: dict[str, Any], kind: str
 ) -> None:
     large.board.update(queued(queue_s, queue_s))
@@ -101,7 +101,7 @@ def test_what_a_request_is_told(
     assert counters(large) == (kind != "overflow", kind == "reject", 0)
 
 
-def test_what_is_let_go_counts_before_the_next_is_decided(large: PoolScheduler) -> None:
+def test_an_admitted_request_counts_before_the_next_is_decided(large: PoolScheduler) -> None:
     kinds = [decide(large, request(1500, overflow="never")).verdict.kind for _ in range(4)]
     # the second on each of the two would wait for 3 s
     assert kinds == ["admit", "admit", "reject", "reject"]
@@ -114,7 +114,7 @@ def test_several_answers_weigh_as_several_requests(large: PoolScheduler, clock: 
     chosen = {attempt.chosen.replica_id for attempt in attempts if attempt and attempt.chosen}
     assert chosen == {"r0", "r1"} - {first.chosen.replica_id}
     assert large.board.loads()[first.chosen.replica_id].waiting == 8
-    # without the board, what is under way here tells
+    # without the board, the gateway's own requests in flight count
     clock.now += LEASE_S + 1
     blind = large.consider(request(10))
     assert blind.ranked[-1].replica_id == first.chosen.replica_id
@@ -124,7 +124,7 @@ def test_several_answers_weigh_as_several_requests(large: PoolScheduler, clock: 
     assert not large.has_work
 
 
-def test_what_is_cached_is_demand_and_no_work(large: PoolScheduler) -> None:
+def test_cached_tokens_count_as_demand_and_not_as_work(large: PoolScheduler) -> None:
     prompt = PlacementRequest(700, tuple(b"%08d" % i for i in range(5)))
     decide(large, SchedulingRequest(prompt, {1: 3}, 1000.0))
     assert large.demand.prompt_tokens == 700
@@ -143,7 +143,7 @@ def test_a_warm_replica_is_needed_where_an_interactive_slo_is_lost(
     assert needed == (lost and priority == "interactive" and active == 1)
 
 
-def test_what_overflows_goes_where_its_first_token_is_soonest_and_counts_in_both_pools(
+def test_overflow_goes_to_the_soonest_replica_and_counts_in_both_pools(
     large: PoolScheduler, small: PoolScheduler
 ) -> None:
     large.board.update(queued(9.0))
@@ -163,7 +163,7 @@ def test_what_overflows_goes_where_its_first_token_is_soonest_and_counts_in_both
     ("unfit", "filled_s", "retry_after_s"),
     [("it is too long", 0.0, 8), (None, 5.0, 4), (None, 50.0, 8)],
 )
-def test_what_the_overflow_pool_does_not_take_is_refused_and_counted_as_that(
+def test_a_request_that_the_overflow_pool_refuses_is_rejected_and_counted(
     large: PoolScheduler,
     small: PoolScheduler,
     unfit: str | None,
@@ -180,7 +180,9 @@ def test_what_the_overflow_pool_does_not_take_is_refused_and_counted_as_that(
     assert (counters(large), counters(small)) == ((1, 1, 0), (0, 0, 0))
 
 
-def test_who_waits_goes_in_turn_once_there_is_room(large: PoolScheduler, clock: HandClock) -> None:
+def test_queued_requests_start_in_order_once_a_replica_has_room(
+    large: PoolScheduler, clock: HandClock
+) -> None:
     large.board.update(queued(1.5))
     waiters = [decide(large, request(400, priority="batch")).waiter for _ in range(2)]
     assert large.refresh_demand().waiting == 2
@@ -200,7 +202,7 @@ def test_who_waits_goes_in_turn_once_there_is_room(large: PoolScheduler, clock: 
     assert turn[0] is waiters[1]
 
 
-def test_who_left_never_goes(large: PoolScheduler) -> None:
+def test_a_request_that_left_the_queue_never_starts(large: PoolScheduler) -> None:
     large.board.update(queued(1.5))
     waiter = decide(large, request(priority="batch")).waiter
     assert waiter is not None

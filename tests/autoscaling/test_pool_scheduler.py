@@ -1,4 +1,4 @@
-"""One pool's scheduler: what counts against a replica, for how long, and what is told whom."""
+"""One pool's scheduler: what counts against a replica and for how long, and what it reports."""
 
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -105,13 +105,13 @@ def test_a_placement_counts_until_it_is(
     assert sum(waiting(scheduler).values()) == 0
 
 
-def test_tickets_are_told_apart(scheduler: PoolScheduler) -> None:
+def test_tickets_of_two_requests_are_distinguished(scheduler: PoolScheduler) -> None:
     first, second = place(scheduler, 2)
     scheduler.ended(first, chosen_of(first))
     assert waiting(scheduler)[chosen_of(second)] == 1
 
 
-def test_what_comes_with_an_answer_counts_at_once(scheduler: PoolScheduler) -> None:
+def test_the_load_report_in_an_answer_counts_at_once(scheduler: PoolScheduler) -> None:
     (attempt,) = place(scheduler)
     scheduler.answered(attempt, "r2", LoadReport(1, 5, 3, 900))
     load = scheduler.board.loads()["r2"]
@@ -169,7 +169,7 @@ def test_bits_of_a_slot_without_a_live_replica_are_nobodys(scheduler: PoolSchedu
     assert cached(attempt) == {"r0": (0, 0), "r2": (0, 0)}
 
 
-def test_what_was_announced_for_another_incarnation_is_nothing(scheduler: PoolScheduler) -> None:
+def test_announcements_for_another_incarnation_are_ignored(scheduler: PoolScheduler) -> None:
     first = placed_by(scheduler, REQUEST, {})
     chosen = chosen_of(first)
     reborn = [
@@ -227,7 +227,7 @@ def test_blind_placements_avoid_replicas_that_failed(
     assert len(again.placement.ranked) == 2
 
 
-def test_with_nobody_known_any_replica_may_serve() -> None:
+def test_without_known_replicas_any_replica_may_serve() -> None:
     attempt = placed_by(PoolScheduler(time.monotonic), REQUEST, None)
     assert (attempt.chosen, attempt.placement.policy) == (None, BLIND)
 
@@ -278,7 +278,7 @@ def test_a_shadow_policy_is_recorded_and_not_followed(clock: HandClock) -> None:
     assert (shadow.policy, shadow.replica_id, shadow.cached_tokens) == ("least_loaded", "r1", 0)
 
 
-def test_predictions_are_corrected_by_what_came(scheduler: PoolScheduler) -> None:
+def test_observed_ttft_corrects_predictions(scheduler: PoolScheduler) -> None:
     attempt = placed_by(scheduler, REQUEST, {0: 5})
     assert attempt.chosen is not None
     for _ in range(200):
@@ -340,9 +340,9 @@ def test_nothing_is_learned_of_a_replica_that_slept(clock: HandClock) -> None:
     assert scheduler.correction.error is None
 
 
-def test_what_a_prior_was_off_by_is_not_taken_for_the_engines_own(clock: HandClock) -> None:
-    """As in a new fleet: what came while nothing was measured was predicted by a prior that is a
-    quarter of what the engines do, and what they have measured then is right."""
+def test_the_error_of_a_prior_is_not_learned_as_the_engines_error(clock: HandClock) -> None:
+    """As in a new fleet: unmeasured requests were predicted by a prior of a quarter of the
+    engines' speed. What they have measured then is right."""
     scheduler = PoolScheduler(clock)
     scheduler.board.update([load("r0", prefill_rate=500.0, prefill_learned=False)])
     early, late = place(scheduler, 32), place(scheduler, 32)

@@ -31,7 +31,7 @@ def test_prompts_that_share_steps_share_their_time() -> None:
     assert rate_of((4.0, 3.0, 100), (2.0, 2.0, 300)) == pytest.approx(100.0)
 
 
-def test_what_is_long_ago_is_forgotten() -> None:
+def test_old_measurements_are_forgotten() -> None:
     slow, fast = [(1.0, 1.0, 64)] * 9, [(10.0 + i, 1.0, 640) for i in range(MEMORY)]
     assert rate_of(*slow, *fast) == pytest.approx(640.0)
 
@@ -59,9 +59,9 @@ def test_the_rate_is_no_less_than_that_of_the_prompts_alone(
         ([(9.0, 1000)], 0.0, 8.0, 1000),
     ],
 )
-def test_what_is_still_to_be_computed_of_prompts_that_wait(
+def test_queued_tokens_are_those_of_waiting_prompts_not_yet_computed(
     waiting: list[tuple[float, int]], first_token_at: float, now: float, left: int
 ) -> None:
     assert queued_tokens(waiting, first_token_at, now, rate=1000.0) == left
-    # nobody knows how fast
+    # the speed is unknown
     assert queued_tokens(waiting, first_token_at, now, rate=None) == sum(n for _, n in waiting)

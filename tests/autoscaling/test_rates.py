@@ -17,7 +17,7 @@ def test_rates_are_the_mean_of_the_replicas() -> None:
     assert rates_of(loads) == EngineRates(40.0, 0.3125, None, 48.0, 1500.0)
 
 
-def test_who_knows_nothing_yet_does_not_count() -> None:
+def test_a_replica_without_measurements_does_not_count() -> None:
     known = load(prefill_rate=1000.0, step_s=0.02, sequence_s=0.002, max_sequences=64)
     unknown = load(prefill_rate=9.0, prefill_learned=False)
     assert rates_of([known, unknown]) == rates_of([known]) == EngineRates(1000.0, 0.02, 0.002, 64)

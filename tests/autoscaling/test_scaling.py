@@ -50,7 +50,7 @@ class FluidPool:
     decisions: list[ScalingDecision] = field(default_factory=list)
 
     def play(self, seconds: int, **told: Any) -> list[int]:
-        """The demands of these seconds; `told` replaces what the policy is told."""
+        """The demands of these seconds; `told` replaces the signals that the policy gets."""
         rng = random.Random(self.seed)
         begin = len(self.decisions)
         for second in range(begin, begin + seconds):
@@ -149,9 +149,7 @@ def told_at(now: float, **told: Any) -> Signals:
 @example([told_at(0.0), told_at(126.0, starting=7_936_507_936_508)], LIMITS)
 @example([told_at(0.0), told_at(2.0, running=10**15)], LIMITS)
 @example([told_at(float(at), arrived=at % 2 * 1e15) for at in range(9)], LIMITS)
-def test_whatever_it_is_told_the_answer_is_within_bounds(
-    told: list[Signals], bounds: Limits
-) -> None:
+def test_the_target_is_within_bounds_for_any_signals(told: list[Signals], bounds: Limits) -> None:
     state, demand = State(), None
     for signals in told:
         decision = decide(signals, state, bounds)
@@ -238,7 +236,7 @@ def test_a_ramp_is_met_before_it_is_there() -> None:
         {"engine": EngineRates()},
     ],
 )
-def test_on_what_is_not_known_nothing_is_scaled_down(told: dict[str, Any]) -> None:
+def test_missing_signals_do_not_scale_a_pool_down(told: dict[str, Any]) -> None:
     pool = FluidPool(lambda at: 6.0 if at < 100 else 0.5)
     high = pool.play(100)[-1]
     assert min(pool.play(300, **told)) == high
@@ -271,7 +269,7 @@ def test_promoted_replicas_are_demand_and_counted_once(promoted: int) -> None:
     pool = FluidPool(lambda _: 1.0, warm, running=4)
     base = pool.play(200)[-1]
     pool.running = base + 2
-    # gateways tell the same for some seconds after the demand was raised
+    # gateways report the same for some seconds after the demand was raised
     assert pool.play(5, promoted=promoted) == [base + promoted] * 5
     assert pool.decisions[-1].target == base + promoted + 2
 
@@ -298,13 +296,13 @@ def test_a_pool_at_zero_wakes_for_one_that_arrives() -> None:
     assert pool.play(1) == [1]
 
 
-def test_idle_is_not_what_nobody_told() -> None:
+def test_a_pool_without_reports_is_not_idle() -> None:
     sleepy = replace(LIMITS, min_replicas=0, idle_s=10.0)
     pool = FluidPool(lambda _: 0.0, sleepy)
     assert pool.play(300, told_at=None)[-1] == 1
 
 
-def test_what_runs_is_kept_when_nothing_is_remembered() -> None:
+def test_running_replicas_are_kept_without_a_stored_state() -> None:
     pool = FluidPool(lambda _: 1.0, running=6)
     assert pool.play(1) == [6]
 

@@ -49,13 +49,13 @@ def test_a_field_that_is_garbage_never_raises(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [*STATE.to_dict()])
-def test_without_one_of_its_fields_it_is_not_ours(name: str) -> None:
+def test_a_state_without_one_of_its_fields_is_discarded(name: str) -> None:
     stored = STATE.to_dict()
     del stored[name]
     assert State.from_dict(stored) == State()
 
 
-def test_samples_in_another_order_are_not_ours() -> None:
+def test_a_state_with_samples_out_of_order_is_discarded() -> None:
     stored = STATE.to_dict()
     stored["history"]["samples"].reverse()
     assert State.from_dict(stored) == State()

@@ -9,7 +9,7 @@ HIDDEN = 576
 
 
 def learned(*steps: tuple[int, float]) -> StepBound:
-    """Of steps with so many tokens that took so many seconds, often enough to tell."""
+    """A bound learned from steps of these tokens and seconds, repeated often enough to count."""
     bound = StepBound()
     for _ in range(TELLING_STEPS):
         for tokens, seconds in steps:
@@ -47,7 +47,7 @@ steps = st.lists(st.tuples(st.integers(1, 8192), st.integers(0, 131_072)), min_s
 
 
 @given(costs, steps, steps)
-def test_no_step_takes_longer_than_its_bound_whatever_was_seen_before(
+def test_no_step_exceeds_its_bound_after_any_earlier_steps(
     cost: tuple[float, float, float],
     seen: list[tuple[int, int]],
     later: list[tuple[int, int]],

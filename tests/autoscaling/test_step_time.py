@@ -27,7 +27,7 @@ def test_the_line_is_found_through_noise() -> None:
     assert time.line() == pytest.approx((0.02, 0.001), rel=0.1)
 
 
-def test_a_step_that_computes_prompts_as_well_tells_nothing() -> None:
+def test_a_step_that_also_computes_prompts_is_not_learned() -> None:
     time = StepTime()
     steps(time, 4, 0.02)
     for _ in range(50):

@@ -36,7 +36,7 @@ def test_tenants_take_turns_each_with_its_oldest_first() -> None:
     assert drained(room) == ["a1", "b1", "c1", "a2", "c2", "a3"]
 
 
-def test_who_goes_out_of_turn_costs_its_tenant_no_turn() -> None:
+def test_a_request_that_leaves_early_costs_its_tenant_no_turn() -> None:
     room: WaitingRoom[str] = WaitingRoom(10)
     _, second = entered(room, "a1", "a"), entered(room, "a2", "a")
     entered(room, "b1", "b")
@@ -55,7 +55,7 @@ def test_it_takes_no_more_than_its_limit() -> None:
     assert not room.full
 
 
-def test_what_it_shows() -> None:
+def test_the_room_shows_its_length_work_tenants_and_oldest_wait() -> None:
     room: WaitingRoom[str] = WaitingRoom(10)
     assert (len(room), room.work_s, room.by_tenant, room.oldest_s(9.0)) == (0, 0, {}, 0.0)
     entered(room, "a1", "a", since=5.0)
@@ -66,7 +66,7 @@ def test_what_it_shows() -> None:
 
 
 @given(st.lists(tenants, max_size=30))
-def test_nobody_is_lost_and_no_tenant_waits_for_more_than_one_of_each_other(order: str) -> None:
+def test_no_request_is_lost_and_a_tenant_waits_for_one_of_each_other(order: str) -> None:
     room: WaitingRoom[str] = WaitingRoom(100)
     for number, tenant in enumerate(order):
         entered(room, f"{tenant}{number}", tenant)
@@ -120,7 +120,7 @@ def test_a_tenant_of_weight_two_gets_twice_as_much() -> None:
     assert served.count("a") == 20
 
 
-def test_what_an_engine_confirms_takes_the_place_of_what_was_expected() -> None:
+def test_confirmed_work_replaces_the_expected_work() -> None:
     shares = FairShare()
     room: WaitingRoom[str] = WaitingRoom(10, shares)
     for tenant in "ab":
@@ -132,7 +132,7 @@ def test_what_an_engine_confirms_takes_the_place_of_what_was_expected() -> None:
     assert first.what == "b1"
 
 
-def test_what_a_tenant_did_not_use_is_not_saved_up() -> None:
+def test_an_unused_share_of_a_tenant_is_not_saved_up() -> None:
     shares = FairShare()
     for _ in range(100):
         shares.charge("busy", 1.0)
@@ -160,7 +160,7 @@ def test_a_full_room_refuses_the_newest_of_the_tenant_with_most() -> None:
     evicted = entering(room, "c1")[1]
     assert evicted is not None
     assert evicted.tenant in "ab"
-    # each has one or two: nobody's only request leaves for another
+    # each has one or two: no tenant's only request leaves for another
     assert not room.takes("b")
 
 
@@ -180,7 +180,7 @@ def test_a_newcomer_waits_for_its_share_and_not_for_anothers_queue() -> None:
     assert room.ahead_s("b") == 1.0 + 1.0 + 2.0
 
 
-def test_what_tenants_had_is_not_known_of_more_than_come_and_go() -> None:
+def test_shares_are_kept_for_a_bounded_number_of_tenants() -> None:
     shares = FairShare()
     shares.charge("stays", 5.0)
     for number in range(TENANTS_KEPT - 1):

@@ -15,7 +15,7 @@ def test_it_is_the_share_of_pairs_that_are_in_order(one: list[float], other: lis
     assert auc(one, other) == pytest.approx(sum(pairs) / len(pairs))
 
 
-def test_what_is_apart_is_told_apart() -> None:
+def test_auc_is_one_where_values_are_separate() -> None:
     assert auc([3.0, 4.0], [1.0, 2.0]) == 1.0
     assert auc([1.0, 2.0], [3.0, 4.0]) == 0.0
     assert auc([1.0], [1.0, 1.0]) == 0.5

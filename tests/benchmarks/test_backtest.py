@@ -91,7 +91,7 @@ def test_a_flap_is_a_change_soon_after_one_the_other_way() -> None:
     assert (slow.changes, slow.flaps) == (2, 0)
 
 
-def test_the_course_is_told_bit_by_bit() -> None:
+def test_attainment_and_arrivals_are_reported_per_bin() -> None:
     course = replace(result(CALLS), trace=Trace("hand", (), 90.0))
     assert attainment_over_time(course) == [(30.0, 0.5), (90.0, 0.0)]
     # the last bin is shorter

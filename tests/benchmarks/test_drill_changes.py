@@ -1,4 +1,5 @@
-"""Updates, scale-downs and promotions as drills see them: what went, and that all are back."""
+"""Updates, scale-downs and promotions as chaos tests see them: what ended, and that all are
+back."""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ async def test_an_update_that_takes_two_of_three_engines_at_once_is_wrong() -> N
     assert (await drilled("update", fleet)).wrong == ("1 of 3 engines served (active, leaving)",)
 
 
-async def test_what_a_gateway_does_not_know_is_not_taken_for_engines_that_are_gone() -> None:
+async def test_unknown_engines_of_a_gateway_are_not_taken_for_lost_ones() -> None:
     unknown = dict.fromkeys("bc", "unknown")
     looks = [both(*"abc"), both(*"bcd"), unknown, both(*"bcd"), both(*"def")]
     injury = await drilled("update", FakeFleet("", looks))
@@ -116,7 +117,7 @@ async def test_what_a_gateway_does_not_know_is_not_taken_for_engines_that_are_go
     assert wrong.startswith("how many served was not known at ")
 
 
-async def test_who_leaves_in_a_scale_down_is_hit_and_all_are_back() -> None:
+async def test_a_replica_that_leaves_in_a_scale_down_is_hit_and_all_return() -> None:
     fleet = FakeFleet("", [both("a", "b"), both("a", "b"), both("a"), both("a", "c")])
 
     async def asked() -> bool:

@@ -1,4 +1,4 @@
-"""What drills do to a machine: only what they are for, and nothing of it is left."""
+"""What chaos tests do to a machine: only what they are for, and nothing of it is left."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ while True:
 """
 
 
-def test_rules_drop_what_is_open_and_what_is_opened_but_for_its_own_children() -> None:
+def test_rules_drop_open_and_new_connections_except_of_child_processes() -> None:
     text = rules("drill", [(8000, 0), (41000, 6379), (8000, 52000)], [5555])
     to_it, from_it = text.split("chain output")
     for chain, mine, others in ((to_it, "dport", "sport"), (from_it, "sport", "dport")):
@@ -38,7 +38,7 @@ def test_rules_drop_what_is_open_and_what_is_opened_but_for_its_own_children() -
     assert f"meta cgroup {CLASS_ID} drop" in from_it and "meta cgroup" not in to_it
 
 
-def test_a_process_that_is_cut_off_reaches_nobody_until_it_is_not() -> None:
+def test_a_process_that_is_cut_off_reaches_no_server_until_reconnected() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         port = str(server.getsockname()[1])
@@ -104,7 +104,7 @@ def test_a_library_that_sets_no_clock_is_refused(
         surroundings.library()
 
 
-def test_a_clock_is_set_for_who_is_started_and_for_nobody_else(
+def test_a_clock_is_set_only_for_processes_that_are_started_with_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(surroundings, "library", lambda: "")

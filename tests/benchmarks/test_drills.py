@@ -1,4 +1,4 @@
-"""What a drill is judged by, and how its clients tell how each of their requests ended."""
+"""How a chaos test is judged, and how its clients record the end of each of their requests."""
 
 import asyncio
 import json
@@ -35,7 +35,9 @@ def told(code: str, **more: object) -> ClientAnswer:
         ClientAnswer(21.0, 22.0, "another"),
     ],
 )
-def test_what_goes_on_or_is_told_in_time_is_right(fault: Injury, outcome: ClientAnswer) -> None:
+def test_an_answer_that_resumes_or_fails_in_time_is_right(
+    fault: Injury, outcome: ClientAnswer
+) -> None:
     verdict = judge("one", [outcome], fault, 21.0, NOTHING)
     assert verdict.is_right, verdict.wrong
     assert verdict.row().endswith("as it should be")
@@ -48,19 +50,19 @@ def test_what_goes_on_or_is_told_in_time_is_right(fault: Injury, outcome: Client
         (FAULT, told("engine_unavailable", replica="another"), "though not hit"),
         (FAULT, told("engine_unavailable", began=20.5, ended=21.0), "though not hit"),
         (FAULT, told("engine_unavailable", replica=""), "though not hit"),
-        (FAULT, told("no error of ours"), "nothing of ours"),
-        (FAULT, told("cut (ClientPayloadError)"), "nothing of ours"),
-        (OF_A_GATEWAY, told("hung", ended=160.0), "nothing of ours"),
+        (FAULT, told("no Antefix error"), "got no Antefix error"),
+        (FAULT, told("cut (ClientPayloadError)"), "got no Antefix error"),
+        (OF_A_GATEWAY, told("hung", ended=160.0), "got no Antefix error"),
         (FAULT, told("engine_unavailable", ended=10.1 + TOLD_WITHIN_S), "only after up to 5.1 s"),
     ],
 )
-def test_what_fails_in_another_way_is_wrong(
+def test_a_failure_in_another_way_is_wrong(
     fault: Injury, outcome: ClientAnswer, words: str
 ) -> None:
     assert words in "; ".join(judge("one", [WHOLE, outcome], fault, 21.0, NOTHING).wrong)
 
 
-def test_who_is_cut_by_a_dead_gateway_was_told_what_it_could() -> None:
+def test_an_answer_cut_by_a_dead_gateway_is_right() -> None:
     assert judge("one", [told("cut (X)")], OF_A_GATEWAY, 21.0, NOTHING).is_right
 
 
@@ -71,14 +73,14 @@ def test_a_fleet_that_is_whole_too_late_or_holds_something_is_wrong() -> None:
     assert judge("one", [], FAULT, 21.0, NOTHING).wrong == ["nothing was asked"]
 
 
-def test_what_was_planned_may_cost_nobody_an_answer() -> None:
+def test_a_planned_fault_may_not_fail_a_request() -> None:
     planned = replace(FAULT, planned=True)
     assert judge("one", [WHOLE], planned, 21.0, NOTHING).is_right
     (wrong,) = judge("one", [WHOLE, told("engine_unavailable")], planned, 21.0, NOTHING).wrong
     assert wrong == "failed though it was planned: 1 engine_unavailable"
 
 
-def test_a_drill_that_could_not_be_done_is_told_so_and_is_not_wrong() -> None:
+def test_a_skipped_chaos_test_is_reported_and_is_not_wrong() -> None:
     skipped = Judgement("one", skipped="it takes root: run it as root")
     assert skipped.is_right and skipped.row().endswith("skipped: it takes root: run it as root")
     assert skipped.figures() == {"skipped": "it takes root: run it as root"}
@@ -89,7 +91,7 @@ def traffic(front: Front) -> Traffic:
     return Traffic(Endpoint("gateway", front.url, front.headers), MODEL)
 
 
-async def test_clients_tell_of_whole_answers_by_whom() -> None:
+async def test_clients_record_whole_answers_with_their_replica() -> None:
     engine = FakeEngine("r0")
     async with gateway_before(engine) as front:
         asking = traffic(front)
@@ -102,7 +104,7 @@ async def test_clients_tell_of_whole_answers_by_whom() -> None:
     assert any(one.came_at for one in asking.outcomes)
 
 
-async def test_clients_tell_how_an_answer_was_broken_off() -> None:
+async def test_clients_record_how_an_answer_was_interrupted() -> None:
     engine = FakeEngine("r0")
     engine.dies_after, engine.offers_resumable = 3, False
     async with gateway_before(engine) as front:
@@ -113,7 +115,7 @@ async def test_clients_tell_how_an_answer_was_broken_off() -> None:
     assert [one.replica for one in asked if one.came_at] == ["r0", "r0"]
 
 
-async def test_clients_tell_of_a_connection_that_is_refused() -> None:
+async def test_clients_record_a_refused_connection() -> None:
     (one,) = [await Traffic(Endpoint("gateway", "http://127.0.0.1:1"), MODEL).ask()]
     assert one.code == "cut (ClientConnectorError)"
 

@@ -12,7 +12,7 @@ def result(figure: float, benchmark: str = "index") -> dict[str, Any]:
     return {"benchmark": benchmark, "figures": {}, "goals": goals}
 
 
-def test_a_run_that_missed_its_goal_stays_beside_a_later_one_that_met_it(tmp_path: Path) -> None:
+def test_a_run_that_missed_its_goal_stays_after_a_later_success(tmp_path: Path) -> None:
     missed, met = result(1.5), result(0.5)
     for one in (missed, met, result(2.0, "scale")):
         kept_results.append(one, tmp_path)

@@ -54,7 +54,7 @@ def test_fastest_first_leaves_the_slow_kind_idle() -> None:
     assert count_of(pools) == {"slow": 0, "fast": 20}
 
 
-def test_what_the_cheap_kind_cannot_serve_in_time_goes_to_the_other() -> None:
+def test_requests_that_the_cheap_kind_cannot_serve_in_time_go_to_the_other() -> None:
     result, pools = served(PoolChooser(by_cost, told), every_s=0.5)
     assert min(count_of(pools).values()) > 30
     assert result.attainment == 1.0

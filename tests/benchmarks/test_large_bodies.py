@@ -1,4 +1,4 @@
-"""What is made of small requests' times beside another tenant's large bodies."""
+"""How small requests' times are judged alongside another tenant's large bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of a gateway that only tell are said to cost."""
+"""What the parts of a gateway that only report are said to cost."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_two_rounds_of_the_same_are_the_control_of_every_comparison() -> None:
     assert goals(run) == goals(found(0.02))
 
 
-def test_the_cpu_of_a_request_is_told_with_that_of_the_same_request_again() -> None:
+def test_the_cpu_of_a_request_is_reported_with_a_repeat_of_the_request() -> None:
     told = a_a([2.0, 2.2, 2.0, 2.0, 2.1, 1.9])
     assert told["gateway_cpu_a_by_a"] == pytest.approx(1.0)
     assert told["gateway_cpu_most_by_least_round"] == pytest.approx(2.2 / 1.9)
 
 
-def test_what_a_median_may_be_narrows_with_the_pairs() -> None:
+def test_the_interval_of_a_median_narrows_with_more_pairs() -> None:
     few, many = ([n / 100 for n in range(-8, 12) for _ in range(times)] for times in (1, 20))
     wide, narrow = cost_of(found(*few), BOTH), cost_of(found(*many), BOTH)
     assert wide.low < narrow.low <= narrow.share <= narrow.high < wide.high
@@ -95,7 +95,7 @@ def everything_again() -> Iterator[None]:
 async def told_of_one_request(
     front: Front, engine: FakeEngine, caplog: pytest.LogCaptureFixture, kept: list[str]
 ) -> set[str]:
-    """Which parts have told of it; `kept` is to hold the ids of what is explained."""
+    """Which parts have reported it; `kept` is to hold the ids of what is explained."""
     before = await front.metrics()
     caplog.clear()
     async with front.post(stream=True) as answer:
@@ -112,7 +112,7 @@ async def told_of_one_request(
 
 
 @pytest.mark.parametrize("parts", [NOTHING, BOTH, *EACH], ids=lambda parts: "+".join(sorted(parts)))
-async def test_only_the_parts_that_are_left_tell_of_a_request(
+async def test_only_the_remaining_parts_report_a_request(
     parts: frozenset[str],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -126,6 +126,6 @@ async def test_only_the_parts_that_are_left_tell_of_a_request(
         ways.leave(parts)
         try:
             assert await told_of_one_request(front, engine, caplog, kept) == parts
-            assert not front.gateway.parts.bodies.held_bytes  # else it is full after some thousands
+            assert not front.gateway.parts.bodies.held_bytes  # otherwise it is full after thousands
         finally:
             ways.leave(EVERYTHING)

@@ -63,7 +63,7 @@ def sent(ttft: float | None, cached: int = 50) -> SentRequest:
     )
 
 
-def test_a_run_tells_of_the_requests_that_were_answered_and_counts_the_others() -> None:
+def test_a_run_reports_answered_requests_and_counts_failures() -> None:
     found = run_of(
         USUAL, "smg", 1, [sent(0.1), sent(0.3), sent(None)], cpu_s=0.06, on="here", commit=""
     )
@@ -105,7 +105,7 @@ def test_the_other_that_comes_out_best_is_the_one_that_counts() -> None:
         (EXACT, (1.0, 1.0, 1.0), False),  # as good is not better
     ],
 )
-def test_where_a_router_has_to_know_ours_must_be_better(
+def test_antefix_must_be_better_where_routing_needs_knowledge(
     case: str, ours: tuple[float, ...], met: bool
 ) -> None:
     judged = goals(of(case, antefix=ours, smg=(1.0, 1.0, 1.0)))
@@ -113,7 +113,7 @@ def test_where_a_router_has_to_know_ours_must_be_better(
     assert judged[f"{case}_p90_ttft_by_best_other"]["met"] is met
 
 
-def test_the_result_says_how_ours_compares_with_each_other() -> None:
+def test_the_result_compares_antefix_with_each_other_router() -> None:
     told = figures(of(USUAL, antefix=(1.0, 3.0, 2.0), smg=(2.0, 2.0, 2.0)))
     assert told["multi_turn/antefix"]["ttft_mean_ms"] == [1000.0, 3000.0, 2000.0]
     assert "ours_by_it" not in told["multi_turn/antefix"]
@@ -130,14 +130,14 @@ def test_a_router_with_separate_engines_is_on_the_page_and_is_no_best_other() ->
     assert "**Ray Serve LLM** is not like for like, and not in the goals." in text
 
 
-def test_what_no_router_could_miss_is_no_goal() -> None:
+def test_a_figure_that_no_router_could_miss_is_no_goal() -> None:
     runs = [run("short", router, 1, 0.1, cached=0.0) for router in ("antefix", "smg")]
     judged = goals(grouped(runs))
     assert "short_mean_ttft_by_best_other" in judged
     assert "short_uncached_by_best_other" not in judged
 
 
-def test_the_others_have_engines_of_vllm_alone_with_the_arguments_of_ours(tmp_path: Path) -> None:
+def test_other_routers_get_plain_vllm_engines_with_the_same_arguments(tmp_path: Path) -> None:
     fleet = fleet_of(tmp_path, small_caches=True, metrics_port=9)
     ((_, pool),) = fleet.pools.items()
     events = ("tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
@@ -159,7 +159,7 @@ def test_a_run_says_how_long_answers_took_and_how_late_requests_were_sent() -> N
     assert not note(grouped([run(USUAL, "smg", 1, 0.1)]))
 
 
-def test_ours_looks_up_within_the_budget_that_ships(tmp_path: Path) -> None:
+def test_antefix_looks_up_within_the_default_budget(tmp_path: Path) -> None:
     fleet = fleet_of(tmp_path, small_caches=False, metrics_port=9)
     assert fleet.redis.lookup_budget_ms == RedisSettings().lookup_budget_ms
 
@@ -172,7 +172,7 @@ def test_fewer_cached_tokens_are_worse_whatever_the_time() -> None:
     assert (cached["figure"], cached["met"]) == (2.0, False)
 
 
-def test_a_request_of_ours_that_fails_misses_a_goal_and_anothers_does_not() -> None:
+def test_only_failed_requests_of_antefix_miss_a_goal() -> None:
     ours, other = run(USUAL, "antefix", 1, 0.1), run(USUAL, "smg", 1, 0.1)
     failed = goals(grouped([dataclasses.replace(ours, failed=1), other]))["failed"]
     assert (failed["figure"], failed["met"]) == (1, False)
@@ -288,7 +288,7 @@ def test_requests_of_one_conversation_go_to_all_gateways_alike_for_each_router()
     assert paths == [[request.path for request in session.requests] for session in again]
 
 
-def test_all_gateways_of_ours_take_the_same_key(
+def test_all_gateways_of_antefix_accept_the_same_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routers, "Launched", lambda command, log, variables, asked: asked)
@@ -305,7 +305,7 @@ def test_all_gateways_of_ours_take_the_same_key(
         assert asked["api_keys"].keys() == {"key"}  # type: ignore[index]
 
 
-def test_a_router_is_in_the_cases_that_can_tell_something_of_it() -> None:
+def test_a_router_runs_only_the_cases_that_suit_it() -> None:
     suited = {
         name: {case for case, of in CASES.items() if router.suits(of)}
         for name, router in ROUTERS.items()

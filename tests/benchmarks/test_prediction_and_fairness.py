@@ -16,9 +16,9 @@ def answer(predicted_s: float | None, took_s: float | None) -> Answer:
     return Answer("talk", 0, 0.0, 0.0, 1.0, 2.0, "r0", 10, 0, 0, predicted_s, took_s)
 
 
-def test_an_error_is_relative_to_what_came_and_has_its_sign() -> None:
+def test_an_error_is_relative_to_the_measured_value_and_signed() -> None:
     assert errors([answer(1.5, 1.0), answer(0.5, 1.0)]) == [0.5, -0.5]
-    # nothing was predicted, or nobody measured it
+    # nothing was predicted, or nothing was measured
     assert errors([answer(None, 1.0), answer(1.0, None)]) == []
 
 
@@ -30,7 +30,7 @@ def test_figures_are_of_absolute_errors_and_of_their_mean() -> None:
     assert found["p90_absolute_error"] == pytest.approx(0.5)
 
 
-def test_those_are_alone_beside_which_no_other_is_under_way() -> None:
+def test_an_answer_is_alone_while_no_other_is_in_flight() -> None:
     first = replace(answer(1.0, 1.0), started=0.0, first_byte=1.0, ended=2.0)
     into_its_decoding = replace(first, turn=1, started=1.5, first_byte=2.5, ended=3.0)
     when_all_is_over = replace(first, turn=2, started=3.0, first_byte=4.0, ended=5.0)
@@ -39,7 +39,7 @@ def test_those_are_alone_beside_which_no_other_is_under_way() -> None:
     assert alone_of([first, replace(first, turn=1)]) == []
 
 
-def test_a_tenant_is_told_with_what_was_refused_it() -> None:
+def test_a_tenant_is_reported_with_its_rejected_requests() -> None:
     own = [
         ReplayedRequest(float(i), 200, 0.1 * i, gateway_ttft=0.01 * i, sent_late=0.001 * i)
         for i in range(10)
@@ -63,7 +63,7 @@ def test_a_seed_of_fewer_than_300_requests_has_no_p99() -> None:
     assert told["ttft_tail_s_of_each_round"] == [90.0] * 3
 
 
-def test_a_flood_is_judged_beside_a_full_pool_and_beside_a_pool_of_its_own() -> None:
+def test_a_flood_is_compared_with_a_full_pool_and_a_dedicated_pool() -> None:
     def kind(*ttfts: float, refused: int = 0) -> dict[str, object]:
         rounds = [[ReplayedRequest(0.0, 200, ttft)] for ttft in ttfts]
         return {**Beside(rounds).figures(), "refused": refused}

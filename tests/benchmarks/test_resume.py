@@ -65,7 +65,7 @@ async def test_an_answer_that_was_gone_on_with_is_judged_by_an_undisturbed_one(
     assert not goals([found], 2)["hit"]["met"]
 
 
-async def test_what_an_answer_lacks_is_told(front: Front, first: FakeEngine) -> None:
+async def test_the_verdict_names_what_an_answer_lacks(front: Front, first: FakeEngine) -> None:
     whole = await answered(front, CHAT, **STREAM)
     request = Prepared(Kind(CHAT, STREAM), "it", {}, (whole, whole))
     other = copy.deepcopy(whole)
@@ -187,16 +187,16 @@ async def test_a_round_kills_an_engine_that_answers(
     assert any(one.hit for one in found)
 
 
-def test_every_kind_asks_for_something_of_its_own() -> None:
+def test_every_kind_asks_for_something_different() -> None:
     bodies = {json.dumps([kind.path, kind.asked(1)]) for kind in KINDS.values()}
     stop = KINDS["stop string"]
     bodies.add(json.dumps(stop.stopping(stop.asked(1), "abcdefghijkl")))
-    assert len(bodies) == len(KINDS)  # but for the string, it is a completion
+    assert len(bodies) == len(KINDS)  # except for the string, it is a completion
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("speculates", [False, True])
-def test_vllm_takes_every_kind_and_can_go_on_with_it(speculates: bool) -> None:
+def test_vllm_accepts_every_kind_and_can_resume_it(speculates: bool) -> None:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest

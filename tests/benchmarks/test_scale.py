@@ -23,7 +23,7 @@ from benchmarks.scale.fleet import SimulatedReplicas, VirtualFleet, Visit
 from benchmarks.scale.gateways import IndexedGateways
 from benchmarks.scale.goals import goals, saturated
 from benchmarks.scale.redis_load import CALLS_PER_S, head_room, pools_on_nodes
-from benchmarks.scale.results import FleetCase, FleetSummary, as_json, read, summary
+from benchmarks.scale.results import FleetCase, FleetSummary, as_json, read, summary, variation
 from benchmarks.scale.simulate import CONVERSATIONS, Simulation
 from benchmarks.scale.traffic import (
     CHAT_BLOCK_TOKENS,
@@ -35,6 +35,7 @@ from benchmarks.scale.traffic import (
     shuffled_gateways,
     tokens_of,
 )
+from benchmarks.stand import report
 from benchmarks.stand.kept_parts import KeptParts
 from loadgen.workloads import WORKLOADS
 from simulator.engines import Hardware, Job, SimulatedEngine
@@ -89,14 +90,14 @@ def test_a_published_load_comes_back_to_each_prompt_after_all_others() -> None:
     prompts = [request.blocks for request in requests]
     assert len(set(prompts[:before])) == before
     assert prompts[before : before + 10] == prompts[:10]
-    # all of a group have its system prompt in common, and nothing else
+    # all of a group have only its system prompt in common
     shared = published.SYSTEM_TOKENS // published.BLOCK_TOKENS
     assert len({blocks[:shared] for blocks in prompts}) == published.GROUPS
     assert len({blocks[shared] for blocks in prompts}) == before
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_each_episode_of_a_workload_begins_with_prompts_that_nobody_has_seen(workload: str) -> None:
+def test_each_episode_of_a_workload_begins_with_new_prompts(workload: str) -> None:
     trace = chats(workload, 1, 4.0, episodes=2)
     assert all(one.at <= other.at for one, other in pairwise(trace.requests))
     assert len(trace.requests) == pytest.approx(2 * EPISODE_S * 4.0, rel=0.25)
@@ -185,9 +186,7 @@ def test_an_oracle_goes_where_most_is_cached() -> None:
 
 
 @pytest.mark.parametrize(("waiting", "replica"), [(0, 1), (1, 1), (40, 0)])
-def test_exact_and_load_weighs_what_is_cached_by_what_waits_there(
-    waiting: int, replica: int
-) -> None:
+def test_exact_and_load_weighs_cached_tokens_against_the_queue(waiting: int, replica: int) -> None:
     fleet = fleet_of(2, waiting, 40)
     fleet.engines[1] = SimulatedEngine(HARDWARE)
     job = Job.hashed("before", 2 * BLOCK + 10, 1, (1, 2))
@@ -282,7 +281,7 @@ def test_goals_are_met_or_missed() -> None:
     assert not judged["decision_by_replicas_power"]["met"]
 
 
-def test_what_is_linear_by_nature_has_no_goal_of_its_growth() -> None:
+def test_a_linear_cost_has_no_goal_for_its_growth() -> None:
     growths = {"event_by_prompt_tokens": LINEARLY}
     assert not [name for name in goals(FOUND, BUSY, growths) if name.endswith("_power")]
 
@@ -293,8 +292,8 @@ def test_growth_is_a_power_of_the_size() -> None:
 
 
 def test_head_room_is_one_core_over_all_calls() -> None:
-    # 10,000 heartbeats, 80 readings of the board, 3,000 calls of requests, and what eight gateways
-    # hear of 1,000 announcements, six at a time
+    # 10,000 heartbeats, 80 readings of the board, 3,000 calls of requests; and 1,000 announcements
+    # that eight gateways receive, six at a time
     assert head_room(BUSY) == pytest.approx(1 / ((13_080 + 8_000 / 6) * 1e-5))
 
 
@@ -304,11 +303,13 @@ def test_a_cluster_spreads_whole_pools_over_its_nodes() -> None:
     assert pools_on_nodes(5, 1) == [5]
 
 
-def test_the_page_has_the_goals_that_were_missed_and_its_peers_figures() -> None:
+def test_the_page_links_to_the_goals_that_were_missed_and_has_its_peers_figures() -> None:
     result = kept_results.read()["scale"][-1]
     text = page.page(result)
     missed = [name for name, goal in result["goals"].items() if not goal["met"]]
-    assert all(f"\n| {name.replace('_', ' ')} " in text for name in some(missed))
+    assert missed and "([missed ones](README.md#missed-goals))" in text
+    readme = (report.PAGES / "README.md").read_text()
+    assert all(f"\n| `scale/{name}` " in readme for name in some(missed))
     assert (
         f"**{len(result['goals']) - len(missed)} of {len(result['goals'])} goals are met**" in text
     )
@@ -334,3 +335,8 @@ def test_an_interrupted_run_resumes_with_what_was_simulated(
     both = run.play(simulations, KeptParts(file, "scale", rule=None))
     assert both[0] == first[0]
     assert [of.case for of in both] == cases
+
+
+def test_a_replica_that_got_nothing_counts() -> None:
+    assert variation([("a", 1.0)], replicas=2) == 1.0
+    assert variation([("a", 1.0), ("b", 1.0)], replicas=2) == 0.0

@@ -61,10 +61,10 @@ from tests.fakes.engine import MODEL, SECRET, FakeEngine
 from tests.fakes.front import KEY, Front, gateway_before
 from tests.waiting import cancelled, until
 
-# Of the clock that the verdict goes by: a cycle is as long as its requests take.
+# Of the clock that the verdict goes by: a cycle takes the time of its requests.
 CYCLE_S = 30.0
 CYCLES, ASKED, BURST = 10, 16, 8
-# One of so many requests is lost.
+# One of N requests is lost.
 LOST = 4
 
 
@@ -114,7 +114,7 @@ def grown(samples: list[tuple[float, Sample]]) -> set[Figure]:
 async def test_the_whole_of_it_ends_with_figures_and_goals(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On one gateway without Ray, and in short cycles: what comes of it depends on the cores."""
+    """On one gateway without Ray, and in short cycles: the results depend on the cores."""
     for name, short_s in (("CYCLE_S", 1.0), ("PERIOD_S", 0.2), ("DRAIN_S", 0.5), ("IDLE_S", 0.1)):
         monkeypatch.setattr(run, name, short_s)
     home = Home(tmp_path)
@@ -215,7 +215,7 @@ def test_keys_in_redis_are_counted_by_kind(redis_url: str) -> None:
         assert held_in_redis(client) == {"slots": 1, "leases": 2}
 
 
-def test_a_kind_of_keys_that_is_away_at_times_counts_as_none_then() -> None:
+def test_a_kind_of_keys_that_is_absent_at_times_counts_as_zero_then() -> None:
     def sample(number: int) -> Sample:
         return {Figure(REDIS_KEYS, "a"): 5.0} if number % 3 else {}
 
@@ -224,13 +224,13 @@ def test_a_kind_of_keys_that_is_away_at_times_counts_as_none_then() -> None:
     assert found.verdict != "GROWS"
 
 
-def test_who_was_not_there_all_the_time_has_no_slope() -> None:
+def test_a_figure_that_ends_early_has_no_slope() -> None:
     stays, ends = Figure(watch.FILES, "stays"), Figure(watch.FILES, "ends")
     samples = [(i * 5.0, {stays: 9.0, **({ends: float(i)} if i < 30 else {})}) for i in range(60)]
     assert [one.figure for one in watched(samples, CYCLE_S)] == [stays]
 
 
-def test_growth_below_what_is_told_from_chance_is_none() -> None:
+def test_growth_below_the_detectable_bound_is_not_reported() -> None:
     figure = Figure(watch.MEMORY, "a process")
     bound = BOUNDS_PER_HOUR[watch.MEMORY]
 
@@ -265,7 +265,7 @@ def test_a_few_steps_of_an_allocator_are_no_slope() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_fills_up_is_told_from_a_leak_once_it_has_slowed_down(seed: int) -> None:
+def test_a_filling_cache_is_distinguished_from_a_leak_once_it_slows_down(seed: int) -> None:
     chance = random.Random(seed)
     noise = [chance.gauss(0.0, 0.5) for _ in range(180)]
     fills = [100.0 * (1.0 - math.exp(-i / 25)) + x for i, x in enumerate(noise)]
@@ -282,7 +282,7 @@ def test_a_short_soak_does_not_excuse_what_may_be_filling() -> None:
     assert of_memory(fills).verdict == "GROWS"
 
 
-def test_a_process_that_began_meanwhile_has_a_warm_up_of_its_own() -> None:
+def test_a_process_that_began_later_has_a_separate_warm_up() -> None:
     grown = [50.0 * min(1.0, max(0, i - 40) / 30) for i in range(180)]
     assert of_memory(grown, warm_up_s=0.0).slope.per_hour > 0
     late = of_memory(grown, warm_up_s=200.0, since=40)
@@ -296,7 +296,7 @@ def test_enough_does_not_count_for_caches_to_fill() -> None:
     assert warm_up(100) == 30
 
 
-def test_what_gateways_tell_is_read_from_their_metrics() -> None:
+def test_figures_of_gateways_are_read_from_their_metrics() -> None:
     text = "# TYPE antefix_asyncio_tasks gauge\nantefix_asyncio_tasks 40.0\n"
     assert watch.of_exposition(text) == {
         Figure(TASKS, "gateways"): 40.0,

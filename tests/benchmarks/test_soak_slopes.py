@@ -39,7 +39,7 @@ def test_a_leak_of_known_slope_is_found_in_noise(seed: int) -> None:
 
 @pytest.mark.parametrize("by", [0.0, 0.5, 0.8])
 def test_noise_is_called_a_leak_about_as_seldom_as_the_interval_says(by: float) -> None:
-    """2.5 % of the time; some more where few cycles tell little of how alike they are."""
+    """2.5 % of the time; some more where few cycles show little of how alike they are."""
     chance = random.Random(7)
     leaks = 0
     for _ in range(400):
@@ -58,7 +58,7 @@ def test_a_step_at_the_start_is_no_leak() -> None:
     assert not found.exceeds(0.0)
 
 
-def test_what_rises_and_falls_with_each_cycle_is_no_leak() -> None:
+def test_a_figure_that_rises_and_falls_with_each_cycle_is_no_leak() -> None:
     found = slope_of(sampled([float(i % PER_CYCLE) for i in range(CYCLES * PER_CYCLE)]), CYCLE_S)
     assert found is not None
     assert (found.per_hour, found.low, found.high) == (0.0, 0.0, 0.0)
@@ -73,6 +73,6 @@ def test_a_count_that_grows_by_one_each_cycle_is_a_leak_of_exactly_that() -> Non
     assert not found.exceeds(120.0)
 
 
-def test_too_few_cycles_tell_nothing() -> None:
+def test_too_few_cycles_give_no_slope() -> None:
     values = [float(i) for i in range((FEWEST_CYCLES - 1) * PER_CYCLE)]
     assert slope_of(sampled(values), CYCLE_S) is None

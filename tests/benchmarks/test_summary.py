@@ -1,4 +1,4 @@
-"""The page of all that was measured says what results say, and nothing else."""
+"""The page of all that was measured says only what results say."""
 
 import json
 import sys
@@ -96,11 +96,14 @@ def test_a_page_says_which_of_its_figures_are_stale() -> None:
     for place, text in some(pages_with_figures()):
         fresh = summary.with_figures(place, text, history, {})
         assert "**Stale**: the code has changed" not in fresh
+        assert "**Stale** since" not in fresh
         words = " ".join(summary.with_figures(place, text, history, all_stale).split())
-        assert all(f"(`{name}` since abc1234)." in words for name in names_at(place))
+        in_a_sentence, on_its_page = "(`{}` since abc1234).", "**Stale** since abc1234."
+        for name in names_at(place):
+            assert in_a_sentence.format(name) in words or on_its_page in words
 
 
-def test_what_is_to_be_known_of_a_result_is_on_the_page(
+def test_the_date_commit_and_note_of_a_result_are_on_the_page(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     result = printed(capsys, 0.2) | {"commit": "c0ffee1c0ffee", "dirty": True}
@@ -110,7 +113,7 @@ def test_what_is_to_be_known_of_a_result_is_on_the_page(
     assert "- `index`: ended early.\n" in page
 
 
-def test_what_no_benchmark_printed_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_a_file_that_no_benchmark_printed_is_refused_with_its_name(tmp_path: Path) -> None:
     (file := tmp_path / "index.out").write_text("Traceback\n")
     with pytest.raises(Problem, match=r"index\.out does not end with the line of JSON"):
         summary.read(file)
@@ -127,7 +130,8 @@ def test_the_last_line_of_an_output_is_its_result(
 
 
 def test_the_page_is_that_of_the_results_that_are_kept() -> None:
-    """Else: make bench-summary. What is stale is as that found it: later commits change it."""
+    """Otherwise run `make bench-summary`. What is stale is as that found it: later commits change
+    it."""
     history, stale = kept_results.read(), measured.read()
     assert summary.PAGE.read_text() == summary.page(history, stale)
     for place, text in some(pages_with_figures()):

@@ -24,7 +24,7 @@ def compared(*pairs: tuple[LoadResult, LoadResult]) -> list[ComparedLoad]:
     return [ComparedLoad(0.8, seed, *pair) for seed, pair in enumerate(pairs)]
 
 
-def test_engines_are_told_in_the_mean() -> None:
+def test_engines_are_described_by_their_mean() -> None:
     found = mean_of([profile(800.0, 0.04), profile(400.0, 0.08)]).hardware
     assert found.prefill_rate == pytest.approx(600.0)
     assert found.step_s == pytest.approx(0.06)

@@ -35,12 +35,12 @@ class FakeGateway:
         }
         self.speculation: dict[str, Any] | None = None
         self.redis_is_away = False
-        # of the replica, in place of what it tells here
+        # of the replica, in place of what is shown here
         self.told: dict[str, Any] = {}
         self.target = 1
         self.answers = ["Par", "is", "."]
         self.ending = "stop"
-        # every key, a field, and what comes after so many answers
+        # every key, a field, and what follows after N answers
         self.key_refused = False
         self.refuses: str | None = None
         self.most_answers: int | None = None

@@ -26,7 +26,7 @@ def test_it_prints_a_row_for_each_policy() -> None:
     assert "ramp: " in notes
 
 
-def test_hpa_is_played_with_the_usual_routing_and_with_ours() -> None:
+def test_hpa_is_simulated_with_the_usual_routing_and_with_antefix() -> None:
     for policy in ("hpa-concurrency:8", "hpa-concurrency:8+ours"):
         code, table, _ = invoke(*SHORT, "--policy", policy)
         assert (code, f"| {policy} " in table) == (0, True)
@@ -77,7 +77,7 @@ def test_several_starts_are_a_row_each() -> None:
         (["--min-replicas", "9"], "--initial-replicas 9 is not within --min-replicas 9 and"),
     ],
 )
-def test_what_is_wrong_is_named_in_one_line(arguments: list[str], says: str) -> None:
+def test_an_error_is_one_line(arguments: list[str], says: str) -> None:
     code, _, notes = invoke("backtest", *arguments)
     assert code == 1
     assert says in notes

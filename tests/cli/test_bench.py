@@ -37,7 +37,7 @@ def asked(gateway: FakeGateway) -> list[dict[str, Any]]:
     return gateway.asked[1:]
 
 
-def test_its_json_is_one_object_that_says_what_was_offered_and_what_came_of_it(
+def test_its_json_is_one_object_with_the_offered_load_and_the_results(
     gateway: FakeGateway,
 ) -> None:
     code, out, notes = invoke(*QUICK, "--json", "--ttft-slo", "100", "--run-id", "mine")
@@ -64,7 +64,7 @@ def test_its_table_has_a_row_for_each_latency(gateway: FakeGateway) -> None:
     assert "20 requests to small" in notes
 
 
-def test_its_page_needs_nothing_else_and_holds_the_result(
+def test_its_page_is_self_contained_and_holds_the_result(
     gateway: FakeGateway, tmp_path: Path
 ) -> None:
     gateway.most_answers = 15
@@ -120,7 +120,7 @@ def test_a_wrong_line_of_a_trace_is_named(gateway: FakeGateway, tmp_path: Path) 
     assert f"{trace}:4 is not a request" in notes
 
 
-def test_every_run_has_prompts_of_its_own(gateway: FakeGateway) -> None:
+def test_every_run_has_different_prompts(gateway: FakeGateway) -> None:
     invoke(*QUICK)
     invoke(*QUICK)
     first, second = asked(gateway)[:20], gateway.asked[22:]
@@ -160,7 +160,7 @@ def test_fields_are_put_into_every_request(gateway: FakeGateway) -> None:
         (["--record", "/no/such/file"], "/no/such/file cannot be written: No such file"),
     ],
 )
-def test_what_is_wrong_is_named_in_one_line_before_any_load(
+def test_an_error_is_one_line_before_any_load(
     gateway: FakeGateway, arguments: list[str], says: str
 ) -> None:
     code, out, notes = invoke(*arguments)
@@ -170,20 +170,20 @@ def test_what_is_wrong_is_named_in_one_line_before_any_load(
     assert gateway.asked == []
 
 
-def test_an_address_that_is_no_openai_api_is_told(gateway: FakeGateway) -> None:
+def test_an_address_without_an_openai_api_is_reported(gateway: FakeGateway) -> None:
     code, _, notes = invoke(*QUICK, "--base-url", gateway.base_url.removesuffix("/v1"))
     assert code == 1
     assert "/models answers 404: this is not an OpenAI API; pass the --base-url of one" in notes
 
 
-def test_an_api_that_refuses_the_key_is_told(gateway: FakeGateway) -> None:
+def test_an_api_that_refuses_the_key_is_reported(gateway: FakeGateway) -> None:
     gateway.key_refused = True
     code, _, notes = invoke(*QUICK)
     assert code == 1
     assert "refuses the API key with 401; set OPENAI_API_KEY, or pass --api-key" in notes
 
 
-def test_an_api_that_refuses_a_field_is_told_before_any_load(gateway: FakeGateway) -> None:
+def test_an_api_that_refuses_a_field_is_reported_before_any_load(gateway: FakeGateway) -> None:
     gateway.refuses = "ignore_eos"
     code, _, notes = invoke(*QUICK)
     assert code == 1

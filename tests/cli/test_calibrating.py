@@ -36,7 +36,7 @@ def test_neither_is_ever_negative(points: list[tuple[float, float]]) -> None:
     assert slope >= 0.0
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_a_written_profile_is_read_again(tmp_path: Path) -> None:
     shipped = engine_profile.read(engine_profile.SHIPPED)
     (tmp_path / "mine.json").write_bytes(engine_profile.to_json(shipped))
     assert engine_profile.read(tmp_path / "mine.json") == shipped

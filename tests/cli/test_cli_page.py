@@ -16,4 +16,4 @@ def test_a_shared_option_is_explained_once_and_named_by_its_commands() -> None:
     text = page()
     assert text.count("`--kubeconfig <str>`") == 1
     accept = text.partition("### `antefix k8s accept`\n")[2].partition("\n#")[0]
-    assert "Common options: " in accept and "`--kubeconfig`" in accept
+    assert "Common: " in accept and "`--kubeconfig`" in accept

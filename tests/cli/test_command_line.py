@@ -117,7 +117,7 @@ WRONG_NAMES = {
 
 
 @pytest.mark.parametrize("line", WRONG_NAMES)
-def test_a_wrong_name_is_reported_before_what_else_is_missing(
+def test_a_wrong_name_is_reported_before_other_problems(
     monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     # otherwise the Hub's client tries again for 24 s where it cannot be reached
@@ -147,7 +147,7 @@ def test_a_dead_server_is_named_as_such(line: str) -> None:
 
 @pytest.mark.parametrize("url", ["nonsense", "127.0.0.1:9", "http://[::1", "http://", "ftp://a/v1"])
 @pytest.mark.parametrize("command", ["chat hi", "verify", "bench"])
-def test_what_is_no_address_is_refused_with_one_that_is(command: str, url: str) -> None:
+def test_an_invalid_address_is_refused_with_a_valid_example(command: str, url: str) -> None:
     result = antefix(*command.split(), "--base-url", url)
     assert result.exit_code == ExitCode.FAILED
     assert result.stderr == (

@@ -39,7 +39,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["evaluate", "./bf16", "./awq", *arguments])
 
 
-def test_the_report_is_written_beside_the_weights(asked: list[Any], tmp_path: Path) -> None:
+def test_the_report_is_written_next_to_the_weights(asked: list[Any], tmp_path: Path) -> None:
     done = run("--text", "text.txt")
     assert done.exit_code == 0, done.stderr
     assert "x 0.426" in done.stdout
@@ -61,7 +61,7 @@ def test_the_report_is_written_beside_the_weights(asked: list[Any], tmp_path: Pa
         (["--max-ppl-increase", "0.05"], "perplexity is up to 9.00% higher"),
     ],
 )
-def test_a_broken_limit_has_an_exit_code_of_its_own(
+def test_a_broken_limit_has_a_separate_exit_code(
     asked: list[Any], tmp_path: Path, limit: list[str], words: str
 ) -> None:
     done = run("--text", "text.txt", *limit)
@@ -105,7 +105,7 @@ def test_the_engines_get_the_arguments_as_a_fleet_file_would_have_them(asked: li
     assert arguments["seed"] == 3
 
 
-def test_what_to_read_is_what_was_named(asked: list[Any]) -> None:
+def test_the_named_texts_and_options_are_used(asked: list[Any]) -> None:
     run("--text", "text.txt", "--prompts", "prompts.jsonl", "--window", "64", "--apart")
     how = asked[0][2]
     assert how.texts == ["Some text.\n"]
@@ -131,7 +131,7 @@ def test_what_to_read_is_what_was_named(asked: list[Any]) -> None:
         ),
     ],
 )
-def test_a_wrong_question_is_told_before_any_engine_loads(
+def test_wrong_arguments_are_reported_before_any_engine_loads(
     asked: list[Any], arguments: list[str], exit_code: ExitCode, complaint: str
 ) -> None:
     done = run(*arguments)
@@ -139,7 +139,7 @@ def test_a_wrong_question_is_told_before_any_engine_loads(
     assert complaint in done.stderr
 
 
-def test_a_model_that_is_not_there_is_told(asked: list[Any]) -> None:
+def test_a_missing_model_is_reported(asked: list[Any]) -> None:
     done = CliRunner().invoke(app, ["evaluate", "./bf16", "./none", "--text", "text.txt"])
     assert done.exit_code == ExitCode.FAILED
     assert "the model folder './none' does not exist" in done.stderr

@@ -70,7 +70,7 @@ def test_an_edit_in_grafana_is_kept_and_said_until_it_is_forced(fake: FakeGrafan
     assert fake.dashboard("Routing")["description"] != "mine"
 
 
-def test_a_push_tells_a_program_the_same(fake: FakeGrafana) -> None:
+def test_a_push_reports_the_same_as_json(fake: FakeGrafana) -> None:
     antefix_grafana("push")
     fake.edit("Routing", author="jo", description="mine")
     done = antefix_grafana("push", "--json")
@@ -103,9 +103,7 @@ def test_a_diff_exits_0_when_there_is_none_and_1_when_there_is(fake: FakeGrafana
     }
 
 
-def test_what_was_pushed_and_not_edited_is_pulled_byte_for_byte(
-    fake: FakeGrafana, tmp_path: Path
-) -> None:
+def test_unedited_dashboards_are_pulled_byte_for_byte(fake: FakeGrafana, tmp_path: Path) -> None:
     antefix_grafana("push")
     assert antefix_grafana("pull", "--out", str(tmp_path / "out")).exit_code == 0
     pulled = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
@@ -146,7 +144,7 @@ def test_a_missing_setting_is_named_with_what_it_should_be(
 @pytest.mark.parametrize(
     "arguments", [("push",), ("diff",), ("pull", "--out", "x")], ids=["push", "diff", "pull"]
 )
-def test_a_grafana_that_is_away_is_one_line(
+def test_an_unreachable_grafana_is_one_line(
     fake: FakeGrafana, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("GRAFANA_URL", "http://127.0.0.1:1")

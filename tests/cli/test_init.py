@@ -21,7 +21,7 @@ SCHEMA = json.loads((ROOT / "fleets" / "fleet.schema.json").read_text())
 
 
 @pytest.mark.parametrize("on_cpus", [True, False])
-def test_what_is_written_is_a_fleet_that_antefix_takes(on_cpus: bool) -> None:
+def test_the_starter_fleet_is_valid(on_cpus: bool) -> None:
     text = starter_fleet("Qwen/Qwen3-0.6B", on_cpus)
     fleet = parse_fleet(text, check_engine_args=False)
     assert fleet.name == "qwen3-0-6b"

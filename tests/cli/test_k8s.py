@@ -106,9 +106,7 @@ def test_a_fleet_file_alone_takes_the_charts_defaults(api: Api, tmp_path: Path) 
     assert "ok       room for llama: 2 pods of 1 GPU, 8 cores, 64 GiB memory" in done.stdout
 
 
-def test_what_is_wrong_with_the_fleet_is_said_by_its_path_in_the_values(
-    api: Api, tmp_path: Path
-) -> None:
+def test_an_error_of_the_fleet_names_its_path_in_the_values(api: Api, tmp_path: Path) -> None:
     wrong = {"name": "test", "pools": {"llama": {"model": "org/model", "replica": 2}}}
     file = written(tmp_path, {"fleet": wrong})
     done = preflight("--values", file)
@@ -189,7 +187,7 @@ def test_a_context_that_is_not_there_is_one_clear_line(api: Api, values: str) ->
     assert "other" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_a_cluster_that_is_away_is_one_clear_line(api: Api, values: str) -> None:
+def test_an_unreachable_cluster_is_one_clear_line(api: Api, values: str) -> None:
     api.away = True
     done = preflight("--values", values)
     assert done.exit_code == 1

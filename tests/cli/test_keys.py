@@ -102,7 +102,7 @@ def test_rotating_gives_no_more_rights_and_no_more_time(file: Path) -> None:
     assert keys(file, "list")["keys"][0]["expires"] == first["expires"]
 
 
-def test_what_cannot_be_done_is_told(file: Path) -> None:
+def test_impossible_changes_of_keys_are_reported(file: Path) -> None:
     assert "no key here has the id" in keys(file, "revoke", "x", fails=True)["error"]["message"]
     assert "not a valid tenant name" in keys(file, "create", "a=b", fails=True)["error"]["message"]
     made = keys(file, "create", "red")

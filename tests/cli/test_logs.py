@@ -89,7 +89,7 @@ def test_with_its_id_a_request_has_all_fields() -> None:
     assert line.endswith(f"{ZONE} INFO    request ended request_id=r-1 outcome=ok status=200")
 
 
-def test_an_exception_follows_on_lines_of_its_own() -> None:
+def test_an_exception_follows_on_separate_lines() -> None:
     assert logs("--component", "gateway")[-3:] == [
         "gateway | Traceback",
         "gateway |   File x",
@@ -97,11 +97,11 @@ def test_an_exception_follows_on_lines_of_its_own() -> None:
     ]
 
 
-def test_what_watches_a_fleet_is_a_component_of_its_own() -> None:
+def test_monitoring_of_a_fleet_is_a_separate_component() -> None:
     assert logs("--component", "monitoring") == ["monitoring | level=info msg=ready"]
 
 
-def test_serves_first_lines_are_shown_like_ours() -> None:
+def test_the_first_lines_of_ray_serve_are_shown_like_those_of_antefix() -> None:
     assert f"engine  | 10:00:00.123 {ZONE} INFO    Initializing" in logs("--component", "engine")
 
 

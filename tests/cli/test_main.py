@@ -86,7 +86,7 @@ def test_help_comes_without_importing_what_is_heavy() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_help_tells_the_exit_codes() -> None:
+def test_help_lists_the_exit_codes() -> None:
     output = " ".join(antefix("--help").stdout.split())
     assert "3 no fleet is running here" in output
 
@@ -143,7 +143,7 @@ def test_status_says_how_requests_are_placed(
         ({"overflowing": True, "overflow_share": 0.25}, "overflow 25%"),
     ],
 )
-def test_status_says_how_requests_are_let_in(
+def test_status_shows_how_requests_are_admitted(
     fleet: FakeGateway, admission: dict[str, Any], shown: str
 ) -> None:
     fleet.admission |= admission
@@ -165,7 +165,7 @@ def test_status_says_what_speculation_brings(
     assert shown in " ".join(antefix("status").stdout.split())
 
 
-def test_status_says_to_whom_loads_are_told(fleet: FakeGateway) -> None:
+def test_status_shows_who_sees_loads(fleet: FakeGateway) -> None:
     fleet.told |= dict.fromkeys(("node_ip", "url", "running", "waiting", "kv_use"))
     fleet.told |= {"predicted_ttft_s": None}
     fleet.admission |= {"waiting": 1, "oldest_wait_s": None, "held": None}
@@ -284,7 +284,7 @@ def test_an_error_of_the_api_is_one_line(fleet: FakeGateway) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_up_beside_another_running_fleet_is_refused(
+def test_up_is_refused_while_another_fleet_runs(
     fleet: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deployments.fleet.fleet_file.refused_by_vllm", lambda _: [])
@@ -372,6 +372,6 @@ def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ZeroDivisionError
 
 
-def test_a_port_is_free_until_somebody_listens(gateway: FakeGateway) -> None:
+def test_a_port_is_free_until_a_process_listens(gateway: FakeGateway) -> None:
     assert not is_free("127.0.0.1", gateway.port)
     assert is_free("127.0.0.1", free_ports(1)[0])

@@ -21,7 +21,7 @@ def test_a_picture_is_what_the_command_prints_now(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_loads_no_font_and_nothing_else(name: str) -> None:
+def test_a_picture_loads_no_font_or_file(name: str) -> None:
     drawn = svg(name)
     assert "@font-face" not in drawn and "url(http" not in drawn and "href" not in drawn
     addresses = set(re.findall(r"https?://[\w.]+", html.unescape(drawn)))

@@ -81,7 +81,7 @@ def test_a_head_of_the_model_drafts_as_one() -> None:
     assert (told["draft"]["method"], told["draft"]["model"]) == ("eagle3", head)
 
 
-def test_a_long_prompt_is_told_with_the_time_that_it_takes() -> None:
+def test_the_plan_shows_a_long_prompt_with_its_ttft() -> None:
     lengths = ("--prompt", "1000", "--output", "256")
     short, long = (
         json.loads(plan(*LOAD, *lengths, *more, "--json").stdout)["options"][0]["ttft_p99_s"]
@@ -176,7 +176,7 @@ def test_a_wrong_command_line_is_answered_with_the_right_one(
         ("meta-llama/Llama-3.1-405B-Instruct", "l4", "GiB per GPU are missing"),
     ],
 )
-def test_what_cannot_be_planned_says_why(model: str, gpu: str, words: str) -> None:
+def test_an_impossible_plan_reports_the_reason(model: str, gpu: str, words: str) -> None:
     done = plan(*LOAD, "--json", model=model, gpu=gpu)
     assert done.exit_code == ExitCode.FAILED
     error = json.loads(done.stdout)["error"]

@@ -19,7 +19,7 @@ class Clock:
 
 
 def last_line(*fractions: float | None) -> str:
-    """Of a terminal, after one of these a minute."""
+    """Return a terminal's, after one of these a minute."""
     screen = io.StringIO()
     clock = Clock()
     console = Console(file=screen, force_terminal=True, width=120, color_system=None)

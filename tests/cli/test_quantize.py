@@ -37,7 +37,7 @@ def test_a_text_without_text_is_refused(tmp_path: Path) -> None:
         ([], "no model was given"),
     ],
 )
-def test_a_wrong_command_line_is_told(arguments: list[str], said: str) -> None:
+def test_a_wrong_command_line_is_reported(arguments: list[str], said: str) -> None:
     assert refused(*arguments) == said
 
 

@@ -50,7 +50,7 @@ def test_without_promtool_it_says_that_queries_were_not_read(
         ("AntefixQueueDeep", "MyQueueDeep", "the alert MyQueueDeep has no runbook"),
     ],
 )
-def test_what_is_wrong_is_named_in_one_line(old: str, new: str, says: str, tmp_path: Path) -> None:
+def test_an_error_is_one_line(old: str, new: str, says: str, tmp_path: Path) -> None:
     assert program("promtool")
     file = tmp_path / "mine.yaml"
     file.write_text(SHIPPED.read_text().replace(old, new))

@@ -120,7 +120,7 @@ def test_none_is_recommended_where_drafts_lose(fleet: Path, prompts: Path) -> No
     assert "best was draft_model, k=1" in found.stderr
 
 
-def test_what_wins_only_by_luck_is_not_recommended(
+def test_a_setting_that_wins_only_by_luck_is_not_recommended(
     fleet: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KnownEngine, "speed_as_written", 0.9)
@@ -140,7 +140,7 @@ def test_everything_measured_is_in_the_json(fleet: Path, prompts: Path) -> None:
     assert found["confirmed"]["name"] == "ngram, k=3"
 
 
-def test_a_way_that_cannot_be_loaded_is_told_and_the_others_go_on(
+def test_a_method_that_fails_to_load_is_reported_and_others_continue(
     fleet: Path, prompts: Path
 ) -> None:
     draft = fleet.parent / "large"
@@ -180,7 +180,7 @@ def test_apart_loads_one_engine_at_a_time(
         (["--draft-layers", "1", "--method", "draft_model"], ExitCode.FAILED, "num_hidden_layers"),
     ],
 )
-def test_what_is_wrong_is_told_before_an_engine_is_loaded(
+def test_wrong_arguments_are_reported_before_an_engine_is_loaded(
     fleet: Path, prompts: Path, more: list[str], exit_code: ExitCode, words: str
 ) -> None:
     found = tune(fleet, prompts, *more)

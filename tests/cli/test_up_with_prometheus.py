@@ -1,4 +1,4 @@
-"""`antefix up --with-prometheus` with the real programs, beside a fake gateway: no Ray."""
+"""`antefix up --with-prometheus` with the real programs, alongside a fake gateway: no Ray."""
 
 from __future__ import annotations
 
@@ -71,9 +71,7 @@ def antefix(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-def test_it_is_started_beside_a_fleet_that_runs_and_ends_with_it(
-    home: Home, fleet: FleetState
-) -> None:
+def test_it_starts_next_to_a_running_fleet_and_ends_with_it(home: Home, fleet: FleetState) -> None:
     up = antefix("up", fleet.fleet_file, "--with-prometheus", "--json")
     assert up.exit_code == ExitCode.OK, up.stderr
     said = json.loads(up.stdout)
@@ -101,7 +99,7 @@ def test_one_that_runs_is_left_alone(fleet: FleetState) -> None:
     assert pids[0] == pids[1]
 
 
-def test_status_tells_of_one_that_died_and_up_starts_it_again(fleet: FleetState) -> None:
+def test_status_reports_a_dead_prometheus_and_up_restarts_it(fleet: FleetState) -> None:
     antefix("up", fleet.fleet_file, "--with-prometheus")
     prometheus = next(p for p in processes.processes(fleet.run_id) if p.name() == "prometheus")
     prometheus.kill()
@@ -133,7 +131,7 @@ def test_on_the_ray_cluster_of_another_it_is_refused(home: Home, fleet_file: str
     assert "port 9464 of every node" in refused.stderr
 
 
-def test_a_missing_program_is_told_before_anything_starts(
+def test_a_missing_program_is_reported_before_anything_starts(
     home: Home, fleet_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -220,7 +218,7 @@ def test_port_0_picks_free_ports_and_keeps_them_until_gateways_listen(
     assert chosen.fleet.metrics.port not in (9464, chosen.fleet.gateway.port)
 
 
-def test_what_is_counted_is_kept_for_the_run_alone(
+def test_metrics_files_are_kept_only_for_the_run(
     home: Home, fleet: FleetState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = home.metrics_folder("a run whose state was lost")

@@ -90,7 +90,7 @@ def antefix(folder: Path, text: str) -> Result:
     return CliRunner().invoke(app, ["update", str(file), "--json"])
 
 
-def test_what_is_replaced_is_told(
+def test_update_reports_what_it_replaces(
     home: Home, fleet: FleetState, updates: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     changed = FLEET.replace('A: "1"', 'A: "2"').replace("other: {", "other: {policy: random, ")
@@ -144,7 +144,7 @@ def test_after_an_update_that_failed_half_way_all_is_replaced(
         ("name: test", "name: test\nmetrics: {port: 9999}"),
     ],
 )
-def test_what_the_rest_was_started_with_stays(
+def test_a_setting_that_needs_a_new_start_is_refused(
     fleet: FleetState, updates: list[dict[str, Any]], tmp_path: Path, was: str, becomes: str
 ) -> None:
     result = antefix(tmp_path, FLEET.replace(was, becomes))
@@ -153,7 +153,7 @@ def test_what_the_rest_was_started_with_stays(
     assert not updates
 
 
-def test_who_edits_a_port_is_told_that_it_stays(
+def test_update_reports_that_an_edited_port_stays(
     fleet: FleetState, updates: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     result = antefix(tmp_path, FLEET + "gateway: {port: 9}\n")

@@ -29,7 +29,7 @@ CHAT = "/v1/chat/completions"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(verify, "BETWEEN_QUESTIONS_S", 0.01)
-    # a busy machine is no Redis that is away, and no explanation that is not kept
+    # a busy machine is no Redis outage, and no explanation that is not kept
     monkeypatch.setattr(explanations, "REDIS_TIMEOUT_S", 60.0)
     monkeypatch.setattr(verify, "EXPLAINED_WITHIN_S", 60.0)
     monkeypatch.setattr("tests.fakes.completions.LONGEST_PROMPT", 100_000)
@@ -104,7 +104,9 @@ async def test_as_json_it_is_one_object(redis_url: str) -> None:
     assert told["again"]["replica"] == told["sampled"]["replica"] == engine.replica_id
 
 
-async def test_the_sampler_is_asked_too_and_a_failure_is_told_as_its_own(redis_url: str) -> None:
+async def test_the_sampler_is_tried_too_and_its_failure_is_reported_separately(
+    redis_url: str,
+) -> None:
     engine = FakeEngine()
     engine.dies_of = "top_p"
     async with fleet(redis_url, engine) as front, caching(front, engine):
@@ -142,7 +144,7 @@ async def test_reuse_that_the_index_does_not_know_is_no_hit(redis_url: str) -> N
     error = json.loads(result.stdout)["error"]
     assert f"reused {REUSED} tokens that the index did not have" in error["message"]
     assert "KV events" in error["remedy"]
-    # this fleet is on no machine of ours: helm test says the same in a pod
+    # this fleet is on a remote machine: helm test says the same in a pod
     assert "antefix logs" not in error["remedy"] and "pods" in error["remedy"]
 
 
@@ -166,7 +168,7 @@ async def test_prompts_that_gateways_cannot_make_are_no_hit(redis_url: str) -> N
     assert "main, so they place them by load only" in result.stderr
 
 
-async def test_engines_without_prefix_caching_are_told_so(redis_url: str) -> None:
+async def test_engines_without_prefix_caching_are_reported(redis_url: str) -> None:
     engine = FakeEngine()
     async with fleet(redis_url, engine) as front:
         engine.segment_tokens = 0
@@ -177,7 +179,7 @@ async def test_engines_without_prefix_caching_are_told_so(redis_url: str) -> Non
     assert "enable_prefix_caching" in result.stderr
 
 
-async def test_a_fleet_that_is_not_ready_in_time_tells_which_pool_is_awaited(
+async def test_verify_names_the_pool_that_is_not_ready_in_time(
     redis_url: str,
 ) -> None:
     async with gateway_before(redis_url=redis_url) as front:
@@ -219,7 +221,7 @@ async def test_the_first_key_of_a_file_is_used(redis_url: str, tmp_path: Path, t
     assert result.exit_code == ExitCode.OK, result.output
 
 
-async def test_a_key_that_is_not_known_is_told() -> None:
+async def test_an_unknown_key_is_reported() -> None:
     async with gateway_before(FakeEngine()) as front:
         arguments = ("--base-url", front.url, "--api-key", "sk-wrong")
         result = await asyncio.to_thread(antefix, *arguments)
@@ -239,7 +241,7 @@ def test_a_file_without_a_key_is_named(tmp_path: Path, text: str | None, message
     assert f"{file} {message}" in result.stderr
 
 
-def test_nobody_at_the_address_is_told() -> None:
+def test_an_address_that_does_not_answer_is_reported() -> None:
     url = f"http://127.0.0.1:{free_ports(1)[0]}/v1"
     result = antefix("--base-url", url, "--api-key", KEY, "--timeout", "0")
     assert result.exit_code == ExitCode.FAILED

@@ -1,8 +1,8 @@
 """A coding agent's session, as Anthropic's API has it and as the same chat of OpenAI's.
 
-Recorded shape, made-up text: a first system block that differs in each request, two system blocks
-and the last message with `cache_control`, 20 tools, and turns of thoughts, calls and results. A
-turn's prompt is that of the turn before with one more answer and its results.
+Recorded shape, made-up text. A first system block differs in each request. Two system blocks and
+the last message have `cache_control`. There are 20 tools, and turns of thoughts, calls and
+results. A turn's prompt is that of the turn before with one more answer and its results.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def tools() -> list[Block]:
 
 
 def message_request(turns: int) -> dict[str, Any]:
-    """The request after so many turns, in Anthropic's API."""
+    """The request after N turns, in Anthropic's API."""
     billing = {"type": "text", "text": f"{BILLING}{random.Random(turns).randbytes(3).hex()};"}
     messages: list[Block] = [{"role": "user", "content": [{"type": "text", "text": TASK}]}]
     for number in range(turns):

@@ -1,6 +1,6 @@
 """A coding agent's session on real engines, whose turns go to four gateways in turn.
 
-As many of its tokens are cached as of the same chat's, and an engine that is killed in the middle
+It has the same number of cached tokens as the same chat. An engine that is killed in the middle
 of an answer costs nothing. With `-s` the first test prints the shares.
 """
 

@@ -15,7 +15,7 @@ def test_the_last_error_of_a_traceback_is_its_gist(tmp_path: Path) -> None:
     assert gist(message, tmp_path) == "ValueError: max_model_len (9) is greater than 8"
 
 
-def test_a_pydantic_error_is_told_with_the_lines_after_it(tmp_path: Path) -> None:
+def test_a_pydantic_error_includes_the_lines_after_it(tmp_path: Path) -> None:
     message = "ValidationError: 1 validation error for ModelConfig\n  Value error, no config\n"
     told = "ValidationError: 1 validation error for ModelConfig Value error, no config"
     assert gist(message, tmp_path) == told

@@ -52,7 +52,7 @@ def test_steps_of_periods_that_are_multiples_come_at_the_same_moments(
     period_s = milliseconds / 1000
     next_s = loops.until_next(period_s, now)
     assert 0.49 * period_s < next_s < 1.51 * period_s
-    # half a millisecond: an event loop's timers are told in whole ones
+    # half a millisecond: an event loop's timers have whole ones
     later = now + loops.until_next(times * period_s, now)
     off_s = (later - now - next_s) % period_s
     assert min(off_s, period_s - off_s) < 0.0005

@@ -47,7 +47,7 @@ def is_a_percentile(node: ast.AST) -> bool:
     )
 
 
-def test_no_other_module_has_a_percentile_of_its_own() -> None:
+def test_no_other_module_computes_a_percentile() -> None:
     # observability's is a query of Prometheus
     files = [path for name, path in modules().items() if not name.startswith("observability")]
     assert len(files) > 300

@@ -1,4 +1,5 @@
-"""What is put into the temporary directory is this user's alone, whoever was there first."""
+"""What is put into the temporary directory is this user's alone, whichever user was there
+first."""
 
 import asyncio
 import os
@@ -70,7 +71,7 @@ async def test_a_drain_is_heard_of_once_the_folder_is_ones_own(tmp_path: Path) -
     await cancelled(task)
 
 
-def test_others_stay_out_of_what_ray_opens_to_everybody(tmp_path: Path) -> None:
+def test_other_users_cannot_read_what_ray_opens_to_all(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     prepare_temp_dir(home)
     temp_dir(home).chmod(0o777)  # as `ray start` does

@@ -83,7 +83,7 @@ def test_tensor_parallel_is_one_actor_with_all_its_gpus() -> None:
     assert "placement_group_bundles" not in options
 
 
-def test_pipeline_parallel_is_a_bundle_a_gpu_and_the_replica_is_beside_the_first() -> None:
+def test_pipeline_parallel_has_a_bundle_per_gpu_and_the_replica_in_the_first() -> None:
     options = placement_options(pool_of(tp=2, pp=2, resources={"cpus": 3.0}))
     assert options["placement_group_bundles"] == [{"CPU": 3.0, "GPU": 1.0}, *[{"GPU": 1.0}] * 3]
     assert options["placement_group_strategy"] == "PACK"
@@ -127,7 +127,7 @@ def test_a_pipeline_of_processes_stays_in_one_actor() -> None:
     assert "placement_group_bundles" not in options
 
 
-def test_prefixes_hash_alike_in_all_replicas_and_are_told_whole() -> None:
+def test_prefixes_hash_alike_in_all_replicas_and_are_reported_in_full() -> None:
     options = placement_options(pool_of(env={"MY_SWITCH": "1"}))
     env = options["ray_actor_options"]["runtime_env"]["env_vars"]
     assert (env["PYTHONHASHSEED"], env["VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"]) == ("0", "0")
@@ -141,7 +141,7 @@ def test_an_engine_follows_no_redirect_and_bounds_the_answers_of_a_request() -> 
     assert env["VLLM_MAX_N_SEQUENCES"] == str(MOST_N)
 
 
-def test_an_engine_reports_to_its_makers_only_where_told() -> None:
+def test_an_engine_sends_usage_data_only_where_enabled() -> None:
     def of(**env: str) -> str:
         options = placement_options(pool_of(env=env))
         return str(options["ray_actor_options"]["runtime_env"]["env_vars"]["DO_NOT_TRACK"])
@@ -160,7 +160,7 @@ def test_threads_of_engines_that_share_cores_do_not_spin() -> None:
     assert policy(OMP_WAIT_POLICY="ACTIVE") == "ACTIVE"
 
 
-# --- what a replica is told -----------------------------------------------------------------
+# --- what a replica receives -----------------------------------------------------------------
 
 
 def test_a_pipeline_across_nodes_runs_on_ray() -> None:
@@ -178,7 +178,7 @@ def test_the_executor_inside_a_node_is_left_to_vllm(tp: int, pp: int) -> None:
 
 
 @pytest.mark.usefixtures("cpu_build")
-def test_the_cpu_build_is_not_told_of_ray() -> None:
+def test_the_cpu_build_gets_no_ray_executor_backend() -> None:
     assert "distributed_executor_backend" not in engine_args_of_a_replica(pool_of(pp=2))
 
 
@@ -192,13 +192,13 @@ def test_warm_replicas_are_deployed_too() -> None:
     assert _scaling(replicas=2, warm_replicas=1, slo=SLO).initial_replicas == 3
 
 
-def test_ray_serve_gets_no_bounds_and_no_delays_of_its_own() -> None:
-    """Those that change would have to be told, and what was decided would be forgotten."""
+def test_ray_serve_gets_neither_bounds_nor_delays() -> None:
+    """Ray Serve would have to learn of changed ones, and would forget what was decided."""
     bounds = {"min_replicas": 1, "max_replicas": 4}
     scaled = _scaling(replicas=2, autoscaling=bounds, slo=SLO)
     assert (scaled.min_replicas, scaled.initial_replicas) == (0, 2)
     other = _scaling(replicas=2, autoscaling={"max_replicas": 8}, slo=SLO)
-    # the policy comes with it, and is told in other ways
+    # the policy comes with it, and is set in other ways
     assert scaled == other
     assert (scaled.upscale_delay_s, scaled.downscale_delay_s) == (0.0, 0.0)
 
@@ -255,7 +255,7 @@ def test_a_pool_is_built_from_what_is_cold_and_what_ray_serve_was_given() -> Non
 
 
 def details(fleet: dict[str, Any]) -> dict[str, Any]:
-    """As Ray Serve tells of itself, in part."""
+    """As Ray Serve describes itself, in part."""
     return {
         "applications": {"antefix": {"deployed_app_config": serve_config(fleet)["applications"][0]}}
     }
@@ -269,7 +269,9 @@ def test_a_pool_that_is_built_has_what_is_hot_too() -> None:
 
 
 @pytest.mark.parametrize(("last", "first"), [(None, 2), (5, 5), (0, 0)])
-def test_other_engines_of_a_pool_begin_with_as_many_as_it_had(last: int | None, first: int) -> None:
+def test_new_engines_of_a_pool_begin_with_its_last_number_of_replicas(
+    last: int | None, first: int
+) -> None:
     fleet = fleet_of(pool_of(replicas=2))
     config = autoscaling_config(fleet, "engine", 0.0, REDIS_URL, signer=None, replicas=last)
     assert config.initial_replicas == first

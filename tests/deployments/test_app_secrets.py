@@ -27,7 +27,7 @@ def test_keys_may_come_from_a_file_that_gateways_follow(tmp_path: Path) -> None:
     assert (secrets.api_keys, secrets.keys_file) == ({}, str(file))
 
 
-def test_a_fleet_is_not_built_that_its_keys_file_would_lock_everybody_out_of(
+def test_a_fleet_with_an_unusable_keys_file_is_not_built(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "keys"

@@ -91,7 +91,7 @@ def test_a_pool_that_is_not_scaled_takes_its_gpus_out_of_the_budget(
     assert targets("scaled", 9) == 2
 
 
-def test_what_cannot_be_decided_leaves_the_number_and_is_counted(
+def test_a_failed_decision_keeps_the_number_and_is_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Watch, "keep", lambda self: None)
@@ -133,7 +133,7 @@ HUGE = {
 def test_no_settings_in_redis_move_the_replicas_out_of_the_bounds_of_the_fleet(
     server: RedisProcess, signer: Signer | None, huge: dict[str, Any]
 ) -> None:
-    """Nor those that somebody signs who knows the secret, as an engine does."""
+    """Nor those that a holder of the secret signs, as an engine does."""
     key = settings_key("test")
     with control(server) as client:
         client.flushall()
@@ -171,11 +171,11 @@ def test_before_anything_is_read_the_number_stays(monkeypatch: pytest.MonkeyPatc
     assert policy(context_of(2, {"mine": 1})) == (2, {"mine": 1})
 
 
-def test_the_policy_answers_while_redis_is_away() -> None:
+def test_the_policy_answers_while_redis_is_unavailable() -> None:
     policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0, signer=None)
     deadline = time.monotonic() + 60
     while policy.watch is None or policy.watch.signals is None:  # until it has looked
-        # five may be what gateways were told since this was built, and three are its most
+        # five may be what gateways received since this was built, and three are its most
         assert policy(context_of(5, {}))[0] == 5
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A gateway's interpreter keeps its event loop from nobody's streams for long."""
+"""A gateway's interpreter never keeps its event loop from any stream for long."""
 
 import json
 import subprocess

@@ -105,7 +105,8 @@ def test_it_returns_when_no_request_is_left(process: Process) -> None:
 
 
 def test_a_process_that_has_not_heard_is_waited_for(process: Process) -> None:
-    """It says "-" until it has settled: whoever asked at once would not see what is on its way."""
+    """It says "-" until it has settled: a caller that asked at once would not see what is on its
+    way."""
     assert told() == ["-"]
     drain = begin_drain()
     wait_for(lambda: process.begun_after)
@@ -139,7 +140,7 @@ def test_without_a_node_whatever_runs_here_is_drained(process: Process) -> None:
     assert process.begun_after == "7.0"
 
 
-def test_where_nothing_runs_nobody_is_waited_for(own_folder: None) -> None:
+def test_a_drain_without_processes_ends_at_once(own_folder: None) -> None:
     """As in a spare pod: without Ray either, which may be gone."""
     assert drain(None, after_s=10, within_s=0)
 
@@ -150,7 +151,7 @@ def test_a_program_that_drains_does_not_import_ray() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_nobody_else_may_ask_for_a_drain(process: Process) -> None:
+def test_other_users_may_not_request_a_drain(process: Process) -> None:
     assert process
     folder = node_drain.folder_of("node")
     assert folder.stat().st_mode & 0o077 == 0 and folder.stat().st_uid == os.getuid()

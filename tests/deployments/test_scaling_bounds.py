@@ -55,7 +55,7 @@ def test_the_bounds_of_a_pool_are_those_of_its_fleet_file(
         details({"name": "test", "pools": {"other": POOL}}),
     ],
 )
-def test_what_ray_serve_does_not_say_is_none(found: dict[str, Any]) -> None:
+def test_bounds_that_ray_serve_does_not_give_are_none(found: dict[str, Any]) -> None:
     assert given_to_serve(found, "engine") is None
 
 

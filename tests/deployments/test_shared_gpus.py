@@ -30,7 +30,7 @@ def test_pools_share_a_budget_of_gpus() -> None:
     assert granted("a") == 5
 
 
-def test_a_pool_that_nobody_decides_has_its_gpus_too() -> None:
+def test_a_pool_without_autoscaling_keeps_its_gpus() -> None:
     shared = SharedGpus(HandClock())
     shared.tell(board_of("fixed"), GpuRequest(2, 2, 2, gpus=4.0, current=2))
     assert shared.granted(board_of("a"), WANTING, BUDGET) == 3

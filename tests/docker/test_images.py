@@ -85,7 +85,7 @@ def copy_context(target: Path) -> None:
 
 
 def loaded_from(folder: Path, code: str) -> list[Path]:
-    """The files of all modules of ours that `code`, run there, had loaded in the end."""
+    """The files of all modules of Antefix that `code`, run there, had loaded in the end."""
     told = f"""
 import sys
 {code}
@@ -110,7 +110,7 @@ def test_hadolint_finds_nothing(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_what_is_copied_exists_and_is_not_ignored(image: str) -> None:
+def test_copied_files_exist_and_are_not_ignored(image: str) -> None:
     for copied in some(of(image, "COPY")):
         if copied.startswith("--from="):
             continue
@@ -119,14 +119,14 @@ def test_what_is_copied_exists_and_is_not_ignored(image: str) -> None:
             assert source == "." or in_context(source), source
 
 
-def test_the_context_is_what_ships_and_nothing_else() -> None:
+def test_the_build_context_is_exactly_what_ships() -> None:
     let_in = {path.name for path in ROOT.iterdir() if in_context(path.name)}
     assert let_in == {*PACKAGES, "fleets", "helm", "requirements", "LICENSE", "pyproject.toml"}
     for path in ("deployments/__pycache__", "requirements/dev.lock", "tests/conftest.py", ".git"):
         assert not in_context(path)
 
 
-def test_what_is_copied_is_enough_to_run(tmp_path: Path) -> None:
+def test_copied_files_are_enough_to_run(tmp_path: Path) -> None:
     copy_context(tmp_path / "antefix")
     code = """
 import deployments.app, deployments.node_drain, cli.main, k8s, observability.rules
@@ -149,7 +149,8 @@ except SystemExit as end:
 
 
 def test_an_engine_on_gpus_samples_without_a_compiler_of_cuda() -> None:
-    """FlashInfer's sampler wants its kernels as a wheel or nvcc; vLLM takes it unless told."""
+    """FlashInfer's sampler wants its kernels as a wheel or nvcc; vLLM takes it unless configured
+    otherwise."""
     lock = (ROOT / "requirements" / "gpu.lock").read_text()
     precompiled = re.search(r"^flashinfer-jit-cache==", lock, re.M)
     assert precompiled or environment("gpu")["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
@@ -169,7 +170,7 @@ def test_the_driver_is_found_where_gke_mounts_it() -> None:
     assert "/usr/local/nvidia/bin" in told["PATH"].split(":")
 
 
-def test_what_makes_the_model_needs_no_more_than_its_stage_copies(tmp_path: Path) -> None:
+def test_the_stage_that_makes_the_model_copies_all_it_needs(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "common", tmp_path / "common")
     shutil.copytree(ROOT / "deployments" / "models", tmp_path / "deployments" / "models")
     shutil.copy(ROOT / "deployments" / "__init__.py", tmp_path / "deployments")
@@ -243,7 +244,7 @@ def test_a_change_of_our_code_repeats_no_more_than_its_compilation(image: str) -
     ],
 )
 @pytest.mark.parametrize("image", IMAGES)
-def test_it_is_built_with_what_is_there(
+def test_an_image_is_built_with_the_installed_builder(
     tmp_path: Path, image: str, installed: list[str], chosen: str
 ) -> None:
     done = make(tmp_path, f"image-{image}", installed)
@@ -294,7 +295,7 @@ def make(
     )
 
 
-def test_both_images_have_one_base_whose_python_is_ours() -> None:
+def test_both_images_have_one_base_with_the_same_python() -> None:
     bases = {tuple(given for given in of(image, "ARG") if "BASE" in given) for image in IMAGES}
     ((base,),) = bases
     python = re.fullmatch(r"BASE=python:(3\.\d+)\.\d+-slim-bookworm", base)
@@ -303,7 +304,7 @@ def test_both_images_have_one_base_whose_python_is_ours() -> None:
 
 
 @pytest.mark.parametrize("package", ["ray", "cloudpickle", "msgspec", "pydantic", "pydantic-core"])
-def test_what_the_nodes_of_a_cluster_exchange_is_one_version_in_both(package: str) -> None:
+def test_packages_that_nodes_exchange_have_one_version_in_both_images(package: str) -> None:
     pins = {
         re.findall(rf"^{package}==(\S+)", (ROOT / f"requirements/{image}.lock").read_text(), re.M)[
             0

@@ -1,4 +1,4 @@
-"""Asks a served engine, and tells an answer that is a fault of ours from one that is not."""
+"""Asks a served engine, and separates a fault of Antefix from a right answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _OF_SERVERS = ("server_error", "api_error", "overloaded_error")
 
 @dataclass(frozen=True)
 class Answer:
-    """`fault` is None where a client can be content: it was answered, or told its mistake."""
+    """`fault` is None where a client can be content: it got an answer, or an error that names its
+    mistake."""
 
     status: int
     body: str

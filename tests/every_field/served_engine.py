@@ -1,7 +1,7 @@
 """A real engine behind a real gateway, outside Ray: python -m tests.every_field.served_engine
 
 Takes the engine's arguments as JSON in its own argument. When it serves, it writes one line of
-JSON, the gateway's URL and the process ids of the engine, and goes on until its stdin ends.
+JSON with the gateway's URL and the process ids of the engine. It continues until its stdin ends.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ async def spent(served: Served) -> tuple[int, list[tuple[int, int]]]:
 
 def least(path: str) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(json.dumps(LEAST[path]).replace("PROMPT", "Hi."))
-    needed = ("max_tokens",) if path == MESSAGES else ()  # else vLLM refuses it
+    needed = ("max_tokens",) if path == MESSAGES else ()  # otherwise vLLM refuses it
     return {name: value for name, value in fields.items() if "max_" not in name or name in needed}
 
 

@@ -71,7 +71,7 @@ def refusal_in(text: str) -> dict[str, Any]:
         (RESPONSES, {"structured_outputs": {"json": lengths(200)}}, "structured_outputs.json"),
     ],
 )
-async def test_what_takes_too_long_is_refused_with_bound_field_and_remedy_on_every_path(
+async def test_a_slow_constraint_is_refused_with_bound_field_and_remedy_on_every_path(
     http: aiohttp.ClientSession, path: str, fields: dict[str, Any], param: str, stream: bool
 ) -> None:
     body = request(path, "Say something.", {**fields, "stream": stream})
@@ -112,7 +112,7 @@ BY_NAME = {"type": "function", "function": {"name": "f"}}
         (RESPONSES, {"tools": [FLAT_TOOL], "tool_choice": "required"}, "tools[0].parameters"),
     ],
 )
-async def test_what_exceeds_a_bound_is_refused_by_the_name_of_its_field_on_every_path(
+async def test_a_constraint_beyond_a_bound_is_refused_by_its_field_on_every_path(
     http: aiohttp.ClientSession,
     served: Served,
     path: str,

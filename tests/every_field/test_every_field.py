@@ -1,4 +1,5 @@
-"""Whatever a request holds, it ends no engine, and its sender is told what is wrong with it.
+"""Whatever a request holds, it ends no engine, and its sender gets an error that says what is
+wrong.
 
 The fields are those of vLLM's own description of its API, as a gateway serves it. Each goes alone
 with every value, and in pairs with every other, below a step's tokens and above them; one that
@@ -149,7 +150,7 @@ async def test_a_mistake_in_a_response_is_a_400_streamed_or_not(
     ("schema", "said"),
     [({"$ref": "#"}, "Correct or simplify it"), ({"type": "array", "minItems": 10**9}, "10000")],
 )
-async def test_a_schema_that_cannot_be_met_is_told(
+async def test_an_impossible_schema_returns_an_error(
     schema: dict[str, Any], said: str, http: aiohttp.ClientSession
 ) -> None:
     answer = await ask(
@@ -159,7 +160,7 @@ async def test_a_schema_that_cannot_be_met_is_told(
     assert said in answer.body
 
 
-async def test_what_a_generative_model_does_not_serve_is_no_fault(
+async def test_an_endpoint_that_a_generative_model_lacks_is_no_fault(
     http: aiohttp.ClientSession,
 ) -> None:
     answer = await ask(http, "/v1/embeddings", {"model": MODEL, "input": "Hi."})

@@ -298,7 +298,7 @@ LARGE = 10**9
 # ordinary first
 VALUES: dict[str, tuple[Any, ...]] = {
     **message_values.VALUES,
-    # what is asked
+    # the prompt
     "messages": (*MESSAGES, *message_values.MESSAGES),
     "prompt": PROMPTS,
     "input": INPUTS,
@@ -382,7 +382,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "reasoning_effort": ("low", "none", "max", "x"),
     "reasoning": ({"effort": "low"}, {"effort": "none"}, {"summary": "auto"}, {"effort": "x"}),
     "include_reasoning": (False, True),
-    # what is told
+    # the format of the answer
     "logprobs": (True, False, 0, 3, 20, 21, LARGE),
     "top_logprobs": (2, 0, 20, 21, -1, LARGE, 2**62),
     "prompt_logprobs": (2, 0, 20, 21, -1, LARGE, 2**62),
@@ -403,7 +403,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
         {},
     ),
     "stream_interval": (2, 1, 0, LARGE, 2**62),
-    # who asks, and how it is kept
+    # the sender, and how it is kept
     "user": ("me", ""),
     "metadata": ({"a": "b"}, {"a": 5}),
     "request_id": ("mine", "", "mine", "a" * 5000, "\x00", "\U0001f600", "a\r\nb: c"),

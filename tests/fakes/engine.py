@@ -75,7 +75,7 @@ class FakeEngine(Faults):
         self.aborted = 0
         self.cached_tokens = 0
         self.created = 1_700_000_000 + self.slot
-        # answers that another engine can go on with
+        # answers that another engine can resume
         self.offers_resumable = True
         self.refuses_to_resume = False
         self.continues_exactly = True
@@ -87,7 +87,7 @@ class FakeEngine(Faults):
         self.sleeps = False
         self.wake_delay_s = 0.0
         self.wake_failures = 0  # before it wakes
-        # what it tells gateways of itself
+        # what it reports to gateways
         self.tells_serve = True
         self.leaving = self.closed = self.suspect = False
         self.started_at = 0.0
@@ -354,7 +354,7 @@ class FakeEngine(Faults):
         self.renderer_asked += 1
         if self.renderer_answers is not None:
             return self.renderer_answers
-        assert self.renderer is not None, "nobody asks an engine that has no facts"
+        assert self.renderer is not None, "no gateway asks an engine without facts"
         return Response(self.renderer.to_json(), media_type="application/json")
 
     async def _metrics(self, request: Request) -> Response:
@@ -384,7 +384,7 @@ class _Cut:
                 await asyncio.sleep(0.01)  # what was sent is on its way
                 self._engine.break_off()
             left = None if left is None else left - len(body)
-            if not is_cut:  # else it goes on until it hears of that
+            if not is_cut:  # otherwise it goes on until it notices
                 await send(message)
 
         await self._app(scope, receive, sent)

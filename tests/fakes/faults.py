@@ -12,11 +12,11 @@ from starlette.responses import Response
 class Faults:
     """Of one engine; none at first.
 
-    `token_delay_s`: before each token. `pauses_after`: so many tokens, until `go_on` is set; 0:
-    before any. `dies_after`: so many tokens; 0: before it has answered anything.
-    `tells_death_after`: so many tokens of a stream, as vLLM's server does. `cuts`: after how many
-    bytes of their bodies, as they are sent, its next answers are cut. `dies_of`: a field, and a
-    request with it is as far as it gets. `answers`: all that it answers.
+    `token_delay_s`: before each token. `pauses_after`: N tokens, until `go_on` is set; 0: before
+    any. `dies_after`: N tokens; 0: before it has answered anything. `tells_death_after`: N tokens
+    of a stream, as vLLM's server does. `cuts`: after how many bytes of their bodies, as they are
+    sent, its next answers are cut. `dies_of`: a field, and a request with it is as far as it gets.
+    `answers`: all that it answers.
     """
 
     token_delay_s: float = 0.0

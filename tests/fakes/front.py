@@ -1,4 +1,4 @@
-"""A real gateway on a port of its own, in front of fake engines, without Ray.
+"""A real gateway on a separate port, in front of fake engines, without Ray.
 
 Without Redis the test says what is on the board; with one the engines publish it themselves.
 """
@@ -41,7 +41,7 @@ NO_REDIS = "redis://127.0.0.1:1/0"
 
 
 class _Gateway(Gateway):
-    """Ends when told to; Python cannot await the `__del__` that Ray Serve awaits.
+    """Ends on request; Python cannot await the `__del__` that Ray Serve awaits.
 
     The tests' process is not its own: it counts in memory, and leaves the logs alone.
     """
@@ -80,7 +80,7 @@ class Front:
         self.sees_queues({engine: 1000 * i for i, engine in enumerate(engines)}, pool)
 
     def sees_queues(self, tokens: Mapping[FakeEngine, int], pool: str = "main") -> None:
-        """Put the engines on the board, each with so many prompt tokens queued."""
+        """Put the engines on the board, each with N prompt tokens queued."""
         board = self.pools[pool].scheduler.board
         board.update([engine.load(queued) for engine, queued in tokens.items()])
         # what a test has said stays so, however long busy cores make it wait
@@ -137,7 +137,8 @@ class Front:
         return samples_of(generate_latest(self.gateway.parts.families.registry).decode(), "main")
 
     def accepts(self, keys: Mapping[str, str]) -> None:
-        """These keys, with their tenants, beside its first ones, whose tenants may change too."""
+        """These keys, with their tenants, in addition to its first ones, whose tenants may change
+        too."""
         with NamedTemporaryFile("w") as file:
             file.writelines(stored(tenant, key).line() + "\n" for key, tenant in keys.items())
             file.flush()

@@ -43,7 +43,7 @@ class FakeGrafana:
         return content
 
     def edit(self, title: str, author: str = "jo", **changes: Any) -> None:
-        """What somebody does in the browser."""
+        """What a user does in the browser."""
         content = self.dashboard(title)
         self._save({**content, **changes}, self._at(content["uid"])["folderUid"], "", author)
 

@@ -9,7 +9,7 @@ from tests.fakes.publishing import BLOCK_TOKENS
 
 
 class PromptCache:
-    """A prefix cache as vLLM's, which tells the index what it stores."""
+    """A prefix cache as vLLM's, which reports to the index what it stores."""
 
     def __init__(self, front: Front, replica_id: str) -> None:
         self._published = front.published[replica_id]

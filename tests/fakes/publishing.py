@@ -1,4 +1,4 @@
-"""What a fake engine tells Redis, through the real publisher: its load, and what it holds."""
+"""What a fake engine writes to Redis, through the real publisher: its load, and what it holds."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Publishing:
         self._feed.put(_stored(list(token_ids), engine_salt, lora))
 
     async def holds(self, segments: int) -> None:
-        """Returns when the engine holds so many segments, and the index knows."""
+        """Returns when the engine holds N segments, and the index knows."""
         await until(lambda: len(self._held.keys()) == segments and self._written())
 
     async def forgets(self) -> None:

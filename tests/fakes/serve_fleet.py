@@ -1,6 +1,6 @@
 """A fleet in a real Ray Serve whose engines are fakes: real gateways, autoscaler, Redis.
 
-`config_of` is what the chart gives to KubeRay, but for the engines.
+`config_of` is what the chart gives to KubeRay, except the engines.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Nothing:
 
 
 class FakeReplica(EngineReplica):
-    """Follows the settings of the fleet, and is taken away, as a real one; `facts` says what it
+    """Follows the settings of the fleet, and is removed, as a real one; `facts` says what it
     knows."""
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it

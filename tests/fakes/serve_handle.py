@@ -19,7 +19,7 @@ class Selection:
 
 
 class FakeHandle:
-    """Picks the first ranked replica with a free slot, else any other; waits while none has.
+    """Picks the first ranked replica with a free slot, otherwise any other; waits while none has.
 
     `waiting`: how many requests wait for a slot now.
     """

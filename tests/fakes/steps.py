@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class New:
-    """A request's first step: so many tokens of its prompt are computed."""
+    """A request's first step: N tokens of its prompt are computed."""
 
     tokens: int
     prompt: int

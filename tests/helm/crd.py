@@ -71,7 +71,7 @@ def _rules(ray_service: Object) -> Iterator[str]:
     yield from _rules_of_head(cluster["headGroupSpec"])
     names = [group["groupName"] for group in cluster["workerGroupSpecs"]]
     if len(set(names)) < len(names) or "headgroup" in names:
-        yield f"worker groups have names of their own, not {names}"
+        yield f"worker groups have different names, not {names}"
     for group in cluster["workerGroupSpecs"]:
         yield from _rules_of_workers(group)
     if cluster.get("enableInTreeAutoscaling"):
@@ -85,7 +85,7 @@ def _rules_of_head(head: Object) -> Iterator[str]:
     for parameter in {"redis-password", "redis-username", "labels"} & head["rayStartParams"].keys():
         yield f"{parameter} of the head is KubeRay's"
     if head.get("headService", {}).get("metadata", {}).get("name"):
-        yield "the head's Service has no name of ours"
+        yield "the head's Service has no name of Antefix"
 
 
 def _rules_of_workers(group: Object) -> Iterator[str]:

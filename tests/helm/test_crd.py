@@ -60,7 +60,7 @@ def test_a_misspelt_field_and_a_wrong_type_are_refused(
         ("metadata.name", "a" * 48, "too long"),
         ("spec.upgradeStrategy.type", "Recreate", "no upgrade strategy Recreate"),
         (f"{GROUP}.minReplicas", 1001, "not 0 <= minReplicas <= maxReplicas"),
-        (f"{GROUP}.groupName", "spiky", "names of their own"),
+        (f"{GROUP}.groupName", "spiky", "different names"),
         (f"{GROUP}.rayStartParams.labels", "a=b", "labels in rayStartParams"),
         (f"{GROUP}.resources", {"CPU": "1"}, "resources in both"),
         (f"{GROUP}.template.spec.restartPolicy", "Always", "restart policy Never"),
@@ -68,7 +68,7 @@ def test_a_misspelt_field_and_a_wrong_type_are_refused(
         (f"{HEAD}.rayStartParams.redis-password", "x", "redis-password of the head is KubeRay's"),
     ],
 )
-def test_what_kuberay_itself_refuses_is_refused(
+def test_a_rayservice_that_kuberay_refuses_is_refused(
     good: Object, path: str, value: Any, complaint: str
 ) -> None:
     assert any(complaint in fault for fault in faults_of(changed(good, path, value)))

@@ -61,7 +61,7 @@ def test_unless_it_is_asked_for_pods_go_where_they_like() -> None:
         ("warm-nodes", "gateway", 8000),
     ],
 )
-def test_what_the_fleet_needs_it_reaches(
+def test_pods_reach_what_the_fleet_needs(
     source: str, target: str, port: int, limited: list[Object]
 ) -> None:
     assert lets_out(limited, PODS[source], PODS[target], port)
@@ -69,7 +69,7 @@ def test_what_the_fleet_needs_it_reaches(
 
 
 @pytest.mark.parametrize("source", sorted({*PODS} - {"redis", "placeholder"}))
-def test_who_connects_anywhere_resolves_names(source: str, limited: list[Object]) -> None:
+def test_pods_with_any_egress_resolve_names(source: str, limited: list[Object]) -> None:
     for protocol in ("UDP", "TCP"):
         resolver = PodAt({"k8s-app": "kube-dns"}, namespace="kube-system")
         assert lets_out(limited, PODS[source], resolver, 53, protocol)
@@ -96,7 +96,7 @@ def test_ray_and_warm_nodes_ask_kubernetes(limited: list[Object]) -> None:
 
 
 @pytest.mark.parametrize("source", sorted(PODS))
-def test_nobody_reaches_a_clouds_metadata_nor_others_pods(
+def test_no_pod_reaches_cloud_metadata_or_pods_of_others(
     source: str, limited: list[Object]
 ) -> None:
     others: list[PodAt | str] = [METADATA, STRANGER, NEIGHBOUR, PUBLIC, *PRIVATE]
@@ -120,7 +120,7 @@ def test_redis_and_placeholders_connect_nowhere(limited: list[Object]) -> None:
                 assert not lets_out(limited, PODS[source], target, port)
 
 
-def test_what_is_allowed_is_open_to_those_who_may_need_it() -> None:
+def test_allowed_egress_is_open_only_to_pods_that_may_need_it() -> None:
     rule: Object = {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 9000}]}
     made = policies(egress={"allowed": [rule]})
     for source in ("head", "gateway", "engine", "model-download"):
@@ -167,9 +167,7 @@ def test_every_pod_of_the_release_is_limited() -> None:
         ({"egress": {"internet": False}}, "the source of weights"),
     ],
 )
-def test_what_the_values_need_and_no_rule_leads_to_is_refused(
-    more: dict[str, Any], said: str
-) -> None:
+def test_needed_egress_without_a_rule_is_refused(more: dict[str, Any], said: str) -> None:
     with pytest.raises(HelmError) as refused:
         policies(**more)
     assert f"no rule allows {said}: add one to networkPolicy.egress.allowed" in str(refused.value)

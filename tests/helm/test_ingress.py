@@ -28,7 +28,7 @@ def test_neither_is_made_unless_it_is_enabled() -> None:
     assert not all_of_kind(objects, "Ingress") + all_of_kind(objects, "HTTPRoute")
 
 
-def test_an_ingress_waits_as_long_as_the_longest_request() -> None:
+def test_an_ingress_times_out_after_the_longest_request() -> None:
     annotations = ingress(LONG)["metadata"]["annotations"]
     assert annotations[f"{NGINX}proxy-read-timeout"] == "901"
     assert annotations[f"{NGINX}proxy-send-timeout"] == "901"
@@ -78,7 +78,7 @@ def test_an_ingress_without_hosts_is_refused() -> None:
         template(values(ingress={"enabled": True}))
 
 
-def test_a_route_waits_as_long_as_the_longest_request() -> None:
+def test_a_route_times_out_after_the_longest_request() -> None:
     (rule,) = route(LONG)["spec"]["rules"]
     assert rule["timeouts"] == {"request": "901s", "backendRequest": "901s"}
 

@@ -70,7 +70,7 @@ def test_without_a_volume_nothing_that_is_compiled_is_kept() -> None:
     assert FOLDER not in env(engine(rendered())["containers"][0])
 
 
-def test_what_is_compiled_for_one_nodes_cores_is_kept_for_no_others() -> None:
+def test_kernels_compiled_for_the_cores_of_a_node_are_not_shared() -> None:
     objects = rendered({"chat": {**SMALL, "resources": {"gpus": 0}}}, storage="pvc")
     assert FOLDER not in env(engine(objects)["containers"][0])
 
@@ -164,7 +164,9 @@ def test_a_download_that_fails_fails_the_job_and_is_not_marked(
     assert markers(tmp_path) == {"meta--Large@v1--a"}
 
 
-def test_a_volume_that_cannot_be_written_is_told(on_claim: list[Object], tmp_path: Path) -> None:
+def test_a_volume_that_cannot_be_written_is_reported(
+    on_claim: list[Object], tmp_path: Path
+) -> None:
     container = job(on_claim)["spec"]["template"]["spec"]["containers"][0]
     (tmp_path / "hub").write_text("no folder")
     done = bash(container, tmp_path)
@@ -271,7 +273,7 @@ def test_engines_of_one_volume_download_one_after_the_other(
     assert not downloads(tmp_path)
 
 
-def test_a_download_that_fails_in_an_engines_pod_is_tried_again_and_told(
+def test_a_failed_download_in_an_engine_pod_is_retried_and_logged(
     on_one_node: list[Object], tmp_path: Path
 ) -> None:
     """A pod that ended would be made again at once, and its log would be gone."""

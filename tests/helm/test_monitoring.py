@@ -36,7 +36,7 @@ def test_none_is_made_unless_it_is_enabled() -> None:
     assert not all_of_kind(objects, "ConfigMap", "dashboard")
 
 
-def test_the_page_links_to_grafana_beside_the_fleets_own_links() -> None:
+def test_the_page_links_to_grafana_and_to_the_fleets_own_links() -> None:
     own = {"Runbooks": "https://wiki.acme.internal/runbooks"}
     dashboards = {"grafanaUrl": "https://grafana.acme.internal/"}
     objects = render(values(fleet={"gateway": {"links": own}}, metrics={"dashboards": dashboards}))
@@ -56,7 +56,7 @@ def test_prometheus_takes_the_rules(objects: list[Object]) -> None:
     assert complaints(yaml.safe_dump(of_kind(objects, "PrometheusRule")["spec"])) == ""
 
 
-def test_gateways_and_engines_are_scraped_and_nothing_else(objects: list[Object]) -> None:
+def test_only_gateways_and_engines_are_scraped(objects: list[Object]) -> None:
     selector = of_kind(objects, "PodMonitor")["spec"]["selector"]
     cluster = of_kind(objects, "RayService")["spec"]["rayClusterConfig"]
     groups = {group["groupName"]: group for group in cluster["workerGroupSpecs"]}

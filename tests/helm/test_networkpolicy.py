@@ -129,7 +129,7 @@ def test_others_reach_no_engine_no_redis_and_no_ray(
 
 
 @pytest.mark.parametrize("source", [STRANGER, NEIGHBOUR])
-def test_everybody_may_call_the_gateways(
+def test_any_client_may_call_the_gateways(
     source: PodAt, pods: dict[str, PodAt], policies: list[Object]
 ) -> None:
     assert allows(policies, source, pods["gateway"], pods["gateway"].ports["serve"])
@@ -145,7 +145,9 @@ def test_kuberays_operator_reaches_the_heads_dashboard_and_no_more(
     assert not allows(policies, operator, pods["chat"], 52365)
 
 
-def test_an_operator_of_another_name_is_let_in_where_it_is_named(pods: dict[str, PodAt]) -> None:
+def test_an_operator_with_another_name_is_admitted_where_it_is_listed(
+    pods: dict[str, PodAt],
+) -> None:
     peer = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}},
         "podSelector": {"matchLabels": {"app": "stranger"}},
@@ -158,7 +160,7 @@ def test_an_operator_of_another_name_is_let_in_where_it_is_named(pods: dict[str,
     assert allows(found, OPERATORS[0], ours("head"), DASHBOARD)
 
 
-def test_an_operator_is_let_in_from_its_namespace_alone_where_that_is_named() -> None:
+def test_an_operator_is_admitted_only_from_the_configured_namespace() -> None:
     found = {
         name: render(
             values(networkPolicy={"operatorNamespace": name}),
@@ -253,7 +255,7 @@ def test_none_are_made_when_switched_off() -> None:
     assert not all_of_kind(objects, "NetworkPolicy")
 
 
-def test_without_a_redis_of_its_own_there_is_no_policy_for_one() -> None:
+def test_with_an_external_redis_no_redis_policy_is_rendered() -> None:
     external = {"enabled": False, "external": {"url": "redis://elsewhere:6379/0"}}
     objects = render(values(redis=external), show_only="templates/networkpolicy.yaml")
     assert not all_of_kind(objects, "NetworkPolicy", "redis")

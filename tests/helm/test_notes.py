@@ -57,7 +57,7 @@ def test_the_question_is_json_that_names_a_model(minimal: str) -> None:
     assert body["stream"] is True
 
 
-def test_what_is_off_is_listed_with_the_key_that_turns_it_on(minimal: str) -> None:
+def test_disabled_features_are_listed_with_the_key_that_enables_them(minimal: str) -> None:
     for key in (
         "ingress.enabled or httpRoute.enabled",
         "metrics.podMonitor.enabled",
@@ -75,7 +75,7 @@ def test_what_is_off_is_listed_with_the_key_that_turns_it_on(minimal: str) -> No
     assert "podDisruptionBudget.enabled" not in not_enabled(minimal)
 
 
-def test_what_is_switched_off_is_listed_too() -> None:
+def test_features_that_values_disable_are_listed_too() -> None:
     listed = not_enabled(notes(CHART / "ci" / "cpu-only-values.yaml"))
     assert "networkPolicy.enabled" in listed
     assert "podDisruptionBudget.enabled" in listed
@@ -102,7 +102,7 @@ def test_grafana_is_a_link(full: str, minimal: str) -> None:
     assert "Grafana:" not in minimal
 
 
-def test_how_to_try_it_is_told(minimal: str) -> None:
+def test_the_notes_show_how_to_try_the_release(minimal: str) -> None:
     assert "helm -n llm test afx --timeout 20m --logs" in minimal
 
 
@@ -134,7 +134,7 @@ def test_weights_on_a_nodes_own_disk_are_warned_of(minimal: str, tmp_path: Path)
     assert warned not in of_fleet(tmp_path, fleet={"name": "x", "pools": embedded})
 
 
-def test_a_head_that_nobody_may_evict_is_warned_of(minimal: str, tmp_path: Path) -> None:
+def test_the_notes_warn_of_a_head_that_cannot_be_evicted(minimal: str, tmp_path: Path) -> None:
     assert "The head cannot be evicted" in minimal
     fleet = {"name": "x", "pools": {"chat": CHAT}}
     free = of_fleet(tmp_path, fleet=fleet, podDisruptionBudget={"head": False})

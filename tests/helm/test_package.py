@@ -25,7 +25,7 @@ def test_it_has_all_but_what_only_tests_need(package: Path) -> None:
     assert names == here - left_out
 
 
-def test_what_it_renders_is_what_the_folder_does(package: Path) -> None:
+def test_the_package_renders_the_same_as_the_folder(package: Path) -> None:
     values = (*REGISTRY, "--values", str(CHART / "values" / "single-node-a100.yaml"))
     own = ("--set", "auth.generate=false,auth.existingSecret=a,redis.existingSecret=b")
     packed, folder = (run("template", "afx", str(c), *values, *own) for c in (package, CHART))

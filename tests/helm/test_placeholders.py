@@ -36,7 +36,7 @@ SAID = [
     "service.loadBalancerSourceRanges is 203.0.113.0/24, which is a placeholder",
     "tracing.otlpEndpoint is http://your-collector:4318, which is a placeholder",
 ]
-# What looks like one, and may be somebody's.
+# What looks like one, and may be a real name.
 KEPT = {
     "fleet": {
         "name": "example",
@@ -66,11 +66,11 @@ def test_a_placeholder_is_refused_with_its_key_and_the_remedy(refused: str, word
     assert words in refused
 
 
-def test_what_is_not_a_placeholder_is_not_refused(refused: str) -> None:
+def test_a_name_that_is_no_placeholder_is_not_refused(refused: str) -> None:
     assert "llm.acme.internal" not in refused
 
 
-def test_a_name_that_somebody_may_have_is_taken() -> None:
+def test_a_possible_real_name_is_accepted() -> None:
     assert render(KEPT)
 
 

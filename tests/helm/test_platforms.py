@@ -46,12 +46,14 @@ def test_with_ipv6_all_listen_on_its_addresses(platform: list[Object]) -> None:
     assert head(service)["rayStartParams"]["dashboard-host"] == "::"
 
 
-def test_else_on_those_of_ipv4(minimal: Object) -> None:
+def test_by_default_all_listen_on_ipv4_addresses(minimal: Object) -> None:
     assert fleet(minimal)["gateway"]["host"] == "0.0.0.0"
     assert head(minimal)["rayStartParams"]["dashboard-host"] == "0.0.0.0"
 
 
-def test_ray_wants_a_token_unless_told(minimal: Object, existing: Object) -> None:
+def test_ray_requires_a_token_unless_configured_otherwise(
+    minimal: Object, existing: Object
+) -> None:
     assert minimal["spec"]["rayClusterConfig"]["authOptions"] == {"mode": "token"}
     assert "authOptions" not in existing["spec"]["rayClusterConfig"]
 

@@ -56,7 +56,7 @@ def test_a_variable_of_a_name_that_the_chart_sets_takes_its_place(chat: Object) 
     assert named(given, "ANTEFIX_ENGINE_SECRET")["valueFrom"]
 
 
-def test_what_downloads_weights_has_the_engines_environment(
+def test_containers_that_download_weights_have_the_engines_environment(
     objects: list[Object], chat: Object
 ) -> None:
     (waits,) = chat["initContainers"]
@@ -73,7 +73,7 @@ def test_volumes_and_their_places_are_joined_with_the_charts(chat: Object) -> No
     assert [mount["mountPath"] for mount in mounts][-3:] == ["/etc/ssl/own", "/fast", "/dev/shm"]
 
 
-def test_a_pod_template_goes_over_all_else(service: Object, chat: Object) -> None:
+def test_a_pod_template_overrides_all_other_values(service: Object, chat: Object) -> None:
     assert groups(service)["chat"]["template"]["metadata"]["labels"]["cost-centre"] == "llm"
     assert chat["tolerations"] == [{"operator": "Exists"}]
     assert chat["dnsConfig"]["options"] == [{"name": "ndots", "value": "2"}]
@@ -134,7 +134,7 @@ def test_another_template_of_the_job_is_another_job(objects: list[Object]) -> No
     assert other["metadata"]["name"] != of_kind(objects, "Job", "models")["metadata"]["name"]
 
 
-def test_an_ingress_may_let_in_the_api_alone(objects: list[Object]) -> None:
+def test_an_ingress_may_expose_only_the_api(objects: list[Object]) -> None:
     (rule,) = of_kind(objects, "Ingress")["spec"]["rules"]
     assert [path["path"] for path in rule["http"]["paths"]] == ["/v1"]
 

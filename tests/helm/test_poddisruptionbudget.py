@@ -47,7 +47,7 @@ def test_a_scaled_pool_is_counted_at_its_smallest() -> None:
     assert budgets(pools={"chat": scaled})["pool-chat"] == 1
 
 
-def test_stages_are_pods_of_their_own() -> None:
+def test_pipeline_stages_are_separate_pods() -> None:
     staged = {"model": "/m", "replicas": 2, "engine_args": {"pipeline-parallel-size": 2}}
     assert budgets(pools={"chat": staged})["pool-chat"] == 3
 

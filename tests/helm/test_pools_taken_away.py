@@ -36,14 +36,14 @@ def test_it_is_gone_from_all_that_knew_it(later: Path) -> None:
 
 
 def test_each_template_alone_does_without_it(later: Path) -> None:
-    """Helm renders them in an order of its own."""
+    """Helm renders them in another order."""
     whole = render(BOTH, "--values", str(later))
     for name in ("poddisruptionbudget", "warm-nodes", "models"):
         alone = render(BOTH, "--values", str(later), show_only=f"templates/{name}.yaml")
         assert alone and [o["metadata"]["name"] for o in alone if o not in whole] == []
 
 
-def test_what_is_null_in_a_pool_is_still_checked(tmp_path: Path) -> None:
+def test_a_null_key_in_a_pool_is_still_checked(tmp_path: Path) -> None:
     path = tmp_path / "later.yaml"
     path.write_text(yaml.safe_dump({"fleet": {"pools": {"chat": {"model": None}}}}))
     with pytest.raises(HelmError, match="model"):

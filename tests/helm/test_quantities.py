@@ -72,7 +72,7 @@ def _amounts(node: Any) -> Iterator[Any]:
 
 
 def test_worker_groups_say_all_that_kuberay_would_add(minimal: Object) -> None:
-    """Of the Go types of 1.6 these two are written, though nobody gave them."""
+    """Of the Go types of 1.6 these two are written, though no values file has them."""
     for group in some(groups(minimal).values()):
         assert group["scaleStrategy"] == {}
         assert group["numOfHosts"] == 1

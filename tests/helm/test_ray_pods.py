@@ -27,7 +27,7 @@ def test_places_are_each_groups_own(full: Object) -> None:
     assert pod(groups(full)["chat"])["tolerations"][0]["key"] == "nvidia.com/gpu"
 
 
-def test_gateways_keep_apart_unless_told_otherwise(full: Object, minimal: Object) -> None:
+def test_gateways_prefer_different_nodes_by_default(full: Object, minimal: Object) -> None:
     (rule,) = pod(groups(minimal)["gateway"])["affinity"]["podAntiAffinity"][
         "preferredDuringSchedulingIgnoredDuringExecution"
     ]
@@ -71,26 +71,26 @@ def test_a_pod_that_ends_has_the_time_of_its_longest_request(
 
 
 def test_a_signal_ends_containers_whose_program_has_no_handler_for_it(full: Object) -> None:
-    """As PID 1 of a namespace of its own it would ignore SIGTERM."""
+    """As PID 1 of a separate namespace it would ignore SIGTERM."""
     for group in some(every_group(full).values()):
         assert pod(group)["shareProcessNamespace"] is True
 
 
 def test_ray_does_not_wait_once_more_when_the_pods_requests_have_ended(full: Object) -> None:
     """The preStop has drained; Ray's own drain lasts 30 s where replicas have no other place."""
-    assert RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S > 0  # else the variable is needed no more
+    assert RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S > 0  # otherwise the variable is needed no more
     for group in every_group(full).values():
         assert variables(group)["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
 
 
-def test_a_pod_that_fails_tells_its_last_lines(full: Object) -> None:
+def test_a_failed_pod_shows_its_last_log_lines(full: Object) -> None:
     for group in some(every_group(full).values()):
         for one in [container(group), *pod(group).get("initContainers", [])]:
             assert one["terminationMessagePolicy"] == "FallbackToLogsOnError", one["name"]
 
 
 def test_a_head_leaves_a_lost_node_soon(full: Object) -> None:
-    """A new one is made when the old one has gone; Kubernetes waits for 300 s unless told."""
+    """A new one is made when the old one has gone; Kubernetes waits for 300 s by default."""
     gone = {t["key"]: t.get("tolerationSeconds") for t in pod(head(full))["tolerations"]}
     assert gone.pop("system") is None
     assert gone == {"node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30}
@@ -151,7 +151,7 @@ def test_existing_secrets_are_used_everywhere(existing: Object) -> None:
     assert pod(head(existing))["volumes"][0]["secret"]["secretName"] == "llm-auth"
 
 
-def test_images_are_pulled_as_told(existing: Object) -> None:
+def test_images_are_pulled_as_configured(existing: Object) -> None:
     assert re.fullmatch(
         r"registry.acme.internal/antefix-cpu@sha256:\w+", container(head(existing))["image"]
     )
@@ -185,7 +185,7 @@ def test_only_a_head_with_the_autoscaler_may_talk_to_kubernetes(full: Object) ->
     assert tokens(ray_service({**alone, "autoscaler": {"enabled": False}})) == []
 
 
-def test_labels_tell_what_a_pod_is_and_leave_kuberays_name_alone(full: Object) -> None:
+def test_labels_name_the_component_and_leave_kuberays_name_alone(full: Object) -> None:
     for name, group in some(every_group(full).items()):
         labels = group["template"]["metadata"]["labels"]
         assert labels["antefix/component"] == ("engine" if name == "chat" else name)
@@ -197,7 +197,7 @@ def test_labels_tell_what_a_pod_is_and_leave_kuberays_name_alone(full: Object) -
 
 
 def test_a_new_version_of_the_chart_alone_changes_no_pod(full: Object) -> None:
-    # nothing but the image tells the version, or every release would need a second cluster
+    # only the image names the version, or every release would need a second cluster
     text = yaml.safe_dump([group["template"] for group in every_group(full).values()])
     assert "helm.sh/chart" not in text
     assert "app.kubernetes.io/version" not in text

@@ -1,4 +1,4 @@
-"""What the chart tells KubeRay: the fleet, the groups of pods, the clients' Service."""
+"""What the chart gives to KubeRay: the fleet, the groups of pods, the clients' Service."""
 
 import json
 import shlex
@@ -42,7 +42,7 @@ class TestTheApplication:
 
     @pytest.mark.parametrize("file", [*CI.glob("*.yaml"), *(CHART / "values").glob("*.yaml")])
     def test_each_field_is_where_antefix_says(self, file: Path) -> None:
-        """Where it restarts what it must, and nothing else."""
+        """Where it restarts only what it must."""
         found = of_kind(render(file), "RayService")
         assert config(found) == serve_config(fleet(found))
 
@@ -93,7 +93,7 @@ class TestTheApplication:
 
 
 class TestGroups:
-    def test_gateways_are_as_many_as_the_fleet_says(self, full: Object) -> None:
+    def test_the_gateway_group_has_the_replicas_of_the_fleet(self, full: Object) -> None:
         gateway = groups(full)["gateway"]
         assert pods(gateway) == (0, 2, 1000)
         assert custom(gateway) == {"antefix-gateway": 1}
@@ -116,11 +116,11 @@ class TestGroups:
         for kind in ("requests", "limits"):
             assert container(chat)["resources"][kind]["nvidia.com/gpu"] == "2"
 
-    def test_stages_are_on_pods_of_their_own(self, stages: Object) -> None:
+    def test_pipeline_stages_run_on_separate_pods(self, stages: Object) -> None:
         large = groups(stages)["large"]
         assert pods(large) == (0, 2, 1000)
         assert container(large)["resources"]["limits"]["nvidia.com/gpu"] == "8"
-        # each worker asks for one, beside its GPU
+        # each worker asks for one, in addition to its GPU
         assert custom(large) == {"antefix-pool-large": 8}
 
     def test_processes_without_ray_stay_in_one_pod(self) -> None:
@@ -154,7 +154,7 @@ class TestGroups:
         assert pods(groups(autoscaled)["sleeper"]) == (0, 1, 1000)
         assert pods(groups(autoscaled)["spiky"]) == (0, 4, 1000)
 
-    def test_the_autoscaler_is_told_how(self, autoscaled: Object) -> None:
+    def test_the_autoscaler_gets_its_options(self, autoscaled: Object) -> None:
         cluster = autoscaled["spec"]["rayClusterConfig"]
         assert cluster["enableInTreeAutoscaling"] is True
         options = cluster["autoscalerOptions"]
@@ -201,7 +201,7 @@ class TestGroups:
             assert parameters["max-worker-port"] == "19999"
             assert all(isinstance(value, str) for value in parameters.values())
 
-    def test_nothing_of_ours_runs_on_the_head(self, full: Object) -> None:
+    def test_no_process_of_antefix_runs_on_the_head(self, full: Object) -> None:
         assert head(full)["rayStartParams"]["num-cpus"] == "0"
         assert head(full)["rayStartParams"]["dashboard-host"] == "0.0.0.0"
 
@@ -250,15 +250,17 @@ class TestNames:
         assert len(names) == 2
         assert all(len(name) == 40 and name.startswith("a" * 33) for name in names)
 
-    def test_or_as_told(self, existing: Object) -> None:
+    def test_the_rayservice_has_the_configured_name(self, existing: Object) -> None:
         assert existing["metadata"]["name"] == "llm"
 
-    def test_a_release_whose_name_kuberay_refuses_is_told_so(self) -> None:
+    def test_a_release_name_that_kuberay_refuses_is_an_error(self) -> None:
         minimal = str(CI / "minimal-values.yaml")
         with pytest.raises(HelmError, match=r"called 1st-antefix.*set fullnameOverride"):
             run("template", "1st", str(CHART), "--values", minimal)
 
-    def test_upgrades_are_as_told(self, autoscaled: Object, minimal: Object) -> None:
+    def test_the_upgrade_strategy_follows_the_values(
+        self, autoscaled: Object, minimal: Object
+    ) -> None:
         assert minimal["spec"]["upgradeStrategy"] == {"type": "NewCluster"}
         assert minimal["spec"]["rayClusterDeletionDelaySeconds"] == 60
         assert autoscaled["spec"]["upgradeStrategy"] == {"type": "None"}

@@ -51,7 +51,7 @@ def test_the_password_of_the_secret_opens_it(objects: list[Object], tmp_path: Pa
         assert client.ping()
 
 
-def test_nobody_enters_without_the_password(objects: list[Object], tmp_path: Path) -> None:
+def test_redis_refuses_clients_without_the_password(objects: list[Object], tmp_path: Path) -> None:
     with running(objects, tmp_path) as client:
         port = client.get_connection_kwargs()["port"]
         stranger = redis.Redis(port=port, retry=Retry(NoBackoff(), retries=0))
@@ -82,7 +82,7 @@ def test_persistence_outlives_a_restart(kept: list[Object], tmp_path: Path) -> N
         assert client.get("a") == "1"
 
 
-def test_persistence_claims_a_volume_of_the_class_and_size_told(kept: list[Object]) -> None:
+def test_persistence_claims_a_volume_of_the_configured_class_and_size(kept: list[Object]) -> None:
     # not the name of one without: claims cannot be added to a StatefulSet that is there
     assert of_kind(kept, "StatefulSet")["metadata"]["name"] == "afx-antefix-redis-data"
     (claim,) = of_kind(kept, "StatefulSet")["spec"]["volumeClaimTemplates"]

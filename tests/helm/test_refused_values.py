@@ -113,7 +113,9 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
         ),
     ],
 )
-def test_what_cannot_work_is_refused_with_the_remedy(values: Object, said: list[str]) -> None:
+def test_values_that_cannot_work_are_refused_with_the_remedy(
+    values: Object, said: list[str]
+) -> None:
     with pytest.raises(HelmError) as refused:
         render(values)
     assert all(words in str(refused.value) for words in said)

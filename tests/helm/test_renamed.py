@@ -37,7 +37,7 @@ def test_a_renamed_key_is_refused_with_its_new_name(path: str, complaint: str) -
     assert f"\n{told}{RENAMED[path]}\n" in complaint
 
 
-def test_a_renamed_key_is_told_of_every_pool() -> None:
+def test_a_renamed_key_is_reported_for_every_pool() -> None:
     pools = {name: {"model": f"a/{name}", "overflow_to": "x"} for name in ("large", "small")}
     said = complaint_of({"fleet": {"name": "two", "pools": pools}, "replicaCount": 2})
     assert [line.split(" is not ")[0] for line in said.splitlines() if " is not " in line] == [
@@ -47,7 +47,7 @@ def test_a_renamed_key_is_told_of_every_pool() -> None:
     ]
 
 
-def test_a_renamed_key_is_told_before_the_fleet_that_is_missing() -> None:
+def test_a_renamed_key_is_reported_before_a_missing_fleet() -> None:
     said = complaint_of({"modelSpec": [{"name": "llama"}]})
     assert "values: modelSpec is not a key of this chart: write fleet.pools" in said
     assert "fleet is empty" not in said

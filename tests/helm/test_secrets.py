@@ -37,7 +37,7 @@ def installed(data: Mapping[str, str]) -> Object:
 
 def secret(tenants: list[str], *there: Object) -> Any:
     """What it holds as an install or upgrade would write it, in a cluster that has `there`."""
-    # with the kinds of everything else, Helm asks the cluster about this one
+    # with the kinds of all other objects, Helm asks the cluster about this one
     kinds = [crd("ray.io", "RayService", "v1")]
     with Api(*kinds, *there) as api:
         objects = render(
@@ -54,7 +54,7 @@ def tenants_of(data: Mapping[str, str]) -> list[str]:
     return list(plain_keys(data["api-keys"]).values())
 
 
-def test_every_tenant_gets_a_key_of_its_own() -> None:
+def test_every_tenant_gets_a_separate_key() -> None:
     made = secret(["default", "batch"])
     assert tenants_of(made) == ["default", "batch"]
     assert all(re.fullmatch(r"[A-Za-z0-9]{40}", key) for key in plain_keys(made["api-keys"]))
@@ -62,7 +62,7 @@ def test_every_tenant_gets_a_key_of_its_own() -> None:
     assert made["engine-secret"] not in made["api-keys"]
 
 
-def test_an_upgrade_keeps_what_is_there() -> None:
+def test_an_upgrade_keeps_existing_keys() -> None:
     old = {"api-keys": "default=first\ndefault=second", "engine-secret": "0123"}
     assert secret(["default"], installed(old)) == old
 

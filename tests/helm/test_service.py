@@ -1,4 +1,4 @@
-"""The Services that clients and gateways call: gateways are behind them, and nothing else."""
+"""The Services that clients and gateways call: only gateways are behind them."""
 
 from typing import Any
 
@@ -86,7 +86,7 @@ def test_kuberay_has_a_service_of_another_name(minimal: Object) -> None:
     assert minimal["spec"]["excludeHeadPodFromServeSvc"] is True
 
 
-def test_a_load_balancer_is_told_whom_it_lets_in_and_how() -> None:
+def test_a_load_balancer_gets_its_class_source_ranges_and_port() -> None:
     objects = render(CI / "pod-template-values.yaml", show_only="templates/service.yaml")
     (spec,) = [s["spec"] for s in objects if s["metadata"]["name"] == "afx-antefix"]
     assert spec["externalTrafficPolicy"] == "Local"

@@ -69,7 +69,7 @@ def test_antefix_runs_the_fleet_as_it_was_written(
     assert given == written
 
 
-def test_gpus_are_as_many_as_antefix_would_count(rendered: dict[Path, Object]) -> None:
+def test_the_gpus_of_pools_match_the_count_of_antefix(rendered: dict[Path, Object]) -> None:
     for file in FILES:
         written = parsed(values_of(file)["fleet"])
         config = yaml.safe_load(rendered[file]["spec"]["serveConfigV2"])
@@ -79,7 +79,9 @@ def test_gpus_are_as_many_as_antefix_would_count(rendered: dict[Path, Object]) -
             assert pool["resources"]["gpus"] == expected
 
 
-def test_pods_are_as_many_as_antefix_may_ask_for(rendered: dict[Path, Object]) -> None:
+def test_pod_groups_match_the_replicas_that_antefix_may_request(
+    rendered: dict[Path, Object],
+) -> None:
     for file in FILES:
         written = parsed(values_of(file)["fleet"])
         groups = rendered[file]["spec"]["rayClusterConfig"]["workerGroupSpecs"]

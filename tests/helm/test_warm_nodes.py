@@ -118,7 +118,7 @@ def test_a_placeholder_is_as_large_as_an_engine_and_goes_where_it_goes(
         assert placeholder.get(key) == engine.get(key), key
 
 
-def test_what_differs_for_a_pool_is_that_pools_alone(objects: list[Object]) -> None:
+def test_settings_of_a_pool_apply_only_to_its_placeholders(objects: list[Object]) -> None:
     big, staged = (pod_of(objects, f"placeholder-{pool}") for pool in ("big", "staged"))
     assert big["nodeSelector"] == NODES["nodeSelector"]
     assert "nodeSelector" not in staged
@@ -143,7 +143,7 @@ def test_no_placeholder_is_taken_for_an_engine(objects: list[Object]) -> None:
         assert selector.items() <= labels.items()
 
 
-def test_the_controller_understands_what_the_chart_tells_it(objects: list[Object]) -> None:
+def test_the_controller_reads_the_settings_of_the_chart(objects: list[Object]) -> None:
     settings = settings_of(objects)
     assert settings == Settings(
         name="afx-antefix",

@@ -1,4 +1,4 @@
-"""What a person is told about values that are wrong, by the real Helm."""
+"""What a person reads about values that are wrong, by the real Helm."""
 
 from typing import Any
 
@@ -76,7 +76,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "/image/pullSecrets/0",
         "got object, want string",
     ),
-    "a quantity with a unit of its own": (
+    "a quantity with an unknown unit": (
         {"gateway": {"resources": {"limits": {"memory": "4GB"}}}},
         "/gateway/resources/limits/memory",
         "'4GB' does not match pattern",
@@ -101,7 +101,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "/engine/tolerations/0",
         "additional properties 'operater' not allowed",
     ),
-    "an affinity of nobody": (
+    "an affinity of no pod": (
         {"head": {"affinity": {"podAntiaffinity": {}}}},
         "/head/affinity",
         "additional properties 'podAntiaffinity' not allowed",
@@ -177,7 +177,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "/fleet",
         "properties 'name' required, if 'pools' exists",
     ),
-    "a pool with a name of its own kind": (
+    "a pool with an invalid name": (
         fleet_with(pools={"Big_Pool": {"model": "embedded"}}),
         "/fleet/pools",
         "additional properties 'Big_Pool' not allowed",
@@ -234,7 +234,7 @@ def test_a_wrong_value_is_refused_with_its_place_and_what_is_wrong(case: str) ->
     assert str(caught.value).count("- at ") == 1
 
 
-def test_all_wrong_values_are_told_at_once() -> None:
+def test_all_wrong_values_are_reported_at_once() -> None:
     with pytest.raises(HelmError) as caught:
         template({"fleet": FLEET, "servce": {}, "tracing": {"otlpEndpoint": 4317}})
     assert "additional properties 'servce' not allowed" in str(caught.value)

@@ -32,7 +32,7 @@ def shared_libraries(package: str) -> list[Path]:
 
 
 def main() -> None:
-    import torch  # noqa: F401  # its libraries have no path of their own in vLLM's
+    import torch  # noqa: F401  # its libraries have no separate path in vLLM's
 
     print(json.dumps({str(library): _why_not(library) for library in shared_libraries("vllm")}))
 

@@ -1,4 +1,5 @@
-"""NVIDIA's driver as two libraries of ours: CUDA without a device, and NVML that counts A100s.
+"""NVIDIA's driver as two libraries of these tests: CUDA without a device, and NVML that counts
+A100s.
 
 Both are compiled with the image's own g++. vLLM's kernels then load, and vLLM configures itself
 as on such a node. Whatever asks CUDA for a device gets CUDA_ERROR_NO_DEVICE.
@@ -29,7 +30,7 @@ def pretend(folder: Path, libraries: Iterable[Path]) -> Path:
 
 
 def environment(folder: Path, gpus: int) -> dict[str, str]:
-    """For a process on a node of so many GPUs."""
+    """For a process on a node of N GPUs."""
     before = os.environ.get("LD_LIBRARY_PATH", "")
     paths = ":".join(filter(None, (str(folder), before)))
     return {**os.environ, "LD_LIBRARY_PATH": paths, GPUS: str(gpus)}

@@ -3,19 +3,19 @@
     with Api(node, pod, version="1.34") as api:
         api.client()                      a kubernetes.client.ApiClient that talks to it
         api.kubeconfig                    path of a kubeconfig, for commands and kubectl
-        api.add(deployment)               as if somebody had made or replaced it
+        api.add(deployment)               as if a client had made or replaced it
         api.get("Deployment", "x", "ns")  as it is now; KeyError where there is none
         api.remove("Pod", "x", "ns")
         api.forbid("list", "nodes")       403 from now on; also one namespace or name only
         api.away = True                   connections end without an answer, until it is False
         api.before_write = something      is called before each write, to make another one first
-        api.calls                         what was asked: ("patch", "deployments/scale", "ns", "x")
+        api.calls                         the requests: ("patch", "deployments/scale", "ns", "x")
 
-It has list in pages, get, create, update, patch (merge), delete, /status, /scale, selectors of
-labels and fields, resource versions with their conflicts, /version and discovery; no watch. A
-CustomResourceDefinition that is added brings its kind. All that is given to it or written to it is
-checked against the schemas of that Kubernetes version, recorded in kubernetes_validate, and a
-RayService against its CRD: no test passes with what no cluster would hold.
+It has list in pages, get, create, update, patch (merge), delete, /status and /scale. It has
+selectors of labels and fields, resource versions with their conflicts, /version and discovery; no
+watch. A CustomResourceDefinition that is added brings its kind. All that is given to it or written
+to it is checked against the schemas of that Kubernetes version, recorded in kubernetes_validate. A
+RayService is checked against its CRD: no test passes with what no cluster would hold.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def test_a_field_that_cannot_be_selected_by_is_refused(api: Api) -> None:
     assert refused.value.status == 400
 
 
-def test_what_was_forbidden_and_what_is_not_there_have_their_status(api: Api) -> None:
+def test_forbidden_and_missing_objects_have_their_status(api: Api) -> None:
     core = client.CoreV1Api(api.client())
     api.forbid("get", "secrets")
     with pytest.raises(client.ApiException) as forbidden:

@@ -62,7 +62,7 @@ BEYOND_A_SCHEMA = {
     "several plain hosts",
     # the chart's own templates say the new name
     "the old name of overflow",
-    # to Helm a pool that a later file takes away
+    # to Helm a pool that a later file removes
     "empty pool",
 }
 # What JSON cannot hold, or YAML not say.
@@ -291,7 +291,7 @@ def _places_in(part: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ..
         yield from _places_in(below, (*above, "*"))
 
 
-def test_what_antefix_takes_as_a_fleet_the_chart_takes() -> None:
+def test_the_chart_accepts_every_fleet_that_antefix_accepts() -> None:
     usable = [fleet for fleet in _with_odd_values(EVERY_KEY) if _is_fleet(fleet)]
     assert len(usable) > 200
     assert [complaints({"fleet": fleet}) for fleet in usable] == [[]] * len(usable)
@@ -330,5 +330,5 @@ def test_a_reserved_variable_is_refused(variable: str) -> None:
 
 
 @pytest.mark.parametrize("key", [{"global": {"a": 1}}, {"enabled": True}])
-def test_what_helm_adds_in_a_chart_of_charts_is_taken(key: dict[str, Any]) -> None:
+def test_keys_that_helm_adds_in_a_chart_of_charts_are_accepted(key: dict[str, Any]) -> None:
     assert complaints({**VALUES, **key}) == []

@@ -53,7 +53,9 @@ def test_weights_that_are_known_here_are_counted() -> None:
         ("org/unknown", "3Gi", "3 GiB for 1 GiB of KV cache, weights of unknown size"),
     ],
 )
-def test_what_fits_is_told_with_what_is_known(model: str, limit: str, seen: str) -> None:
+def test_an_engine_that_fits_is_reported_with_its_known_sizes(
+    model: str, limit: str, seen: str
+) -> None:
     severity, shown, _ = told(on_cpus(model), limit)["memory of llama"]
     assert (severity, shown[: len(seen)]) == ("ok", seen)
 
@@ -71,7 +73,7 @@ def test_processes_that_wait_for_the_next_engine_are_counted() -> None:
     render(values, *asks, "--set", "engine.resources.limits.memory=5Gi")
 
 
-def test_an_engine_that_is_told_of_no_cache_is_not_judged() -> None:
+def test_an_engine_without_a_configured_cache_size_is_not_judged() -> None:
     assert told(on_cpus(space=""), "1Gi") == {}
 
 
@@ -116,6 +118,6 @@ def test_helm_counts_as_preflight_does(model: str, dtype: str | None) -> None:
                 render(given)
 
 
-def test_what_processes_hold_is_what_was_measured() -> None:
+def test_the_assumed_memory_of_processes_is_the_measured_one() -> None:
     """3248 MiB in all, of which 1 GiB is cache and 135M parameters are in float32."""
     assert pytest.approx(PROCESSES_BYTES, abs=2**20) == 3248 * 2**20 - GIB - 538_060_032

@@ -81,11 +81,11 @@ def test_labels_name_a_gpu(labels: Mapping[str, str], kind: str) -> None:
 
 
 @pytest.mark.parametrize("labels", UNKNOWN, ids=str)
-def test_what_is_not_known_is_not_guessed(labels: Mapping[str, str]) -> None:
+def test_an_unknown_gpu_is_not_guessed(labels: Mapping[str, str]) -> None:
     assert gpu_of(labels) is None
 
 
-def test_a_label_tells_the_memory_of_a_slice() -> None:
+def test_a_label_gives_the_memory_of_a_slice() -> None:
     product = "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"
     found = gpu_of({PRODUCT: product, "nvidia.com/gpu.memory": "9856"})
     assert found == OfferedGpu("A100-80G", product, 9856 << 20)

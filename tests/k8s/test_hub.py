@@ -50,7 +50,7 @@ def test_a_token_must_be_of_an_account_that_accepted_it() -> None:
     ],
     ids=["a token may be there", "a mirror"],
 )
-def test_what_the_environment_may_hold_is_not_said_to_be_missing(engine: Object) -> None:
+def test_a_token_that_the_environment_may_hold_is_not_reported_missing(engine: Object) -> None:
     assert needs(DRAFTED, {"engine": engine}).hub_token is None
 
 

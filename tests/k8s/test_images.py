@@ -43,5 +43,5 @@ def test_an_image_that_is_pulled_may_be_missing() -> None:
 
 
 @pytest.mark.parametrize("images", [(), tuple(f"docker.io/other:{i}" for i in range(50))])
-def test_a_node_that_tells_none_or_not_all_says_nothing(images: tuple[str, ...]) -> None:
+def test_a_node_with_no_or_incomplete_images_gives_no_finding(images: tuple[str, ...]) -> None:
     assert told(images, {}) == []

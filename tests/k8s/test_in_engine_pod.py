@@ -112,7 +112,7 @@ def test_such_a_line_is_looked_for(line: str) -> None:
     assert REPORTS.search(line)
 
 
-def test_the_replica_and_what_it_started_are_killed_and_nothing_else(
+def test_only_the_replica_and_its_child_processes_are_killed(
     replica: tuple[str, subprocess.Popen[bytes]],
 ) -> None:
     pool, process = replica

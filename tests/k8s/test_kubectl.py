@@ -34,7 +34,7 @@ def test_a_pod_is_deleted_with_its_grace(tmp_path: Path, monkeypatch: pytest.Mon
     assert said == "--context there --namespace llm delete pod p --wait=false\n"
 
 
-def test_a_command_that_fails_is_told_in_kubectls_words(
+def test_a_failed_command_is_reported_with_kubectls_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = kubectl(tmp_path, monkeypatch, "echo 'Error: forbidden' >&2; exit 1")
@@ -52,7 +52,7 @@ def test_a_forwarded_port_is_the_one_that_kubectl_chose(
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
-def test_a_port_that_cannot_be_forwarded_is_told(
+def test_a_port_that_cannot_be_forwarded_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = kubectl(tmp_path, monkeypatch, "echo 'no such service' >&2; exit 1")

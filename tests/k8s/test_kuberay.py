@@ -48,7 +48,7 @@ def test_the_operator_must_be_recent_ready_and_watch_the_namespace(
 
 
 @pytest.mark.parametrize("policies, severity", [(True, "problem"), (False, "warning")])
-def test_an_operator_that_nobody_can_see_is_locked_out_by_policies(
+def test_an_operator_that_cannot_be_seen_is_locked_out_by_policies(
     policies: bool, severity: str
 ) -> None:
     values = {"networkPolicy": {"enabled": policies}}
@@ -110,7 +110,7 @@ RAY_PODS: Object = {"podSelector": {"matchLabels": LABELS}}
     ],
     ids=[
         *("anybody", "another port", "a range", "same namespace only", "in it", "other labels"),
-        *("all namespaces", "another namespace", "labels nobody knows", "addresses"),
+        *("all namespaces", "another namespace", "unknown labels", "addresses"),
     ],
 )
 def test_a_policy_is_read_as_kubernetes_does(rule: Object, namespace: str, may: bool) -> None:
@@ -118,7 +118,7 @@ def test_a_policy_is_read_as_kubernetes_does(rule: Object, namespace: str, may: 
     assert may_reach([policy], 8265, LABELS, namespace) == may
 
 
-def test_without_policies_everybody_may() -> None:
+def test_without_policies_all_peers_may_connect() -> None:
     assert may_reach([], 8265, {}, "kuberay")
     assert not may_reach([{"spec": {"ingress": []}}], 8265, {}, "kuberay")
 

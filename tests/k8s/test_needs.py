@@ -67,7 +67,7 @@ def odd() -> ClusterNeeds:
     return needs_of(render(ODD), Fleet.model_validate(ODD["fleet"]), values)
 
 
-def test_pods_are_as_many_as_the_fleet_has_now_and_may_have(odd: ClusterNeeds) -> None:
+def test_groups_have_the_current_and_the_greatest_number_of_pods(odd: ClusterNeeds) -> None:
     assert {group.name: (group.count, group.most) for group in odd.groups} == {
         "head": (1, 1),
         "gateway": (3, 3),
@@ -101,7 +101,7 @@ def test_pods_are_as_large_as_the_values_say(odd: ClusterNeeds) -> None:
     assert groups["deep"].limits == amounts({"memory": "64Gi", "amd.com/gpu": "4"})
     assert groups["none"].requests == amounts({"cpu": "2", "memory": "3Gi", "pods": "1"})
     assert groups["none"].limits == amounts({"cpu": "3", "memory": "3Gi"})
-    # with the autoscaler beside it
+    # with the autoscaler next to it
     head = amounts({"cpu": "1200m", "memory": "4608Mi", "pods": "1"})
     assert groups["head"].requests == head
     assert groups["head"].limits == amounts({"memory": "5Gi"})
@@ -116,7 +116,7 @@ def test_pods_go_where_the_values_send_them(odd: ClusterNeeds) -> None:
     assert [group.name for group in odd.groups if not group.in_ray] == ["warm-nodes", "redis"]
 
 
-def test_what_pods_use_is_named_by_the_key_that_says_so(odd: ClusterNeeds) -> None:
+def test_references_of_pods_are_named_by_their_key(odd: ClusterNeeds) -> None:
     assert [(of.plural, of.name, of.value) for of in odd.references] == [
         ("configmaps", "proxy", "gateway.envFrom"),
         # `none` has no GPU, so its pods have no such class

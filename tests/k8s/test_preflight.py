@@ -1,4 +1,4 @@
-"""What preflight finds beside room, in clusters that the API of tests/k8s/api.py plays."""
+"""What preflight finds other than room, in clusters that the API of tests/k8s/api.py plays."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_limits_that_a_quota_asks_for_may_come_from_a_limit_range() -> None:
     assert of(asked(*READY, EIGHT, counted, default), "quota team").severity == "ok"
 
 
-def test_what_a_release_uses_itself_makes_a_full_quota_no_problem() -> None:
+def test_a_quota_used_by_the_release_itself_is_no_problem() -> None:
     own = pod("own", "cpu-1", namespace=NAMESPACE, labels={"app.kubernetes.io/instance": "antefix"})
     full = quota("team", {"pods": "5"}, {"pods": "4"})
     assert of(asked(*READY, EIGHT, own, full), "quota team").severity == "warning"
@@ -178,7 +178,7 @@ def test_a_certificate_that_cert_manager_makes_need_not_be_there() -> None:
         ("get", "secrets", "Secret keys"),
     ],
 )
-def test_a_question_that_may_not_be_asked_is_a_finding_and_says_nothing_else(
+def test_a_forbidden_request_is_a_finding_and_its_checks_are_skipped(
     verb: str, resource: str, without: str
 ) -> None:
     values = {"auth": {"existingSecret": "keys"}}
@@ -188,7 +188,7 @@ def test_a_question_that_may_not_be_asked_is_a_finding_and_says_nothing_else(
     assert without not in [one.title for one in found]
 
 
-def test_a_cluster_that_is_away_is_one_clear_error() -> None:
+def test_an_unreachable_cluster_is_one_clear_error() -> None:
     with Api() as api:
         api.away = True
         with pytest.raises(Problem, match=r"cluster at http://127\S+ does not answer"):

@@ -54,7 +54,7 @@ def test_pods_that_ended_or_give_way_or_are_the_releases_own_take_no_room() -> N
     assert of(others, "room for llama").severity == "problem"
 
 
-def test_tensor_parallelism_wider_than_any_node_is_told_what_to_do() -> None:
+def test_tensor_parallelism_wider_than_any_node_is_reported_with_a_remedy() -> None:
     wide = {"llama": llama(engine_args={"tensor_parallel_size": 16})}
     finding = of(asked(*READY, EIGHT, pools=wide), "room for llama")
     assert "a node has 8 GPUs at most" in finding.seen
@@ -73,7 +73,7 @@ def test_pipeline_parallelism_needs_as_many_pods_on_any_nodes() -> None:
     assert of(found, "room for llama").seen.endswith("memory: on a100-1, a100-2")
 
 
-def test_pools_share_what_is_there() -> None:
+def test_pools_share_the_gpus_of_nodes() -> None:
     pools = {"a": llama(replicas=5, served_model_name="a"), "b": llama(replicas=5)}
     found = asked(*READY, EIGHT, pools=pools)
     assert list(bad(found)) == ["room for b"]
@@ -102,7 +102,7 @@ def test_a_taint_that_is_not_tolerated_is_named() -> None:
     assert "no node matches engine: a100-1: taint team=ml:NoSchedule" in finding.seen
 
 
-def test_a_taint_that_only_prefers_keeps_nobody_away() -> None:
+def test_a_preferring_taint_excludes_no_pods() -> None:
     taints = [{"key": "team", "effect": "PreferNoSchedule"}]
     assert of(asked(*READY, node("a100-1", 8, taints=taints)), "room for llama").severity == "ok"
 
@@ -142,7 +142,7 @@ def test_gateways_and_head_need_room_too() -> None:
     assert "cpu-1: 2 cores" in of(found, "room for gateway").seen
 
 
-def test_what_may_grow_beyond_the_nodes_is_a_note_when_no_nodes_come() -> None:
+def test_growth_beyond_the_nodes_is_a_note_without_node_autoscaling() -> None:
     slo = {"interactive": {"ttft_s": 1}}
     grows = {"llama": llama(slo=slo, autoscaling={"max_replicas": 12})}
     large = node("a100-1", 8, memory="1Ti")
@@ -172,7 +172,7 @@ TWO_POOLS = {
 
 
 def roomy(*gpus: int) -> list[Object]:
-    """Nodes with so many GPUs each, and plenty of all else."""
+    """Nodes with N GPUs each, and plenty of all other resources."""
     return [node(f"a100-{i}", n, cpu="256", memory="2Ti") for i, n in enumerate(gpus, 1)]
 
 
@@ -213,7 +213,7 @@ def test_a_rollout_that_stops_an_engine_first_needs_no_room() -> None:
     assert not [one for one in found if "rollout" in one.title]
 
 
-def test_what_a_pool_lacks_when_a_node_is_lost_is_a_note() -> None:
+def test_missing_room_after_the_loss_of_a_node_is_a_note() -> None:
     found = asked(*READY, *roomy(8, 8), pools=TWO_POOLS)
     finding = of(found, "loss of a node and small")
     assert finding.severity == "note"
@@ -253,7 +253,7 @@ def test_missing_nodes_are_no_problem_where_nodes_come(autoscaler: Object) -> No
     assert finding.remedy.startswith("the autoscaler's settings allow new nodes")
 
 
-def test_a_gpu_node_without_its_device_plugin_is_told_apart_from_one_without_gpus() -> None:
+def test_a_gpu_node_without_its_device_plugin_differs_from_one_without_gpus() -> None:
     bare = node("a100-1", labels={"nvidia.com/gpu.product": A100})
     finding = of(asked(*READY, bare), "device plugin")
     assert finding.severity == "problem"

@@ -118,7 +118,7 @@ def test_every_size_platform_and_gpu_is_among_those() -> None:
     assert {of.machine for of in INSTALLS} == set(MACHINES)
 
 
-def test_nodes_of_another_a100_are_told_with_the_files_that_choose_them() -> None:
+def test_nodes_with_another_a100_are_reported_with_the_matching_values_files() -> None:
     smaller = Install("single-node", "eks", "p4d.24xlarge")
     found = asked_of_values(smaller.values, *smaller.objects())
     room = of(found, "room for llama-70b")
@@ -127,7 +127,7 @@ def test_nodes_of_another_a100_are_told_with_the_files_that_choose_them() -> Non
     assert "helm/antefix/values/gpus" in room.remedy
 
 
-def test_before_the_nodes_are_there_the_affinity_tells_which_gpu_they_have() -> None:
+def test_before_nodes_exist_the_affinity_determines_their_gpu() -> None:
     smaller = Install("single-node", "eks", "p4d.24xlarge", gpu="a100-40g")
     found = asked_of_values(smaller.values, *READY, *THERE["eks"])
     assert of(found, "weights of llama-70b").seen.endswith("fit A100-40G")

@@ -76,7 +76,7 @@ def test_a_release_of_which_all_is_ready_is_ready(api: Api) -> None:
     assert picture.applications == []
 
 
-def test_what_the_autoscaler_asked_for_is_what_is_wanted(api: Api) -> None:
+def test_the_wanted_replicas_are_those_of_the_autoscaler(api: Api) -> None:
     cluster = api.get("RayCluster", ACTIVE, NAMESPACE)
     workers = {of["groupName"]: of for of in cluster["spec"]["workerGroupSpecs"]}
     workers["llama"]["replicas"] = 2
@@ -171,7 +171,7 @@ def test_a_pod_that_waits_has_the_last_lines_of_its_container(api: Api) -> None:
     assert waiting.said == [*(f"line {i}" for i in range(5, 9)), "ValueError: no such model"]
 
 
-def test_an_autoscaler_that_ended_is_told_with_what_it_stops(api: Api) -> None:
+def test_an_ended_autoscaler_is_reported_with_what_it_blocks(api: Api) -> None:
     ended = container(name="autoscaler", terminated={"reason": "OOMKilled", "exitCode": 137})
     runs = {**container(name="ray-head", running={}), "ready": True}
     status = {"phase": "Running", "containerStatuses": [runs, ended]}
@@ -191,7 +191,7 @@ def test_an_autoscaler_that_ended_is_told_with_what_it_stops(api: Api) -> None:
 
 
 def deleted(name: str, message: str, last: str) -> Object:
-    """As KubeRay 1.6 tells of a pod that it takes away."""
+    """As KubeRay 1.6 reports a pod that it deletes."""
     told = event(name, ACTIVE, message, last, "Normal")
     told["involvedObject"]["kind"] = "RayCluster"
     return {**told, "reason": "DeletedWorkerPod"}
@@ -204,7 +204,7 @@ GO = (
 ENDED = "; Pod status: Running; Pod restart policy: Never; Ray container terminated status: "
 
 
-def test_pods_that_kuberay_took_away_are_told_with_their_last_words(api: Api) -> None:
+def test_pods_that_kuberay_deleted_are_reported_with_their_last_output(api: Api) -> None:
     failed = GO % (1, "Error", "loading, slowly\nValueError: no room for weights, they said\n")
     killed = GO % (137, "OOMKilled", "")
     cut = f"{GO % (1, 'Error', 'the beginning')}".partition(",StartedAt")[0]
@@ -234,7 +234,7 @@ def test_pods_that_kuberay_took_away_are_told_with_their_last_words(api: Api) ->
     assert ended[0].when == "2026-01-01T00:00:01Z"
 
 
-def test_a_pod_that_was_evicted_and_taken_away_is_told(api: Api) -> None:
+def test_a_pod_that_was_evicted_and_deleted_is_reported(api: Api) -> None:
     message = (
         "Deleted worker Pod llm/llama-1 for group llama: The worker Pod llama-1 status is Failed "
         "which is a terminal state. KubeRay will delete the Pod and create new Pods."
@@ -270,7 +270,7 @@ def job(status: Object) -> Object:
     return {**made, "status": status}
 
 
-def test_a_job_that_failed_is_told(api: Api) -> None:
+def test_a_failed_job_is_reported(api: Api) -> None:
     failed = {
         "type": "Failed",
         "status": "True",
@@ -299,7 +299,7 @@ def test_a_job_that_is_done_says_no_more(api: Api) -> None:
     assert [(told.state, told.why) for told in pictured(api).jobs] == [("done", "")]
 
 
-def test_more_pods_than_are_wanted_and_those_of_an_old_cluster_are_told(api: Api) -> None:
+def test_extra_pods_and_those_of_an_old_cluster_are_reported(api: Api) -> None:
     api.add(ray_pod("llama-1", ACTIVE, "llama"), ray_pod("old", "afx-antefix-0", "llama"))
     picture = pictured(api)
     (llama,) = [group for group in picture.groups if group.name == "llama"]
@@ -350,7 +350,7 @@ def test_pods_that_a_service_has_without_the_port_are_no_gateways(api: Api) -> N
     assert (picture.endpoints, picture.is_ready) == (0, False)
 
 
-def test_who_may_not_see_endpoints_is_told_of_the_rest(api: Api) -> None:
+def test_without_access_to_endpoints_status_reports_the_rest(api: Api) -> None:
     api.forbid("list", "endpointslices")
     assert pictured(api).is_ready
 
@@ -381,7 +381,7 @@ def test_before_kuberay_made_a_cluster_nothing_is_ready(api: Api) -> None:
     assert (picture.is_ready, picture.active, picture.groups) == (False, "", [])
 
 
-def test_what_may_not_be_asked_is_named(api: Api) -> None:
+def test_a_forbidden_request_is_named(api: Api) -> None:
     api.forbid("list", "events")
     picture = pictured(api)
     assert picture.is_ready

@@ -43,7 +43,7 @@ SHARED = merged(PVC, {"models": {"pvc": {"storageClass": "files"}}})
     ],
     ids=["gives it", "never", "not a shared one", "makes it so"],
 )
-def test_a_driver_that_gives_volumes_to_no_group_is_told(
+def test_a_driver_that_sets_no_group_on_volumes_is_reported(
     policy: str, parameters: dict[str, str], severity: str
 ) -> None:
     driver = named("storage.k8s.io/v1", "CSIDriver", "files.csi", spec={"fsGroupPolicy": policy})
@@ -74,7 +74,7 @@ def test_engines_on_several_nodes_cannot_share_a_volume_of_one() -> None:
     assert finding.seen.startswith("engines need a100-1, a100-2")
 
 
-def test_engines_that_may_be_on_several_nodes_had_better_be_told_one() -> None:
+def test_engines_that_may_be_on_several_nodes_should_be_pinned_to_one() -> None:
     nodes = [node("a100-1", 8), node("a100-2", 8)]
     found = asked(*READY, *nodes, DISK, values=ONE_NODE)
     assert of(found, "models on one node").severity == "warning"
@@ -99,7 +99,7 @@ def test_weights_that_each_pod_downloads_need_room_on_a_disk(disk: str, severity
 
 
 @pytest.mark.parametrize("model", ["embedded", "/models/mine", "s3://models/mine"])
-def test_what_no_hub_has_is_not_downloaded(model: str) -> None:
+def test_models_outside_the_hub_are_not_downloaded(model: str) -> None:
     pools = {"llama": llama(model=model, served_model_name="llama", resources={"gpus": 0})}
     assert needs(pools).downloads == {}
 

@@ -44,7 +44,7 @@ def diff(
 ) -> UpgradeDiff:
     """Of the values with the change, in a cluster that KubeRay made of them without it.
 
-    Its pods are one of four GPUs, unless told.
+    Its pods are one of four GPUs by default.
     """
     service = of_kind(render(values), "RayService")
     service["metadata"]["namespace"] = NAMESPACE
@@ -183,7 +183,7 @@ def test_a_pool_that_sorts_last_is_added_to_the_cluster(
     assert found.gpus.after == 7
 
 
-def test_a_pool_that_is_taken_away_is_a_second_cluster() -> None:
+def test_a_removed_pool_needs_a_second_cluster() -> None:
     found = diff(pools(large=None))
     assert found.moves
     assert [(c.where, c.path, c.new) for c in found.pods] == [("large", "", None)]
@@ -227,7 +227,7 @@ def configured(**pools: Any) -> str:
     ],
     ids=["slo", "engine_args", "replicas"],
 )
-def test_what_of_the_fleet_restarts_is_what_ray_serve_restarts(
+def test_the_diff_restarts_the_same_parts_as_ray_serve(
     change: Object, hot: bool, gateways: bool, restarted: set[str]
 ) -> None:
     told = serve_changes(configured(), configured(**change))
@@ -256,13 +256,13 @@ def test_of_a_new_section_only_the_keys_are_shown() -> None:
     assert (change.path, change.old, change.new) == ("fleet.pools.tiny", None, "model, env")
 
 
-def test_what_may_be_a_secret_is_not_shown() -> None:
+def test_possible_secrets_are_not_shown() -> None:
     found = diff(pools(small={"env": {"HF_TOKEN_PATH": "/b"}}))
     (change,) = [c for c in found.cold if ".env." in c.path]
     assert (change.old, change.new) == ("not shown", "not shown")
 
 
-def test_what_may_not_be_asked_is_named() -> None:
+def test_a_forbidden_request_is_named() -> None:
     found = diff({}, forbidden=("list", "pods"))
     assert f"may not list pods in namespace {NAMESPACE}" in found.denied
     found = diff({}, forbidden=("get", "rayclusters"))
@@ -289,7 +289,7 @@ def test_a_quantity_is_a_number_and_what_is_empty_is_nothing() -> None:
     assert (change.where, change.path, change.old) == ("head", where, "1Gi")
 
 
-def test_of_a_list_what_differs_is_told() -> None:
+def test_the_differing_items_of_a_list_are_reported() -> None:
     old, new = {"command": ["a", "b", "c"]}, {"command": ["a", "x", "c"]}
     assert list(differences(old, new)) == [("command.1", "b", "x")]
     assert list(differences(old, {"command": ["a"]})) == [("command", ["a", "b", "c"], ["a"])]

@@ -161,7 +161,7 @@ def test_gpus_that_are_left_are_shared_in_turns() -> None:
     assert decision.placeholders == {"big": 1, "other": 1}
 
 
-def test_what_is_not_known_changes_nothing() -> None:
+def test_an_unknown_expectation_changes_nothing() -> None:
     assert placeholders(PodCounts(pods=2, placeholders=2, expected=None)) == 2
 
 

@@ -47,7 +47,9 @@ def test_placeholders_follow_what_a_gateway_says(fleet: Fleet, controller: Contr
     assert fleet.placeholders == 2
 
 
-def test_what_is_right_already_is_not_written(fleet: Fleet, controller: Controller) -> None:
+def test_an_unchanged_number_of_placeholders_is_not_written(
+    fleet: Fleet, controller: Controller
+) -> None:
     fleet.gateway.decided = GROWING
     controller.step()
     controller.step()
@@ -82,7 +84,7 @@ def test_an_engine_that_waits_for_a_gpu_sends_placeholders_away(
     assert fleet.placeholders == 0
 
 
-def test_an_engine_that_waits_for_something_else_does_not(
+def test_an_engine_that_waits_for_another_reason_keeps_placeholders(
     fleet: Fleet, controller: Controller
 ) -> None:
     fleet.gateway.decided = GROWING
@@ -230,7 +232,7 @@ warm_nodes_controller.main()
 """
 
 
-async def test_the_process_works_until_it_is_told_to_end(fleet: Fleet) -> None:
+async def test_the_process_works_until_it_is_signalled_to_end(fleet: Fleet) -> None:
     fleet.gateway.decided = GROWING
     told = {
         "API": fleet.api.url,

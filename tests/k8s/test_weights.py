@@ -49,7 +49,7 @@ def test_a_kernel_that_some_nodes_do_not_have_is_a_warning() -> None:
     assert "on the Tesla-V100-SXM2-16GB, vLLM has no kernel for W4A16" in finding.seen
 
 
-def test_without_a_node_the_node_selector_tells() -> None:
+def test_without_a_node_the_node_selector_determines_the_gpu() -> None:
     values = {"engine": {"nodeSelector": {"node.kubernetes.io/instance-type": "p4d.24xlarge"}}}
     assert of(asked(*READY, pools=pool(), values=values), TITLE).severity == "problem"
 

@@ -61,7 +61,7 @@ class Kubernetes:
         return Said(done.stdout, done.stderr)
 
     def objects(self, kinds: str, namespace: str = "", labels: str = "") -> list[Object]:
-        """Of one kind or several, with who owns which field; of all namespaces unless told."""
+        """Of one kind or several, with who owns which field; of all namespaces by default."""
         where = ["--namespace", namespace] if namespace else ["--all-namespaces"]
         chosen = ["--selector", labels] if labels else []
         told = self.kubectl("get", kinds, *where, *chosen, "--show-managed-fields", "-o", "json")
@@ -152,7 +152,7 @@ def until(
 
 
 def kubeconfig_with_token(of: str, token: str, namespace: str, target: Path) -> Path:
-    """A copy of kubeconfig `of`, that of one cluster, for whoever has the token."""
+    """A copy of kubeconfig `of`, that of one cluster, for a holder of the token."""
     told = subprocess.run(
         [kubectl(), "config", "view", "--raw", "--flatten", "--minify", "-o", "json"],
         env=os.environ | {"KUBECONFIG": of},

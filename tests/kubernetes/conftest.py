@@ -1,8 +1,8 @@
 """The cluster of these tests and its KubeRay.
 
 ANTEFIX_TEST_CLUSTER=yes gives them the cluster of the current kubeconfig, with the KubeRay that it
-has. Else they start one of their own where that can be had, with one KubeRay after the other. No
-other cluster is so much as looked at.
+has. Otherwise they start a separate one where that is possible, with one KubeRay after the other.
+No other cluster is so much as looked at.
 """
 
 from __future__ import annotations

@@ -22,14 +22,14 @@ from tests.kubernetes.api import Kubernetes, Refused, until
 RELEASE = "afx"
 OPERATOR = "kuberay-operator"  # as an owner of fields
 CHANGED = ("--values", str(Path(__file__).with_name("changed-values.yaml")))
-# Nobody publishes the images, so values files name none.
+# The images are not published, so values files name none.
 IMAGES = ("--set", "image.registry=registry.acme.internal")
 # Without a look at the cluster the chart would make other Secrets each time.
 GENERATES_NOTHING = (
     *("--set", "auth.generate=false", "--set", "auth.existingSecret=own-auth"),
     *("--set", "redis.existingSecret=own-redis"),
 )
-# In every namespace, or of whoever watches it.
+# In every namespace, or of any that watches it.
 NOT_OURS = ("configmap/kube-root-ca.crt", "serviceaccount/default", "resourcequota/no-pods")
 NOT_ASKED = ("events", "events.events.k8s.io", "persistentvolumeclaims")
 
@@ -91,7 +91,8 @@ def by_gitops(kubernetes: Kubernetes, values: Path) -> Course:
 
 
 def settle(kubernetes: Kubernetes, namespace: str) -> None:
-    """Wait until KubeRay has written to the RayService what it writes, once, before all else."""
+    """Wait until KubeRay has written to the RayService what it writes, once, before all other
+    steps."""
 
     def made() -> bool:
         return bool(kubernetes.objects("rayclusters", namespace))

@@ -18,7 +18,7 @@ from tests.helm.helm import ROOT, kubectl
 from tests.programs import CLUSTER_SCRIPT
 
 FOLDER = ROOT / ".cache" / "cluster"
-# Its own limits are one or two minutes for each part; what is there already stays when it goes on.
+# Its own limits are one or two minutes for each part; existing parts stay when it goes on.
 TRIES = 3
 
 
@@ -47,7 +47,7 @@ def own_cluster() -> Iterator[str]:
         start()
         yield str(FOLDER / "kubeconfig")
     except AnotherRuns:
-        raise  # taking ours down would take away what both go by
+        raise  # removing this one would remove what both go by
     except BaseException:
         script("down")
         raise

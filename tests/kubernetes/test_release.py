@@ -1,5 +1,5 @@
-"""A release with all that the chart has: who may do what, whom policies let in, and what
-`antefix k8s` tells of it to whom."""
+"""A release with all that the chart has: who may do what, whom policies admit, and what `antefix
+k8s` reports of it to whom."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_an_account_may_do_no_more_than_the_docs_say(
     assert not release.rights(account, "default")
 
 
-def test_what_the_warm_nodes_need_is_theirs(release: Release) -> None:
+def test_the_warm_nodes_controller_has_exactly_the_rights_it_needs(release: Release) -> None:
     assert release.rights(f"{NAME}-warm-nodes", release.namespace) == OF_WARM_NODES
 
 
@@ -133,7 +133,7 @@ def written(selector: Object) -> str:
 
 @pytest.fixture
 def of_namespace(release: Release, tmp_path: Path) -> Path:
-    """The kubeconfig of somebody who may look at this namespace, but not at its Secrets."""
+    """The kubeconfig of a user who may look at this namespace, but not at its Secrets."""
     kubernetes, namespace = release.kubernetes, release.namespace
     account = {"kind": "ServiceAccount", "name": "looker", "namespace": namespace}
     within = {"name": "looker", "namespace": namespace}
@@ -166,7 +166,7 @@ def asked(command: str, kubeconfig: str, *arguments: str) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize("who", ["admin", "namespace"])
-def test_status_tells_what_the_release_waits_for(
+def test_status_shows_what_the_release_waits_for(
     release: Release, of_namespace: Path, who: str
 ) -> None:
     kubeconfig = release.kubernetes.kubeconfig if who == "admin" else str(of_namespace)
@@ -179,7 +179,7 @@ def test_status_tells_what_the_release_waits_for(
             "exceeded quota: no-pods" in event for event in picture["events"]
         )
 
-    until("status tells of the cluster that is coming and why it has no pod", told)
+    until("status shows the cluster that is coming and why it has no pod", told)
     code, picture = asked("status", kubeconfig, *waits)
     assert code == ExitCode.DEGRADED
     assert picture["denied"] == []
@@ -187,7 +187,7 @@ def test_status_tells_what_the_release_waits_for(
 
 
 @pytest.mark.parametrize("who", ["admin", "namespace"])
-def test_a_diff_tells_nothing_of_the_same_values_and_a_second_cluster_of_another_image(
+def test_a_diff_shows_a_second_cluster_only_for_another_image(
     release: Release,
     of_namespace: Path,
     who: str,

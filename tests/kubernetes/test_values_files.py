@@ -1,6 +1,7 @@
-"""The chart's values files on a real API server: by Helm installed, changed, rolled back and taken
-away, and applied as GitOps does. Those that users are given, and the one that sets everything, go
-by Helm under each KubeRay; all else goes under the newest, since what is applied is the same."""
+"""The chart's values files on a real API server: by Helm installed, changed, rolled back and
+removed, and applied as GitOps does. Those that users are given, and the one that sets everything,
+go by Helm under each KubeRay; all others go under the newest, since what is applied is the
+same."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ def test_uninstall_leaves_nothing_but_claims(by_helm: Courses, name: str) -> Non
 
 @under_the_newest
 @pytest.mark.parametrize("name", OF_TESTS)
-def test_what_else_can_be_set_goes_the_same_way(of_tests_by_helm: Courses, name: str) -> None:
+def test_other_values_pass_the_same_steps(of_tests_by_helm: Courses, name: str) -> None:
     found = of_tests_by_helm[name]
     assert found.said == dict.fromkeys(["install", "upgrade", "rollback", "uninstall"], "")
     assert found.taken_over == []

@@ -39,7 +39,7 @@ def cluster() -> None:
 
 
 def facts() -> str:
-    """Versions and machine, as a page tells them."""
+    """Versions and machine, as a page shows them."""
     told = nodes()[0]["status"]
     of_node = told["nodeInfo"]
     labels = "app.kubernetes.io/name in (kuberay, kuberay-operator)"
@@ -66,13 +66,13 @@ def release(cluster: None) -> Iterator[Release]:
 
 @pytest.fixture(scope="session")
 def first_node(cluster: None) -> str:
-    """Never taken away: it has the clients, and what a test wants to keep."""
+    """Never removed: it has the clients, and what a test wants to keep."""
     return names_of_nodes()[0]
 
 
 @pytest.fixture(scope="session")
 def second_node(cluster: None) -> str:
-    """One that may be taken away."""
+    """One that may be removed."""
     if len(names := names_of_nodes()) < 2:
         missing("the cluster has one node (start it with two)")
     return names[1]
@@ -82,7 +82,7 @@ def second_node(cluster: None) -> str:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """How a test ended is noted, and why it failed is told at once: the others take an hour."""
+    """How a test ended is noted, and why it failed is shown at once: the others take an hour."""
     if call.when == "setup":
         measured.begins(item.name)
     report = yield

@@ -2,7 +2,7 @@
 
     python -m tests.kubernetes_long.measured    writes it into docs/kubernetes/tested.md
 
-A goal on time is told, met or not: how fast two cores are is no law. What a test asserts is that
+A goal on time is shown, met or not: how fast two cores are is no law. What a test asserts is that
 requests are answered and that things come to be at all.
 """
 
@@ -77,10 +77,7 @@ def figures(lines: list[dict[str, Any]], before: str = "") -> str:
         if not last and (row := kept.get(f"| {sentence}")):
             rows.append(row)
             continue
-        ends = "; ".join(
-            " ".join(part for part in (_parameters(test), _ended(end), end["when"][:10]) if part)
-            for test, end in last.items()
-        )
+        ends = _ends(last)
         # a run's own: what an earlier one measured is of an earlier chart
         runs = {test: _of_last_run(of_test, test) for test in last}
         told = "; <br>".join(
@@ -92,6 +89,17 @@ def figures(lines: list[dict[str, Any]], before: str = "") -> str:
     on = [line for line in before.splitlines() if line.startswith("On ")]
     on += [f"On {line['cluster']}:" for line in lines if "cluster" in line]
     return "\n".join([*on[-1:], *([""] if on else []), *rows, ""])
+
+
+def _ends(last: dict[str, dict[str, Any]]) -> str:
+    """How each variant of a test ended, and when. Variants that ended alike share a date."""
+    variants: dict[str, list[str]] = {}
+    for test, end in last.items():
+        how = f"{_ended(end)} {end['when'][:10]}".strip()
+        variants.setdefault(how, []).append(_parameters(test))
+    return "; ".join(
+        f"{how} ({', '.join(names)})" if any(names) else how for how, names in variants.items()
+    )
 
 
 def _of_last_run(lines: list[dict[str, Any]], test: str) -> list[dict[str, Any]]:

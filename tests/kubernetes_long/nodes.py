@@ -1,6 +1,6 @@
 """What is done to the cluster's nodes, and to its KubeRay, which takes more than the API.
 
-../shared/cluster/cluster.sh does it for a cluster of its own, whose folder has the kubeconfig.
+../shared/cluster/cluster.sh does it for a separate cluster, whose folder has the kubeconfig.
 """
 
 from __future__ import annotations

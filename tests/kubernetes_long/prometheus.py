@@ -54,7 +54,7 @@ class Watch(Prometheus):
         return found
 
     def fired(self) -> set[str]:
-        """Alerts that somebody would have been told of."""
+        """Alerts that an operator would have received."""
         return {one["metric"]["alertname"] for one in self.seen('ALERTS{alertstate="firing"}')}
 
 

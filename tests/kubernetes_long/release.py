@@ -1,4 +1,4 @@
-"""A release of the chart in the cluster: made, changed, looked at, taken away."""
+"""A release of the chart in the cluster: made, changed, looked at, removed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kubernetes_long.traffic import Traffic, traffic
 
 SMALL = Path(__file__).with_name("values.yaml")
 MODEL = "smollm2-135m-instruct"
-# two cores start head, gateway and two engines in 130 s when nothing else runs
+# two cores start head, gateway and two engines in 130 s without other work
 READY_S = 900.0
 
 # The gateway or the engine of a pod, each process with when it started: a number may come again.
@@ -198,7 +198,7 @@ class Release:
     def traffic(
         self, clients: int = 2, every_s: float = 0.0, model: str = MODEL
     ) -> AbstractContextManager[Traffic]:
-        """Of so many clients, of which the third and later begin one every so many seconds."""
+        """Of N clients, of which the third and later start at this interval."""
         return traffic(self.url, self.key(), model, self.image, clients, every_s)
 
     def uninstall(self) -> float:

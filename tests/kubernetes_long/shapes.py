@@ -1,4 +1,4 @@
-"""Releases that tests settle on. The first node is never taken away: what must stay is there."""
+"""Releases that tests settle on. The first node is never removed: what must stay is there."""
 
 from __future__ import annotations
 

@@ -104,6 +104,6 @@ def test_the_commands_of_these_pages_work_in_their_order(
 
 
 def _commands(notes: str) -> str:
-    """The lines that the notes set apart, before they tell what is not enabled."""
+    """The lines that the notes set apart, before they list what is not enabled."""
     told = notes.partition("Not enabled:")[0]
     return "\n".join(line[2:] for line in told.splitlines() if line.startswith("  "))

@@ -23,7 +23,7 @@ for one in psutil.process_iter(["cmdline"]):
     if "kuberay-autoscaler" in (one.info["cmdline"] or []):
         one.kill()
 """
-# By then each client, and the Service, has noticed that somebody went without a word.
+# By then each client, and the Service, has noticed that a process went without a word.
 NOTICED_S = 40.0
 
 
@@ -120,7 +120,7 @@ def test_an_autoscaler_that_ended_is_replaced_with_its_head(release: Release, ke
 def test_status_shows_an_autoscaler_that_ended(release: Release) -> None:
     release.settle(ONE_OF_EACH)
     kill_autoscaler(release)
-    until("it is told", lambda: "autoscaler: ended" in release.status()[1], within_s=120)
+    until("status reports it", lambda: "autoscaler: ended" in release.status()[1], within_s=120)
     release.changed()
 
 

@@ -1,4 +1,4 @@
-"""What a Prometheus sees of a release, and whom it would wake while all is well: nobody."""
+"""What a Prometheus sees of a release, and that it wakes no operator while all is well."""
 
 from __future__ import annotations
 

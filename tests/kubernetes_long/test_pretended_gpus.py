@@ -27,6 +27,7 @@ from tests.kubernetes_long.nodes import cluster_script, is_node_ready
 from tests.kubernetes_long.pretended_gpus import GPU, pretended, set_gpus
 from tests.kubernetes_long.release import READY_S, Release
 from tests.kubernetes_long.shapes import HOST
+from tests.kubernetes_long.test_accept import accept
 from tests.kubernetes_long.traffic import are_new, names_of_images
 from tests.kubernetes_long.visitors import NAMESPACE, leave, visitor, within
 from tests.kubernetes_long.volumes import volume
@@ -36,6 +37,8 @@ pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(3600)]
 
 HERE = Path(__file__).parent
 FILES = (CHART / "values" / "multi-node-a100.yaml", HERE / "pretended-gpus.yaml")
+# Checks of `antefix k8s accept` that only engines on GPUs can pass.
+NEEDS_A_GPU = {"attention backend", "quantized kernels", "NCCL", "KV cache", "TTFT", "TPOT"}
 MODELS = ("tests/large", "tests/small")
 LARGE, SMALL = "llama-3.1-70b-instruct", "llama-3.1-8b-instruct"
 MAKE_MODEL = f"""
@@ -212,6 +215,23 @@ def test_a_model_answers_through_gateways_of_another_environment(
     traffic.tell()
     assert not traffic.failed()
     assert model in traffic.models()
+
+
+def test_acceptance_runs_to_its_end_where_gpus_are_pretended(
+    fleet: Release, tmp_path: Path
+) -> None:
+    accept(fleet, "--under-traffic", "--report", str(tmp_path / "accept"))
+    told = json.loads((tmp_path / "accept.json").read_text())
+    print((tmp_path / "accept.txt").read_text())
+    measured("in all", told["took_s"], "s")
+    assert told["pools"].keys() == {"llama-70b", "llama-8b"}
+    for name, pool in told["pools"].items():
+        by_verdict: dict[str, set[str]] = {}
+        for check in pool["checks"]:
+            by_verdict.setdefault(check["verdict"], set()).add(check["name"])
+        assert by_verdict.get("failed", set()) <= NEEDS_A_GPU, name
+        assert by_verdict["passed"] >= {"prefix hit", "engine killed"}, name
+    fleet.wait()
 
 
 def test_a_rollout_takes_as_many_gpus_as_the_diff_says(

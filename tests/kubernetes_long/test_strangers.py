@@ -122,7 +122,7 @@ def test_only_allowed_clients_reach_the_gateways_and_only_prometheus_the_metrics
     antefixs = {("gateway", 9464), ("engine", 9464)}
     rays = {(of, 8080) for of in ("head", "gateway", "engine")}
     until(
-        "metrics are open to the namespace of Prometheus, and nothing else",
+        "only metrics are open to the namespace of Prometheus",
         lambda: {place[at] for at in reached(release, list(place))} == antefixs | rays,
         within_s=60,
     )
@@ -136,7 +136,7 @@ def until_reached(release: Release, ports: dict[str, tuple[str, int]]) -> set[tu
         found.update(reached(release, list(ports)))
         return bool(found)
 
-    until("somebody is let in", some, within_s=60)
+    until("a client is admitted", some, within_s=60)
     return {ports[place] for place in found}
 
 

@@ -99,7 +99,7 @@ def test_applying_again_as_gitops_does_changes_nothing(release: Release) -> None
     release.wait()
     after = versions(made_of, release), release.active(), names(release)
     assert after == before
-    # server-side, as Argo CD and Flux may be told to
+    # server-side, as Argo CD and Flux may be configured to
     for _ in range(2):
         applied = ("apply", "--server-side", "--field-manager", "gitops", "--force-conflicts")
         kubectl(*applied, *where, "-f", "-", stdin=release.rendered(values))
@@ -109,7 +109,7 @@ def test_applying_again_as_gitops_does_changes_nothing(release: Release) -> None
 
 
 def versions(names: list[str], release: Release) -> dict[str, str]:
-    """Of what is wanted of each object, which a controller that tells its state does not change.
+    """Of what is wanted of each object, which a controller that reports its state does not change.
 
     What kubectl says counts for nothing: to it, defaults that the API server adds are a change.
     """

@@ -1,7 +1,7 @@
 """Traffic through the gateways' Service while something happens to the fleet.
 
-The clients run in a pod of a namespace of their own, on the first node, which no test takes away.
-Times are of the nodes' clock, which on one machine is this one's.
+The clients run in a pod of a separate namespace, on the first node, which no test removes. Times
+are of the nodes' clock, which on one machine is this one's.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Traffic:
         return within(POD, "cat", OUTCOMES)
 
     def flow(self, more: int = 6) -> None:
-        """Wait until so many more have been answered."""
+        """Wait until N more have been answered."""
         now = time.time()
         until(
             f"{more} more answers",
@@ -141,7 +141,7 @@ def traffic(
 
 
 def nodes() -> list[Object]:
-    """Those that take pods of ours."""
+    """Those that take pods of Antefix."""
     found: list[Object] = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
     control_plane = "node-role.kubernetes.io/control-plane"
     return [

@@ -1,4 +1,4 @@
-"""Pods of the tests' own, in a namespace of their own: clients, a stranger, a Prometheus."""
+"""Pods of the tests, in a separate namespace: clients, a stranger, a Prometheus."""
 
 from __future__ import annotations
 

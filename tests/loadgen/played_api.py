@@ -1,4 +1,4 @@
-"""An OpenAI API that answers as it is told to: real HTTP, and a clock that it sets itself."""
+"""An OpenAI API with given answers: real HTTP, and a clock that it sets itself."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DONE = b"data: [DONE]\n\n"
 
 
 class PlayedClock(Clock):
-    """Stands still until somebody sets it; who waits for a time gets it at once, and `late_s`
-    more. `reads`: how often it was read."""
+    """Stands still until a test sets it; a sleeper gets its time at once, and `late_s` more.
+    `reads`: how often it was read."""
 
     def __init__(self, late_s: float = 0.0) -> None:
         self.time_s = 0.0

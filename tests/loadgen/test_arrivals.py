@@ -1,4 +1,4 @@
-"""Arrivals come as often as the rate says, at every moment."""
+"""Arrivals have the given rate, at every moment."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from loadgen.arrivals import ramp, steady
 RATES = st.floats(0.0, 100.0)
 
 
-def test_so_many_come_as_were_asked_for() -> None:
+def test_steady_arrivals_have_the_requested_count() -> None:
     times = steady(40.0, 10.0)(random.Random(1))
     assert len(times) == 40
     assert times == sorted(times)
 
 
-def test_a_ramp_has_as_many_as_its_mean_rate_gives() -> None:
+def test_a_ramp_has_the_number_of_arrivals_of_its_mean_rate() -> None:
     assert len(ramp(1.0, 5.0, 60.0)(random.Random(1))) == 180
 
 

@@ -12,7 +12,7 @@ from tests.sentences import assert_sentences
 IDLE = ClientWatch(wall_s=10.0, cpu_s=1.0, lags_s=array("d", [0.001] * 100))
 
 
-def test_what_the_client_took_is_told() -> None:
+def test_the_cost_of_the_client_is_reported() -> None:
     requests = [answered(0.0, 1.0, sent_s=0.002), answered(1.0, 2.0, sent_s=1.004)]
     client = cost(IDLE, requests)
     assert client["cpu_share_of_a_core"] == 0.1
@@ -37,7 +37,7 @@ def test_a_client_that_sends_late_is_the_limit() -> None:
     assert "sent 100.0 ms late" in warned(IDLE, answered(0.0, 1.0, sent_s=0.1))
 
 
-def test_late_is_late_beside_the_latencies_that_are_measured() -> None:
+def test_lateness_is_judged_relative_to_measured_latencies() -> None:
     slow, quick = answered(0.0, 1.0, sent_s=0.02), answered(0.0, 0.1, sent_s=0.02)
     assert warnings(cost(IDLE, [slow]), [slow]) == []
     assert "sent 20.0 ms late" in warned(IDLE, quick)

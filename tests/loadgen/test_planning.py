@@ -1,4 +1,4 @@
-"""What is sent says what the workload or the trace says, and is nobody else's."""
+"""What is sent says what the workload or the trace says, and belongs to one run alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_prompt_begins_with_the_run_s_name() -> None:
             assert not body["messages"][-1]["content"].startswith("run-1 ")
 
 
-def test_a_request_is_streamed_and_counted_and_as_long_as_asked() -> None:
+def test_a_request_is_streamed_and_counted_with_the_given_length() -> None:
     body = bodies(FORM, "short")[0]
     assert (body["model"], body["max_tokens"], body["stream"]) == ("small", 64, True)
     assert body["stream_options"] == {"include_usage": True}
@@ -37,7 +37,7 @@ def test_agents_bring_their_tools_and_their_calls() -> None:
     assert {message["role"] for message in last["messages"]} >= {"assistant", "tool"}
 
 
-def test_fields_are_put_in_or_taken_away() -> None:
+def test_fields_are_added_or_removed() -> None:
     form = RequestForm("small", "run-1", 64, {"ignore_eos": None, "temperature": None, "top_p": 1})
     body = bodies(form, "short")[0]
     assert body["top_p"] == 1

@@ -64,7 +64,7 @@ async def test_outcomes_are_in_the_order_of_the_sessions() -> None:
     assert [sent.session for sent in found] == ["late", "soon"]
 
 
-async def test_a_server_of_ours_tells_cached_tokens_in_a_header() -> None:
+async def test_an_antefix_server_returns_cached_tokens_in_a_header() -> None:
     clock = PlayedClock()
     api = PlayedApi(clock, [(1.0, delta(content="x")), (1.0, usage(200, 1)), (1.0, DONE)])
     api.headers |= {"X-Antefix-Cached-Tokens": "64"}
@@ -81,7 +81,7 @@ async def test_a_server_of_ours_tells_cached_tokens_in_a_header() -> None:
         (b"data: {oops\n\n", "malformed", "{oops"),
     ],
 )
-async def test_what_is_no_whole_stream_is_an_error(written: bytes, kind: str, says: str) -> None:
+async def test_an_incomplete_stream_is_an_error(written: bytes, kind: str, says: str) -> None:
     clock = PlayedClock()
     script = [(1.0, written)]
     (sent,) = await played(PlayedApi(clock, script), clock, session("a", 0.0, 0.0))
@@ -108,7 +108,7 @@ async def test_an_answer_that_never_ends_is_a_timeout() -> None:
     assert sent.error == "timeout"
 
 
-async def test_nobody_there_is_an_error_too() -> None:
+async def test_a_refused_connection_is_an_error_too() -> None:
     clock = PlayedClock()
     async with aiohttp.ClientSession() as http:
         player = Player(http, "http://127.0.0.1:9/v1", HEADERS, 60.0, clock)

@@ -85,7 +85,7 @@ def test_where_the_server_counts_no_tokens_their_events_count() -> None:
     assert (found["prompt_tokens"], found["cached_ratio"]) == (None, None)
 
 
-def test_requests_of_which_nobody_tells_what_was_cached_are_left_out_of_the_ratio() -> None:
+def test_requests_without_cached_tokens_are_left_out_of_the_ratio() -> None:
     silent = answered(0.0, 1.0, prompt_tokens=1000)
     assert cached_ratio([*REQUESTS[:2], silent]) == 0.64
 

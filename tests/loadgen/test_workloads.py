@@ -77,7 +77,7 @@ def test_as_many_requests_come_as_the_rate_says(workload: str) -> None:
     assert sum(len(talk.turns) for talk in talks) == 6.0 * 120.0
 
 
-def test_prompts_are_as_long_as_asked() -> None:
+def test_prompts_have_the_given_length() -> None:
     (long, *_), (short, *_) = (
         conversations("long_documents", 1, SECONDS, scale=scale) for scale in (1.0, 0.1)
     )

@@ -96,7 +96,7 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
     ),
     ("AntefixErrorRateHigh", "ticket"): (
         [burning("availability", (0, 30), (0.2, 30))],
-        # one bad minute is over before it has been bad for as long as it takes
+        # one bad minute is over before it has been bad for the alert's time
         [burning("availability", (0.05, 60)), burning("availability", (0, 52), (5, 1), (0, 7))],
     ),
     ("AntefixQueueDeep", "page"): (

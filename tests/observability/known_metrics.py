@@ -1,4 +1,4 @@
-"""Every series that a fleet's Prometheus has: ours, vLLM's, the recorded ones, the GPUs'."""
+"""Every series that a fleet's Prometheus has: Antefix's, vLLM's, the recorded ones, the GPUs'."""
 
 from __future__ import annotations
 

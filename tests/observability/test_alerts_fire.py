@@ -143,7 +143,7 @@ def test_a_busy_hour_weighs_more_in_the_month_than_a_quiet_one(tmp_path: Path) -
     unit_test(series, {"promql_expr_test": [check]}, tmp_path)
 
 
-def test_a_pool_that_is_quiet_or_has_failed_nobody_burns_nothing(tmp_path: Path) -> None:
+def test_a_pool_without_traffic_or_failures_burns_nothing(tmp_path: Path) -> None:
     good = 'antefix_slo_events_total{pool="a", objective="ttft", result="good"}'
     for rate in (0, 10):
         check = {"expr": "sum(slo:current_burn_rate:ratio)", "eval_time": "60m"}

@@ -1,4 +1,4 @@
-"""What is told of tenants' budgets."""
+"""The exported metrics of tenants' budgets."""
 
 from math import isnan
 
@@ -30,7 +30,7 @@ def test_after_a_minute_without_a_request_all_is_left() -> None:
     assert told(families, "antefix_budget_left") == 10
 
 
-def test_a_limit_that_is_taken_away_is_told_no_more() -> None:
+def test_a_removed_limit_is_no_longer_exported() -> None:
     families = Families()
     metrics = BudgetMetrics(families)
     metrics.change({"a": [REQUESTS]})
@@ -43,7 +43,7 @@ def test_a_limit_that_is_taken_away_is_told_no_more() -> None:
         assert value is not None and isnan(value)
 
 
-def test_of_many_tenants_the_first_are_told() -> None:
+def test_of_many_tenants_only_the_first_are_exported() -> None:
     families = Families()
     metrics = BudgetMetrics(families)
     metrics.change({f"{number}": [REQUESTS] for number in range(NAMES_TOLD + 5)})

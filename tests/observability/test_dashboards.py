@@ -85,7 +85,7 @@ def test_rendering_gives_the_same_text_each_time() -> None:
     assert render(load()) == RENDERED
 
 
-def test_there_are_five_dashboards_with_titles_of_their_own() -> None:
+def test_there_are_five_dashboards_with_different_titles() -> None:
     titles = [board["title"] for board in DASHBOARDS.values()]
     assert titles == ["Fleet SLO", "Routing", "Capacity", "Engine", "Tenants"]
 
@@ -137,7 +137,7 @@ def test_every_panel_says_what_it_shows_in_which_unit_and_from_where_on_it_is_ba
         assert "unit" in fields["defaults"] or len(units) == len(panel["targets"])
 
 
-def test_panels_lie_side_by_side_and_have_ids_of_their_own() -> None:
+def test_panels_do_not_overlap_and_have_unique_ids() -> None:
     for board in DASHBOARDS.values():
         taken: set[tuple[int, int]] = set()
         for panel in board["panels"]:
@@ -167,7 +167,7 @@ def steps_of(slo: SloFile, title: str) -> list[float | None]:
         ("GPU memory", [None, 90, 95]),
     ],
 )
-def test_a_panel_changes_its_colour_where_the_slo_file_tells_somebody(
+def test_a_panel_changes_its_colour_at_the_alert_threshold_of_the_slo_file(
     title: str, steps: list[float | None]
 ) -> None:
     assert steps_of(load(), title) == steps

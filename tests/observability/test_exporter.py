@@ -146,13 +146,13 @@ def test_the_counts_of_a_dead_replica_stay_for_a_while_and_its_gauges_go(node: N
     assert not folder.exists()
 
 
-def test_the_endpoint_is_there_as_long_as_any_process_is(node: Node) -> None:
+def test_the_endpoint_stays_while_any_process_runs(node: Node) -> None:
     gateway, _ = node.start("gateway"), node.start("main", "abc12345")
     kill(gateway)
     assert node.value("requests_total", pool="main") == 2
 
 
-def test_each_metric_is_told_once_though_several_processes_have_it(node: Node) -> None:
+def test_a_metric_of_several_processes_is_described_once(node: Node) -> None:
     node.start("main", "abc12345"), node.start("main", "def67890"), node.start("gateway")
     described = [line for line in node.text().splitlines() if line.startswith("# TYPE")]
     assert len(described) == len(set(described))
@@ -204,7 +204,7 @@ def test_however_many_ask_the_files_are_merged_once_in_a_while(
     assert len(merged) == times
 
 
-def test_whoever_holds_connections_open_costs_a_bounded_number_of_threads(url: str) -> None:
+def test_open_connections_cost_a_bounded_number_of_threads(url: str) -> None:
     address = urllib.parse.urlsplit(url)
     before = threading.active_count()
     with ExitStack() as held:
@@ -224,7 +224,7 @@ def test_whoever_holds_connections_open_costs_a_bounded_number_of_threads(url: s
     [b"", b"GET / HT", b"hello\r\n\r\n", b"GET /metrics HTTP/1.1\r\n\r\n"],
     ids=["nothing", "half a request", "no request", "a request"],
 )
-def test_a_client_that_breaks_off_is_no_line_in_the_log(
+def test_a_client_that_disconnects_is_not_logged(
     url: str, sent: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     address = urllib.parse.urlsplit(url)
@@ -249,7 +249,7 @@ def test_a_client_that_breaks_off_is_no_line_in_the_log(
         b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n",
     ],
 )
-def test_what_is_no_request_is_told_so_in_plain_words(url: str, sent: bytes) -> None:
+def test_an_invalid_request_gets_an_error_in_plain_words(url: str, sent: bytes) -> None:
     address = urllib.parse.urlsplit(url)
     with socket.create_connection((str(address.hostname), int(address.port or 0)), 10) as asked:
         asked.sendall(sent)
@@ -314,5 +314,5 @@ def test_metrics_for_other_machines_are_served_by_any_name(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_what_listens_on_the_loopback_address_is_for_this_machine(host: str) -> None:
+def test_a_loopback_address_is_recognized(host: str) -> None:
     assert exporter.is_loopback(host)

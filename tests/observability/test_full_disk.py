@@ -61,7 +61,7 @@ def test_a_process_on_a_full_disk_lives_and_counts_and_writes_all_of_it_later(
     unshare = [shutil.which("unshare") or "", "--user", "--map-root-user", "--mount"]
     may = [*unshare, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)]
     if not unshare[0] or subprocess.run(may, check=False, capture_output=True).returncode:
-        pytest.skip("this machine lets no process have a file system of its own")
+        pytest.skip("this machine lets no process have a separate file system")
     done = subprocess.run(
         [*unshare, "sh", "-c", MOUNTED, "sh", str(tmp_path), sys.executable, PROCESS],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},

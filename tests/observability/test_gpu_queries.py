@@ -61,5 +61,5 @@ async def test_each_has_data(prometheus: Prometheus) -> None:
     assert {name: query for name, query in QUERIES.items() if not prometheus.query(query)} == {}
 
 
-def test_nothing_else_is_in_them() -> None:
+def test_gpu_queries_use_only_dcgm_metrics() -> None:
     assert all(metric.startswith("DCGM_") for q in QUERIES.values() for metric in asked_for(q))

@@ -29,7 +29,7 @@ def there(fake: FakeGrafana) -> Grafana:
 
 
 def pushed(there: Grafana, ours: list[Any]) -> list[PushState]:
-    """What the dashboards were before; afterwards they are ours."""
+    """What the dashboards were before; afterwards they are those of Antefix."""
     uid = there.folder("Antefix") or there.create_folder("Antefix")
     states = []
     for compared in there.compare(ours, uid):
@@ -67,7 +67,7 @@ def by_push(dashboard: dict[str, Any]) -> str:
         "as pushed, but Grafana stores it in another form",
         "an earlier push",
         "edited in the browser",
-        "edited, with a message like ours",
+        "edited, with a message like Antefix's",
     ],
 )
 def test_a_dashboard_was_edited_when_its_latest_version_is_not_a_push(
@@ -225,7 +225,7 @@ def test_a_server_that_is_no_grafana_is_explained(fake: FakeGrafana) -> None:
     assert "GRAFANA_URL" in error.value.remedy or "report its version" in error.value.message
 
 
-def test_a_grafana_that_is_away_is_explained_without_the_password_of_its_address() -> None:
+def test_an_unreachable_grafana_is_reported_without_the_password_of_its_address() -> None:
     with pytest.raises(Problem) as error:
         Grafana("http://admin:hunter2@127.0.0.1:1", "glsa_editor").check()
     assert error.value.message == "Grafana does not answer at http://127.0.0.1:1"
@@ -233,7 +233,7 @@ def test_a_grafana_that_is_away_is_explained_without_the_password_of_its_address
 
 
 @pytest.mark.parametrize("url", ["", "grafana", "ftp://grafana", "http://", "http://grafana:x"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(Problem, match="GRAFANA_URL is not a URL"):
         Grafana(url, "glsa_editor")
 

@@ -97,7 +97,7 @@ def test_the_predicted_ttft_is_counted_where_there_is_one(counted: Counted) -> N
     assert counted.samples["antefix_predicted_ttft_seconds_bucket", "0.35"] == 1
 
 
-def test_what_may_happen_is_counted_from_0_on(counted: Counted) -> None:
+def test_counters_of_possible_events_begin_at_0(counted: Counted) -> None:
     AdmissionMetrics(counted.families, "main")
     samples = counted.samples
     for result in ("ok", "failed", "skipped"):
@@ -107,7 +107,7 @@ def test_what_may_happen_is_counted_from_0_on(counted: Counted) -> None:
     assert samples["antefix_warm_promotions_total",] == 0
 
 
-def test_replicas_are_told_by_state_and_a_state_without_any_is_0(counted: Counted) -> None:
+def test_replicas_are_counted_by_state_and_an_empty_state_is_0(counted: Counted) -> None:
     counted.of.replicas({"active": 2, "starting": 1}, 3)
     counted.of.replicas({"active": 3}, 3)
     samples = counted.samples
@@ -154,7 +154,7 @@ def test_an_engine_is_suspected_once_until_it_goes_on() -> None:
     assert told == [(1, 1), (1, 1), (0, 1), (1, 2)]
 
 
-def test_a_start_is_told_by_phase() -> None:
+def test_a_start_is_reported_by_phase() -> None:
     registry = CollectorRegistry()
     metrics = ReplicaMetrics(12.5, None, registry)
     metrics.started({"import": 6.0, "engine": 5.5}, prestarted=True)
@@ -187,7 +187,7 @@ def test_the_breaker_is_1_while_it_is_open(counted: Counted) -> None:
         assert counted.samples["antefix_index_breaker_open",] == is_open
 
 
-def test_the_prediction_error_is_told_once_there_is_one(counted: Counted) -> None:
+def test_the_prediction_error_is_exported_once_there_is_one(counted: Counted) -> None:
     name = ("antefix_ttft_prediction_error_ratio",)
     counted.of.prediction_error(None)
     assert name not in counted.samples
@@ -206,7 +206,7 @@ def test_shadow_decisions_are_counted_by_agreement_and_only_lost_time_is_regret(
     assert counted.samples["antefix_shadow_regret_seconds_total", "random"] == 0.75
 
 
-def test_pools_are_told_apart() -> None:
+def test_metrics_distinguish_pools() -> None:
     families = Families()
     for pool, times in (("large", 1), ("small", 2)):
         for _ in range(times):
@@ -232,13 +232,13 @@ OK = ("antefix_requests_total", "ok", "interactive")
 
 async def test_a_gateway_counts_what_it_serves() -> None:
     engine = FakeEngine()
-    engine.token_delay_s = 0.01  # else all are one piece
+    engine.token_delay_s = 0.01  # otherwise all are one piece
     async with gateway_before(engine) as front:
         for stream in (True, False):
             async with front.post(stream=stream) as answer:
                 await answer.read()
         async with asyncio.timeout(60):
-            while (samples := await front.metrics())[OK] != 2:  # noqa: ASYNC110  # nothing tells
+            while (samples := await front.metrics())[OK] != 2:  # noqa: ASYNC110  # nothing shows it
                 await asyncio.sleep(0.01)
     assert samples["antefix_placements_total", "prefix", "load"] == 2
     assert samples["antefix_prompt_tokens_total",] == 2
@@ -253,13 +253,13 @@ async def test_a_gateway_counts_what_it_serves() -> None:
     assert samples["antefix_index_breaker_open",] == 0
 
 
-def test_a_replica_that_does_not_speculate_tells_nothing_of_it() -> None:
+def test_a_replica_without_speculation_exports_no_metrics_of_it() -> None:
     registry = CollectorRegistry()
     ReplicaMetrics(12.5, None, registry)
     assert "speculation" not in generate_latest(registry).decode()
 
 
-def test_what_is_not_known_of_speculation_is_no_number() -> None:
+def test_an_unknown_speedup_of_speculation_is_nan() -> None:
     registry = CollectorRegistry()
     metrics = ReplicaMetrics(12.5, None, registry)
     metrics.speculation(True, False, None, 0.7, 2.5, 2.4)

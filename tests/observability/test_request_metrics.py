@@ -97,7 +97,7 @@ def test_an_answer_that_ends_too_late_misses_its_e2e_alone(counted: Counted) -> 
 
 
 @pytest.mark.parametrize("outcome", ["failed", "deadline", "cancelled"])
-def test_what_never_became_whole_misses_its_e2e_once_that_has_passed(
+def test_an_incomplete_answer_misses_its_e2e_once_that_has_passed(
     counted: Counted, outcome: str
 ) -> None:
     counted.serve(outcome=outcome, ttft_s=0.1, duration_s=7.9)
@@ -107,7 +107,7 @@ def test_what_never_became_whole_misses_its_e2e_once_that_has_passed(
 
 
 @pytest.mark.parametrize("outcome", ["invalid", "rejected"])
-def test_what_was_refused_misses_no_e2e(counted: Counted, outcome: str) -> None:
+def test_a_rejected_request_misses_no_e2e(counted: Counted, outcome: str) -> None:
     counted.serve(outcome=outcome, duration_s=8.1)
     assert counted.events("e2e") == (0, 0)
 
@@ -175,7 +175,7 @@ def test_a_failed_key_is_counted_without_a_pool(counted: Counted) -> None:
     assert not any(name[0] == "antefix_tenant_requests_total" for name in counted.samples)
 
 
-def test_what_overflowed_is_the_smaller_pools_work_and_the_larger_ones_promise(
+def test_overflow_is_work_of_the_small_pool_and_slo_event_of_the_large(
     counted: Counted,
 ) -> None:
     counted.serve(served_by="small", outcome="ok", ttft_s=0.6, duration_s=1.0, output_tokens=3)
@@ -214,22 +214,23 @@ def test_tenants_that_come_and_go_make_no_series_for_ever() -> None:
 
 def test_a_request_counts_for_the_model_that_was_asked_for() -> None:
     counted = Counted(names_told=2)
-    for model, outcome in (("assistant", "ok"), ("adapter", "ok"), ("new", "ok"), ("old", "ok")):
-        counted.serve(outcome=outcome, model=model, prompt_tokens=10, output_tokens=1)
-    counted.serve(outcome="failed", model="adapter")
+    for model in ("assistant", "sql", "new", "old"):
+        adapter = "sql-2" if model == "sql" else ""
+        counted.serve(model=model, adapter=adapter, prompt_tokens=10, output_tokens=1, outcome="ok")
+    counted.serve(outcome="failed", model="sql", adapter="sql-3")
     found = counted.samples
     requests = {key[1:]: n for key, n in found.items() if key[0] == "antefix_model_requests_total"}
     assert requests == {
-        ("assistant", "ok"): 1,
-        ("adapter", "ok"): 1,
-        ("adapter", "failed"): 1,
-        (OTHERS, "ok"): 2,
+        ("", "assistant", "ok"): 1,
+        ("sql-2", "sql", "ok"): 1,
+        (OTHERS, "sql", "failed"): 1,  # the set has two names, and one is that of no adapter
+        ("", OTHERS, "ok"): 2,
     }
-    assert found["antefix_model_tokens_total", "prompt", OTHERS] == 20
-    assert found["antefix_model_tokens_total", "output", "assistant"] == 1
+    assert found["antefix_model_tokens_total", "", "prompt", OTHERS] == 20
+    assert found["antefix_model_tokens_total", "sql-2", "output", "sql"] == 1
 
 
-def test_a_throughput_is_told_until_it_is_taken_back() -> None:
+def test_a_throughput_floor_is_exported_until_it_is_withdrawn() -> None:
     families = Families()
     floor = Throughput(tokens_per_s=500, running=50)
     of = RequestMetrics(families, {"main": Promise(throughput=floor), "small": Promise()})
@@ -264,7 +265,7 @@ def test_the_queue_is_those_without_a_first_token_and_as_old_as_its_oldest(
     assert 'antefix_queue_requests{pool="main"} 0.0' in text
 
 
-def test_what_comes_between_two_refreshes_is_counted_once(counted: Counted) -> None:
+def test_requests_between_two_refreshes_are_counted_once(counted: Counted) -> None:
     for _ in range(3 * AT_ONCE + 1):
         pieces_at = [0.05 * number for number in range(9)]
         answer = {"ttft_s": 0.1, "duration_s": 0.5, "output_tokens": 9, "pieces_at": pieces_at}

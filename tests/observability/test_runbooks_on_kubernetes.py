@@ -122,8 +122,14 @@ def test_a_step_that_reads_a_fleet_here_says_what_to_run_on_kubernetes(step: Any
 def test_each_step_of_a_page_has_its_commands_below_it() -> None:
     page = PAGES["AntefixQueueDeep.md"]
     step = page.index("`antefix logs --component engine`")
-    below = page.index("   On Kubernetes: `kubectl -n antefix get pods", step)
+    below = page.index("   On Kubernetes: [logs of engines](README.md#on-kubernetes)", step)
     assert "\n\n" not in page[step : below - 2]
+
+
+def test_the_index_has_the_commands_that_pages_link_to() -> None:
+    links = re.findall(r"\[([^]]+)\]\(README.md#on-kubernetes\)", "\n".join(PAGES.values()))
+    shown = re.findall(r"^- ([^:]+): `", PAGES["README.md"], re.M)
+    assert {*links} == {*shown, "a forwarded port"}
 
 
 @pytest.mark.parametrize("line", sorted(q for q in QUOTED if re.match(r"antefix .* --", q)))

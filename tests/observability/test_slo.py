@@ -139,7 +139,7 @@ WRONG: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_named_with_its_remedy(case: str, tmp_path: Path) -> None:
+def test_an_error_has_its_remedy(case: str, tmp_path: Path) -> None:
     change, says = WRONG[case]
     file = changed(tmp_path, change)
     with pytest.raises(Problem) as caught:
@@ -149,7 +149,7 @@ def test_what_is_wrong_is_named_with_its_remedy(case: str, tmp_path: Path) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
     def spoil(data: dict[str, Any]) -> None:
         data["periode"] = "30d"
         slo(data, "ttft")["objective"] = 0
@@ -159,7 +159,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert len(str(caught.value).splitlines()) == 2
 
 
-def test_what_is_wrong_is_told_with_its_line(tmp_path: Path) -> None:
+def test_an_error_is_reported_with_its_line(tmp_path: Path) -> None:
     lines = SHIPPED.read_text().splitlines()
     high = next(n for n, line in enumerate(lines) if line.strip() == "objective: 99.9")
     lines[high] = lines[high].replace("99.9", "999")

@@ -72,7 +72,7 @@ async def test_a_request_has_a_span_of_the_gateway_the_placement_and_the_engine(
     assert not any(span.failed for span in told.spans)
 
 
-async def test_the_spans_tell_where_a_request_went_and_what_it_took(
+async def test_the_spans_show_where_a_request_went_and_its_times(
     front: Front, told: Collector, first: FakeEngine
 ) -> None:
     first.cached_tokens = 1
@@ -99,7 +99,7 @@ async def test_the_spans_tell_where_a_request_went_and_what_it_took(
     assert 0 <= engine["gen_ai.response.time_to_first_chunk"] <= gateway["antefix.ttft_s"]
 
 
-async def test_the_engine_is_told_of_its_own_attempts_span(
+async def test_the_engine_receives_the_span_of_its_attempt(
     front: Front, told: Collector, first: FakeEngine
 ) -> None:
     headers = {"traceparent": CLIENT, "tracestate": "vendor=1"}
@@ -128,7 +128,7 @@ async def test_each_attempt_has_its_span_and_the_one_that_failed_says_so(
     assert not told.of("gateway").failed
 
 
-async def test_a_request_that_is_not_let_in_ends_with_its_placement(
+async def test_the_trace_of_a_refused_request_ends_with_its_placement(
     front: Front, told: Collector
 ) -> None:
     async with front.post(headers={"x-antefix-policy": "none"}) as answer:
@@ -140,7 +140,7 @@ async def test_a_request_that_is_not_let_in_ends_with_its_placement(
     assert not gateway.failed, "the client's own fault is no error of the server's"
 
 
-async def test_what_came_too_late_is_an_error_of_the_gateways(
+async def test_a_missed_deadline_is_an_error_of_the_gateway(
     front: Front, told: Collector, first: FakeEngine
 ) -> None:
     first.pauses_after = 1
@@ -175,7 +175,7 @@ async def test_without_tracing_the_engine_gets_the_clients_own_context(
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-async def test_a_collector_that_is_away_costs_a_request_nothing(
+async def test_an_unreachable_collector_costs_a_request_nothing(
     first: FakeEngine, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
@@ -236,7 +236,7 @@ def test_a_protocol_that_there_is_not_is_named_with_the_remedy(
     assert "http/protobuf" in caplog.text
 
 
-def test_an_engine_is_told_what_vllm_reads() -> None:
+def test_an_engine_gets_the_variables_that_vllm_reads() -> None:
     assert engine_environment({}) == {}
     assert engine_environment(BOTH) == {
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://a:4318/v1/traces",

@@ -91,7 +91,7 @@ def test_a_tenant_has_its_part_and_the_pool_has_all(traffic: ServedTraffic) -> N
     assert traffic.by_tenant() == {"a": {"ok": 2, "output_tokens": 7}, "b": {"failed": 1}}
 
 
-def test_what_was_never_counted_is_empty(traffic: ServedTraffic) -> None:
+def test_traffic_that_was_never_counted_is_empty(traffic: ServedTraffic) -> None:
     traffic.count("main", "a", {"ok": 1})
     for pool, tenant in (("main", "b"), ("no-such", None), ("no-such", "a")):
         assert traffic.of(pool, tenant).total() == {}
@@ -108,12 +108,12 @@ def test_a_tenant_that_sends_nothing_for_an_hour_has_used_nothing(
     assert sum(traffic.of("main", None).history(traffic.minute, 360).counts["ok"]) == 1
 
 
-def test_a_tenants_history_is_as_long_as_it_is_kept(traffic: ServedTraffic) -> None:
+def test_a_tenants_history_has_only_the_minutes_that_are_kept(traffic: ServedTraffic) -> None:
     traffic.count("main", "a", {"ok": 1})
     assert traffic.of("main", "a").history(traffic.minute, POOL_MINUTES).points == TENANT_MINUTES
 
 
-def test_of_very_many_tenants_those_that_came_last_are_kept(traffic: ServedTraffic) -> None:
+def test_of_very_many_tenants_the_most_recent_are_kept(traffic: ServedTraffic) -> None:
     for number in range(SERIES_OF_TENANTS):
         traffic.count("main", f"{number}", {"ok": 1})
     traffic.count("main", "0", {"ok": 1})

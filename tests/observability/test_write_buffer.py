@@ -26,7 +26,7 @@ def samples(count: Callable[[Histogram, Counter], None]) -> dict[tuple[str, ...]
 
 
 @given(AMOUNTS, AMOUNTS)
-def test_what_is_written_at_once_is_what_each_would_have_been(
+def test_buffered_writes_equal_direct_writes(
     one_by_one: list[float], together: list[float]
 ) -> None:
     def directly(histogram: Histogram, counter: Counter) -> None:

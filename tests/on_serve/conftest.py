@@ -36,7 +36,7 @@ def ray_serve(server: RedisProcess, tmp_path_factory: pytest.TempPathFactory) ->
     """Its processes have the environment of a fleet."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", str(ROOT))
-        # else its processes starve beside the engines of other tests
+        # otherwise its processes starve next to the engines of other tests
         environment.setenv("RAY_worker_niceness", "0")
         environment.setenv("ANTEFIX_API_KEYS", f"tenant={KEY}")
         environment.setenv("ANTEFIX_ENGINE_SECRET", SECRET)

@@ -93,7 +93,7 @@ def application(fleet: Fleet, redis_url: str) -> serve.Application:
 
 
 class Traffic:
-    """What a gateway would tell: so many requests a second of so many prompt tokens."""
+    """What a gateway would report: N requests a second of N prompt tokens."""
 
     def __init__(self, server: RedisProcess) -> None:
         self._server = server
@@ -115,7 +115,7 @@ class Traffic:
             client.hset(demand_key(BOARD), "gateway", msgspec.json.encode(of))
 
     def until(self, done: Callable[[], bool], *args: Any) -> None:
-        """Tell it again and again until something has become true."""
+        """Report it again and again until a condition has become true."""
         deadline = time.monotonic() + PATIENCE_S
         while not done():
             assert time.monotonic() < deadline, serve.status()

@@ -155,7 +155,7 @@ def controller() -> ServeControllerClient:
 def answers(call: Callable[[], Any]) -> bool:
     try:
         return bool(call())
-    except (OSError, RayError):  # whoever is asked is not there
+    except (OSError, RayError):  # the asked process is not there
         return False
 
 
@@ -257,7 +257,7 @@ def test_a_change_of_what_is_hot_is_in_force_and_no_process_is_new(served: Serve
     assert before["large"] <= after["large"]  # to which the autoscaler may add
 
 
-def test_more_replicas_begin_beside_those_that_run(served: Served) -> None:
+def test_additional_replicas_start_without_a_restart_of_running_ones(served: Served) -> None:
     before = served.settles()
     served.give(pools__large__autoscaling__min_replicas=3, pools__small__replicas=2)
     eventually(lambda: (served.target("large"), served.target("small")) == (3, 2))
@@ -288,8 +288,10 @@ def test_the_number_that_was_decided_outlives_a_change_and_ray_serves_controller
     assert served.chat()["model"] == "large"
 
 
-def test_what_an_engine_reads_at_its_start_restarts_that_pool_alone(served: Served) -> None:
-    """As many as there were, not as many as there were first. (Of `engine_args`, vLLM would be
+def test_a_setting_that_an_engine_reads_at_its_start_restarts_only_that_pool(
+    served: Served,
+) -> None:
+    """The number that there was last, not the first number. (Of `engine_args`, vLLM would be
     asked, which takes long.)"""
     served.give(pools__large__autoscaling__min_replicas=2)
     eventually(lambda: served.target("large") >= 2)
@@ -319,7 +321,7 @@ def test_a_pool_comes_and_goes(served: Served) -> None:
     assert served.settles() == before
 
 
-def test_settings_that_cannot_be_used_change_nothing_and_are_told_of(served: Served) -> None:
+def test_unusable_settings_change_nothing_and_are_reported(served: Served) -> None:
     was = "least_loaded"
     served.give(pools__large__policy=was)
     before = served.settles()
@@ -355,7 +357,9 @@ def test_a_new_gateway_answers_by_the_settings_from_its_first_request(served: Se
     assert (after["large"], after["small"]) == (before["large"], before["small"])
 
 
-def test_what_redis_has_lost_is_there_again(served: Served, server: RedisProcess) -> None:
+def test_settings_that_redis_has_lost_are_written_again(
+    served: Served, server: RedisProcess
+) -> None:
     before = served.settles()
     with control(server) as client:
         kept = client.get(settings_key(f"hot.{fleet_id(SECRET)}"))

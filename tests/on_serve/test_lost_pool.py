@@ -1,4 +1,4 @@
-"""The only engine of a pool is killed, on a real Ray Serve: what its requests are told meanwhile.
+"""The only engine of a pool is killed, on a real Ray Serve: what its requests get meanwhile.
 
 Engines are fakes that take a while to start; gateways, Redis and Ray Serve are the real ones.
 """
@@ -52,7 +52,7 @@ def served(empty_serve: None) -> Served:
 async def asked(
     http: aiohttp.ClientSession, served: Served, **headers: str
 ) -> tuple[int, str, float]:
-    """The status, who answered or why nobody did, and the seconds that it took."""
+    """The status, who answered or why there was no answer, and the seconds that it took."""
     body = {"model": "large", "messages": [{"role": "user", "content": "hello"}]}
     headers = {"authorization": f"Bearer {KEY}", **headers}
     began = time.monotonic()

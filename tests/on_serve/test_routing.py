@@ -75,7 +75,7 @@ def deployments() -> dict[str, serve.Application]:
 @pytest.fixture(scope="module")
 def cluster(empty_serve: None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        # a replica that is slow to tell its queue's length is passed over, as Serve means it
+        # a replica that is slow to report its queue's length is passed over, as Serve means it
         patch.setattr(RankedRequestRouter, "queue_len_response_deadline_s", PATIENCE_S)
         deploy()
         yield

@@ -33,14 +33,14 @@ def door() -> type:
     """Its class is defined in a function: what is pickled by value needs no import elsewhere."""
 
     class Door:
-        """A replica's gate and count, before answers that end once the replica is told `/go`."""
+        """A replica's gate and count, before answers that end once the replica gets `/go`."""
 
         async def __init__(self) -> None:  # type: ignore[misc]  # Ray Serve awaits it
             self._id = serve.get_replica_context().replica_id.unique_id
             self._running = self._most = 0
             self._go = asyncio.Event()
             places = ServePlaces.here()
-            assert places is not None, "Ray Serve is another than we know"
+            assert places is not None, "this version of Ray Serve is unknown"
             self._places = places
             self._tickets = Tickets(LIMIT, places=places)
             gate = TicketGate(self._app, self._tickets, SECRET)
@@ -106,7 +106,7 @@ def handle(empty_serve: None) -> DeploymentHandle[Any]:
 
 
 class Replica:
-    """`taken`, `running` and `most` that ever ran, as it last told."""
+    """`taken`, `running` and `most` that ever ran, as last reported."""
 
     def __init__(self, replica_id: str, url: str, http: aiohttp.ClientSession) -> None:
         self.id = replica_id
@@ -220,7 +220,7 @@ async def test_more_than_there_is_room_for_by_two_gateways_never_passes_the_limi
     assert max(of.most for of in replicas) <= LIMIT
 
 
-async def test_past_the_queue_it_is_refused_and_who_waits_is_served(
+async def test_requests_beyond_the_queue_are_refused_and_queued_ones_are_served(
     replicas: list[Replica], gateway: Gateway
 ) -> None:
     held = [asyncio.create_task(gateway.ask(of, "/hold")) for of in replicas for _ in range(LIMIT)]
@@ -241,7 +241,7 @@ async def test_past_the_queue_it_is_refused_and_who_waits_is_served(
     await eventually(lambda: [of.taken for of in replicas] == [0, 0], *replicas)
 
 
-async def test_a_replica_that_is_taken_away_ends_what_it_has_and_takes_no_place_for_more(
+async def test_a_removed_replica_finishes_its_requests_and_takes_no_more_places(
     replicas: list[Replica], gateway: Gateway
 ) -> None:
     """Last of all. Ray Serve waits for those that it counts, and the HTTP server for the others."""
@@ -251,7 +251,7 @@ async def test_a_replica_that_is_taken_away_ends_what_it_has_and_takes_no_place_
     less = serve.RunTarget(application(1), name=NAME, route_prefix=None)
     await asyncio.to_thread(serve.run_many, [less], wait_for_applications_running=False)
     async with asyncio.timeout(120):
-        while "STOPPING" not in states().values():  # noqa: ASYNC110  # nothing tells when
+        while "STOPPING" not in states().values():  # noqa: ASYNC110  # no event reports it
             await asyncio.sleep(0.1)
     told = states()
     (gone,) = [of for of in replicas if told.get(of.id) == "STOPPING"]
@@ -264,7 +264,7 @@ async def test_a_replica_that_is_taken_away_ends_what_it_has_and_takes_no_place_
         assert await late == gone.id
         assert {of: await served for of, served in counted.items()} == {of: of for of in counted}
         assert gateway.reservations == 0
-        while len(states()) > 1:  # noqa: ASYNC110  # nothing tells when
+        while len(states()) > 1:  # noqa: ASYNC110  # no event reports it
             await asyncio.sleep(0.1)
 
 

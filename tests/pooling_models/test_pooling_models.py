@@ -79,6 +79,12 @@ def test_coheres_client_reranks(reranker: Served) -> None:
     assert len(answer.results) == 1 and answer.results[0].index in (0, 1, 2)
 
 
+async def test_coheres_async_client_reranks(reranker: Served) -> None:
+    client = cohere.AsyncClientV2(base_url=reranker.url, api_key=KEY)
+    answer = await client.rerank(**ASKED, top_n=1)
+    assert len(answer.results) == 1 and answer.results[0].index in (0, 1, 2)
+
+
 def test_texts_are_scored_and_classified(reranker: Served) -> None:
     scored = post(reranker, "/score", {"model": MODEL, "text_1": "a", "text_2": ["b", "c"]})
     assert [one["index"] for one in scored.json()["data"]] == [0, 1]
@@ -123,7 +129,7 @@ def test_no_tenant_finds_anothers_cached_prompt_at_coheres_path(embedder: Served
         ("/classify", {"input": "hi"}),
     ],
 )
-def test_what_the_model_cannot_do_is_told(embedder: Served, path: str, fields: Any) -> None:
+def test_an_unsupported_endpoint_returns_an_error(embedder: Served, path: str, fields: Any) -> None:
     answer = post(embedder, path, {"model": MODEL, **fields})
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["code"] == "unsupported_endpoint"

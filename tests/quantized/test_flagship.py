@@ -1,5 +1,5 @@
-"""What Antefix is for, as a whole: AWQ weights, a draft model, tensor parallelism and KV events
-behind the prefix router give the tokens that the same weights give without any of them.
+"""What Antefix is for, as a whole. AWQ weights, a draft model, tensor parallelism and KV events,
+behind the prefix router, change no token of the same weights.
 
 The model is one that says nothing by a narrow margin (tests.quantized.walking_model): the CPU's
 kernel for 4 bits computes bfloat16, in which two workers add in another order than one.
@@ -116,7 +116,7 @@ def fleet_of(model: Path, draft: Path) -> Fleet:
 
 @contextmanager
 def replica(folder: Path, fleet: Fleet, secret: str) -> Iterator[str]:
-    """The URL of the Redis that it tells what it has cached."""
+    """The URL of the Redis to which it reports its cache."""
     with own_redis.running(folder) as redis:
         asked = {
             "fleet": fleet.model_dump(mode="json", exclude_unset=True),

@@ -1,9 +1,9 @@
 """A Llama whose next token is never a near thing: it walks on a graph that its prompt states.
 
-A token is an edge: its id tells a source and a target. The model says the edge of the context that
-begins where the last one ends. A prompt has one edge for each source, so that one answer is right,
-and likelier than any other by many nats. Rounding of 4 bits, of bfloat16 and of sums in another
-order decides nothing. What is wrong in a KV cache, or is lost between two workers, does.
+A token is an edge: its id encodes a source and a target. The model says the edge of the context
+that begins where the last one ends. A prompt has one edge for each source, so that one answer is
+right, and likelier than any other by many nats. Rounding of 4 bits, of bfloat16 and of sums in
+another order decides nothing. What is wrong in a KV cache, or is lost between two workers, does.
 
     hidden 0-31, 32-63     source and target of the token
     64                     1

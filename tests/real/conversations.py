@@ -1,4 +1,4 @@
-"""Prompts for a fleet, and what its answers tell of how they were routed."""
+"""Prompts for a fleet, and what its answers report of how they were routed."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -224,3 +225,41 @@ async def test_a_model_leads_to_adapters_and_its_canary_is_one(
                 number += 1
         status = fleet.antefix("canary", "status", "--json")
         assert json.loads(status.stdout)["letters"]["adapter"] == "c"
+
+
+async def test_no_answer_has_other_weights_while_the_pool_is_scaled(
+    fleet: RunningFleet, folder: Path, tmp_path: Path
+) -> None:
+    """A replica that is added loads the adapter for its first request."""
+    loads(fleet, "a", folder / "a")
+    file = tmp_path / "fleet.yaml"
+    settings = yaml.safe_load(file.read_text())
+
+    def scale(replicas: int) -> None:
+        settings["pools"]["other"]["replicas"] = replicas
+        settings["pools"]["engine"]["replicas"] = 3 - replicas  # the cores are for three
+        file.write_text(yaml.safe_dump(settings))
+        done = fleet.antefix("update", str(file))
+        assert done.returncode == 0, done.stderr
+
+    async with aiohttp.ClientSession() as http:
+        own, found, asking = await answered(http, fleet, "a", PROMPTS[0]), set(), True
+
+        async def ask() -> None:
+            while asking:
+                found.add(await answered(http, fleet, "a", PROMPTS[0]))
+
+        traffic = [asyncio.create_task(ask()) for _ in range(3)]
+
+        def scale_up_and_down() -> None:
+            scale(2)
+            deadline = time.monotonic() + 300
+            while len(listed(fleet)["a"]["replicas"]) < 2:
+                assert time.monotonic() < deadline, "the new replica has not loaded it"
+                time.sleep(1.0)
+            scale(1)
+
+        await asyncio.to_thread(scale_up_and_down)
+        asking = False
+        await asyncio.gather(*traffic)
+    assert found == {own}

@@ -1,4 +1,4 @@
-"""No prompt and no key is where operators look: words that are nowhere else go down every path."""
+"""No prompt and no key is where operators look: unique words go down every path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 CANARY = "zymurgy-quokka-7141"
 CHAT, MODEL = "/v1/chat/completions", "smollm2-135m-instruct"
-SAID = [{"role": "user", "content": f"Say {CANARY} and nothing else."}]
+SAID = [{"role": "user", "content": f"Say {CANARY} and no other word."}]
 TOOL = {
     "type": "function",
     "function": {
@@ -141,7 +141,7 @@ async def test_no_prompt_and_no_key_is_kept(
     looked_at: dict[str, bytes] = {}
     decisions: list[Any] = []
     async with asyncio.timeout(60):
-        while len(decisions) <= len(ANSWERED):  # they are told of a little later
+        while len(decisions) <= len(ANSWERED):  # they are reported a little later
             for path in ("/antefix/status", "/antefix/decisions", "/v1/models", "/openapi.json"):
                 async with http.get(path) as answer:
                     assert answer.status == 200

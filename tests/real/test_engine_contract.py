@@ -1,4 +1,4 @@
-"""What we rely on in vLLM still exists, in the real engine."""
+"""What Antefix needs of vLLM still exists, in the real engine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_the_engine_keeps_the_contract_through_a_gateway(
         await check(Server(http, fleet.root, fleet.other_model, fleet.headers))
 
 
-async def test_the_engine_has_the_metrics_we_rely_on(fleet: RunningFleet) -> None:
+async def test_the_engine_has_the_metrics_that_antefix_needs(fleet: RunningFleet) -> None:
     url = fleet.replicas()[0]["url"]
     body = {"model": fleet.model, "prompt": "hello", "max_tokens": 1}
     async with aiohttp.ClientSession(url, headers=fleet.engine_headers(url)) as http:

@@ -60,7 +60,7 @@ async def test_a_bad_field_is_a_400_that_names_it(
     assert error["type"] == "invalid_request_error"
 
 
-async def test_a_prompt_over_the_context_is_told_both_numbers(
+async def test_the_error_of_a_too_long_prompt_has_both_numbers(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     content = "word " * 3000
@@ -94,7 +94,7 @@ async def test_max_tokens_over_the_context_is_a_400(
         {"logprobs": True, "top_logprobs": 21},
     ],
 )
-async def test_what_the_engine_refuses_while_it_generates_is_a_400_in_a_stream_as_well(
+async def test_a_refusal_while_the_engine_generates_is_a_400_in_streams_too(
     http: aiohttp.ClientSession, fleet: RunningFleet, fields: dict[str, Any], stream: bool
 ) -> None:
     body = {"model": fleet.model, "messages": MESSAGES, "stream": stream, **fields}
@@ -144,7 +144,7 @@ async def test_a_bad_body_is_refused_at_the_gateway(
     assert (answer.status, error["code"]) == (status, code)
 
 
-async def test_a_wrong_method_and_a_wrong_route_are_told(http: aiohttp.ClientSession) -> None:
+async def test_a_wrong_method_and_a_wrong_route_return_errors(http: aiohttp.ClientSession) -> None:
     async with http.get(CHAT) as answer:
         assert (answer.status, (await error_of(answer))["code"]) == (405, "method_not_allowed")
     async with http.get("/v1/nothing") as answer:

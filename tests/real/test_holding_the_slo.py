@@ -1,4 +1,4 @@
-"""More than a real fleet can serve in time, and what else holds its SLO."""
+"""More than a real fleet can serve in time, and that other requests meet their SLO."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def offered(
         return await play(http, gateway, fleet.model, burst(count))
 
 
-async def test_what_cannot_be_served_in_time_is_told_so_and_the_rest_is_served(
+async def test_requests_that_would_miss_the_slo_are_rejected_and_the_rest_are_served(
     fleet: RunningFleet,
 ) -> None:
     """How many of the rest are late depends on the cores: `make bench-overload` measures it."""
@@ -50,12 +50,14 @@ async def test_what_cannot_be_served_in_time_is_told_so_and_the_rest_is_served(
     assert served and refused
     predicted = [outcome.predicted_ttft for outcome in served]
     assert [ttft for ttft in predicted if ttft is None or ttft > SLO_S] == []
-    # as soon as what was let in is done, everybody is served again
+    # as soon as what was admitted is done, all are served again
     (after,) = await offered(fleet, 1, NEVER)
     assert after.status == 200
 
 
-async def test_what_overflows_is_served_by_the_other_model_and_says_so(fleet: RunningFleet) -> None:
+async def test_an_overflowed_request_is_served_by_the_other_model_and_reports_it(
+    fleet: RunningFleet,
+) -> None:
     body = {
         "model": fleet.model,
         "messages": [{"role": "user", "content": "What is the capital of France?"}],

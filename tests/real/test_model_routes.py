@@ -93,7 +93,7 @@ async def test_a_canary_goes_up_and_is_aborted_while_clients_ask(
     # another one
     updates({"assistant": {"pools": {"engine": 1}, "canary": {**canary, "steps": [50]}}})
     assert fleet.antefix("canary", "abort", "assistant").returncode == 0
-    # another gateway hears of it within a second
+    # another gateway learns of it within a second
     await until(lambda: canary_of(fleet)["share"] == 0, 30)
     await until(
         lambda: {asked(openai, "assistant", f"aborted {n}") for n in range(6)} == {fleet.model}, 10
@@ -141,7 +141,7 @@ async def test_pools_compete_for_a_models_requests_by_price(
     assert {asked(openai, "assistant", f"cheap {n}") for n in range(3)} == {fleet.model}
 
 
-async def test_a_mirrors_answers_are_compared_and_reach_nobody(
+async def test_a_mirrors_answers_are_compared_and_reach_no_client(
     fleet: RunningFleet, openai: OpenAI, updates: Updates
 ) -> None:
     mirror = {"pool": "engine", "percent": 100}

@@ -10,6 +10,7 @@ import openai as openai_package
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from tests.npm_clients import answers
 from tests.real.conftest import RunningFleet
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -20,7 +21,7 @@ WEATHER_TOOL: Any = {
     "function": {
         "name": "get_weather",
         "description": "The weather in a city",
-        "strict": True,  # else vLLM constrains the name alone
+        "strict": True,  # otherwise vLLM constrains the name alone
         "parameters": {
             "type": "object",
             "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
@@ -80,7 +81,17 @@ async def test_the_async_client_streams(async_openai: AsyncOpenAI, fleet: Runnin
     assert text == "The capital of France is Paris."
 
 
-def test_usage_tells_the_cached_tokens(openai: OpenAI, fleet: RunningFleet) -> None:
+async def test_clients_from_npm_read_whole_and_streamed_answers_alike(fleet: RunningFleet) -> None:
+    read = await answers(f"{fleet.root}/v1", fleet.api_key, fleet.model)
+    assert len(read) == 8
+    for name, (whole, streamed) in read.items():
+        assert whole and whole == streamed, name
+    for api in ("chat", "responses"):  # Vercel's client writes a completion's prompt itself
+        assert read[f"openai {api}"] == read[f"vercel {api}"]
+    assert read["anthropic messages"] == read["vercel messages"] == read["openai chat"]
+
+
+def test_usage_reports_the_cached_tokens(openai: OpenAI, fleet: RunningFleet) -> None:
     long: Any = [{"role": "user", "content": "Count the words of this: " + "word " * 300}]
 
     def cached() -> int:
@@ -139,7 +150,7 @@ def test_the_embedded_model_samples_as_its_authors_advise(
     assert text() != text(temperature=1, top_p=1)
 
 
-def test_what_only_vllm_knows_passes_through(openai: OpenAI, fleet: RunningFleet) -> None:
+def test_fields_that_only_vllm_knows_pass_through(openai: OpenAI, fleet: RunningFleet) -> None:
     greedy = openai.completions.create(
         model=fleet.model, prompt="The sky is", temperature=0, max_tokens=4
     )

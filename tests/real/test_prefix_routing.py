@@ -163,7 +163,7 @@ async def test_a_request_is_explained_by_any_gateway(
         assert told["ttft_s"]["observed"] > 0
 
 
-async def test_what_is_not_explained_is_a_404_that_says_how_long_it_was_kept(
+async def test_an_unknown_explanation_is_a_404_with_the_retention_time(
     http: aiohttp.ClientSession,
 ) -> None:
     async with http.get("/antefix/requests/no-such-request") as answer:

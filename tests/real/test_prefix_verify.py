@@ -25,7 +25,7 @@ def test_the_running_fleet_is_verified(fleet: RunningFleet) -> None:
     assert again["cached_tokens"] >= again["cached_tokens_in_index"] >= 2 * SEGMENT_TOKENS
 
 
-def test_what_people_read_names_the_hit(fleet: RunningFleet) -> None:
+def test_the_text_output_names_the_hit(fleet: RunningFleet) -> None:
     arguments = ("--base-url", f"{fleet.root}/v1", "--api-key", fleet.api_key)
     done = fleet.antefix("verify", *arguments, "--model", fleet.other_model)
     print(done.stdout)
@@ -35,7 +35,7 @@ def test_what_people_read_names_the_hit(fleet: RunningFleet) -> None:
     assert hit.startswith("prefix hit") and sampled.startswith("sampled")
 
 
-def test_a_model_that_is_not_served_is_told(fleet: RunningFleet) -> None:
+def test_a_model_that_is_not_served_is_reported(fleet: RunningFleet) -> None:
     done = fleet.antefix("verify", "--model", "no-such")
     assert done.returncode == ExitCode.FAILED
     assert "no-such" in done.stderr

@@ -156,7 +156,7 @@ async def document(http: aiohttp.ClientSession) -> dict[str, Any]:
         return described
 
 
-def test_clients_of_no_manners_harm_nobody(
+def test_misbehaving_clients_cause_no_faults(
     fleet: RunningFleet, public: Port, metrics: Port
 ) -> None:
     ports = [public, metrics, port_of(fleet.replicas()[0]["url"])]
@@ -173,6 +173,8 @@ def test_clients_of_no_manners_harm_nobody(
             return
 
 
-def test_metrics_are_told_to_whoever_asks_for_them(fleet: RunningFleet, metrics: Port) -> None:
+def test_wrong_requests_to_the_metrics_port_cause_no_faults(
+    fleet: RunningFleet, metrics: Port
+) -> None:
     odd = wrong_targets() | wrong_headers(fleet.model)
     none_is_a_fault(metrics, odd, 10, until("metrics"))

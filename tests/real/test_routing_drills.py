@@ -1,7 +1,7 @@
 """What breaks around the index breaks no request, and what engines hold is known again soon.
 
-Each drill runs traffic through a fault and counts: every request is answered, none waits for
-the index beyond its budget, and the hit rate returns to what it was. With `-s` they print how long
+Each test runs traffic through a fault and counts: every request is answered, none waits for the
+index beyond its budget, and the hit rate returns to what it was. With `-s` they print how long
 that took.
 """
 
@@ -51,7 +51,7 @@ class Traffic:
     numbers: count[int] = field(default_factory=count)
 
     async def ask(self) -> Routed:
-        """One request over a connection of its own, to either gateway."""
+        """One request over a separate connection, to either gateway."""
         number = next(self.numbers)
         prompt = f"{text((self.name, number % PREFIXES), 300)} Request {number}."
         async with aiohttp.ClientSession(self.fleet.root, headers=self.fleet.headers) as http:
@@ -98,7 +98,7 @@ async def through(
     took = time.monotonic() - healed_at
     during = traffic.answers[before:]
     print(
-        f"\ndrill: {name}: {len(during)} requests, hit rate {hit_ratio(during):.2f} meanwhile,"
+        f"\nchaos test: {name}: {len(during)} requests, hit rate {hit_ratio(during):.2f} meanwhile,"
         f" 1.00 again {took:.1f} s after it was over; the index cost at most"
         f" {max(answer.index_ms for answer in during):.0f} ms"
     )
@@ -260,7 +260,7 @@ async def test_a_replica_killed_and_its_slot_reused(
         async def replaced() -> bool:
             now = await status(http)
             alive = {replica["replica"] for replica in now["replicas"]}
-            # `before` may still name one that an earlier drill killed
+            # `before` may still name one that an earlier test killed
             return len(alive) == 2 and not alive <= before.keys()
 
         await eventually(replaced, 240, every_s=1)
@@ -275,7 +275,7 @@ async def test_a_replica_killed_and_its_slot_reused(
 
     await eventually(is_seen, WITHIN_S)
     ((new, slot),) = slots.items()
-    # the lowest that is free: earlier drills may have left one below
+    # the lowest that is free: earlier tests may have left one below
     assert slot <= max(before.values())
     # the new one is never taken to hold what the old one held
     served = [answer for answer in traffic.answers if answer.replica == new]

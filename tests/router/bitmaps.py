@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 
 def bitmap_of(slots: set[int]) -> bytes | None:
-    """As SETBIT makes it: as long as its last bit needs; None where there is no key."""
+    """As SETBIT makes it, up to its last bit; None where there is no key."""
     value = bytearray(max(slots, default=-8) // 8 + 1)
     for slot in slots:
         value[slot // 8] |= 0x80 >> slot % 8
@@ -12,7 +12,7 @@ def bitmap_of(slots: set[int]) -> bytes | None:
 
 
 def bitmaps_of(depths: Mapping[int, int], segments: int) -> list[bytes | None]:
-    """Every slot holds its first segments, so many as `depths` says."""
+    """Every slot holds its first segments, in the number that `depths` says."""
     ends: dict[int, list[int]] = {}
     for slot, depth in depths.items():
         ends.setdefault(depth, []).append(slot)

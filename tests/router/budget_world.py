@@ -62,8 +62,8 @@ class _Lane:
 class World:
     """A fleet's gateways, by place, and their Redis. With a `folder` they have books.
 
-    `away`: nobody reaches Redis; `cut`: those gateways do not; `answers`: while it is not set, a
-    script's answer is late; `redis_ahead_s`: by how much its clock is ahead of theirs. `grants`:
+    `away`: no gateway reaches Redis; `cut`: those gateways do not; `answers`: while it is not set,
+    a script's answer is late; `redis_ahead_s`: by how much its clock is ahead of theirs. `grants`:
     when, and tokens used.
     """
 
@@ -146,7 +146,7 @@ class World:
             await self.beat()
 
     async def beat(self) -> None:
-        """Each that reaches Redis has told it, and each that does not has noticed."""
+        """Each that reaches Redis has reported to it, and each that does not has noticed."""
         since = self.now()
         for place, ledger in self.ledgers.items():
             ledger._wake.set()
@@ -162,7 +162,7 @@ class World:
     async def ask(
         self, place: int, budget: TenantBudget, most: int, used: int, held: bool = False
     ) -> bool:
-        """One request; it ends at once, or with `settle`. Whether it was let in."""
+        """One request; it ends at once, or with `settle`. Whether it was admitted."""
         ledger = self.ledgers[place]
         answer = await ledger.reserve([budget], most)
         if isinstance(answer, NotGranted):

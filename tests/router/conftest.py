@@ -25,7 +25,7 @@ def shared(topology: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def redis_timeout(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Sets how long Redis may take, in seconds: first so long that no busy core is an outage."""
+    """Sets how long Redis may take, in seconds: at first enough that no busy core is an outage."""
 
     def set_to(seconds: float) -> None:
         for module in (active, demand, fleet_settings, slots):
@@ -50,5 +50,5 @@ async def redis(server: RedisProcess, topology: str) -> AsyncIterator[AsyncRedis
 
 @pytest.fixture
 def patient_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection may take as long as a lookup: on busy cores that is no sign of anything."""
+    """A connection may take the time of a lookup: on busy cores that is no sign of anything."""
     monkeypatch.setattr("router.index.CONNECT_TIMEOUT_S", PATIENT_S)

@@ -65,7 +65,7 @@ class Feed:
 
 @dataclass
 class Replica:
-    """One replica's engine and publisher, and what its snapshots told of its lease."""
+    """One replica's engine and publisher, and what its snapshots reported of its lease."""
 
     feed: Feed
     cached: CachedBlocks

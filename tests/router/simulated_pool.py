@@ -1,7 +1,7 @@
 """A pool of simulated engines and the gateways before it, from one event to the next.
 
 The gateways are the `PoolScheduler`s that run in production, the replicas those of the backtest.
-Snapshots go out ten times a second; the index knows at once; other gateways hear of a placement
+Snapshots go out ten times a second; the index knows at once; other gateways learn of a placement
 `HEARD_AFTER_S` later. Everything comes from the seed.
 """
 
@@ -126,7 +126,7 @@ class SimulatedPool:
         self._wakes: dict[int, float] = {}
 
     def serve(self, conversations: Sequence[Conversation]) -> Report:
-        """What comes of this traffic, from the first arrival to the last answer."""
+        """The outcome of this traffic, from the first arrival to the last answer."""
         self._under_way = len(conversations)
         for number, conversation in enumerate(conversations):
             self._at(conversation.arrives_at, partial(self._ask, conversation, number, 0))

@@ -19,7 +19,7 @@ def topology(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def test_what_is_published_is_read(redis: AsyncRedis) -> None:
+async def test_a_published_number_is_read(redis: AsyncRedis) -> None:
     assert await read(redis, POOL) is None
     assert await ActiveWriter(redis, POOL).publish(3, None) == Active(3)
     assert await read(redis, POOL) == Active(3)
@@ -97,7 +97,7 @@ async def test_a_redis_that_is_not_there_is_one_of_its_failures() -> None:
             await call
 
 
-def test_what_is_written_is_what_is_parsed() -> None:
+def test_a_written_number_is_parsed_unchanged() -> None:
     assert parsed(str(Active(7, 2))) == Active(7, 2)
 
 

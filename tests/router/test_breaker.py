@@ -14,7 +14,7 @@ def opened() -> Breaker:
     return breaker
 
 
-def test_failures_in_a_row_open_it_and_are_told_once() -> None:
+def test_failures_in_a_row_open_it_and_are_reported_once() -> None:
     breaker = Breaker()
     assert [breaker.failed(at, at) for at in range(5)] == [False, False, True, False, False]
 
@@ -37,7 +37,7 @@ def test_one_stall_under_many_calls_is_one_failure() -> None:
     assert breaker.is_open
 
 
-def test_good_probes_in_a_row_close_it_and_are_told_once() -> None:
+def test_good_probes_in_a_row_close_it_and_are_reported_once() -> None:
     breaker = opened()
     assert [breaker.probed(True) for _ in range(4)] == [False, True, False, False]
     assert not breaker.is_open
@@ -49,7 +49,7 @@ def test_a_bad_probe_starts_the_count_again() -> None:
     assert breaker.probed(True)
 
 
-def test_what_fails_after_it_opened_does_not_count_once_it_is_closed() -> None:
+def test_failures_after_it_opened_do_not_count_once_it_is_closed() -> None:
     breaker = opened()
     breaker.failed(10, 11)
     breaker.probed(True)
@@ -60,7 +60,7 @@ def test_what_fails_after_it_opened_does_not_count_once_it_is_closed() -> None:
 
 
 @given(st.lists(st.booleans()))
-def test_it_is_open_after_these_calls_exactly_if_so_many_failed_in_a_row(calls: list[bool]) -> None:
+def test_it_is_open_exactly_after_the_given_number_of_failures_in_a_row(calls: list[bool]) -> None:
     breaker, row, worst = Breaker(), 0, 0
     for at, good in enumerate(calls):
         if good:
@@ -73,7 +73,9 @@ def test_it_is_open_after_these_calls_exactly_if_so_many_failed_in_a_row(calls: 
 
 
 @given(st.lists(st.booleans()))
-def test_it_closes_exactly_after_so_many_good_probes_in_a_row(probes: list[bool]) -> None:
+def test_it_closes_exactly_after_the_given_number_of_good_probes_in_a_row(
+    probes: list[bool],
+) -> None:
     breaker, row, best = opened(), 0, 0
     for good in probes:
         breaker.probed(good)

@@ -19,7 +19,7 @@ def granted(book: Book, scope: str = "red") -> tuple[list[int], list[int]]:
     return book.scope(scope).sums(0)
 
 
-def test_the_next_at_a_place_goes_on_with_the_book(tmp_path: Path) -> None:
+def test_the_next_process_at_a_place_continues_the_book(tmp_path: Path) -> None:
     first = Book(tmp_path, NOW, 1.0)
     first.grant("red", 1000, 1, 50, by_share=False)
     first.grant("red", 1000, 0, -20, by_share=False)
@@ -40,7 +40,7 @@ def test_the_next_at_a_place_goes_on_with_the_book(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by_share", [False, True])
-def test_a_refund_that_arrives_twice_gives_back_only_once(tmp_path: Path, by_share: bool) -> None:
+def test_a_refund_that_arrives_twice_counts_once(tmp_path: Path, by_share: bool) -> None:
     book = Book(tmp_path, NOW, 1.0)
     book.grant("red", 1000, 1, 50, by_share=by_share)
     for _ in range(2):
@@ -59,7 +59,7 @@ def test_a_refund_of_a_grant_that_the_book_does_not_have_changes_nothing(tmp_pat
     assert granted(book) == ([1, 30], [0, 0])
 
 
-def test_what_a_killed_process_let_in_is_in_its_book(tmp_path: Path) -> None:
+def test_grants_of_a_killed_process_are_in_its_book(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys; from pathlib import Path; from router.budget_book import Book\n"
         "book = Book(Path(sys.argv[1]), 1000.5, 1.0)\n"
@@ -98,9 +98,7 @@ def test_a_book_holds_two_windows_however_long_it_is_kept(tmp_path: Path) -> Non
     assert after.began == NOW
 
 
-def test_a_book_of_another_boot_is_not_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_book_of_another_boot_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its times are of another clock."""
     first = Book(tmp_path, NOW, 1.0)
     first.grant("red", 1000, 1, 50, by_share=False)
@@ -126,7 +124,7 @@ def test_a_book_that_cannot_be_written_is_not_left_half(tmp_path: Path) -> None:
     assert second.id != first.id
 
 
-def test_who_leaves_for_good_takes_its_book_along(tmp_path: Path) -> None:
+def test_a_gateway_that_leaves_for_good_removes_its_book(tmp_path: Path) -> None:
     book = Book(folder := tmp_path / "fleet", NOW, 1.0)
     assert book._file is None  # there is no such folder: it goes on without
     folder.mkdir()
@@ -136,7 +134,7 @@ def test_who_leaves_for_good_takes_its_book_along(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_fleets_and_redises_have_books_of_their_own(
+def test_each_fleet_and_each_redis_has_separate_books(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(budget_book, "_MEMORY", tmp_path)

@@ -1,4 +1,5 @@
-"""Gateways and Redis die, by a clock of our own: nobody overspends, and little is left unused."""
+"""Gateways and Redis die, by a clock of the test: no tenant overspends, and little is left
+unused."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ async def world_of(
 
 
 async def all_there_is(world: World, dice: random.Random, held: bool = False) -> None:
-    """Of five tokens at most each, until nobody gets one."""
+    """Of five tokens at most each, until none is granted."""
     while True:
         places = dice.sample(sorted(world.ledgers), len(world.ledgers))
         let_in = [await world.ask(p, TOKENS, 1, 1) for p in places]
@@ -81,7 +82,7 @@ async def live(world: World, dice: random.Random, seconds: int, cut: bool) -> No
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_nobody_overspends_while_everything_dies_at_random(
+async def test_no_tenant_overspends_while_processes_die_at_random(
     redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     dice = random.Random(seed)
@@ -90,7 +91,7 @@ async def test_nobody_overspends_while_everything_dies_at_random(
         assert 0 < world.most() <= LIMIT
 
 
-async def test_what_gateways_and_redis_had_granted_when_they_were_killed_is_not_forgotten(
+async def test_grants_of_killed_gateways_and_redis_are_not_forgotten(
     redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them dies within a minute, and as soon as they are back all of the limit is used."""
@@ -115,7 +116,7 @@ async def test_a_redis_whose_clock_is_set_goes_on_within_seconds(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     """Set back, nothing left the window until the clock was where it had been: no tenant with a
-    limit was let in for that hour."""
+    limit was admitted for that hour."""
     dice = random.Random(4)
     async with world_of(redis, None, 2, monkeypatch) as world:
         await all_there_is(world, dice)
@@ -129,7 +130,7 @@ async def test_a_redis_whose_clock_is_set_goes_on_within_seconds(
         assert world.most() <= LIMIT
 
 
-async def test_what_was_granted_before_the_clock_was_set_back_still_counts(
+async def test_grants_before_the_clock_was_set_back_still_count(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dice = random.Random(5)
@@ -173,10 +174,10 @@ async def test_without_redis_each_goes_on_at_the_rate_that_it_had(
         assert world.most() <= 480
 
 
-async def test_nothing_is_granted_by_share_while_redis_is_told(
+async def test_nothing_is_granted_by_share_while_redis_receives_the_report(
     redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would count neither for Redis, which has been told already, nor as withheld."""
+    """It would count neither for Redis, which has received it already, nor as withheld."""
     async with world_of(redis, tmp_path, 1, monkeypatch) as world:
         for _ in range(70):
             await world.pass_s(1)
@@ -194,7 +195,7 @@ async def test_nothing_is_granted_by_share_while_redis_is_told(
         assert await world.ask(0, TOKENS, 1, 1)
 
 
-async def test_who_was_idle_when_redis_went_away_waits_for_a_window(
+async def test_a_gateway_that_was_idle_when_redis_failed_waits_for_a_window(
     redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world_of(redis, tmp_path, 2, monkeypatch) as world:
@@ -244,7 +245,7 @@ async def test_without_its_book_a_dead_gateways_window_has_to_pass(
 async def test_a_gateway_that_has_left_is_asked_for_what_it_granted(
     redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It took leave of a Redis that then forgot: nobody else knows."""
+    """It took leave of a Redis that then forgot: no other gateway knows."""
     async with world_of(redis, tmp_path, 2, monkeypatch) as world:
         assert await world.ask(0, TOKENS, 60, 60)
         await world.ledgers[0].leave()

@@ -1,4 +1,4 @@
-"""Budgets in a real Redis: nothing beyond a limit, whoever dies and whatever is forgotten."""
+"""Budgets in a real Redis: nothing beyond a limit, for any lost process and any lost data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOKENS = [TenantBudget("red", tokens=100)]
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Busy cores are no Redis that is away."""
+    """Busy cores are no Redis outage."""
     monkeypatch.setattr(budget_ledger, "CALL_S", 20.0)
 
 
@@ -75,7 +75,7 @@ async def test_a_thousand_at_once_get_what_there_is_and_no_more(redis: AsyncRedi
     refused = [answer for answer in answers if isinstance(answer, NotGranted)]
     kinds = {answer.kind for answer in refused}
     assert len(granted(answers)) <= 14 and len(refused) == 1000 - len(granted(answers))
-    if kinds == {"tokens"}:  # else the cores were so busy that Redis was thought away
+    if kinds == {"tokens"}:  # otherwise the cores were so busy that Redis was thought unavailable
         assert len(granted(answers)) == 14
     assert all(0 < answer.retry_after_s <= WINDOW for answer in refused)
 
@@ -90,7 +90,7 @@ async def test_all_budgets_of_a_request_are_charged_or_none(redis: AsyncRedis) -
         assert isinstance(last, Granted) and last.left[0].tokens == 0
 
 
-async def test_what_was_not_used_goes_back(redis: AsyncRedis) -> None:
+async def test_unused_tokens_are_released(redis: AsyncRedis) -> None:
     async with gateways(redis, 2) as (one, other):
         first = await one.reserve(TOKENS, 100)
         assert isinstance(first, Granted)
@@ -106,7 +106,7 @@ async def counted(redis: AsyncRedis, scope: str, tokens: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_what_was_used_beyond_a_reservation_is_owed(redis: AsyncRedis) -> None:
+async def test_tokens_used_beyond_a_reservation_are_owed(redis: AsyncRedis) -> None:
     async with gateways(redis, 2) as (one, other):
         first = await one.reserve(TOKENS, 10)
         assert isinstance(first, Granted)
@@ -138,7 +138,7 @@ async def test_a_scope_without_a_limit_of_tokens_owes_none(redis: AsyncRedis) ->
         await counted(redis, "red/a", 10)
 
 
-async def test_so_many_requests_are_under_way_and_no_more(redis: AsyncRedis) -> None:
+async def test_concurrent_requests_never_exceed_the_limit(redis: AsyncRedis) -> None:
     budgets = [TenantBudget("red", concurrent=3)]
     async with gateways(redis, 2) as ledgers:
         answers = await all_at_once(ledgers, budgets, 5, 20)
@@ -157,8 +157,8 @@ async def test_requests_of_a_dead_gateway_are_no_longer_under_way(redis: AsyncRe
         await granted_in_time(lives, budgets, 1)
 
 
-async def test_what_a_dead_gateway_counted_is_not_kept_for_ever(redis: AsyncRedis) -> None:
-    """Nobody else has ever heard of the tenant."""
+async def test_counts_of_a_dead_gateway_expire(redis: AsyncRedis) -> None:
+    """No other gateway knows the tenant."""
     async with gateways(redis, 1, bucket_s=0.05) as (ledger,):
         await granted_in_time(ledger, TOKENS, 10)
     assert await redis.exists(f"{KEY}:red")
@@ -169,7 +169,7 @@ async def test_what_a_dead_gateway_counted_is_not_kept_for_ever(redis: AsyncRedi
 
 
 @pytest.mark.parametrize("forgotten", ["all", "the gateways"])
-async def test_a_redis_that_forgets_is_told_before_anything_is_granted(
+async def test_a_redis_that_lost_its_data_is_restored_before_any_grant(
     redis: AsyncRedis, forgotten: str
 ) -> None:
     async with gateways(redis, 2) as ledgers:
@@ -185,7 +185,9 @@ async def test_a_redis_that_forgets_is_told_before_anything_is_granted(
         assert len(granted(answers)) == 4
 
 
-async def test_who_has_not_run_for_a_window_cannot_say_what_was_granted(redis: AsyncRedis) -> None:
+async def test_a_gateway_younger_than_a_window_does_not_know_earlier_grants(
+    redis: AsyncRedis,
+) -> None:
     async with gateways(redis, 2, opened=False) as ledgers:
         (answer,) = await all_at_once(ledgers, TOKENS, 10, 1)
         assert isinstance(answer, NotGranted) and answer.kind == "unknown"
@@ -316,7 +318,7 @@ def test_the_scripts_leave_no_key_that_redis_may_evict_while_it_counts(
         assert set(kinds) == {-1}
 
 
-async def test_a_redis_that_is_full_is_not_taken_for_one_that_is_away(
+async def test_a_full_redis_is_not_taken_for_an_unavailable_one(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with gateways(redis, 1) as (ledger,):

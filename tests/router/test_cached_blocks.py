@@ -1,4 +1,4 @@
-"""What an engine holds, told by its events: exactly the gateway's keys, never one too many."""
+"""What an engine holds, by its events: exactly the gateway's keys, never one too many."""
 
 import logging
 from typing import Any
@@ -74,7 +74,7 @@ def test_after_lost_events_it_never_holds_more_than_the_engine_and_learns_again(
 
 
 @given(scenes())
-def test_what_it_remembers_is_bounded_by_what_the_engine_holds(scene: Scene) -> None:
+def test_its_memory_is_bounded_by_the_blocks_of_the_engine(scene: Scene) -> None:
     engine, cached = Engine(scene.block_size), cached_blocks(scene.segment_tokens)
     for step in scene.steps:
         cached.apply(scene.play(engine, step))
@@ -152,7 +152,7 @@ def test_after_lost_events_the_first_removal_takes_a_block_away(
     assert cached.keys() == PROMPT.keys(4)[:2]
 
 
-def test_events_that_tell_of_a_block_again_and_again_are_found_out(engine: Engine) -> None:
+def test_events_that_store_a_block_too_often_are_detected(engine: Engine) -> None:
     cached = CachedBlocks(HASHER, MODEL, REVISION, 4, max_copies=7)
     cached.apply([*engine.request(PROMPT), engine.stored(PROMPT, 5, 6)])
     assert not cached.overfull
@@ -178,7 +178,7 @@ def test_as_many_copies_as_the_engine_has_blocks_are_never_too_many(scene: Scene
         assert not cached.overfull
 
 
-def test_what_is_set_and_cleared_between_two_looks_is_no_change(
+def test_a_key_set_and_cleared_between_two_looks_is_no_change(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     cached.apply([*engine.request(PROMPT), *engine.reset()])
@@ -186,7 +186,7 @@ def test_what_is_set_and_cleared_between_two_looks_is_no_change(
     assert (changes.set, changes.cleared) == ([], [])
 
 
-def test_what_is_cleared_and_set_between_two_looks_is_no_change(
+def test_a_key_cleared_and_set_between_two_looks_is_no_change(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     cached.apply(engine.request(PROMPT))
@@ -205,7 +205,7 @@ def test_a_reset_clears_the_last_segment_first(engine: Engine, cached: CachedBlo
     assert cached.keys() == []
 
 
-def test_what_follows_a_block_that_was_never_reported_is_not_held(
+def test_blocks_after_an_unreported_block_are_not_held(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     cached.apply([engine.stored(PROMPT, 2, 6)])
@@ -271,7 +271,7 @@ def test_every_kind_of_full_attention_counts(
     assert cached.keys() == PROMPT.keys(4)
 
 
-def test_an_engine_that_tells_neither_medium_nor_group_is_followed(
+def test_an_engine_without_medium_and_group_in_its_events_is_followed(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     event = altered(engine.stored(PROMPT, 0, 6), medium=None, group_idx=None, extra_keys=None)

@@ -77,11 +77,11 @@ def test_the_step_under_way_is_half_over(fields: dict[str, Any], expected: float
         ({"kv_use": 0.95, "queued_prefill_tokens": 100}, 150 * 4.0 / 1000 - 0.1),
         ({"kv_use": 0.95, "queued_prefill_tokens": 100, "prefill_rate": 100.0}, 0.0),
         ({"kv_use": 0.95, "decode_s": 0.0}, 0.0),  # none has ended yet
-        ({"kv_use": 0.95, "kv_capacity_tokens": 0}, 0.0),  # nobody knows
+        ({"kv_use": 0.95, "kv_capacity_tokens": 0}, 0.0),  # unknown
         ({"kv_use": 0.95, "running": 0}, 0.0),  # nothing runs that could make room
     ],
 )
-def test_what_does_not_fit_the_kv_cache_waits_for_running_requests_to_end(
+def test_a_prompt_that_does_not_fit_the_kv_cache_waits_for_running_requests(
     fields: dict[str, Any], expected: float
 ) -> None:
     full = {"kv_capacity_tokens": 1000, "running": 10, "decode_s": 4.0}
@@ -145,7 +145,7 @@ def test_a_prefix_that_one_replica_cannot_serve_alone_has_the_square_of_its_shar
     assert price(5, 2 / 8, 8) == price(5, 1.0, 8) == pytest.approx(0.04)
 
 
-def test_what_one_replica_can_serve_is_never_nearly_free_elsewhere() -> None:
+def test_work_that_one_replica_can_serve_is_never_nearly_free_elsewhere() -> None:
     assert price(1000, 0.0, 8) == OWN
     assert price(1000, 2 / 8, 8) == pytest.approx(1e-6)
 
@@ -183,7 +183,7 @@ def test_a_full_engine_ends_a_sequence_now_and_then() -> None:
     assert wait_s(replace(full, queued_prefill_tokens=1500), 100) == pytest.approx(1.5)
 
 
-def test_nobody_waits_where_nothing_is_queued_and_the_cache_has_room() -> None:
+def test_the_wait_is_zero_with_an_empty_queue_and_room_in_the_cache() -> None:
     assert wait_s(load(inter_token_latency=0.02, running=3), 1000) == 0.0
     assert wait_s(load(queued_prefill_tokens=1), 1000) == pytest.approx(0.001)
 
@@ -208,7 +208,7 @@ def taught(slope: float, offset: float, times: int, noise: float = 0.0) -> TtftC
     return correction
 
 
-def test_what_is_not_yet_learned_is_left_alone() -> None:
+def test_a_new_correction_changes_nothing() -> None:
     assert TtftCorrection().apply(1.5) == 1.5
     assert TtftCorrection().error is None
     assert TtftCorrection().bias is None
@@ -225,7 +225,7 @@ def test_it_learns_the_line_that_observations_lie_on(
         assert learned.apply(predicted) == pytest.approx(expected, rel=0.02 + noise)
 
 
-def test_what_a_token_of_the_prompt_takes_is_learned_beside_the_line() -> None:
+def test_the_time_per_prompt_token_is_learned_in_addition_to_the_line() -> None:
     """Cached or not: two prompts of which as much is computed are not equally soon answered."""
     correction, rng = TtftCorrection(), random.Random(3)
     for _ in range(600):
@@ -237,7 +237,7 @@ def test_what_a_token_of_the_prompt_takes_is_learned_beside_the_line() -> None:
         assert correction.apply(predicted, prompt_tokens=prompt) == pytest.approx(expected, rel=0.1)
 
 
-def test_an_error_counts_by_its_share_of_what_came() -> None:
+def test_an_error_counts_relative_to_the_observed_ttft() -> None:
     """Slow first tokens, which scatter by more seconds, leave the quick ones' predictions right."""
     correction, rng = TtftCorrection(), random.Random(4)
     for _ in range(600):
@@ -258,7 +258,7 @@ def test_an_error_is_of_what_was_said_before_it_was_known() -> None:
     assert correction.bias == pytest.approx(-0.5)
 
 
-def test_predictions_that_nobody_judged_are_doubted_until_they_prove_right() -> None:
+def test_unjudged_predictions_are_doubted_until_they_prove_right() -> None:
     correction = TtftCorrection()
     assert correction.expected_error == UNJUDGED_ERROR
     correction.observe(1.0, 1.0)
@@ -302,7 +302,7 @@ def test_equal_predictions_say_nothing_about_the_slope() -> None:
     seconds,
     tokens,
 )
-def test_whatever_was_observed_the_order_of_replicas_stays(
+def test_corrections_never_change_the_order_of_replicas(
     observations: list[tuple[float, float, int, int]], one: float, other: float, prompt: int
 ) -> None:
     correction = TtftCorrection()

@@ -1,4 +1,4 @@
-"""What gateways tell of demand, and what the autoscaler makes of it, through a real Redis."""
+"""What gateways report of demand, and what the autoscaler makes of it, through a real Redis."""
 
 import asyncio
 import os
@@ -72,7 +72,7 @@ def write(server: RedisProcess, gateway: str, counters: DemandCounters) -> None:
         client.hset(demand_key(POOL), gateway, msgspec.json.encode(counters))
 
 
-async def test_all_gateways_are_added_up_and_told_again_and_again(
+async def test_demand_of_all_gateways_is_added_up_and_published_repeatedly(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     one = DemandCounters(arrived=5, uncached_tokens=700, refused=1, waiting=2, queued_tokens=300)
@@ -83,7 +83,7 @@ async def test_all_gateways_are_added_up_and_told_again_and_again(
         one.arrived += 10
         one.waiting -= 2
         changed = await read_until(reader, lambda demand: demand.arrived == 17)
-        # nothing new, and told all the same
+        # nothing new, and reported all the same
         demand = await read_until(reader, lambda demand: demand.told_at != changed.told_at)
     assert (demand.uncached_tokens, demand.refused, demand.overflowed) == (700, 1, 1)
     assert (demand.waiting, demand.queued_tokens) == (1, 300)
@@ -91,7 +91,7 @@ async def test_all_gateways_are_added_up_and_told_again_and_again(
         assert 0 < client.ttl(demand_key(POOL)) <= 60
 
 
-async def test_nobody_was_ever_heard_of(redis: AsyncRedis) -> None:
+async def test_demand_is_empty_before_any_gateway_reports(redis: AsyncRedis) -> None:
     assert await DemandReader(redis, POOL, signer=None).read() == Demand()
 
 
@@ -132,7 +132,7 @@ async def test_a_flush_and_a_restart_of_a_gateway_take_nothing_away(
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[]", '{"arrived": "many"}', '{"arrived": null}'])
-async def test_what_another_release_writes_counts_for_nothing(
+async def test_demand_from_another_release_is_ignored(
     redis: AsyncRedis, server: RedisProcess, text: str
 ) -> None:
     reader = DemandReader(redis, POOL, signer=None)
@@ -208,7 +208,7 @@ async def test_old_demand_that_is_put_back_counts_for_nothing(
 
 
 @pytest.mark.parametrize("signer", [None, Signer("another")])
-async def test_what_no_autoscaler_of_the_fleet_decided_is_nothing(
+async def test_a_decision_from_outside_the_fleet_is_ignored(
     redis: AsyncRedis, signer: Signer | None
 ) -> None:
     decided = Decided(demand=1, target=9000, because="forged")

@@ -64,7 +64,7 @@ def test_a_search_reads_few_bitmaps_in_few_rounds(pool: tuple[int, dict[int, int
 
 
 @given(st.integers(1, 100_000))
-def test_a_prompt_that_nobody_knows_takes_one_small_read(segments: int) -> None:
+def test_an_unknown_prompt_takes_one_small_read(segments: int) -> None:
     depths, read = found_in([None] * segments)
     assert not depths
     assert len(read) == 1 and read[0] <= FIRST_READ

@@ -1,4 +1,4 @@
-"""An engine's events arrive in order and once, or their loss is told; vLLM's publisher too."""
+"""An engine's events arrive in order and once, or their loss is reported; vLLM's publisher too."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ class Publisher:
         self.requests = 0
         self.answering = asyncio.Event()
         self.answering.set()
-        # XPUB is a PUB that tells of its subscribers.
+        # XPUB is a PUB that reports its subscribers.
         self._pub = self._context.socket(zmq.XPUB)
         self._pub.bind(f"ipc://{folder}/events")
         self._router = self._context.socket(zmq.ROUTER)
@@ -159,7 +159,7 @@ async def test_batches_from_before_the_subscription_are_asked_for(folder: Path) 
     await publisher.close()
 
 
-async def test_what_the_engine_no_longer_has_is_lost_and_the_rest_is_not(
+async def test_only_events_that_the_engine_no_longer_has_are_lost(
     folder: Path, reader: Reader
 ) -> None:
     publisher = Publisher(folder, keep=2)
@@ -181,7 +181,7 @@ async def test_a_hole_in_the_answer_is_a_loss(publisher: Publisher, reader: Read
     assert await reader.read(2) == [(3, True), (4, False)]
 
 
-async def test_without_an_answer_the_loss_is_told_and_a_late_one_does_no_harm(
+async def test_without_an_answer_the_loss_is_reported_and_a_late_answer_is_harmless(
     publisher: Publisher, reader: Reader
 ) -> None:
     reader.stream.replay_timeout_s = 0.05
@@ -242,7 +242,7 @@ async def test_the_first_batches_of_a_publisher_that_started_again_are_asked_for
         [b"a prompt"],
     ],
 )
-async def test_what_cannot_be_decoded_is_lost_and_logged_once_without_its_content(
+async def test_undecodable_events_are_lost_and_logged_once_without_content(
     publisher: Publisher, reader: Reader, caplog: pytest.LogCaptureFixture, frames: list[bytes]
 ) -> None:
     await publisher.subscribed()

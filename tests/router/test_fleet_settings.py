@@ -86,7 +86,7 @@ async def test_a_fleet_that_begins_forgets_what_an_earlier_one_had(redis: AsyncR
     assert await stored(redis) is None
 
 
-async def test_what_is_given_is_written_at_once(redis: AsyncRedis) -> None:
+async def test_new_settings_are_written_at_once(redis: AsyncRedis) -> None:
     writer = writer_of(redis)
     running = asyncio.create_task(writer.run())
     seen: list[tuple[int, str] | None] = []

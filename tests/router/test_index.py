@@ -76,7 +76,7 @@ async def test_another_pools_bits_are_not_read(redis: AsyncRedis, index: PrefixI
 
 
 @pytest.mark.parametrize("segments", [1, 32, 33, 256, 1024])
-async def test_a_prompt_that_nobody_knows_costs_one_small_read(
+async def test_an_unknown_prompt_costs_one_small_read(
     redis: AsyncRedis, index: PrefixIndex, segments: int
 ) -> None:
     assert await index.lookup(keys_of(segments)) == {}

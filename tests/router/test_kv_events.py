@@ -1,4 +1,5 @@
-"""The events that vLLM's own classes make, as we read them: a field it renames fails here."""
+"""The events that vLLM's own classes make, as Antefix reads them: a field it renames fails
+here."""
 
 import base64
 import json
@@ -121,7 +122,7 @@ def payloads(vllm: dict[str, list[str]], case: str) -> list[bytes]:
 
 
 @pytest.mark.real
-def test_a_stored_event_has_all_that_we_read(vllm: dict[str, list[str]]) -> None:
+def test_a_stored_event_has_all_fields_that_antefix_reads(vllm: dict[str, list[str]]) -> None:
     [payload] = payloads(vllm, "all")
     [event] = decode(payload)
     assert isinstance(event, BlockStored)
@@ -162,7 +163,7 @@ def test_a_prefix_cache_is_followed_from_its_first_block_to_its_reset(
         ("all", "adapter", "adapter", [(0, 17)]),
     ],
 )
-def test_what_vllm_stores_has_the_keys_that_a_gateway_makes(
+def test_blocks_that_vllm_stores_have_the_keys_of_a_gateway(
     vllm: dict[str, list[str]],
     segment_tokens: int,
     case: str,
@@ -225,7 +226,7 @@ def test_events_of_a_later_version_are_skipped() -> None:
         batch(CLEARED)[:-1],
     ],
 )
-def test_what_is_no_batch_raises_without_quoting_it(payload: bytes) -> None:
+def test_an_invalid_batch_raises_without_a_quote_of_it(payload: bytes) -> None:
     with pytest.raises(UndecodableEvents) as raised:
         decode(payload)
     assert "a prompt" not in str(raised.value)

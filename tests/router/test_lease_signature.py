@@ -1,4 +1,4 @@
-"""A lease is believed when a replica of this fleet wrote it, for this slot of this pool."""
+"""A lease is trusted when a replica of this fleet wrote it, for this slot of this pool."""
 
 import json
 
@@ -16,7 +16,7 @@ SIGNER = LeaseSigner(Signer("secret"), "fleet/pool")
 LEASE = load("r1").to_json()
 
 
-def test_what_was_signed_is_genuine_and_as_readable_as_before() -> None:
+def test_a_signed_lease_is_genuine_and_still_readable() -> None:
     signed = SIGNER.signed(3, LEASE)
     assert SIGNER.is_genuine(3, signed)
     read = msgspec.json.decode(signed, type=ReplicaLoad)
@@ -39,7 +39,7 @@ def test_no_character_of_it_can_be_another(at: int, character: str) -> None:
 
 
 @pytest.mark.parametrize("lease", ["", "{}", LEASE, "\ud800" * 60, LEASE[:-1] + ',"signature":""}'])
-def test_what_is_not_signed_is_not_genuine(lease: str) -> None:
+def test_an_unsigned_lease_is_not_genuine(lease: str) -> None:
     assert not SIGNER.is_genuine(3, lease)
 
 

@@ -68,7 +68,7 @@ def test_a_placement_that_failed_is_taken_back(board: LoadBoard) -> None:
     assert board.loads()["a"] == load("a", slot=0)
 
 
-def test_what_a_replica_reports_with_an_answer_counts_until_a_newer_snapshot(
+def test_a_report_with_an_answer_counts_until_a_newer_snapshot(
     board: LoadBoard,
 ) -> None:
     stale = load("a", slot=0, waiting=1, queued_prefill_tokens=300, sequence=4)
@@ -93,7 +93,7 @@ def test_a_report_of_a_replica_that_left_is_dropped(board: LoadBoard) -> None:
     assert set(board.loads()) == {"a", "b"}
 
 
-def test_a_placement_on_a_slot_nobody_has_is_no_replica(board: LoadBoard) -> None:
+def test_a_placement_on_an_unclaimed_slot_adds_no_replica(board: LoadBoard) -> None:
     board.placed("t1", 7, 100)
     assert set(board.loads()) == {"a", "b"}
 
@@ -103,7 +103,7 @@ def test_all_replicas_are_taken_to_prefill_at_the_mean_rate(board: LoadBoard) ->
     assert {load.prefill_rate for load in board.loads().values()} == {200.0}
 
 
-def test_all_replicas_are_taken_to_answer_for_as_long_as_the_mean(board: LoadBoard) -> None:
+def test_all_replicas_get_the_mean_decode_time(board: LoadBoard) -> None:
     told = [load("a", decode_s=2.0), load("b", slot=1, decode_s=4.0), load("new", slot=2)]
     board.update(told)
     assert {load.decode_s for load in board.loads().values()} == {3.0}
@@ -185,7 +185,7 @@ def test_a_dead_replica_is_replaced_by_the_next(board: LoadBoard) -> None:
     assert not board.warm()
 
 
-def test_who_sleeps_is_promoted_last(board: LoadBoard) -> None:
+def test_a_sleeping_replica_is_promoted_last(board: LoadBoard) -> None:
     old, young = seniors(100.0, 200.0)
     board.update([msgspec.structs.replace(old, asleep=True), young], Active(1))
     assert list(board.loads()) == ["r1"]
@@ -209,7 +209,7 @@ def test_a_warm_replica_is_read_and_counted_like_the_others(board: LoadBoard, cl
     assert not board.warm()
 
 
-def test_a_rate_that_nobody_measured_does_not_tilt_the_mean(board: LoadBoard) -> None:
+def test_an_unmeasured_rate_does_not_affect_the_mean(board: LoadBoard) -> None:
     (one,) = seniors(100.0, prefill_rate=9000.0)
     fresh = load("new", slot=1, prefill_rate=500.0, prefill_learned=False)
     board.update([one, fresh])
@@ -240,7 +240,7 @@ def test_a_replica_that_leaves_gets_no_traffic_and_a_warm_one_takes_its_place() 
 
 
 def test_where_all_leave_they_serve_to_the_end() -> None:
-    """A cluster that is taken away as a whole: its gateways have nowhere else to send to."""
+    """A cluster that is removed as a whole: its gateways have no other place to send to."""
     board = LoadBoard(time.monotonic)
     board.update([load(f"r{i}", slot=i, leaving=True) for i in range(2)])
     assert list(board.loads()) == ["r0", "r1"] and not board.leaving()
@@ -254,7 +254,7 @@ def test_one_that_has_closed_gets_nothing_even_where_no_other_is_left() -> None:
     board.update([load("r1", slot=1, closed=True)])
     now = 1.0
     assert not board.loads() and not board.last_known()
-    assert board.empty_for_s == 1.0, "nobody waits for it"
+    assert board.empty_for_s == 1.0, "no request waits for it"
     # what it still has is not taken for lost
     assert board.is_live("r1") and board.is_leaving("r1") and list(board.leaving()) == ["r1"]
 

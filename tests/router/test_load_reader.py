@@ -51,7 +51,7 @@ async def reading(redis: AsyncRedis) -> AsyncIterator[LoadBoard]:
     task.cancel()
 
 
-def test_a_snapshot_of_another_release_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_snapshot_of_another_release_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     reader = reader_of(connect("redis://127.0.0.1:1/0"))
 
     def told_of(snapshots: dict[int, str]) -> int:
@@ -72,9 +72,7 @@ async def publish(redis: AsyncRedis, published: ReplicaLoad) -> None:
     assert await slots.renew(redis, POOL, *lease, published.to_json())
 
 
-async def test_what_replicas_publish_is_read_as_it_is(
-    redis: AsyncRedis, reading: LoadBoard
-) -> None:
+async def test_published_loads_are_read_unchanged(redis: AsyncRedis, reading: LoadBoard) -> None:
     one = load("a", slot=0, incarnation="one", kv_use=0.123456789, arrived=("t1", "t2"))
     other = load("b:[::1]", slot=1, incarnation="other", url="http://[::1]:1")
     await publish(redis, one)

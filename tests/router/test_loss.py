@@ -1,4 +1,4 @@
-"""Lost reuse is told apart: every token of it once, to the one who lost it."""
+"""Lost reuse is classified: every token of it once, to the part that lost it."""
 
 from dataclasses import astuple
 
@@ -26,7 +26,7 @@ flags = st.booleans()
         (256, 512, 512, 0, NotReused(engine=256)),
     ],
 )
-def test_who_lost_it_when_all_replicas_are_in_the_index(
+def test_lost_reuse_is_split_when_all_replicas_are_in_the_index(
     reusable: int, best: int, chosen: int, confirmed: int, loss: NotReused
 ) -> None:
     found = split(
@@ -40,7 +40,7 @@ def test_who_lost_it_when_all_replicas_are_in_the_index(
     assert found == loss
 
 
-def test_what_nobody_was_known_to_hold_is_the_indexs_loss_while_a_replica_is_not_synced() -> None:
+def test_unknown_reuse_is_the_indexs_loss_while_a_replica_is_not_synced() -> None:
     loss = split(
         reusable=1024,
         best_cached=512,

@@ -39,7 +39,7 @@ def test_one_that_has_a_weight_is_chosen_whatever_the_order(
 def test_all_weights_times_the_same_change_nothing(weights: dict[str, float], by: float) -> None:
     tiny = min(weight for weight in weights.values() if weight) < 1e-200
     more = {name: weight * by for name, weight in weights.items()}
-    if not tiny:  # else numbers have too few digits
+    if not tiny:  # otherwise numbers have too few digits
         assert all(chosen(weights, name) == chosen(more, name) for name in NAMES[:20])
 
 

@@ -1,4 +1,4 @@
-"""Gateways tell each other what they placed through a real Redis, whatever becomes of it."""
+"""Gateways share what they placed through a real Redis, through any failure of it."""
 
 import asyncio
 import os
@@ -95,7 +95,7 @@ async def test_placements_are_heard_in_order_and_once(server: RedisProcess) -> N
         assert one.stream.dropped == 0
 
 
-async def test_a_request_goes_before_anybody_is_told_of_it(
+async def test_a_request_is_sent_before_its_placement_is_published(
     server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with control(server) as client:
@@ -111,7 +111,7 @@ async def test_a_request_goes_before_anybody_is_told_of_it(
             assert int(client.xlen(KEY)) == told
 
 
-async def test_what_many_place_is_heard_in_few_reads(server: RedisProcess) -> None:
+async def test_many_placements_take_few_reads(server: RedisProcess) -> None:
     def reads() -> int:
         with control(server) as client:
             return int(client.info("commandstats").get("cmdstat_xread", {}).get("calls", 0))
@@ -193,7 +193,7 @@ async def test_a_placement_that_is_copied_in_redis_is_heard_once(server: RedisPr
         assert two.tickets.count("t1") == 1
 
 
-async def test_the_stream_stays_short_and_goes_when_nobody_places(server: RedisProcess) -> None:
+async def test_the_stream_stays_short_and_expires_without_placements(server: RedisProcess) -> None:
     with control(server) as client:
         pipe = client.pipeline()
         for _ in range(2 * MAX_LENGTH):
@@ -205,7 +205,7 @@ async def test_the_stream_stays_short_and_goes_when_nobody_places(server: RedisP
         assert 0 < int(client.ttl(KEY)) <= EXPIRE_S
 
 
-async def test_what_redis_does_not_take_is_dropped_and_counted() -> None:
+async def test_placements_that_redis_does_not_take_are_dropped_and_counted() -> None:
     async with gateway(1, "g1") as one:
         for _ in range(QUEUE_LENGTH + 10):
             one.stream.append(placed("t"))
@@ -250,7 +250,7 @@ async def test_gateways_hear_each_other_again_after_an_outage(tmp_path: Path, ho
             assert two.tickets.count("before") == 1
 
 
-async def test_a_clock_that_went_back_with_an_empty_redis_mutes_nobody(
+async def test_a_clock_set_back_with_an_empty_redis_mutes_no_gateway(
     server: RedisProcess,
 ) -> None:
     async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:

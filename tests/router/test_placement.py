@@ -113,7 +113,7 @@ def test_a_queue_longer_than_the_prefill_outweighs_a_prefix() -> None:
 @pytest.mark.parametrize(
     ("popularity", "traffic_share", "chosen"),
     [(30.0, 1.0, "r1"), (1.0, 1.0, "r0"), (30.0, 0.2, "r0")],
-    ids=["all use it", "nobody has yet", "its replica can serve it"],
+    ids=["all use it", "none has it yet", "its replica can serve it"],
 )
 def test_a_popular_prefix_goes_where_the_load_is_least(
     popularity: float, traffic_share: float, chosen: str
@@ -131,13 +131,13 @@ def test_a_burst_with_a_new_prefix_is_not_scattered() -> None:
     assert decided(loads, {}, burst).replica_ids[0] == "r3"
 
 
-def test_what_is_announced_is_told_apart_from_what_is_confirmed() -> None:
+def test_announced_tokens_are_distinguished_from_confirmed_ones() -> None:
     chosen = decided(pool(2), {1: 2}, Recent(depths={1: 6})).chosen
     assert chosen is not None
     assert (chosen.replica_id, chosen.confirmed_tokens, chosen.cached_tokens) == ("r1", 256, 768)
 
 
-def test_what_the_index_confirms_counts_even_when_nothing_else_is_known() -> None:
+def test_confirmed_tokens_of_the_index_count_without_other_knowledge() -> None:
     chosen = decided(pool(2), {1: 2}, Recent()).chosen
     assert chosen is not None and chosen.cached_tokens == 256
 
@@ -164,7 +164,7 @@ def test_an_idle_engine_on_cores_that_are_taken_is_left_for_a_short_queue() -> N
     assert placement.replica_ids == ("r0", "r2", "r1")
     crowding = {candidate.replica_id: candidate.crowding_s for candidate in placement.ranked}
     assert crowding == {"r0": 0.0, "r1": 0.0, "r2": pytest.approx((1.074 + 0.2 + 1.074) / 2)}
-    # a GPU of its own, a free core, a node of its own: an idle engine is the best
+    # a dedicated GPU, a free core, a dedicated node: an idle engine is the best
     assert decided(pool_as(loads, engines_at_once=0)).replica_ids[0] == "r2"
     assert decided(pool_as(loads, engines_at_once=3)).replica_ids[0] == "r2"
     loads["r2"] = replace(loads["r2"], node_ip="10.0.0.2")
@@ -237,7 +237,7 @@ def blind(
     return place_blind(request, loads, in_flight, random.Random()).replica_ids
 
 
-def test_blind_a_prompt_keeps_its_replica_whatever_was_last_told_of_the_load() -> None:
+def test_blind_placement_keeps_a_prompts_replica_for_any_last_known_load() -> None:
     request = PlacementRequest(PROMPT, KEYS)
     busy = {r: replace(of, running=i, waiting=i) for i, (r, of) in enumerate(pool(4).items())}
     assert blind(pool(4), {}, request) == blind(busy, {}, request)
@@ -311,7 +311,7 @@ def test_a_load_of_an_adapter_takes_what_it_takes_on_average() -> None:
     assert placement.ranked[0].adapter_load_s == 0.0
 
 
-def test_a_load_of_an_adapter_that_nobody_has_measured_takes_a_while() -> None:
+def test_an_unmeasured_load_of_an_adapter_takes_the_default_time() -> None:
     prompt = PlacementRequest(24, adapter="sql@1")
     placement = place(prompt, pool(2), None, Recent(), make_policy("prefix"), random.Random(1))
     assert {c.adapter_load_s for c in placement.ranked} == {UNKNOWN_LOAD_S}

@@ -1,4 +1,4 @@
-"""What gateways hear of each other's placements and of the index, through a real Redis."""
+"""What gateways learn of each other's placements and of the index, through a real Redis."""
 
 import asyncio
 import time
@@ -90,7 +90,7 @@ async def gateway(server: RedisProcess, replicas: int = 2) -> AsyncIterator[Plac
         await cancelled(task)
 
 
-async def test_what_another_gateway_placed_counts_here(
+async def test_placements_of_another_gateway_count_here(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with gateway(server) as one, gateway(server) as other:
@@ -99,7 +99,7 @@ async def test_what_another_gateway_placed_counts_here(
         assert other.scheduler.board.loads()[chosen_of(attempt)].queued_prefill_tokens == 700
 
 
-async def test_what_another_gateway_announced_is_expected_here(
+async def test_announcements_of_another_gateway_are_expected_here(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with gateway(server) as one, gateway(server) as other:
@@ -128,7 +128,7 @@ async def test_bits_are_read_as_those_of_the_replica_that_lives_in_the_slot(
         assert cached(placer.place(REQUEST, depths)) == {"r0": (0, 0), "r1": (384, 384)}
 
 
-async def test_bits_of_an_incarnation_that_is_gone_are_given_to_nobody(
+async def test_bits_of_a_lost_incarnation_are_assigned_to_no_replica(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     await slots.claim(redis, POOL, "dead", 7)
@@ -141,7 +141,7 @@ async def test_bits_of_an_incarnation_that_is_gone_are_given_to_nobody(
         assert cached(placer.place(REQUEST, depths)) == {"r0": (0, 0)}
 
 
-async def test_no_feed_ends_of_what_nobody_expected(
+async def test_no_feed_ends_on_an_unexpected_exception(
     redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """asyncio's transports raise RuntimeError, half-closed connections AttributeError."""
@@ -174,7 +174,7 @@ async def test_no_feed_ends_of_what_nobody_expected(
         await cancelled(task)
 
 
-async def test_what_strangers_write_into_redis_takes_nobody_off_the_board(
+async def test_foreign_data_in_redis_removes_no_replica_from_the_board(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     with control(server) as client:

@@ -36,7 +36,7 @@ replica_on = partial(index_engine.replica_on, stop_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-async def test_what_the_engine_caches_is_in_the_index_until_it_is_evicted(
+async def test_cached_blocks_are_in_the_index_until_they_are_evicted(
     topology: str, tmp_path: Path
 ) -> None:
     with server_of(topology, tmp_path) as server:
@@ -49,7 +49,7 @@ async def test_what_the_engine_caches_is_in_the_index_until_it_is_evicted(
             await replica.until_exact(server, 0)
 
 
-async def test_its_lease_is_live_and_tells_whether_it_is_synced(
+async def test_its_lease_is_live_and_shows_whether_it_is_synced(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with replica_on(redis, [stored(1)]) as replica:
@@ -71,7 +71,7 @@ async def test_two_replicas_share_bitmaps_and_not_bits(
         await other.until_exact(server, 2)
 
 
-async def test_after_lost_events_nothing_of_before_is_believed(
+async def test_after_lost_events_earlier_entries_are_discarded(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with replica_on(redis, [stored(n) for n in range(1000)]) as replica:
@@ -88,7 +88,7 @@ async def test_after_lost_events_nothing_of_before_is_believed(
         await replica.until_exact(server, 4)
 
 
-async def test_blocks_that_are_told_of_too_often_leave_no_phantom(
+async def test_blocks_that_are_reported_too_often_leave_no_phantom(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     told = stored(1)
@@ -131,7 +131,7 @@ async def test_events_that_cannot_be_followed_any_more_empty_the_index_and_keep_
         assert list(await live(redis, POOL)) == [replica.slot]
 
 
-async def test_events_are_followed_again_after_what_nobody_expected(
+async def test_events_are_followed_again_after_an_unexpected_exception(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with replica_on(redis, [stored(1)]) as replica:
@@ -199,7 +199,7 @@ async def test_bits_are_set_again_before_they_expire(
         await replica.until_exact(server, 4)
 
 
-async def test_what_only_the_refresh_has_written_is_cleared_too(
+async def test_bits_that_only_the_refresh_has_written_are_cleared_too(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     often = Refresh(period_s=0.01, pause_s=0.01)

@@ -65,7 +65,7 @@ async def test_after_an_empty_restart_everything_is_written_again(tmp_path: Path
             await replica.until_exact(server, 4)
 
 
-async def test_what_happened_while_redis_was_frozen_is_made_good(
+async def test_changes_during_a_redis_freeze_are_written_later(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with replica_on(redis, [stored(1), stored(2)]) as replica:
@@ -85,7 +85,7 @@ async def test_what_happened_while_redis_was_frozen_is_made_good(
         assert set(bits(server)) == set(replica.cached.keys())
 
 
-async def test_what_came_behind_a_write_that_failed_is_written_though_nothing_comes_after_it(
+async def test_events_after_a_failed_write_are_written_without_further_events(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with replica_on(redis, [stored(1)]) as replica:
@@ -118,7 +118,7 @@ async def test_a_redis_that_went_back_in_time_gets_a_new_incarnation(
         assert (await registry(redis, POOL))[before.slot] == before.incarnation
 
 
-async def test_a_redis_whose_clock_is_set_forward_is_told_all_again(
+async def test_a_redis_whose_clock_is_set_forward_receives_all_bits_again(
     redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every bit had expired, and was set again with the next refresh, minutes later."""

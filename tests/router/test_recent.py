@@ -61,7 +61,7 @@ def depths(
     return dict(recent.about(keys or KEYS[:8], held or {}, REPLICAS, now).depths)
 
 
-def test_what_nobody_placed_is_nothing(recent: RecentPlacements) -> None:
+def test_an_unplaced_prompt_has_no_recent_placements(recent: RecentPlacements) -> None:
     assert recent.about(KEYS[:8], {}, REPLICAS, 0.0) == Recent(
         placements=dict.fromkeys(REPLICAS, 0)
     )
@@ -120,7 +120,7 @@ def test_a_segment_is_announced_until_the_last_that_announces_it_ends(
 ) -> None:
     recent.add(placed("a"), 0.0)
     recent.add(placed("b", upto=6), 0.0)
-    recent.add(placed("b", upto=6), 0.0)  # told twice
+    recent.add(placed("b", upto=6), 0.0)  # reported twice
     recent.withdraw("a")
     assert depths(recent) == {0: 6}
     recent.withdraw("b")
@@ -156,7 +156,7 @@ def test_only_what_was_counted_last_is_remembered() -> None:
     assert [i for i in range(20) if placements[i]] == [17, 18, 19]
 
 
-def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
+def test_prompts_without_new_requests_are_forgotten() -> None:
     """However many came once, and before the limit is reached: a window, and no leak."""
     recent = RecentPlacements()
     for i in range(300):
@@ -177,7 +177,7 @@ def test_memory_does_not_grow_with_what_was_withdrawn() -> None:
     assert held_items(recent).total() <= 7
 
 
-def test_what_candidates_hold_is_matched_at_each_depth_deepest_last(
+def test_cached_depths_of_candidates_are_matched_deepest_last(
     recent: RecentPlacements,
 ) -> None:
     recent.add(placed(slot=2), 0.0)
@@ -206,7 +206,7 @@ def test_a_prefix_is_as_popular_as_its_recent_placements(recent: RecentPlacement
     assert later.traffic_share == pytest.approx(0.75)
 
 
-def test_what_is_only_announced_is_not_yet_popular(recent: RecentPlacements) -> None:
+def test_a_prefix_that_is_only_announced_is_not_yet_popular(recent: RecentPlacements) -> None:
     for i in range(3):
         recent.add(placed(f"t{i}", matched=short(7)), 0.0)
     assert recent.about(KEYS[:8], {}, REPLICAS, 0.0).popularity == 0

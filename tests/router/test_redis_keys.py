@@ -47,7 +47,7 @@ def test_releases_with_other_schemas_share_no_key(
     assert KEYS[kind]("prod.0123abcd") != now
 
 
-def test_a_fleet_id_tells_secrets_apart_and_reveals_none() -> None:
+def test_a_fleet_id_distinguishes_secrets_and_reveals_none() -> None:
     ids = {redis_keys.fleet_id(secret) for secret in ("", "a", "b", "secret", "secret ")}
     assert len(ids) == 5
     assert all(re.fullmatch("[0-9a-f]{8}", found) for found in ids)

@@ -193,7 +193,7 @@ def test_both_event_loops_hand_the_connection_over(
 
 @asynccontextmanager
 async def secured(redis_port: int, certificate: Path, key: Path) -> AsyncIterator[int]:
-    """A port that speaks TLS and passes on to Redis, which may have none of its own."""
+    """A port that speaks TLS and passes on to Redis, which may have no TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
 

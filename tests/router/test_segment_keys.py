@@ -34,7 +34,7 @@ media_lists = st.lists(
 
 
 def pairs(values: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, T]]:
-    """Equal as often as not: two prompts that differ in one thing tell most."""
+    """Equal in half of the cases: two prompts that differ in one field show most."""
     return values.flatmap(lambda value: st.tuples(st.just(value), st.just(value) | values))
 
 
@@ -75,7 +75,7 @@ def test_two_prompts_share_the_keys_of_their_equal_first_segments_and_no_others(
 
 
 @given(token_lists, token_lists, token_lists, media_lists, st.integers(1, 6))
-def test_what_follows_a_prefix_does_not_change_its_keys(
+def test_tokens_after_a_prefix_do_not_change_its_keys(
     tokens: list[int], more: list[int], others: list[int], media: list[Media], size: int
 ) -> None:
     keys = HASHER.keys(NAMESPACE, tokens + more, size, media)

@@ -13,7 +13,7 @@ from tests.router.loads import load
 
 
 def observed(sharing: NodeSharing, working: int, takes: float, times: int = 200) -> None:
-    """First tokens that take so many times as long as without any factor."""
+    """First tokens that take this factor times the time without any factor."""
     for _ in range(times):
         sharing.observe(working, takes / sharing.factor(working))
 
@@ -38,7 +38,7 @@ def test_one_outlier_moves_a_factor_little() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.floats(1e-6, 1e6)), max_size=200))
-def test_a_factor_is_bounded_whatever_was_observed(seen: list[tuple[int, float]]) -> None:
+def test_a_factor_is_bounded_for_any_observations(seen: list[tuple[int, float]]) -> None:
     sharing = NodeSharing()
     for working, times in seen:
         sharing.observe(working, times)
@@ -61,7 +61,7 @@ def test_engines_that_work_are_counted_by_node() -> None:
     assert working_on_nodes(loads) == [2, 2, 3, 0, 0, 0]
 
 
-def test_engines_at_work_are_told_by_node_where_they_share_its_cores() -> None:
+def test_working_engines_are_grouped_by_node_where_they_share_its_cores() -> None:
     one, other = {"node_ip": "10.0.0.1"}, {"node_ip": "10.0.0.2"}
     loads = {
         of.replica_id: of
@@ -78,7 +78,7 @@ def test_engines_at_work_are_told_by_node_where_they_share_its_cores() -> None:
 
 @pytest.mark.parametrize(("slows", "most"), [(1.0, 0.06), (0.4, 0.06)])
 def test_a_correction_learns_the_line_and_the_sharing_together(slows: float, most: float) -> None:
-    """With `slows` 1 each engine that works beside it costs as much again; 0: nothing."""
+    """With `slows` 1 each other working engine costs the same time again; 0: nothing."""
     rng, correction, errors = random.Random(1), TtftCorrection(), []
     for number in range(600):
         raw, working = rng.uniform(0.05, 2.0), rng.randint(1, 4)

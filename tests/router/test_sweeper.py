@@ -157,7 +157,7 @@ async def test_only_its_own_pool_is_swept(redis: AsyncRedis, server: RedisProces
     assert len(bits(server, alike)) == 5
 
 
-async def test_what_a_dead_sweeper_left_is_taken_over_when_its_lock_has_run_out(
+async def test_the_work_of_a_dead_sweeper_is_taken_over_once_its_lock_expires(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     slot = await dead_slot(redis, KEYS)

@@ -1,8 +1,8 @@
-"""A fleet that has one of everything, with Prometheus beside it: it serves, is overloaded and loses
-an engine. Then every query is put to it, and last, as it is a fleet like any user's, it crashes.
+"""A fleet that has one of everything, with a Prometheus: it serves, is overloaded and loses an
+engine. Then every query is put to it, and last, as it is a fleet like any user's, it crashes.
 
-Not in tests/real, whose fleet has ended by now: an idle fleet of three engines takes a fifth of two
-cores.
+Not in tests/real, whose fleet has ended by now: an idle fleet of three engines takes a fifth of
+two cores.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def antefix(
 
 @pytest.fixture(scope="session")
 def traces() -> Iterator[Collector]:
-    """In a thread of its own: it has to answer while a test waits for a command."""
+    """In a separate thread: it has to answer while a test waits for a command."""
     loop, running = asyncio.new_event_loop(), collector()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -149,7 +149,7 @@ async def _live_through_it(seen: Seen) -> None:
 
 
 async def _lose_an_engine(seen: Seen, http: aiohttp.ClientSession) -> None:
-    """While it streams: what it has begun to answer is broken off."""
+    """While it streams: what it has begun to answer is interrupted."""
     body = {"model": OTHER_MODEL, "prompt": "Once", "max_tokens": 800, "ignore_eos": True}
     async with http.post("/v1/completions", json={**body, "stream": True}) as answer:
         assert answer.status == 200

@@ -1,6 +1,8 @@
-"""Every query of every dashboard, rule and alert has data on a living fleet with a real Prometheus.
+"""Every query of every dashboard, rule and alert has data on a living fleet with a real
+Prometheus.
 
-Each query is put to the Prometheus that `antefix up --with-prometheus` started beside the fleet.
+Each query is put to the Prometheus that `antefix up --with-prometheus` started alongside the
+fleet.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 # Prometheus reads every 5 s and evaluates every 15 s; some rules are of other rules.
 WITHIN_S = 120.0
-# To ask again takes a core from what is asked about.
+# To ask again takes a core from the processes that the query is about.
 EVERY_S = 1.0
 
 
@@ -61,7 +63,7 @@ def test_all_rules_are_evaluated_without_an_error(seen: Seen) -> None:
     assert {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")} == {}
 
 
-def test_what_a_dead_engine_has_counted_is_still_told(seen: Seen) -> None:
+def test_counters_of_a_dead_engine_are_still_exported(seen: Seen) -> None:
     """It answered with 32 tokens before the stream that it died of."""
     assert seen.prometheus.query('sum(vllm:generation_tokens_total{pool="other"})')[0] > 32
 
@@ -101,5 +103,5 @@ def test_a_prompt_is_in_no_log_and_a_request_is(seen: Seen) -> None:
 
 
 async def test_the_failure_pages(seen: Seen) -> None:
-    """The last: it takes the longest to be told."""
+    """The last: it takes the longest to be reported."""
     await until(lambda: "AntefixAvailabilityBudgetBurn" in seen.alerts(), WITHIN_S, every_s=EVERY_S)

@@ -41,7 +41,7 @@ pools:
 """
 
 
-async def test_status_tells_that_a_lost_engine_was_replaced(seen: Seen) -> None:
+async def test_status_shows_that_a_lost_engine_was_replaced(seen: Seen) -> None:
     def replaced() -> bool:
         request = urllib.request.Request(f"{seen.root}/antefix/status", headers=seen.headers)
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -111,8 +111,8 @@ def test_nothing_but_gateways_listens_beyond_this_machine(seen: Seen) -> None:
     assert addresses == {"127.0.0.1"}
 
 
-def test_nobody_else_enters_what_ray_opens_to_everybody(seen: Seen) -> None:
-    """`ray start` makes its folder everybody's, after we have made it."""
+def test_other_users_cannot_enter_what_ray_opens_to_all(seen: Seen) -> None:
+    """`ray start` opens its folder to all users, after Antefix has made it."""
     folder = Path(seen.state().ray_temp_dir)
     assert folder.stat().st_mode & 0o007 == 0o007
     around = folder.parent.stat()

@@ -1,4 +1,4 @@
-"""What our autoscaler is told in a simulation, and that its word is followed."""
+"""What the autoscaler learns in a simulation, and that its decisions are followed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POOL = FleetSettings(HARDWARE, startup_s=20.0, slo=Slo(2.0), min_replicas=1, max
 
 
 class Told:
-    """Stands in for `decide`: keeps what it is told, and asks for what it is given."""
+    """Stands in for `decide`: keeps the signals that it gets, and asks for the given replicas."""
 
     def __init__(self, demand: int, target: int) -> None:
         self.demand, self.target = demand, target
@@ -39,7 +39,7 @@ def play(
     return run(Trace("told", tuple(requests), 60.0), pool, "antefix")
 
 
-def test_it_hears_of_what_arrived_a_second_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_learns_of_arrivals_a_second_late(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(1, 1)
     requests = [Request(0.5 + i, 400, 4) for i in range(20)]
     play(monkeypatch, told, requests)
@@ -75,7 +75,7 @@ def test_its_target_starts_replicas_and_its_demand_gives_them_traffic(
     assert last.reasons == {"why": "a test"}
 
 
-def test_a_promotion_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_promotion_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(1, 2)
     # at once three times what one can hold within the SLO
     requests = [Request(40.5, 900, 2) for _ in range(7)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator.block_cache import BlockCache
 
 
-def test_what_is_longest_unused_is_evicted_first_and_a_prompt_s_end_before_its_start() -> None:
+def test_the_least_recently_used_blocks_are_evicted_first_from_a_prompts_end() -> None:
     cache = BlockCache(4)
     assert cache.use([], blank=2) == []
     assert cache.fill(1)

@@ -1,4 +1,4 @@
-"""Engines that compute nothing, yet queue, cache and tell events as vLLM's do."""
+"""Engines that compute nothing, yet queue, cache and report events as vLLM's do."""
 
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ def test_blocks_in_use_are_not_evicted() -> None:
     assert not [event for event in events if isinstance(event, BlockRemoved)]
 
 
-def test_a_block_is_told_once_while_it_is_held() -> None:
+def test_a_block_is_reported_once_while_it_is_held() -> None:
     engine = SimulatedEngine(SLOW)
     outcome = served(engine, job("a", range(5)), job("b", range(5)), job("c", range(5)))
     assert stored_in(outcome.events) == 2
 
 
-def test_the_load_tells_requests_before_and_after_their_first_token() -> None:
+def test_the_load_counts_requests_before_and_after_their_first_token() -> None:
     engine = SimulatedEngine(SLOW)
     engine.submit(job("a", range(6), range(50)), 0.0)
     assert (engine.load()["waiting"], engine.load()["running"]) == (1, 0)
@@ -153,7 +153,7 @@ requests = st.lists(st.tuples(prompts, st.integers(1, 4), st.booleans()), max_si
 
 
 @given(requests)
-def test_the_events_tell_just_what_the_engine_would_find(
+def test_the_events_match_exactly_what_the_engine_would_find(
     asked: list[tuple[list[int], int, bool]],
 ) -> None:
     hasher = SegmentHasher(index_secret("secret"))
@@ -205,7 +205,7 @@ hashed = st.tuples(
 def story(
     engine: SimulatedEngine, asked: list[tuple[int, int, int, list[int]]], single: bool
 ) -> tuple[list[object], list[dict[str, Any]]]:
-    """All that can be seen of an engine: what it told, and its load at every arrival."""
+    """All that can be seen of an engine: what it reported, and its load at every arrival."""
     first: list[tuple[str, float]] = []
     last: list[tuple[str, float]] = []
     loads = []
@@ -267,7 +267,7 @@ def test_hashed_blocks_of_an_answer_are_found_by_the_next_turn() -> None:
     assert turn.cached_tokens == 8
 
 
-def test_what_has_no_hash_is_never_cached_and_no_event_tells_of_it() -> None:
+def test_blocks_without_hashes_are_never_cached_and_have_no_events() -> None:
     engine = SimulatedEngine(SMALL)
     outcome = served(engine, Job.hashed("a", 7, 4), Job.hashed("b", 7, 4))
     assert outcome.events == []

@@ -18,11 +18,11 @@ from simulator.types import FleetSettings
 HARDWARE = Hardware(prefill_rate=4000.0, step_s=0.02, step_tokens=500, sequences=32, blocks=4000)
 PROMPT, ANSWER = 400, 60
 SECONDS = 80.0
-# Until a gateway has heard of both, what comes first stands in the engines.
+# Until a gateway has learned of both, the first requests stand in the engines.
 BEGIN_S = 10.0
 SEEDS = (1, 2, 3)
 OTHER_RATE = 2.0
-# With the other's, somewhat more than the pool can serve, so that somebody always waits; and
+# With the other's, somewhat more than the pool can serve, so that the queue is never empty; and
 # several times that.
 FILLING_RATE, FLOOD_RATE = 12.0, 30.0
 
@@ -50,7 +50,7 @@ def asked_by(
 
 
 def others(beside: float, priority: PriorityClass, slo_s: float) -> Fared:
-    """The other tenant's, beside one that sends so many a second."""
+    """The other tenant's, alongside one that sends N a second."""
     calls: list[Call] = []
     for seed in SEEDS:
         asked = asked_by("other", OTHER_RATE, seed) + asked_by("flood", beside, seed, priority)

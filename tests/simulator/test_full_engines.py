@@ -1,4 +1,4 @@
-"""What is predicted of an engine that is full, beside what comes of it."""
+"""What is predicted of an engine that is full, compared with what is observed."""
 
 import random
 import statistics
@@ -14,7 +14,7 @@ FULL_BATCH = Hardware(blocks=20_000, sequences=8)
 
 
 @pytest.mark.parametrize("hardware", [FULL_CACHE, FULL_BATCH], ids=["cache", "batch"])
-def test_the_wait_for_a_full_engine_is_about_as_long_as_predicted(hardware: Hardware) -> None:
+def test_the_wait_for_a_full_engine_matches_its_prediction(hardware: Hardware) -> None:
     """More comes than the engine ends, so that the last ones wait for a minute."""
     engine, rng, now = SimulatedEngine(hardware), random.Random(1), 0.0
     predicted: list[tuple[float, Job, float]] = []

@@ -54,11 +54,13 @@ def test_the_ratio_to_the_target_says_how_many(
         ([2.0, 2.0], 2, 3),
         # (8 + 10) / 20 is within the tolerance
         ([8.0], 1, 2),
-        # nobody tells
+        # no pod has metrics
         ([], 3, 3),
     ],
 )
-def test_pods_that_tell_nothing_dampen(metrics: list[float], missing: int, desired: int) -> None:
+def test_pods_without_metrics_dampen_scaling(
+    metrics: list[float], missing: int, desired: int
+) -> None:
     assert desired_by_pods(len(metrics) + missing, metrics, missing, 10.0) == desired
 
 
@@ -101,7 +103,7 @@ def test_down_it_goes_to_the_highest_of_five_minutes() -> None:
     assert course[315.0] == 2
 
 
-def test_what_runs_at_first_is_held_for_five_minutes() -> None:
+def test_the_initial_replicas_are_held_for_five_minutes() -> None:
     hpa = HorizontalPodAutoscaler(1, 10)
     course: list[int] = []
     for sync in range(22):

@@ -26,7 +26,7 @@ def scaler(policy: str, pool: FleetSettings = POOL) -> Autoscaler:
 
 
 def busy(requests: int, replicas: int = 1) -> SimulatedFleet:
-    """A fleet whose first replica has so many requests, of which two are in its step."""
+    """A fleet whose first replica has N requests, of which two are in its step."""
     fleet = SimulatedFleet(HARDWARE, 60.0, replicas)
     for number in range(requests):
         fleet.serving[0].submit(Call(number, Request(0.0, 100, 1000)), 0, 0.0)
@@ -52,7 +52,7 @@ def test_it_looks_every_15_seconds(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["hpa", "keda"])
 def test_waiting_is_what_the_engine_has_not_begun_with(kind: str) -> None:
     fleet = busy(7)
-    # the first was let in when it came; the next step takes two of the others
+    # the first was admitted on arrival; the next step takes two of the others
     fleet.advance(1.5)
     assert fleet.serving[0].requests == 7
     waiting = fleet.serving[0].engine.unscheduled
@@ -65,7 +65,7 @@ def test_waiting_is_what_the_engine_has_not_begun_with(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["hpa", "keda"])
-def test_what_waits_in_front_counts_as_well(kind: str) -> None:
+def test_requests_queued_in_front_count_as_well(kind: str) -> None:
     fleet = busy(2)
     scaler(f"{kind}-concurrency:2").scale(fleet, 4, 0.0)
     assert asked_for(fleet) == 3

@@ -29,7 +29,7 @@ SECONDS, LEARNING = 200.0, 20
 def test_predicted_times_to_first_token_are_right_in_simulation(
     rate: float, mean: float, p90: float
 ) -> None:
-    """At an eighth and at half of what four engines can do; what comes later cannot be known."""
+    """At an eighth and at half of what four engines can do; later arrivals cannot be known."""
     pool = FleetSettings(HARDWARE, 20.0, Slo(1e4))
     calls = run(Trace("steady", requests(rate), SECONDS), pool, "fixed:4").calls[LEARNING:]
     errors = []
@@ -48,9 +48,9 @@ FEW_SEQUENCES = Hardware(
 )
 
 
-def test_those_let_in_hold_the_slo_when_three_times_as_much_comes_as_can_be_served() -> None:
-    """Where twice the mean error was left as room, and an answer said how long it had taken once it
-    had ended, the p99 was 1.1 of the SLO, and fewer held it."""
+def test_admitted_requests_meet_the_slo_at_three_times_the_capacity() -> None:
+    """With twice the mean error as room, and an answer's time reported once it had ended, the p99
+    was 1.1 of the SLO. Fewer met it."""
     ttfts: list[float] = []
     for seed in range(4):
         rng, asked = random.Random(seed), []
@@ -70,7 +70,7 @@ def test_those_let_in_hold_the_slo_when_three_times_as_much_comes_as_can_be_serv
 @pytest.mark.parametrize(("cores", "mean"), [(1.3, 0.25), (2.0, 0.16), (4.0, 0.04)])
 def test_engines_that_share_their_nodes_cores_are_predicted_so(cores: float, mean: float) -> None:
     """Four engines of one thread each, at about two thirds of what their cores can do. Without
-    counting who else works on the node it is 0.31, 0.20 and 0.02."""
+    counting other engines that work on the node it is 0.31, 0.20 and 0.02."""
     errors = Node(cores, engines=4).play(requests(0.8 * cores))[LEARNING:]
     assert statistics.fmean(errors) <= mean
 
@@ -88,7 +88,7 @@ def relative(attempt: Attempt, took_s: float) -> float:
 
 
 class OnSharedCores(SimulatedEngine):
-    """Works at `speed`, 1 where it has a core of its own."""
+    """Works at `speed`, 1 where it has a dedicated core."""
 
     speed = 1.0
 

@@ -25,7 +25,7 @@ def targets(
     seconds: int,
     queued: int = 0,
 ) -> list[int]:
-    """What one replica with so many requests makes of it, second by second."""
+    """What one replica with N requests makes of it, second by second."""
     return [
         autoscaler.target(queued, {"r0": requests(second)}, float(second))
         for second in range(seconds)
@@ -42,7 +42,7 @@ def test_it_scales_up_after_its_delay_to_what_the_mean_asks_for() -> None:
     assert found[31:] == [5] * 29
 
 
-def test_what_waits_counts_as_well() -> None:
+def test_queued_requests_count_as_well() -> None:
     found = targets(ServeDefaultAutoscaler(ONE_TO_EIGHT, 2.0), lambda second: 2, 60, queued=6)
     assert found[-1] == 4
 

@@ -106,7 +106,7 @@ def test_fixed_replicas_are_paid_for_from_the_beginning_to_the_last_answer() -> 
     assert result.attainment == 1.0
 
 
-def test_what_cannot_hold_the_slo_is_refused_and_a_miss() -> None:
+def test_a_request_that_cannot_meet_the_slo_is_rejected_and_a_miss() -> None:
     # three times what one replica can compute
     result = run(steady(120, 0.15), POOL, "fixed:1")
     found = kinds(result)
@@ -114,14 +114,14 @@ def test_what_cannot_hold_the_slo_is_refused_and_a_miss() -> None:
     assert result.attainment <= found.count("served") / len(found)
 
 
-def test_what_cannot_hold_the_slo_overflows_where_it_may_and_is_a_miss_too() -> None:
+def test_a_request_that_cannot_meet_the_slo_overflows_and_is_a_miss() -> None:
     result = run(steady(120, 0.15), replace(POOL, overflow=OVERFLOW), "fixed:1")
     found = kinds(result)
     assert found.count("overflow") > 40
     assert result.attainment <= found.count("served") / len(found)
 
 
-def test_batch_requests_wait_for_their_turn_and_hold_an_slo_of_their_own() -> None:
+def test_batch_requests_queue_and_meet_a_separate_slo() -> None:
     trace = steady(40, 0.3).with_batch(1.0)
     pool = replace(POOL, batch_slo=Slo(60.0), batch_queue=100)
     result = run(trace, pool, "fixed:1")

@@ -55,7 +55,7 @@ def test_mooncake_s_steps_are_filled_and_not_left(tmp_path: Path) -> None:
     assert read_trace(file, seed=1) != read_trace(file, seed=2)
 
 
-def test_an_azure_line_becomes_a_request_of_its_own_words(tmp_path: Path) -> None:
+def test_an_azure_line_becomes_a_request_with_a_unique_prompt(tmp_path: Path) -> None:
     file = tmp_path / "azure.csv"
     # the last line has no end in the original
     file.write_text(

@@ -97,7 +97,7 @@ async def test_every_piece_of_long_audio_is_charged_as_the_engine_counted_it(
         ({"extra_body": {"n": "many", "use_beam_search": True}}, "n"),
     ],
 )
-async def test_what_the_engine_refuses_is_a_400(
+async def test_a_request_that_the_engine_refuses_is_a_400(
     fields: dict[str, Any], param: str | None, whisper: Served
 ) -> None:
     async with client_of(whisper) as client:

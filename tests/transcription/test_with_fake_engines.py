@@ -1,4 +1,4 @@
-"""Audio through a real gateway, with engines that tell what they got."""
+"""Audio through a real gateway, with engines that report what they got."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_every_pool_that_cannot_transcribe_says_so() -> None:
         ({"file": ("a.wav", b"\x00" * 100_000)}, (413, "body_too_large", None)),
     ],
 )
-async def test_what_a_gateway_refuses(
+async def test_a_gateway_refuses_invalid_forms(
     fields: dict[str, Any], found: tuple[int, str, str | None]
 ) -> None:
     engine = FakeTranscriber()
@@ -144,7 +144,7 @@ async def test_what_a_gateway_refuses(
 
 
 @pytest.mark.parametrize("fields", [{"n": 9}, {"vllm_xargs": ""}, {"stream": ""}, {"seed": ""}])
-async def test_what_an_engine_would_not_refuse_passes(fields: dict[str, Any]) -> None:
+async def test_fields_that_an_engine_accepts_pass(fields: dict[str, Any]) -> None:
     """`n` counts for beams only, and an empty text is no value."""
     async with before(FakeTranscriber()) as front, client_of(front) as client:
         assert (await client.audio.transcriptions.create(**asked(extra_body=fields))).text
@@ -176,7 +176,7 @@ async def test_what_an_engine_would_not_refuse_passes(fields: dict[str, Any]) ->
         ),
     ],
 )
-async def test_what_is_no_form_with_a_file(
+async def test_a_body_without_a_file_is_refused(
     content_type: str, body: bytes, found: tuple[int, str, str | None]
 ) -> None:
     async with before(FakeTranscriber()) as front:
@@ -208,7 +208,7 @@ async def test_a_request_is_sent_to_another_engine_when_its_own_is_lost() -> Non
     assert second.forms[0]["file"] == sound()
 
 
-async def test_a_stream_that_breaks_off_ends_in_an_error() -> None:
+async def test_an_interrupted_stream_ends_in_an_error() -> None:
     first, second = FakeTranscriber("r0"), FakeTranscriber("r1")
     first.dies_after = 2
     async with before(first, second) as front, client_of(front) as client:

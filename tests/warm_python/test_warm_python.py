@@ -61,7 +61,7 @@ def test_its_client_returns_its_exit_status(python: str, code: str, status: int)
     )
 
 
-def test_what_it_needs_has_been_imported(python: str) -> None:
+def test_the_needed_modules_are_already_imported(python: str) -> None:
     code = "import sys; print('decimal' in sys.modules)"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"

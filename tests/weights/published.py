@@ -33,7 +33,7 @@ class Point:
 
     @property
     def error(self) -> float:
-        """0.1: ours is a tenth above what was measured."""
+        """0.1: the estimate is a tenth above what was measured."""
         return self.ours / self.published - 1
 
     @property

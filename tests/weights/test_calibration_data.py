@@ -78,7 +78,7 @@ def test_a_file_that_is_not_there_or_no_text_is_an_error(tmp_path: Path) -> None
         read_samples(tmp_path / "table.csv")
 
 
-def test_too_little_text_is_an_error_with_what_is_asked_for() -> None:
+def test_too_little_text_is_an_error_with_the_needed_amount() -> None:
     with pytest.raises(Problem, match=r"has 5 tokens, but needs at least 256.* 1024 tokens"):
         token_windows(["hello"], length, 2, 512)
 

@@ -47,14 +47,14 @@ def test_another_config_or_file_name_changes_the_digest(tmp_path: Path) -> None:
     assert len({before, after, weights_digest(model)}) == 3
 
 
-def test_notes_beside_the_weights_do_not_change_the_digest(tmp_path: Path) -> None:
+def test_notes_next_to_the_weights_do_not_change_the_digest(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m")
     before = weights_digest(model)
     (model / "antefix-evaluation.json").write_text("{}")
     assert weights_digest(model) == before
 
 
-def test_a_folder_without_weights_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_weights_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(Problem, match=r"no \*\.safetensors file"):
         weights_digest(tmp_path)
 
@@ -62,7 +62,7 @@ def test_a_folder_without_weights_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"\x05", b"\x02" + b"\0" * 7 + b"[]", b"\xff" * 8 + b"{}", b"x" * 100]
 )
-def test_a_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(Problem, match="not a whole safetensors file"):
         weights_digest(tmp_path)

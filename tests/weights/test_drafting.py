@@ -53,7 +53,7 @@ def test_more_right_drafts_pay_in_larger_batches() -> None:
     assert all(found)
 
 
-def test_what_is_never_right_is_not_drafted() -> None:
+def test_drafts_that_are_never_accepted_are_not_planned() -> None:
     assert planned_draft(LARGE, NGRAM, batch=1, most=1, context=2000, accepted=0.0) is None
 
 

@@ -49,7 +49,7 @@ def test_the_first_layers_and_what_is_outside_layers_are_kept(model: Path, tmp_p
         assert np.array_equal(kept[name], values)
 
 
-def test_the_configuration_tells_of_so_many_layers(model: Path, tmp_path: Path) -> None:
+def test_the_configuration_has_the_given_number_of_layers(model: Path, tmp_path: Path) -> None:
     first_layers(model, 2, tmp_path / "draft")
     config = json.loads((tmp_path / "draft" / "config.json").read_text())
     assert config == {"num_hidden_layers": 2, "layer_types": ["full"] * 2, "vocab_size": 4}
@@ -77,7 +77,7 @@ def test_a_damaged_model_leaves_nothing_behind(model: Path, tmp_path: Path) -> N
     assert [one.name for one in tmp_path.iterdir()] == ["model"]
 
 
-def test_weights_whose_layers_cannot_be_told_are_refused(tmp_path: Path) -> None:
+def test_weights_without_recognizable_layers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"num_hidden_layers": 12}')
     tensors.save_file({"h.0.weight": EMBEDDINGS}, tmp_path / "model.safetensors")
     with pytest.raises(Problem, match="names its layers"):

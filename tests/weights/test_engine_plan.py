@@ -109,6 +109,6 @@ def test_a_cpus_cache_is_what_its_variable_reserves() -> None:
         (planned(kv_cache_dtype="nvfp4"), "a KV cache of nvfp4 is not planned"),
     ],
 )
-def test_what_is_not_planned_says_why(found: EnginePlan, why: str) -> None:
+def test_an_unplanned_engine_has_a_reason(found: EnginePlan, why: str) -> None:
     assert (found.kv_tokens, found.roofline) == (None, None)
     assert (found.no_kv_tokens, found.no_roofline) == (why, why)

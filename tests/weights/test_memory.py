@@ -93,7 +93,7 @@ def test_heads_are_copied_where_there_are_fewer_than_gpus() -> None:
 @pytest.mark.parametrize(
     ("name", "size"), [("int8_per_token_head", 128 + 4), ("int4_per_token_head", 64 + 4)]
 )
-def test_a_cache_with_scales_keeps_a_float32_beside_a_key_and_a_value(name: str, size: int) -> None:
+def test_a_cache_with_scales_keeps_a_float32_per_key_and_value(name: str, size: int) -> None:
     token = kv_bytes_per_token(LLAMA_70B, CACHE_DTYPES[name], tp=4)
     assert token == 2 * 2 * size * 80
 
@@ -159,7 +159,7 @@ def test_a_longer_sequence_never_takes_less(
     assert kv_bytes_of(shape, tokens, HALF, tp) <= kv_bytes_of(shape, tokens + more, HALF, tp)
 
 
-def test_what_is_left_for_the_cache_is_what_vllm_reported() -> None:
+def test_the_memory_left_for_the_cache_matches_the_report_of_vllm() -> None:
     """Its own report for Llama 3 8B on 80 GB, github.com/vllm-project/vllm/pull/10511."""
     budget = budget_of(LLAMA_8B, gpu_called("h100"), BF16, 1, 0.9, 8192, 256)
     reported = {"usable": 71.29, "weights": 14.96, "activations": 1.26, "runtime": 1.79}

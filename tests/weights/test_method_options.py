@@ -32,7 +32,7 @@ def test_every_option_belongs_to_a_scheme() -> None:
         ("awq", ["grid=40", "symmetric=true"], {"grid": 40, "symmetric": True}),
     ],
 )
-def test_what_is_set_takes_the_default_s_place(
+def test_a_given_option_replaces_the_default(
     scheme: str, given: list[str], found: dict[str, object]
 ) -> None:
     assert options_of(SCHEMES[scheme], given) == {**defaults_of(SCHEMES[scheme]), **found}
@@ -68,7 +68,7 @@ def test_what_is_set_takes_the_default_s_place(
         ),
     ],
 )
-def test_what_cannot_be_set_is_told_with_what_can(
+def test_an_invalid_option_is_reported_with_the_valid_ones(
     scheme: str, given: list[str], message: str, remedy: str
 ) -> None:
     with pytest.raises(Problem) as caught:

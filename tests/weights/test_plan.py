@@ -1,4 +1,4 @@
-"""What a plan says: the fewest GPUs that keep the promise, and clear words where none do."""
+"""What a plan says: the fewest GPUs that meet the target, and clear words where none do."""
 
 from dataclasses import replace
 from typing import Any
@@ -64,7 +64,7 @@ def planned(shape: ModelShape, gpu: Any, target: SizingTarget) -> Plan | None:
 
 @given(shapes, gpus, targets)
 @settings(max_examples=settings().max_examples // 2)
-def test_every_option_keeps_the_promise(shape: ModelShape, gpu: Any, target: SizingTarget) -> None:
+def test_every_option_meets_the_target(shape: ModelShape, gpu: Any, target: SizingTarget) -> None:
     plan = planned(shape, gpu, target)
     for option in plan.options if plan else ():
         assert option.speed.ttft_p99_s <= target.ttft_s
@@ -125,12 +125,12 @@ def test_a_large_load_of_it_is_for_eight() -> None:
     assert plan_for(LLAMA_70B, A100, TARGET).chosen.engine.precision.name == "w8a8"
 
 
-def test_what_a_gpu_does_not_compute_is_refused_with_the_reason() -> None:
+def test_a_precision_that_a_gpu_lacks_is_refused_with_the_reason() -> None:
     refused = {r.precision.name: r.reason for r in plan_for(LLAMA_8B, A100, TARGET).refused}
     assert refused == {"fp8": "a100-80g does not compute fp8"}
 
 
-def test_what_does_not_fit_is_refused_with_the_reason() -> None:
+def test_a_model_that_does_not_fit_is_refused_with_the_reason() -> None:
     large = shape_of(known_config("meta-llama/Llama-3.1-405B-Instruct") or {})
     plan = plan_for(large, gpu_called("h100"), TARGET)
     assert {r.precision.name: r.reason for r in plan.refused} == {"bf16": "does not fit"}
@@ -199,7 +199,7 @@ def test_drafting_pays_while_decoding_waits_for_memory() -> None:
 
 
 def test_a_draft_that_leaves_no_room_for_a_request_is_not_planned() -> None:
-    """8 GB of it beside 16 GB of the model leave no cache on a GPU of 24."""
+    """8 GB of it with 16 GB of the model leave no cache on a GPU of 24."""
     drafter = Drafter("draft_model", "same", LLAMA_8B)
     target = SizingTarget(2048, 1024, 256, ttft_s=10, concurrency=1)
     alone = plan_for(LLAMA_8B, gpu_called("l4"), target, Drafter())
@@ -237,7 +237,7 @@ def test_a_price_gives_costs_and_none_gives_none() -> None:
         (LLAMA_70B, "a100-80g", replace(TARGET, ttft_s=0.01), r"best reachable is ttft=0\.\d+"),
     ],
 )
-def test_what_cannot_be_is_said_with_the_number(
+def test_an_impossible_target_is_reported_with_the_number(
     shape: ModelShape, gpu: str, target: SizingTarget, words: str | None
 ) -> None:
     if words is None:
@@ -275,12 +275,12 @@ def test_the_fleet_file_says_what_to_quantize_first() -> None:
         assert f"--out {pool['model']}\n" in text
 
 
-def test_a_folder_is_quantized_beside_itself() -> None:
+def test_a_quantized_folder_is_next_to_its_source() -> None:
     text = fleet_yaml(plan_for(LLAMA_70B, A100, TARGET), "./models/Mine")
     assert yaml.safe_load(text)["pools"]["mine"]["model"] == "./models/Mine-w8a8-smoothquant"
 
 
-def test_what_is_quantized_already_is_planned_as_it_is() -> None:
+def test_an_already_quantized_model_is_planned_as_it_is() -> None:
     deepseek = SHAPES["deepseek-ai/DeepSeek-V3"]
     plan = plan_for(deepseek, gpu_called("h200"), replace(TARGET, concurrency=4))
     assert [option.engine.precision.name for option in plan.options] == ["fp8"]
@@ -304,7 +304,7 @@ def test_groups_are_taken_as_they_are_stored() -> None:
         ({"quant_method": "bitsandbytes"}, "h100", "bitsandbytes, which cannot be planned"),
     ],
 )
-def test_what_is_stored_as_the_gpu_cannot_compute_it_is_refused(
+def test_weights_in_a_format_that_the_gpu_lacks_are_refused(
     stored: dict[str, Any], gpu: str, words: str
 ) -> None:
     with pytest.raises(Problem, match=words):
@@ -320,7 +320,7 @@ def test_the_table_marks_the_choice_and_the_lines_name_it() -> None:
     assert f"below {plan.crossover} sequences a step, w8a8 from there" in by_load(plan)
 
 
-def test_a_model_with_experts_is_told_what_it_takes_with_int8_ones() -> None:
+def test_a_model_with_experts_gets_its_size_with_int8_experts() -> None:
     moe = plan_for(SHAPES["Qwen/Qwen3-30B-A3B"], A100, TARGET)
     (line,) = [line for line in lines(moe) if "int8_per_channel_weight_only" in line]
     told = float(line.partition("): ")[2].partition(" GiB")[0])

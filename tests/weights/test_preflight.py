@@ -1,4 +1,4 @@
-"""Laws of the check of weights, and that its page tells every rule."""
+"""Laws of the check of weights, and that its page has every rule."""
 
 from bisect import bisect_left
 from dataclasses import replace

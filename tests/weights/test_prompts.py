@@ -57,14 +57,14 @@ def test_documents_stay_apart_from_conversations(tmp_path: Path) -> None:
         ("p.jsonl", '{"prompt": "  "}\n', "p.jsonl:1 has no text"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(
+def test_an_error_is_reported_with_its_line(
     tmp_path: Path, name: str, content: str, complaint: str
 ) -> None:
     with pytest.raises(Problem, match=complaint):
         read_prompts(written(tmp_path, name, content))
 
 
-def test_a_file_that_is_not_text_or_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_or_binary_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Problem, match="cannot be read: no such file"):
         read_texts(tmp_path / "none.txt")
     (tmp_path / "p.txt").write_bytes(b"\xff\xfe\x00")

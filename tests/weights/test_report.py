@@ -18,7 +18,7 @@ def test_a_report_reads_as_what_was_written(tmp_path: Path) -> None:
         assert report.read(tmp_path) == found
 
 
-def test_nothing_is_left_beside_a_report(tmp_path: Path) -> None:
+def test_no_other_file_is_left_next_to_a_report(tmp_path: Path) -> None:
     report.write(tmp_path, {"json": "{}", "md": "#"})
     names = {file.name for file in tmp_path.iterdir()}
     assert names == {"antefix-evaluation.json", "antefix-evaluation.md"}
@@ -29,7 +29,7 @@ def test_a_folder_without_a_report_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[", '{"kl": 1}'])
-def test_a_report_that_is_none_is_told(tmp_path: Path, content: str) -> None:
+def test_an_invalid_report_is_an_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "antefix-evaluation.json").write_text(content)
     with pytest.raises(Problem, match="cannot be read as an evaluation"):
         report.read(tmp_path)
@@ -42,7 +42,7 @@ def test_the_upper_end_of_the_interval_is_judged() -> None:
     assert len(found.exceeded(max_kl=None, max_ppl_increase=0.085)) == 1
 
 
-def test_a_broken_limit_is_told_with_its_figures() -> None:
+def test_a_broken_limit_is_reported_with_its_figures() -> None:
     over_kl, over_ppl = evaluation().exceeded(max_kl=0.01, max_ppl_increase=0.05)
     assert (
         over_kl == "mean KL is up to 0.05 nats a token (measured 0.04), but at most 0.01 is allowed"
@@ -53,12 +53,12 @@ def test_a_broken_limit_is_told_with_its_figures() -> None:
     )
 
 
-def test_what_is_no_number_keeps_no_limit() -> None:
+def test_a_nan_meets_no_limit() -> None:
     found = evaluation(kl=Estimate(float("nan"), float("nan"), float("nan")))
     assert found.exceeded(max_kl=1e9, max_ppl_increase=None)
 
 
-def test_the_pages_tell_every_figure() -> None:
+def test_the_pages_show_every_figure() -> None:
     found = evaluation(max_kl=0.01)
     for page in (text(found), markdown(found)):
         for figure in ("8.66", "1.080 [1.070, 1.090]", "0.04 [0.03, 0.05]", "x 0.426", "24,528"):

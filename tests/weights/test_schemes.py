@@ -58,7 +58,7 @@ def test_a_degree_that_does_not_cut_a_layer_evenly_is_an_error() -> None:
 
 
 @given(layers, st.sampled_from([1, 2, 4, 8]))
-def test_what_is_chosen_fits_when_it_is_asked_for(
+def test_the_chosen_group_size_fits_and_no_larger_one_does(
     inputs: dict[str, int], tensor_parallel: int
 ) -> None:
     try:

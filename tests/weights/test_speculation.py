@@ -84,7 +84,7 @@ def test_nothing_is_recommended_where_all_lose() -> None:
     assert "draft, 3" in found.reason
 
 
-def test_what_may_be_noise_is_not_recommended() -> None:
+def test_a_speedup_that_may_be_noise_is_not_recommended() -> None:
     found = recommend([EVEN, SLOW])
     assert found.best is None
     assert "suffix, 8" in found.reason
@@ -95,7 +95,7 @@ def test_drafting_nothing_is_never_the_recommendation() -> None:
 
 
 @given(st.lists(st.lists(st.floats(0.2, 5), min_size=3, max_size=3), min_size=1, max_size=6))
-def test_whatever_is_recommended_was_faster_in_the_mean(rounds: list[list[float]]) -> None:
+def test_every_recommendation_was_faster_in_the_mean(rounds: list[list[float]]) -> None:
     assume(all(len(set(one)) > 1 for one in rounds))
     candidates = [
         SpeculationCandidate(str(k), k, tuple(one)) for k, one in enumerate(rounds, start=1)

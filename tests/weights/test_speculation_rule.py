@@ -21,7 +21,7 @@ from weights.speculation_rule import (
     WhenSlower,
 )
 
-# Seconds of a step that decodes so many requests, with speculation or without.
+# Seconds of a step that decodes N requests, with speculation or without.
 Cost = Callable[[int, bool], float]
 
 
@@ -85,7 +85,7 @@ def test_speculation_that_wins_is_left_alone() -> None:
     assert engine.share_on(2000) > 0.95
 
 
-def test_what_was_switched_off_is_on_again_once_it_wins() -> None:
+def test_speculation_that_was_off_is_on_again_once_it_wins() -> None:
     engine = Engine("stop", 0.6)
     engine.run(6000)
     assert not engine.report().on
@@ -114,7 +114,7 @@ def test_speculation_that_makes_no_difference_stays_as_configured() -> None:
     assert sum(engine.report().on for engine in engines) >= 15
 
 
-def test_a_size_that_was_never_tried_is_told_by_the_last_that_was() -> None:
+def test_an_untried_size_gets_the_result_of_the_last_tried_one() -> None:
     engine = Engine("keep", 0.6)
     engine.run(4000, batch=4)
     assert engine.report(64).speedup == engine.report(4).speedup
@@ -127,7 +127,7 @@ def test_trials_among_prompts_are_given_up() -> None:
     assert engine.share_on(1000) > 1 - 1.5 * LONGEST_TRIAL / 1000
 
 
-def test_what_is_forgotten_is_tried_again() -> None:
+def test_forgotten_speculation_is_tried_again() -> None:
     engine = Engine("stop", 0.6)
     engine.run(4000)
     engine.rule.forget()
@@ -195,7 +195,7 @@ def test_a_pass_without_a_draft_yields_one_token() -> None:
     assert acceptance.tokens_per_pass == acceptance.expected_tokens_per_pass == pytest.approx(5 / 3)
 
 
-def test_what_drafts_brought_long_ago_is_forgotten() -> None:
+def test_old_acceptance_of_drafts_is_forgotten() -> None:
     acceptance = Acceptance()
     for kept in (0, 3):
         for _ in range(5 * MEMORY_PASSES // 100):
@@ -206,7 +206,7 @@ def test_what_drafts_brought_long_ago_is_forgotten() -> None:
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20), max_size=20)
 )
-def test_what_is_told_of_passes_stays_possible(steps: list[list[tuple[int, int]]]) -> None:
+def test_figures_of_passes_stay_possible(steps: list[list[tuple[int, int]]]) -> None:
     acceptance = Acceptance()
     for step in steps:
         acceptance.add((drafted, min(drafted, accepted)) for drafted, accepted in step)

@@ -51,7 +51,7 @@ def test_the_likeliest_tokens_are_compared() -> None:
     assert found.agree == [True, False]
 
 
-def test_nearly_equal_tokens_that_storage_makes_equal_are_told_apart() -> None:
+def test_nearly_equal_tokens_that_storage_makes_equal_are_distinguished() -> None:
     exact = rows([0.33330, 0.33340, 0.33330])
     stored = exact.astype(np.float16)
     assert len(set(stored[0].tolist())) == 1
@@ -59,13 +59,13 @@ def test_nearly_equal_tokens_that_storage_makes_equal_are_told_apart() -> None:
     assert compared(stored, exact, np.array([0]), likeliest).agree == [True]
 
 
-def test_what_the_reference_rules_out_adds_nothing() -> None:
+def test_tokens_that_the_reference_rules_out_add_nothing() -> None:
     found = compared(rows([1.0, 0.0]), rows([0.5, 0.5]), np.array([0]))
     assert found.kl[0] == pytest.approx(LN(2), abs=1e-6)
 
 
 @pytest.mark.parametrize("ruined", [[1.0, 0.0], [float("nan"), 0.5]])
-def test_a_candidate_that_has_no_probability_for_a_token_is_told(ruined: list[float]) -> None:
+def test_a_candidate_without_a_probability_for_a_token_is_an_error(ruined: list[float]) -> None:
     with pytest.raises(Problem, match="of 1 tokens, 1 have probabilities that are 0 or no"):
         compared(rows([0.5, 0.5]), rows(ruined), np.array([1]))
 
@@ -137,7 +137,7 @@ def test_more_windows_make_an_interval_narrower() -> None:
     assert many.low < 0 < many.high
 
 
-def test_what_is_hard_about_a_text_does_not_widen_the_ratio() -> None:
+def test_the_difficulty_of_a_text_does_not_widen_the_ratio() -> None:
     reference = [[-1.0], [-9.0], [-4.0], [-2.0]]
     candidate = [[x - LN(1.1) for x in window] for window in reference]
     found = perplexity_ratio(candidate, reference)

@@ -1,4 +1,4 @@
-"""Scores on tasks: read from lm-eval's results, kept beside the weights."""
+"""Scores on tasks: read from lm-eval's results, kept next to the weights."""
 
 import json
 from pathlib import Path
@@ -102,7 +102,7 @@ def test_scores_of_other_weights_are_left_out() -> None:
     assert second.with_older(first).scores.keys() == {"arc/acc"}
 
 
-def test_what_was_written_is_read_again(model: Path) -> None:
+def test_written_scores_are_read_again(model: Path) -> None:
     found = imported(json.dumps(RESULTS), weights_digest(model))
     task_scores.write(model, found)
     assert task_scores.read(model) == found
@@ -111,7 +111,7 @@ def test_what_was_written_is_read_again(model: Path) -> None:
         task_scores.read(model)
 
 
-def test_the_command_writes_them_beside_the_weights(model: Path, tmp_path: Path) -> None:
+def test_the_command_writes_scores_next_to_the_weights(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     file.write_text(json.dumps(RESULTS))
     done = CliRunner().invoke(app, ["quality", "import", str(file), str(model)])

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from tests.sentences import assert_sentences
 
-# Longer than any of a gateway's limits of time for what comes, on however busy a machine.
+# Longer than any of a gateway's limits of time for input, on however busy a machine.
 ANSWERED_WITHIN_S = 60.0
 # Messages with these are an engine's own.
 OF_ENGINES = ("invalid_value", "context_length_exceeded")
@@ -142,7 +142,7 @@ async def _fault_of(port: Port, request: WrongRequest) -> str | None:
 
 
 def fault_in(answer: Answer, port: Port, method: str = "GET") -> str | None:
-    """None where a client can be content: it was answered, or told its mistake."""
+    """None where a client can be content: it got an answer, or an error that names its mistake."""
     text = answer.body.decode(errors="replace")
     if answer.status >= 500:
         return f"{answer.status}: {text[:500]}"
@@ -170,7 +170,7 @@ def _fault_in_error(text: str) -> str | None:
         else:
             assert_sentences(error["message"])
     except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as why:
-        return f"an error that is not told as it should be ({why!r}): {text[:500]}"
+        return f"an error in the wrong form ({why!r}): {text[:500]}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Clients that do what no client should: each sends, stalls, or leaves in a way of its own.
+"""Clients that do what no client should: each sends, stalls, or leaves in a different way.
 
 A client is content where its connection ends, or something that is no 5xx is answered, in time.
 """
@@ -29,7 +29,7 @@ LEFT_UNREAD_S = 3.0
 TRICKLE_S = 0.5
 ID = (b"x-request-id", b"the-same-for-all")
 
-# What is sent as it is, on any port; some are requests, but for what comes with them.
+# What is sent as it is, on any port; some are requests, except for their bodies.
 NONSENSE: dict[str, bytes] = {
     "nothing but lines": b"\r\n" * 100,
     "words": b"hello\r\n\r\n",
@@ -86,7 +86,7 @@ def chat(port: Port, model: str, *headers: tuple[bytes, bytes], **fields: Any) -
 
 
 def head(port: Port, *headers: bytes) -> bytes:
-    """Of a request for a chat, but for what tells its body's length."""
+    """Of a request for a chat, except the headers of its body's length."""
     own = [name + b": " + value + b"\r\n" for name, value in port.headers]
     typed = b"content-type: application/json\r\n"
     return b"".join([b"POST ", CHAT.encode(), b" HTTP/1.1\r\n", *own, typed, *headers])
@@ -261,7 +261,7 @@ async def has_two_keys(port: Port, model: str) -> str | None:
 
 
 async def asks_eight_times_by_one_id(port: Port, model: str) -> str | None:
-    """At once, some of them streamed, and whoever reads one reads another's."""
+    """At once, some of them streamed, and each reader of one reads another's."""
     asked = [
         chat(port, model, ID, request_id="one", stream=bool(i % 2), max_tokens=8) for i in range(8)
     ]

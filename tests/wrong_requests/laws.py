@@ -1,4 +1,5 @@
-"""What holds for every wrong request: its sender is told so, soon, and no fault is ours."""
+"""What holds for every wrong request: its sender gets an error, soon, and no fault is
+Antefix's."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ AT_ONCE = 8
 def none_is_a_fault(
     port: Port, requests: st.SearchStrategy[WrongRequest], examples: int, until: float = 0.0
 ) -> None:
-    """So many lots of requests, and others until then by the monotonic clock.
+    """N lots of requests, and others until then by the monotonic clock.
 
     What Hypothesis has chosen is the same each time, unless its profile says otherwise.
     """

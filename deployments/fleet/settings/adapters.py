@@ -18,9 +18,8 @@ class AdapterSettings(Section):
 
     sources: Sequence[Annotated[str, Field(min_length=1)]] = Field(
         min_length=1,
-        description="Adapters may come only from within these places: folders, which begin with "
-        "/, beginnings of Hugging Face ids such as `acme`, and beginnings of URLs of object "
-        "stores such as `s3://bucket/adapters`.",
+        description="Adapters may come only from these places: absolute folders, beginnings of "
+        "Hugging Face ids such as `acme`, or of object stores such as `s3://bucket/adapters`.",
     )
 
 

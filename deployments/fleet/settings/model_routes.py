@@ -29,7 +29,7 @@ class CanarySettings(Section):
         (1.0, 5.0, 25.0, 50.0, 100.0),
         min_length=1,
         description="The canary gets these percentages of new conversations, one after another. "
-        "After the last it is promoted and gets all.",
+        "Then it is promoted and gets all.",
     )
     step_s: float = Field(600.0, gt=0, description="Each step takes at least this many seconds.")
     requests: int = Field(
@@ -68,9 +68,9 @@ class ModelRoute(Section):
 
     pools: Mapping[str, Weight] = Field(
         default_factory=dict,
-        description="These pools serve the name, each with a weight. A conversation stays in its "
-        "pool. New conversations are shared between the pools by weight. A pool of weight 0 "
-        "gets none, and its conversations go on in the other pools.",
+        description="These pools serve the name, each with a weight, its share of new "
+        "conversations. A conversation stays in its pool. A pool of weight 0 gets "
+        "none, and its conversations continue in the others.",
     )
     adapters: Mapping[ModelName, Weight] = Field(
         default_factory=dict,
@@ -80,16 +80,16 @@ class ModelRoute(Section):
     )
     select: Literal["weight", "price"] = Field(
         "weight",
-        description="With weight, conversations are split by `pools`. With price, pools with a "
-        "weight above 0 compete for each request. It goes to the cheapest that is predicted to "
-        "meet its SLO. Without one it goes to the pool with the earliest first token. These "
-        "pools need `price` and `slo.interactive`.",
+        description="With `weight`, conversations are split by `pools`. With `price`, each "
+        "request goes to the cheapest pool of a weight above 0 that is predicted to "
+        "meet its SLO. If none is, it goes to the one with the earliest first token. "
+        "These pools need `price` and `slo.interactive`.",
     )
     aliases: Sequence[ModelName] = Field((), description="Clients may ask for these names instead.")
     canary: CanarySettings | None = Field(
         None,
-        description="This pool is tried with a growing share of new conversations. A test of each "
-        "request aborts it.",
+        description="This pool is tried with a growing share of new conversations, and aborted "
+        "if it is worse.",
     )
     mirror: MirrorSettings | None = Field(
         None,

@@ -106,8 +106,8 @@ class Autoscaling(Section):
     min_replicas: int = Field(
         1,
         ge=0,
-        description="The pool has at least this many replicas. With 0 it has none while idle. The "
-        "first request then overflows, waits for a start, or is rejected with "
+        description="The pool has at least this many replicas. With 0 it has none while idle: "
+        "the first request overflows, waits for a start, or is rejected with "
         "`Retry-After`.",
     )
     max_replicas: int = Field(
@@ -116,14 +116,13 @@ class Autoscaling(Section):
     startup_s: float = Field(
         120.0,
         gt=0,
-        description="A replica is expected to serve this many seconds after it was requested, "
-        "until a start has been measured.",
+        description="A replica is expected to start in this many seconds, until a start has been "
+        "measured.",
     )
     downscale_hold_s: float = Field(
         30.0,
         ge=0,
-        description="A replica is removed only after fewer replicas have been enough for this "
-        "many seconds.",
+        description="A replica is removed after fewer have been enough for this many seconds.",
     )
     idle_s: float = Field(
         300.0,
@@ -145,8 +144,8 @@ class TenantLimits(Section):
         None,
         ge=1,
         description="At most this many tokens are used within any minute. A request first "
-        "reserves the tokens of its prompt and of its longest answer, and releases "
-        "the unused ones.",
+        "reserves those of its prompt and longest answer, and releases the unused "
+        "ones.",
     )
     concurrent_requests: int | None = Field(
         None,
@@ -160,21 +159,19 @@ class Tenant(Section):
 
     priority: Literal["interactive", "batch"] = Field(
         "interactive",
-        description="The highest priority class of the tenant's requests, and that of requests "
-        "that name none.",
+        description="The highest priority class of the tenant's requests, and their default.",
     )
     cache_group: str | None = Field(
         None,
         min_length=1,
-        description="Tenants of one group share prefix caches, so a common system prompt is "
-        "cheap. They can also find out which prompts the others sent. With null a "
-        "tenant shares with no other.",
+        description="Tenants of one group share prefix caches, and can find out which prompts "
+        "the others sent. With null a tenant shares with no other.",
     )
     policy_header: bool = Field(
         False,
         description="The tenant's requests may select their routing policy with the header "
-        "`x-antefix-policy`. Those of operators and of the only tenant with keys may too. A key "
-        "with `policy=no` never may.",
+        "`x-antefix-policy`. Operators and the only tenant with keys always may, "
+        "keys with `policy=no` never.",
     )
     weight: float = Field(
         1.0,
@@ -185,8 +182,8 @@ class Tenant(Section):
     operator: bool = Field(
         False,
         description="An operator sees every tenant's decisions at `/antefix/`, and the addresses "
-        "and loads of replicas. Others see only their own decisions and queues. The "
-        "only tenant with keys also sees addresses and loads.",
+        "and loads of replicas. Others see only their own decisions and queues, the "
+        "only tenant with keys also addresses and loads.",
     )
     limits: TenantLimits = Field(
         default_factory=TenantLimits,
@@ -194,8 +191,8 @@ class Tenant(Section):
     )
     model_limits: Mapping[Annotated[str, Field(min_length=1)], TenantLimits] = Field(
         default_factory=dict,
-        description="The tenant's requests for these models, by the names that requests give, "
-        "may use this much.",
+        description="The tenant's requests for these models, by the requested names, may use "
+        "this much.",
     )
     engine_priority: bool = Field(
         False,

@@ -37,8 +37,8 @@ class Quality(Section):
     min_scores: Mapping[str, float] = Field(
         default_factory=dict,
         description="Scores on tasks must be at least this at the lower end of their 95 % "
-        "interval, by task and metric such as `hellaswag/acc_norm`. The proof is the result of an "
-        "lm-eval run, which `antefix quality import` writes next to the weights.",
+        "interval, by task and metric such as `hellaswag/acc_norm`. The proof is an "
+        "lm-eval run, by `antefix quality import`.",
     )
 
     @model_validator(mode="after")

@@ -24,11 +24,11 @@ ResumeMode = Annotated[
 ]
 RESUME = Field(
     None,
-    description="Another engine continues the answers of one that is lost or leaves. `exact` does "
-    "so only where it is proved that the tokens are the same: on CPUs that compute float32, or "
-    "with a `resume_proof`. `continued` does so everywhere; "
-    "later tokens may differ as in any rerun, and the answer says so. `off` never does. "
-    "With null it is `exact` where that is proved, and `continued` otherwise.",
+    description="Another engine continues the answers of one that is lost or leaves. `exact`: "
+    "only where the tokens are proved to be the same, on CPUs that compute float32 "
+    "or with a `resume_proof`. `continued`: everywhere; later tokens may differ as "
+    "in any rerun, and the answer says so. With null it is `exact` where that is "
+    "proved, otherwise `continued`.",
 )
 RESUME_PROOF = Field(
     "",

@@ -19,9 +19,8 @@ class SpeculationSettings(Section):
     # not `off`, because YAML reads that as false
     when_slower: WhenSlower = Field(
         "keep",
-        description="What happens at batch sizes where speculation is measured to be slower. "
-        "`stop` switches it off there until it is faster again, `keep` continues. "
-        "Metrics show it either way.",
+        description="Whether to `stop` speculation at batch sizes where it is measured to be "
+        "slower, until it is faster again. Metrics show it either way.",
     )
 
 

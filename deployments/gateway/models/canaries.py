@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 import uuid
 from collections import Counter, deque
@@ -91,6 +92,7 @@ class Canary:
 
     `of`: the name of the pool, or of the adapter. `adopted`: the Unix time at which the gateway
     received its settings. `state` None: not read yet, so the canary gets no requests.
+    `base_rejected_at`: the Unix time at which the others last rejected a request of the route.
     """
 
     route: str
@@ -106,6 +108,7 @@ class Canary:
     base_ttft_s: TimesOfBase = field(default_factory=lambda: deque(maxlen=KEPT_OF_BASE))
     base_tpot_s: TimesOfBase = field(default_factory=lambda: deque(maxlen=KEPT_OF_BASE))
     base_reasons: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_OF_BASE))
+    base_rejected_at: float = -math.inf
 
     @property
     def share(self) -> float:
@@ -116,7 +119,10 @@ class Canary:
         """Add a request of the route that has ended. `now` is Unix time."""
         if record.outcome == "cancelled" or record.outcome == "invalid":
             return
+        is_rejected = record.outcome == "rejected"
         if record.routed_to != self.of:
+            if is_rejected:
+                self.base_rejected_at = now
             if record.ttft_s is not None:
                 self.base_ttft_s.append((now, record.ttft_s))
             if record.tpot_s is not None:
@@ -124,13 +130,15 @@ class Canary:
             if record.finish_reason:
                 self.base_reasons.append(record.finish_reason)
             return
+        if is_rejected and now - self.base_rejected_at < BASE_S:
+            return  # all of them are full
         self.requests += 1
         base = RecentBase(
             _percentile_of(self.base_ttft_s, now),
             _percentile_of(self.base_tpot_s, now),
             Counter(self.base_reasons),
         )
-        failed = record.outcome in ("failed", "deadline")
+        failed = is_rejected or record.outcome in ("failed", "deadline")
         request = EndedRequest(record.ttft_s, record.tpot_s, failed, record.finish_reason)
         add(self.log_wealths, won_by(request, base, self.rule), self.epoch(now))
 

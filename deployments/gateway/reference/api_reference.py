@@ -25,8 +25,8 @@ _INTRODUCTION = """\
 <!-- Written by `make reference` from deployments/gateway/reference/. Change it there. -->
 
 Every gateway serves the OpenAI API and Anthropic's Messages API at `gateway.host` and
-`gateway.port` of the [fleet file](fleet-file.md), without TLS. It reads the fields it needs, and
-the pool's engine validates all others. So every feature of vLLM's API works, except what
+`gateway.port` of the [fleet file](fleet-file.md), without TLS. The pool's engine validates
+the fields that the gateway does not read. So every feature of vLLM's API works, except what
 [the gateway refuses](#fields-that-the-gateway-refuses).
 
 Bodies and answers are JSON, except [streams](#streams), the forms of [audio](clients.md#audio) and
@@ -35,8 +35,8 @@ the page for people. Metrics have [another port](metrics.md).
 ## Endpoints
 
 A key is sent as `Authorization: Bearer KEY` or `x-api-key: KEY`. Operators are tenants with
-`operator: true` in the fleet file. A `GET` path also answers `HEAD`. A pool serves the endpoints
-that its model supports, and rejects the others with `unsupported_endpoint`.
+`operator: true` in the fleet file. `GET` paths also answer `HEAD`. A pool rejects endpoints that
+its model does not support with `unsupported_endpoint`.
 """
 
 _REQUEST_HEADERS = """\
@@ -48,15 +48,16 @@ Times are seconds. The gateway ignores other headers, and sends none of them to 
 _RESPONSE_HEADERS = """\
 ## Response headers
 
-The headers of a stream arrive with its first token, because most of them are known only then.
+The headers of a stream arrive with its first token, because most of them are known only then. Every
+answer of an engine has `x-antefix-replica` and `x-antefix-model`.
 """
 
 _READ = """\
 ## Fields that the gateway reads
 
-The engine's own description of all fields is at `/openapi.json`. A field that is `null` is treated
-like one that is absent. The *generating* endpoints are chat completions, completions, responses and
-messages. `/rerank` and `/score` stand for their paths under `/v1` and `/v2`, too.
+The engine's own description of all fields is at `/openapi.json`. `null` counts as absent. The
+*generating* endpoints are chat completions, completions, responses and messages. `/rerank` and
+`/score` stand for their paths under `/v1` and `/v2`, too.
 """
 
 _REFUSED = """\
@@ -79,11 +80,11 @@ data: {"id": "chatcmpl-1", "object": "chat.completion.chunk", ...}
 data: [DONE]
 ```
 
-- Each event ends with an empty line. The gateway sends whole events only.
+- The gateway sends whole events only. Each ends with an empty line.
 - Chat completions and completions end with `data: [DONE]`. The events of responses and messages
   also have a line `event: TYPE`. The last one is `response.completed` or `message_stop`.
-- Blocks that begin with a colon are comments. Clients ignore them. `: antefix-resumed continued`
-  means that another engine continues the answer, and that its tokens may differ from there on.
+- Blocks that begin with a colon are comments, which clients ignore. After
+  `: antefix-resumed continued`, another engine continues the answer, and its tokens may differ.
 - An error before the first token is an ordinary answer with its HTTP status. A later error is the
   stream's last event:
 
@@ -93,9 +94,9 @@ data: [DONE]
 | responses | `event: error` with `type`, `code`, `message`, `param`, `sequence_number`, `error` |
 | messages | `event: error` with `type`, `error`, `request_id` |
 
-A stream that ends without one of these last events is incomplete. Send the
-request again, or [resume the stream](resuming.md#when-a-gateway-is-lost). For an answer that is not
-a stream, the gateway closes the connection before the end of the body.
+A stream that ends without one of these last events is incomplete. Send the request again, or
+[resume the stream](resuming.md#when-a-gateway-is-lost). If an answer is not a
+stream, the gateway closes the connection before the end of the body.
 """
 
 _ERRORS = """\
@@ -106,26 +107,26 @@ _ERRORS = """\
 ```
 
 Errors of `/v1/messages`, and of requests with the header `anthropic-version` to endpoints that no
-engine serves, have Anthropic's form. `param` and `code` are in it, too:
+engine serves, have Anthropic's form. It has `param` and `code`, too:
 
 ```json
 {"type": "error", "request_id": "...", "error": {"type": "overloaded_error", "message": "...",
  "param": null, "code": "no_replica"}}
 ```
 
-`message` says what is wrong and what to do. Programs should read `code`, because messages may
-change in any release. `param` names the field or header at fault, or is `null`.
-`antefix_errors_total` counts errors by code. `type` follows from the status: {types}; otherwise
+Programs should read `code`: the text of `message`, which says what to do, may change in any
+release. `param` names the field or header at fault, or is `null`. `antefix_errors_total` counts
+errors by code. `type` follows from the status: {types}; otherwise
 `invalid_request_error`.
 
 The last column says whether to send the same request again:
 
 | Retry | Meaning |
 | -- | -- |
-| no | The same request fails again. |
+| empty | The same request fails again. |
 | yes | It may succeed. Wait a little longer after each failure. |
 | `Retry-After` | It may succeed after the seconds in that header. |
-| no, `x-should-retry: false` | Official clients retry by the status, and this header stops them. |
+| `x-should-retry: false` | It fails again. The header stops clients that retry by status. |
 """
 
 _BEFORE_CONNECTIONS = """\
@@ -142,10 +143,10 @@ _CLIENTS = {
 FIELD_NOT_ALLOWED = "field_not_allowed"
 
 _RETRIES: dict[Retry, str] = {
-    "no": "no",
+    "no": "",
     "yes": "yes",
     "Retry-After": "`Retry-After`",
-    "stop": "no, `x-should-retry: false`",
+    "stop": "`x-should-retry: false`",
     "Retry-After, stop": "`Retry-After`, `x-should-retry: false`",
 }
 
@@ -213,11 +214,18 @@ def _endpoints(clients: str) -> str:
 
 
 def _headers(headers: Iterable[ClientHeader]) -> str:
-    """Headers of the same type and meaning share a row."""
-    names: dict[tuple[str, str], list[str]] = {}
+    """Headers of the same meaning share a row, which has each of their types once."""
+    names: dict[str, list[ClientHeader]] = {}
     for header in headers:
-        names.setdefault((header.type, header.meaning), []).append(_code(header.name))
-    rows = ((", ".join(alike), kind, meaning) for (kind, meaning), alike in names.items())
+        names.setdefault(header.meaning, []).append(header)
+    rows = (
+        (
+            ", ".join(_code(header.name) for header in alike),
+            ", ".join(dict.fromkeys(header.type for header in alike)),
+            meaning,
+        )
+        for meaning, alike in names.items()
+    )
     return _table(("Header", "Value", "Meaning"), rows)
 
 

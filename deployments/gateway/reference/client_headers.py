@@ -23,19 +23,18 @@ REQUEST_HEADERS = (
     ClientHeader(
         "authorization",
         "`Bearer KEY`",
-        "Required wherever the endpoint needs a key, unless `x-api-key` has it. "
-        "See [keys.md](keys.md).",
+        "The [key](keys.md), for endpoints that need one.",
     ),
     ClientHeader(
         "x-api-key",
         "KEY",
-        "The key, as clients of Anthropic's API send it. `Authorization: Bearer` comes first.",
+        "The key, as clients of Anthropic's API send it. `authorization` comes first.",
     ),
     ClientHeader(
         "anthropic-version",
         "text",
-        "Models and errors of endpoints that no engine serves have Anthropic's form. The value is "
-        "not read.",
+        "With any value, models and errors of endpoints that no engine serves have Anthropic's "
+        "form.",
     ),
     ClientHeader("content-type", "`application/json`", "Required with every body."),
     ClientHeader(
@@ -49,38 +48,39 @@ REQUEST_HEADERS = (
     ClientHeader(
         "x-request-id",
         "1 to 128 letters, digits and `. _ : = + @ ~ # -`",
-        "Names the request in the answer, logs, traces and explanations. The gateway makes an id "
-        "when the header is absent or has another form.",
+        "Names the request in the answer, logs, traces and explanations. Without it, or for "
+        "another form, the gateway makes an id.",
     ),
     ClientHeader(
         "x-antefix-timeout",
         "number, seconds",
-        "The request must finish this long after it arrives. The header may shorten "
-        "`gateway.request_timeout_s`, which is the default, and never lengthen it.",
+        "The request must finish this long after it arrives. The default and the maximum are "
+        "`gateway.request_timeout_s`.",
     ),
     ClientHeader(
         "x-antefix-priority",
         "`interactive` or `batch`",
-        "Sets the priority class. Without it the field `service_tier` decides, then the key. "
-        "See [admission.md](admission.md#classes).",
+        "Sets the priority [class](admission.md#classes). Without it the field `service_tier` "
+        "decides, then the key.",
     ),
     ClientHeader(
         OVERFLOW_HEADER,
         "`never`, `allow` or `only`",
-        "Says whether the pool's overflow model may answer. The default is `allow`. "
-        "See [admission.md](admission.md#the-overflow-contract).",
+        "Says whether the pool's [overflow model](admission.md#the-overflow-contract) may "
+        "answer. The default is `allow`.",
     ),
     ClientHeader(
         POLICY_HEADER,
         ", ".join(f"`{name}`" for name in POLICY_NAMES),
-        "Sets the routing policy. Operators may send it, and so may tenants with `policy_header` "
-        "and a tenant that is the only one with keys. See [routing.md](routing.md#policies).",
+        "Sets the routing [policy](routing.md#policies). Only operators, tenants with "
+        "`policy_header` and the only tenant with keys may send it.",
     ),
     ClientHeader(
         "x-antefix-resume",
         "text, an id from an answer",
-        "Asks for the rest of a stream whose gateway was lost. The body must be that of the first "
-        "request. See [resuming.md](resuming.md#when-a-gateway-is-lost).",
+        "Asks for the rest of a stream whose "
+        "[gateway was lost](resuming.md#when-a-gateway-is-lost). The body must be that of the "
+        "first request.",
     ),
     ClientHeader(
         "x-antefix-resume-events",
@@ -96,36 +96,30 @@ REQUEST_HEADERS = (
     ClientHeader(
         "traceparent",
         "W3C trace context",
-        "The spans of the gateway and the engine join this trace. "
-        "See [logs-and-traces.md](logs-and-traces.md#traces).",
+        "The spans of the gateway and the engine join this [trace](logs-and-traces.md#traces).",
     ),
     ClientHeader("tracestate", "W3C trace context", "Goes with `traceparent`."),
     ClientHeader("accept", "media types", "Only read at `/`, which redirects browsers."),
     ClientHeader("if-none-match", "entity tag", "Only read for the page, which answers 304."),
 )
 
-_SERVED = "Every answer that an engine made has it."
-_PLACED = "Present when the gateway predicted a time for the replica that answered."
-_OF_ENGINE = "Absent when the engine does not report it."
-_LIMITED = "Only for tenants with such [limits](budgets.md#what-clients-see)."
+_OF_ENGINE = "Absent if the engine does not report it."
 
 RESPONSE_HEADERS = (
     ClientHeader(
         "x-request-id",
         "text",
-        "The request's id. Answers of engines have it, and so do errors, except most errors of "
+        "The request's id. Answers of engines and errors have it, except most errors of "
         "[connections](#connections).",
     ),
-    ClientHeader(
-        "request-id", "text", "The same id. Answers in the form of Anthropic's API have it, too."
-    ),
-    ClientHeader("x-antefix-replica", "text", f"The replica that answered. {_SERVED}"),
-    ClientHeader("x-antefix-model", "text", f"The model that answered. {_SERVED}"),
+    ClientHeader("request-id", "text", "The same id, in Anthropic's form."),
+    ClientHeader("x-antefix-replica", "text", "The replica that answered."),
+    ClientHeader("x-antefix-model", "text", "The model that answered."),
     ClientHeader(
         "x-antefix-policy",
         "text",
-        "The policy that chose the replica. Resumed streams lack this header and the other "
-        "figures of the placement.",
+        "The policy that chose the replica. Resumed streams lack it and the other figures of the "
+        "placement.",
     ),
     ClientHeader(
         "x-antefix-admission",
@@ -145,7 +139,8 @@ RESPONSE_HEADERS = (
     ClientHeader(
         "x-antefix-predicted-ttft-ms",
         "number, milliseconds",
-        f"Predicted time from the placement to the first token. {_PLACED}",
+        "Predicted time from the placement to the first token. Present if the gateway predicted a "
+        "time for this replica.",
     ),
     ClientHeader(
         "x-antefix-index-ms", "number, milliseconds", "Time that the prefix index lookup took."
@@ -163,19 +158,20 @@ RESPONSE_HEADERS = (
     ClientHeader(
         "x-antefix-cached-tokens-predicted",
         "whole number, tokens",
-        f"Prompt tokens that the prefix index expected there. {_PLACED}",
+        "Prompt tokens that the prefix index expected there. Present with "
+        "`x-antefix-predicted-ttft-ms`.",
     ),
     ClientHeader(
         "x-antefix-resume",
         "text",
-        "The id by which a client may ask for the rest of this stream. Only streams have it, "
-        "where `gateway.resume_within_s` is above 0.",
+        "The id by which a client may ask for the rest of this stream, if "
+        "`gateway.resume_within_s` is above 0.",
     ),
     ClientHeader(
         "x-antefix-resumed",
         "`continued`",
-        "Another engine continues the answer, and its tokens may differ from those of the first. "
-        "See [resuming.md](resuming.md#exact-continued-or-off).",
+        "Another engine [continues](resuming.md#exact-continued-or-off) the answer, and its "
+        "tokens may differ.",
     ),
     ClientHeader(
         "x-antefix-budget",
@@ -183,10 +179,15 @@ RESPONSE_HEADERS = (
         "Redis is unavailable, and the tenant's limits are divided among the gateways.",
     ),
     *(
-        ClientHeader(f"x-ratelimit-{what}-{kind}", type_, f"{meaning} {_LIMITED}")
+        ClientHeader(f"x-ratelimit-{what}-{kind}", type_, meaning)
         for kind in ("requests", "tokens")
         for what, type_, meaning in (
-            ("limit", "whole number", "The limit of requests or tokens a minute."),
+            (
+                "limit",
+                "whole number",
+                "The tenant's [limit](budgets.md#what-clients-see) of requests or tokens a "
+                "minute, if it has one.",
+            ),
             ("remaining", "whole number", "What is left of it after this request."),
             ("reset", "duration, such as `1m2s`", "When all of the limit is available again."),
         )
@@ -194,8 +195,7 @@ RESPONSE_HEADERS = (
     ClientHeader(
         "retry-after",
         "whole number, seconds",
-        "When to try again. See [Errors](#errors) for the codes that have it. A 503 of `/health/` "
-        "has it, too.",
+        "When to try again. Many [errors](#errors) have it, and a 503 of `/health/`.",
     ),
     ClientHeader(
         "x-should-retry",

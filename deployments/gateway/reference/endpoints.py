@@ -29,8 +29,8 @@ ENDPOINTS = (
         "GET",
         "/v1/models",
         "any key",
-        "Lists the models that the key may use, in Anthropic's form for a request with the header "
-        "`anthropic-version`.",
+        "Lists the models that the key may use, with the header `anthropic-version` in "
+        "Anthropic's form.",
     ),
     GatewayEndpoint("GET", "/v1/models/{model}", "any key", "Describes one model."),
     GatewayEndpoint(
@@ -38,41 +38,39 @@ ENDPOINTS = (
         "/antefix/status",
         "any key",
         "Returns pools, replicas, queues, predicted TTFT, traffic and tenants' budgets. Only "
-        "operators, and a tenant that is the only one with keys, see addresses, loads, and other "
-        f"tenants' queues, traffic and budgets. `?minutes=N`, from 1 to {POOL_MINUTES}, adds what "
-        "this gateway process served in the last N minutes. A tenant's own traffic is kept for "
+        "operators, and the only tenant with keys, see addresses, loads, and other tenants' "
+        f"queues, traffic and budgets. `?minutes=N`, from 1 to {POOL_MINUTES}, adds what this "
+        "gateway process served in that time. A tenant's own traffic is kept for "
         f"{TENANT_MINUTES} minutes.",
     ),
     GatewayEndpoint(
         "GET",
         "/antefix/requests/{request_id}",
         "any key",
-        "Explains a request of the key's tenant, for "
-        f"{EXPLANATION_TTL_S} s after its end. Operators may ask about any tenant's requests. "
-        "See [routing.md](routing.md#every-decision-explained).",
+        "Returns the [explanation](routing.md#every-decision-explained) of a request of the "
+        f"key's tenant, for operators of any, until {EXPLANATION_TTL_S} s after its end.",
     ),
     GatewayEndpoint(
         "GET",
         "/antefix/decisions",
         "any key",
-        f"Lists the last {DECISIONS} explanations of the key's tenant, newest first, or of all "
-        f"tenants for operators. `?limit=N` returns the last N, from 1 to {DECISIONS}. "
-        "`?only=failed` returns only failed requests.",
+        f"Lists the last {DECISIONS} explanations, or `?limit=N`, newest first: of the key's "
+        "tenant, or for operators of all. `?only=failed` omits other requests.",
     ),
     GatewayEndpoint(
         "POST",
         "/antefix/profile",
         "operators",
-        f"Profiles one engine for `?seconds=`, up to {ProfileRequests.longest_s:g}. `?pool=` and "
-        "`?replica=` are optional where there is only one. "
-        "See [profiling.md](profiling.md).",
+        "Lets vLLM [profile](profiling.md) one engine for `?seconds=`, up to "
+        f"{ProfileRequests.longest_s:g}. `?pool=` and `?replica=` are optional where there is "
+        "only one.",
     ),
     GatewayEndpoint(
         "GET",
         "/antefix/canaries",
         "operators",
-        "Returns the canary of each [model](models.md#canaries): its pool, step and share, and "
-        "what this gateway knows of it.",
+        "Returns each [canary](models.md#canaries): its pool, step and share, and what this "
+        "gateway knows of it.",
     ),
     GatewayEndpoint(
         "POST",
@@ -85,8 +83,8 @@ ENDPOINTS = (
         "/v1/load_lora_adapter",
         "operators",
         "Loads the [adapter](adapters.md) `lora_name` from `lora_path`, for all gateways. "
-        "`load_inplace: true` replaces the weights of one that is loaded. `model` names its base "
-        "model where several pools take adapters.",
+        "`load_inplace: true` replaces loaded weights. `model` names the base model where "
+        "several pools take adapters.",
     ),
     GatewayEndpoint(
         "POST",
@@ -111,22 +109,22 @@ ENDPOINTS = (
         "GET",
         "/health/live",
         "any client",
-        "Returns 200 while the gateway and its background loops run. Otherwise it returns 503 and "
-        "names the loop that ended.",
+        "Returns 200 while the gateway and its background loops run, otherwise 503 and the loop "
+        "that ended.",
     ),
     GatewayEndpoint(
         "GET",
         "/health/ready",
         "any client",
-        "Returns 200 while every pool that should have a replica has one. Otherwise it returns "
-        "503 and names the other pools.",
+        "Returns 200 while every pool that should have a replica has one, otherwise 503 and the "
+        "other pools.",
     ),
     GatewayEndpoint(
         "GET",
         "/health/serving",
         "any client",
-        "Returns 200 from the first ready pool until the gateway shuts down, and 503 otherwise. "
-        "Load balancers use it.",
+        "For load balancers: returns 200 from the first ready pool until the gateway shuts down, "
+        "otherwise 503.",
     ),
     GatewayEndpoint(
         "GET",

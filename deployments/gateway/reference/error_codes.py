@@ -35,7 +35,7 @@ _KEYS = (
         "model_not_allowed",
         403,
         "The key may not use this model.",
-        "Use another model, or ask the operators for a key that may use it.",
+        "Use another model, or ask the operators for another key.",
     ),
     ErrorCode(
         "priority_not_allowed",
@@ -54,7 +54,7 @@ _KEYS = (
         "not_an_operator",
         403,
         "Only operators may profile an engine, end a canary, or load an adapter.",
-        "Use the key of a tenant with `operator: true`, or set that for the key's own tenant.",
+        "Use an operator's key, or set `operator: true` for the key's tenant.",
     ),
 )
 
@@ -63,7 +63,7 @@ _REQUESTS = (
         "unknown_url",
         404,
         "The gateway has no such path.",
-        "See [Endpoints](#endpoints) for all paths.",
+        "See the list of [endpoints](#endpoints).",
     ),
     ErrorCode(
         "method_not_allowed",
@@ -99,15 +99,15 @@ _REQUESTS = (
     ErrorCode(
         "invalid_json",
         400,
-        "The body is not a JSON object in UTF-8. It also occurs for more than "
-        f"{MAX_VALUES:,} strings, arrays and objects, or {MAX_ITEMS:,} items.",
+        f"The body is not a JSON object in UTF-8, or has more than {MAX_VALUES:,} strings, arrays "
+        f"and objects, or {MAX_ITEMS:,} items.",
         "Correct the body, or split it into several requests.",
     ),
     ErrorCode(
         "invalid_form",
         400,
-        "The body is not a whole `multipart/form-data`. It also occurs for more than "
-        f"{MAX_PARTS:,} parts, or a field of more than {MAX_FIELD_BYTES:,} bytes.",
+        f"The body is not a whole `multipart/form-data`, or has more than {MAX_PARTS:,} parts, or "
+        f"a field of more than {MAX_FIELD_BYTES:,} bytes.",
         "Let an HTTP client write the form.",
     ),
     ErrorCode(
@@ -120,7 +120,7 @@ _REQUESTS = (
         "missing_required_parameter",
         400,
         "`model` is missing or empty, or a form has no `file`.",
-        "Name a model that `GET /v1/models` lists. Send the audio as a part with a file name.",
+        "Name a model of `GET /v1/models`. Send the audio as a part with a file name.",
     ),
     ErrorCode("invalid_type", 400, "`model` is not a string.", "Send a string."),
     ErrorCode("empty_array", 400, "`messages` is empty.", "Send at least one message."),
@@ -134,7 +134,7 @@ _REQUESTS = (
         "field_not_allowed",
         400,
         "The request has a field, tool or message part that the gateway refuses.",
-        "See [Fields that the gateway refuses](#fields-that-the-gateway-refuses).",
+        "See [refused fields](#fields-that-the-gateway-refuses).",
     ),
     ErrorCode(
         "media_url_not_allowed",
@@ -146,8 +146,8 @@ _REQUESTS = (
     ErrorCode(
         "invalid_value",
         400,
-        "A value is out of range, over a limit or unreadable. What the engine refuses also has "
-        "this code, with the engine's message.",
+        "A value is out of range, over a limit or unreadable, or the engine refuses it, with its "
+        "own message.",
         "Correct the field that `param` names.",
         also="the engine's 4xx",
     ),
@@ -161,7 +161,7 @@ _REQUESTS = (
     ErrorCode(
         "tokens_above_limit",
         400,
-        "The request may use more tokens than the tenant may use in a minute.",
+        "The request may use more tokens than the tenant has for a minute.",
         "Lower `max_tokens`, or shorten the prompt.",
     ),
     ErrorCode(
@@ -207,8 +207,7 @@ _REQUESTS = (
     ErrorCode(
         "unknown_request",
         404,
-        "The gateways know no such request of this tenant. They forget requests "
-        f"{EXPLANATION_TTL_S} s after their end.",
+        f"The tenant has no such request, or it ended more than {EXPLANATION_TTL_S} s ago.",
         "Ask earlier, by the `x-request-id` of the answer.",
     ),
     ErrorCode(
@@ -246,8 +245,8 @@ _LOAD = (
     ErrorCode(
         "rate_limit_exceeded",
         429,
-        "The tenant has used its requests, tokens or concurrent requests, or a stream was resumed "
-        "too often. It also occurs while Redis cannot report what is left.",
+        "The tenant has used its requests, tokens or concurrent requests, a stream was resumed "
+        "too often, or Redis cannot report what is left.",
         "Send fewer or shorter requests. See [budgets.md](budgets.md).",
         retry="Retry-After",
     ),
@@ -290,9 +289,9 @@ _LOAD = (
     ErrorCode(
         "engines_lost",
         503,
-        "Every engine that worked on the request was lost. Gateways then refuse it for "
-        f"{KEPT_S} s. After several such requests of a tenant, its next one that loses an engine "
-        "gets this error at once, without `x-should-retry`.",
+        f"Every engine that worked on the request was lost. Gateways then refuse it for {KEPT_S} "
+        "s. After several such requests of a tenant, its next one gets this error after one lost "
+        "engine, without `x-should-retry`.",
         "Change the request, because it may be the cause.",
         retry="Retry-After, stop",
     ),
@@ -308,13 +307,13 @@ _LOAD = (
         "gateway_error",
         500,
         "The gateway failed unexpectedly.",
-        "Give the operators the request's id, which is in `x-request-id`.",
+        "Give the operators the request's id.",
         retry="yes",
     ),
     ErrorCode(
         "gateway_stopped",
         503,
-        "The gateway is shutting down, and cannot wait for the answer any longer.",
+        "The gateway shuts down before the answer is complete.",
         "Resume the stream if it has an id. Otherwise send the request again.",
         retry="Retry-After",
     ),

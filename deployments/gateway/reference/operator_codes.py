@@ -25,7 +25,7 @@ ADAPTER_CODES = (
         "no_adapters",
         400,
         "No pool takes adapters while it serves.",
-        "Set `adapters.sources` of a pool, as [adapters.md](adapters.md) shows.",
+        "Set [`adapters.sources`](adapters.md) of a pool.",
     ),
     ErrorCode(
         "adapter_exists",

@@ -48,8 +48,8 @@ READ = (
     FieldsRead(
         ("service_tier",),
         "all",
-        "`flex` means the class `batch`, `priority` means `interactive`. Other values leave the "
-        "class to the key. The header `x-antefix-priority` comes first.",
+        "`flex` means the class `batch`, `priority` means `interactive`. For others the key "
+        "decides. The header `x-antefix-priority` comes first.",
     ),
     FieldsRead(
         ("n", "use_beam_search"),
@@ -59,24 +59,24 @@ READ = (
     FieldsRead(
         ("file",),
         _AUDIO,
-        "Required. Placement and budgets estimate its tokens by its size: see "
-        "[clients.md](clients.md#audio). The form also has `stream`, `max_completion_tokens`, "
-        "`use_beam_search`, and `n` for the beams.",
+        "Required. Its size [estimates](clients.md#audio) its tokens for placement and budgets. "
+        "The form also has `stream`, `max_completion_tokens`, `use_beam_search`, and `n` for the "
+        "beams.",
     ),
     FieldsRead(
         ("prompt", "prompt_embeds", "input", "messages", "data"),
         "completions, embeddings, `/classify`, `/pooling`",
-        "A list of prompts counts as that many sequences. `gateway.max_sequences` limits them.",
+        "Each prompt of a list counts as a sequence. `gateway.max_sequences` limits them.",
     ),
     FieldsRead(
         ("documents", "items", "text_2", "data_2", "texts", "images", "inputs"),
         "`/rerank`, `/score`",
-        "Each document counts as a sequence. `gateway.max_sequences` limits them.",
+        "Each document counts as a sequence, too.",
     ),
     FieldsRead(
         ("query", "queries", "text_1", "data_1", "instruction"),
         "`/rerank`, `/score`",
-        "The engine reads the query with each document. Placement and budgets count it as often.",
+        "Placement and budgets count the query once for each document, as the engine reads it.",
     ),
     FieldsRead(
         ("max_tokens", "max_completion_tokens", "max_output_tokens"),
@@ -99,8 +99,7 @@ READ = (
     FieldsRead(
         ("cache_salt",),
         "all but `/tokenize` and `/detokenize`",
-        "Separates cached prompts further. The engine gets a salt that also depends on the tenant "
-        "or its `cache_group`.",
+        "Separates cached prompts, in addition to the tenant or its `cache_group`.",
     ),
     FieldsRead(
         ("priority",),
@@ -129,8 +128,8 @@ READ = (
             *("system", "thinking", "output_config"),
         ),
         _GENERATING,
-        "The gateway renders and tokenizes the prompt from these, to find cached prefixes. If it "
-        "cannot, it estimates the length, and the engine still serves the request.",
+        "The gateway tokenizes the prompt from these, to find cached prefixes. If it cannot, it "
+        "estimates the length and serves the request.",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Open loop: answers are waited for by nobody but the next turn of their own conversation."""
+"""Open loop: only the next turn of the same conversation waits for an answer."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_a_turn_comes_after_the_answer_to_the_one_before() -> None:
     assert second.due >= first.ended
 
 
-async def test_an_answer_holds_what_the_gateway_told() -> None:
+async def test_an_answer_holds_the_facts_from_the_gateway() -> None:
     (answer,) = await FakeGateway().play(talk("a"))
     assert isinstance(answer, Answer)
     assert (answer.conversation, answer.turn, answer.replica) == ("a", 0, "r1")
@@ -103,7 +103,7 @@ async def test_a_request_names_its_session_and_keeps_its_cache_apart() -> None:
     assert body["cache_salt"] == "salt"
 
 
-async def test_a_stream_that_breaks_off_is_a_failure() -> None:
+async def test_an_interrupted_stream_is_a_failure() -> None:
     gateway = FakeGateway()
     gateway.end = b""
     (outcome,) = await gateway.play(talk("a"))

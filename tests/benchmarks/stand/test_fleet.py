@@ -28,7 +28,7 @@ with fleet.running(Path("fleet.yaml")):
 """
 
 
-def test_a_benchmark_that_is_told_to_end_stops_its_fleet() -> None:
+def test_a_benchmark_stops_its_fleet_on_sigterm() -> None:
     command = [sys.executable, "-c", STARTING]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as benchmark:
         assert benchmark.stdout is not None

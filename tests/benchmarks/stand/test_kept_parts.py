@@ -43,7 +43,7 @@ def test_a_part_is_read_from_the_file_as_it_was_kept(
     assert kept.get("12", kind) is None
 
 
-def test_parts_are_kept_beside_those_of_before(tmp_path: Path) -> None:
+def test_new_parts_are_added_to_earlier_parts(tmp_path: Path) -> None:
     file = tmp_path / "kept"
     for seed in ("11", "12", "13"):
         KeptParts(file, "overload", RULE).keep(seed, float(seed))
@@ -72,7 +72,9 @@ def test_parts_of_another_measurement_are_refused(
 
 
 @pytest.mark.parametrize("content", ["", "no JSON\n", "[]\n"])
-def test_a_file_of_something_else_is_refused_and_left_alone(content: str, tmp_path: Path) -> None:
+def test_a_file_with_other_content_is_refused_and_left_unchanged(
+    content: str, tmp_path: Path
+) -> None:
     file = tmp_path / "kept"
     file.write_text(content)
     with pytest.raises(Problem, match="give another file to --keep"):

@@ -33,7 +33,7 @@ def test_the_cpu_of_what_a_program_starts_is_its_own(tmp_path: Path) -> None:
     assert started.has_ended
 
 
-def test_what_does_not_get_ready_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_program_that_is_not_ready_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "import sys; sys.exit('no such flag')"]
     started = Launched(program, tmp_path / "smg.log", asked={})
     try:

@@ -45,6 +45,6 @@ async def test_a_sweep_that_cannot_begin_says_why(monkeypatch: pytest.MonkeyPatc
     assert len(played) == 2
 
 
-async def test_each_seed_has_arrivals_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_seed_has_different_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
     traces = [steady("step", 5.0, 60.0, seed) for seed in (11, 12)]
     assert traces[0].requests != traces[1].requests

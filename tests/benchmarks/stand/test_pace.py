@@ -11,7 +11,7 @@ def test_a_generator_that_kept_its_pace_is_reported_without_a_note() -> None:
     assert "note" not in told
 
 
-def test_a_late_generator_is_noted_beside_its_result() -> None:
+def test_a_late_generator_is_noted_in_its_result() -> None:
     told = pace.figures([0.001] * 295 + [0.7] * 5)
     assert told["note"] == (
         "the load generator was late: requests were sent 0.70 s after they were due at p99"

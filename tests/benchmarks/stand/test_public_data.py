@@ -72,7 +72,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
         yield places
 
 
-def test_the_folder_that_is_named_comes_before_the_one_beside_the_repository(
+def test_the_named_folder_comes_before_the_one_next_to_the_repository(
     places: Places,
 ) -> None:
     beside, given = places.put(places.beside, CONTENT), places.put(places.given, CONTENT)
@@ -81,7 +81,7 @@ def test_the_folder_that_is_named_comes_before_the_one_beside_the_repository(
     assert find(NAME) == beside
 
 
-def test_what_is_nowhere_is_downloaded_once(places: Places) -> None:
+def test_missing_data_is_downloaded_once(places: Places) -> None:
     served = places.put(places.served, CONTENT)
     assert find(NAME) == places.cached
     assert places.cached.read_bytes() == CONTENT
@@ -112,7 +112,7 @@ def test_another_file_in_a_folder_of_the_users_is_named(places: Places) -> None:
     assert str(caught.value).endswith("/published; replace it or remove it")
 
 
-def test_what_cannot_be_had_says_why_and_what_to_do(places: Places) -> None:
+def test_a_failed_download_reports_the_reason_and_a_remedy(places: Places) -> None:
     with pytest.raises(Problem) as caught:
         find(NAME)
     said = str(caught.value)

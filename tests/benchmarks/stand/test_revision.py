@@ -105,6 +105,6 @@ def test_a_result_of_another_branch_is_not_judged(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize("name", measured.PATHS)
-def test_what_a_benchmark_measures_exists(name: str) -> None:
+def test_the_paths_that_a_benchmark_measures_exist(name: str) -> None:
     missing = [path for path in measured.PATHS[name] if not (revision.ROOT / path).exists()]
     assert not missing

@@ -1,4 +1,4 @@
-"""Starts the real Prometheus and Alertmanager, with rules of its own where it breaks them."""
+"""Starts the real Prometheus and Alertmanager, with separate rules where it breaks them."""
 
 import json
 import os
@@ -114,7 +114,7 @@ def test_both_listen_on_loopback_only(beside: Beside, metrics_url: str) -> None:
     assert listening == {("127.0.0.1", port) for port in ports}
 
 
-async def test_what_prometheus_knew_outlives_its_death(beside: Beside, metrics_url: str) -> None:
+async def test_the_data_of_prometheus_outlive_its_death(beside: Beside, metrics_url: str) -> None:
     started = beside.start(metrics_url)
     await until(lambda: query(started.prometheus, "antefix_build_info"), WITHIN_S)
     for process in processes.processes(beside.run_id):
@@ -155,7 +155,7 @@ def test_the_usual_port_is_taken_when_it_is_free(beside: Beside, metrics_url: st
         ("alertmanager.yaml", "route: {receiver: nobody}", "nobody"),
     ],
 )
-def test_a_wrong_file_is_told_with_its_reason_and_leaves_nothing_running(
+def test_a_wrong_file_is_reported_with_its_reason_and_leaves_nothing_running(
     file: str, text: str, said: str, beside: Beside, metrics_url: str
 ) -> None:
     (beside.generated / file).write_text(text)

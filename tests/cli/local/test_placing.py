@@ -32,7 +32,7 @@ def message(needs: object, free: object, replicas: int = 2) -> str:
         ("UNKNOWN", "UNKNOWN", "Ray has not yet placed 2"),
     ],
 )
-def test_what_is_missing_is_named(needs: object, free: object, said: str) -> None:
+def test_missing_resources_are_named(needs: object, free: object, said: str) -> None:
     assert delay(message(needs, free)) == said
 
 

@@ -57,7 +57,7 @@ def test_a_process_that_changed_its_title_is_still_known(started: Started) -> No
     assert started.pids() == {renamed.pid}
 
 
-def test_an_orphan_in_a_session_of_its_own_is_still_known(started: Started) -> None:
+def test_an_orphan_in_a_separate_session_is_still_known(started: Started) -> None:
     parent = started.start(sys.executable, "-c", ORPHANING)
     parent.wait()
     (orphan,) = processes.processes(started.run_id)
@@ -84,7 +84,7 @@ def test_a_shell_in_the_folder_of_a_redis_does_not_belong(started: Started, tmp_
     assert found == set()
 
 
-def test_stop_ends_all_of_a_run_and_nothing_else(
+def test_stop_ends_all_processes_of_a_run_and_no_others(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "TERM_SECONDS", 0.5)

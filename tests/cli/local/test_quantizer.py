@@ -54,21 +54,21 @@ def quantizer(tmp_path: Path) -> Quantizer:
     return quantizer
 
 
-def test_what_is_made_gets_its_name_and_nothing_else_is_left(quantizer: Quantizer) -> None:
+def test_the_result_gets_its_name_and_no_partial_folder_remains(quantizer: Quantizer) -> None:
     quantizer.run()
     assert (quantizer.out / "weights").read_text() == "new"
     assert quantizer.reports == [(0.5, "half")]
     assert not quantizer.partial.exists()
 
 
-def test_what_is_there_is_not_touched(quantizer: Quantizer) -> None:
+def test_an_existing_folder_is_not_changed(quantizer: Quantizer) -> None:
     quantizer.out.mkdir()
     with pytest.raises(Problem, match=r"already exists.*--force"):
         quantizer.run()
     assert list(quantizer.out.iterdir()) == []
 
 
-def test_what_is_replaced_stays_until_the_new_one_is_whole(quantizer: Quantizer) -> None:
+def test_replaced_weights_stay_until_the_new_ones_are_whole(quantizer: Quantizer) -> None:
     quantizer.out.mkdir()
     (quantizer.out / "weights").write_text("old")
     quantizer.does("sys.exit('no')")
@@ -107,14 +107,14 @@ def test_another_job_starts_over_and_says_so(quantizer: Quantizer) -> None:
     assert "differ from those of the interrupted run" in quantizer.said[0]
 
 
-def test_what_the_process_says_to_the_user_reaches_them(quantizer: Quantizer) -> None:
+def test_an_error_of_the_process_reaches_the_user(quantizer: Quantizer) -> None:
     quantizer.does("""print('error {"message": "bad", "remedy": "do"}', flush=True); sys.exit(1)""")
     with pytest.raises(Problem) as error:
         quantizer.run()
     assert (error.value.message, error.value.remedy) == ("bad", "do")
 
 
-def test_a_full_disk_is_told(quantizer: Quantizer) -> None:
+def test_a_full_disk_is_reported(quantizer: Quantizer) -> None:
     quantizer.does("sys.exit('OSError: [Errno 28] No space left on device')")
     with pytest.raises(Problem, match="the disk is full"):
         quantizer.run()

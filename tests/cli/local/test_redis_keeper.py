@@ -17,7 +17,7 @@ from cli.local import cluster, processes
 from cli.local.home import FleetState, Home
 from cli.local.redis_keeper import LONGEST_PAUSE_S, STEADY_S, next_pause_s
 
-# As often as it takes: every wait of these tests ends with a fact, not with a time.
+# No limit on tries: every wait of these tests ends with a fact, not with a time.
 PATIENTLY = Retry(ConstantBackoff(0.02), retries=1500)
 
 

@@ -53,7 +53,7 @@ def test_it_serves_as_soon_as_start_returns(server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "wrong"])
-def test_nobody_gets_in_without_the_password(server: RedisServer, wrong: str | None) -> None:
+def test_redis_refuses_clients_without_the_password(server: RedisServer, wrong: str | None) -> None:
     host, port = address(server)
     with (
         redis.Redis(host=host, port=port, password=wrong, retry=NO_RETRY) as client,
@@ -132,7 +132,7 @@ def test_stop_spares_a_process_that_got_the_pid_later() -> None:
     redis_server.stop(RedisServer(url="redis://:x@127.0.0.1:1/0", pid=os.getpid()))
 
 
-def test_a_server_that_cannot_start_is_told_with_its_last_words(
+def test_a_server_that_cannot_start_is_reported_with_its_last_output(
     tmp_path: Path, log_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

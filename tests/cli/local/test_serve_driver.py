@@ -16,7 +16,7 @@ from deployments.fleet.fleet import Fleet
 
 
 class SlowServe:
-    """As Ray Serve 2.60: a wait of its own gives up after 60 s; here streams take longer to end."""
+    """As Ray Serve 2.60: its wait gives up after 60 s; here streams take longer to end."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -69,7 +69,7 @@ def test_a_fleet_is_removed_when_its_last_stream_has_ended(monkeypatch: pytest.M
 def test_a_fleet_is_waited_for_until_what_ails_it_cannot_end_by_itself(
     status: str, trigger: str, message: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A replica that died during an update was told of as the update's failure."""
+    """A replica that died during an update was reported as the update's failure."""
     monkeypatch.setattr(serve_driver, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(serve_driver, "_pools", lambda fleet, ours: {})
     deployment = DeploymentStatusOverview(

@@ -70,7 +70,7 @@ async def test_requests_at_once_load_it_once(
     assert len(loras.loads) == 1 and adapters.load_s >= 0.05
 
 
-async def test_what_is_in_memory_follows_the_engine(
+async def test_the_adapters_in_memory_follow_the_engine(
     adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
 ) -> None:
     a, b, c = [await fetched(adapters, tmp_path, name) for name in "abc"]
@@ -170,7 +170,7 @@ async def test_a_source_that_takes_long_delays_no_other_adapter(
     assert other.loads == 2
 
 
-async def test_what_the_engine_refuses_is_told_and_not_known(
+async def test_an_adapter_that_the_engine_refuses_is_reported_and_not_kept(
     adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
 ) -> None:
     loras.refuses = "Traceback\n  of vLLM\nValueError: DoRA is not supported"

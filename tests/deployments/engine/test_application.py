@@ -1,4 +1,4 @@
-"""The endpoints of a replica beside its engine's API."""
+"""The endpoints of a replica in addition to its engine's API."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ CONFIRMED = {PROMPT_TOKENS_HEADER, CACHED_TOKENS_HEADER, ENGINE_TTFT_HEADER}
 
 
 class Engine:
-    """Generates for whatever is asked, once `go` is set; `prompts` are (tokens, cached)."""
+    """Generates for any request, once `go` is set; `prompts` are (tokens, cached)."""
 
     def __init__(self) -> None:
         self.prompts = [(10, 4)]
@@ -145,7 +145,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 @pytest.mark.parametrize("path", ["/whole", "/stream"])
-async def test_an_answer_confirms_its_prompt_and_tells_the_load(
+async def test_an_answer_confirms_its_prompt_and_reports_the_load(
     engine: Engine, http: aiohttp.ClientSession, path: str
 ) -> None:
     async with http.get(engine.url + path) as answer:
@@ -171,7 +171,7 @@ async def test_a_streams_headers_wait_for_its_first_token(
     await until(lambda: engine.expected)
     await asyncio.sleep(0.05)
     assert not answer.done()
-    engine.load = LoadReport(2, 0, 1, 0)  # what the header tells is of the first token's moment
+    engine.load = LoadReport(2, 0, 1, 0)  # the header reports the moment of the first token
     engine.go.set()
     assert LoadReport.from_header((await answer).headers[LOAD_HEADER]) == engine.load
     assert await (await answer).read() == b"one two three"
@@ -202,7 +202,7 @@ async def test_a_comment_that_keeps_a_stream_alive_is_not_its_first_token(
     assert (await answer).headers[PROMPT_TOKENS_HEADER] == "10"
 
 
-async def test_who_asks_an_engine_itself_gets_what_vllm_says(
+async def test_a_direct_client_of_an_engine_gets_the_stream_of_vllm(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
     async with http.get(engine.url + "/slow") as answer:
@@ -218,7 +218,7 @@ async def test_a_stream_that_fails_before_its_first_token_has_not_begun(
 
 
 @pytest.mark.parametrize(("path", "status"), [("/fails", 400), ("/other", 200), ("/no", 404)])
-async def test_an_answer_without_a_token_confirms_nothing_but_tells_the_load(
+async def test_an_answer_without_a_token_confirms_nothing_but_reports_the_load(
     engine: Engine, http: aiohttp.ClientSession, path: str, status: int
 ) -> None:
     async with http.get(engine.url + path) as answer:
@@ -238,7 +238,7 @@ async def test_the_engine_learns_what_the_gateway_expects_to_be_cached(
     assert engine.expected == [expected]
 
 
-async def test_exchanges_at_the_same_time_are_told_apart(
+async def test_concurrent_exchanges_are_distinguished(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
     engine.go.clear()

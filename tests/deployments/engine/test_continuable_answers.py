@@ -1,4 +1,4 @@
-"""An answer that another engine could go on with, on its way through a replica, over real HTTP."""
+"""An answer that another engine could resume, on its way through a replica, over real HTTP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOKENS = (11, 12, 13, 14)
 
 
 class Engine:
-    """Says `TOKENS` one by one; an event each but for the second, as parsers may have it."""
+    """Says `TOKENS` one by one; an event each except the second, as parsers may have it."""
 
     def __init__(self) -> None:
         self.offers = True
@@ -88,7 +88,7 @@ class Engine:
             yield event
 
     async def _tokens(self, exchange: Continuation | None) -> AsyncIterator[tuple[int, bool]]:
-        """Each token, and whether it is one that was told."""
+        """Each token, and whether it is one that was reported."""
         known = exchange.known if exchange else None
         told = known.token_ids(0) if known else []
         for token in told:
@@ -167,7 +167,7 @@ async def test_a_streams_tokens_come_before_their_events(
         assert await answer.read() == WHOLE
 
 
-async def test_who_does_not_ask_gets_what_the_engine_says(
+async def test_a_request_without_the_header_gets_the_plain_answer_of_the_engine(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
     async with http.post(PATH, json={"stream": True}) as answer:
@@ -228,7 +228,7 @@ async def test_a_response_whose_engine_is_not_asked_or_offers_nothing_is_as_it_s
         assert blocks[-2] == last
 
 
-async def test_an_answer_in_one_piece_tells_its_tokens_as_they_come(
+async def test_an_answer_in_one_piece_reports_its_tokens_as_they_come(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
     engine.go.clear()
@@ -268,7 +268,7 @@ async def test_an_error_before_the_first_token_is_plain(
         assert await answer.json() == {"error": "it failed"}
 
 
-async def test_an_error_after_it_has_its_status_beside_its_length(
+async def test_a_late_error_has_its_status_after_its_length(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
     engine.fails_after, engine.go = 3, asyncio.Event()
@@ -297,7 +297,7 @@ async def test_an_engine_that_is_lost_cuts_the_answer(
     assert b"see above" not in came
 
 
-async def test_what_the_engine_does_not_offer_is_as_it_says(
+async def test_an_answer_that_the_engine_does_not_offer_to_resume_is_unchanged(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
     engine.offers = False
@@ -318,7 +318,7 @@ async def refused(http: aiohttp.ClientSession, body: dict[str, Any], path: str =
     return str(error["message"])
 
 
-async def test_what_cannot_be_gone_on_with_is_refused(
+async def test_an_answer_that_cannot_be_resumed_is_refused(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
     assert "/v1/embeddings" in await refused(http, continuing(1, 1), "/v1/embeddings")

@@ -131,6 +131,6 @@ async def test_a_pool_can_start_without_waiting_however_often_its_engines_died(
     assert slept == [60.0]
 
 
-def test_what_is_no_death_in_the_file_costs_no_start(tmp_path: Path) -> None:
+def test_invalid_lines_in_the_file_of_deaths_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "deaths").write_bytes(b"nonsense\n")
     assert Deaths(tmp_path).recent() == {}

@@ -139,14 +139,14 @@ def test_an_idle_engine_that_answers_is_healthy() -> None:
         {"phase": LoopPhase.UNWATCHED, "stopped": True, "probe": 1},
         {"phase": LoopPhase.STEP, "bound_s": inf, "beats": 2, "probe": 1},
         {"phase": LoopPhase.OTHER, "beats": 2, "probe": 1},
-        # the replica's own event loop does not run: nobody could have taken the answer
+        # the replica's own event loop does not run: it could not have taken the answer
         {"probe": 1, "replica_beats": 7},
         {"phase": LoopPhase.STEP, "bound_s": 0.1, "beats": 2, "quiet": False},
         {"probe": 1, "quiet": False},
     ],
     ids=["starts", "unbounded", "utility", "replica stands still", "computes", "idle and starved"],
 )
-def test_a_pause_that_is_legitimate_or_cannot_be_told_is_no_hang(case: dict[str, Any]) -> None:
+def test_a_legitimate_or_ambiguous_pause_is_no_hang(case: dict[str, Any]) -> None:
     Looked().never(**case)
 
 
@@ -163,7 +163,8 @@ steps = st.lists(
 
 @given(steps)
 def test_starvation_alone_never_alarms(steps: list[tuple[float, float, list[float]]]) -> None:
-    """Steps within their bounds, stretched: while cores are away the witness may be late, too."""
+    """Steps within their bounds, stretched: while cores are unavailable the witness may be late,
+    too."""
     looked = Looked()
     for number, (bound_s, share, starved) in enumerate(steps, start=2):
         began = looked.seen.at

@@ -144,7 +144,7 @@ async def test_a_stream_is_passed_on_as_it_is(http: aiohttp.ClientSession, engin
     assert engine.held.held_bytes == OWN_BYTES + len(WHOLE)
 
 
-async def test_who_does_not_ask_gets_a_stream_that_is_not_kept(
+async def test_a_stream_without_the_header_is_not_kept(
     http: aiohttp.ClientSession, engine: Engine
 ) -> None:
     answer = await http.post(engine.url + "/stream", data=b"{}", headers={TICKET_HEADER: "t"})
@@ -171,11 +171,11 @@ async def test_when_its_reader_is_gone_another_gets_all_of_it(
     engine.go_on()
     assert await again.read() == WHOLE[13 + 5 * len(EVENT) :]
     assert engine.stopped == 0
-    # as long as it is kept, also after its end
+    # while it is kept, also after its end
     assert await (await visit(http, engine, "third")).read() == WHOLE
 
 
-async def test_a_later_reader_takes_it_over_and_the_one_before_is_told(
+async def test_a_later_reader_takes_over_and_the_previous_reader_is_notified(
     http: aiohttp.ClientSession, engine: Engine
 ) -> None:
     one = await ask(http, engine)
@@ -196,7 +196,7 @@ async def test_a_later_reader_takes_it_over_and_the_one_before_is_told(
 
 
 @pytest.mark.parametrize("first", ["leaves", "says so"])
-async def test_who_leaves_on_purpose_ends_it_at_once(
+async def test_a_reader_that_leaves_on_purpose_ends_the_stream_at_once(
     http: aiohttp.ClientSession, engine: Engine, first: str
 ) -> None:
     answer = await ask(http, engine)
@@ -209,7 +209,9 @@ async def test_who_leaves_on_purpose_ends_it_at_once(
     assert engine.held.held_bytes == len(engine.held) == 0
 
 
-async def test_nobody_comes_in_time(http: aiohttp.ClientSession, engine: Engine) -> None:
+async def test_a_stream_without_a_reader_ends_after_the_hold_time(
+    http: aiohttp.ClientSession, engine: Engine
+) -> None:
     answer = await ask(http, engine, hold_s=0.1)
     await some(answer, 13)
     answer.close()
@@ -217,7 +219,9 @@ async def test_nobody_comes_in_time(http: aiohttp.ClientSession, engine: Engine)
     assert engine.held.held_bytes == len(engine.held) == 0
 
 
-async def test_who_reads_on_has_all_the_time(http: aiohttp.ClientSession, engine: Engine) -> None:
+async def test_a_later_reader_has_no_time_limit(
+    http: aiohttp.ClientSession, engine: Engine
+) -> None:
     answer = await ask(http, engine, hold_s=0.1)
     await some(answer, 13)
     again = await visit(http, engine, "second")
@@ -234,7 +238,7 @@ async def test_who_reads_on_has_all_the_time(http: aiohttp.ClientSession, engine
 async def test_a_client_that_leaves_before_it_begins_ends_it(
     http: aiohttp.ClientSession, engine: Engine
 ) -> None:
-    """Nobody can have heard of it."""
+    """No client can know of it."""
     asking = asyncio.create_task(ask(http, engine, path="/never"))
     await until(lambda: len(engine.held) == 1)
     assert (await visit(http, engine, "second")).status == 404
@@ -243,7 +247,7 @@ async def test_a_client_that_leaves_before_it_begins_ends_it(
     assert engine.held.held_bytes == len(engine.held) == 0
 
 
-async def test_more_events_than_there_are_disturb_nobody(
+async def test_a_request_for_too_many_events_disturbs_no_reader(
     http: aiohttp.ClientSession, engine: Engine
 ) -> None:
     engine.go_on(2)
@@ -254,13 +258,13 @@ async def test_more_events_than_there_are_disturb_nobody(
     assert await answer.read() == EVENT * (EVENTS - 2)
 
 
-async def test_what_is_not_there_is_unknown(http: aiohttp.ClientSession, engine: Engine) -> None:
+async def test_a_missing_stream_is_unknown(http: aiohttp.ClientSession, engine: Engine) -> None:
     assert (await visit(http, engine, "second")).status == 404
     assert (await visit(http, engine, "second", method="DELETE")).status == 204
 
 
 @pytest.mark.parametrize("path", ["/whole", "/fails"])
-async def test_what_is_no_stream_is_not_kept(
+async def test_an_answer_that_is_no_stream_is_not_kept(
     http: aiohttp.ClientSession, engine: Engine, path: str
 ) -> None:
     answer = await ask(http, engine, path=path)

@@ -1,4 +1,4 @@
-"""A replica's lease has the same text for as long as nothing changes."""
+"""A replica's lease has the same text while nothing changes."""
 
 from __future__ import annotations
 

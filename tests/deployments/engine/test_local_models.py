@@ -52,7 +52,7 @@ def test_a_draft_is_loaded_from_its_folder_too(tmp_path: Path) -> None:
         {"default_mm_loras": {"audio": "acme/audio"}},
     ],
 )
-def test_what_the_download_does_not_know_still_comes_from_the_hub(
+def test_files_that_the_download_lacks_still_come_from_the_hub(
     tmp_path: Path, args: dict[str, Any]
 ) -> None:
     downloaded(tmp_path, MODEL)

@@ -1,4 +1,5 @@
-"""Who waits for a pool's next engine, as the files say it; without Ray, and without vLLM."""
+"""Processes that wait for a pool's next engine, as the files say it; without Ray, and without
+vLLM."""
 
 from __future__ import annotations
 
@@ -135,7 +136,7 @@ async def test_two_replicas_ask_for_one(folder: Path, raylet: Raylet) -> None:
     assert len(raylet.asked) == 1
 
 
-async def test_a_process_that_nobody_asked_for_is_an_ordinary_one(
+async def test_a_process_that_was_not_requested_is_an_ordinary_one(
     folder: Path, raylet: Raylet, kept: list[object]
 ) -> None:
     prestart.warm_up()
@@ -149,7 +150,7 @@ async def test_a_second_one_does_not_wait(folder: Path, raylet: Raylet, kept: li
     assert len(kept) == 1
 
 
-async def test_nobody_is_asked_for_for_ever_where_none_comes(
+async def test_requests_for_processes_stop_when_none_comes(
     folder: Path,
     raylet: Raylet,
     monkeypatch: pytest.MonkeyPatch,
@@ -181,7 +182,7 @@ async def test_one_that_is_ended_again_and_again_is_not_begun_for_ever(
     assert len(raylet.asked) == ASKS
 
 
-async def test_where_little_memory_is_left_nobody_is_asked_for(
+async def test_no_process_is_requested_with_little_memory_left(
     folder: Path, raylet: Raylet, caplog: pytest.LogCaptureFixture
 ) -> None:
     raylet.used_bytes = FULL - prestart.MEMORY_BYTES + 1
@@ -238,7 +239,7 @@ def wait(folder: Path) -> None:
     assert prestart.is_waiting()
 
 
-def test_who_waits_ends_where_it_is_not_wanted_or_memory_is_wanted_more(
+def test_a_waiting_process_ends_when_unwanted_or_when_memory_is_short(
     folder: Path, raylet: Raylet, kept: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait(folder)
@@ -258,7 +259,7 @@ def test_who_waits_ends_where_it_is_not_wanted_or_memory_is_wanted_more(
     assert prestart.begin() and not ends(raylet, monkeypatch)
 
 
-def test_who_waits_ends_with_its_raylet(
+def test_a_waiting_process_ends_with_its_raylet(
     folder: Path, raylet: Raylet, kept: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait(folder)
@@ -266,7 +267,7 @@ def test_who_waits_ends_with_its_raylet(
     assert ends(raylet, monkeypatch)
 
 
-def test_who_waits_ends_where_what_it_has_imported_has_changed_since(
+def test_a_waiting_process_ends_when_an_imported_file_has_changed(
     folder: Path,
     raylet: Raylet,
     kept: list[object],
@@ -297,7 +298,7 @@ async def test_a_replica_that_cannot_look_serves_and_looks_again(
     await cancelled(keeps)
 
 
-def test_a_process_that_nobody_uses_ends(
+def test_an_unused_process_ends(
     folder: Path, raylet: Raylet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prestart.warm_up()
@@ -305,7 +306,7 @@ def test_a_process_that_nobody_uses_ends(
     assert ends(raylet, monkeypatch, UNUSED_S)
 
 
-async def test_folders_of_nodes_that_are_gone_are_taken_away(folder: Path, raylet: Raylet) -> None:
+async def test_folders_of_lost_nodes_are_removed(folder: Path, raylet: Raylet) -> None:
     gone, other = folder.with_name("gone-environment"), folder.with_name("other-environment")
     for each in (gone, other):
         make(each)
@@ -315,7 +316,7 @@ async def test_folders_of_nodes_that_are_gone_are_taken_away(folder: Path, rayle
     assert set(folder.parent.iterdir()) == {folder, other}
 
 
-async def test_what_is_taken_is_counted_in_the_memory_of_this_machine(
+async def test_used_memory_is_measured_on_this_machine(
     folder: Path, raylet: Raylet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, measure in RAYS.items():
@@ -324,7 +325,9 @@ async def test_what_is_taken_is_counted_in_the_memory_of_this_machine(
     assert bool(raylet.asked) != ("too little memory left" in caplog.text)
 
 
-async def test_who_could_not_be_asked_for_is_asked_for_again(folder: Path, raylet: Raylet) -> None:
+async def test_a_process_that_could_not_be_requested_is_requested_again(
+    folder: Path, raylet: Raylet
+) -> None:
     def gone() -> None:
         raise ConnectionError
 

@@ -1,4 +1,4 @@
-"""Real processes, as Linux tells of them."""
+"""Real processes, as Linux reports them."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-async def test_a_process_that_sleeps_is_quiet_and_a_stopped_one_is_told(
+async def test_a_sleeping_process_is_quiet_and_a_stopped_one_is_reported(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
     await until(lambda: len(processes.with_children(sleeper.pid)) == 2)
@@ -59,7 +59,7 @@ async def test_a_process_that_computes_is_not_quiet() -> None:
     assert processes.state(process.pid) == "X"
 
 
-def test_who_waits_for_a_core_or_a_disk_is_not_quiet() -> None:
+def test_a_process_that_waits_for_a_core_or_a_disk_is_not_quiet() -> None:
     asleep = {(1, 1): Thread("S", 5.0), (1, 2): Thread("S", 1.0)}
     assert were_quiet(asleep, asleep, 0.25)
     for state in "RDt":

@@ -1,4 +1,4 @@
-"""A replica profiles its engine when it is asked, for as long as it was asked, once at a time."""
+"""A replica profiles its engine when it is asked, for the requested time, once at a time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_one_profile_runs_at_a_time() -> None:
         assert (second.status_code, (await first).status_code) == (409, 200)
 
 
-async def test_it_ends_in_time_though_nobody_waits_for_it() -> None:
+async def test_a_profile_ends_in_time_after_its_client_has_left() -> None:
     profiler = FakeProfiler()
     async with client_of(profiler) as client:
         asked = asyncio.create_task(client.post("/", params={"seconds": 0.2}))

@@ -86,7 +86,7 @@ def soon(seconds: float) -> float:
 async def test_ray_serve_takes_a_replica_for_started_once_gateways_can_know_it(
     tmp_path: Path,
 ) -> None:
-    """Else it would take the next engine of an update away while nobody goes to this one."""
+    """Otherwise it would take the next engine of an update while no request goes to this one."""
     (port,) = free_ports(1)
     url = f"redis://127.0.0.1:{port}"
     with ExitStack() as servers:

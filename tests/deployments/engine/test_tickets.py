@@ -1,4 +1,4 @@
-"""A reservation in Ray Serve is held exactly as long as its HTTP exchange lasts."""
+"""A reservation in Ray Serve is held exactly while its HTTP exchange lasts."""
 
 import asyncio
 from typing import Any
@@ -56,7 +56,7 @@ async def test_a_hold_ends_with_its_exchange_in_whatever_order_they_come(
     assert len(tickets) == 0
 
 
-async def test_a_hold_lasts_longer_than_the_wait_for_its_twin() -> None:
+async def test_a_hold_lasts_longer_than_the_wait_for_its_exchange() -> None:
     tickets = Tickets(limit=1, twin_timeout_s=SOON_S)
     hold = asyncio.create_task(tickets.hold("t"))
     tickets.arrive("t", reserved=True)
@@ -134,7 +134,7 @@ def counted(limit: int) -> tuple[Tickets, Places]:
 
 
 @given(st.lists(st.sampled_from(["unreserved", "reserved", "leave"]), max_size=30))
-def test_with_serve_told_nothing_passes_the_limit(steps: list[str]) -> None:
+def test_with_ray_serve_informed_no_exchange_exceeds_the_limit(steps: list[str]) -> None:
     async def check() -> None:
         tickets, places = counted(limit=2)
         inside: list[str] = []
@@ -272,7 +272,7 @@ async def test_a_pass_opens_one_engine_for_one_ticket() -> None:
 
 
 async def test_a_pass_without_a_ticket_opens_the_path_it_was_made_for() -> None:
-    """It takes no place, and plain HTTP shows it to whoever sees the network."""
+    """It takes no place, and plain HTTP shows it to anyone with access to the network."""
     door = Door()
     door.go.set()
     url = await door.open()
@@ -287,7 +287,7 @@ async def test_a_pass_without_a_ticket_opens_the_path_it_was_made_for() -> None:
     await door.close()
 
 
-async def test_nobody_is_let_in_before_the_address_is_known() -> None:
+async def test_the_gate_refuses_clients_before_the_address_is_known() -> None:
     door = Door()
     url = await door.open()
     door.gate.url = ""

@@ -1,4 +1,4 @@
-"""A real witness beside processes that do nothing: what it ends, and what it leaves alone."""
+"""A real witness next to processes that do nothing: what it ends, and what it leaves alone."""
 
 import asyncio
 import os
@@ -129,8 +129,10 @@ async def test_a_witness_that_was_ended_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["all", "witness"])
-async def test_what_is_frozen_with_its_witness_goes_on_with_it(tmp_path: Path, which: str) -> None:
-    """As a container or a machine is: nobody was there to see it."""
+async def test_processes_frozen_with_their_witness_resume_with_it(
+    tmp_path: Path, which: str
+) -> None:
+    """As a container or a machine is: no process was there to see it."""
     async with watched("idle", tmp_path) as one:
         frozen = [one.witness] if which == "witness" else [one.core, one.replica.pid, one.witness]
         for pid in reversed(frozen):

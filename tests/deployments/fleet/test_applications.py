@@ -92,7 +92,7 @@ def test_a_hot_field_restarts_nothing(path: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["pools.small.engine_args.max_model_len", "pools.small.env.A"])
-def test_what_an_engine_reads_at_its_start_restarts_its_pool_alone(path: str) -> None:
+def test_a_setting_that_an_engine_reads_at_its_start_restarts_only_its_pool(path: str) -> None:
     found = restarts(FLEET, changed(path, 1024))
     assert (found.gateways, found.pools, found.nothing) == (False, frozenset({"small"}), False)
 
@@ -122,12 +122,12 @@ def test_a_null_is_as_nothing_and_a_default_written_out_is_not() -> None:
     assert restarts(changed("gateway.cpus", 1), changed("gateway.cpus", 1.0)).gateways
 
 
-def test_gateways_are_told_no_secret() -> None:
+def test_settings_of_gateways_contain_no_secret() -> None:
     assert "secret" not in str(settings_of(FLEET))
     Fleet.model_validate(settings_of(FLEET))
 
 
-def test_each_pool_is_an_application_that_is_a_fleet_of_its_own() -> None:
+def test_each_pool_is_a_separate_application_with_a_fleet_of_one_pool() -> None:
     gateways, *pools = serve_config(FLEET)["applications"]
     assert gateways["name"] == "antefix"
     assert [pool["name"] for pool in pools] == ["antefix-large", "antefix-small"]

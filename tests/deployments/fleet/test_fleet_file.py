@@ -169,7 +169,7 @@ def test_a_shown_fleet_reads_as_the_same_fleet(name: str) -> None:
     assert fleet_of(fleet.to_yaml()) == fleet
 
 
-def test_a_refusal_of_vllm_is_told_at_the_key_as_the_file_spells_it(
+def test_a_refusal_by_vllm_is_reported_at_the_key_as_the_file_spells_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: dict[str, Any] = {}
@@ -225,7 +225,7 @@ def test_slo_default_takes_the_targets_of_the_slo_file_that_ships() -> None:
     assert slo.by_class()["interactive"].ttft_s == target.ttft_s == 0.5
 
 
-def test_an_slo_file_is_looked_for_beside_the_fleet_file(tmp_path: Path) -> None:
+def test_an_slo_file_is_found_next_to_the_fleet_file(tmp_path: Path) -> None:
     text = SHIPPED.read_text().replace("ttft_s: 0.5,", "ttft_s: 7.5,")
     (tmp_path / "slo.yaml").write_text(text)
     (tmp_path / "fleet.yaml").write_text(with_pool("slo: slo.yaml"))

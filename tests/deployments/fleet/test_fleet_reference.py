@@ -41,11 +41,11 @@ def test_every_key_is_described_in_whole_sentences(key: str, meaning: str) -> No
 
 
 @pytest.mark.parametrize("reason", sorted({*RESERVED_ENGINE_ARGS.values(), *RESERVED_ENV.values()}))
-def test_what_to_write_instead_of_a_reserved_key_is_whole_sentences(reason: str) -> None:
+def test_the_remedy_for_a_reserved_key_is_whole_sentences(reason: str) -> None:
     assert_sentences(reason)
 
 
-def test_a_number_is_told_with_its_bounds_and_default() -> None:
+def test_a_number_is_listed_with_its_bounds_and_default() -> None:
     row = "| `gateway.port` | integer ≥ 1 ≤ 65535 | `8000` |"
     assert row in reference()
 
@@ -54,7 +54,7 @@ def test_null_is_named_where_it_is_not_the_default() -> None:
     assert "| `gateway.move_after_s` | number or null | `5` |" in reference()
 
 
-def test_keys_of_a_pool_are_told_below_a_name_of_ones_own() -> None:
+def test_keys_of_a_pool_are_listed_below_a_placeholder_name() -> None:
     assert "| `pools.<name>.resources.gpus` | number ≥ 0 | null |" in reference()
 
 

@@ -70,7 +70,7 @@ def test_the_rate_is_the_plans_for_that_gpu(of: Shipped) -> None:
 
 
 @pytest.mark.parametrize("of", LARGE, ids=named)
-def test_the_70b_is_on_the_fewest_gpus_that_keep_its_promise_for_a_long_prompt(
+def test_the_70b_uses_the_fewest_gpus_that_meet_its_slo_for_a_long_prompt(
     of: Shipped,
 ) -> None:
     slo = of.pool.slo.interactive
@@ -94,7 +94,8 @@ def test_nothing_is_drafted_in_batches_where_the_plan_finds_no_gain(of: Shipped)
 
 
 def test_two_nodes_of_a100_hold_the_model_of_two_stages() -> None:
-    """vLLM is about to drop its 8-bit form (fbgemm_fp8), and takes that only when told."""
+    """vLLM is about to drop its 8-bit form (fbgemm_fp8), and takes that only when configured
+    to."""
     file = ROOT / "helm" / "antefix" / "ci" / "pipeline-parallel-values.yaml"
     check = check_weights(fleet_in(file), {"large": [OfferedGpu("A100-80G", "A100")]})
     assert check.found == []

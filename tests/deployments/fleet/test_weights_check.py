@@ -52,7 +52,7 @@ from weights.sizing import Option, SizingTarget
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A short one, whoever runs this: a message shows the first characters of a value."""
+    """A short one, for every user: a message shows the first characters of a value."""
     with TemporaryDirectory() as folder:
         yield Path(folder)
 
@@ -71,24 +71,24 @@ def expected(case: Case, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_work_is_refused(case: Case, tmp_path: Path) -> None:
+def test_weights_that_cannot_work_are_refused(case: Case, tmp_path: Path) -> None:
     with pytest.raises(FleetError) as caught:
         check(tmp_path, case.wrong)
     assert said(caught.value.faults) == [expected(case, tmp_path)]
 
 
 @pytest.mark.parametrize("case", WARNED.values(), ids=WARNED)
-def test_what_works_badly_is_a_warning(case: Case, tmp_path: Path) -> None:
+def test_weights_that_work_badly_are_a_warning(case: Case, tmp_path: Path) -> None:
     assert said(check(tmp_path, case.wrong).warnings) == [expected(case, tmp_path)]
 
 
 @pytest.mark.parametrize("case", (REFUSED | WARNED).values(), ids=REFUSED | WARNED)
-def test_what_is_nearest_and_right_passes(case: Case, tmp_path: Path) -> None:
+def test_the_nearest_right_setting_passes(case: Case, tmp_path: Path) -> None:
     assert check(tmp_path, case.right).warnings == ()
 
 
 @pytest.mark.parametrize("pool", ALLOWED.values(), ids=ALLOWED)
-def test_what_vllm_takes_passes(pool: Pool, tmp_path: Path) -> None:
+def test_settings_that_vllm_accepts_pass(pool: Pool, tmp_path: Path) -> None:
     assert check(tmp_path, pool).warnings == ()
 
 
@@ -139,7 +139,7 @@ def test_an_overflow_pool_of_the_same_context_passes(tmp_path: Path) -> None:
     assert check_fleet(tmp_path / "fleet.yaml", check_engine_args=False).warnings == ()
 
 
-def test_what_is_not_known_here_is_a_note_and_never_a_problem(tmp_path: Path) -> None:
+def test_unknown_facts_are_notes_and_never_problems(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     pools = {
         "gone": {"model": "/nowhere/model", "engine_args": {"max_model_len": 10**9}},
@@ -239,7 +239,7 @@ def made_by_quantize(option: Option) -> Mapping[str, Any] | None:
     st.sampled_from([1, 16, 200]),
     st.sampled_from([0.2, 2.0, 10.0]),
 )
-def test_what_antefix_plan_writes_passes(
+def test_the_output_of_antefix_plan_passes(
     model: str, gpu: Gpu, context: int, concurrency: int, ttft_s: float
 ) -> None:
     config = known_config(model) or EMBEDDED_CONFIG
@@ -265,7 +265,7 @@ def warned(tmp_path: Path) -> str:
     return str(fleet_file(tmp_path, WARNED["a slow kernel by name"].wrong))
 
 
-def test_config_check_prints_warnings_beside_its_answer(warned: str) -> None:
+def test_config_check_prints_warnings_to_stderr(warned: str) -> None:
     result = CliRunner().invoke(app, ["config", "check", warned, "--no-engine-args"])
     assert result.exit_code == ExitCode.OK
     assert result.stdout == f"{warned}: fine\n"

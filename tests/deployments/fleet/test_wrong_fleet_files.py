@@ -1,4 +1,4 @@
-"""What a person is told about a fleet file that is wrong, word for word."""
+"""What a person reads about a fleet file that is wrong, word for word."""
 
 import pytest
 
@@ -297,7 +297,7 @@ WRONG: dict[str, tuple[str, str]] = {
         ":5: pools.engine.slo.interactive: e2e_s 1.0 is below ttft_s 2.0. An answer cannot end "
         "before its first token: raise e2e_s.",
     ),
-    "a class of its own": (
+    "an unknown priority": (
         SMALLEST + "gateway: {tenants: {crawler: {priority: low}}}\n",
         ":5: gateway.tenants.crawler.priority = low: input should be 'interactive' or 'batch'."
         " See docs/fleet-file.md.",
@@ -373,7 +373,7 @@ def test_a_wrong_file_is_refused_with_its_line_and_a_remedy(case: str) -> None:
     assert complaint_of(text) == f"fleet.yaml{complaint}"
 
 
-def test_a_cycle_of_overflow_is_told_at_every_pool_in_it() -> None:
+def test_a_cycle_of_overflow_is_reported_at_every_pool_in_it() -> None:
     text = with_pool(f"overflow: {{to: b}}\n{SLO}")
     text += f"  b: {{model: a/b, overflow: {{to: engine}}, {SLO}}}\n"
     assert complaint_of(text).splitlines() == [
@@ -385,7 +385,7 @@ def test_a_cycle_of_overflow_is_told_at_every_pool_in_it() -> None:
     ]
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
+def test_all_problems_are_reported_at_once_in_the_order_of_the_file() -> None:
     text = (
         "name: A\ngateway: {prot: 1}\nredis: {url: x}\npools:\n"
         "  engine: {model: embedded, overflow: {to: nil}, env: {B: '${AFX_UNSET}'}, "

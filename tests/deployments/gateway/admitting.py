@@ -16,7 +16,7 @@ from tests.sentences import assert_sentences
 # Fake engines say that they compute 1000 tokens a second: a queue of 1000 is one second.
 SLO = {"interactive": {"ttft_s": 2.0}, "batch": {"ttft_s": 60.0}}
 BATCH = {"x-antefix-priority": "batch"}
-# BUSY keeps the SLO of a pool whose predictions have not been judged yet.
+# BUSY meets the SLO of a pool whose predictions have not been judged yet.
 FULL, BUSY, FREE = 9000, 1200, 0
 
 

@@ -1,4 +1,4 @@
-"""Two engines behind a gateway, for tests that set nothing else."""
+"""Two engines behind a gateway, for tests that need no other setup."""
 
 from collections.abc import AsyncIterator
 

@@ -42,7 +42,7 @@ def photograph(base_url: str, key: str, folder: Path) -> None:
 
 
 def _arrange(page: Page, address: str) -> None:
-    """The first decision open; no more of the list than tells what it is."""
+    """The first decision open; no more of the list than shows what it is."""
     page.goto(address)
     page.locator("#list > li").first.wait_for()
     page.get_by_role("button", name="Pause").click()

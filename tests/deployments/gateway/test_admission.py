@@ -1,4 +1,4 @@
-"""Requests that come for a pool: let in, made to wait, refused; real gateway."""
+"""Requests for a pool: admitted, queued, rejected; real gateway."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_request_goes_where_its_slo_is_held(
         assert answer.headers["x-antefix-admission"] == "admitted"
 
 
-async def test_what_cannot_be_held_is_told_when_to_come_back(
+async def test_a_rejected_request_gets_the_time_to_retry(
     front: Front, engine: FakeEngine, other: FakeEngine
 ) -> None:
     front.sees_queues({engine: FULL, other: FULL + 1000})
@@ -85,7 +85,7 @@ async def test_a_refusal_counts_against_no_replica(
     assert front.pool.scheduler.demand.refused == front.pool.scheduler.demand.arrived == 3
 
 
-async def test_where_nobody_waits_a_prompt_of_any_length_is_let_in(
+async def test_an_idle_replica_admits_a_prompt_of_any_length(
     front: Front, engine: FakeEngine, other: FakeEngine
 ) -> None:
     front.sees_queues({engine: FREE, other: FULL})
@@ -94,7 +94,7 @@ async def test_where_nobody_waits_a_prompt_of_any_length_is_let_in(
     assert engine.bodies
 
 
-async def test_while_nothing_is_known_everything_is_let_in(
+async def test_without_known_replicas_every_request_is_admitted(
     front: Front, engine: FakeEngine
 ) -> None:
     front.sees()
@@ -136,7 +136,7 @@ async def test_a_batch_request_waits_for_its_turn(
     assert (await front.metrics())["antefix_admissions_total", "batch", "wait"] == 1
 
 
-async def test_an_interactive_request_overtakes_those_who_wait(
+async def test_an_interactive_request_overtakes_queued_batch_requests(
     front: Front, engine: FakeEngine, other: FakeEngine
 ) -> None:
     front.sees_queues({engine: BUSY, other: FULL})
@@ -160,7 +160,7 @@ async def test_the_queue_is_bounded(front: Front, engine: FakeEngine, other: Fak
     await asyncio.gather(*waiting)
 
 
-async def test_who_leaves_while_waiting_leaves_nothing_behind(
+async def test_a_client_that_leaves_the_queue_leaves_nothing_behind(
     front: Front, engine: FakeEngine, other: FakeEngine
 ) -> None:
     front.sees_queues({engine: BUSY, other: FULL})
@@ -175,7 +175,7 @@ async def test_who_leaves_while_waiting_leaves_nothing_behind(
     assert len(engine.bodies) + len(other.bodies) == 1
 
 
-async def test_a_deadline_that_passes_while_waiting_is_told(
+async def test_a_deadline_that_passes_in_the_queue_returns_an_error(
     front: Front, engine: FakeEngine, other: FakeEngine
 ) -> None:
     front.sees_queues({engine: BUSY, other: FULL})

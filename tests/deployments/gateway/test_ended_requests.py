@@ -72,7 +72,7 @@ async def test_each_way_to_end_is_explained_once_with_its_outcome(
 
 
 @pytest.mark.parametrize(("way", "outcome", "error"), WAYS, ids=[way.__name__ for way, *_ in WAYS])
-async def test_what_was_placed_says_where(
+async def test_the_explanation_of_a_placed_request_names_its_replica(
     front: Front, engine: FakeEngine, way: Ask, outcome: str, error: str
 ) -> None:
     with explained(front) as kept:
@@ -173,7 +173,7 @@ async def test_a_request_that_ends_while_it_waits_for_its_turn_is_explained(way:
     await asyncio.gather(client, return_exceptions=True)
 
 
-async def test_what_a_tenant_may_not_do_is_explained_to_it(
+async def test_a_forbidden_request_is_explained_to_its_tenant(
     engine: FakeEngine, server: RedisProcess, redis: AsyncRedis
 ) -> None:
     async with gateway_before(engine, redis_url=server.url) as front:

@@ -1,4 +1,4 @@
-"""Who can write to Redis, and lacks the fleet's secret, is believed by no gateway."""
+"""No gateway trusts a writer to Redis that lacks the fleet's secret."""
 
 import json
 import re
@@ -77,7 +77,7 @@ async def test_one_that_the_fleet_signed_does(redis_url: str) -> None:
     await forged.stop()
 
 
-async def test_an_engine_is_not_told_the_secret(redis_url: str) -> None:
+async def test_an_engine_does_not_receive_the_secret(redis_url: str) -> None:
     engine = FakeEngine("r0")
     async with gateway_before(engine, redis_url=redis_url) as front:
         await completes(front)

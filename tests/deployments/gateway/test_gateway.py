@@ -41,7 +41,7 @@ def front(running: tuple[Front, FakeEngine], engine: FakeEngine) -> Front:
 
 
 async def error_of(answer: aiohttp.ClientResponse) -> tuple[int, str, str | None, str]:
-    """Its status, code, param and type; OpenAI's shape and nothing else."""
+    """Its status, code, param and type; exactly OpenAI's shape."""
     error = (await answer.json())["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     assert "Traceback" not in error["message"]
@@ -77,7 +77,7 @@ async def test_a_very_long_model_name_is_not_repeated_whole(front: Front) -> Non
         ({"authorization": "Bearer wrong"}, "invalid_api_key"),
     ],
 )
-async def test_nobody_is_served_without_a_key(
+async def test_a_request_without_a_valid_key_is_refused(
     front: Front, engine: FakeEngine, path: str, headers: dict[str, str], code: str
 ) -> None:
     async with front.http.post(front.url + path, json={"model": MODEL}, headers=headers) as answer:
@@ -87,7 +87,7 @@ async def test_nobody_is_served_without_a_key(
 
 
 @pytest.mark.parametrize("path", ["/v1/models", f"/v1/models/{MODEL}", "/antefix/status"])
-async def test_nothing_is_told_without_a_key(front: Front, path: str) -> None:
+async def test_no_information_is_returned_without_a_key(front: Front, path: str) -> None:
     async with front.http.get(front.url + path) as answer:
         assert answer.status == 401
 
@@ -127,7 +127,7 @@ async def test_a_wrong_key_is_counted_wherever_it_is_tried(
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
     ],
 )
-async def test_a_wrong_address_or_method_is_told_in_openais_shape(
+async def test_a_wrong_address_or_method_returns_an_error_in_openais_shape(
     front: Front, method: str, path: str, status: int, code: str
 ) -> None:
     async with front.http.request(method, front.url + path, headers=front.headers) as answer:
@@ -289,7 +289,7 @@ async def test_the_api_description_has_only_what_a_gateway_serves(front: Front) 
             assert told == re.findall(r"{(\w+)}", path)
 
 
-async def test_what_is_refused_before_a_key_is_looked_at_is_counted(front: Front) -> None:
+async def test_connections_refused_before_the_key_check_are_counted(front: Front) -> None:
     counted = ("antefix_connections_refused_total", "too_many_headers")
     before = (await front.metrics()).get(counted, 0.0)
     headers = {f"x-{number}": "" for number in range(200)}

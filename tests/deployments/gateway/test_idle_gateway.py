@@ -48,7 +48,7 @@ def test_an_idle_gateway_is_woken_rarely(server: RedisProcess) -> None:
 
 
 class _Board(LoadBoard):
-    """Counts who asks whether it is current."""
+    """Counts calls that ask whether it is current."""
 
     looks = 0
 

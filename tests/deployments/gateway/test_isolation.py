@@ -1,6 +1,6 @@
-"""An attacker with a key of its own, at the public API: was a prompt sent by another tenant?
+"""An attacker with a separate key, at the public API: was a prompt sent by another tenant?
 
-The engines here cache prompts as vLLM does, by the salt that they get, and tell the index.
+The engines here cache prompts as vLLM does, by the salt that they get, and report to the index.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ async def explained(front: Front, told: Mapping[str, str]) -> dict[str, Any]:
     return await front.explanation_of(told)
 
 
-async def test_neither_headers_nor_explanations_tell_of_anothers_prompt(front: Front) -> None:
+async def test_neither_headers_nor_explanations_reveal_another_tenants_prompt(front: Front) -> None:
     await cached_by_the_victim(front)
     told = await ask(front, ATTACKER)
     assert (told[PREDICTED], told[CACHED_TOKENS_HEADER]) == ("0", "0")
@@ -87,7 +87,7 @@ async def test_neither_headers_nor_explanations_tell_of_anothers_prompt(front: F
         assert candidate["cached_tokens"] == candidate["confirmed_tokens"] == 0
 
 
-# only operators are told the scores
+# only operators see the scores
 @pytest.mark.parametrize("front", [{OTHER_TENANT: {"operator": True}}], indirect=True, ids=[""])
 async def test_placement_does_not_follow_anothers_prompt(front: Front) -> None:
     await cached_by_the_victim(front)
@@ -97,7 +97,7 @@ async def test_placement_does_not_follow_anothers_prompt(front: Front) -> None:
     assert one["score"] == other["score"]
 
 
-async def test_a_prompt_that_another_is_about_to_compute_is_not_told_of(front: Front) -> None:
+async def test_a_prompt_that_another_tenant_is_computing_is_not_revealed(front: Front) -> None:
     engines = front.handle.engines
     for engine in engines:
         engine.pauses_after = 0
@@ -110,7 +110,7 @@ async def test_a_prompt_that_another_is_about_to_compute_is_not_told_of(front: F
     await victim
 
 
-async def test_nobody_can_ask_with_anothers_salt(front: Front) -> None:
+async def test_a_tenant_cannot_use_another_tenants_salt(front: Front) -> None:
     replica = await cached_by_the_victim(front)
     (engine,) = [e for e in front.handle.engines if e.replica_id == replica]
     of_victim = json.loads(engine.bodies[-1])["cache_salt"]
@@ -155,7 +155,7 @@ async def status_of(front: Front) -> dict[str, Any]:
     return pool
 
 
-async def test_status_tells_no_names_queues_and_addresses_of_others(
+async def test_status_hides_names_queues_and_addresses_of_others(
     front: Front, waiting: None
 ) -> None:
     pool = await status_of(front)
@@ -170,13 +170,13 @@ async def test_status_tells_no_names_queues_and_addresses_of_others(
 
 
 @pytest.mark.parametrize("front", [{OTHER_TENANT: {"operator": True}}], indirect=True, ids=[""])
-async def test_an_operator_is_told_them(front: Front, waiting: None) -> None:
+async def test_an_operator_sees_names_queues_and_addresses(front: Front, waiting: None) -> None:
     pool = await status_of(front)
     assert pool["admission"]["waiting_by_tenant"] == {TENANT: 2, OTHER_TENANT: 1}
     assert [replica["node_ip"] for replica in pool["replicas"]] == ["127.0.0.1"] * 2
 
 
-async def test_the_only_tenant_is_told_all_and_chooses_policies(front: Front) -> None:
+async def test_the_only_tenant_sees_all_and_chooses_policies(front: Front) -> None:
     front.accepts({KEY: OTHER_TENANT, OTHER_KEY: OTHER_TENANT})
     assert (await status_of(front))["replicas"][0]["node_ip"] == "127.0.0.1"
     told = await ask(front, {**ATTACKER, POLICY: "random"})
@@ -184,7 +184,7 @@ async def test_the_only_tenant_is_told_all_and_chooses_policies(front: Front) ->
     assert "score" in (await explained(front, told))["candidates"][0]
 
 
-async def test_explanations_tell_no_loads_and_no_addresses(front: Front) -> None:
+async def test_explanations_contain_no_loads_and_no_addresses(front: Front) -> None:
     told = await ask(front, ATTACKER)
     explanation = await explained(front, told)
     names = {"replica_id", "cached_tokens", "confirmed_tokens", "synced"}
@@ -194,7 +194,7 @@ async def test_explanations_tell_no_loads_and_no_addresses(front: Front) -> None
         assert (await answer.json())["decisions"] == [explanation]
 
 
-async def test_who_may_not_choose_a_policy_is_told_so(front: Front) -> None:
+async def test_a_tenant_that_may_not_choose_a_policy_gets_an_error(front: Front) -> None:
     async with front.post(headers={**ATTACKER, POLICY: "session"}) as answer:
         error = (await answer.json())["error"]
     assert (answer.status, error["code"], error["param"]) == (403, "policy_not_allowed", POLICY)
@@ -204,7 +204,7 @@ async def test_who_may_not_choose_a_policy_is_told_so(front: Front) -> None:
 @pytest.mark.parametrize(
     "front", [{OTHER_TENANT: {"policy_header": True}}], indirect=True, ids=[""]
 )
-async def test_who_may_choose_a_policy_gets_it(front: Front) -> None:
+async def test_a_tenant_that_may_choose_a_policy_gets_it(front: Front) -> None:
     assert (await ask(front, {**ATTACKER, POLICY: "random"}))[POLICY] == "random"
 
 
@@ -212,7 +212,7 @@ RIGHTS = {"policy_header": True}
 
 
 @pytest.mark.parametrize("front", [{TENANT: RIGHTS, OTHER_TENANT: RIGHTS}], indirect=True, ids=[""])
-async def test_nobody_sits_where_anothers_session_does(front: Front) -> None:
+async def test_sessions_of_the_same_name_are_placed_per_tenant(front: Front) -> None:
     async def served(session: str, as_: Mapping[str, str]) -> str:
         headers = {**as_, POLICY: "session", "x-session-id": session}
         return (await ask(front, headers))["x-antefix-replica"]

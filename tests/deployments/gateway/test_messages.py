@@ -168,7 +168,7 @@ def ours(path: str, messages: Any) -> int:
     return len(ids)
 
 
-async def test_what_the_gateway_does_not_know_it_asks_an_engine() -> None:
+async def test_the_gateway_asks_an_engine_for_unknown_token_counts() -> None:
     engine = FakeEngine()
     engine.renderer = facts(messages=MessagesFacts(False, "none"))
     engine.answers = JSONResponse({"input_tokens": 7})

@@ -110,7 +110,7 @@ async def test_all_overflow_at_once_whatever_the_share(
         assert told["for_s"] > 0
 
 
-async def test_one_that_cannot_wait_for_the_start_is_told_so_at_once(
+async def test_a_request_that_cannot_wait_for_the_start_is_rejected_at_once(
     engine: FakeEngine, serve: Serve, redis_url: str
 ) -> None:
     async with gateway_before(engine, redis_url=redis_url) as front:
@@ -173,7 +173,7 @@ async def test_batch_waits_in_its_queue(engine: FakeEngine, serve: Serve, redis_
         assert await held == "small"
 
 
-async def test_who_waits_for_a_turn_is_decided_again_when_the_last_replica_is_lost(
+async def test_queued_requests_are_decided_again_when_the_last_replica_is_lost(
     engine: FakeEngine,
     small: FakeEngine,
     serve: Serve,
@@ -209,10 +209,10 @@ async def test_scaled_to_zero_a_request_counts_as_demand_and_nothing_is_missing(
 
 
 @pytest.mark.parametrize("overflows", [True, False])
-async def test_who_was_in_the_last_replica_overflows_or_is_told_once_that_is_known(
+async def test_a_request_of_the_lost_last_replica_overflows_or_is_rejected(
     engine: FakeEngine, small: FakeEngine, serve: Serve, redis_url: str, overflows: bool
 ) -> None:
-    """It was let in, its engine died before it answered, and no other is there."""
+    """It was admitted, its engine died before it answered, and no other is there."""
     pool = {"slo": SLO, "overflow": OVERFLOW}
     saying = {**SOON, "x-antefix-overflow": "allow" if overflows else "never"}
     async with gateway_before(engine, small=small, redis_url=redis_url, pool=pool) as front:
@@ -235,7 +235,7 @@ async def test_who_was_in_the_last_replica_overflows_or_is_told_once_that_is_kno
         assert front.handle.slots_taken == 0
 
 
-async def test_one_that_was_let_in_before_an_outage_has_the_start_to_wait_for(
+async def test_a_request_admitted_before_an_outage_may_wait_for_the_start(
     engine: FakeEngine, serve: Serve, redis_url: str
 ) -> None:
     async with gateway_before(engine, redis_url=redis_url) as front:
@@ -257,7 +257,8 @@ async def test_one_that_was_let_in_before_an_outage_has_the_start_to_wait_for(
 async def test_where_it_is_not_certain_that_none_is_up_requests_are_held_as_ever(
     engine: FakeEngine, serve: Serve, redis_url: str, known: str
 ) -> None:
-    """A replica that cannot reach Redis, and one whose controller is away, serve all the same."""
+    """A replica that cannot reach Redis, and one whose controller is unavailable, serve all the
+    same."""
     if known == "nothing of a start":
         engine.startup_s = 0.0
     async with gateway_before(engine, redis_url=redis_url) as front:
@@ -273,7 +274,7 @@ async def test_where_it_is_not_certain_that_none_is_up_requests_are_held_as_ever
         await until(lambda: asked.as_of > before)
         await until(lambda: (known == "nothing of a start") == bool(front.pool.scheduler.outage))
         held = asyncio.ensure_future(served_by(front, SOON))
-        if known == "nothing of a start":  # else the one that was last known has it
+        if known == "nothing of a start":  # otherwise the last known one has it
             await until(lambda: front.pool.scheduler.unassigned)
         front.handle.may_pick.set()
         assert await held == "small"
@@ -308,7 +309,7 @@ def forgets(redis: RedisProcess, port: int) -> None:
         client.flushall()
 
 
-async def test_a_gateway_that_has_just_begun_takes_nobody_for_lost(serve: Serve) -> None:
+async def test_a_new_gateway_takes_no_pool_for_lost(serve: Serve) -> None:
     """It has read no board: there is no Redis."""
     serve.starts()
     async with gateway_before(FakeEngine()) as front:
@@ -318,7 +319,7 @@ async def test_a_gateway_that_has_just_begun_takes_nobody_for_lost(serve: Serve)
         assert front.pool.scheduler.outage is None
 
 
-def test_what_ray_serve_says_of_replicas() -> None:
+def test_replicas_and_starts_are_read_from_ray_serve() -> None:
     said: list[dict[str, Any]] = [
         {"replica_id": "a", "state": "RUNNING", "start_time_s": 1.0, "pid": 1},
         {"replica_id": "b", "state": "UPDATING", "start_time_s": 1.0, "pid": 2},

@@ -54,7 +54,7 @@ async def overflowing(engine: FakeEngine, small: FakeEngine) -> AsyncIterator[Fr
         yield front
 
 
-async def test_what_cannot_be_held_overflows_and_says_so(
+async def test_a_request_beyond_the_slo_overflows_and_reports_it(
     overflowing: Front, engine: FakeEngine, small: FakeEngine
 ) -> None:
     overflowing.sees_queues({engine: FULL})
@@ -74,10 +74,10 @@ async def test_what_cannot_be_held_overflows_and_says_so(
     assert overflowing.pool.scheduler.demand.overflowed == 1
 
 
-async def test_many_at_once_do_not_all_overflow_because_nobody_waits_there_yet(
+async def test_many_requests_at_once_do_not_all_overflow_into_an_empty_queue(
     overflowing: Front, engine: FakeEngine, small: FakeEngine
 ) -> None:
-    """Each is read between the decision, when nobody is there, and the place that it takes."""
+    """Each is read between the decision, when the queue is empty, and the place that it takes."""
     for pool in overflowing.pools.values():  # a busy machine lets none of them come too late
         pool.scheduler._clock = partial(float, asyncio.get_running_loop().time())
     overflowing.sees_queues({engine: FULL})
@@ -131,7 +131,7 @@ async def test_one_that_is_too_long_for_the_other_model_is_refused_and_explained
     with patch.object(reader, "read", longer), explained(overflowing) as explanations:
         answer = await overflowing.post()
     assert answer.status == 429
-    # the backlog of its own pool, not a guess
+    # its own pool's backlog, not a guess
     assert 7 <= int(answer.headers["retry-after"]) <= 8
     assert "context holds 1000" in (await error_of(answer))["message"]
     (told,) = explanations
@@ -154,7 +154,7 @@ async def test_a_stream_names_the_model_in_every_event(
     assert {json.loads(line.removeprefix("data: "))["model"] for line in lines} == {"tiny"}
 
 
-async def test_who_vetoes_overflow_is_refused_instead(
+async def test_a_request_that_forbids_overflow_is_rejected_instead(
     overflowing: Front, engine: FakeEngine, small: FakeEngine
 ) -> None:
     overflowing.sees_queues({engine: FULL})
@@ -163,7 +163,7 @@ async def test_who_vetoes_overflow_is_refused_instead(
     assert not small.bodies
 
 
-async def test_who_demands_overflow_gets_it_however_free_the_pool_is(
+async def test_a_request_that_demands_overflow_gets_it_from_an_idle_pool_too(
     overflowing: Front, engine: FakeEngine
 ) -> None:
     overflowing.sees_queues({engine: FREE})
@@ -171,7 +171,7 @@ async def test_who_demands_overflow_gets_it_however_free_the_pool_is(
     assert not engine.bodies
 
 
-async def test_who_demands_what_is_not_there_is_told(overflowing: Front) -> None:
+async def test_a_demand_for_an_impossible_overflow_returns_an_error(overflowing: Front) -> None:
     async with (
         gateway_before(FakeEngine("r1"), pool={"slo": SLO}) as alone,
         alone.post(headers=saying("only")) as answer,
@@ -197,7 +197,7 @@ BEYOND: Mapping[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("need", BEYOND)
-async def test_what_the_small_model_cannot_do_is_refused_instead(
+async def test_a_request_that_the_small_model_cannot_serve_is_rejected_instead(
     overflowing: Front, engine: FakeEngine, small: FakeEngine, need: str
 ) -> None:
     body, said = BEYOND[need]

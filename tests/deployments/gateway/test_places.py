@@ -71,7 +71,7 @@ async def test_every_slot_is_free_again_after_many_requests(
         (RayServeException("gone"), 503, "no_replica"),
     ],
 )
-async def test_serves_refusal_tells_when_to_try_again(
+async def test_a_refusal_by_ray_serve_returns_the_time_to_retry(
     front: Front, refusal: Exception, status: int, code: str
 ) -> None:
     front.sees()
@@ -94,10 +94,10 @@ async def test_a_request_whose_replica_has_room_asks_serve_for_nothing(
 
 
 @pytest.mark.parametrize("why", ["old", "off the board"])
-async def test_where_the_best_is_not_known_to_tell_serve_it_is_asked_first(
+async def test_ray_serve_is_asked_first_where_the_best_replica_may_not_report_to_it(
     front: Front, first: FakeEngine, second: FakeEngine, why: str
 ) -> None:
-    """A replica of another release would let it in, and Ray Serve would never hear of it."""
+    """A replica of another release would admit it, and Ray Serve would not learn of it."""
     first.tells_serve = why != "old"
     front.sees(first, second)
     if why == "off the board":
@@ -114,7 +114,7 @@ async def test_where_the_best_is_not_known_to_tell_serve_it_is_asked_first(
     await until(lambda: front.handle.slots_taken == 0)
 
 
-async def test_nobody_overtakes_those_that_wait_for_a_place(
+async def test_no_request_overtakes_others_that_queue_for_a_place(
     front: Front, first: FakeEngine
 ) -> None:
     front.handle.engines = [first]

@@ -114,7 +114,7 @@ async def test_a_promotion_is_taken_for_demand(
         seen = watch.signals
         return (seen.promoted, seen.running, seen.arrived) if seen else ()
 
-    # The promotion is told at once, the request only in the gateway's next turn.
+    # The promotion is reported at once, the request only in the gateway's next turn.
     await until(lambda: demand() == (1, 2, 1))
     watch.demand = 2
     await until(lambda: front.pool.scheduler.board.active_seen == Active(2, promoted=0))

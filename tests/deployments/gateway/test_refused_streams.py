@@ -26,7 +26,7 @@ DELTA = (
 
 
 def refused(path: str, **error: Any) -> bytes:
-    """As vLLM's stream tells it."""
+    """As vLLM's stream reports it."""
     told = {**REFUSAL, **error}
     if path == RESPONSES:
         data = json.dumps({"type": "error", "sequence_number": 1, "error": told}).encode()

@@ -80,7 +80,7 @@ async def test_wherever_it_is_cut_the_client_gets_what_it_would_have(
     await until(lambda: front.handle.slots_taken == first.running == second.running == 0)
 
 
-async def test_the_next_engine_is_told_what_the_client_has_and_what_was_made(
+async def test_the_next_engine_receives_the_clients_events_and_the_generated_tokens(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
     first.dies_after = 3
@@ -94,7 +94,7 @@ async def test_the_next_engine_is_told_what_the_client_has_and_what_was_made(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_what_went_on_is_counted_as_one_request(
+async def test_a_resumed_answer_is_counted_as_one_request(
     front: Front,
     first: FakeEngine,
     second: FakeEngine,
@@ -122,7 +122,7 @@ async def test_what_went_on_is_counted_as_one_request(
     await until(lambda: not front.pool.scheduler.has_work)
 
 
-async def test_an_explanation_tells_who_went_on(
+async def test_an_explanation_names_the_engine_that_resumed(
     first: FakeEngine, second: FakeEngine, redis_url: str
 ) -> None:
     # who goes on does not make the token after which it would die
@@ -185,7 +185,7 @@ async def test_an_answer_that_begins_anew_has_all_of_its_tokens_from_one_engine(
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_an_engine_that_tells_its_own_death_is_a_lost_one(
+async def test_an_engine_that_reports_its_own_death_is_lost(
     front: Front, first: FakeEngine, second: FakeEngine, path: str
 ) -> None:
     expected = anonymous(await ask(front, path), first, second)
@@ -196,7 +196,7 @@ async def test_an_engine_that_tells_its_own_death_is_a_lost_one(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_what_cannot_be_gone_on_with_ends_in_our_words(
+async def test_an_answer_that_cannot_be_resumed_ends_with_an_antefix_error(
     front: Front, first: FakeEngine, second: FakeEngine, stream: bool
 ) -> None:
     first.offers_resumable, first.tells_death_after = False, 2
@@ -212,7 +212,7 @@ async def test_what_cannot_be_gone_on_with_ends_in_our_words(
 
 
 @pytest.mark.parametrize("is_old", [True, False])
-async def test_a_stream_that_the_next_engine_cannot_go_on_with_ends_in_our_words(
+async def test_a_stream_that_the_next_engine_cannot_resume_ends_with_an_antefix_error(
     front: Front, first: FakeEngine, second: FakeEngine, is_old: bool
 ) -> None:
     first.dies_after = 2
@@ -288,7 +288,7 @@ async def test_a_fleet_may_have_an_answer_go_on_more_than_once(
         assert (await front.metrics())["antefix_resumed_total", "exact", "continued"] == 1
 
 
-async def test_an_explanation_tells_who_went_on_though_another_was_tried_before(
+async def test_an_explanation_names_the_engine_that_resumed_after_a_failed_try(
     first: FakeEngine, second: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     third = FakeEngine("r3")
@@ -336,7 +336,7 @@ async def test_a_deadline_that_passes_meanwhile_is_an_error_event(
     await until(lambda: first.running == second.running == front.handle.slots_taken == 0)
 
 
-async def test_where_nobody_takes_it_in_time_the_client_is_told_so(
+async def test_a_stream_that_no_engine_resumes_in_time_ends_with_an_error(
     front: Front, first: FakeEngine, second: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(one_try, "PLACE_AGAIN_S", 0.05)
@@ -367,7 +367,7 @@ async def test_clients_can_send_neither_the_key_nor_the_header(
     assert not first.went_on_with
 
 
-async def test_gateways_tell_each_other_which_requests_are_refused(redis_url: str) -> None:
+async def test_gateways_share_which_requests_are_refused(redis_url: str) -> None:
     async with AsyncExitStack() as stack:
         fronts = []
         for name in ("r1", "r3"):

@@ -1,4 +1,5 @@
-"""How requests are routed and what their answers tell, through a real gateway and a real Redis."""
+"""How requests are routed and what their answers report, through a real gateway and a real
+Redis."""
 
 import asyncio
 import json
@@ -34,7 +35,7 @@ INDEX_MS = "x-antefix-index-ms"
 
 @pytest.fixture
 def engines() -> tuple[FakeEngine, FakeEngine]:
-    """Two alike, which tell how they render."""
+    """Two alike, which report how they render."""
     engines = FakeEngine("r0"), FakeEngine("r1")
     for engine in engines:
         engine.renderer = facts()
@@ -63,7 +64,7 @@ async def knows_prompts(front: Front) -> None:
 async def headers_of(
     front: Front, headers: Mapping[str, str] | None = None, **body: Any
 ) -> Mapping[str, str]:
-    """Of the answer to a prompt of PROMPT's tokens, unless told otherwise."""
+    """Of the answer to a prompt of PROMPT's tokens, unless the test gives another."""
     fields = {"prompt": PROMPT, **body}
     async with front.post(COMPLETIONS, headers=dict(headers or {}), **fields) as answer:
         assert answer.status == 200, await answer.text()
@@ -73,7 +74,7 @@ async def headers_of(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_answer_tells_what_was_predicted_and_what_came(
+async def test_an_answer_reports_predicted_and_observed_values(
     front: Front, engines: tuple[FakeEngine, FakeEngine], stream: bool
 ) -> None:
     await front.published["r1"].caches(PROMPT[:48])
@@ -88,7 +89,7 @@ async def test_an_answer_tells_what_was_predicted_and_what_came(
     assert 0 < float(told[INDEX_MS]) < PATIENT_MS
 
 
-async def test_the_engine_is_told_how_much_is_expected_to_be_cached(
+async def test_the_engine_receives_the_expected_number_of_cached_tokens(
     front: Front, engines: tuple[FakeEngine, FakeEngine]
 ) -> None:
     await front.published["r1"].caches(PROMPT[:48])
@@ -196,14 +197,14 @@ async def test_chats_go_by_the_engines_template(front: Front) -> None:
 
 
 @pytest.mark.parametrize("salt", ["pepper", "salt", None])
-async def test_a_cache_salt_has_cached_prompts_of_its_own(front: Front, salt: str | None) -> None:
+async def test_a_cache_salt_has_separate_cached_prompts(front: Front, salt: str | None) -> None:
     await front.published["r1"].caches(PROMPT, cache_salt="pepper")
     told = await headers_of(front, cache_salt=salt)
     assert told[PREDICTED] == ("64" if salt == "pepper" else "0")
 
 
 @pytest.mark.parametrize("model", [MODEL, "adapter"])
-async def test_a_lora_adapter_has_cached_prompts_of_its_own(
+async def test_a_lora_adapter_has_separate_cached_prompts(
     front: Front, engines: tuple[FakeEngine, FakeEngine], model: str
 ) -> None:
     for engine in engines:
@@ -252,7 +253,7 @@ class _Recorder:
         self.threads.append(threading.get_ident())
 
 
-async def test_a_long_body_is_rendered_beside_the_event_loop(
+async def test_a_long_body_is_rendered_outside_the_event_loop(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = _Recorder()
@@ -282,7 +283,7 @@ async def test_losses_say_where_reusable_tokens_were_lost(
     assert explained["cached_tokens"] == {"predicted": 48, "in_index": 48, "confirmed": 32}
 
 
-async def test_what_another_replica_held_is_lost_by_routing(front: Front) -> None:
+async def test_tokens_cached_at_another_replica_are_lost_by_routing(front: Front) -> None:
     await front.published["r0"].caches(PROMPT[:48])
     while (told := await headers_of(front, {POLICY: "random"}))["x-antefix-replica"] == "r0":
         pass
@@ -294,7 +295,7 @@ async def test_a_cache_that_was_dropped_is_not_predicted_any_more(front: Front) 
     await front.published["r1"].caches(PROMPT)
     assert (await headers_of(front))[PREDICTED] == "64"
     await front.published["r1"].forgets()
-    other = [*PROMPT[:-1], 1]  # the last request announced all of its own segments
+    other = [*PROMPT[:-1], 1]  # the last request announced all of its segments
     explained = await front.explanation_of(await headers_of(front, prompt=other))
     assert {c["confirmed_tokens"] for c in explained["candidates"]} == {0}
 

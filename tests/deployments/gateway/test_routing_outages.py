@@ -30,7 +30,7 @@ PLACEMENTS = "antefix_placements_total"
 
 @pytest.fixture
 def engines() -> tuple[FakeEngine, FakeEngine]:
-    """Two alike, which tell how they render."""
+    """Two alike, which report how they render."""
     engines = FakeEngine("r0"), FakeEngine("r1")
     for engine in engines:
         engine.renderer = facts()
@@ -97,7 +97,7 @@ async def test_a_redis_that_stands_still_costs_the_budget_and_then_nothing(
                 metrics = await front.metrics()
             finally:
                 os.kill(server.process.pid, signal.SIGCONT)
-            # far below what anything else that talks to Redis would wait
+            # far below what any other client of Redis would wait
             assert all(float(each[INDEX_MS]) < 100 * BUDGET_MS for each in told)
             lookups = "antefix_index_lookups_total"
             assert metrics[lookups, "failed"] >= 3
@@ -127,7 +127,7 @@ async def test_without_redis_requests_go_to_who_was_last_known(
     assert len({each["x-antefix-replica"] for each in told}) == 1
 
 
-async def test_with_nobody_known_any_replica_serves() -> None:
+async def test_without_known_replicas_any_replica_serves() -> None:
     async with gateway_before(FakeEngine()) as front:
         front.sees()
         told = await headers_of(front)

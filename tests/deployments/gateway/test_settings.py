@@ -39,7 +39,7 @@ async def status_of(front: Front) -> Any:
 
 
 async def test_another_slo_holds_from_the_next_request_on(front: Front, engine: FakeEngine) -> None:
-    """What the pool has learned and who waits stays; nothing is made anew."""
+    """What the pool has learned and its queued requests stay; nothing is made anew."""
     pool, board = front.pool, front.pool.scheduler.board
     given = settings(front)
     given["pools"]["main"]["slo"]["interactive"]["ttft_s"] = 2.0
@@ -55,7 +55,7 @@ async def test_another_slo_holds_from_the_next_request_on(front: Front, engine: 
     assert (await front.metrics())["antefix_slo_threshold_seconds", "ttft", "interactive"] == 2.0
 
 
-async def test_an_slo_that_is_taken_away_is_promised_no_more(front: Front) -> None:
+async def test_a_removed_slo_is_no_longer_promised(front: Front) -> None:
     given = settings(front)
     given["pools"]["main"]["slo"] = {}
     await front.gateway.reconfigure(given)
@@ -100,7 +100,7 @@ def running() -> int:
     return sum(task.get_name() == "pool" for task in asyncio.all_tasks())
 
 
-async def test_a_pool_goes_when_nobody_waits_in_it(front: Front) -> None:
+async def test_a_removed_pool_ends_once_no_request_waits_in_it(front: Front) -> None:
     given = settings(front)
     del given["pools"]["small"]
     assert running() == 2

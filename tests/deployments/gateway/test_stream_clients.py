@@ -1,4 +1,5 @@
-"""Clients that people use find the errors of a stream: of ours, of the engine, first or later."""
+"""Clients that people use find the errors of a stream: of Antefix, of the engine, first or
+later."""
 
 import json
 from collections.abc import AsyncIterator, Iterable

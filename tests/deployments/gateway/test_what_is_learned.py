@@ -1,4 +1,4 @@
-"""What a gateway learns of its engines: their own time alone, and what else took time beside it."""
+"""What a gateway learns of its engines: their own time alone, without other delays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BODY = b'{"model": "small", "prompt": "hello"'
 
 @dataclass
 class Seen:
-    """What a scheduler was asked and told; `explained` are the explanations."""
+    """The requests and reports of a scheduler; `explained` are the explanations."""
 
     learned: list[float]
     asked: list[SchedulingRequest]

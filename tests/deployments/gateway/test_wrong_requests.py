@@ -38,7 +38,7 @@ class _AnswersAll(FakeEngine):
 def _served(
     engine: FakeEngine, redis_url: str
 ) -> Iterator[tuple[Front, asyncio.AbstractEventLoop]]:
-    """In a loop of its own, for laws that run loops of theirs."""
+    """In a separate loop, for laws that run their own loops."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -66,7 +66,7 @@ def _port(url: str, key: str = "") -> Port:
     [wrong_bodies(MODEL), wrong_bytes(MODEL), wrong_headers(MODEL), wrong_targets()],
     ids=["bodies", "bytes", "headers", "targets"],
 )
-def test_whoever_sends_a_wrong_request_is_told_so(
+def test_every_wrong_request_returns_an_error(
     requests: st.SearchStrategy[WrongRequest], redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO), _served(_AnswersAll(), redis_url) as (front, loop):
@@ -79,7 +79,7 @@ def test_whoever_sends_a_wrong_request_is_told_so(
 
 
 @pytest.mark.parametrize("of", ["gateway", "engine"])
-def test_clients_of_no_manners_harm_nobody(
+def test_misbehaving_clients_cause_no_faults(
     of: str, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = FakeEngine()

@@ -163,13 +163,13 @@ def test_progress_never_goes_back() -> None:
     assert fractions[-1] == 1.0
 
 
-def test_a_full_disk_is_told_with_what_to_free() -> None:
+def test_a_full_disk_is_reported_with_what_to_free() -> None:
     with pytest.raises(Problem, match="the disk is full") as error:
         make(Conversion(OSError(errno.ENOSPC, "No space left on device")))
     assert "ANTEFIX_CACHE" in error.value.remedy
 
 
-def test_too_little_space_is_told_before_the_download(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_space_is_reported_before_the_download(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type(shutil.disk_usage("/"))(10**9, 10**9, 1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     conversion = Conversion()
@@ -241,7 +241,7 @@ def test_the_embedded_model_chats(tmp_path: Path) -> None:
     defaults = json.loads((path / "generation_config.json").read_text())
     assert defaults["eos_token_id"] == 2
     assert (defaults["temperature"], defaults["top_p"]) == (0.2, 0.9)
-    # In a process of its own, as pytest's would keep torch for the rest of the run.
+    # In a separate process, as pytest's would keep torch for the rest of the run.
     script = (
         "import sys\n"
         "from transformers import AutoModelForCausalLM, AutoTokenizer\n"

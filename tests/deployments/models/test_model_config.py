@@ -26,7 +26,7 @@ def test_the_embedded_model_is_known_before_it_is_made(
 
 
 @pytest.mark.real
-def test_what_is_known_of_the_embedded_model_is_what_is_made() -> None:
+def test_the_known_config_of_the_embedded_model_matches_the_built_one() -> None:
     made = json.loads((embedded_model(lambda *_: None) / "config.json").read_text())
     assert shape_of(made) == shape_of(EMBEDDED_CONFIG)
 
@@ -42,7 +42,7 @@ def test_a_folders_config_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     "model", ["/nowhere/model", "./nowhere", "nobody/has-this-model", "s3://bucket/model", "a--b"]
 )
-def test_what_is_not_here_is_not_known(model: str) -> None:
+def test_the_config_of_an_absent_model_is_unknown(model: str) -> None:
     assert model_config(model) is None
 
 

@@ -1,4 +1,4 @@
-"""Runs the real pip against wheels in a folder, or against a port where nobody listens."""
+"""Runs the real pip against wheels in a folder, or against a port without a server."""
 
 import hashlib
 import os
@@ -55,7 +55,7 @@ def test_a_wheel_that_is_there_is_not_fetched_again(
     assert download(wheel, tmp_path / "to", ignore, held).stat().st_mtime_ns == written
 
 
-def test_a_folder_that_pip_takes_away_while_its_bytes_are_counted_is_passed_over(
+def test_a_folder_that_pip_removes_during_the_count_is_skipped(
     published: Path, tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scan = os.scandir

@@ -188,7 +188,7 @@ def test_models_of_different_vocabularies_are_refused() -> None:
         ({"max_tokens": 60}, "no prompt leaves room for 60 more tokens in a context of 64"),
     ],
 )
-def test_what_cannot_be_read_is_told(changes: dict[str, Any], complaint: str) -> None:
+def test_unreadable_input_is_reported(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(Problem, match=complaint):
         run(TinyEngine(1), TinyEngine(1), asked(**changes))
 
@@ -200,7 +200,7 @@ def test_a_window_longer_than_a_step_is_refused() -> None:
         run(a, TinyEngine(1), asked())
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_read(
+def test_a_disk_that_is_too_small_is_reported_before_anything_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Full:

@@ -47,7 +47,7 @@ def started(tmp_path: Path, children: Children) -> Iterator[Start]:
         engine.close()
 
 
-def test_a_child_that_dies_is_told_with_its_last_words(started: Start, tmp_path: Path) -> None:
+def test_a_dead_child_is_reported_with_its_last_output(started: Start, tmp_path: Path) -> None:
     engine = started("raise MemoryError('no room for the weights')")
     with pytest.raises(Problem) as caught:
         engine.text([[1]])
@@ -56,7 +56,7 @@ def test_a_child_that_dies_is_told_with_its_last_words(started: Start, tmp_path:
     assert str(tmp_path / "log") in caught.value.remedy
 
 
-def test_what_the_child_refuses_is_told_and_it_goes_on(started: Start) -> None:
+def test_an_error_of_the_child_is_reported_and_the_child_continues(started: Start) -> None:
     engine = started(
         "import sys\n"
         "for line, name, said in zip(sys.stdin, ('error', 'result'), ('ValueError: no', ['Hi'])):\n"

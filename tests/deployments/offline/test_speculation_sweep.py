@@ -81,11 +81,11 @@ def test_a_draft_that_cannot_be_shortened_has_an_engine_for_every_length(
     assert [engine.arms for engine in Way("way", config, (2, 4)).engines(False)] == [(2,), (4,)]
 
 
-def test_what_is_confirmed_is_measured_as_it_will_be_served() -> None:
+def test_a_confirmation_runs_only_the_arm_that_will_be_served() -> None:
     assert Way("ngram", {"method": "ngram"}, (4,), as_written=True).arms == (4,)
 
 
-def test_exact_gives_every_length_an_engine_of_its_own() -> None:
+def test_exact_gives_every_length_a_separate_engine() -> None:
     way = Way("ngram", {"method": "ngram"}, (2, 4))
     assert [engine.arms for engine in way.engines(exact=True)] == [(2,), (4,)]
     assert way.engines(exact=False) == [way]

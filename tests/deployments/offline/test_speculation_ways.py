@@ -47,7 +47,7 @@ def test_lengths_below_one_and_other_words_are_refused(text: str) -> None:
         ("suffix, ngram,suffix", True, Draft(), ("suffix", "ngram")),
     ],
 )
-def test_what_is_tried_without_being_asked_for(
+def test_default_methods_depend_on_the_model_and_the_draft(
     text: str | None, has_own: bool, draft: Draft, methods: tuple[str, ...]
 ) -> None:
     assert ways.methods_of(text, has_own, draft) == methods
@@ -62,7 +62,9 @@ def test_what_is_tried_without_being_asked_for(
         (None, Draft("a/b", 2), "remove one of them"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(text: str | None, draft: Draft, words: str) -> None:
+def test_methods_that_do_not_fit_the_model_are_refused(
+    text: str | None, draft: Draft, words: str
+) -> None:
     with pytest.raises(Problem, match=words):
         ways.methods_of(text, False, draft)
 

@@ -40,7 +40,7 @@ class Served:
         return connection
 
     async def later(self, by_s: float) -> None:
-        """Its only connection has waited that much longer for whatever it waits for."""
+        """Its only connection has waited that much longer for any input."""
         connection = self.only
         for clock in ("_head_since", "_body_since"):
             if (since := getattr(connection, clock)) is not None:

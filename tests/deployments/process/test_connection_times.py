@@ -83,7 +83,7 @@ async def test_no_clock_for_idle_connections_runs_while_a_request_is_answered() 
         writer.close()
 
 
-async def test_what_came_while_the_process_stood_still_is_in_time(
+async def test_data_received_while_the_process_stalled_is_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """uvloop looks at its clocks before it reads."""
@@ -123,7 +123,7 @@ async def test_an_answer_that_takes_long_is_not_cut_by_the_times_for_its_request
         writer.close()
 
 
-async def test_a_body_that_stops_coming_is_a_408_and_its_reader_is_told() -> None:
+async def test_a_stalled_body_is_a_408_and_its_reader_is_notified() -> None:
     async with serving() as served:
         reader, writer = await served.connect()
         writer.write(HEAD + b"content-length: 100000\r\n\r\n{")

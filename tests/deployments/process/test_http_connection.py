@@ -61,7 +61,7 @@ async def test_the_trailers_of_a_body_are_bounded_too() -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(99, 200), (100, 431)])
-async def test_a_hundred_headers_are_as_many_as_may_be(number: int, status: int) -> None:
+async def test_a_request_has_at_most_a_hundred_headers(number: int, status: int) -> None:
     headers = {f"x-{i}": "y" for i in range(number - 4)}  # and four of the client's own
     async with (
         serving() as served,
@@ -111,7 +111,7 @@ async def test_a_body_in_small_chunks_is_no_flood_of_headers() -> None:
     assert (status, told) == (200, {"bytes": 50_000})
 
 
-async def test_a_full_server_refuses_those_who_come_then_and_serves_those_who_are_there() -> None:
+async def test_a_full_server_refuses_new_connections_and_serves_existing_ones() -> None:
     go_on = asyncio.Event()
     async with serving(waiting_for(go_on), replace(LIMITS, connections=2)) as served:
         inside = [await served.connect() for _ in range(2)]
@@ -156,7 +156,7 @@ async def test_an_idle_connection_makes_room_for_a_new_one() -> None:
 async def test_a_connection_too_many_is_refused_without_a_look_at_all_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At 8,192 busy connections that look took a millisecond of everybody's time."""
+    """At 8,192 busy connections that look took a millisecond of the event loop."""
     looks = 0
     is_idle = vars(BoundedConnection)["is_idle"].fget
 
@@ -233,7 +233,7 @@ async def test_a_few_requests_in_one_piece_are_answered_in_turn() -> None:
         b"hello\r\n\r\n",
     ],
 )
-async def test_what_is_no_request_is_a_400_that_says_so(sent: bytes) -> None:
+async def test_invalid_http_returns_a_400(sent: bytes) -> None:
     async with serving() as served:
         reader, writer = await served.connect()
         writer.write(sent)
@@ -331,7 +331,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_last_answer() -> None:
 
 
 async def test_a_client_that_has_closed_its_side_has_left() -> None:
-    """On purpose, and told in docs/security.md: one that has crashed looks the same."""
+    """On purpose, and documented in docs/security.md: one that has crashed looks the same."""
     left = asyncio.Event()
 
     async def waiting(scope: Scope, receive: Receive, send: Send) -> None:

@@ -58,7 +58,7 @@ def lines(folder: Path) -> Lines:
 
 
 @pytest.mark.parametrize("package", [*OWN_PACKAGES, *OTHER_LOGGERS, "ray.serve"])
-def test_any_packages_records_reach_serves_file_once_and_nothing_else(
+def test_records_of_any_package_reach_only_serves_file_and_only_once(
     package: str, lines: Lines, capfd: pytest.CaptureFixture[str]
 ) -> None:
     adopt_logs("gateway")
@@ -82,7 +82,7 @@ def test_a_line_says_when_how_grave_who_and_what(lines: Lines) -> None:
     }
 
 
-def test_what_serve_said_before_stays_in_the_file(lines: Lines) -> None:
+def test_earlier_lines_of_serve_stay_in_the_file(lines: Lines) -> None:
     logging.getLogger("ray.serve").info("Initializing replica")
     adopt_logs("gateway")
     logging.getLogger("ray.serve").info("ready")
@@ -114,7 +114,7 @@ def fail(logger: str) -> None:
         logging.getLogger(logger).exception("it failed")
 
 
-def test_an_exception_is_told_with_its_traceback(lines: Lines) -> None:
+def test_an_exception_is_logged_with_its_traceback(lines: Lines) -> None:
     adopt_logs("gateway")
     fail("deployments")
     (line,) = lines()
@@ -123,7 +123,7 @@ def test_an_exception_is_told_with_its_traceback(lines: Lines) -> None:
 
 
 @pytest.mark.parametrize(("logger", "request_id"), [("deployments", "abc"), ("uvicorn.error", "")])
-def test_what_the_exception_of_a_request_says_is_not_told_but_where_it_was(
+def test_an_exception_of_a_request_is_logged_with_its_place_and_no_message(
     lines: Lines, logger: str, request_id: str
 ) -> None:
     adopt_logs("gateway")

@@ -92,7 +92,7 @@ def with_unigram(folder: Path) -> Path:
 
 
 def with_named_templates(folder: Path) -> Path:
-    """Chats with tools have a template of their own."""
+    """Chats with tools have a separate template."""
     small(folder)
     (folder / "chat_template.jinja").unlink()
     named = {"default": templates.MARKED, "tool_use": templates.TOOLS}

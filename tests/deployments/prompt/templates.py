@@ -94,7 +94,7 @@ THINKING = """\
 {%- endif %}
 """
 
-# Content in parts, and a developer role of its own.
+# Content in parts, and a separate developer role.
 PARTS = """\
 {% for message in messages %}
     {% if message['role'] == 'developer' %}[DEVELOPER{{ message | tojson }}]{% endif %}
@@ -115,7 +115,7 @@ PARTS = """\
 {% endif %}
 """
 
-# What was said is marked for training, and the mark is a scope of its own.
+# What was said is marked for training, and the mark is a separate scope.
 MARKED = """\
 {%- for message in messages %}
     {%- set kept = 'outside' %}

@@ -17,7 +17,7 @@ from tests.deployments.prompt.models import CORPUS, embedded, small_tokenizer
 START, END = "<|im_start|>", "<|im_end|>"
 TEMPLATE = f"{START}user\n{END}<tool> Paris  ## <|sep|>"
 
-# Parts of tokens and of words, blanks and what normalizers change, so that anything may be beside
+# Parts of tokens and of words, blanks and what normalizers change, so that anything may be next to
 # a token.
 FRAGMENTS = (
     *(START, END, "<tool>", "<|sep|>", "<|", "|>", "im_start", "<|im_start", "im_end|>", "<", "_"),
@@ -102,14 +102,14 @@ def test_the_tokens_of_the_pieces_are_the_tokens_of_the_whole(
 
 
 @given(text=texts, more=texts, at_least=st.sampled_from([1, 2, 5, 30]))
-def test_what_follows_a_text_changes_none_of_its_pieces_but_the_last(
+def test_a_continuation_of_a_text_changes_only_its_last_piece(
     text: str, more: str, at_least: int
 ) -> None:
     short, long = (pieces(each, (END, START), at_least) for each in (text, text + more))
     assert short[:-1] == long[: len(short) - 1]
 
 
-def test_a_piece_is_no_shorter_than_it_may_be_but_for_the_last() -> None:
+def test_only_the_last_piece_may_be_shorter_than_the_minimum() -> None:
     assert pieces(f"ab{START}{START}{END}c", (START, END), 3) == ["ab" + START, START, END + "c"]
     assert pieces("", (START,)) == [""]
 

@@ -43,7 +43,7 @@ def test_loops_break_and_continue() -> None:
     assert rendered(loop) == "023"
 
 
-def test_what_was_said_is_shown_and_is_a_scope_of_its_own() -> None:
+def test_a_generation_block_is_rendered_and_has_a_separate_scope() -> None:
     text = "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}"
     assert rendered(text) == "21"
 
@@ -94,6 +94,6 @@ def test_the_last_text_of_parts_goes_on() -> None:
 
 
 @pytest.mark.parametrize("text", ["{{ messages[0].role }}{# content #}", "{{ messages | length }}"])
-def test_what_is_not_shown_cannot_go_on(text: str) -> None:
+def test_a_message_that_is_not_shown_cannot_be_continued(text: str) -> None:
     with pytest.raises(Unknowable):
         continued(text, USER)

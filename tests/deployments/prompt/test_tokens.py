@@ -56,7 +56,7 @@ def test_a_chat_is_rendered_and_tokenized() -> None:
     assert GATEWAY.token_ids(CHAT, chat()) == [ids(CHATML)]
 
 
-def test_a_completion_has_one_prompt_for_each_of_its_own() -> None:
+def test_a_completion_has_one_token_list_per_prompt() -> None:
     asked = {"prompt": ["Once", "upon a time"]}
     assert GATEWAY.token_ids(COMPLETIONS, asked) == [ids("Once"), ids("upon a time")]
 
@@ -69,7 +69,7 @@ def test_token_ids_stay_as_they_are() -> None:
     assert GATEWAY.token_ids(COMPLETIONS, {"prompt": [5, 3, 5]}) == [[5, 3, 5]]
 
 
-def test_a_chat_with_tools_has_a_template_of_its_own() -> None:
+def test_a_chat_with_tools_has_a_separate_template() -> None:
     gateway = PromptTokens(facts(tool_template=None))
     tool = {"type": "function", "function": {"name": "now"}}
     assert gateway.token_ids(CHAT, chat(tools=[tool])) is None
@@ -124,7 +124,7 @@ def test_a_chat_too_long_is_not_rendered() -> None:
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_what_cannot_be_known_is_left_open(name: str) -> None:
+def test_unknowable_tokens_are_left_open(name: str) -> None:
     path, fields = UNKNOWN[name]
     assert GATEWAY.token_ids(path, fields) is None
 

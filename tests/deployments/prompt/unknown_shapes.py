@@ -27,7 +27,7 @@ UNKNOWN: dict[str, Request] = {
     ),
     "a part with more in it": chat({"role": "user", "content": text("one", mood=1)}),
     "a string as a part": chat({"role": "ipython", "content": ["one"]}),
-    "a template of its own": chat(USER, chat_template="{{ messages[0].content }}"),
+    "a custom template": chat(USER, chat_template="{{ messages[0].content }}"),
     "a template as a variable": chat(USER, chat_template_kwargs={"chat_template": "x"}),
     "tools as a variable": chat(USER, chat_template_kwargs={"tools": [WEATHER]}),
     "tokens asked for": chat(USER, chat_template_kwargs={"tokenize": True}),

@@ -28,7 +28,7 @@ def body(told: object) -> bytes:
     return json.dumps({"model": "m", "antefix_resume": told, "prompt": "é"}).encode()
 
 
-def test_the_engine_gets_the_body_without_what_the_gateway_told() -> None:
+def test_the_engine_gets_the_body_without_the_gateways_fields() -> None:
     without, known = extract_known(body(TOLD))
     assert known == KNOWN
     assert json.loads(without) == {"model": "m", "prompt": "é"}
@@ -89,7 +89,7 @@ def test_any_other_body_says_nothing(plain: bytes) -> None:
         TOLD | {"cached_tokens": None},
     ],
 )
-def test_what_no_gateway_tells_is_refused(wrong: object) -> None:
+def test_fields_that_no_gateway_sends_are_refused(wrong: object) -> None:
     with pytest.raises(NotContinuable, match="another release"):
         extract_known(body(wrong))
 
@@ -106,7 +106,7 @@ def test_the_events_that_a_client_has_are_dropped(piece: int, known: int) -> Non
     assert passed_on == b"".join(event + b"\n\n" for event in EVENTS.split(b"\n\n")[known:-1])
 
 
-def test_chunks_are_told_once_and_in_order() -> None:
+def test_chunks_are_reported_once_and_in_order() -> None:
     exchange = Continuation(None)
     exchange.chunk(0, [1])
     assert exchange.comments() == b""  # no engine can continue it

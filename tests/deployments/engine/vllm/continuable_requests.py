@@ -1,4 +1,4 @@
-"""What a real engine is asked for and goes on with: all that may go wrong where it is cut."""
+"""Requests that a real engine answers and resumes: all that may go wrong where it is cut."""
 
 from __future__ import annotations
 

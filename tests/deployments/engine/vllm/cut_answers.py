@@ -22,7 +22,7 @@ _CREATED = re.compile(r'"created(?:_at)?": ?(\d+)')
 
 @dataclass
 class Answer:
-    """What came, in order: `("tokens", choice, ids)` and `("event", text)`."""
+    """The received parts, in order: `("tokens", choice, ids)` and `("event", text)`."""
 
     came: list[tuple[Any, ...]] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Answer:
 
 
 async def ask(http: aiohttp.ClientSession, path: str, body: Body) -> Answer:
-    """Of an engine that offers to go on with it."""
+    """Of an engine that offers to resume it."""
     headers = {
         RESUMABLE_HEADER: "1",
         "x-request-id": "the-request",
@@ -71,8 +71,8 @@ async def ask(http: aiohttp.ClientSession, path: str, body: Body) -> Answer:
 
 
 def told(answer: Answer, cut: int, body: Body | None = None) -> Body:
-    """What a gateway has of it that got `cut` of its comments and events, and tells of it where the
-    request has this body."""
+    """What a gateway knows of it after `cut` of its comments and events, and reports of it where
+    the request has this body."""
     log = AnswerLog()
     log.begin({name.lower(): value for name, value in answer.headers.items()})
     for kind, *what in answer.came[:cut]:
@@ -83,7 +83,7 @@ def told(answer: Answer, cut: int, body: Body | None = None) -> Body:
     continued = log.body_to_continue(json.dumps(body or {"model": MODEL}).encode())
     assert continued is not None
     known: Body = json.loads(continued)[RESUME_FIELD]
-    # also where no event came: else the two would have been made in different seconds
+    # also where no event came: otherwise the two would have been made in different seconds
     created = _CREATED.search(answer.events[0]) if answer.events else None
     return known | {"created": int(created[1]) if created else 0}
 

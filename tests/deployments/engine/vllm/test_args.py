@@ -279,7 +279,7 @@ def test_arguments_become_a_command_line(given: dict[str, Any], words: list[str]
     assert to_cli(given) == words
 
 
-def test_each_engine_has_a_seed_of_its_own_unless_it_is_given_one() -> None:
+def test_each_engine_has_a_different_seed_unless_one_is_given() -> None:
     given = {"dtype": "float32"}
     one, other = with_own_seed(given), with_own_seed(given)
     assert one["seed"] != other["seed"]

@@ -132,7 +132,7 @@ async def test_calls_at_the_same_time_count_their_own_tokens() -> None:
     assert [exchange.output_tokens for exchange in exchanges] == [5, 6]
 
 
-async def test_what_is_counted_as_it_comes_is_not_counted_again() -> None:
+async def test_tokens_that_are_counted_as_they_come_are_not_counted_again() -> None:
     exchange, processor = Confirmation(), Processor(1)
     with call_of(exchange, counted_elsewhere=True):
         processor.add("a", RequestOutputKind.FINAL_ONLY)

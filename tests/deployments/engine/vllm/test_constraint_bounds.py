@@ -88,7 +88,7 @@ SENSIBLE: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", HUGE)
-def test_what_is_huge_is_refused_with_its_value_the_bound_and_a_remedy(name: str) -> None:
+def test_a_huge_constraint_is_refused_with_its_value_the_bound_and_a_remedy(name: str) -> None:
     excess = excess_of(*HUGE[name])
     assert excess is not None
     assert excess.value > excess.most
@@ -98,7 +98,7 @@ def test_what_is_huge_is_refused_with_its_value_the_bound_and_a_remedy(name: str
 
 
 @pytest.mark.parametrize("name", SENSIBLE)
-def test_what_a_customer_sends_is_within_the_bounds(name: str) -> None:
+def test_sensible_constraints_are_within_the_bounds(name: str) -> None:
     assert excess_of(*SENSIBLE[name]) is None
 
 

@@ -73,7 +73,7 @@ CASES: dict[str, tuple[Sent, str, Any, str]] = {
         completion(response_format=schema_format(SMALL)),
         *("json", SMALL, "response_format"),
     ),
-    "a schema of a chat beside tools": (
+    "a schema of a chat with tools": (
         chat(response_format=schema_format(HUGE), tools=[tool("f", SMALL)]),
         *("structural_tag", "{}", "response_format"),
     ),

@@ -1,9 +1,9 @@
-"""A real engine goes on with answers that were cut, and says what it would have said uncut.
+"""A real engine resumes answers that were cut, and says what it would have said uncut.
 
-Each answer is asked once undisturbed, then cut at several places and gone on with, as a gateway
-does when an engine is lost: same body, same id, the tokens and the number of events so far. What
-the client has then, of both, is compared with the undisturbed answer. Texts and lists are joined
-over the events: vLLM makes one event of two tokens when nobody took the first in time.
+Each answer is asked once undisturbed, then cut at several places and resumed, as a gateway does
+when an engine is lost: same body, same id, the tokens and the number of events so far. What the
+client has then, of both, is compared with the undisturbed answer. Texts and lists are joined over
+the events: vLLM makes one event of two tokens when no client took the first in time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ ENGINE_ARGS = {
     "enable_prompt_tokens_details": True,
     "enable_auto_tool_choice": True,
     "tool_call_parser": "hermes",
-    "reasoning_parser": "deepseek_v3",  # reads what thinks as that of DeepSeek-R1, and nothing else
+    "reasoning_parser": "deepseek_v3",  # reads only thinking, as that of DeepSeek-R1
 }
 
 
@@ -125,12 +125,12 @@ async def goes_on(
     whole = await ask(http, path, body)
     assert len(whole.chunks) > 1
     for number, cut in enumerate(cuts(whole, around)):
-        if number % 2:  # else more than the prompt is cached
+        if number % 2:  # otherwise more than the prompt is cached
             await reset(http)
         known = told(whole, cut, body)
         rest = await ask(http, path, body | {RESUME_FIELD: known})
         had = Answer(whole.came[:cut])
-        if len(known["chunks"]) < len(had.chunks):  # what is made again is told again
+        if len(known["chunks"]) < len(had.chunks):  # what is made again is reported again
             assert "logprobs" in body
             kept = known["chunks"]
             had.came = [("tokens", *chunk) for chunk in kept] + [("event", e) for e in had.events]
@@ -277,7 +277,7 @@ async def test_an_answer_in_one_piece_goes_on_as_it_would_have(
 def _timeless(said: Body) -> Body:
     body = _settled(said)
     created = "created_at" if "created_at" in body else "created"
-    assert body.pop(created) > 0  # nobody has seen one of an answer in one piece
+    assert body.pop(created) > 0  # no client has seen one of an answer in one piece
     return body
 
 
@@ -293,7 +293,7 @@ REFUSED: dict[str, tuple[str, Body]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_it_cannot_go_on_with_it_does_not_offer_and_refuses(
+async def test_the_engine_neither_offers_nor_accepts_answers_it_cannot_resume(
     http: aiohttp.ClientSession, name: str
 ) -> None:
     path, body = REFUSED[name]
@@ -324,7 +324,7 @@ async def is_refused(http: aiohttp.ClientSession, path: str, body: Body) -> None
     ids=["made_by", "choice", "token", "empty", "events", "beyond its end"],
 )
 @pytest.mark.parametrize("stream", [True, False])
-async def test_what_no_gateway_of_it_has_is_refused_and_ends_nothing(
+async def test_an_invalid_resume_field_is_refused_and_ends_no_process(
     http: aiohttp.ClientSession, served: Served, wrong: Body, stream: bool
 ) -> None:
     body = {"model": MODEL, "prompt": "Tell of the ferry.", "max_tokens": 4, "stream": stream}
@@ -418,7 +418,7 @@ async def running(http: aiohttp.ClientSession) -> float:
     )
 
 
-async def test_an_engine_that_is_killed_cuts_the_answer_without_a_word_of_its_own(
+async def test_a_killed_engine_cuts_the_answer_without_an_error_event(
     http: aiohttp.ClientSession, served: Served
 ) -> None:
     """The last test: this engine has served."""

@@ -1,4 +1,4 @@
-"""The process of an engine, begun early or not: real processes that run something else."""
+"""The process of an engine, begun early or not: real processes that run other code."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_one_that_cannot_import_is_of_no_use(tmp_path: Path) -> None:
     told(begun(file=str(tmp_path / "told")), tmp_path / "told")
 
 
-def test_what_no_pipe_can_carry_is_left_to_vllm(tmp_path: Path) -> None:
+def test_arguments_that_no_pipe_can_carry_are_left_to_vllm(tmp_path: Path) -> None:
 
     context = multiprocessing.get_context("spawn")
     process = begun(print_all, queue=context.Queue(), file=str(tmp_path / "told"))
@@ -134,7 +134,7 @@ def print_all(*, queue: Any, file: str) -> None:
     tell(file)
 
 
-async def test_one_that_is_kept_ends_with_whoever_keeps_it(tmp_path: Path) -> None:
+async def test_a_kept_process_ends_with_its_owner(tmp_path: Path) -> None:
     waits = CoreProcess({}, [EARLY])
     assert waits.why_not() == ""
     process = waits.process
@@ -142,7 +142,7 @@ async def test_one_that_is_kept_ends_with_whoever_keeps_it(tmp_path: Path) -> No
     await until(lambda: not process.is_alive())
 
 
-def test_an_engine_goes_on_after_whoever_began_it_has_let_go_of_the_pipe() -> None:
+def test_an_engine_continues_after_its_starter_closes_the_pipe() -> None:
     process = begun(wait_for_ever)
     assert not connection.wait([process.sentinel], 0.5)
     process.terminate()

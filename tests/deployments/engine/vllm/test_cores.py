@@ -19,7 +19,7 @@ UNBOUND = {BOUND_TO: "nobind"}
         # each has a thread for every core
         (UNBOUND, 1, 1),
         ({**UNBOUND, "OMP_NUM_THREADS": "4,2"}, 1, 1),
-        # nobody says whether others are bound to the same ones
+        # it is unknown whether others are bound to the same ones
         ({BOUND_TO: "0-3", "OMP_NUM_THREADS": "1"}, 1, 0),
         ({"OMP_NUM_THREADS": "1"}, 1, 0),
     ],

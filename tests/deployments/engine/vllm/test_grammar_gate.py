@@ -234,7 +234,7 @@ async def test_one_that_vllm_checks_too_long_is_refused_with_that_bound(tmp_path
             await gate.admit(Asked(regex="x+"), "a")
 
 
-async def test_what_the_engine_has_compiled_needs_no_turn(tmp_path: Path) -> None:
+async def test_a_constraint_that_the_engine_has_compiled_needs_no_turn(tmp_path: Path) -> None:
     trials = Trials(verdicts={"long": LONG})
     async with gate_before(trials, tmp_path) as gate:
         turn = await gate.admit(Asked(regex="long"), "a")

@@ -91,7 +91,9 @@ def trials(begun: tuple[Path, psutil.Process]) -> Path:
         ({"json": lengths(1)}, "xgrammar"),
     ],
 )
-def test_what_compiles_in_time_fits(trials: Path, constraint: dict[str, Any], backend: str) -> None:
+def test_a_constraint_that_compiles_in_time_fits(
+    trials: Path, constraint: dict[str, Any], backend: str
+) -> None:
     verdict = tried(trials, **constraint)
     assert verdict is not None
     assert verdict.fits
@@ -99,7 +101,7 @@ def test_what_compiles_in_time_fits(trials: Path, constraint: dict[str, Any], ba
     assert verdict.cpu_s < MOST_CPU_S
 
 
-def test_what_takes_too_long_is_ended_and_the_next_is_tried(trials: Path) -> None:
+def test_a_trial_that_takes_too_long_is_ended_and_the_next_one_runs(trials: Path) -> None:
     verdict = tried(trials, json=lengths(200))
     assert verdict is not None
     assert not verdict.fits
@@ -153,7 +155,7 @@ def test_the_constraint_is_not_blamed_where_the_trial_did_not_begin(kind: TrialK
         TrialVerdict.from_answer(b"", kind)
 
 
-def test_what_vllm_refuses_is_left_to_vllm(trials: Path) -> None:
+def test_a_constraint_that_vllm_refuses_is_left_to_vllm(trials: Path) -> None:
     verdict = tried(trials, regex="(")
     assert verdict is not None
     assert verdict.fits

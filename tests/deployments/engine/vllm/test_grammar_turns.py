@@ -1,4 +1,4 @@
-"""Who has a turn, and who waits."""
+"""Which requests have a turn, and which wait."""
 
 from __future__ import annotations
 

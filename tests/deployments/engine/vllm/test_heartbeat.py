@@ -37,7 +37,7 @@ class Params:
 
 
 class Engine:
-    """On a GPU; its steps take STEP_S where nothing else is said."""
+    """On a GPU; its steps take STEP_S unless a test says otherwise."""
 
     def __init__(self, folder: Path, device_type: str = "cuda") -> None:
         path = folder / "heartbeat"
@@ -101,7 +101,7 @@ def test_on_cpus_nothing_is_compiled_for_a_size(tmp_path: Path) -> None:
     assert engine.began(NEW["more tokens"]) < NEW_STEP_S
 
 
-def test_what_compiling_took_is_not_learned(decoding: Engine) -> None:
+def test_the_time_of_compiling_is_not_learned(decoding: Engine) -> None:
     decoding.steps(NEW["more tokens"], 60.0)
     assert decoding.began(DECODE) == pytest.approx(2 * STEP_S)
 

@@ -1,4 +1,4 @@
-"""What stands before vLLM's scheduler switches drafts, tells of them, and is never in the way."""
+"""The code before vLLM's scheduler switches drafts, reports them, and is never in the way."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_drafts_that_lose_are_no_longer_checked(method: str, clock: Clock, repor
     assert known.acceptance == 0 and known.tokens_per_pass == pytest.approx(1)
 
 
-def test_drafts_that_never_leave_the_device_are_told_of_and_left_alone(
+def test_drafts_that_stay_on_the_device_are_reported_and_left_alone(
     clock: Clock, report: Path
 ) -> None:
     engine = Engine(clock, Watched("ngram_gpu", True, None))
@@ -142,7 +142,7 @@ def test_an_engine_that_cannot_be_watched_starts_all_the_same(
     assert engine.checked[-1] == DRAFTED
 
 
-def test_an_engine_with_a_scheduler_of_its_own_keeps_it(tmp_path: Path) -> None:
+def test_an_engine_with_a_custom_scheduler_keeps_it(tmp_path: Path) -> None:
     kind = SimpleNamespace(scheduler_cls="mine.Scheduler", async_scheduling=False)
     config: Any = SimpleNamespace(speculative_config=object(), scheduler_config=kind)
     measure(config, "keep", tmp_path / "report")

@@ -44,7 +44,7 @@ TOKENS = {"type": "token", "prompt_token_ids": [1]}
         ({}, {"speculation": object(), "fp64": True}),
     ],
 )
-def test_an_engine_offers_to_go_on_with_what_it_can(
+def test_an_engine_offers_to_resume_what_it_can(
     params: dict[str, Any], engine: dict[str, Any]
 ) -> None:
     assert _why_not(engine, TOKENS, **params) is None
@@ -65,7 +65,7 @@ def test_an_engine_offers_to_go_on_with_what_it_can(
         ({}, {}, "text"),
     ],
 )
-def test_an_engine_offers_to_go_on_with_nothing_else(
+def test_an_engine_does_not_offer_to_resume_other_requests(
     params: dict[str, Any], engine: dict[str, Any], prompt: Any
 ) -> None:
     assert _why_not(engine, prompt, **params)
@@ -119,7 +119,7 @@ def made(model: str, args: Mapping[str, Any], is_v2: bool = False) -> str:
     return made_by(model, args, SimpleNamespace(use_v2_model_runner=is_v2))
 
 
-def test_engines_of_other_arguments_models_or_runners_are_told_apart() -> None:
+def test_engines_with_other_arguments_models_or_runners_are_distinguished() -> None:
     args = {"dtype": "float32", "max_model_len": 512}
     same = {made("/a/model", args), made("/b/model", dict(reversed(args.items())))}
     assert len(same) == 1

@@ -1,4 +1,4 @@
-"""What we rely on in vLLM's engine is still there."""
+"""What Antefix needs of vLLM's engine is still there."""
 
 import asyncio
 import fnmatch
@@ -26,7 +26,7 @@ from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 
-def test_kv_events_have_the_fields_we_rely_on() -> None:
+def test_kv_events_have_the_fields_that_antefix_needs() -> None:
     from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
 
     def fields(event: type) -> set[str]:
@@ -59,7 +59,7 @@ def test_a_clock_that_is_set_back_makes_no_engine_seem_faster(
     assert told.prefill_rate == pytest.approx(1000.0)
 
 
-def test_answers_take_as_long_as_steps_do_now() -> None:
+def test_the_decode_time_of_answers_follows_recent_steps() -> None:
     from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
 
     told = EngineStats()
@@ -76,7 +76,7 @@ def test_answers_take_as_long_as_steps_do_now() -> None:
     assert told.decode_s == pytest.approx(16.0, rel=0.05)
 
 
-def test_request_states_tell_what_is_queued() -> None:
+def test_request_states_show_queued_requests() -> None:
     from vllm.v1.engine.output_processor import OutputProcessor, RequestState
     from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
 
@@ -117,7 +117,7 @@ def test_an_engine_can_say_what_it_does(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert new <= NewRequestData.__dataclass_fields__.keys()
     assert NewRequestData.prompt_len and "device_type" in DeviceConfig.__dataclass_fields__
     assert {"temperature", "logprobs", "seed"} <= set(SamplingParams().__struct_fields__)
-    # a data-parallel engine waits for others: it has a loop of its own, which says nothing
+    # a data-parallel engine waits for others: it has a separate loop, which says nothing
     assert "run_busy_loop" in vars(core.DPEngineCoreProc)
     run_busy_loop = proc.run_busy_loop
     monkeypatch.setattr(proc, "run_busy_loop", run_busy_loop)
@@ -133,7 +133,7 @@ def test_an_engine_can_say_what_it_does(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 # On CPUs and in Ray's actors vLLM spawns, on a GPU elsewhere it forks.
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_the_engine_s_process_can_be_begun_by_us(
+def test_antefix_can_start_the_engines_process(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vllm.v1.engine import utils
@@ -222,7 +222,7 @@ def test_every_answer_of_a_request_is_in_its_queue() -> None:
     assert engine.queue() == (4, 8, 50)
 
 
-async def test_a_constraint_that_waits_for_its_trial_keeps_nobody_waiting() -> None:
+async def test_a_constraint_that_waits_for_its_trial_is_not_in_the_queue() -> None:
     tried = asyncio.Event()
 
     class Gate:
@@ -285,7 +285,7 @@ def test_a_fleets_arguments_arrive() -> None:
     assert (args.model, args.served_model_name, args.max_model_len) == ("a/b", ["b"], 2000)
 
 
-def test_triton_keeps_its_kernels_where_we_say_and_inductor_below_vllms_root(
+def test_triton_caches_kernels_in_the_given_folder_and_inductor_below_vllms_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`compile_cache` points both to one folder, that all pods share."""

@@ -132,7 +132,9 @@ def test_an_engine_without_a_list_of_hosts_fetches_nothing(url: str) -> None:
         connector.fetch_image(url)
 
 
-def test_a_listed_host_leads_an_engine_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listed_host_cannot_redirect_an_engine_to_another_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from vllm.multimodal.media import MediaConnector
 
     asked: list[str] = []
@@ -159,7 +161,7 @@ def test_a_listed_host_leads_an_engine_nowhere_else(monkeypatch: pytest.MonkeyPa
     assert asked == ["/a.png"]
 
 
-def test_a_mistake_that_a_stream_tells_its_client_is_not_logged(
+def test_a_client_error_that_a_stream_returns_is_not_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vllm.exceptions import VLLMValidationError
@@ -185,7 +187,7 @@ def test_a_mistake_that_a_stream_tells_its_client_is_not_logged(
 
 
 def test_vllm_reads_no_files_and_keeps_no_items() -> None:
-    """Else a gateway refuses what an engine would serve."""
+    """Otherwise a gateway refuses what an engine would serve."""
     from vllm.entrypoints.openai.responses.utils import construct_input_messages
     from vllm.exceptions import VLLMValidationError
     from vllm.renderers.chat_utils import MM_PARSER_MAP

@@ -31,7 +31,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_vllm_took_once_it_is_not_asked_again(
+def test_arguments_that_vllm_accepted_are_not_checked_again(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Asked([EngineArgRefused("bad", "seed", "x", "not a whole number", "Write one")])
@@ -80,7 +80,7 @@ def test_without_vllm_a_warning_says_that_nothing_was_checked(
     ]
 
 
-def test_a_vllm_that_cannot_be_imported_is_told_in_a_warning(
+def test_a_vllm_that_cannot_be_imported_is_a_warning(
     cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")

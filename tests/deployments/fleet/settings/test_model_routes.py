@@ -87,6 +87,15 @@ def test_a_route_leads_to_pools_that_there_are(models: Any) -> None:
             ("models.a has this name too", "another name"),
         ),
         ({"no name!": {"pools": {"chat": 1}}}, ("not a model name",)),
+        ({"a": {"pools": {"chat": 1}, "canary": {"pool": "nxt"}}}, ("no pool has", "next")),
+        (
+            {"a": {"pools": {"chat": 1, "next": 0}, "canary": {"pool": "next"}}},
+            ("models.a.pools has this pool too", "one of the two"),
+        ),
+        (
+            {"a": {"pools": {"chat": 1}, "canary": {"pool": "next", "steps": [5, 5]}}},
+            ("steps must rise",),
+        ),
         ({"a": {"pools": {"chat": 1}, "mirror": {"pool": "nxt"}}}, ("no pool has", "next")),
         (
             {"a": {"pools": {"chat": 1}, "mirror": {"pool": "chat"}}},
@@ -125,3 +134,18 @@ def test_a_route_that_cannot_work_is_refused(models: Any, said: tuple[str, ...])
         fleet(**models)
     for words in said:
         assert words in str(refused.value)
+
+
+def test_a_canary_does_not_overflow_into_a_pool_of_its_model() -> None:
+    pools = {
+        "chat": {"model": "embedded", "served_model_name": "small"},
+        "next": {
+            "model": "embedded",
+            "served_model_name": "small-2",
+            "slo": {"interactive": {"ttft_s": 1}},
+            "overflow": {"to": "chat"},
+        },
+    }
+    models = {"a": {"pools": {"chat": 1}, "canary": {"pool": "next"}}}
+    with pytest.raises(ValidationError, match="hides that it is full"):
+        Fleet.model_validate({"name": "test", "pools": pools, "models": models})

@@ -53,7 +53,7 @@ def test_other_weights_under_an_old_report_are_refused(model: Path) -> None:
         prove(model, LIMITS)
 
 
-def test_the_fleet_file_tells_where_it_asks_for_more_than_was_proved(model: Path) -> None:
+def test_a_stricter_limit_than_was_proved_is_reported_with_its_line(model: Path) -> None:
     with pytest.raises(FleetError) as caught:
         parse_fleet(fleet_with(model, "{max_kl: 0.01}"), check_engine_args=False)
     complaint = str(caught.value)

@@ -1,4 +1,4 @@
-"""An answer is read so that another engine can go on with it, and so that its client gets all."""
+"""An answer is read so that another engine can resume it, and so that its client gets all."""
 
 import json
 from itertools import pairwise
@@ -111,7 +111,7 @@ def test_of_a_stream_that_is_cut_the_client_has_whole_events(cut: int) -> None:
     passed = EventReader(log).passed_on(stream)
     assert passed == b"".join(of + b"\n\n" for of in passed.split(b"\n\n")[:-1])
     assert resume_of(log)["events"] == passed.count(b"data: ")
-    # a chunk is told before what it made
+    # a chunk is reported before what it made
     assert len(resume_of(log)["chunks"]) >= min(2, passed.count(b"data: "))
 
 
@@ -129,7 +129,9 @@ def test_of_a_stream_that_is_cut_the_client_has_whole_events(cut: int) -> None:
     ],
 )
 @pytest.mark.parametrize("step", [1, 7, 1000])
-def test_what_only_looks_like_a_comment_of_ours_is_the_clients(stream: bytes, step: int) -> None:
+def test_text_that_only_resembles_a_comment_of_antefix_reaches_the_client(
+    stream: bytes, step: int
+) -> None:
     passed, log = through(stream, list(range(0, len(stream), step)))
     assert (passed, log.counted_tokens) == (stream, 0)
     assert log.events == len([of for of in stream.split(b"\n\n")[:-1] if of[:1] == b"d"])
@@ -199,7 +201,7 @@ def test_an_answer_in_one_piece_says_why_it_ended() -> None:
     assert (log.finish_reason, log.output_tokens) == ("stop", 1)
 
 
-def test_an_engine_that_goes_on_with_an_answer_counts_its_own_tokens_only() -> None:
+def test_an_engine_that_resumes_an_answer_counts_only_its_own_tokens() -> None:
     log = begun()
     EventReader(log).passed_on(told(0, [1, 2, 3]) + event("a"))
     EventReader(log).passed_on(told(0, [4]) + event("b") + OUTPUT_TOKENS_COMMENT + b"1\n\n")
@@ -232,7 +234,7 @@ def test_the_next_number_continues_those_of_the_events(last: bytes, number: int)
 @given(
     cuts=st.lists(st.integers(0, 100), max_size=8), whole=st.sampled_from([b"{}", b'{"a":": "}'])
 )
-def test_an_answer_in_one_piece_is_told_from_its_tokens(cuts: list[int], whole: bytes) -> None:
+def test_an_answer_in_one_piece_is_separated_from_its_tokens(cuts: list[int], whole: bytes) -> None:
     stream = told(0, [1, 2]) + told(1, [3]) + COMMENT
     for status, answer in ((b"", b": antefix-answer %d"), (b" 500", b": antefix-answer %d 500")):
         log = begun()
@@ -265,7 +267,7 @@ def test_an_answer_whose_engine_did_not_say_so_is_not_gone_on_with() -> None:
     assert log.body_to_continue(BODY) is None
 
 
-def test_tokens_that_nobody_can_read_are_not_gone_on_with() -> None:
+def test_an_answer_with_unreadable_tokens_is_not_resumed() -> None:
     log = begun()
     EventReader(log).passed_on(TOKENS_COMMENT + b"0 1,x\n\n" + event("a"))
     assert log.body_to_continue(BODY) is None

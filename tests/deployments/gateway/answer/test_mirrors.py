@@ -43,7 +43,7 @@ async def ask(front: Front, number: int = 0, **fields: Any) -> tuple[int, str]:
 
 
 async def outcomes(front: Front, copies: int) -> dict[str, int]:
-    """Of the copies, once there are so many."""
+    """Of the copies, once there are N."""
 
     def counted() -> dict[str, int]:
         return {
@@ -73,7 +73,9 @@ async def test_a_copy_is_compared_with_its_original(
     assert metrics["antefix_mirror_ratio_sum", "assistant", "tokens"] == 5
 
 
-async def test_nobody_is_charged_for_a_copy_and_no_request_is_counted_twice(front: Front) -> None:
+async def test_no_tenant_is_charged_for_a_copy_and_no_request_is_counted_twice(
+    front: Front,
+) -> None:
     for number in range(5):
         assert (await ask(front, number))[0] == 200
     await outcomes(front, 5)
@@ -118,7 +120,7 @@ async def test_a_conversation_is_copied_whole_or_not(front: Front, candidate: Fa
     assert copied == {0, 2}
 
 
-async def test_a_mirror_that_hangs_delays_nobody_and_holds_a_bounded_number(
+async def test_a_hung_mirror_delays_no_request_and_holds_few_copies(
     front: Front, candidate: FakeEngine
 ) -> None:
     front.gateway.parts.mirrors.most_copies = 3

@@ -1,4 +1,4 @@
-"""An engine is taken away in the middle of an answer: another goes on with it, if one can."""
+"""An engine is removed in the middle of an answer: another resumes it, if one can."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -50,7 +50,7 @@ async def whole(front: Front, **fields: Any) -> bytes:
 
 
 async def begin(front: Front, after: int = 2, **fields: Any) -> asyncio.Task[bytes]:
-    """A request whose engine has made so many tokens, and makes no more until it may."""
+    """A request whose engine has made N tokens, and makes no more until it may."""
     for engine in front.handle.engines:
         engine.pauses_after, engine.made = after, 0
         engine.go_on.clear()
@@ -82,7 +82,7 @@ async def stays(front: Front, engine: FakeEngine) -> None:
 async def counted(front: Front, *series: str) -> dict[tuple[str, ...], float]:
     """The metrics, once that one has been counted."""
     async with asyncio.timeout(60):
-        while not (found := await front.metrics())[series]:  # noqa: ASYNC110  # nothing tells when
+        while not (found := await front.metrics())[series]:  # noqa: ASYNC110  # no event reports it
             await asyncio.sleep(0.01)
     return found
 
@@ -159,7 +159,7 @@ async def test_an_answer_stays_where_every_engine_may_hang(front: Front) -> None
     assert anonymous(await answer) == expected
 
 
-async def test_a_move_is_told_and_counted_and_nobody_was_lost(front: Front) -> None:
+async def test_a_move_is_explained_and_counted_and_is_no_loss(front: Front) -> None:
     answer = await begin(front, stream=True)
     there, other = who(front)
     other.pauses_after = None
@@ -182,7 +182,7 @@ async def test_a_move_is_told_and_counted_and_nobody_was_lost(front: Front) -> N
     await is_served_again(front)
 
 
-async def test_an_answer_is_moved_as_often_as_its_engine_is_taken_away(front: Front) -> None:
+async def test_an_answer_moves_each_time_its_engine_is_removed(front: Front) -> None:
     answer = await begin(front, 1)
     there, other = who(front)
     other.pauses_after = 3
@@ -235,7 +235,7 @@ async def test_where_none_can_take_it_it_ends_where_it_is(
 
 
 async def test_a_stream_without_a_token_yet_begins_elsewhere(front: Front) -> None:
-    """Of an answer in one piece nobody knows whether it has one."""
+    """Of an answer in one piece it is unknown whether it has one."""
     there, other = front.handle.engines
     await leaves(front, other)
     for engine in front.handle.engines:
@@ -287,7 +287,7 @@ async def test_a_stream_that_has_its_first_token_just_then_stays(
     await until(lambda: not front.pool.scheduler.has_work)
 
 
-async def test_what_cannot_be_gone_on_with_stays(front: Front) -> None:
+async def test_an_answer_that_cannot_be_resumed_stays(front: Front) -> None:
     for engine in front.handle.engines:
         engine.offers_resumable = False
     answer = await begin(front)
@@ -328,7 +328,7 @@ async def test_a_client_that_leaves_meanwhile_leaves_both(front: Front) -> None:
     await until(lambda: not front.pool.scheduler.has_work)
 
 
-async def test_what_leaves_and_is_ended_was_not_killed_by_its_requests(front: Front) -> None:
+async def test_an_engine_that_leaves_was_not_killed_by_its_requests(front: Front) -> None:
     """The drain time is over: the answer is resumed, and it may be once more."""
     expected = anonymous(await whole(front))
     front.pool.parts.moves.after_s = None
@@ -344,7 +344,7 @@ async def test_what_leaves_and_is_ended_was_not_killed_by_its_requests(front: Fr
     await is_served_again(front)
 
 
-async def test_answers_may_stay_as_long_as_the_fleet_file_says_now(front: Front) -> None:
+async def test_answers_stay_for_the_current_move_after_s_of_the_fleet_file(front: Front) -> None:
     fleet = front.gateway.parts.in_force.fleet.model_dump(mode="json")
 
     async def may_stay(seconds: float | None) -> None:
@@ -364,7 +364,7 @@ async def test_answers_may_stay_as_long_as_the_fleet_file_says_now(front: Front)
     assert len(other.went_on_with) == 1
 
 
-async def test_new_requests_go_elsewhere_at_once_and_to_nobody_who_has_closed(
+async def test_new_requests_avoid_leaving_engines_and_never_reach_closed_ones(
     front: Front,
 ) -> None:
     first, second = front.handle.engines

@@ -42,7 +42,7 @@ HAS, CAN = True, True
         # before the client has anything, a retry begins anew
         (NEW, LOST, False, False, TryAgain(A)),
         (NEW, REFUSED, False, False, TryAgain(A)),
-        # what is known of the answer is not computed twice
+        # the known part of the answer is not computed twice
         (NEW, LOST, False, CAN, TryAgain(A, continues=True)),
         (NEW, LOST, HAS, CAN, TryAgain(A, continues=True)),
         # a client never gets the beginning again
@@ -72,7 +72,7 @@ HAS, CAN = True, True
         (NEW, Leaves(), False, False, TryThere()),
     ],
 )
-def test_what_follows(
+def test_each_failed_try_has_its_next_step(
     course: Course, event: Event, client_has_bytes: bool, can_continue: bool, step: Step
 ) -> None:
     assert next_step(course, event, client_has_bytes, can_continue)[1] == step

@@ -59,7 +59,7 @@ async def test_the_engine_gets_the_very_bytes_the_client_sent(
         ) as answer:
             assert answer.status == 200
             await answer.read()
-        # and a field of ours after them
+        # and a field of Antefix after them
         assert SALT.fullmatch(first.bodies[-1].removeprefix(body.removesuffix(b"}")))
 
     @settings(
@@ -111,7 +111,7 @@ async def test_the_first_token_leaves_before_the_engine_makes_the_second(
 async def test_of_a_large_fleet_an_answer_under_way_keeps_no_candidates(
     front: Front, first: FakeEngine
 ) -> None:
-    """Each is as long as its answer, and there are as many as streams times replicas."""
+    """Each lives for the time of its answer, and their number is streams times replicas."""
     replicas, streams = 200, 10
     few = replicas * streams / 4
     load = first.load()
@@ -199,7 +199,7 @@ async def test_a_client_that_reads_nothing_holds_no_task_past_its_deadline(
     state = front.gateway.server.state
     await until(lambda: state.tasks)
     await until(lambda: not state.tasks)
-    # on a busy machine it may have gone already, or had so little to read that it was told all
+    # on a busy machine it may have gone already, or had so little to read that it got all
     connections: list[Any] = [*state.connections]
     assert all(of.transport.is_closing() or of.cycle.response_complete for of in connections)
     writer.transport.abort()
@@ -265,7 +265,7 @@ async def test_a_stranger_at_a_replicas_address_costs_the_client_no_error(
     assert (len(first.bodies), second.finished) == (1, 1)
 
 
-async def test_a_replica_that_nobody_can_reach_is_a_503_to_try_again(
+async def test_an_unreachable_replica_is_a_503_to_retry(
     front: Front, first: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "NOTICED_S", 0.3)
@@ -308,7 +308,7 @@ async def test_an_engines_404_is_a_400_that_names_the_address(front: Front) -> N
     assert "/v1/embeddings" in str(error["message"])
 
 
-async def test_an_engines_failure_tells_the_client_no_internals(
+async def test_an_engine_failure_shows_the_client_no_internals(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
     failure = JSONResponse({"error": {"message": "Traceback: secret"}}, status_code=500)

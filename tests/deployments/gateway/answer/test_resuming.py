@@ -135,7 +135,7 @@ async def test_the_rest_follows_byte_for_byte(fleet: Fleet, path: str, resumable
         assert cut.has + await rest_of(fleet, cut, path) == whole
     assert fleet.first.aborted == 0
     await until(lambda: fleet.first.running == 0 and fleet.first.finished == PAUSE + 1)
-    # nothing was placed again, and nobody waits for a place
+    # nothing was placed again, and no request waits for a place
     assert len(fleet.first.bodies) == PAUSE + 1 and not fleet.second.bodies
     assert fleet.there.handle.waiting == 0
 
@@ -150,14 +150,14 @@ async def test_a_client_that_has_all_of_it_gets_nothing_more(fleet: Fleet) -> No
         assert await rest_of(fleet, Cut(stream_id, b"", count)) == rest
 
 
-async def test_it_can_be_resumed_again_and_the_last_who_asks_has_it(fleet: Fleet) -> None:
+async def test_a_stream_can_be_resumed_again_and_the_last_reader_gets_it(fleet: Fleet) -> None:
     cut = await cut_after(fleet, 2)
     headers = resuming(cut.id, cut.events)
     one = await fleet.there.post(headers=headers, **fields_of()).__aenter__()
     has = cut.has + await one.content.readuntil(b"\n\n")
     cut = Cut(cut.id, has, cut.events + 1)
     rest = await rest_of(fleet, cut)
-    # who was before is told
+    # the previous reader is notified
     *_, last = await events_of(one)
     error = json.loads(last)["error"]
     assert error["code"] == "taken_over"
@@ -166,7 +166,7 @@ async def test_it_can_be_resumed_again_and_the_last_who_asks_has_it(fleet: Fleet
     assert fleet.first.aborted == fleet.second.aborted == 0
 
 
-async def test_who_reads_at_a_living_gateway_is_told_and_pays_in_full(
+async def test_the_reader_at_a_living_gateway_is_notified_and_pays_in_full(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connect(redis_url) as redis:
@@ -198,7 +198,7 @@ async def test_who_reads_at_a_living_gateway_is_told_and_pays_in_full(
         assert rest.endswith(b"data: [DONE]\n\n")
 
 
-async def test_without_the_setting_nothing_is_kept_and_clients_are_told() -> None:
+async def test_without_the_setting_nothing_is_kept_and_resuming_returns_an_error() -> None:
     async with AsyncExitStack() as stack:
         fleet = await begun(stack, hold_s=0.0)
         fleet.first.pauses_after = PAUSE
@@ -254,7 +254,7 @@ async def test_a_client_that_does_not_come_frees_its_engine() -> None:
             await error_of(answer, 404, "unknown_stream")
 
 
-async def test_all_that_leads_nowhere_is_told_the_same(fleet: Fleet) -> None:
+async def test_every_request_for_an_unavailable_stream_gets_the_same_error(fleet: Fleet) -> None:
     """Another tenant's key learns nothing of a stream, not even that it is there."""
     cut = await cut_after(fleet, 2)
     ticket, signature, replica = cut.id.split("-")
@@ -290,7 +290,9 @@ async def test_a_number_of_events_that_is_none_is_refused(fleet: Fleet, events: 
     assert cut.has + await rest_of(fleet, cut) == await undisturbed(fleet)
 
 
-async def test_more_events_than_were_made_are_refused_and_disturb_nobody(fleet: Fleet) -> None:
+async def test_a_request_for_too_many_events_is_refused_and_disturbs_no_reader(
+    fleet: Fleet,
+) -> None:
     cut = await cut_after(fleet, 1)
     async with fleet.there.post(headers=resuming(cut.id, 99), **fields_of()) as answer:
         assert "99" in await error_of(answer, 400, "invalid_header")
@@ -338,7 +340,7 @@ async def test_its_engine_may_be_lost_as_well(fleet: Fleet) -> None:
         fleet.first.break_off()
         assert has + await answer.read() == whole
     assert fleet.second.went_on_with
-    # the engine was not told to stop: its gateway could not
+    # no gateway asked the engine to stop: its gateway could not
     go_on(fleet)
 
 
@@ -354,7 +356,7 @@ async def test_an_engine_that_a_stream_moved_away_from_stops_at_once(redis_url: 
         assert (await events_of(answer))[-1] == "[DONE]"
         assert other.went_on_with
         await until(lambda: left.aborted == 1)
-        # its client was told of the stream that was left
+        # its client was shown the stream that was left
         headers = resuming(answer.headers[RESUME_HEADER], 1)
         async with fleet.there.post(headers=headers, **fields_of()) as answer:
             await error_of(answer, 404, "unknown_stream")
@@ -410,7 +412,7 @@ async def test_a_stream_that_overflowed_is_found_where_it_is() -> None:
         assert small.aborted == 0
 
 
-async def test_what_became_of_it_is_counted_told_and_explained(redis_url: str) -> None:
+async def test_a_resumed_stream_is_counted_and_explained(redis_url: str) -> None:
     async with AsyncExitStack() as stack:
         fleet = await begun(stack, redis_url=redis_url)
         cut = await cut_after(fleet, 2)

@@ -6,7 +6,7 @@ from typing import Any
 from deployments.gateway.answer.stream_errors import error_event
 from deployments.gateway.intake.errors import ApiError
 
-ERROR = ApiError(503, "The engine\nbroke off.", code="engine_unavailable", param="p")
+ERROR = ApiError(503, "The engine\nstopped.", code="engine_unavailable", param="p")
 
 
 def data_of(event: bytes) -> Any:
@@ -28,11 +28,11 @@ def test_a_response_has_its_error_event_and_the_error_that_clients_look_for() ->
     assert data_of(event) == {
         "type": "error",
         "code": "engine_unavailable",
-        "message": "The engine\nbroke off.",
+        "message": "The engine\nstopped.",
         "param": "p",
         "sequence_number": 3,
         "error": {
-            "message": "The engine\nbroke off.",
+            "message": "The engine\nstopped.",
             "type": "server_error",
             "param": "p",
             "code": "engine_unavailable",
@@ -47,7 +47,7 @@ def test_messages_have_the_error_answer_in_an_event_of_its_name() -> None:
     assert data_of(event) == {
         "type": "error",
         "error": {
-            "message": "The engine\nbroke off.",
+            "message": "The engine\nstopped.",
             "type": "overloaded_error",
             "param": "p",
             "code": "engine_unavailable",

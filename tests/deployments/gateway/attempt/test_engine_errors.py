@@ -77,6 +77,6 @@ def test_a_stream_is_judged_by_its_first_event_as_soon_as_that_is_there(
             assert error_at_the_beginning(stream[:cut]) is None
 
 
-def test_what_is_no_event_at_all_is_passed_on_at_once() -> None:
+def test_data_that_is_no_event_is_passed_on_at_once() -> None:
     assert error_at_the_beginning(b"not an event") is None
     assert error_at_the_beginning(b"data: \xf0\x9f") is None

@@ -48,7 +48,7 @@ async def _read(
     return left
 
 
-async def test_what_is_taken_is_taken_in_no_task() -> None:
+async def test_taken_pieces_are_taken_outside_of_tasks() -> None:
     taken, tasks = bytearray(), set()
 
     def take(piece: bytes) -> bool:
@@ -71,7 +71,7 @@ async def test_it_reads_with_an_aiohttp_that_pauses_for_one_reason() -> None:
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7])
-async def test_what_is_not_taken_comes_in_its_place(every: int) -> None:
+async def test_pieces_that_are_not_taken_arrive_in_order(every: int) -> None:
     whole, offered = bytearray(), 0
 
     def take(piece: bytes) -> bool:
@@ -96,7 +96,7 @@ async def test_a_slow_reader_gets_all_of_an_answer_that_is_larger_than_any_buffe
     assert b"".join(left) == b"".join(parts)
 
 
-async def test_what_the_taker_raises_is_raised() -> None:
+async def test_an_exception_of_the_taker_is_raised() -> None:
     class Enough(Exception):
         pass
 
@@ -114,7 +114,7 @@ async def test_what_the_taker_raises_is_raised() -> None:
         assert len(taken) == 3
 
 
-async def test_an_answer_that_is_broken_off_is_an_error() -> None:
+async def test_an_interrupted_answer_is_an_error() -> None:
     taken = bytearray()
 
     def take(piece: bytes) -> bool:
@@ -157,7 +157,7 @@ async def test_the_next_answer_on_its_connection_is_another() -> None:
     assert [b"".join(taken) for taken in takers] == [b"".join(PARTS)] * 3
 
 
-async def test_who_gives_up_hears_no_more() -> None:
+async def test_a_taker_that_gives_up_gets_no_more_pieces() -> None:
     taken: list[bytes] = []
 
     def take(piece: bytes) -> bool:

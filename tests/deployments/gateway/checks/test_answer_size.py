@@ -13,7 +13,7 @@ from tests.fakes.front import gateway_before
 from tests.sentences import assert_sentences
 
 MAX_N, MAX_SEQUENCES, MAX_LOGPROBS, LENGTH = 8, 2048, 262_144, 32_768
-# As many as vLLM takes.
+# The most that vLLM takes.
 IDS = list(range(128))
 SHOWN = ["message.output_text.logprobs"]
 

@@ -27,7 +27,7 @@ async def ask_chat(
         return answer.status, told["error"]["code"], answer.headers
 
 
-async def test_a_tenant_gets_what_it_may_and_is_told_when_there_is_more(redis_url: str) -> None:
+async def test_a_tenant_gets_its_budget_and_the_time_of_its_reset(redis_url: str) -> None:
     limits = {"limits": {"requests_per_minute": 2}}
     async with limited(redis_url, FakeEngine(), limits) as front:
         status, _, headers = await ask_chat(front)
@@ -70,7 +70,7 @@ async def test_tokens_that_were_not_used_are_there_again(redis_url: str) -> None
             await asyncio.sleep(0.05)
 
 
-async def test_what_no_minute_has_room_for_is_no_matter_of_waiting(redis_url: str) -> None:
+async def test_a_request_above_the_limit_of_a_minute_gets_no_retry_after(redis_url: str) -> None:
     limits = {"limits": {"tokens_per_minute": 900}}
     async with limited(redis_url, FakeEngine(), limits) as front:
         status, code, headers = await ask_chat(front, max_tokens=600)
@@ -78,7 +78,7 @@ async def test_what_no_minute_has_room_for_is_no_matter_of_waiting(redis_url: st
         assert "retry-after" not in headers
 
 
-async def test_a_model_has_limits_of_its_own(redis_url: str) -> None:
+async def test_a_model_has_separate_limits(redis_url: str) -> None:
     limits = {
         "model_limits": {"small": {"requests_per_minute": 1}, "x": {"requests_per_minute": 9}}
     }
@@ -87,7 +87,7 @@ async def test_a_model_has_limits_of_its_own(redis_url: str) -> None:
         assert (await ask_chat(front))[1] == "rate_limit_exceeded"
 
 
-async def test_only_so_many_are_served_at_once(redis_url: str) -> None:
+async def test_concurrent_requests_are_limited(redis_url: str) -> None:
     engine = FakeEngine()
     engine.pauses_after = 0
     async with limited(redis_url, engine, {"limits": {"concurrent_requests": 1}}) as front:
@@ -213,7 +213,7 @@ async def _status(post: Any) -> int:
         return int(answer.status)
 
 
-async def test_what_an_engine_makes_beyond_a_reservation_is_charged(redis_url: str) -> None:
+async def test_tokens_beyond_a_reservation_are_charged(redis_url: str) -> None:
     engine = FakeEngine()
     engine.prompt_cache = lambda fields: (900, 0)  # the gateway took the prompt for short
     async with limited(redis_url, engine, {"limits": {"tokens_per_minute": 1000}}) as front:
@@ -233,7 +233,7 @@ async def test_without_redis_a_tenant_with_limits_waits_and_others_notice_nothin
         assert (await front.metrics())["antefix_budgets_by_share",] == 1
 
 
-async def test_who_is_over_budget_misses_no_promise_of_the_fleet(redis_url: str) -> None:
+async def test_a_request_over_budget_is_no_slo_miss_of_the_fleet(redis_url: str) -> None:
     limits = {"limits": {"requests_per_minute": 1}}
     async with limited(redis_url, FakeEngine(), limits) as front:
         await ask_chat(front)
@@ -298,7 +298,7 @@ async def test_a_request_that_no_budget_has_room_for_is_explained(redis_url: str
         assert told["candidates"] == []
 
 
-async def test_metrics_tell_what_is_left_of_a_tenants_budgets(redis_url: str) -> None:
+async def test_metrics_report_what_is_left_of_a_tenants_budgets(redis_url: str) -> None:
     limits = {"limits": {"requests_per_minute": 2, "concurrent_requests": 9}}
     async with limited(redis_url, FakeEngine(), limits) as front:
         whose = ("requests", "", TENANT)
@@ -344,7 +344,7 @@ async def test_a_large_body_beyond_a_limit_is_refused_before_it_comes(
         await until(lambda: not front.gateway.parts.budgets.under_way)
         if "concurrent_requests" in limits:
             async with asyncio.timeout(60):
-                while (await ask_chat(front))[0] != 200:  # noqa: ASYNC110  # only an answer tells
+                while (await ask_chat(front))[0] != 200:  # noqa: ASYNC110  # an answer shows it
                     await asyncio.sleep(0.05)
 
 

@@ -1,4 +1,4 @@
-"""Fields that are for engines alone are refused by name; whatever else vLLM takes passes."""
+"""Fields that are for engines alone are refused by name; all other fields that vLLM takes pass."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def refuse(fields: dict[str, Any], path: str = CHAT, may_prioritize: bool = Fals
         (RESPONSES, {"background": "true"}, "background"),
     ],
 )
-def test_what_is_not_for_clients_is_refused_by_name(
+def test_fields_that_are_not_for_clients_are_refused_by_name(
     path: str, fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(ApiError) as refused:
@@ -69,10 +69,10 @@ def test_only_a_key_with_the_right_goes_before_others(priority: Any) -> None:
         (RESPONSES, {"store": True, "background": False, "previous_response_id": None}),
         (RESPONSES, {"include": ["reasoning.encrypted_content"], "enable_response_messages": True}),
         (EMBEDDINGS, {"input": ["a"] * 1024, "encoding_format": "base64", "dimensions": 8}),
-        (CHAT, {"a field that nobody knows": {"a": 1}}),
+        (CHAT, {"an unknown field": {"a": 1}}),
     ],
 )
-def test_what_clients_send_passes(path: str, fields: dict[str, Any]) -> None:
+def test_fields_of_clients_pass(path: str, fields: dict[str, Any]) -> None:
     refuse(fields, path)
 
 
@@ -87,9 +87,7 @@ NAMES = ("n", "priority", "vllm_xargs", "prompt", "input", "background", "previo
     fields=st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, ANYTHING)),
     path=st.sampled_from([CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS]),
 )
-def test_whatever_it_holds_a_request_passes_or_is_refused(
-    fields: dict[str, Any], path: str
-) -> None:
+def test_a_request_with_any_fields_passes_or_is_refused(fields: dict[str, Any], path: str) -> None:
     try:
         refuse(fields, path)
     except ApiError as refused:
@@ -119,7 +117,8 @@ async def test_a_gateway_asks_no_engine_for_what_it_refuses() -> None:
 
 
 async def test_a_request_weighs_what_an_engine_makes_of_it() -> None:
-    """Else the replica with the longest queue looks the least loaded, and draws everybody."""
+    """Otherwise the replica with the longest queue looks the least loaded, and draws all
+    requests."""
     placed: list[Placed] = []
     async with gateway_before(FakeEngine()) as front:
         front.pool.scheduler.announce = placed.append

@@ -57,7 +57,9 @@ def is_refused(known: FatalRequests, body: bytes = b"{}") -> bool:
     return False
 
 
-async def test_another_gateway_hears_of_it_and_refuses_it_too(redis: AsyncRedis) -> None:
+async def test_another_gateway_learns_of_a_fatal_request_and_refuses_it_too(
+    redis: AsyncRedis,
+) -> None:
     one, other = of_a_gateway(redis), of_a_gateway(redis)
     one.add(asked(), 1)
     await one.exchange()
@@ -101,7 +103,7 @@ async def test_a_tenant_whose_requests_are_lost_again_has_one_engine_for_each(
     assert other.retries("red", 1) == 0
 
 
-async def test_requests_that_were_lost_together_suspect_nobody(redis: AsyncRedis) -> None:
+async def test_requests_that_were_lost_together_are_not_suspected(redis: AsyncRedis) -> None:
     """One killed the engine, and the others were in it."""
     known = of_a_gateway(redis)
     for number in range(10):

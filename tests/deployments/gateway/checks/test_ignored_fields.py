@@ -92,7 +92,7 @@ def test_it_is_refused_with_the_remedy(path: str, fields: dict[str, Any], remedy
         ("/tokenize", {"prompt": "Hi.", "guided_json": SCHEMA}),
     ],
 )
-def test_what_asks_for_nothing_passes(path: str, fields: dict[str, Any]) -> None:
+def test_fields_that_ask_for_nothing_pass(path: str, fields: dict[str, Any]) -> None:
     refuse_ignored_fields(path, fields, {})
 
 
@@ -115,9 +115,7 @@ NAMES = ("tools", "tool_choice", "conversation", "function_call", "functions", "
     fields=st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, ANYTHING)),
     path=st.sampled_from([CHAT, COMPLETIONS, RESPONSES]),
 )
-def test_whatever_it_holds_a_request_passes_or_is_refused(
-    fields: dict[str, Any], path: str
-) -> None:
+def test_a_request_with_any_fields_passes_or_is_refused(fields: dict[str, Any], path: str) -> None:
     try:
         refuse_ignored_fields(path, fields, {})
     except ApiError as refused:

@@ -134,9 +134,7 @@ ANYTHING = st.recursive(
     fields=st.fixed_dictionaries({}, optional={"messages": ANYTHING, "input": ANYTHING}),
     path=st.sampled_from([CHAT, RESPONSES, EMBEDDINGS]),
 )
-def test_whatever_it_holds_a_request_passes_or_is_refused(
-    fields: dict[str, Any], path: str
-) -> None:
+def test_a_request_with_any_fields_passes_or_is_refused(fields: dict[str, Any], path: str) -> None:
     try:
         refuse_kept_elsewhere(path, fields)
     except ApiError as refused:

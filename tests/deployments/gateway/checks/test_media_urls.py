@@ -80,7 +80,7 @@ def test_an_address_that_is_not_listed_is_refused(
         {"messages": [5, None], "input": [5, [1, 2], "x"]},
     ],
 )
-def test_what_is_sent_along_or_listed_passes(fields: dict[str, Any]) -> None:
+def test_inline_media_and_listed_hosts_pass(fields: dict[str, Any]) -> None:
     refuse_media_urls(CHAT, fields, LISTED)
 
 

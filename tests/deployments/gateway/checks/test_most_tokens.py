@@ -81,7 +81,7 @@ def test_a_query_counts_with_each_document(documents: int, most: int) -> None:
     assert most_tokens(request("/v2/rerank", known=False, **fields), 20) == 20 * documents
 
 
-def test_what_messages_hold_is_text_but_for_images() -> None:
+def test_all_blocks_of_messages_except_images_count_as_text() -> None:
     call = {"type": "tool_use", "id": "1", "name": "look", "input": {}}
     image = {"type": "image", "source": {"type": "base64", "data": "AA=="}}
     for blocks, most in (

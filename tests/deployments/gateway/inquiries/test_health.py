@@ -1,4 +1,4 @@
-"""What a gateway tells load balancers, over real HTTP."""
+"""What a gateway reports to load balancers, over real HTTP."""
 
 import asyncio
 import json
@@ -88,7 +88,7 @@ async def other_cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Front]
         yield before
 
 
-async def test_beside_another_cluster_a_gateway_waits_until_all_of_its_own_runs(
+async def test_next_to_another_cluster_a_gateway_waits_until_its_own_cluster_runs(
     other_cluster: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One pool of several, or one replica of those that its load needs, is too early."""
@@ -121,7 +121,7 @@ async def test_where_its_own_cluster_serves_already_a_gateway_joins_it(
 async def test_where_no_other_cluster_serves_a_pool_is_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """kube-proxy refuses connections to a Service that nobody is behind."""
+    """kube-proxy refuses connections to a Service without endpoints."""
     (closed,) = free_ports(1)
     monkeypatch.setenv("ANTEFIX_CLUSTER", "after")
     monkeypatch.setenv("ANTEFIX_PEERS_URL", f"http://127.0.0.1:{closed}")
@@ -146,7 +146,7 @@ async def test_a_gateway_that_leaves_still_answers_and_then_takes_no_connection(
             await front.http.get(front.url + "/health/live")
 
 
-async def test_whoever_stops_a_gateway_waits_until_the_load_balancer_has_heard(
+async def test_stopping_a_gateway_waits_until_load_balancers_have_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A rollout inside Ray Serve, without a node that is drained: the pod stays in its Service."""
@@ -163,7 +163,7 @@ async def test_whoever_stops_a_gateway_waits_until_the_load_balancer_has_heard(
             await stopping
 
 
-async def test_who_asks_a_gateway_to_leave_later_does_not_hurry_it(
+async def test_a_second_request_to_leave_does_not_shorten_the_first_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A node's drain waits for load balancers, and has Ray Serve stop the gateway meanwhile."""
@@ -191,7 +191,7 @@ async def test_a_stopped_gateway_waits_for_its_streams() -> None:
         answer = await front.post(stream=True, headers=ID)
         stopping = asyncio.create_task(Gateway.__del__(front.gateway))
         async with asyncio.timeout(60):
-            while not await refuses(front):  # noqa: ASYNC110  # only a connection tells
+            while not await refuses(front):  # noqa: ASYNC110  # only a connection shows it
                 await asyncio.sleep(0.01)
         engine.go_on.set()
         assert await answer.read() == whole
@@ -200,7 +200,7 @@ async def test_a_stopped_gateway_waits_for_its_streams() -> None:
 
 
 @pytest.mark.parametrize("resume_within_s", [0.0, 60.0])
-async def test_clients_that_a_stopped_gateway_cannot_wait_for_are_told(
+async def test_a_stopped_gateway_returns_an_error_to_clients_that_outlast_its_drain(
     resume_within_s: float,
 ) -> None:
     engine = FakeEngine()
@@ -218,7 +218,7 @@ async def test_clients_that_a_stopped_gateway_cannot_wait_for_are_told(
         assert ("x-antefix-resume" in error["message"]) == (resume_within_s > 0)
         assert_sentences(error["message"])
         assert (await whole).status == 503
-        # a stream that another gateway can go on with is still made
+        # a stream that another gateway can resume is still made
         await until(lambda: engine.aborted == (1 if resume_within_s else 2))
         assert engine.running == (1 if resume_within_s else 0)
 

@@ -89,7 +89,7 @@ async def test_a_release_that_ended_is_not_reported_and_one_that_returns_is(
     assert len(caplog.records) == 1
 
 
-async def test_what_is_kept_goes_when_no_gateway_uses_it(redis: AsyncRedis) -> None:
+async def test_a_schema_expires_when_no_gateway_uses_it(redis: AsyncRedis) -> None:
     await Release(redis, 1).watch.look()
     assert 0 < await redis.ttl(redis_keys.schemas_key(FLEET)) <= EXPIRE_S
 

@@ -70,7 +70,7 @@ async def test_a_pool_without_a_replica_has_none_to_profile() -> None:
         ({"replica": "r1", "seconds": "0"}, 400, "seconds"),
     ],
 )
-async def test_what_cannot_be_is_told(
+async def test_an_impossible_profile_is_refused_with_its_parameter(
     front: Front, query: dict[str, str], status: int, param: str
 ) -> None:
     found, told = await asked(front, **query)
@@ -98,7 +98,7 @@ async def test_no_client_repeats_a_profile_by_itself(
         assert answer.headers["x-should-retry"] == "false"
 
 
-async def test_an_engine_that_is_gone_is_told(
+async def test_a_profile_of_a_lost_engine_returns_an_error(
     front: Front, engines: tuple[FakeEngine, FakeEngine]
 ) -> None:
     await engines[0].server.drain()

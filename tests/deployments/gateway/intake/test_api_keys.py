@@ -1,4 +1,4 @@
-"""A key opens the gateway for its tenant, with its rights; nothing else does."""
+"""Only a key opens the gateway for its tenant, with its rights."""
 
 import asyncio
 import pickle
@@ -85,7 +85,7 @@ def test_a_key_names_its_tenant(header: str, tenant: str) -> None:
         ("Bearer \xff\udc80", "invalid_api_key"),
     ],
 )
-def test_nothing_else_is_a_key(header: str | None, code: str) -> None:
+def test_any_other_header_is_refused_as_a_key(header: str | None, code: str) -> None:
     with pytest.raises(ApiError) as refused:
         KEYS.check({} if header is None else {"authorization": header})
     assert (refused.value.status, refused.value.code) == (401, code)
@@ -121,11 +121,11 @@ def test_a_wrong_bearer_key_is_not_made_good_by_another_header() -> None:
     assert refused.value.code == "invalid_api_key"
 
 
-def test_without_keys_nobody_gets_in() -> None:
+def test_without_keys_every_request_is_refused() -> None:
     assert code_of(ApiKeys({}), "sk-one") == "invalid_api_key"
 
 
-def test_a_key_whose_id_alone_is_right_is_not_told_that_it_is(file: Path) -> None:
+def test_a_key_with_only_the_id_of_a_revoked_key_is_reported_as_invalid(file: Path) -> None:
     key = new_key()
     keys = taken(file, replace(stored("red", key), revoked=time.time()).line())
     other = key[: -len(key) + 17] + "x" * 43
@@ -157,7 +157,7 @@ def test_a_key_opens_nothing_once_it_has_expired(file: Path) -> None:
 @pytest.mark.parametrize("of_key", ["interactive", "batch"])
 @pytest.mark.parametrize("tenant_operates", [True, False])
 @pytest.mark.parametrize("key_operates", [True, False])
-def test_a_key_has_the_least_of_its_own_rights_and_its_tenants(
+def test_a_key_has_the_lesser_of_its_rights_and_its_tenants_rights(
     of_tenant: str, of_key: str, tenant_operates: bool, key_operates: bool
 ) -> None:
     settings = GatewaySettings.model_validate(
@@ -183,7 +183,7 @@ async def test_a_rotated_key_is_taken_without_a_restart(file: Path) -> None:
     await cancelled(following)
 
 
-def test_a_key_that_is_taken_away_is_locked_out_though_another_line_is_wrong(
+def test_a_removed_key_is_refused_though_another_line_is_wrong(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = taken(file, f"red={OLD}\nred={NEW}")
@@ -195,19 +195,19 @@ def test_a_key_that_is_taken_away_is_locked_out_though_another_line_is_wrong(
     assert not keys.stale
 
 
-def test_what_is_wrong_is_told_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_line_is_logged_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     keys = taken(file, "red=short")
     keys.take(file)
     assert len(caplog.records) == 1
 
 
-def test_an_empty_file_locks_everybody_out(file: Path) -> None:
+def test_an_empty_file_refuses_all_keys(file: Path) -> None:
     keys = taken(file, f"red={OLD}")
     taken(file, "# nobody\n", keys)
     assert not opens(keys, OLD) and not keys.stale
 
 
-def test_a_file_that_cannot_be_read_changes_nothing_and_is_told(file: Path) -> None:
+def test_an_unreadable_file_changes_nothing_and_is_reported(file: Path) -> None:
     keys = taken(file, f"red={OLD}")
     file.unlink()
     keys.take(file)
@@ -221,7 +221,7 @@ def test_a_key_of_two_tenants_opens_nothing(file: Path) -> None:
     assert any("has two tenants" in fault for fault in keys.stale)
 
 
-def test_a_key_that_is_there_twice_opens_once_and_is_told(file: Path) -> None:
+def test_a_duplicate_key_is_accepted_and_reported(file: Path) -> None:
     keys = taken(file, f"red={OLD}\nred={OLD}")
     assert opens(keys, OLD) and "is listed twice" in keys.stale[0]
 
@@ -245,14 +245,16 @@ def test_a_revoked_key_stays_so_when_its_file_is_rolled_back(file: Path) -> None
     assert "was revoked, and stays revoked" in keys.stale[0]
 
 
-def test_keys_of_the_environment_stay_beside_those_of_a_file(file: Path) -> None:
+def test_keys_of_the_environment_stay_valid_with_those_of_a_file(file: Path) -> None:
     keys = taken(file, f"red={NEW}", ApiKeys({OLD: "red"}))
     assert opens(keys, OLD) and opens(keys, NEW)
     taken(file, revoked(OLD).line(), keys)
     assert code_of(keys, OLD) == "revoked_api_key"
 
 
-def test_who_sends_wrong_keys_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_senders_of_wrong_keys_are_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     now = [0.0]
     wrong = WrongKeys(lambda: now[0])
     for _ in range(100):
@@ -321,7 +323,7 @@ async def test_a_key_may_use_its_models_alone(file: Path) -> None:
     assert await limited_to(others, file) == (403, "model_not_allowed")
 
 
-async def test_a_key_may_be_kept_from_headers_of_ours(file: Path) -> None:
+async def test_a_key_may_be_denied_headers_of_antefix(file: Path) -> None:
     policy, only = {"x-antefix-policy": "random"}, {"x-antefix-overflow": "only"}
     no_policy, no_overflow = KeyRights(policy=False), KeyRights(overflow=False)
     assert await limited_to(no_policy, file) == (200, "")
@@ -330,7 +332,7 @@ async def test_a_key_may_be_kept_from_headers_of_ours(file: Path) -> None:
     assert await limited_to(no_overflow, file, **only) == (403, "overflow_not_allowed")
 
 
-async def test_a_gateway_tells_that_its_keys_are_stale(file: Path) -> None:
+async def test_a_gateway_reports_stale_keys_as_a_metric(file: Path) -> None:
     async with gateway_before(FakeEngine()) as front:
         assert (await front.metrics())["antefix_keys_stale",] == 0
         taken(file, "red=short", front.gateway.parts.keys)

@@ -57,7 +57,7 @@ def test_a_salt_that_an_engine_would_refuse_is_refused(asked: object) -> None:
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
-def test_what_caches_nothing_has_no_salt(path: str) -> None:
+def test_requests_that_cache_nothing_have_no_salt(path: str) -> None:
     assert SALTS.of(path, "tenant", None, {"cache_salt": 1}) is None
 
 

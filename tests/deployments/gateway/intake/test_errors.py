@@ -1,4 +1,4 @@
-"""What a client is told of an error, and what it is not."""
+"""What a client learns of an error, and what it does not."""
 
 import json
 from typing import Any
@@ -29,7 +29,7 @@ def test_an_engines_refusal_keeps_its_status_message_and_field(status: int) -> N
 
 
 @pytest.mark.parametrize("param", ["input_tokens", "input_text"])
-def test_a_prompt_that_is_too_long_has_a_code_of_its_own(param: str) -> None:
+def test_a_prompt_that_is_too_long_has_a_separate_code(param: str) -> None:
     assert engine_error(param=param).code == "context_length_exceeded"
 
 
@@ -51,7 +51,7 @@ def test_no_words_of_a_message_make_it_that_code(message: str, param: str | None
 
 
 @pytest.mark.parametrize("status", [500, 501, 502, 503, 504])
-def test_an_engines_failure_tells_the_request_id_and_no_internals(status: int) -> None:
+def test_an_engine_failure_shows_the_request_id_and_no_internals(status: int) -> None:
     error = engine_error(status, message="Traceback (most recent call last): CUDA", param="x")
     assert (error.status, error.code, error.param) == (status, "engine_error", None)
     assert REQUEST_ID in error.message

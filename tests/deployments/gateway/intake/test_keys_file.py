@@ -1,4 +1,4 @@
-"""What a file of keys says, and that a change of it changes nothing else."""
+"""What a file of keys says, and that a change of one key changes no other line."""
 
 import pytest
 from hypothesis import given
@@ -57,7 +57,7 @@ def test_a_tenant_may_have_two_keys_while_one_is_rotated() -> None:
         (stored("red", RED).line() + " priority=x", "API key 1 is not a salted hash"),
     ],
 )
-def test_what_is_no_key_is_left_out_and_told_without_showing_it(text: str, why: str) -> None:
+def test_an_invalid_line_is_skipped_and_reported_without_its_key(text: str, why: str) -> None:
     keys, (fault,) = keys_of(text)
     assert keys == {} and why in fault and "sk-secret" not in fault
 

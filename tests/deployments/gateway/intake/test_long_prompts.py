@@ -34,7 +34,7 @@ async def test_one_thread_at_a_time_computes_in_python() -> None:
     assert most == [1]
 
 
-async def test_what_does_without_the_interpreter_goes_on_beside() -> None:
+async def test_work_without_the_interpreter_runs_in_parallel() -> None:
     threads, together = LongPrompts(2), threading.Barrier(3)
 
     def read() -> str:
@@ -158,7 +158,7 @@ async def test_a_gateway_reads_the_long_prompts_of_tenants_in_turns(
     assert [tenant == order[0] for tenant in order] == [True, False, True, True, True]
 
 
-def test_who_has_no_turn_takes_none() -> None:
+def test_threads_without_a_turn_take_none() -> None:
     threads = LongPrompts(1)
     with threads.elsewhere(), threads.elsewhere():
         pass

@@ -1,4 +1,4 @@
-"""What a request asks for is read as its engine reads it; beside vLLM's own tests, with vLLM."""
+"""What a request asks for is read as its engine reads it; next to vLLM's own tests, with vLLM."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_each_path_has_its_own_field_for_the_length(
 
 
 @pytest.mark.parametrize("unreadable", ["many", "1e3", 1.5, "1.5", "", [5], {"a": 5}, "0x10"])
-def test_what_cannot_be_read_stands_for_the_most(unreadable: Any) -> None:
+def test_unreadable_parameters_stand_for_the_greatest_values(unreadable: Any) -> None:
     asked = parameters_of(
         COMPLETIONS,
         {"max_tokens": unreadable, "n": unreadable, "logprobs": unreadable, "priority": unreadable},
@@ -174,7 +174,9 @@ NAMES = (
     fields=st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, ANYTHING)),
     path=st.sampled_from(PATHS),
 )
-def test_whatever_it_holds_a_request_can_be_judged(fields: dict[str, Any], path: str) -> None:
+def test_parameters_of_a_request_with_any_fields_are_valid(
+    fields: dict[str, Any], path: str
+) -> None:
     asked = parameters_of(path, fields)
     assert asked.sequences >= 1
     assert asked.max_tokens is None or asked.max_tokens >= 0

@@ -1,4 +1,5 @@
-"""Every malformed body is told what is wrong with it, and no well-formed one is refused."""
+"""Every malformed body gets an error that says what is wrong, and no well-formed one is
+refused."""
 
 import io
 import json
@@ -208,7 +209,7 @@ def test_a_longer_body_is_never_estimated_shorter(body: bytes, more: bytes) -> N
     ],
     ids=["arrays", "objects", "strings", "backslashes", "quotes", "names"],
 )
-def test_what_takes_much_more_memory_than_bytes_is_refused_unparsed(body: bytes) -> None:
+def test_a_body_that_takes_much_more_memory_than_bytes_is_refused_unparsed(body: bytes) -> None:
     with pytest.raises(ApiError) as refused:
         parse(body)
     assert (refused.value.status, refused.value.code) == (400, "invalid_json")
@@ -264,7 +265,7 @@ def test_the_model_is_the_last_that_a_body_names_however_it_is_written(body: str
 
 
 @pytest.mark.parametrize("body", ["", "[]", '{"model": 1}', "{}", '{"model": "a"', '{"model": ""}'])
-def test_what_names_no_model_is_left_to_the_parser(body: str) -> None:
+def test_a_body_without_a_model_is_left_to_the_parser(body: str) -> None:
     assert request_body.peeked_model(body.encode()) is None
 
 

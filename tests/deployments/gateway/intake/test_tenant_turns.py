@@ -82,7 +82,7 @@ async def test_as_many_have_a_turn_as_there_are_places() -> None:
     places=st.integers(1, 3),
     asked=st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=12),
 )
-def test_whatever_is_cancelled_the_others_have_their_turns(
+def test_after_any_cancellation_the_others_have_their_turns(
     places: int, asked: list[tuple[str, bool]]
 ) -> None:
     async def scenario() -> None:

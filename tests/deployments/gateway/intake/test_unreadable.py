@@ -36,7 +36,7 @@ def assistant(content: Any) -> bytes:
         (assistant([{"type": "output_text", "text": None}]), "input"),
     ],
 )
-def test_what_vllm_fails_on_is_refused_with_its_field(body: bytes, param: str) -> None:
+def test_a_body_that_vllm_fails_on_is_refused_with_its_field(body: bytes, param: str) -> None:
     with pytest.raises(ApiError) as caught:
         refuse(body)
     assert (caught.value.status, caught.value.param) == (400, param)
@@ -58,5 +58,5 @@ def test_what_vllm_fails_on_is_refused_with_its_field(body: bytes, param: str) -
         assistant([{"type": "output_text", "text": "Hello."}, {"type": "refusal"}]),
     ],
 )
-def test_what_vllm_can_read_passes(body: bytes) -> None:
+def test_a_body_that_vllm_can_read_passes(body: bytes) -> None:
     refuse(body)

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from deployments.fleet.applications import settings_of
+from deployments.fleet.settings.model_routes import ModelRoute
+from deployments.gateway.models.canaries import Canary, canary_of
+from observability.request_record import RequestRecord
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import KEY, OTHER_KEY, Front, gateway_before
 from tests.waiting import until
@@ -172,3 +175,27 @@ async def test_new_settings_begin_another_canary(front: Front) -> None:
     await reconfigure(front, [25, 100])
     await until(lambda: state_of(front) is not None and state_of(front).status == "running")
     assert state_of(front).version > 2
+
+
+def rejected(canary: Canary, routed_to: str, now: float) -> None:
+    record = RequestRecord("", "", "/v1/chat/completions", now, model="assistant")
+    record.routed_to, record.outcome = routed_to, "rejected"
+    canary.ended(record, now)
+
+
+def test_a_canary_that_rejects_what_other_pools_accept_is_worse() -> None:
+    canary = canary_of("assistant", ModelRoute.model_validate(MODELS["assistant"]))
+    assert canary is not None
+    for second in range(20):
+        rejected(canary, "small", float(second))
+    assert canary.is_worse(20.0)
+
+
+def test_a_canary_is_not_blamed_while_all_pools_are_full() -> None:
+    canary = canary_of("assistant", ModelRoute.model_validate(MODELS["assistant"]))
+    assert canary is not None
+    for second in range(20):
+        rejected(canary, "main", float(second))
+        rejected(canary, "small", float(second))
+    assert not canary.is_worse(20.0)
+    assert canary.requests == 0

@@ -74,7 +74,7 @@ async def test_it_is_a_model_to_clients(front: Front, engine: FakeEngine) -> Non
     await adapter_of(front, 1, "queries")
     assert json.loads(engine.bodies[-1])["model"].startswith("sql-1@")
     metrics = await front.metrics()
-    assert metrics["antefix_model_requests_total", "sql", "ok"] == 1
+    assert metrics["antefix_model_requests_total", "sql-1", "sql", "ok"] == 1
 
 
 async def test_the_name_of_the_pools_model_stands_for_no_adapter(front: Front) -> None:

@@ -33,7 +33,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest.fixture(autouse=True)
 def ray(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, int]]:
-    """Replica counts, as Ray Serve would tell them; there is no Ray here."""
+    """Replica counts, as Ray Serve would report them; there is no Ray here."""
     states = {"gateway": {"RUNNING": 1}, "main": {"RUNNING": 2}}
 
     monkeypatch.setattr(serve_controller, "ask_status", lambda: serve_controller.Status(states))

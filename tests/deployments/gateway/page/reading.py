@@ -1,4 +1,4 @@
-"""Somebody who looks at the page in a real browser, and requests to look at."""
+"""A reader of the page in a real browser, and requests to look at."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLO = {"slo": {"interactive": {"ttft_s": 30.0}, "batch": {"ttft_s": 60.0}}}
 
 
 class Reader:
-    """Somebody who looks at the page. `faults`: what the browser complained of; `asked`: URLs."""
+    """A reader of the page. `faults`: what the browser complained of; `asked`: URLs."""
 
     def __init__(self, page: Page, front: Front) -> None:
         self.page = page
@@ -73,7 +73,7 @@ async def served(front: Front, request_id: str, /, **changed: Any) -> dict[str, 
 
 
 def refused(told: dict[str, Any], request_id: str) -> dict[str, Any]:
-    """The same as an explanation of a request that was not let in."""
+    """The same as an explanation of a request that was not admitted."""
     parts = ("replica", "cached_tokens", "ttft_s", "reuse_loss_tokens", "shadow", "last_replica")
     ended = {"outcome": "rejected", "status": 429, "error": "over_capacity", "stage": "placement"}
     admission = {"priority": "interactive", "verdict": "refused", "reason": "the pool is full"}

@@ -137,7 +137,7 @@ async def test_the_version_is_shown_to_those_who_have_a_key(reader: Reader) -> N
         ("", 404),
     ],
 )
-async def test_the_root_leads_browsers_to_the_page_and_tells_programs_what_there_is(
+async def test_the_root_redirects_browsers_to_the_page_and_returns_programs_an_error(
     front: Front, accept: str, status: int
 ) -> None:
     url = f"{front.url}/"
@@ -184,7 +184,7 @@ async def test_names_that_are_markup_stay_text(reader: Reader, front: Front) -> 
     assert reader.faults == []
 
 
-async def test_a_gateway_that_goes_is_told_and_its_return_is_seen(
+async def test_the_page_shows_the_loss_and_return_of_its_gateway(
     reader: Reader, front: Front
 ) -> None:
     await reader.opens()
@@ -243,7 +243,7 @@ async def test_nothing_is_wider_than_the_window(
         assert await reader.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-async def test_who_is_no_operator_sees_no_loads_and_no_fault(
+async def test_a_reader_without_operator_rights_sees_no_loads_and_no_fault(
     browser: Browser, server: RedisProcess
 ) -> None:
     with control(server) as client:

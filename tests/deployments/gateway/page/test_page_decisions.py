@@ -35,7 +35,7 @@ async def test_a_decision_opens_by_keyboard_and_says_why(reader: Reader, front: 
     await expect(candidates.get_by_role("row")).to_have_count(3)
 
 
-async def test_where_the_time_went_is_told_apart(reader: Reader, front: Front) -> None:
+async def test_the_page_shows_each_phase_of_a_request(reader: Reader, front: Front) -> None:
     took = {"predicted": 1.0, "engine": 2.0, "observed": 5.5}
     phases = {"upload_s": 9.0, "read_s": 0.5, "wait_s": 3.0, "retry_s": 0.0, "engine_s": 2.0}
     await served(front, "first", request_id="slow", ttft_s=took, phases=phases)
@@ -47,7 +47,7 @@ async def test_where_the_time_went_is_told_apart(reader: Reader, front: Front) -
     await expect(body).to_contain_text("predicted 1.00 s (off by 50 %)")
 
 
-async def test_the_rest_of_a_stream_is_told_as_what_it_is(
+async def test_the_page_shows_the_rest_of_a_stream_as_such(
     browser: Browser, server: RedisProcess
 ) -> None:
     with control(server) as client:
@@ -69,7 +69,7 @@ async def test_the_rest_of_a_stream_is_told_as_what_it_is(
             assert reader.faults == []
 
 
-async def test_the_budget_is_told_in_words(reader: Reader, front: Front) -> None:
+async def test_the_page_shows_the_budget_in_words(reader: Reader, front: Front) -> None:
     requests = {"model": "", "kind": "requests", "limit": 60, "left": 59}
     tokens = {"model": MODEL, "kind": "tokens", "limit": 5000, "left": 4400}
     budget = {"tokens": 600, "limits": [requests, tokens], "refused": None, "by_share": False}
@@ -90,7 +90,7 @@ async def test_the_budget_is_told_in_words(reader: Reader, front: Front) -> None
         await expect(decision.locator(".explanation")).to_contain_text(said)
 
 
-async def test_what_is_open_stays_open_when_others_come(reader: Reader, front: Front) -> None:
+async def test_an_open_decision_stays_open_when_others_arrive(reader: Reader, front: Front) -> None:
     await served(front, "first")
     await reader.opens()
     await reader.decision("first").locator("summary").first.click()

@@ -89,7 +89,7 @@ async def test_a_mark_of_the_chart_opens_its_decision(reader: Reader, front: Fro
     await expect(reader.decision("first").locator(".explanation")).to_be_visible()
 
 
-async def test_what_the_autoscaler_decided_is_told_in_words(reader: Reader) -> None:
+async def test_the_page_shows_autoscaler_decisions_in_words(reader: Reader) -> None:
     decided = {"demand": 2, "target": 3, "because": "backlog", "arrivals": 4.25, "forecast": 6.5}
     await reader.is_told(with_autoscaler(decided))
     await reader.opens()

@@ -77,7 +77,7 @@ async def test_a_request_that_is_refused_says_why(reader: Reader, front: Front) 
     await expect(box.locator("#trial-explanation")).to_contain_text("refused as invalid")
 
 
-async def test_what_one_reader_asked_is_gone_when_another_signs_in(reader: Reader) -> None:
+async def test_the_trial_of_a_reader_is_removed_when_another_signs_in(reader: Reader) -> None:
     box = await opened(reader)
     await send(box)
     await expect(box.locator("#trial-explanation")).to_contain_text("Policy prefix")

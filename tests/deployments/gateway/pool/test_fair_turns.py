@@ -40,7 +40,7 @@ async def front(engine: FakeEngine) -> AsyncIterator[Front]:
 
 
 def has_queued(front: Front, engine: FakeEngine, tokens: int) -> None:
-    """The engine tells so, later than what it told with its answers."""
+    """The engine reports it, later than what it reported with its answers."""
     load = msgspec.structs.replace(engine.load(tokens), sequence=next(LATER))
     front.pool.scheduler.board.update([load])
 
@@ -111,13 +111,13 @@ async def test_a_full_queue_refuses_the_newest_of_the_tenant_with_most(
     assert (demand.arrived, demand.refused) == (2 + 5, 2)
 
 
-async def test_one_tenant_alone_waits_for_nobody(engine: FakeEngine) -> None:
+async def test_a_tenant_alone_does_not_queue(engine: FakeEngine) -> None:
     async with gateway_before(engine, pool={"slo": SLO}) as front:
         has_queued(front, engine, BUSY)
         assert (await answered(front, {})).status == 200
 
 
-async def test_who_leaves_while_waiting_leaves_nothing_behind(
+async def test_a_client_that_leaves_the_queue_leaves_nothing_behind(
     front: Front, engine: FakeEngine
 ) -> None:
     has_queued(front, engine, BUSY)

@@ -92,7 +92,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield texts
 
 
-def test_what_was_tokenized_is_not_tokenized_again(encoded: list[str]) -> None:
+def test_a_tokenized_beginning_is_not_tokenized_again(encoded: list[str]) -> None:
     known = KnownPrompts()
     first = chat(long_text("once"))
     read(known, first)
@@ -127,7 +127,7 @@ def test_questions_about_one_document_share_it(encoded: list[str]) -> None:
     assert "".join(encoded).count(document["content"]) == 1
 
 
-def test_another_tenants_prompt_is_tokenized_as_if_nobody_had_sent_it(encoded: list[str]) -> None:
+def test_another_tenants_prompt_is_tokenized_as_a_new_one(encoded: list[str]) -> None:
     known = KnownPrompts()
     read(known, chat(long_text("secret")))
     times = len(encoded)
@@ -149,7 +149,7 @@ def test_nothing_is_kept_of_a_prompt_that_can_be_read(encoded: list[str]) -> Non
     "changed",
     [{"split_special_tokens": True}, {"template": None}, {"max_model_len": 2 * LONG_ENOUGH}],
 )
-def test_another_renderer_has_pieces_of_its_own(changed: dict[str, Any]) -> None:
+def test_another_renderer_has_separate_pieces(changed: dict[str, Any]) -> None:
     known, other = KnownPrompts(), PromptTokens(facts(**{"max_model_len": LONG_ENOUGH, **changed}))
     for path, fields in (
         (CHAT, chat(long_text("once"), "<|im_start|>" * 200)),
@@ -161,7 +161,7 @@ def test_another_renderer_has_pieces_of_its_own(changed: dict[str, Any]) -> None
             )
 
 
-def test_segments_of_another_length_have_keys_of_their_own() -> None:
+def test_segments_of_another_length_have_separate_keys() -> None:
     known, fields = KnownPrompts(), chat(long_text("once"))
     for segment_tokens in (16, 32, 16):
         found = read(known, fields, segment_tokens=segment_tokens)
@@ -221,7 +221,7 @@ def test_however_much_is_known_a_prompt_is_read_as_if_nothing_were(
         assert known.size_bytes <= most_bytes
 
 
-def test_what_it_says_it_holds_is_about_what_it_takes() -> None:
+def test_the_reported_size_is_close_to_the_used_memory() -> None:
     known = KnownPrompts(40_000)
     read(known, chat(long_text("warm")))
     tracemalloc.start()

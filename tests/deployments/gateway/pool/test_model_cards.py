@@ -37,7 +37,7 @@ async def answers(front: Front, path: str) -> int:
         return int(answer.status)
 
 
-async def test_they_are_told_while_every_place_is_taken() -> None:
+async def test_cards_are_returned_while_every_place_is_taken() -> None:
     engine = FakeEngine(limit=1)
     engine.pauses_after = 0
     async with gateway_before(engine, pool={"max_ongoing_requests": 1}) as front:
@@ -88,7 +88,7 @@ async def test_without_redis_the_engines_that_were_last_known_are_asked() -> Non
         assert [await answers(front, path) for path in PUBLIC] == [200, 200, 200]
 
 
-async def test_without_an_engine_the_names_are_told_and_the_description_comes_later(
+async def test_without_an_engine_names_are_returned_and_the_description_follows_later(
     asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_cards, "RETRY_S", 0.0)
@@ -101,7 +101,7 @@ async def test_without_an_engine_the_names_are_told_and_the_description_comes_la
         assert await answers(front, f"/v1/models/{MODEL}") == 200
         front.sees(engine)
         assert await answers(front, "/openapi.json") == 200
-        # what was told once is told on
+        # what was returned once is returned again
         front.sees()
         assert await answers(front, "/openapi.json") == 200
 

@@ -69,7 +69,7 @@ async def test_without_engines_nothing_is_known(client: RendererClient) -> None:
     assert client.prompt_tokens is None
 
 
-async def test_one_engine_tells_for_all_that_are_like_it(
+async def test_one_engine_describes_all_engines_like_it(
     client: RendererClient, board: LoadBoard, engines: list[FakeEngine]
 ) -> None:
     shows(board, *engines)
@@ -107,7 +107,7 @@ async def test_new_engines_are_followed_once_the_old_ones_are_gone(
     await until(lambda: renders_like(client, engines[1]))
 
 
-async def test_what_was_learned_holds_while_no_engine_is_known(
+async def test_the_renderer_stays_while_no_engine_is_known(
     client: RendererClient, board: LoadBoard, engines: list[FakeEngine]
 ) -> None:
     shows(board, engines[0])
@@ -126,7 +126,7 @@ async def test_what_was_learned_holds_while_no_engine_is_known(
     ],
     ids=["an error", "no facts", "no tokenizer"],
 )
-async def test_an_engine_that_cannot_tell_is_asked_again_and_complained_of_once(
+async def test_an_engine_without_an_answer_is_asked_again_and_logged_once(
     client: RendererClient,
     board: LoadBoard,
     engines: list[FakeEngine],
@@ -143,7 +143,7 @@ async def test_an_engine_that_cannot_tell_is_asked_again_and_complained_of_once(
     await until(lambda: renders_like(client, engine))
 
 
-async def test_an_engine_that_cannot_be_reached_leaves_what_is_known(
+async def test_an_unreachable_engine_does_not_change_the_renderer(
     client: RendererClient, board: LoadBoard, engines: list[FakeEngine]
 ) -> None:
     shows(board, engines[0])

@@ -20,7 +20,7 @@ LONG = "x" * 20_000
 
 
 class Controller:
-    """Answers while `goes_on` is set; `asking` are those that wait for it."""
+    """Answers while `goes_on` is set; `asking` are the calls that wait for it."""
 
     def __init__(self) -> None:
         self.goes_on = threading.Event()
@@ -50,7 +50,7 @@ async def front(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> Asyn
     engine = FakeEngine()
     engine.renderer = facts()
     async with gateway_before(engine) as front:
-        # whoever uses asyncio's own threads is to find them few, as on two cores
+        # any user of asyncio's own threads is to find them few, as on two cores
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
         yield front
 
@@ -75,7 +75,7 @@ async def test_a_page_that_polls_keeps_no_request_and_no_metric_waiting(
     await until(lambda: front.counted()["antefix_requests_total", "ok", "interactive"] == 3)
 
 
-async def test_everybody_reads_the_last_answer_until_there_is_another(
+async def test_all_requests_read_the_last_answer_until_there_is_another(
     front: Front, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve_controller, "FRESH_S", 0.0)

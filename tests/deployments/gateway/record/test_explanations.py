@@ -1,4 +1,5 @@
-"""Explanations: any gateway tells its tenant, nobody else; Redis' troubles cost them alone."""
+"""Any gateway returns an explanation, only to its tenant; Redis' troubles cost explanations
+alone."""
 
 import asyncio
 import json
@@ -66,14 +67,14 @@ async def kept_at(url: str, for_operators: bool = False) -> AsyncIterator[Explan
 
 
 async def found(kept: Explanations, tenant: str, request_id: str) -> dict[str, Any]:
-    """What is told, once it is."""
+    """The explanation, once there is one."""
     async with asyncio.timeout(BACK_WITHIN_S):
         while (told := await kept.find(tenant, request_id, loads=True)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return told
 
 
-async def test_any_gateway_process_tells_what_one_has_kept(
+async def test_any_gateway_process_returns_what_one_has_kept(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with kept_at(server.url) as one, kept_at(server.url) as other:
@@ -81,14 +82,14 @@ async def test_any_gateway_process_tells_what_one_has_kept(
         assert await found(other, "red", "id-1") == TOLD
 
 
-async def test_another_tenant_is_told_nothing(redis: AsyncRedis, server: RedisProcess) -> None:
+async def test_another_tenant_gets_no_explanation(redis: AsyncRedis, server: RedisProcess) -> None:
     async with kept_at(server.url) as kept:
         kept.keep("red", "id-1", TOLD)
         await found(kept, "red", "id-1")
         assert await kept.find("blue", "id-1") is None
 
 
-async def test_a_tenant_named_like_the_start_of_another_is_told_nothing_of_it(
+async def test_a_tenant_named_like_the_start_of_another_gets_no_explanation(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with kept_at(server.url) as kept:
@@ -111,7 +112,7 @@ async def ids_of(kept: Explanations, tenant: str | None, limit: int = DECISIONS)
     return [told["request_id"] for told in json.loads(await kept.latest(tenant, limit))]
 
 
-async def test_the_last_hundred_of_a_tenant_are_told_newest_first_by_any_gateway(
+async def test_any_gateway_returns_the_last_hundred_of_a_tenant_newest_first(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     asked = [f"id-{number}" for number in range(DECISIONS + 30)]
@@ -139,7 +140,7 @@ async def test_where_there_is_an_operator_everybodys_are_kept_together_as_well(
         assert await ids_of(kept, "red") == ["red"]
 
 
-async def test_what_redis_cannot_take_is_dropped_and_counted() -> None:
+async def test_explanations_that_redis_cannot_take_are_dropped_and_counted() -> None:
     async with kept_at(NO_REDIS) as kept:
         for number in range(3):
             kept.keep("red", str(number), TOLD)
@@ -149,7 +150,7 @@ async def test_what_redis_cannot_take_is_dropped_and_counted() -> None:
 
 
 async def test_a_full_queue_drops_and_counts() -> None:
-    kept = Explanations(connect(NO_REDIS, decode=False), FLEET)  # nobody writes
+    kept = Explanations(connect(NO_REDIS, decode=False), FLEET)  # nothing is written
     for number in range(WAITING_AT_MOST + 2):
         kept.keep("red", str(number), TOLD)
     assert kept.dropped == 2
@@ -222,7 +223,9 @@ async def test_an_explanation_has_every_candidate_and_its_score(front: Front, st
     assert all(c["score"] > 0 and c["predicted_ttft"] > 0 for c in told["candidates"])
 
 
-async def test_another_gateway_process_tells_the_same(front: Front, server: RedisProcess) -> None:
+async def test_another_gateway_process_returns_the_same_explanation(
+    front: Front, server: RedisProcess
+) -> None:
     async with front.post() as answer:
         request_id = answer.headers["x-request-id"]
     told = await front.explanation_of(answer.headers)
@@ -242,7 +245,7 @@ async def test_another_tenants_request_is_a_404(front: Front) -> None:
         assert await error_of(told) == (404, "unknown_request")
 
 
-async def test_a_request_nobody_knows_is_a_404_that_says_where_ids_are(front: Front) -> None:
+async def test_an_unknown_request_is_a_404_that_says_where_ids_are(front: Front) -> None:
     async with front.get("/antefix/requests/no-such") as told:
         assert await error_of(told) == (404, "unknown_request")
         message = (await told.json())["error"]["message"]
@@ -305,7 +308,7 @@ async def test_an_explanation_shows_the_best_candidates_and_the_one_that_served(
     assert told["replica"] in {of["replica_id"] for of in told["candidates"]}
 
 
-async def test_what_is_dropped_is_counted_by_the_next_that_is_written(
+async def test_dropped_explanations_are_counted_by_the_next_written_one(
     redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explanations, "BYTES_PER_S", 4000)
@@ -343,7 +346,7 @@ async def test_a_limit_that_is_none_is_a_400_that_says_what_it_may_be(
         assert "from 1 to 100" in (await answer.json())["error"]["message"]
 
 
-async def test_so_many_decisions_are_told_as_were_asked_for(front: Front) -> None:
+async def test_the_limit_bounds_the_returned_decisions(front: Front) -> None:
     for request_id in ("first", "second"):
         async with front.post(headers={"x-request-id": request_id}) as answer:
             await front.explanation_of(answer.headers)

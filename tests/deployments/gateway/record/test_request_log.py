@@ -1,4 +1,4 @@
-"""One line for each request, whatever became of it, and nowhere a word of what was asked."""
+"""One line for each request, however it ended, and nowhere a word of its prompt."""
 
 import asyncio
 import io
@@ -154,7 +154,7 @@ def fails(*_: Any, **__: Any) -> Any:
         (PoolScheduler, "decide", 200, "ok"),
     ],
 )
-async def test_what_a_fault_of_the_gateway_quotes_is_in_no_line_or_span(
+async def test_prompts_quoted_by_a_gateway_fault_are_in_no_line_or_span(
     front: Front,
     log: Log,
     told: Collector,
@@ -187,7 +187,7 @@ async def test_a_key_is_in_no_line(front: Front, log: Log) -> None:
     assert front.headers["authorization"].removeprefix("Bearer ") not in log.text
 
 
-async def test_what_fails_within_a_request_has_the_requests_id(
+async def test_a_failure_within_a_request_has_the_requests_id(
     front: Front, log: Log, engine: FakeEngine
 ) -> None:
     engine.dies_after = 0

@@ -1,4 +1,4 @@
-"""What is told of a request that ended costs no answer, nor what else is told of it."""
+"""A failure of one report on an ended request affects neither its answer nor the other reports."""
 
 import pytest
 from prometheus_client import generate_latest

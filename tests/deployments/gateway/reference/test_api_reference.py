@@ -30,7 +30,7 @@ from tests.sentences import assert_sentences
 PAGE = Path(__file__).parents[4] / "docs" / "api.md"
 REQUEST_NAMES = {header.name for header in REQUEST_HEADERS}
 RESPONSE_NAMES = {header.name for header in RESPONSE_HEADERS}
-# What every HTTP server sends, and no client of ours has to know.
+# What every HTTP server sends, and no client of Antefix has to know.
 PLUMBING = {"content-type", "content-length", "transfer-encoding", "connection", "date"}
 # Starlette's own.
 NOT_IN_OUR_CODE = {"allow"}
@@ -120,7 +120,7 @@ def test_no_header_is_listed_twice(headers: tuple[ClientHeader, ...]) -> None:
     assert len({header.name for header in headers}) == len(headers)
 
 
-def test_every_header_of_ours_in_the_gateways_code_is_listed() -> None:
+def test_every_antefix_header_in_the_gateways_code_is_listed() -> None:
     named = literals("deployments.gateway", "deployments.process")
     ours = {each for each in named if re.fullmatch(r"x(-[a-z0-9]+)+-?", each)}
     assert {"x-ratelimit-limit-", "x-request-id", "x-antefix-timeout"} <= ours

@@ -29,7 +29,7 @@ class Made(NamedTuple):
 
 
 def value_of(module: str, node: ast.AST | None) -> Any:
-    """Of a literal, a constant of the module or an HTTPStatus; None: of anything else."""
+    """Of a literal, a constant of the module or an HTTPStatus; otherwise None."""
     match node:
         case ast.Constant(value):
             return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.stand.own_placements import OwnPlacements
+from benchmarks.scale.choosers import OwnPlacements
 
 
 def test_a_gateway_without_an_index_knows_where_it_sent_a_prefix() -> None:
@@ -17,7 +17,7 @@ def test_a_gateway_without_an_index_knows_where_it_sent_a_prefix() -> None:
 
 
 @given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=4), st.integers(0, 2))))
-def test_what_it_knows_is_the_longest_prefix_it_sent_to_each(sent: list[tuple[str, int]]) -> None:
+def test_it_knows_the_longest_prefix_sent_to_each_replica(sent: list[tuple[str, int]]) -> None:
     def keys(text: str) -> list[bytes]:
         return [text[:end].encode() for end in range(1, len(text) + 1)]
 
