@@ -76,7 +76,7 @@ def test_a_feature_that_ran_on_kubernetes_is_not_called_untried() -> None:
 
 @pytest.mark.parametrize("page", ["CHANGELOG.md", "README.md", "docs/comparison.md"])
 def test_a_page_names_the_time_on_a_gpu_that_the_tests_took(page: str) -> None:
-    assert re.search("15 minutes,? on one H100", TESTED)
+    assert "15 minutes" in TESTED and "on one H100" in TESTED.replace("\n", " ")
     text = " ".join((ROOT / page).read_text().split())
     assert "half an hour" in text and "15 minutes" not in text
 
