@@ -1,4 +1,4 @@
-"""docs/upgrading.md lists all that we lean on in others without a promise of theirs."""
+"""docs/upgrading.md lists all parts of others that Antefix uses without their promise."""
 
 import re
 
@@ -6,7 +6,7 @@ from tests.house import ROOT, modules
 
 PAGE = (ROOT / "docs" / "upgrading.md").read_text()
 NAMED = set(re.findall(r"`((?:\w+/)+\w+\.py)`", PAGE))
-# somebody else's private parts, and releases that a source is cited from
+# private parts of others, and releases that a source is cited from
 LEANS = re.compile(
     r"ray(\.serve)?\._(private|raylet)|ray\._private|_get_global_client"
     r"|(?<!self)\._(writer|actions|upper_bounds|buckets|sum|collector_to_names|labelnames)\b|ValueClass"
@@ -15,7 +15,7 @@ LEANS = re.compile(
 
 
 def leaning() -> set[str]:
-    """Files of ours that the page has to name."""
+    """Return the files of Antefix that the page has to name."""
     found = {path for path in modules().values() if LEANS.search(path.read_text())}
     return {str(path.relative_to(ROOT)) for path in found}
 
@@ -56,5 +56,5 @@ def test_every_row_names_a_test() -> None:
     assert not [row for row in rows if not re.search(r"`tests/[\w/]+\.py`", row)]
 
 
-def test_the_search_finds_what_is_there() -> None:
+def test_the_search_finds_parts_of_others() -> None:
     assert {"router/redis_lane.py", "deployments/node_drain.py"} <= leaning()

@@ -264,7 +264,7 @@ def test_pools_grow_to_the_budget_of_gpus_and_not_beyond(
         # a third group of 4 GPUs, which leaves no room for a fourth
         grew = until("13 GPUs or 14", lambda: watch.most >= budget - 1, READY_S)
         measured("grew after", grew, "s")
-        time.sleep(60)  # in which no further pod may come
+        time.sleep(60)  # no further pod may start meanwhile
     measured("GPUs at most", watch.most, "")
     assert budget - 1 <= watch.most <= budget
 

@@ -135,7 +135,7 @@ async def test_new_weights_answer_after_the_command_and_old_ones_end_what_they_b
     assert found <= set(wanted.values()) and wanted[old] in found
 
 
-async def test_an_engine_that_comes_after_a_crash_loads_what_is_asked_for(
+async def test_an_engine_that_replaces_a_crashed_one_loads_the_requested_adapter(
     fleet: RunningFleet, folder: Path
 ) -> None:
     loads(fleet, "a", folder / "a")
@@ -145,7 +145,7 @@ async def test_an_engine_that_comes_after_a_crash_loads_what_is_asked_for(
         state = fleet.home.state()
         assert state is not None
         engine_of_pool(state.run_id, "other", replica["url"]).kill()
-        # as a client does whose request came at that moment
+        # as a client does whose request arrived at that moment
         async with asyncio.timeout(120):
             while True:
                 with contextlib.suppress(AssertionError):

@@ -15,7 +15,7 @@ TOKENS, CUTS = 12, (1, 4, 9)
 
 
 def continued(engine: TinyEngine, kind: str, adapter: LoRARequest | None = None) -> dict[str, Any]:
-    """Answers of one kind, each cut at CUTS and continued by an engine that is told the tokens."""
+    """Answers of one kind, each cut at CUTS and continued by an engine that gets the tokens."""
 
     def answers(asked: Any) -> list[Any]:
         return engine.answers([ids for ids, _ in asked], [params for _, params in asked], [adapter])

@@ -89,7 +89,7 @@ def _steps(engine: TinyEngine) -> Iterator[list[tuple[int, int]]]:
 
 
 def _counts() -> dict[str, float]:
-    """Of the engine that this process started last: tokens that were drafted, and accepted."""
+    """Return the drafted and the accepted tokens of the engine that this process started last."""
     names = {f"vllm:spec_decode_num_{what}_tokens": what for what in ("draft", "accepted")}
     counters = (one for one in get_metrics_snapshot() if isinstance(one, Counter))
     return {names[one.name]: one.value for one in counters if one.name in names}

@@ -41,7 +41,7 @@ from tests.runner_v2.tiny_models import PROMPTS
 def tapped(engine: TinyEngine) -> dict[str, Any]:
     """By how much the tap's log-probabilities differ from those that vLLM gives a client.
 
-    One row of logits comes alone: under V1 the last step's, under V2 each step's last chunk.
+    One row of logits is a chunk: under V1 the last step's, under V2 each step's last chunk.
     """
     ids = [4 + 7 * i % 250 for i in range(4 * STEP_TOKENS + 2)]
     with ExitStack() as stack:

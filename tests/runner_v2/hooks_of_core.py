@@ -90,7 +90,7 @@ def witnessed(engine: Any, prompt: list[int]) -> dict[str, Any]:
 
 
 class _Core:
-    """As `VllmEngine`, over a core in this process: of such a one, "wait" is not to be had."""
+    """As `VllmEngine`, over a core in this process, which does not support "wait"."""
 
     def __init__(self, core: Any) -> None:
         self._core = core

@@ -69,7 +69,7 @@ ENGINE_ARGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Request:
-    """`alone`: its answer while nothing else was asked, and nothing cut."""
+    """`alone`: its answer without other requests, and without a cut."""
 
     name: str
     kind: Kind
@@ -118,7 +118,7 @@ def _is_valid(kind: Kind, said: Mapping[str, Any]) -> bool:
 
 
 def _counts_its_tokens(usage: Mapping[str, Any], answer: ClientAnswer) -> bool:
-    """A response tells no ids."""
+    """A response has no ids."""
     ids = answer.token_ids
     return not ids or usage["completion_tokens"] == sum(map(len, ids.values()))
 
@@ -234,7 +234,7 @@ class Waves:
         ]
         streams = [answer for r, answer in zip(chosen, answers, strict=True) if r.kind.streams]
         victim, after = self._random.choice(streams), self._random.randrange(1, 18)
-        while len(victim.events) < after and math.isinf(victim.ended):  # noqa: ASYNC110  # nothing tells when
+        while len(victim.events) < after and math.isinf(victim.ended):  # noqa: ASYNC110  # there is no event for it
             await asyncio.sleep(0.002)
         if victim.replica:
             rig.cut(victim.replica)
@@ -263,7 +263,7 @@ def figures(found: Sequence[Judged]) -> dict[str, Any]:
 
 
 async def played(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
-    """Waves until so many answers were hit."""
+    """Send waves until this number of answers was hit."""
     found: list[Judged] = []
     async with running(folder, asked.noise, asked.native, asked.engine_args) as rig:
         waves = Waves(rig, asked.seed)

@@ -1,4 +1,4 @@
-"""What we hook into vLLM holds under its model runner V2, which is the one on GPUs, as under V1."""
+"""Hooks into vLLM work under its model runner V2, the one on GPUs, as under V1."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MODULES = {
 
 
 class Found(dict[str, dict[str, Any]]):
-    """Of one runner: part -> what a program such as `tests.runner_v2.engines` found in it."""
+    """Return one runner's results: part -> what a program such as `tests.runner_v2.engines` found."""
 
     def of(self, part: str) -> dict[str, Any]:
         assert part in self, f"the process ended before {part}"
@@ -162,7 +162,7 @@ def test_an_engine_sleeps_and_answers_as_before_once_it_is_awake(found: Found) -
     assert not told["frees_memory"], "test that, too, and say so in docs/upgrading.md"
     assert told["states"] == [True, True, False, False]
     assert told["same"]
-    # its prefix cache is gone, and the index hears of it
+    # its prefix cache is gone, and the index learns of it
     assert told["events"] == ["AllBlocksCleared"]
 
 

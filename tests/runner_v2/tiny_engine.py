@@ -38,7 +38,7 @@ ENGINE: dict[str, Any] = {
 
 
 class TinyEngine:
-    """Of one model; `core` is vLLM's EngineCore, `runner` its model runner."""
+    """An engine of one model. `core`: vLLM's EngineCore. `runner`: its model runner."""
 
     def __init__(self, models: Path, **args: Any) -> None:
         model = str(models / "target")

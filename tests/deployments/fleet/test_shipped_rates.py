@@ -86,7 +86,7 @@ class ShippedPool:
         return plan_for(shape_of(config), self.gpu, self.plan.target)
 
     def says(self, what: str) -> bool:
-        """Whether a comment gives the reason for something else than the plan's choice."""
+        """Whether a comment gives the reason for another choice than the plan's."""
         return re.search(rf"# antefix plan chooses .*\b{what}\b", self.file.read_text()) is not None
 
 

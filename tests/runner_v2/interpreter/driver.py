@@ -4,7 +4,7 @@ from triton.backends.driver import DriverBase
 
 
 class InterpretedDriver(DriverBase):  # type: ignore[misc]  # triton is not installed here
-    """Not active, else Triton would find two drivers on a machine with a GPU."""
+    """Inactive, because Triton would find two drivers on a machine with a GPU."""
 
     @classmethod
     def is_active(cls) -> bool:

@@ -24,7 +24,7 @@ MODELS = {
 
 
 def asked(number: int) -> dict[str, Any]:
-    """A conversation of its own."""
+    """Return a request that begins a conversation."""
     return {"model": "assistant", "messages": [{"role": "user", "content": f"question {number}"}]}
 
 

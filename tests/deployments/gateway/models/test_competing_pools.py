@@ -1,4 +1,4 @@
-"""Pools of other accelerators compete for a model's requests: the cheapest that holds the SLO."""
+"""Pools of other accelerators compete for a model's requests: the cheapest that meets the SLO."""
 
 import asyncio
 import json
@@ -64,12 +64,12 @@ async def asked(front: Front, **fields: Any) -> tuple[str, dict[str, Any]]:
 
 
 async def route_of() -> dict[str, Any]:
-    """Of the request that ended last."""
+    """Return the route of the request that ended last."""
     await until(lambda: ROUTES)
     return ROUTES.pop()
 
 
-async def test_a_request_goes_to_the_cheapest_that_holds_its_slo(
+async def test_a_request_goes_to_the_cheapest_that_meets_its_slo(
     front: Front, slow: FakeEngine, fast: FakeEngine
 ) -> None:
     model, route = await asked(front)
@@ -80,7 +80,7 @@ async def test_a_request_goes_to_the_cheapest_that_holds_its_slo(
     assert dear == pytest.approx(3 * cheap)
 
 
-async def test_it_goes_to_another_where_the_cheapest_does_not_hold_its_slo(
+async def test_it_goes_to_another_where_the_cheapest_does_not_meet_its_slo(
     front: Front, slow: FakeEngine, fast: FakeEngine
 ) -> None:
     front.sees_queues({slow: 1_000_000})
@@ -90,7 +90,7 @@ async def test_it_goes_to_another_where_the_cheapest_does_not_hold_its_slo(
     assert json.loads(fast.bodies[-1])["model"] == "fast"
 
 
-async def test_an_idle_pool_that_is_too_slow_does_not_hold_the_slo(
+async def test_an_idle_pool_that_is_too_slow_does_not_meet_the_slo(
     front: Front, slow: FakeEngine, fast: FakeEngine
 ) -> None:
     front.sees(slow)
@@ -106,7 +106,7 @@ async def test_with_no_pool_known_all_of_them_serve(front: Front) -> None:
     assert {(await asked(front))[0] for _ in range(30)} == {MODEL, "fast"}
 
 
-async def test_it_goes_to_the_soonest_where_none_holds_its_slo(
+async def test_it_goes_to_the_soonest_where_none_meets_its_slo(
     front: Front, slow: FakeEngine, fast: FakeEngine
 ) -> None:
     front.sees_queues({slow: 1_000_000})

@@ -119,7 +119,7 @@ async def test_every_name_is_listed(front: Front) -> None:
             assert (await answer.json())["id"] == name
 
 
-async def test_an_unknown_name_is_told_with_those_there_are(front: Front) -> None:
+async def test_the_error_of_an_unknown_name_lists_the_known_ones(front: Front) -> None:
     async with front.post(model="gpt-6") as answer:
         error = (await answer.json())["error"]
     assert (answer.status, error["code"]) == (404, "model_not_found")
