@@ -150,7 +150,7 @@ class Rig:
         while True:
             with contextlib.suppress(GatewayError):
                 found = await asyncio.to_thread(self.client.explanation, answer.request_id)
-                if found["outcome"] is not None:  # else it is of while it was under way
+                if found["outcome"] is not None:  # otherwise it is of one under way
                     return bool(found.get("resumed"))
             await asyncio.sleep(0.1)
 

@@ -39,7 +39,7 @@ MODULES = {
 
 
 class Found(dict[str, dict[str, Any]]):
-    """Return one runner's results: part -> what a program such as `tests.runner_v2.engines` found."""
+    """One runner's results, by part, as a program such as `tests.runner_v2.engines` found them."""
 
     def of(self, part: str) -> dict[str, Any]:
         assert part in self, f"the process ended before {part}"
