@@ -20,7 +20,7 @@ from k8s.release import ClusterObjects, parts_of
 from k8s.spec_changes import Change, SpecChanges, differences, spec_changes
 
 _VERSION = "ray.io/kuberay-version"
-_POOL = "antefix/pool"
+_POOL, _COMPONENT = "antefix/pool", "antefix/component"
 # values that are not printed: they may be a token or a password
 _SECRETS = (".env.", ".redis.url.")
 
@@ -167,6 +167,8 @@ def _pod_changes(service: Object, cluster: Object | None, wanted: Object) -> Spe
 
 
 def _gpus(pods: Sequence[Object], needs: ClusterNeeds, told: ServeChanges, moves: bool) -> Gpus:
+    # placeholders of warm nodes have their pool's label too, and give way
+    pods = [pod for pod in pods if _label(pod, _COMPONENT) != "placeholder"]
     engines = [group for group in needs.groups if group.gpus]
     resources = {group.gpu_resource for group in engines}
     requested = [requests_of(pod["spec"]) for pod in pods]
@@ -174,7 +176,7 @@ def _gpus(pods: Sequence[Object], needs: ClusterNeeds, told: ServeChanges, moves
     if moves:
         first = sum(group.count * group.gpus for group in engines)
         return Gpus(now, now + first, first)
-    there = Counter(pod["metadata"].get("labels", {}).get(_POOL) for pod in pods)
+    there = Counter(_label(pod, _POOL) for pod in pods)
     stay = [(group, _stay(group, there[group.name])) for group in engines]
     after = sum(count * group.gpus for group, count in stay)
     surge = sum(
@@ -183,6 +185,10 @@ def _gpus(pods: Sequence[Object], needs: ClusterNeeds, told: ServeChanges, moves
         if group.name in told.pools
     )
     return Gpus(now, max(now, after) + surge, after)
+
+
+def _label(pod: Object, name: str) -> str:
+    return str(pod["metadata"].get("labels", {}).get(name, ""))
 
 
 def _stay(group: PodGroup, there: int) -> int:

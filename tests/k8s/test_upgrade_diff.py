@@ -146,6 +146,25 @@ def test_a_pool_that_has_grown_surges_from_there_and_stays_so_large() -> None:
     assert (found.gpus.now, found.gpus.meanwhile, found.gpus.after) == (6, 8, 6)
 
 
+def test_placeholders_of_warm_nodes_count_as_free_gpus() -> None:
+    placeholders = [
+        pod(
+            f"placeholder-{number}",
+            "a100-1",
+            namespace=NAMESPACE,
+            gpus=1,
+            labels={**LABELS, "antefix/component": "placeholder", "antefix/pool": "small"},
+        )
+        for number in range(3)
+    ]
+    found = diff(
+        pools(small=ARGUMENT),
+        values=surging(20, replicas=2, **AUTOSCALED),
+        pods=[*engines("small", 2, 1), *placeholders],
+    )
+    assert (found.gpus.now, found.gpus.meanwhile, found.gpus.after) == (2, 3, 2)
+
+
 def test_a_pool_that_may_not_be_so_large_any_more_gives_its_gpus_back() -> None:
     found = diff(
         pools(small={"autoscaling": {"max_replicas": 3}}),
