@@ -23,7 +23,7 @@ DRILLED = (f"{STAND}/drilled_fleet.py", f"{STAND}/client_answers.py", STATE)
 PLAYED = (f"{STAND}/played_engine.py", f"{STAND}/closed_loop.py")
 OFFERED = (f"{STAND}/offered_load.py", f"{STAND}/offered_load.yaml")
 ROUTED = (f"{STAND}/routed_runs.py", f"{STAND}/routed_runs.yaml", f"{STAND}/oracle.py")
-CHATS = (f"{STAND}/arrivals.py", f"{STAND}/own_placements.py", f"{STAND}/variation.py")
+CHATS = (f"{STAND}/arrivals.py",)
 LAUNCHED = f"{STAND}/launched.py"
 INDEX_POOL, LONE = f"{STAND}/index_pool.py", f"{STAND}/lone_gateway.py"
 

@@ -55,6 +55,6 @@ def test_the_readme_says_what_is_missing() -> None:
     missing = text_of("README.md").partition("## Not there yet")[2].partition(" ## ")[0]
     for what in (
         *("Disaggregated prefill", "KV cache tiers", "LMCache", "Gateway API Inference Extension"),
-        *("AMD", "TPU", "other engines", "lost engines on GPUs"),
+        *("AMD", "TPU", "other engines", "resumed answers"),
     ):
         assert what in missing

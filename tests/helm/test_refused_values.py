@@ -109,7 +109,7 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
                 "gcsFaultTolerance": {"enabled": True},
                 "redis": {"enabled": False, "external": {"existingSecret": "x"}},
             },
-            ["set redis.external.url to redis://host:6379/0"],
+            ["Set redis.external.url to redis://host:6379/0"],
         ),
     ],
 )
