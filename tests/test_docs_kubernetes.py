@@ -45,6 +45,7 @@ from tests.k8s.release import cluster_of
 from tests.kubernetes_long import measured
 from tests.shell_blocks import shell_blocks
 from tests.shipped import filled_in
+from tests.some import some
 
 DOCS = ROOT / "docs" / "kubernetes"
 INSTALL, SIZE, UPGRADE, TROUBLESHOOT = (
@@ -123,6 +124,13 @@ def test_each_page_says_which_of_its_shell_blocks_no_cluster_runs_and_why() -> N
         marked = [block for block in shell_blocks(page) if block.not_run]
         assert len(marked) == page.read_text().count("<!-- not run"), page
         assert [filled_in(b.text) for b in shell_blocks(page)] == blocks(page, "sh"), page
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/laptop.md", "docs/kubernetes/a100-clusters.md"]
+)
+def test_a_shell_block_of_a_tutorial_says_why_it_is_not_run(page: str) -> None:
+    assert all(block.not_run for block in some(shell_blocks(ROOT / page)))
 
 
 def test_every_test_of_releases_has_its_line_among_the_figures() -> None:
@@ -215,7 +223,12 @@ def is_key(schema: Object, path: list[str]) -> bool:
 
 @pytest.mark.parametrize(
     ("column", "name"),
-    [(1, "laptop-kind"), (2, "single-node-a100"), (3, "multi-node-a100")],
+    [
+        (1, "laptop-kind"),
+        (2, "single-node-a100"),
+        (3, "multi-node-a100"),
+        (4, "eight-nodes-a100"),
+    ],
 )
 def test_the_sizes_on_the_page_are_those_of_the_values(column: int, name: str) -> None:
     file = CHART / "values" / f"{name}.yaml"
@@ -224,7 +237,7 @@ def test_the_sizes_on_the_page_are_those_of_the_values(column: int, name: str) -
     groups = needs_of(render(file), fleet, values).groups
     engines = [group for group in groups if group.name in fleet.pools]
     rows = [line.strip("| ").split(" | ") for line in SIZE.read_text().splitlines()]
-    shown = {row[0]: row[column] for row in rows if len(row) == 4}
+    shown = {row[0]: row[column] for row in rows if len(row) == 5}
     assert shown["engine pods at first"] == str(sum(g.count for g in engines))
     assert shown["engine pods at most"] == str(sum(g.most for g in engines))
     assert shown["GPUs at first"] == str(sum(g.count * g.gpus for g in engines))
