@@ -69,8 +69,8 @@ ENDPOINTS = (
         "GET",
         "/antefix/canaries",
         "operators",
-        "Returns each [canary](models.md#canaries): its pool, step and share, and what this "
-        "gateway knows of it.",
+        "Returns each [canary](models.md#canaries): its pool or adapter, step and share, and what "
+        "this gateway knows of it.",
     ),
     GatewayEndpoint(
         "POST",
