@@ -194,7 +194,7 @@ async def test_a_model_leads_to_adapters_and_its_canary_is_one(
     for name in NAMES:
         loads(fleet, name, folder / name)
     file = tmp_path / "fleet.yaml"
-    canary = {"adapter": "c", "steps": [50, 100], "step_s": 0.5, "requests": 3}
+    canary = {"adapter": "c", "steps": [50, 100], "step_s": 600.0}
     models = {"letters": {"adapters": {"a": 1, "b": 1}, "canary": canary, "aliases": ["abc"]}}
     file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "models": models}))
     done = fleet.antefix("update", str(file))
