@@ -139,7 +139,9 @@ class Canary:
             Counter(self.base_reasons),
         )
         failed = is_rejected or record.outcome in ("failed", "deadline")
-        request = EndedRequest(record.ttft_s, record.tpot_s, failed, record.finish_reason)
+        # a rare adapter waits for its load, however good it is
+        ttft_s = None if self.is_adapter else record.ttft_s
+        request = EndedRequest(ttft_s, record.tpot_s, failed, record.finish_reason)
         add(self.log_wealths, won_by(request, base, self.rule), self.epoch(now))
 
     def epoch(self, now: float) -> int:

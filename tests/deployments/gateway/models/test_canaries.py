@@ -199,3 +199,17 @@ def test_a_canary_is_not_blamed_while_all_pools_are_full() -> None:
         rejected(canary, "small", float(second))
     assert not canary.is_worse(20.0)
     assert canary.requests == 0
+
+
+@pytest.mark.parametrize("kind", ["pool", "adapter"])
+def test_a_late_first_token_counts_against_a_pool_and_not_against_an_adapter(kind: str) -> None:
+    """A rare adapter is not in memory, so its requests wait for a load."""
+    settings = {f"{kind}s": {"base": 1}, "canary": {kind: "tried"}}
+    canary = canary_of("assistant", ModelRoute.model_validate(settings))
+    assert canary is not None
+    for number in range(200):
+        record = RequestRecord("", "", "/v1/chat/completions", 0.0, model="assistant")
+        record.outcome, record.routed_to = "ok", "base" if number < 100 else "tried"
+        record.ttft_s = 0.1 if number < 100 else 1.0
+        canary.ended(record, number / 10)
+    assert canary.is_worse(20.0) == (kind == "pool")
