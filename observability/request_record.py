@@ -152,11 +152,11 @@ class RequestRecord:
     """Facts of one request: never its prompt or answer. Times are seconds.
 
     `arrived`, on the event loop's clock, is when its body was complete; until then, when its
-    headers arrived. `pieces_at`: the times at which the chunks of a stream were sent. `adapter`:
-    the LoRA adapter's name. `pool`: the requested pool; `routed_to`: this pool or an adapter of it,
-    as the model's route chose; `offers`: of pools that compete for it. `served_by`: the pool that
-    answered, another one after an overflow. `body_bytes`: the bytes of its body that the gateway
-    stores.
+    headers arrived. `pieces_at`: the times at which the chunks of a stream were sent. `operation`:
+    its name in traces. `adapter`: the LoRA adapter's name. `pool`: the requested pool; `routed_to`:
+    this pool or an adapter of it, as the model's route chose; `offers`: of pools that compete for
+    it. `served_by`: the pool that answered, another one after an overflow. `body_bytes`: the bytes
+    of its body that the gateway stores.
 
     `charge`: None if the tenant has no limits. `replica_id`: the last target; "": none. `explain`
     returns the decision as in an explanation; None: no decision yet. `outcome` is "cancelled" (the
@@ -174,6 +174,7 @@ class RequestRecord:
     tenant: str
     path: str
     arrived: float
+    operation: str = ""
     model: str = ""
     adapter: str = ""
     pool: str = ""

@@ -25,15 +25,6 @@ from observability.request_record import Fact, GatewayTracing, Leg, RequestRecor
 # A collector that does not answer must not delay the end of a gateway.
 CLOSE_S = 3.0
 _W3C = TraceContextTextMapPropagator()
-OPERATIONS = {
-    "/v1/chat/completions": "chat",
-    "/v1/responses": "chat",
-    "/v1/messages": "chat",
-    "/v1/completions": "text_completion",
-    "/v1/embeddings": "embeddings",
-    "/v1/audio/transcriptions": "generate_content",
-    "/v1/audio/translations": "generate_content",
-}
 
 
 class SpanTracing(GatewayTracing):
@@ -101,7 +92,7 @@ class SpanTrace(RequestTrace):
         _set(span, "http.request.method", "POST")
         _set(span, "http.route", record.path)
         _set(span, "http.response.status_code", record.status or None)
-        _set(span, "gen_ai.operation.name", OPERATIONS.get(record.path))
+        _set(span, "gen_ai.operation.name", record.operation)
         _set(span, "gen_ai.request.model", record.model)
         for name in ("request_id", "tenant", "pool", "priority", "verdict", "outcome"):
             _set(span, f"antefix.{name}", getattr(record, name))
@@ -143,7 +134,7 @@ class SpanLeg(Leg):
     ) -> None:
         span, record = self._span, self._record
         _set(span, "gen_ai.provider.name", "vllm")
-        _set(span, "gen_ai.operation.name", OPERATIONS.get(record.path))
+        _set(span, "gen_ai.operation.name", record.operation)
         _set(span, "antefix.replica", self.replica_id)
         if self.replica_id == record.replica_id and record.ttft_s is not None and self._began_it:
             _set(span, "gen_ai.response.time_to_first_chunk", record.phases.engine_s)

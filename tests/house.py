@@ -192,7 +192,11 @@ HOUSE = (
         ("deployments/models", "autoscaling", "weights", "observability", "router", "common"),
     ),
     Room("deployments/models", "where weights come from", ("common",)),
-    Room("deployments/prompt", "a request's prompt as token ids, the same at both ends"),
+    Room(
+        "deployments/prompt",
+        "a request's prompt as token ids, the same at both ends",
+        ("deployments/wire",),
+    ),
     Room("deployments/wire", "formats between gateways and replicas"),
     Room(
         "loadgen",

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from deployments.prompt import PromptTokens, RendererFacts
-from deployments.prompt.tokens import PATHS
 from tests.deployments.prompt import models, templates
 from tests.deployments.prompt.all_shapes import KNOWN, UNKNOWN
 from tests.deployments.prompt.random_chats import random_chat
-from tests.deployments.prompt.shapes import CHAT, Request
+from tests.deployments.prompt.shapes import CHAT, READ, Request
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -115,7 +114,7 @@ def requests_of(setup: str) -> dict[str, Request]:
     seeds = range(first, first + RANDOM_CHATS)
     random = {f"random {seed}": (CHAT, random_chat(seed)) for seed in seeds}
     # refused or not, these have an answer only on the paths that vLLM renders
-    unknown = {n: r for n, r in UNKNOWN.items() if r[0] in PATHS}
+    unknown = {n: r for n, r in UNKNOWN.items() if r[0] in READ}
     return {**KNOWN, **random, **unknown}
 
 

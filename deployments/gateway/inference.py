@@ -65,7 +65,9 @@ class Inference:
         """Answer a request. Raises ApiError: when it is invalid or rejected."""
         arrived = asyncio.get_running_loop().time()
         holder = self.holder_of(request)
-        record = RequestRecord(request_id_of(request), holder.tenant, request.url.path, arrived)
+        path, request_id = request.url.path, request_id_of(request)
+        operation = inference_path(path).operation
+        record = RequestRecord(request_id, holder.tenant, path, arrived, operation)
         current_request.set(record.request_id)
         try:
             return await self._admitted(request, record, holder)

@@ -25,16 +25,10 @@ from deployments.prompt.unknowable import (
     mapping_of,
     whole_number_of,
 )
+from deployments.wire.inference_paths import PromptForm, inference_path
 
 logger = logging.getLogger(__name__)
 
-PATHS = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-)
 # vLLM's default for /v1/completions; it matters only if a prompt is truncated to fit.
 _COMPLETION_MAX_TOKENS = 16
 
@@ -67,8 +61,12 @@ class PromptTokens:
         self._template = _compiled(facts.template, facts)
         self._tool_template = _compiled(facts.tool_template, facts)
         self._tokenizer = PromptTokenizer(facts, elsewhere)
-        readers = (self._chat, self._completion, self._response, self._message, self._message)
-        self._by_path = dict(zip(PATHS, readers, strict=True))
+        self._readers: Mapping[PromptForm, Callable[[Mapping[str, Any]], _Asked]] = {
+            "chat": self._chat,
+            "completion": self._completion,
+            "response": self._response,
+            "message": self._message,
+        }
 
     @property
     def digest(self) -> str:
@@ -102,7 +100,7 @@ class PromptTokens:
     def _unless_unknowable(
         self, path: str, fields: Mapping[str, Any], made_of: Callable[[_Asked], list[Result]]
     ) -> list[Result] | None:
-        asked = self._by_path.get(path)
+        asked = self._readers.get(inference_path(path).prompt_form)
         if asked is None:
             return None
         try:

@@ -1,8 +1,7 @@
 """The table of all inference paths that engines serve, with the properties of each.
 
-Gateways, replicas, the API reference and tests read this table. To add a path, add an entry. If
-gateways can read its prompt, add it to `deployments.prompt.tokens` as well. Source of the fields:
-the request classes in vllm/entrypoints of vLLM 0.32.
+Gateways, replicas, traces, the API reference and tests read this table. To add a path, add an
+entry. Source of the fields: the request classes in vllm/entrypoints of vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -20,13 +19,18 @@ TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translatio
 
 # The shape of errors: OpenAI's, OpenAI's with the responses API's events in a stream, Anthropic's.
 ErrorShape = Literal["openai", "responses", "anthropic"]
+# How `deployments.prompt.tokens` reads a prompt; "": gateways estimate its length.
+PromptForm = Literal["", "chat", "completion", "response", "message"]
+# In traces, by OpenTelemetry's conventions for generative AI; "": they have no name for it.
+Operation = Literal["", "chat", "text_completion", "embeddings", "generate_content"]
 
 
 @dataclass(frozen=True)
 class InferencePath:
     """One path.
 
-    - `does`: a sentence for the API reference.
+    - `does`: a sentence for the API reference. `operation`: the name in traces.
+    - `prompt_form`: how gateways read the prompt.
     - `generates`: answers are tokens, and may be streamed and continued. A stream's last event
       begins with `last_event`.
     - `max_tokens`: the fields that limit an answer. The first that is set counts, otherwise
@@ -43,6 +47,8 @@ class InferencePath:
 
     path: str
     does: str
+    prompt_form: PromptForm = ""
+    operation: Operation = ""
     errors: ErrorShape = "openai"
     generates: bool = False
     last_event: bytes = b""
@@ -80,6 +86,7 @@ def _of_audio(path: str, does: str) -> InferencePath:
     return InferencePath(
         path,
         does,
+        operation="generate_content",
         generates=True,
         last_event=b"data: [DONE]",
         max_tokens=("max_completion_tokens",),
@@ -100,6 +107,8 @@ INFERENCE_PATHS: Mapping[str, InferencePath] = MappingProxyType(
             InferencePath(
                 CHAT,
                 "Generates the next message of a chat.",
+                prompt_form="chat",
+                operation="chat",
                 generates=True,
                 last_event=b"data: [DONE]",
                 max_tokens=("max_completion_tokens", "max_tokens"),
@@ -108,6 +117,8 @@ INFERENCE_PATHS: Mapping[str, InferencePath] = MappingProxyType(
             InferencePath(
                 COMPLETIONS,
                 "Continues a text.",
+                prompt_form="completion",
+                operation="text_completion",
                 generates=True,
                 last_event=b"data: [DONE]",
                 max_tokens=("max_tokens",),
@@ -118,6 +129,8 @@ INFERENCE_PATHS: Mapping[str, InferencePath] = MappingProxyType(
             InferencePath(
                 RESPONSES,
                 "Generates a response. None is stored.",
+                prompt_form="response",
+                operation="chat",
                 errors="responses",
                 generates=True,
                 last_event=b"event: response.completed",
@@ -126,6 +139,8 @@ INFERENCE_PATHS: Mapping[str, InferencePath] = MappingProxyType(
             InferencePath(
                 MESSAGES,
                 "Generates the next message of a chat, in Anthropic's API.",
+                prompt_form="message",
+                operation="chat",
                 errors="anthropic",
                 generates=True,
                 last_event=b"event: message_stop",
@@ -135,16 +150,21 @@ INFERENCE_PATHS: Mapping[str, InferencePath] = MappingProxyType(
             InferencePath(
                 COUNT_TOKENS,
                 "Counts the tokens of such a chat. The gateway itself answers if it can.",
+                prompt_form="message",
                 errors="anthropic",
                 has_priority=False,
                 is_charged=False,
             ),
             InferencePath(
-                EMBEDDINGS, "Computes the embeddings of texts.", prompts=("input", "messages")
+                EMBEDDINGS,
+                "Computes the embeddings of texts.",
+                operation="embeddings",
+                prompts=("input", "messages"),
             ),
             InferencePath(
                 EMBED,
                 "Computes the embeddings of texts, in Cohere's API.",
+                operation="embeddings",
                 documents=("texts", "images", "inputs"),
             ),
             *map(_reranking, ("/v2/rerank", "/v1/rerank", "/rerank")),

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from deployments.wire.inference_paths import INFERENCE_PATHS
+
 Request = tuple[str, dict[str, Any]]
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+# The paths whose prompts gateways read.
+READ = [each.path for each in INFERENCE_PATHS.values() if each.prompt_form]
 
 WEATHER_FUNCTION: dict[str, Any] = {
     "name": "weather",

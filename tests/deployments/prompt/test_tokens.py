@@ -18,11 +18,10 @@ from tokenizers import Tokenizer
 
 from deployments.prompt import MessagesFacts, PromptPieces, PromptTokens, tokenizer
 from deployments.prompt.cuts import pieces
-from deployments.prompt.tokens import PATHS
 from tests.deployments.prompt.all_shapes import KNOWN, UNKNOWN
 from tests.deployments.prompt.engine_facts import facts
 from tests.deployments.prompt.random_chats import random_chat
-from tests.deployments.prompt.shapes import CHAT, COMPLETIONS, RESPONSES
+from tests.deployments.prompt.shapes import CHAT, COMPLETIONS, READ, RESPONSES
 from tests.some import some
 
 TOKENIZER = Tokenizer.from_str(facts().tokenizer)
@@ -129,7 +128,7 @@ def test_unknowable_tokens_are_left_open(name: str) -> None:
     assert GATEWAY.token_ids(path, fields) is None
 
 
-@given(st.sampled_from(PATHS), st.data())
+@given(st.sampled_from(READ), st.data())
 def test_no_request_makes_it_raise(path: str, data: st.DataObject) -> None:
     message = st.dictionaries(st.sampled_from(MESSAGE_FIELDS), JSON)
     fields = data.draw(st.dictionaries(st.sampled_from(FIELDS), JSON))
@@ -142,7 +141,7 @@ def test_no_request_makes_it_raise(path: str, data: st.DataObject) -> None:
     assert answer is None or all(isinstance(each, list) for each in answer)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", READ)
 def test_a_lone_surrogate_makes_it_raise_nothing(path: str) -> None:
     fields = {"messages": [{"role": "user", "content": "\ud800"}], "prompt": "\ud800"}
     assert GATEWAY.token_ids(path, {**fields, "input": "\ud800"}) is None

@@ -2,7 +2,6 @@
 
 import pytest
 
-from deployments.prompt.tokens import PATHS
 from deployments.wire.inference_paths import (
     COUNT_TOKENS,
     GENERATING,
@@ -12,7 +11,6 @@ from deployments.wire.inference_paths import (
     InferencePath,
     inference_path,
 )
-from observability.spans import OPERATIONS
 from tests.sentences import assert_sentences
 
 ALL = list(INFERENCE_PATHS.values())
@@ -32,12 +30,13 @@ def test_a_path_that_generates_says_how_its_answers_are_bounded_and_end(
 def test_a_prompt_is_read_on_every_path_that_generates_or_counts_unless_it_is_audio() -> None:
     audio = {path.path for path in ALL if path.is_form}
     assert audio == {TRANSCRIPTIONS, TRANSLATIONS}
-    assert set(PATHS) == {*GENERATING, COUNT_TOKENS} - audio
+    read = {path.path for path in ALL if path.prompt_form}
+    assert read == {*GENERATING, COUNT_TOKENS} - audio
 
 
 def test_spans_name_what_is_done_on_every_path_that_generates() -> None:
-    assert OPERATIONS.keys() >= set(GENERATING)
-    assert OPERATIONS.keys() <= INFERENCE_PATHS.keys()
+    named = {path.path for path in ALL if path.operation}
+    assert named >= set(GENERATING)
 
 
 def test_a_path_that_is_not_served_asks_for_nothing() -> None:
