@@ -46,6 +46,14 @@ settings.load_profile("same")
 OUR_MARKS = {"real", "cluster", "kubernetes", "kubernetes_long"}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _the_tests_are_no_gateway() -> Iterator[None]:
+    """What a gateway sets for its process, later tests' engines would inherit: they would add to
+    each other's counters."""
+    yield
+    assert "PROMETHEUS_MULTIPROC_DIR" not in os.environ, "run it in a process of its own"
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
     with server_of("redis", tmp_path_factory.mktemp("redis")) as server:

@@ -11,7 +11,7 @@ import random
 import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,10 @@ import aiohttp
 import numpy as np
 import pytest
 
-from benchmarks.stand import lone_gateway, own_redis
+from benchmarks.stand import own_redis
 from benchmarks.stand.launched import Launched
 from cli.local.ports import LOOPBACK, free_ports
 from deployments.fleet.fleet import Fleet
-from deployments.gateway.parts import Secrets
 from deployments.offline.offline_engine import OfflineEngine, Tokens
 from tests.quantized.walking_model import edge, graph, walk
 from weights.drafts import first_layers
@@ -115,23 +114,22 @@ def fleet_of(model: Path, draft: Path) -> Fleet:
 
 
 @contextmanager
-def replica(folder: Path, fleet: Fleet, secret: str) -> Iterator[str]:
-    """The URL of the Redis to which it reports its cache."""
-    with own_redis.running(folder) as redis:
-        asked = {
-            "fleet": fleet.model_dump(mode="json", exclude_unset=True),
-            "replica_id": "r0",
-            "secret": secret,
-            "redis_url": redis.url,
-        }
-        environment = {**ENV, "ANTEFIX_METRICS_FOLDER": str(folder / "metrics")}
-        command = [sys.executable, "-m", "benchmarks.stand.lone_replica"]
-        engine = Launched(command, folder / "replica.log", environment, asked)
-        try:
-            engine.said(START_S)
-            yield redis.url
-        finally:
-            engine.stop()
+def serving(folder: Path, fleet: Fleet, key: str) -> Iterator[None]:
+    """A replica and a gateway, each a process of its own: both write the metrics of theirs."""
+    common: dict[str, Any] = {"fleet": fleet.model_dump(mode="json", exclude_unset=True)}
+    environment = {**ENV, "ANTEFIX_METRICS_FOLDER": str(folder / "metrics")}
+    with own_redis.running(folder) as redis, ExitStack() as stack:
+        common |= {"secret": secrets.token_hex(16), "redis_url": redis.url}
+        for name, asked in (
+            ("benchmarks.stand.lone_replica", {"replica_id": "r0"}),
+            ("benchmarks.peers.gateway", {"engines": 1, "api_keys": {key: "tests"}}),
+        ):
+            log = folder / f"{name}.log"
+            command = [sys.executable, "-m", name]
+            process = Launched(command, log, environment, {**common, **asked})
+            stack.callback(process.stop)
+            process.said(START_S)
+        yield
 
 
 def test_rounding_decides_no_token(plain: Plain) -> None:
@@ -143,17 +141,11 @@ async def test_awq_draft_tensor_parallelism_and_router_change_no_token(
     made: Path, draft: Path, plain: Plain, tmp_path: Path
 ) -> None:
     answers: list[Tokens] = []
-    fleet = fleet_of(made / "awq" / "model", draft)
-    secret, key = secrets.token_hex(16), secrets.token_hex(16)
-    with replica(tmp_path, fleet, secret) as redis_url:
-        known = Secrets({key: "tests"}, secret, redis_url)
-        async with (
-            lone_gateway.serving(fleet, known, 1, START_S),
-            aiohttp.ClientSession(
-                f"http://{LOOPBACK}:{fleet.gateway.port}",
-                headers={"authorization": f"Bearer {key}"},
-            ) as http,
-        ):
+    fleet, key = fleet_of(made / "awq" / "model", draft), secrets.token_hex(16)
+    url = f"http://{LOOPBACK}:{fleet.gateway.port}"
+    headers = {"authorization": f"Bearer {key}"}
+    with serving(tmp_path, fleet, key):
+        async with aiohttp.ClientSession(url, headers=headers) as http:
             cached = []
             for ids in PROMPTS:
                 body = {

@@ -53,6 +53,18 @@ def asked(openai: OpenAI, model: str, *said: str) -> str:
     return answer.model
 
 
+def offers(openai: OpenAI, fleet: RunningFleet) -> dict[str, Any]:
+    """Those of the pools that compete for a request, as its explanation has them."""
+    raw = openai.with_raw_response.chat.completions.create(
+        model="assistant", messages=[{"role": "user", "content": "Why?"}], max_tokens=2
+    )
+    path = f"/antefix/requests/{raw.headers['x-request-id']}"
+    request = urllib.request.Request(fleet.root + path, headers=fleet.headers)
+    with urllib.request.urlopen(request) as answer:
+        explained: dict[str, Any] = json.load(answer)
+    return {offer["pool"]: offer for offer in explained["route"]["offers"]}
+
+
 def canary_of(fleet: RunningFleet) -> dict[str, Any]:
     done = fleet.antefix("canary", "status", "--json")
     assert done.returncode == 0, done.stderr
@@ -137,6 +149,13 @@ async def test_pools_compete_for_a_models_requests_by_price(
     cheap, dear = {"prompt": 1, "output": 2}, {"prompt": 2, "output": 4}
     updates(models, engine={"price": dear}, other={"price": cheap, "slo": slo})
     assert {asked(openai, "assistant", f"cheap {n}") for n in range(3)} == {fleet.other_model}
+    # the dearer pool where only that one meets its SLO
+    strict = {"interactive": {"ttft_s": 0.001}}
+    updates(models, engine={"price": dear}, other={"price": cheap, "slo": strict})
+    assert {asked(openai, "assistant", f"strict {n}") for n in range(3)} == {fleet.model}
+    found = offers(openai, fleet)
+    assert found["other"]["price"] < found["engine"]["price"]
+    assert found["engine"]["holds_slo"] and not found["other"]["holds_slo"]
     updates(models, engine={"price": cheap}, other={"price": dear, "slo": slo})
     assert {asked(openai, "assistant", f"cheap {n}") for n in range(3)} == {fleet.model}
 
