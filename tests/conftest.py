@@ -51,7 +51,7 @@ def _the_tests_are_no_gateway() -> Iterator[None]:
     """What a gateway sets for its process, later tests' engines would inherit: they would add to
     each other's counters."""
     yield
-    assert "PROMETHEUS_MULTIPROC_DIR" not in os.environ, "run it in a process of its own"
+    assert "PROMETHEUS_MULTIPROC_DIR" not in os.environ, "run the gateway in another process"
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ def fleet_of(model: Path, draft: Path) -> Fleet:
 
 @contextmanager
 def serving(folder: Path, fleet: Fleet, key: str) -> Iterator[None]:
-    """A replica and a gateway, each a process of its own: both write the metrics of theirs."""
+    """Run a replica and a gateway as processes: each stores its metrics as a process."""
     common: dict[str, Any] = {"fleet": fleet.model_dump(mode="json", exclude_unset=True)}
     environment = {**ENV, "ANTEFIX_METRICS_FOLDER": str(folder / "metrics")}
     with own_redis.running(folder) as redis, ExitStack() as stack:
