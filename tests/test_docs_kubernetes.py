@@ -262,12 +262,11 @@ def test_helm_refuses_values_with_the_text_that_the_page_shows(
 def test_preflight_finds_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     put_on_path(monkeypatch)
-    files = ("--values", str(SINGLE_NODE.relative_to(ROOT)), "--values", "my-values.yaml")
-    command = " ".join(("antefix k8s preflight --namespace antefix", *files))
+    command = "antefix k8s preflight --namespace antefix --values my-values.yaml"
     (text,) = outputs(INSTALL)[command]
     with Api(node("cpu-1"), node("cpu-2")) as api:
         quick = ["--no-engine-args", "--kubeconfig", str(api.kubeconfig)]
-        mine = command.replace("my-values.yaml", REGISTRY[1])
+        mine = command.replace("my-values.yaml", f"{SINGLE_NODE} --values {REGISTRY[1]}")
         done = CliRunner().invoke(app, [*shlex.split(mine)[1:], *quick])
     assert done.output.strip() == text
 
