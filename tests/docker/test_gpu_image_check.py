@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.house import ROOT
+from tests.in_gpu_image.check import slow_choices
 from tests.in_gpu_image.libraries import DRIVER, missing_in
 from tests.in_gpu_image.pretended_driver import (
     GPUS,
@@ -32,6 +33,24 @@ def test_every_fleet_that_ships_for_gpus_is_looked_at() -> None:
     assert not {name for name in found if "laptop" in name}
     for fleet in some(list(found.values())):
         assert fleet["pools"]
+
+
+def test_a_configuration_that_is_slower_than_it_could_be_says_why() -> None:
+    told = {
+        "kernel": "MarlinLinearKernel",
+        "graphs": "FULL_AND_PIECEWISE",
+        "attention": "FLASH_ATTN",
+        "kv_cache": "auto",
+        "prefix_caching": True,
+    }
+    assert slow_choices(told) == []
+    assert slow_choices({**told, "kv_cache": "int8_per_token_head"}) == ["attention FLASH_ATTN"]
+    slow = {"kernel": "AWQTritonKernel", "graphs": "PIECEWISE", "prefix_caching": False}
+    assert slow_choices({**told, **slow}) == [
+        "kernel AWQTritonKernel",
+        "graphs PIECEWISE",
+        "prefix_caching False",
+    ]
 
 
 def test_a_library_without_the_driver_lacks_the_driver_alone() -> None:

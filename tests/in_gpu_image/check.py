@@ -159,7 +159,22 @@ def _configurations(root: Path, folder: Path) -> Iterator[str]:
         name = told.pop("pool")
         if "refused" in told:
             raise Failed(f"{name}: {told['refused']}")
+        if slow := slow_choices(told):
+            raise Failed(f"{name}: {', '.join(slow)}")
         yield f"{name}: {', '.join(f'{key} {value}' for key, value in told.items())}"
+
+
+def slow_choices(told: Mapping[str, Any]) -> list[str]:
+    """What of a configuration is slower than an A100 allows."""
+    is_stored_short = str(told["kv_cache"]).startswith("int")
+    fast = {
+        "kernel": told["kernel"] in (None, "MarlinLinearKernel"),
+        # graphs of whole steps while all requests decode
+        "graphs": told["graphs"] in ("FULL_AND_PIECEWISE", "FULL", "FULL_DECODE_ONLY"),
+        "attention": told["attention"] == ("TRITON_ATTN" if is_stored_short else "FLASH_ATTN"),
+        "prefix_caching": told["prefix_caching"],
+    }
+    return [f"{what} {told[what]}" for what, is_fast in fast.items() if not is_fast]
 
 
 def _python(*command: str, env: Mapping[str, str] | None = None) -> str:

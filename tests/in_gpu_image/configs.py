@@ -77,9 +77,30 @@ def _facts(pool: dict[str, Any], models: Path) -> dict[str, Any]:
         "attention": backend.get_name(),
         "kv_cache": config.cache_config.cache_dtype,
         "prefix_caching": bool(config.cache_config.enable_prefix_caching),
-        "cuda_graphs": len(config.compilation_config.cudagraph_capture_sizes or ()),
+        "kernel": _kernel(config),
+        "graphs": config.compilation_config.cudagraph_mode.name,
+        "graph_sizes": len(config.compilation_config.cudagraph_capture_sizes or ()),
         "speculation": speculation.method if speculation else None,
     }
+
+
+def _kernel(config: Any) -> str | None:
+    """The kernel that vLLM chooses for a layer of 4-bit weights with zero points."""
+    from vllm.model_executor.kernels.linear import MPLinearLayerConfig, choose_mp_linear_kernel
+
+    quantized, model = config.quant_config, config.model_config
+    if not getattr(quantized, "zero_point", False):
+        return None
+    size, degree = model.get_hidden_size(), config.parallel_config.tensor_parallel_size
+    layer = MPLinearLayerConfig(
+        full_weight_shape=(size, size),
+        partition_weight_shape=(size // degree, size),
+        weight_type=quantized.quant_type,
+        act_type=model.dtype,
+        group_size=quantized.group_size,
+        zero_points=quantized.zero_point,
+    )
+    return str(choose_mp_linear_kernel(layer).__name__)
 
 
 def _folder(model: str, models: Path) -> Path:
