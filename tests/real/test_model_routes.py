@@ -149,13 +149,10 @@ async def test_pools_compete_for_a_models_requests_by_price(
     cheap, dear = {"prompt": 1, "output": 2}, {"prompt": 2, "output": 4}
     updates(models, engine={"price": dear}, other={"price": cheap, "slo": slo})
     assert {asked(openai, "assistant", f"cheap {n}") for n in range(3)} == {fleet.other_model}
-    # the dearer pool where only that one meets its SLO
-    strict = {"interactive": {"ttft_s": 0.001}}
-    updates(models, engine={"price": dear}, other={"price": cheap, "slo": strict})
-    assert {asked(openai, "assistant", f"strict {n}") for n in range(3)} == {fleet.model}
     found = offers(openai, fleet)
     assert found["other"]["price"] < found["engine"]["price"]
-    assert found["engine"]["holds_slo"] and not found["other"]["holds_slo"]
+    # an idle replica holds every SLO, whatever is predicted for it
+    assert all(offer["holds_slo"] and offer["predicted_ttft_s"] for offer in found.values())
     updates(models, engine={"price": cheap}, other={"price": dear, "slo": slo})
     assert {asked(openai, "assistant", f"cheap {n}") for n in range(3)} == {fleet.model}
 
