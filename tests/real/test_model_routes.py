@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +55,22 @@ def asked(openai: OpenAI, model: str, *said: str) -> str:
     return answer.model
 
 
-def offers(openai: OpenAI, fleet: RunningFleet) -> dict[str, Any]:
+async def offers(openai: OpenAI, fleet: RunningFleet) -> dict[str, Any]:
     """Those of the pools that compete for a request, as its explanation has them."""
     raw = openai.with_raw_response.chat.completions.create(
         model="assistant", messages=[{"role": "user", "content": "Why?"}], max_tokens=2
     )
-    path = f"/antefix/requests/{raw.headers['x-request-id']}"
-    request = urllib.request.Request(fleet.root + path, headers=fleet.headers)
-    with urllib.request.urlopen(request) as answer:
-        explained: dict[str, Any] = json.load(answer)
-    return {offer["pool"]: offer for offer in explained["route"]["offers"]}
+    url = f"{fleet.root}/antefix/requests/{raw.headers['x-request-id']}"
+    found: dict[str, Any] = {}
+
+    def is_told() -> bool:  # another gateway knows it a little later
+        with suppress(urllib.error.HTTPError):
+            with urllib.request.urlopen(urllib.request.Request(url, headers=fleet.headers)) as said:
+                found.update((offer["pool"], offer) for offer in json.load(said)["route"]["offers"])
+        return bool(found)
+
+    await until(is_told, 30)
+    return found
 
 
 def canary_of(fleet: RunningFleet) -> dict[str, Any]:
@@ -149,7 +157,7 @@ async def test_pools_compete_for_a_models_requests_by_price(
     cheap, dear = {"prompt": 1, "output": 2}, {"prompt": 2, "output": 4}
     updates(models, engine={"price": dear}, other={"price": cheap, "slo": slo})
     assert {asked(openai, "assistant", f"cheap {n}") for n in range(3)} == {fleet.other_model}
-    found = offers(openai, fleet)
+    found = await offers(openai, fleet)
     assert found["other"]["price"] < found["engine"]["price"]
     # an idle replica holds every SLO, whatever is predicted for it
     assert all(offer["holds_slo"] and offer["predicted_ttft_s"] for offer in found.values())
