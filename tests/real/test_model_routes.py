@@ -61,12 +61,12 @@ async def offers(openai: OpenAI, fleet: RunningFleet) -> dict[str, Any]:
         model="assistant", messages=[{"role": "user", "content": "Why?"}], max_tokens=2
     )
     url = f"{fleet.root}/antefix/requests/{raw.headers['x-request-id']}"
+    request = urllib.request.Request(url, headers=fleet.headers)
     found: dict[str, Any] = {}
 
     def is_told() -> bool:  # another gateway knows it a little later
-        with suppress(urllib.error.HTTPError):
-            with urllib.request.urlopen(urllib.request.Request(url, headers=fleet.headers)) as said:
-                found.update((offer["pool"], offer) for offer in json.load(said)["route"]["offers"])
+        with suppress(urllib.error.HTTPError), urllib.request.urlopen(request) as said:
+            found.update((offer["pool"], offer) for offer in json.load(said)["route"]["offers"])
         return bool(found)
 
     await until(is_told, 30)
