@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 # Messages have their parts in `content`. Results of tools have them in `output` in responses. In
 # Anthropic's messages such a result is a part itself, with its parts in `content`.
 _CONTENTS = ("content", "output")
+_MESSAGES = ("messages", "input", "inputs")
+# Parts of Anthropic's messages that are also text. Parts in a tool's result are yielded themselves.
+_OTHER_TEXTS = ("thinking", "redacted_thinking", "tool_use", "tool_result", "tool_reference")
 
 
 def messages_in(items: object) -> Iterator[dict[str, Any]]:
@@ -28,6 +31,26 @@ def parts_in(items: object) -> Iterator[dict[str, Any]]:
             yield part
             if part.get("type") == "tool_result":
                 yield from _parts_of(part)
+
+
+def media_lengths(fields: Mapping[str, Any]) -> list[int]:
+    """Return the characters of each image and each message part that is not text."""
+    parts = (part for name in _MESSAGES for part in parts_in(fields.get(name)))
+    images = fields.get("images")
+    urls = images if isinstance(images, list) else []
+    return [_length(part) for part in (*filter(_is_media, parts), *({"": url} for url in urls))]
+
+
+def _is_media(part: Mapping[str, Any]) -> bool:
+    kind = str(part.get("type"))
+    return "text" not in kind and kind not in _OTHER_TEXTS
+
+
+def _length(part: Mapping[str, Any]) -> int:
+    """Return the length of the strings in a part, and in objects in it."""
+    holders = [part, *(value for value in part.values() if isinstance(value, dict))]
+    texts = (value for holder in holders for value in holder.values() if isinstance(value, str))
+    return sum(map(len, texts))
 
 
 def _parts_of(holder: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -101,6 +101,7 @@ MESSAGES: tuple[Any, ...] = (
     [{"role": "user", "content": {"a": 1}}],
     [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
     [{"role": "user", "content": [{"type": "image_url", "image_url": "data:,"}]}],
+    [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:;base64,"}}]}],
     [{"role": "user", "content": [{"type": "image_url"}]}],
     [{"role": "user", "content": [{"type": "image_pil", "image_pil": "x"}]}],
     [{"role": "user", "content": [{"type": "image_embeds", "image_embeds": "x"}]}],

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
+from PIL import Image
 from starlette.types import ASGIApp
 from vllm.config import VllmConfig
 from vllm.config.kv_events import KVEventsConfig
@@ -152,6 +153,8 @@ class VllmEngine:
         maker = made_by(model, {**engine_args, "dtype": _dtype_of(engine)}, config)
         engine.continuing = _continuing(engine, maker, resume, resume_proof)
         await engine.reset_mm_cache()
+        # vLLM checks VLLM_MAX_IMAGE_PIXELS itself, and answers Pillow's own error with a 500
+        Image.MAX_IMAGE_PIXELS = None
         app = await _server(engine, args)
         messages = getattr(app.state, "anthropic_serving_messages", None)
         facts = renderer_facts(engine.renderer, args, await messages_facts(messages))

@@ -33,8 +33,7 @@ def refuse_kept_elsewhere(path: str, fields: Mapping[str, Any]) -> None:
     is_anthropic = inference_path(path).errors == "anthropic"
     for name in ("messages", "input"):
         for part in parts_in(fields.get(name)):
-            if part.get("uuid") is None:  # with a uuid, an engine uses other fields first
-                _refuse_part(name, part, is_anthropic)
+            _refuse_part(name, part, is_anthropic)
     for message in messages_in(fields.get("messages")):
         if not message.get("content") and _id_of(message.get("audio")) is not None:
             why = "'messages' names an audio answer by its id, and Antefix stores none."

@@ -1,7 +1,8 @@
-"""Rejects URLs of images, audio and video on hosts that the pool does not allow.
+"""Rejects images, audio and video that the request only names.
 
 Engines run inside the cluster, so a client's URL could reach hosts that the client cannot. Engines
-check again (`deployments.engine.vllm.adapter`).
+check again (`deployments.engine.vllm.adapter`). A `uuid` names media in an engine's cache, which
+all tenants share: with another tenant's, a client could ask about an image that it does not have.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _URLS = ("image_url", "audio_url", "video_url")
 
 
 def refuse_media_urls(path: str, fields: Mapping[str, Any], engine_args: Mapping[str, Any]) -> None:
-    """Raises ApiError 400 for a URL that is neither `data:` nor on an allowed host.
+    """Raises ApiError 400 for a URL that is neither `data:` in base64 nor on an allowed host, and
+    for a `uuid`.
 
     The pool's `allowed_media_domains` lists the hosts. `allowed_local_media_path` also allows
     `file:`. Never raises another error.
@@ -27,10 +29,19 @@ def refuse_media_urls(path: str, fields: Mapping[str, Any], engine_args: Mapping
     listed = engine_args.get("allowed_media_domains")
     hosts = {listed} if isinstance(listed, str) else set(listed or ())
     files = bool(engine_args.get("allowed_local_media_path"))
-    for name, kind, url in _urls_in(path, fields):
-        if url[:5].lower() == "data:" or (files and url[:5].lower() == "file:"):
+    for name, kind, url in _references_in(path, fields):
+        scheme = url[:5].lower()
+        if kind == "uuid":
+            why = f"{name!r} has a 'uuid', under which tenants would share media."
+            message = f"{why} Send the content without it."
+            raise ApiError(400, message, code="field_not_allowed", param=name)
+        if scheme == "data:":
+            if not url[: url.find(",")].endswith(";base64"):
+                why = f"{name!r} has an '{kind}' with data that is not in base64."
+                message = f"{why} Send a URL such as 'data:image/png;base64,...'."
+                raise ApiError(400, message, code="invalid_value", param=name)
             continue
-        if (host := _host_of(url)) not in hosts:
+        if (host := _host_of(url)) not in hosts and not (files and scheme == "file:"):
             instead = "a source of type 'base64'" if kind == "image" else "a 'data:' URL"
             message = (
                 f"{name!r} has an '{kind}' on the host {host[:100]!r}, which engines must not"
@@ -40,12 +51,14 @@ def refuse_media_urls(path: str, fields: Mapping[str, Any], engine_args: Mapping
             raise ApiError(400, message, code="media_url_not_allowed", param=name)
 
 
-def _urls_in(path: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield each URL after its field and its kind."""
+def _references_in(path: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield each URL and each `uuid` after its field and its kind."""
     api = inference_path(path)
     for name in (*_FIELDS, *api.documents, *api.shared):
         value = fields.get(name)
         for part in parts_in([value] if isinstance(value, dict) else value):
+            if part.get("uuid") is not None:
+                yield name, "uuid", ""
             for kind, url in _urls_of(part):
                 yield name, kind, url
     images = fields.get("images") if path == EMBED else None

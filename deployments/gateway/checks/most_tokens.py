@@ -6,16 +6,10 @@ many sequences an engine makes of that is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from deployments.gateway.intake.request import PoolRequest
 from deployments.wire.inference_paths import inference_path
-from deployments.wire.message_parts import parts_in
+from deployments.wire.message_parts import media_lengths
 
-_MESSAGES = ("messages", "input", "inputs")
-# Parts of Anthropic's messages that are also text. Parts in a tool's result are checked themselves.
-_OTHER_TEXTS = ("thinking", "redacted_thinking", "tool_use", "tool_result", "tool_reference")
 # Tokens that a chat template may add to a prompt that the gateway cannot tokenize.
 _TEMPLATE_TOKENS = 512
 
@@ -35,7 +29,7 @@ def most_tokens(request: PoolRequest, max_model_len: int | None) -> int | None:
         if max_model_len is not None and (api.generates or api.documents):
             whole = max_model_len * max(1, parameters.prompts)
             # an image has more tokens than its URL has bytes
-            prompt_tokens = whole if _has_media(request.fields) else min(prompt_tokens, whole)
+            prompt_tokens = whole if media_lengths(request.fields) else min(prompt_tokens, whole)
     if not api.generates:
         return prompt_tokens
     if parameters.n is None:
@@ -64,11 +58,3 @@ def _longest(request: PoolRequest, max_model_len: int) -> int:
         return max_model_len * sequences
     left = max(1, max_model_len - request.tokens)
     return request.tokens + left * sequences
-
-
-def _has_media(fields: Mapping[str, Any]) -> bool:
-    """Return whether a request has an image or a message part that is not text."""
-    if fields.get("images"):
-        return True
-    kinds = {str(part.get("type")) for name in _MESSAGES for part in parts_in(fields.get(name))}
-    return any("text" not in kind and kind not in _OTHER_TEXTS for kind in kinds)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import wave
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -34,6 +34,8 @@ MAX_VALUES = 100_000
 MAX_ITEMS = 1_000_000
 # Bytes of JSON per token: a rough average for English.
 _BYTES_PER_TOKEN = 4
+# An image's tokens depend on its model and size: models read a screen as 256 to 2,700.
+_MEDIA_TOKENS = 1024
 # Whisper's encoder makes 50 positions per second of audio, or per 8,000 bytes at 64 kbit/s.
 # Decoders read and generate fewer tokens. The header of a WAV file has its bytes per second.
 _TOKENS_PER_S, _BYTES_PER_S = 50, 8_000
@@ -138,12 +140,17 @@ def model_of(fields: Mapping[str, Any]) -> str:
     raise ApiError(400, message, code="invalid_type", param="model")
 
 
-def estimate_prompt_tokens(body: bytes, repeated_bytes: int = 0) -> int:
+def estimate_prompt_tokens(
+    body: bytes, repeated_bytes: int = 0, media_bytes: Sequence[int] = ()
+) -> int:
     """Return an estimate of the prompt's tokens, good enough to rank replicas by load.
 
-    `repeated_bytes`: see `RequestParameters`.
+    `repeated_bytes`: see `RequestParameters`. `media_bytes`: those of each image, audio or video in
+    the body.
     """
-    return max(1, (len(body) + repeated_bytes) // _BYTES_PER_TOKEN)
+    text_bytes = len(body) + repeated_bytes - sum(media_bytes)
+    media = (min(size // _BYTES_PER_TOKEN, _MEDIA_TOKENS) for size in media_bytes)
+    return max(1, text_bytes // _BYTES_PER_TOKEN + sum(media))
 
 
 def estimate_audio_tokens(file: FormFile) -> int:

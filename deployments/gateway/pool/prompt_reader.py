@@ -21,6 +21,7 @@ from deployments.gateway.intake.request import EngineRequest, Prompt, unless_cli
 from deployments.gateway.pool.known_prompts import KnownPrompts
 from deployments.gateway.pool.renderer_client import RendererClient
 from deployments.wire.inference_paths import COUNT_TOKENS
+from deployments.wire.message_parts import media_lengths
 from observability.metrics import RoutingMetrics
 from router.index import Depths
 from router.load import LoadBoard
@@ -44,7 +45,7 @@ def guess(
         tokens = sum(map(request_body.estimate_audio_tokens, request.form.files.values()))
         return PlacementRequest(tokens, (), session)
     repeated = parameters_of(request.path, fields).repeated_bytes
-    tokens = request_body.estimate_prompt_tokens(request.body, repeated)
+    tokens = request_body.estimate_prompt_tokens(request.body, repeated, media_lengths(fields))
     return PlacementRequest(tokens, (), session)
 
 

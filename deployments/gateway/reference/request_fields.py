@@ -206,7 +206,7 @@ REFUSED = (
         "Engines read no files. Send the text, or an image with a `source` of type `base64`.",
     ),
     RefusedField(
-        "a `file_id`, a reference to a stored item, or a spoken answer by its id, without content",
+        "a part's `uuid`; without content, a `file_id`, a stored item's id, or a spoken answer's",
         "all",
         _NOT_ALLOWED,
         "Nothing is stored. Send the content itself.",

@@ -17,13 +17,13 @@ from deployments.wire.headers import (
     EXPECTED_CACHED_HEADER,
     PROMPT_TOKENS_HEADER,
 )
+from deployments.wire.inference_paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from router.policies import POLICY_NAMES
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
 from tests.waiting import until
 
-COMPLETIONS = "/v1/completions"
 # 80 tokens are 5 segments, of which 4 can be reused: the last token is always computed.
 PROMPT = [*range(100, 180)]
 REUSABLE = 64
@@ -215,7 +215,7 @@ async def test_a_lora_adapter_has_separate_cached_prompts(
 
 
 async def test_a_prompt_that_only_the_engine_can_render_is_placed_by_load(front: Front) -> None:
-    image = {"type": "image_url", "image_url": {"url": "data:,"}}
+    image = {"type": "image_url", "image_url": {"url": "data:;base64,"}}
     messages = [{"role": "user", "content": [image, {"type": "text", "text": "x" * 350}]}]
     async with front.post(messages=messages) as answer:
         assert answer.status == 200
@@ -227,6 +227,41 @@ async def test_a_prompt_that_only_the_engine_can_render_is_placed_by_load(front:
     assert all(c["predicted_ttft"] >= guess / 1000 for c in told["candidates"])
     metrics = await front.metrics()
     assert metrics["antefix_placements_total", "prefix", "load"] == 1
+
+
+def asked_about(image: str) -> list[tuple[str, dict[str, Any]]]:
+    """Each API's request with this image, in base64."""
+    url = f"data:image/png;base64,{image}"
+    source = {"type": "base64", "media_type": "image/png", "data": image}
+    chat = {"type": "image_url", "image_url": {"url": url}}
+    block: dict[str, Any] = {"type": "image", "source": source}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": [block]}
+    shown = {"type": "input_image", "image_url": url}
+    return [
+        (CHAT, {"messages": [{"role": "user", "content": [chat]}]}),
+        (MESSAGES, {"messages": [{"role": "user", "content": [block]}], "max_tokens": 1}),
+        (MESSAGES, {"messages": [{"role": "user", "content": [result]}], "max_tokens": 1}),
+        (RESPONSES, {"input": [{"role": "user", "content": [shown]}]}),
+    ]
+
+
+@pytest.mark.parametrize("api", range(4))
+@pytest.mark.parametrize(("size", "least", "most"), [(1_000_000, 1000, 1200), (400, 100, 250)])
+async def test_an_image_counts_as_an_image_and_not_as_long_text(
+    front: Front,
+    engines: tuple[FakeEngine, FakeEngine],
+    api: int,
+    size: int,
+    least: int,
+    most: int,
+) -> None:
+    for engine in engines:
+        engine.answers = JSONResponse({})
+    path, fields = asked_about("A" * size)[api]
+    async with front.post(path, **fields) as answer:
+        assert answer.status == 200
+    told = await front.explanation_of(answer.headers)
+    assert least < told["prompt_tokens"]["counted"] < most
 
 
 @pytest.mark.parametrize("tokens", [[-1], [2**32], [2**62] * 40, [-1] * 200])

@@ -87,8 +87,6 @@ def test_it_is_refused_with_the_remedy(path: str, fields: dict[str, Any], remedy
     [
         (CHAT, chat(TEXT, {"type": "image_url", "image_url": {"url": DATA}})),
         (CHAT, chat({"type": "image_url", "image_url": {"url": DATA, "file_id": "file-1"}})),
-        (CHAT, chat({"type": "image_url", "image_url": None, "uuid": "cached"})),
-        (CHAT, chat({"type": "file", "image_url": {"url": DATA}, "uuid": "cached"})),
         (CHAT, chat({"type": "input_audio", "input_audio": {"data": "UklG", "format": "wav"}})),
         (CHAT, chat({"type": "text", "text": "a", "file_id": "of another service"})),
         (CHAT, {"messages": [{"role": "assistant", "content": "Hi.", "audio": {"id": "a"}}]}),

@@ -6,12 +6,13 @@ import pytest
 
 from deployments.gateway.checks.media_urls import refuse_media_urls
 from deployments.gateway.intake.errors import ApiError
-from deployments.wire.inference_paths import CHAT, EMBED
+from deployments.wire.inference_paths import CHAT, EMBED, RESPONSES
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import gateway_before
 from tests.sentences import assert_sentences
 
 LISTED = {"allowed_media_domains": ["images.example.com"]}
+DATA = "data:image/png;base64,AAAA"
 INSIDE = "http://169.254.169.254/latest/meta-data"
 
 
@@ -45,7 +46,6 @@ def shown(url: str) -> dict[str, Any]:
         chat({"type": "audio_url", "audio_url": {"url": INSIDE}}),
         # vLLM takes these without a type, too
         chat({"image_url": INSIDE}),
-        chat({"image_url": {"url": INSIDE}, "uuid": "1"}),
         {"messages": [chat(image(INSIDE))["messages"]]},
         chat(sourced(INSIDE)),
         chat({"type": "tool_result", "tool_use_id": "1", "content": [sourced(INSIDE)]}),
@@ -68,10 +68,10 @@ def test_an_address_that_is_not_listed_is_refused(
 @pytest.mark.parametrize(
     "fields",
     [
-        chat(image("data:image/png;base64,AAAA"), image("DATA:,")),
+        chat(image("data:image/png;base64,AAAA"), image("DATA:;base64,")),
         chat(image("https://images.example.com/1.png")),
         shown("https://Images.Example.com:8443/1.png"),
-        chat({"type": "image_url", "image_url": None, "uuid": "1"}),
+        chat({"type": "image_url", "image_url": None}),
         chat({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}),
         # neither is fetched
         chat({"type": "text", "text": f"image_url: {INSIDE}"}),
@@ -82,6 +82,37 @@ def test_an_address_that_is_not_listed_is_refused(
 )
 def test_inline_media_and_listed_hosts_pass(fields: dict[str, Any]) -> None:
     refuse_media_urls(CHAT, fields, LISTED)
+
+
+@pytest.mark.parametrize("url", ["data:text/plain,a", "data:image/png", "DATA:,", "data:"])
+@pytest.mark.parametrize("part_of", [image, sourced])
+def test_data_that_is_not_in_base64_is_refused(part_of: Any, url: str) -> None:
+    """vLLM answers it with a 501."""
+    with pytest.raises(ApiError) as refused:
+        refuse_media_urls(CHAT, chat(part_of(url)), LISTED)
+    assert (refused.value.status, refused.value.code) == (400, "invalid_value")
+    assert_sentences(refused.value.message)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, chat({"type": "image_url", "image_url": None, "uuid": "1"})),
+        (CHAT, chat({"type": "text", "text": "a", "image_url": {"url": DATA}, "uuid": ""})),
+        (CHAT, chat({"type": "input_audio", "input_audio": {"data": "AAAA"}, "uuid": "1"})),
+        (RESPONSES, {"input": [{"content": [{"type": "input_image", "uuid": "1"}]}]}),
+        (EMBED, {"inputs": [{"content": [{**image(DATA), "uuid": "1"}]}]}),
+        ("/score", {"text_1": "a", "text_2": {"content": [{**image(DATA), "uuid": "1"}]}}),
+    ],
+)
+def test_media_in_the_cache_that_tenants_share_is_refused(
+    path: str, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(ApiError) as refused:
+        refuse_media_urls(path, fields, {})
+    assert (refused.value.status, refused.value.code) == (400, "field_not_allowed")
+    assert refused.value.param in fields
+    assert_sentences(refused.value.message)
 
 
 @pytest.mark.parametrize(
