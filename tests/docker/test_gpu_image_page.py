@@ -43,6 +43,11 @@ def test_every_page_names_the_same_driver() -> None:
     assert not [name for name, number in some(named) if number != OLDEST_DRIVER]
 
 
+def test_models_that_also_read_images_find_torchvision() -> None:
+    """vLLM imports it to load most of them, such as Gemma 3 and Llama 4, for text too."""
+    assert pinned("torchvision")
+
+
 @pytest.mark.parametrize("package", ["nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm"])
 def test_the_compiler_is_of_the_cuda_that_pytorch_has(package: str) -> None:
     """A newer one makes code that the oldest driver cannot load."""
