@@ -17,7 +17,8 @@ _DASHBOARD = 8265
 _TITLE = "KubeRay"
 _INSTALL = (
     "helm repo add kuberay https://ray-project.github.io/kuberay-helm && "
-    "helm install kuberay-operator kuberay/kuberay-operator --version 1.6.2 --create-namespace -n kuberay"
+    "helm install kuberay-operator kuberay/kuberay-operator --version 1.6.2 "
+    "--create-namespace -n kuberay"
 )
 _OPEN = "networkPolicy.operatorPeers to what selects it"
 
