@@ -159,7 +159,7 @@ async def test_pools_compete_for_a_models_requests_by_price(
     assert {asked(openai, "assistant", f"cheap {n}") for n in range(3)} == {fleet.other_model}
     found = await offers(openai, fleet)
     assert found["other"]["price"] < found["engine"]["price"]
-    # for an idle replica, every prediction holds the SLO
+    # an idle replica meets any SLO
     assert all(offer["holds_slo"] and offer["predicted_ttft_s"] for offer in found.values())
     updates(models, engine={"price": cheap}, other={"price": dear, "slo": slo})
     assert {asked(openai, "assistant", f"cheap {n}") for n in range(3)} == {fleet.model}
