@@ -20,8 +20,8 @@ _URLS = ("image_url", "audio_url", "video_url")
 
 
 def refuse_media_urls(path: str, fields: Mapping[str, Any], engine_args: Mapping[str, Any]) -> None:
-    """Raises ApiError 400 for a URL that is neither `data:` in base64 nor on an allowed host, and
-    for a `uuid`.
+    """Raises ApiError 400 for a URL that is neither `data:` in base64 nor on an allowed host, for a
+    `uuid`, and for an image in a tool's result whose source is no object: vLLM answers 500.
 
     The pool's `allowed_media_domains` lists the hosts. `allowed_local_media_path` also allows
     `file:`. Never raises another error.
@@ -35,6 +35,11 @@ def refuse_media_urls(path: str, fields: Mapping[str, Any], engine_args: Mapping
             why = f"{name!r} has a 'uuid', under which tenants would share media."
             message = f"{why} Send the content without it."
             raise ApiError(400, message, code="field_not_allowed", param=name)
+        if kind == "source":
+            message = "An image in a 'tool_result' has a 'source' that is not an object."
+            raise ApiError(
+                400, f"{message} Send one of type 'base64'.", code="invalid_value", param=name
+            )
         if scheme == "data:":
             if not url[: url.find(",")].endswith(";base64"):
                 why = f"{name!r} has an '{kind}' with data that is not in base64."
@@ -52,19 +57,25 @@ def refuse_media_urls(path: str, fields: Mapping[str, Any], engine_args: Mapping
 
 
 def _references_in(path: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield each URL and each `uuid` after its field and its kind."""
+    """Yield each URL, `uuid` and unusable `source` after its field and its kind."""
     api = inference_path(path)
     for name in (*_FIELDS, *api.documents, *api.shared):
         value = fields.get(name)
         for part in parts_in([value] if isinstance(value, dict) else value):
             if part.get("uuid") is not None:
                 yield name, "uuid", ""
+            if part.get("type") == "tool_result" and any(map(_has_no_source, parts_in([part]))):
+                yield name, "source", ""
             for kind, url in _urls_of(part):
                 yield name, kind, url
     images = fields.get("images") if path == EMBED else None
     for url in images if isinstance(images, list) else ():
         if isinstance(url, str):
             yield "images", "image_url", url
+
+
+def _has_no_source(part: Mapping[str, Any]) -> bool:
+    return part.get("type") == "image" and not isinstance(part.get("source", {}), dict)
 
 
 def _urls_of(part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ import pytest
 
 from deployments.gateway.checks.media_urls import refuse_media_urls
 from deployments.gateway.intake.errors import ApiError
-from deployments.wire.inference_paths import CHAT, EMBED, RESPONSES
+from deployments.wire.inference_paths import CHAT, EMBED, MESSAGES, RESPONSES
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import gateway_before
 from tests.sentences import assert_sentences
@@ -130,6 +130,19 @@ def test_documents_are_looked_at(path: str, fields: dict[str, Any]) -> None:
         refuse_media_urls(path, fields, LISTED)
     shown = {"images": ["data:image/png;base64,AAAA"], "documents": ["a", {"content": "b"}]}
     refuse_media_urls(path, shown, LISTED)
+
+
+def test_an_image_in_a_tools_result_has_a_source() -> None:
+    def result(**image: Any) -> dict[str, Any]:
+        return chat({"type": "tool_result", "content": [{"type": "image", **image}]})
+
+    for source in (None, "x", []):
+        with pytest.raises(ApiError) as refused:
+            refuse_media_urls(MESSAGES, result(source=source), LISTED)
+        assert (refused.value.status, refused.value.param) == (400, "messages")
+        assert_sentences(refused.value.message)
+    refuse_media_urls(MESSAGES, result(), LISTED)  # the engine says what is missing
+    refuse_media_urls(MESSAGES, chat({"type": "image", "source": None}), LISTED)
 
 
 def test_images_of_other_paths_are_no_urls() -> None:
