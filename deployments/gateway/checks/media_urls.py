@@ -20,8 +20,8 @@ _URLS = ("image_url", "audio_url", "video_url")
 
 
 def refuse_media_urls(path: str, fields: Mapping[str, Any], engine_args: Mapping[str, Any]) -> None:
-    """Raises ApiError 400 for a URL that is neither `data:` in base64 nor on an allowed host, for a
-    `uuid`, and for an image in a tool's result whose source is no object: vLLM answers 500.
+    """Raises ApiError 400 for a URL that is neither `data:` in base64 nor on an allowed host, and
+    for a `uuid`. Also for a `source` that is no object in a tool's result: vLLM would answer 500.
 
     The pool's `allowed_media_domains` lists the hosts. `allowed_local_media_path` also allows
     `file:`. Never raises another error.
