@@ -29,16 +29,21 @@ interpreter = {PACKAGE}:patch
 
 
 def environment(runner: str, folder: Path) -> Mapping[str, str]:
-    """For a process of Python's; `folder` is an empty one for it.
+    """For a process of Python's, without its garbage collector, which would look through all that
+    is imported. `folder` is an empty one for it.
 
     Raises Problem where Triton cannot be installed.
     """
+    (folder / "sitecustomize.py").write_text("import gc\ngc.disable()\n")
     variables = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "HF_HUB_OFFLINE": "1",
         RUNNER: runner,
+        # compiling takes longer than a few drafts of n-grams
+        "NUMBA_DISABLE_JIT": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, folder))),
     }
     if runner == V1:
         return variables

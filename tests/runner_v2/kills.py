@@ -211,21 +211,12 @@ class Waves:
     def __init__(self, rig: Rig, seed: int) -> None:
         self._rig = rig
         self._random = random.Random(seed)
-        self._requests: list[Request] = []
-
-    async def prepare(self) -> None:
-        """Ask each request alone."""
-        for name, kind in KINDS.items():
-            for number in (1, 2):
-                body = kind.asked(MODEL, number)
-                alone = await self._answered(kind, body)
-                if alone.code is not None:
-                    raise RuntimeError(f"{name}: {alone.code} {alone.body}")
-                self._requests.append(Request(name, kind, body, alone))
+        self._requests: dict[tuple[str, int], Request] = {}
 
     async def play(self) -> list[Judged]:
         """One wave: an engine is cut off in the middle of one answer of several."""
-        chosen = self._random.sample(self._requests, CLIENTS)
+        numbered = [(name, number) for name in KINDS for number in (1, 2)]
+        chosen = [await self._asked(*one) for one in self._random.sample(numbered, CLIENTS)]
         answers = [ClientAnswer(0.0) for _ in chosen]
         rig = self._rig
         tasks = [
@@ -243,9 +234,17 @@ class Waves:
             hits = await asyncio.gather(*map(rig.was_hit, answers))
         return [judge(*one) for one in zip(chosen, answers, hits, strict=True)]
 
-    async def _answered(self, kind: Kind, body: Mapping[str, Any]) -> ClientAnswer:
-        await ask(answer := ClientAnswer(0.0), self._rig.endpoint, kind.path, body)
-        return answer
+    async def _asked(self, name: str, number: int) -> Request:
+        """Ask it alone, the first time that it is chosen."""
+        if (known := self._requests.get((name, number))) is not None:
+            return known
+        kind = KINDS[name]
+        body, alone = kind.asked(MODEL, number), ClientAnswer(0.0)
+        await ask(alone, self._rig.endpoint, kind.path, body)
+        if alone.code is not None:
+            raise RuntimeError(f"{name}: {alone.code} {alone.body}")
+        self._requests[name, number] = Request(name, kind, body, alone)
+        return self._requests[name, number]
 
 
 def figures(found: Sequence[Judged]) -> dict[str, Any]:
@@ -267,7 +266,6 @@ async def played(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     found: list[Judged] = []
     async with running(folder, asked.noise, asked.native, asked.engine_args) as rig:
         waves = Waves(rig, asked.seed)
-        await waves.prepare()
         while sum(one.hit for one in found) < asked.answers:
             found += await waves.play()
             print(json.dumps(figures(found)), file=sys.stderr, flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from vllm.lora.request import LoRARequest
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from deployments.engine.vllm import plugin, speculation
+from tests.runner_v2.interpreter import do_not_collect
 from tests.runner_v2.tiny_models import PROMPTS
 
 STEP_TOKENS, GREEDY_TOKENS = 32, 16
@@ -80,11 +80,10 @@ class TinyEngine:
 
 @contextmanager
 def running(models: Path, **args: Any) -> Iterator[TinyEngine]:
-    gc.freeze()  # vLLM collects again and again, over all that was imported
+    do_not_collect()
     engine = TinyEngine(models, **args)
     try:
         yield engine
     finally:
         engine.engine.engine_core.shutdown()
-        del engine
         cleanup_dist_env_and_memory()

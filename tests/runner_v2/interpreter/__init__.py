@@ -8,6 +8,7 @@ TRITON_INTERPRET=1 interprets. `environment` names it in two entry points: `trit
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import Any
 
@@ -22,12 +23,22 @@ def patch() -> None:
         return
     from vllm.v1.sample.ops import topk_topp_sampler
 
+    from tests.runner_v2.interpreter.faster import speed_up
+
+    do_not_collect()
+    speed_up()
     # the kernel calls a tensor's method on its loop variable, which is an int when interpreted
     topk_topp_sampler.apply_top_k_top_p_triton = topk_topp_sampler.apply_top_k_top_p_pytorch
     if os.environ.get(ASYNC) == "1":
         _schedule_asynchronously()
     if deviation := float(os.environ.get(NOISE) or 0):
         _add_noise_of_the_batch(deviation)
+
+
+def do_not_collect() -> None:
+    """vLLM collects garbage again and again, over all that was imported. Processes are short."""
+    gc.disable()
+    gc.collect = lambda generation=2: 0
 
 
 def _schedule_asynchronously() -> None:
