@@ -48,9 +48,10 @@ def switched(engine: TinyEngine) -> dict[str, Any]:
 
     if (model := getattr(drafter, "model", None)) is not None:
         model.register_forward_hook(count)
-    found: dict[str, Any] = {"watched": scheduler._watch is not None}
+    watch = scheduler._watch
+    found: dict[str, Any] = {"watched": watch is not None}
     for name, is_on in (("on", True), ("off", False), ("on again", True)):
-        scheduler._watch._rule.speculates = lambda running, is_on=is_on: is_on
+        watch._rule.speculates = lambda running, is_on=is_on: is_on
         forwards = 0
         found[name] = {"tokens": engine.greedy(), "steps": engine.steps, "forwards": forwards}
     found["still watched"] = scheduler._watch is not None

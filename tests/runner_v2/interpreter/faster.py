@@ -1,5 +1,5 @@
-"""Triton's interpreter does less again: it patches its language at each launch, and at each
-operation makes tables and checks for overflow, which a GPU does not. Kernels compute the same."""
+"""Triton's interpreter, without what it repeats: its language is patched once instead of at each
+launch, and sizes are made once. As on a GPU, nothing checks for overflow."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import Any
+from unittest.mock import patch
 
 
 def speed_up() -> None:
     from triton.runtime import interpreter
 
     _patch_the_language_once(interpreter)
-    _keep_types(interpreter)
     _keep_sizes(interpreter.tl)
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=False)
@@ -21,28 +21,20 @@ def speed_up() -> None:
 
 def _patch_the_language_once(interpreter: Any) -> None:
     """For each module of kernels. Nothing is compiled in this process, so it stays patched."""
-    patch, patched, nothing = interpreter._patch_lang, set[int](), interpreter._LangPatchScope()
+    patch_module, patched = interpreter._patch_lang, set[int]()
 
-    def patch_lang(kernel: Any) -> Any:
+    def patch_lang(kernel: Any) -> _Patched:
         if id(kernel.__globals__) not in patched:
-            patch(kernel)
+            patch_module(kernel)
             patched.add(id(kernel.__globals__))
-        return nothing
+        return _Patched()
 
-    interpreter._patch_lang = patch_lang
+    patch.object(interpreter, "_patch_lang", patch_lang).start()
 
 
-def _keep_types(interpreter: Any) -> None:
-    """NumPy's type of each of Triton's, by name."""
-    find, known = interpreter._get_np_dtype, dict[str, Any]()
-
-    def get_np_dtype(of: Any) -> Any:
-        scalar = of.scalar
-        if scalar.name not in known:
-            known[scalar.name] = find(scalar)
-        return known[scalar.name]
-
-    interpreter._get_np_dtype = get_np_dtype
+class _Patched:
+    def restore(self) -> None:
+        """Nothing, after a launch."""
 
 
 def _keep_sizes(language: Any) -> None:
