@@ -136,7 +136,8 @@ def test_an_image_in_a_tools_result_has_a_source() -> None:
     def result(**image: Any) -> dict[str, Any]:
         return chat({"type": "tool_result", "content": [{"type": "image", **image}]})
 
-    for source in (None, "x", []):
+    sources: tuple[Any, ...] = (None, "x", [])
+    for source in sources:
         with pytest.raises(ApiError) as refused:
             refuse_media_urls(MESSAGES, result(source=source), LISTED)
         assert (refused.value.status, refused.value.param) == (400, "messages")
