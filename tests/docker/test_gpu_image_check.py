@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.house import ROOT
-from tests.in_gpu_image.check import slow_choices
+from tests.in_gpu_image.check import may_fail, slow_choices
 from tests.in_gpu_image.libraries import DRIVER, missing_in
 from tests.in_gpu_image.pretended_driver import (
     GPUS,
@@ -51,6 +51,12 @@ def test_a_configuration_that_is_slower_than_it_could_be_says_why() -> None:
         "graphs PIECEWISE",
         "prefix_caching False",
     ]
+
+
+def test_a_model_may_lack_a_package_that_is_left_out_and_no_other() -> None:
+    assert may_fail("ModuleNotFoundError: No module named 'torchaudio'")
+    assert not may_fail("ModuleNotFoundError: No module named 'torchvision'")
+    assert not may_fail("ImportError: cannot import name 'torchaudio'")
 
 
 def test_a_library_without_the_driver_lacks_the_driver_alone() -> None:

@@ -62,6 +62,7 @@ def main(root: Path) -> int:
         parts: list[tuple[str, Callable[[], Iterator[str]]]] = [
             ("versions", lambda: iter([_in_words(_versions())])),
             ("libraries", lambda: _libraries(folder)),
+            ("models", _models),
             ("compilers", lambda: _compilers(folder)),
             ("triton", _triton),
             ("fleets", lambda: _fleets(root, folder)),
@@ -104,6 +105,22 @@ def _libraries(folder: Path) -> Iterator[str]:
     )
     if broken := {name: why for name, why in with_driver.items() if why}:
         raise Failed(f"with a driver these do not load: {broken}")
+
+
+def _models() -> Iterator[str]:
+    told = json.loads(_python("-m", "tests.in_gpu_image.models"))
+    failed: dict[str, str] = told["failed"]
+    if broken := {name: why for name, why in failed.items() if not may_fail(why)}:
+        raise Failed(f"these models do not import: {broken}")
+    lacking = sorted(name.rpartition(".")[2] for name in failed)
+    yield f"{told['modules'] - len(failed)} modules import, not {', '.join(lacking)}"
+
+
+def may_fail(error: str) -> bool:
+    """Whether an import failed for lack of a package that is left out, or of a GPU."""
+    packages = ("torchaudio", "torchcodec", "timm", "terratorch")
+    lacks = any(f"'{package}'" in error for package in packages)
+    return (error.startswith("ModuleNotFoundError") and lacks) or "backends.fa_utils" in error
 
 
 def _count(libraries: Mapping[str, str | None]) -> int:
