@@ -132,17 +132,20 @@ def test_documents_are_looked_at(path: str, fields: dict[str, Any]) -> None:
     refuse_media_urls(path, shown, LISTED)
 
 
-def test_an_image_in_a_tools_result_has_a_source() -> None:
-    def result(**image: Any) -> dict[str, Any]:
-        return chat({"type": "tool_result", "content": [{"type": "image", **image}]})
+def result(**image: Any) -> dict[str, Any]:
+    return chat({"type": "tool_result", "content": [{"type": "image", **image}]})
 
-    sources: tuple[Any, ...] = (None, "x", [])
-    for source in sources:
-        with pytest.raises(ApiError) as refused:
-            refuse_media_urls(MESSAGES, result(source=source), LISTED)
-        assert (refused.value.status, refused.value.param) == (400, "messages")
-        assert_sentences(refused.value.message)
-    refuse_media_urls(MESSAGES, result(), LISTED)  # the engine says what is missing
+
+@pytest.mark.parametrize("source", [None, "x", []])
+def test_an_image_in_a_tools_result_has_a_source(source: Any) -> None:
+    with pytest.raises(ApiError) as refused:
+        refuse_media_urls(MESSAGES, result(source=source), LISTED)
+    assert (refused.value.status, refused.value.param) == (400, "messages")
+    assert_sentences(refused.value.message)
+
+
+def test_the_engine_says_what_else_an_image_lacks() -> None:
+    refuse_media_urls(MESSAGES, result(), LISTED)
     refuse_media_urls(MESSAGES, chat({"type": "image", "source": None}), LISTED)
 
 
