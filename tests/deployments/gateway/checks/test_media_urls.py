@@ -144,7 +144,7 @@ def test_an_image_in_a_tools_result_has_a_source(source: Any) -> None:
     assert_sentences(refused.value.message)
 
 
-def test_the_engine_says_what_else_an_image_lacks() -> None:
+def test_the_engine_says_what_other_images_lack() -> None:
     refuse_media_urls(MESSAGES, result(), LISTED)
     refuse_media_urls(MESSAGES, chat({"type": "image", "source": None}), LISTED)
 
