@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import pytest
 
 from benchmarks.stand.cores import all_cores
 
-BENCHMARK = """\
+CORES = os.cpu_count() or 1
+
+BENCHMARK = f"""\
 import subprocess
 import time
 from benchmarks.stand.cores import all_cores
@@ -26,13 +29,13 @@ def busy(number):
     time.sleep(600)
 
 with stopped_in_the_end(), all_cores() as cores:
-    list(cores.map(busy, range(100)))
+    list(cores.map(busy, range({2 * CORES})))
 """
 
 
 @contextmanager
 def busy_benchmark(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
-    """A benchmark whose first task has begun, and its processes."""
+    """A benchmark each of whose workers has begun a task, and all processes of it."""
     script = folder / "busy.py"
     script.write_text(BENCHMARK)
     with subprocess.Popen(
@@ -43,15 +46,16 @@ def busy_benchmark(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[p
         env={"PYTHONPATH": str(Path(__file__).parents[3])},
     ) as benchmark:
         assert benchmark.stdout is not None
-        benchmark.stdout.readline()
-        workers = psutil.Process(benchmark.pid).children(recursive=True)
+        for _ in range(CORES):  # a process that a task has only just forked is not yet a `sleep`
+            benchmark.stdout.readline()
+        processes = psutil.Process(benchmark.pid).children(recursive=True)
         try:
-            yield benchmark, workers
+            yield benchmark, processes
         finally:
             benchmark.kill()
-            for worker in workers:
+            for process in processes:
                 with suppress(psutil.NoSuchProcess):
-                    worker.kill()
+                    process.kill()
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -68,7 +72,8 @@ def test_nothing_that_tasks_started_outlives_a_benchmark(
 
 def test_no_worker_outlives_a_benchmark_that_is_killed(tmp_path: Path) -> None:
     with busy_benchmark(tmp_path) as (benchmark, processes):
-        workers = [process for process in processes if process.name() != "sleep"]
+        workers = psutil.Process(benchmark.pid).children()
+        assert {worker.pid for worker in workers} < {process.pid for process in processes}
         benchmark.kill()
         _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
