@@ -1,4 +1,3 @@
-# syntax=docker/dockerfile:1
 # All that needs no GPU: Ray's head, the gateways, the chart's jobs, and engines on CPUs. The
 # embedded model is in it, so that such an engine needs no network.
 #

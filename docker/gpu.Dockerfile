@@ -1,4 +1,3 @@
-# syntax=docker/dockerfile:1
 # Engines on GPUs: vLLM's CUDA build. CUDA itself comes as wheels, the driver from the node.
 #
 #   make image-gpu
