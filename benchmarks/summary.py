@@ -151,7 +151,7 @@ def _benchmarks(history: History, stale: Stale) -> Iterator[Sequence[object]]:
         result, of_page = runs[-1], _page_of(name)
         link = f"[{code(name)}]({of_page})" if of_page else code(name)
         met = [goal["met"] for goal in result["goals"].values()]
-        since = stale.get(name, "not known") or "as measured"
+        since = stale.get(name, "not known") or "current"
         yield (
             *(link, f"{sum(met)}/{len(met)}", len(runs), result["date"]),
             *(_commit(result), f"**{since}**" if stale.get(name) else since),

@@ -35,7 +35,7 @@ def client(runs: Runs) -> Blocks:
     ours, theirs = figures.values()
     most = max(runs[-1]["goals"].values(), key=lambda goal: float(goal["figure"]))
     yield (
-        "`antefix bench` and `vllm bench serve` measure alike on the same server. Their means and"
+        "`antefix bench` and `vllm bench serve` measured the same server. Their means and"
         f" medians differ by at most {most['figure']:.1%}; the goal is {most['at_most']:.0%}."
     )
     titles = {"ttft": "TTFT", "tpot": "TPOT", "itl": "gap between tokens", "e2el": "end to end"}
