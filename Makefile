@@ -6,6 +6,7 @@ UV := .cache/uv/bin/uv
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock"
 
+IMAGES ?= cpu gpu
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILDER ?= $(firstword $(foreach name,docker podman buildah,$(if $(shell command -v $(name)),$(name))))
 # Only Docker's format has health checks, and buildah keeps layers only with --layers.
@@ -15,6 +16,8 @@ image = $(or $(BUILDER),$(error docker, podman and buildah are all missing: inst
 	build $(OF_$(notdir $(BUILDER))) --file docker/$(1).Dockerfile \
 	--tag docker.io/antefix/antefix-$(1):$(VERSION) --build-arg VERSION=$(VERSION) \
 	--build-arg REVISION=$(shell git rev-parse HEAD) $(if $(BASE),--build-arg BASE=$(BASE)) $(ARGS) .
+# buildah pushes into an archive, the others save.
+saved = $(if $(findstring buildah,$(BUILDER)),$(BUILDER) push --quiet $(1) docker-archive:$(2):$(1),$(BUILDER) save --output $(2) $(1))
 # The check runs inside the image: buildah runs containers, the others run images.
 GPU_IMAGE = docker.io/antefix/antefix-gpu:$(VERSION)
 CHECK = --volume $(CURDIR)/tests/in_gpu_image:/check/tests/in_gpu_image:ro --env PYTHONPATH=/check $(ARGS)
@@ -25,13 +28,13 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 BENCHES = bench-adapters bench-overhead bench-large-bodies bench-index bench-routing bench-backtest \
-	bench-overload bench-simulator bench-spike bench-observability bench-weights \
-	bench-budgets bench-canary bench-kinds bench-planned bench-prediction bench-fairness bench-isolation bench-startup bench-cold-starts \
+	bench-overload bench-simulator bench-spike bench-weights \
+	bench-budgets bench-canary bench-kinds bench-planned bench-prediction bench-fairness bench-isolation bench-startup \
 	bench-grammars bench-resume bench-long-prompts bench-client bench-scale bench-peers \
 	bench-summary
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
-.PHONY: help up down test test-cluster fuzz lint format lock audit docs docs-serve reference observability manifests \
-	chart chart-package wheel image-cpu image-gpu check-image-gpu installed $(MEASUREMENTS) clean
+.PHONY: help up down test test-rest test-all test-cluster fuzz lint format lock audit docs docs-serve reference observability manifests \
+	chart chart-package wheel release image-cpu image-gpu check-image-gpu installed $(MEASUREMENTS) clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,35 +46,23 @@ up: ## Install the requirements, then start a fleet on this machine (ARGS= goes 
 down: ## Stop the fleet that `make up` started
 	@if [ -x $(BIN)/antefix ]; then $(BIN)/antefix down $(ARGS); fi
 
-SKIPPED := .cache/skipped-tests.jsonl
-SLOWEST := .cache/slowest-tests.tsv
-NOTING := ANTEFIX_SKIPPED_TESTS=$(SKIPPED) ANTEFIX_SLOWEST_TESTS=$(SLOWEST)
-
-KUBERNETES := .cache/kubernetes-tests.log
-ENGINES := .cache/engines-tests.log
-
-# The fast tests mostly wait, so six run at once on two cores. Tests of a Kubernetes, which starts no
-# pod, run alongside them and the linters (a shell's background jobs ignore Ctrl-C by default). A
-# fleet's tests leave a third of two cores idle: tests of single engines run alongside them, one at a
-# time, and as nice as a fleet's engines, which would otherwise wait for cores.
-test: ## Install the requirements, then lint and run every test (ARGS= goes to pytest)
+test: ## Lint, then run every quick test and a few on real engines (ARGS= goes to pytest)
 	@$(PYTHON) tests/programs.py
 	@$(PYTHON) bootstrap.py --dev
 ifeq ($(strip $(ARGS)),)
-	@mkdir -p .cache && : > $(SKIPPED) && : > $(SLOWEST)
-	@env --default-signal=INT $(NOTING) $(BIN)/python -m pytest -m kubernetes > $(KUBERNETES) 2>&1 & \
-	kubernetes=$$!; $(MAKE) --no-print-directory lint || { kill -INT $$kubernetes 2> /dev/null; wait; exit 1; }; \
-	$(NOTING) $(BIN)/python -m pytest -m "not (real or kubernetes or kubernetes_long)" -n 6 --dist loadfile; \
-	failed=$$?; wait $$kubernetes || failed=1; cat $(KUBERNETES); exit $$failed
-	@env --default-signal=INT $(NOTING) OMP_NUM_THREADS=1 nice -n 5 $(BIN)/python -m pytest -m "real and not cluster" \
-		> $(ENGINES) 2>&1 & engines=$$!; $(NOTING) $(BIN)/python -m pytest -m cluster; \
-	failed=$$?; wait $$engines || failed=1; cat $(ENGINES); exit $$failed
-	@$(BIN)/python -m tests.slowest $(SLOWEST)
-	@$(BIN)/python -m tests.missing $(SKIPPED)
+	@$(BIN)/python -m tests.run test
 else
 	@$(MAKE) --no-print-directory lint
 	@$(BIN)/python -m pytest $(ARGS)
 endif
+
+test-rest: ## Run every test that `make test` leaves out
+	@$(PYTHON) tests/programs.py
+	@$(PYTHON) bootstrap.py --dev
+	@$(BIN)/python -m tests.run rest
+
+test-all: test ## Lint, and run every test except those of `make test-cluster`
+	@$(MAKE) --no-print-directory test-rest
 
 test-cluster: ## Test releases on the Kubernetes of KUBECONFIG, given with ANTEFIX_TEST_CLUSTER=yes
 	@$(PYTHON) bootstrap.py --dev
@@ -128,10 +119,10 @@ docs-serve: ## Serve the documentation site at http://127.0.0.1:8001, and rebuil
 	@$(PYTHON) bootstrap.py --dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
 
-reference: ## Write the reference pages, and the layout in docs/architecture.md, from the code
+reference: ## Write the reference pages and the layout in docs/architecture.md, and the project's addresses
 	@$(BIN)/antefix config reference > docs/fleet-file.md.new
 	@mv docs/fleet-file.md.new docs/fleet-file.md
-	@$(BIN)/python -m observability.catalogue > docs/metrics.md.new
+	@$(BIN)/python -m observability.metrics.catalogue > docs/metrics.md.new
 	@mv docs/metrics.md.new docs/metrics.md
 	@$(BIN)/antefix config schema > fleets/fleet.schema.json.new
 	@mv fleets/fleet.schema.json.new fleets/fleet.schema.json
@@ -140,17 +131,22 @@ reference: ## Write the reference pages, and the layout in docs/architecture.md,
 	@$(BIN)/python -m deployments.gateway.reference.api_reference > docs/api.md.new
 	@mv docs/api.md.new docs/api.md
 	@$(BIN)/python -m tests.house
+	@$(BIN)/python -m tests.project
 
 observability: ## Write rules, alerts, runbooks and dashboards from observability/slo.yaml
 	@$(BIN)/antefix slo render --out helm/antefix/files --runbooks docs/runbooks
 
-manifests: ## Render each values file of the chart into k8s/manifests
-	@$(BIN)/python -m tests.helm.manifests
+RENDERED = build/manifests
+manifests: ## Render the chart's values files into build/manifests (ARGS="--set image.registry=...")
+	@mkdir -p $(RENDERED)
+	@for values in helm/antefix/values/*.yaml; do \
+		helm template antefix helm/antefix --namespace antefix --no-hooks --values $$values \
+			--set auth.generate=false,auth.existingSecret=llm-auth,redis.existingSecret=llm-redis \
+			$(ARGS) > $(RENDERED)/$${values##*/} || exit 1; done
 
 chart: observability ## Write the chart's schema, README and generated files, then lint it
-	@$(BIN)/python -m k8s.chart_schema
-	@$(BIN)/python -m k8s.chart_readme
-	@$(BIN)/python -m tests.helm.manifests
+	@$(BIN)/python -m k8s.chart.chart_schema
+	@$(BIN)/python -m k8s.chart.chart_readme
 	@$(BIN)/python -m pytest -q tests/helm/test_kinds.py -k lints
 
 chart-package: chart ## Pack the chart into build/, ready for `helm push` to an OCI registry
@@ -160,6 +156,17 @@ wheel: ## Build the Python package into build/
 	@$(PYTHON) bootstrap.py --uv
 	@rm -rf build/lib build/bdist.*
 	@$(UV) build --quiet --wheel --out-dir build
+
+RELEASE = build/release
+release: ## Build the files of a release into build/release (IMAGES= leaves out both images)
+	@$(PYTHON) bootstrap.py --dev
+	@$(BIN)/python release.py check
+	@rm -rf $(RELEASE) && mkdir -p $(RELEASE)
+	@$(MAKE) --no-print-directory chart-package wheel
+	@cp build/antefix-$(VERSION).tgz build/antefix-$(VERSION)-*.whl $(RELEASE)
+	@for image in $(IMAGES); do $(MAKE) --no-print-directory image-$$image && \
+		$(call saved,docker.io/antefix/antefix-$$image:$(VERSION),$(RELEASE)/antefix-$$image.tar) || exit 1; done
+	@$(BIN)/python release.py $(RELEASE)
 
 image-cpu: ## Build the image of pods without GPUs (BASE= another base; ARGS= goes to the builder)
 	@$(call image,cpu)
@@ -207,9 +214,6 @@ bench-scale: ## Play 8 to 1,000 simulated replicas over a real Redis (ARGS="--si
 bench-backtest: ## Play traces under Antefix's autoscaler, Ray Serve's, HPA and KEDA, on simulated engines
 	@$(BIN)/python -m benchmarks.backtest.run $(ARGS)
 
-bench-cold-starts: ## Kill engines and time their replacements, with and without prestart, ten minutes
-	@$(BIN)/python -m benchmarks.cold_starts.run $(ARGS)
-
 bench-startup: ## Play traces with replicas that take 5, 30 and 120 s to start, on simulated engines
 	@$(BIN)/python -m benchmarks.backtest.startup $(ARGS)
 
@@ -221,9 +225,6 @@ bench-simulator: ## Compare the backtest's simulator with the fleet that it mode
 
 bench-spike: ## Measure a load spike with and without a warm replica
 	@$(BIN)/python -m benchmarks.spike.run $(ARGS)
-
-bench-observability: ## Measure the cost of metrics and explanations in a gateway
-	@$(BIN)/python -m benchmarks.observability.run $(ARGS)
 
 bench-weights: ## Quantize the embedded model, measure its quality, and try speculation (ARGS=)
 	@$(BIN)/python -m benchmarks.weights.run $(ARGS)
@@ -268,7 +269,7 @@ drills: ## Break a fleet's parts under traffic, and report the effects (only=NAM
 	@$(BIN)/python -m benchmarks.drills.run $(if $(only),--only $(only)) $(ARGS)
 
 drill-hangs: ## Freeze real engines at 100 random moments, half a minute each (moments=100 ARGS="--starved-minutes 60")
-	@$(BIN)/python -m tests.hang_drill --moments $(or $(moments),100) $(ARGS)
+	@$(BIN)/python -m benchmarks.drills.hangs --moments $(or $(moments),100) $(ARGS)
 
 clean: ## Remove installed and cached files of this repository
 	@rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

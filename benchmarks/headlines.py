@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import yaml
 
-from benchmarks.pages import engines, gateways, simulated
+from benchmarks.pages import drills, figures, kinds
 from benchmarks.pages.parts import Blocks, Runs
 
 _TEMPLATES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
@@ -15,20 +16,12 @@ LINES: Sequence[str] = _TEMPLATES["overview"]
 # Benchmark -> the `page` that has a sentence on it, and its `text`.
 SENTENCES: Mapping[str, Mapping[str, str]] = _TEMPLATES["sentences"]
 
+# The rows of README.md's table, from the results that measure the current code.
+TABLE: Sequence[Mapping[str, str]] = _TEMPLATES["table"]
+
 # On the page of each benchmark.
 PAGES: Mapping[str, Callable[[Runs], Blocks]] = {
-    "client": engines.client,
-    "cold-starts": engines.cold_starts,
-    "drills": engines.drills,
-    "fairness": engines.fairness,
-    "index": gateways.index,
-    "kinds": simulated.kinds,
-    "long-prompts": gateways.long_prompts,
-    "observability": gateways.observability,
-    "overhead": gateways.overhead,
-    "overload": engines.overload,
-    "prediction": engines.prediction,
-    "simulator": engines.simulator,
-    "spike": engines.spike,
-    "weights": engines.weights,
+    "drills": drills.page,
+    "kinds": kinds.page,
+    **{name: partial(figures.page, text) for name, text in _TEMPLATES["pages"].items()},
 }

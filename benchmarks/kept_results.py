@@ -1,9 +1,10 @@
 """The results of all runs that are kept: docs/benchmarks/results/NAME.jsonl, a line of JSON each.
 
-Lines are only appended, so a run that missed its goals stays before a later one that met them.
-A result is what `benchmarks.stand.report.finish` prints. `commit` is the one that was measured; in
-lines from before results had one it is that which recorded the result, and `commit_from` says so.
-`from_page` names figures that a line lacked at first and that the page of the same run had.
+Lines are only appended, so a run that missed its goals stays before a later one that met them. A
+result is what `benchmarks.harness.results.report.finish` prints. `commit` is the one that was
+measured; in lines from before results had one it is that which recorded the result, and
+`commit_from` says so. `from_page` names figures that a line lacked at first and that the page of
+the same run had.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stand import report
+from benchmarks.harness.results import report
 
 FOLDER = report.PAGES / "results"
 

@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.harness.results import report, revision
 from benchmarks.kept_results import Result
-from benchmarks.stand import report, revision
 
 GATEWAY = ("deployments/gateway", "deployments/process", "deployments/prompt", "deployments/wire")
 MODELS = "deployments/gateway/models"
@@ -17,24 +17,27 @@ PLACEMENT = ("router", "autoscaling")
 ENGINE = ("deployments/engine", "deployments/wire")
 SERVING = (*GATEWAY, *PLACEMENT, *ENGINE)
 # Of the harness, what takes part in what is measured: a played engine, a kind of traffic.
-STAND = "benchmarks/stand"
-STATE = f"{STAND}/fleet_state.py"
-DRILLED = (f"{STAND}/drilled_fleet.py", f"{STAND}/client_answers.py", STATE)
-PLAYED = (f"{STAND}/played_engine.py", f"{STAND}/closed_loop.py")
-OFFERED = (f"{STAND}/offered_load.py", f"{STAND}/offered_load.yaml")
-ROUTED = (f"{STAND}/routed_runs.py", f"{STAND}/routed_runs.yaml", f"{STAND}/oracle.py")
-CHATS = (f"{STAND}/arrivals.py",)
-LAUNCHED = f"{STAND}/launched.py"
-INDEX_POOL, LONE = f"{STAND}/index_pool.py", f"{STAND}/lone_gateway.py"
+HARNESS = "benchmarks/harness"
+STATE = f"{HARNESS}/fleets/fleet_state.py"
+DRILLED = (f"{HARNESS}/fleets/drilled_fleet.py", f"{HARNESS}/load/client_answers.py", STATE)
+PLAYED = (f"{HARNESS}/fleets/played_engine.py", f"{HARNESS}/load/closed_loop.py")
+OFFERED = (f"{HARNESS}/load/offered_load.py", f"{HARNESS}/load/offered_load.yaml")
+ROUTED = (
+    f"{HARNESS}/load/routed_runs.py",
+    f"{HARNESS}/load/routed_runs.yaml",
+    f"{HARNESS}/load/oracle.py",
+)
+CHATS = (f"{HARNESS}/load/arrivals.py",)
+LAUNCHED = f"{HARNESS}/fleets/launched.py"
+INDEX_POOL, LONE = f"{HARNESS}/fleets/index_pool.py", f"{HARNESS}/fleets/lone_gateway.py"
 
 PATHS: Mapping[str, tuple[str, ...]] = {
-    "adapters": (*SERVING, f"{STAND}/made_adapter.py", "benchmarks/adapters"),
+    "adapters": (*SERVING, f"{HARNESS}/fleets/made_adapter.py", "benchmarks/adapters"),
     "backtest": (*PLACEMENT, "simulator", "benchmarks/backtest"),
     "budgets": (*GATEWAY, "router", "benchmarks/budgets"),
     "canary": (MODELS, "router", "benchmarks/canary"),
     "client": ("loadgen", LAUNCHED, "benchmarks/client"),
-    "cold-starts": (*ENGINE, *DRILLED, "benchmarks/cold_starts"),
-    "drill-hangs": (*ENGINE, "router", "tests/hang_drill.py"),
+    "drill-hangs": (*ENGINE, "router", "benchmarks/drills/hangs.py"),
     "drills": (*SERVING, *DRILLED, "benchmarks/drills"),
     "fairness": (*SERVING, *OFFERED, "benchmarks/fairness"),
     "grammars": (*SERVING, STATE, "benchmarks/grammars"),
@@ -43,7 +46,6 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "kinds": (CHOICE, *PLACEMENT, "simulator", "benchmarks/kinds"),
     "large-bodies": (*GATEWAY, "benchmarks/overhead"),
     "long-prompts": (*GATEWAY, *PLACEMENT, INDEX_POOL, "benchmarks/long_prompts"),
-    "observability": (*GATEWAY, "observability", LONE, *PLAYED, "benchmarks/observability"),
     "overhead": (*GATEWAY, *PLACEMENT, "observability", *PLAYED, "benchmarks/overhead"),
     "overload": (*SERVING, *OFFERED, "benchmarks/overload"),
     "peers": (*SERVING, LONE, LAUNCHED, "benchmarks/peers"),
@@ -58,6 +60,9 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "startup": (*PLACEMENT, "simulator", "benchmarks/backtest"),
     "weights": ("weights", "deployments/offline", "benchmarks/weights"),
 }
+
+# Benchmarks that no longer exist. Their results are kept.
+REMOVED = frozenset({"cold-starts", "observability"})
 
 FILE = report.PAGES / "stale.json"
 

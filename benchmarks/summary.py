@@ -19,15 +19,15 @@ from typing import Any
 
 from benchmarks import kept_results, measured
 from benchmarks.backtest import page as backtest
-from benchmarks.headlines import LINES, PAGES, SENTENCES
+from benchmarks.harness.results import report, revision
+from benchmarks.harness.results.ending import stopped_in_the_end
+from benchmarks.harness.results.options import parser_of
+from benchmarks.headlines import LINES, PAGES, SENTENCES, TABLE
 from benchmarks.kept_results import History, Result
 from benchmarks.measured import Stale
 from benchmarks.pages.parts import code, span
 from benchmarks.routing import page as routing
 from benchmarks.scale import page as scale
-from benchmarks.stand import report, revision
-from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.options import parser_of
 from common.errors import Problem
 
 PAGE = report.PAGES / "README.md"
@@ -47,6 +47,14 @@ WRITTEN: Mapping[str, Callable[[Result], str]] = {
     "scale": scale.page,
 }
 BEGINS, ENDS = "<!-- Written by `make bench-summary`: {}. -->\n", "<!-- Until here. -->\n"
+README = "README.md"
+# In README.md's table, figures that differ by at most this percentage are equal.
+EQUAL = 5
+NO_ROWS = (
+    "The code has changed since every recorded run; see the "
+    "[results that are out of date](docs/benchmarks/README.md)."
+)
+SAYS_EQUAL = f'"Equal" means a difference of at most {EQUAL}%.'
 # The benchmarks that a template takes figures of.
 NAMED = re.compile(r"\{([a-z-]+)\[")
 
@@ -82,25 +90,29 @@ def page(history: History, stale: Stale, lines: Sequence[str] = LINES) -> str:
 
 def places() -> list[str]:
     """The other pages with figures, from the repository's root."""
-    return sorted({*(of["page"] for of in SENTENCES.values()), *map(_place_of, PAGES)})
+    return sorted({README, *(of["page"] for of in SENTENCES.values()), *map(_place_of, PAGES)})
 
 
 def with_figures(place: str, text: str, history: History, stale: Stale) -> str:
     """The page at `place`, now `text`, with the last kept figures of its benchmarks."""
     for name, write in _written_at(place).items():
         if name in history:
-            before, begin, rest = text.partition(BEGINS.format(name))
-            _, end, after = rest.partition(ENDS)
-            text = f"{before}{begin}\n{write(history[name], stale.get(name))}\n\n{end}{after}"
+            text = _with_block(text, name, write(history[name], stale.get(name)))
+    if place == README:
+        text = _with_block(text, "table", _table(history, stale))
     return text
+
+
+def _with_block(text: str, name: str, block: str) -> str:
+    before, begin, rest = text.partition(BEGINS.format(name))
+    _, end, after = rest.partition(ENDS)
+    return f"{before}{begin}\n{block}\n\n{end}{after}"
 
 
 def _written_at(place: str) -> dict[str, Callable[[Sequence[Result], str | None], str]]:
     """By benchmark, what writes its figures from its runs and the commit that made them stale."""
     sentences = {
-        name: partial(_sentence, name, of["text"])
-        for name, of in SENTENCES.items()
-        if of["page"] == place
+        name: partial(_sentence, name, of) for name, of in SENTENCES.items() if of["page"] == place
     }
     pages = {name: partial(_blocks, name) for name in PAGES if _place_of(name) == place}
     return {**sentences, **pages}
@@ -125,12 +137,32 @@ def _command(of: Result) -> str:
     return re.sub(r" ?--write", "", str(of["command"])).replace(' ARGS=""', "")
 
 
-def _sentence(name: str, template: str, runs: Sequence[Result], since: str | None) -> str:
+def _table(history: History, stale: Stale) -> str:
+    rows = [
+        _compared(row, history[row["benchmark"]][-1])
+        for row in TABLE
+        if row["benchmark"] in history and not stale.get(row["benchmark"])
+    ]
+    if not rows:
+        return _filled(NO_ROWS)
+    head = ("What was measured", "Antefix", "Compared with", "Result", "Details")
+    return "\n\n".join([_rows([head, ["--"] * len(head), *rows]), SAYS_EQUAL])
+
+
+def _compared(row: Mapping[str, str], of: Result) -> Sequence[object]:
+    relative = float(row["relative"].format(**of))
+    percent = round(100 * relative) - 100
+    result = "equal" if abs(percent) <= EQUAL else "better" if percent < 0 else "worse"
+    return row["what"], report.change(relative), row["peer"], result, f"[figures]({row['page']})"
+
+
+def _sentence(name: str, of: Mapping[str, str], runs: Sequence[Result], since: str | None) -> str:
     # in a format a dot begins an attribute
-    goals = {what.replace(".", ""): goal for what, goal in runs[-1]["goals"].items()}
+    judged = report.with_changes(runs[-1]["goals"])
+    goals = {what.replace(".", ""): goal for what, goal in judged.items()}
     met = sum(goal["met"] for goal in goals.values())
     mark = f" **Stale**: the code has changed ({code(name)} since {since})." if since else ""
-    return _filled(template.format(**goals, met=met, judged=len(goals)) + mark)
+    return _filled(of["text"].format(**goals, met=met, judged=len(goals)) + mark)
 
 
 def _filled(text: str) -> str:
@@ -138,7 +170,11 @@ def _filled(text: str) -> str:
 
 
 def _lines(templates: Sequence[str], history: History, stale: Stale) -> str:
-    written, results = [], kept_results.last(history)
+    written = []
+    results = {
+        name: {**of, "goals": report.with_changes(of["goals"])}
+        for name, of in kept_results.last(history).items()
+    }
     for template in templates:
         with contextlib.suppress(KeyError):
             mark = " **Stale**." if any(map(stale.get, NAMED.findall(template))) else ""
@@ -152,6 +188,7 @@ def _benchmarks(history: History, stale: Stale) -> Iterator[Sequence[object]]:
         link = f"[{code(name)}]({of_page})" if of_page else code(name)
         met = [goal["met"] for goal in result["goals"].values()]
         since = stale.get(name, "not known") or "current"
+        since = "benchmark removed" if name in measured.REMOVED else since
         yield (
             *(link, f"{sum(met)}/{len(met)}", len(runs), result["date"]),
             *(_commit(result), f"**{since}**" if stale.get(name) else since),

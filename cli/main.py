@@ -8,36 +8,37 @@ from typing import Annotated
 
 import typer
 
-from cli.adapters import adapters
-from cli.backtest import backtest
-from cli.bench import bench
-from cli.calibrate import calibrate
-from cli.canary import canary
-from cli.chat import chat
-from cli.command_line import CommandLine, version_line
-from cli.config import config
-from cli.doctor import doctor
-from cli.down import down
-from cli.env import env
-from cli.evaluate import evaluate
-from cli.exit_codes import explained
-from cli.grafana import grafana
-from cli.init import init
-from cli.k8s import k8s
-from cli.k8s_accept import accept
-from cli.keys import keys
-from cli.logs import logs
-from cli.plan import plan
-from cli.profile import profile
-from cli.prove_resume import prove_resume
-from cli.quality import quality
-from cli.quantize import quantize
-from cli.slo import slo
-from cli.status import status
-from cli.tune_speculation import tune_speculation
-from cli.up import up
-from cli.update import update
-from cli.verify import verify
+from cli.common.command_line import CommandLine, version_line
+from cli.common.exit_codes import explained
+from cli.fleet.config import config
+from cli.fleet.doctor import doctor
+from cli.fleet.down import down
+from cli.fleet.env import env
+from cli.fleet.init import init
+from cli.fleet.logs import logs
+from cli.fleet.status import status
+from cli.fleet.up import up
+from cli.fleet.update import update
+from cli.gateway.adapters import adapters
+from cli.gateway.bench import bench
+from cli.gateway.calibrate import calibrate
+from cli.gateway.canary import canary
+from cli.gateway.chat import chat
+from cli.gateway.profile import profile
+from cli.gateway.verify import verify
+from cli.kubernetes.k8s import k8s
+from cli.kubernetes.k8s_accept import accept
+from cli.kubernetes.k8s_logs import logs as k8s_logs
+from cli.models.evaluate import evaluate
+from cli.models.plan import plan
+from cli.models.prove_resume import prove_resume
+from cli.models.quality import quality
+from cli.models.quantize import quantize
+from cli.models.tune_speculation import tune_speculation
+from cli.operators.backtest import backtest
+from cli.operators.grafana import grafana
+from cli.operators.keys import keys
+from cli.operators.slo import slo
 
 app = CommandLine(
     name="antefix",
@@ -55,6 +56,7 @@ for panel, commands in PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
 k8s.command()(accept)
+k8s.command("logs")(k8s_logs)
 
 
 def _print_version(wanted: bool) -> None:
@@ -71,7 +73,7 @@ def before_any(
             "--version",
             callback=_print_version,
             is_eager=True,
-            help="Print Antefix's and other versions.",
+            help="Print the versions of Antefix, Python, Ray and vLLM.",
         ),
     ] = False,
 ) -> None:
@@ -80,15 +82,15 @@ def before_any(
 
 @app.command(hidden=True)
 def version() -> None:
-    """Print the version."""
+    """Print the versions of Antefix, Python, Ray and vLLM."""
     typer.echo(version_line())
 
 
 app.add_typer(canary, name="canary", rich_help_panel=FLEET)
-app.add_typer(adapters, name="adapters", rich_help_panel=FLEET)
+app.add_typer(adapters, name="adapter", rich_help_panel=FLEET)
 app.add_typer(k8s, name="k8s", rich_help_panel=KUBERNETES)
 app.add_typer(quality, name="quality", rich_help_panel=MODELS)
-for name, group in (("config", config), ("keys", keys), ("slo", slo), ("grafana", grafana)):
+for name, group in (("config", config), ("key", keys), ("slo", slo), ("grafana", grafana)):
     app.add_typer(group, name=name, rich_help_panel=CONFIGURATION)
 
 

@@ -1,22 +1,17 @@
-"""docs/cli.md, written from the help of the commands: `make reference` puts it in its place.
-
-An option that several commands share, with the same help, is explained once.
-"""
+"""docs/cli.md, written from the help of the commands: `make reference` puts it in its place."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import typer
 from typer.main import get_command
 
+from cli.common.exit_codes import MEANINGS
 from cli.main import app
 
-# Commands with the same option or argument, from which on it is explained once.
-SHARED_BY, ARGUMENT_SHARED_BY = 2, 3
 HELP = "--help"
 
 
@@ -30,31 +25,27 @@ class Part(NamedTuple):
 
 def page() -> str:
     """The whole page."""
-    first, *parts = _parts(get_command(app), "antefix")
-    options = (option for part in parts for option in part.options)
-    often = {
-        name: (name, of)
-        for (name, of), times in reversed(Counter(options).most_common())
-        if times >= (SHARED_BY if name.startswith("-") else ARGUMENT_SHARED_BY)
-    }
-    shared = set(often.values())
-    sections = "\n\n".join(_section(part, shared) for part in parts)
+    command = get_command(app)
+    first, *parts = _parts(command, "antefix")
+    sections = "\n\n".join(map(_section, parts))
+    codes = "\n".join(f"| {code} | {meaning} |" for code, meaning in MEANINGS.items())
     return f"""\
 # `antefix`
 
 <!-- Written by `make reference` from cli/. Change it there. -->
 
-{first.help}
+{command.help}
 
-`-h` shows the help of a command. Arguments, without dashes, are in their order.
+`-h` shows the help of a command. Arguments, in upper case, are positional. A DURATION is a number
+of seconds, or has units: `90`, `90s`, `5m`, `1h30m`, `7d`, `250ms`.
 
 {_list(first.options)}
 
-## Common options
+## Exit codes
 
-Commands name them after *Common*:
-
-{_list(sorted(shared))}
+| Code | Meaning |
+| -- | -- |
+{codes}
 
 {sections}
 """
@@ -72,12 +63,9 @@ def _parts(command: Any, path: str) -> Iterator[Part]:
             yield from _parts(command.get_command(context, name), f"{path} {name}")
 
 
-def _section(part: Part, shared: set[tuple[str, str]]) -> str:
+def _section(part: Part) -> str:
     level = "#" * len(part.name.split())
-    own = _list([option for option in part.options if option not in shared])
-    also = ", ".join(f"`{_flag(name)}`" for name, _ in sorted(shared & {*part.options}))
-    more = f"Common: {also}." if also else ""
-    return "\n\n".join(filter(None, (f"{level} `{part.name}`", part.help, own, more)))
+    return "\n\n".join(filter(None, (f"{level} `{part.name}`", part.help, _list(part.options))))
 
 
 def _list(options: list[tuple[str, str]]) -> str:
@@ -87,11 +75,6 @@ def _list(options: list[tuple[str, str]]) -> str:
 def _typed(name: str) -> str:
     """Without the kinds of types: bounds follow the text, repetition is in it."""
     return re.sub(r"<list\[(\w+)\]>", r"<\1>", name.replace(" range>", ">"))
-
-
-def _flag(name: str) -> str:
-    """The long form, without a value's type."""
-    return name.partition(" <")[0].rpartition(", ")[2]
 
 
 def _text(of: str) -> str:

@@ -150,10 +150,9 @@ def _words_for(
     if kind == "rule":
         return context["message"], context["remedy"]
     if kind == "extra_forbidden":
-        known = _keys_at(keys[:-1], model)
-        return "unknown key", (
-            did_you_mean(str(keys[-1]), known) or f"Known here: {', '.join(known)}"
-        )
+        section, key = _section_at(keys[:-1], model), str(keys[-1])
+        known = [field.alias or name for name, field in section.model_fields.items()]
+        return "unknown key", did_you_mean(key, known) or f"Known here: {', '.join(known)}"
     if kind in _WORDS:
         message, remedy = _WORDS[kind]
         if kind in ("int_type", "float_type", "int_from_float") and isinstance(value, str):
@@ -166,14 +165,14 @@ def _words_for(
     return out_of_bounds(details) or (said[:1].lower() + said[1:], f"See {page}")
 
 
-def _keys_at(keys: Keys, section: type[BaseModel]) -> list[str]:
-    """Return the keys of the section at `keys`; for a mapping, those of its values."""
+def _section_at(keys: Keys, section: type[BaseModel]) -> type[BaseModel]:
+    """Return the section at `keys`; for a mapping, that of its values."""
     for key in keys:
         fields = section.model_fields
         field = fields.get(str(key)) or fields.get("root")
         if field is not None:
             section = _section_in(field.annotation) or section
-    return [field.alias or name for name, field in section.model_fields.items()]
+    return section
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:

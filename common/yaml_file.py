@@ -1,8 +1,10 @@
 """A YAML file written by a person: its data, the line of every key, and its faults.
 
-Duplicate keys are rejected. YAML would silently keep the last.
+Duplicate keys are rejected, because YAML would silently keep the last. Words that YAML 1.1 reads in
+an unexpected way are rejected, too: 010 as 8, 1:30 as 90, a key `on` as true, and dates.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +14,7 @@ import yaml
 from common.errors import Problem
 
 Keys = tuple[object, ...]
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,30 @@ def read_yaml(text: str, example: str) -> YamlFile:
     return YamlFile(data, lines)
 
 
+def _trap(node: yaml.Node, keys: Keys, is_key: bool = False) -> Fault | None:
+    """Return the fault of a plain word that YAML 1.1 reads in an unexpected way.
+
+    As a value, `off` is what it looks like: settings with `true` or `false` take it.
+    """
+    if not isinstance(node, yaml.ScalarNode) or node.style is not None:
+        return None
+    text, kind = node.value, node.tag.rpartition(":")[2]
+    if is_key and kind == "bool" and text.lower() not in ("true", "false"):
+        read, remedy = str(yaml.safe_load(text)).lower(), f'Quote it: "{text}"'
+    elif kind in ("int", "float") and ":" in text:
+        read = f"{yaml.safe_load(text):g}, a number to the base of 60"
+        remedy = f'Write the number of seconds, or quote the text: "{text}"'
+    elif kind == "int" and _OCTAL.fullmatch(text):
+        read = f"{yaml.safe_load(text)}, an octal number"
+        remedy = f'Omit the leading zeros, or quote the text: "{text}"'
+    elif kind == "timestamp":
+        read, remedy = "a date", f'Quote it: "{text}"'
+    else:
+        return None
+    path = ".".join(map(str, keys))
+    return Fault(path, text[:100], f"YAML reads it as {read}", remedy, node.start_mark.line + 1)
+
+
 def _walk(
     node: yaml.Node, keys: Keys, lines: dict[Keys, int], above: tuple[int, ...]
 ) -> Iterator[Fault]:
@@ -113,6 +140,8 @@ def _walk(
             line,
         )
         return
+    if (trap := _trap(node, keys)) is not None:
+        yield trap
     above = (*above, id(node))
     if isinstance(node, yaml.SequenceNode):
         for place, item in enumerate(node.value):
@@ -125,6 +154,8 @@ def _walk(
             if _is_merge((key, value)):
                 yield from _walk(value, keys, lines, above)
                 continue
+            if (trap := _trap(key, (*keys, name), is_key=True)) is not None:
+                yield replace(trap, value=None)
             if name in first_line:
                 path = ".".join([*map(str, keys), name])
                 message = f"given twice, first on line {first_line[name]}"

@@ -22,7 +22,6 @@ from ray.serve.context import _get_global_client
 from common.errors import Problem
 from common.machine import has_cpu_build
 from deployments.autoscaler import autoscaling_config
-from deployments.engine import prestart
 from deployments.engine.replica import HEARD_S, EngineReplica
 from deployments.fleet.applications import (
     GATEWAYS_APPLICATION,
@@ -37,13 +36,13 @@ from deployments.fleet.fleet_file import parse_base, parse_fleet
 from deployments.fleet.pool import Pool
 from deployments.fleet.settings.redis_url import Refusal, masked, refusal_of
 from deployments.gateway.gateway import Gateway
+from deployments.gateway.gateway_parts import Secrets
 from deployments.gateway.inquiries.health import unheard_s
 from deployments.gateway.intake.api_keys import KEYS_FILE, check_file, given_in
-from deployments.gateway.parts import Secrets
-from router.demand import read_decided
-from router.fleet_settings import forget_settings
-from router.redis_client import REDIS_FAILURES, connect
-from router.signature import Signer
+from router.board.fleet_settings import forget_settings
+from router.board.pool_demand import read_decided
+from router.redis.redis_client import REDIS_FAILURES, connect
+from router.redis.signature import Signer
 
 logger = logging.getLogger("ray.serve")
 
@@ -67,6 +66,8 @@ ENGINE_ENVIRONMENT = {
     "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
     # Gateways refuse at `gateway.max_n`, which is lower and may change while an engine runs.
     "VLLM_MAX_N_SEQUENCES": str(MOST_N),
+    # vLLM's 4 are OpenAI's limit. Anthropic has none. Each costs time at every token.
+    "VLLM_MAX_STOP_STRINGS": "64",
     # A host in `allowed_media_domains` must not redirect an engine elsewhere.
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     # Otherwise vLLM reports to its makers which model runs where, and the Hub's client reports its
@@ -119,7 +120,7 @@ async def begin_anew(fleet: Fleet, secrets: Secrets) -> None:
     try:
         await forget_settings(redis, fleet.with_secret(secrets.engine_secret).board)
     except REDIS_FAILURES as error:  # the fleet's gateways will write others
-        logger.warning("the settings of %s may be an earlier fleet's: %s", fleet.board, error)
+        logger.warning("failed to delete an earlier fleet's settings of %s: %s", fleet.board, error)
     finally:
         await redis.aclose()
 
@@ -165,7 +166,9 @@ def _pool(
         graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=HEALTH_CHECK_PERIOD_S,
         logging_config=LOGGING,
-        request_router_config={"request_router_class": "router.request_router:RankedRequestRouter"},
+        request_router_config={
+            "request_router_class": "deployments.request_router:RankedRequestRouter"
+        },
         **placement_options(pool),
     )(EngineReplica)
     application: serve.Application = engine.bind(
@@ -191,8 +194,6 @@ def placement_options(pool: Pool) -> dict[str, Any]:
         custom[f"accelerator_type:{resources.accelerator_type}"] = 0.001
     on_cpus = {} if _gpus(pool) else _CPU_ENVIRONMENT
     environment = {**_SERVE_ENVIRONMENT, **ENGINE_ENVIRONMENT, **on_cpus, **pool.env}
-    if pool.prestart and not _spans_nodes(pool):  # workers of pools across nodes are also Ray's
-        environment |= prestart.environment(environment)
     actor: dict[str, Any] = {
         "num_cpus": resources.cpus,
         "runtime_env": {"env_vars": environment},
@@ -278,7 +279,11 @@ def as_deployed(cold: Fleet, details: Mapping[str, Any]) -> Fleet:
         hot = Fleet.model_validate(deployment["user_config"])
         wanted = hot.pools[name]
     except (KeyError, ValueError) as error:  # the gateways log the details
-        logger.warning("the settings of pool %s are unknown so far: %s", name, error)
+        logger.warning(
+            "failed to read the current settings of pool %s; using those of its deployment: %s",
+            name,
+            error,
+        )
         return cold
     pool = cold.pools[name].model_copy(
         update={field: getattr(wanted, field) for field in HOT_OF_POOL}
@@ -296,7 +301,7 @@ async def _last_target(board: str, secrets: Secrets) -> int | None:
     try:
         decided = await read_decided(redis, board, Signer(secrets.engine_secret))
     except REDIS_FAILURES as error:
-        logger.warning("the autoscaling decision for %s is unknown: %s", board, error)
+        logger.warning("failed to read the last autoscaling decision for %s: %s", board, error)
         return None
     finally:
         await redis.aclose()

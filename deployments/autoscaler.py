@@ -1,12 +1,12 @@
-"""Ray Serve's autoscaling policy of one pool: `autoscaling.scaling.decide` on data in Redis.
+"""Ray Serve's autoscaling policy of one pool: `decide` of `autoscaling.scaling`, on data in Redis.
 
 Ray Serve calls it in its controller's loop, ten times a second, so it must never wait. A separate
 thread reads Redis; the policy decides from its data once a second. Ray Serve stores the policy's
 state (`policy_state`). The number of active replicas goes to the gateways through Redis
-(`router.active`), the number to run to Ray Serve.
+(`router.board.active`), the number to run to Ray Serve.
 
-A pool's settings of the fleet file come through Redis too (`router.fleet_settings`), because Ray
-Serve would forget its decisions if they changed there. So a pool with a fixed number also has a
+A pool's settings of the fleet file come through Redis too (`router.board.fleet_settings`), because
+Ray Serve would forget its decisions if they changed there. So a pool with a fixed number also has a
 policy, which reads only the settings. Ray Serve's own bounds are open: `deployments.scaling_bounds`
 has Antefix's. https://docs.ray.io/en/latest/serve/advanced-guides/advanced-autoscaling.html
 """
@@ -26,22 +26,22 @@ from msgspec import structs
 from ray import cloudpickle
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 
-from autoscaling.budget import GpuRequest
-from autoscaling.rates import rates_of
-from autoscaling.scaling import Limits, Signals, State, decide
+from autoscaling.scaling.gpu_budget import GpuRequest
+from autoscaling.scaling.rates import rates_of
+from autoscaling.scaling.scaling import Limits, Signals, State, decide
 from common.loops import Loops, Trouble, failures, forever
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
 from deployments.scaling_bounds import ScalingBounds, ask_serve, bounds_of
 from deployments.shared_gpus import SharedGpus, requests_at_first
-from router import active
-from router.demand import Decided, DemandReader, GrowingSum, tell_decided
-from router.fleet_settings import SettingsReader
-from router.load import LoadBoard
-from router.load_reader import LoadReader
-from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
-from router.redis_keys import BoardName
-from router.signature import Signer, forged
+from router.board import active
+from router.board.fleet_settings import SettingsReader
+from router.board.load import LoadBoard
+from router.board.load_reader import LoadReader
+from router.board.pool_demand import Decided, DemandReader, GrowingSum, tell_decided
+from router.redis.redis_client import REDIS_FAILURES, AsyncRedis, connect
+from router.redis.redis_keys import BoardName
+from router.redis.signature import Signer, forged
 
 logger = logging.getLogger("ray.serve")
 
@@ -121,7 +121,7 @@ class Watch:
                     "autoscaler",
                     read,
                     READ_PERIOD_S,
-                    fails=f"the demand of {self.board} is not read",
+                    fails=f"failed to read the demand of {self.board}",
                     logger=logger,
                     outages=REDIS_FAILURES,
                 ),
@@ -155,7 +155,7 @@ class Watch:
         signals = Signals(
             now=time.monotonic(),
             arrived=demand.arrived,
-            refused=demand.refused + demand.overflowed,
+            rejected=demand.rejected + demand.overflowed,
             prompt_tokens=demand.prompt_tokens,
             uncached_tokens=demand.uncached_tokens,
             output_tokens=generated,
@@ -164,11 +164,11 @@ class Watch:
         )
         if board.is_read:
             self.leaving = len(board.leaving())
-            queued = sum(load.queued_prefill_tokens for load in loads.values())
+            queued = sum(load.queue.prefill_tokens for load in loads.values())
             signals = replace(
                 signals,
                 running=len(loads),
-                in_flight=sum(load.waiting + load.running for load in loads.values()),
+                in_flight=sum(load.queue.waiting + load.queue.running for load in loads.values()),
                 queued_tokens=demand.queued_tokens + queued,
                 promoted=seen.promoted if seen else 0,
                 engine=rates_of(loads.values()),
@@ -190,7 +190,7 @@ class Watch:
         except REDIS_FAILURES:
             pass  # the settings stay as they were
         except ValueError as error:
-            logger.warning("the settings of %s are not readable: %s", self.board, error)
+            logger.warning("failed to parse the settings of %s: %s", self.board, error)
 
     async def _follow_bounds(self) -> None:
         """Ask Ray Serve whenever the settings in Redis have other bounds than it last confirmed."""
@@ -203,7 +203,7 @@ class Watch:
             refused = 0 if wanted == self.bounds else refused + 1
             if refused == 2:  # the first time, a change may not have reached all processes
                 logger.error(
-                    "%s: settings in Redis request %s, but Ray Serve was given %s and keeps it",
+                    "failed to change the replica limits of %s to %s: Ray Serve keeps %s",
                     *(self.board, wanted, self.bounds),
                 )
             await asyncio.sleep(BOUNDS_PERIOD_S if refused else READ_PERIOD_S)
@@ -218,7 +218,7 @@ class Watch:
         try:
             await active.ActiveWriter(redis, self.board, self.signer).publish(demand, seen)
         except REDIS_FAILURES as error:
-            logger.warning("the demand of %s is not published: %s", self.board, error)
+            logger.warning("failed to publish the demand of %s: %s", self.board, error)
 
 
 # Pools that share a budget are decided in one process, Ray Serve's controller.
@@ -245,7 +245,7 @@ class PoolAutoscaler:
         self._decided_at = float("-inf")
         self._target: int | None = None
         self._trouble = Trouble(
-            "autoscaler", f"{board} keeps its number of replicas: no decision was made", logger
+            "autoscaler", f"failed to decide the number of replicas of {board}; keeping it", logger
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -310,7 +310,7 @@ class PoolAutoscaler:
         granted = self._bounded(watch, granted, context)
         if granted != self._target:
             logger.info(
-                "%s: %s replicas, %d of them for traffic: %s",
+                "scaling %s to %s replicas, %d of them for traffic: %s",
                 self._board,
                 granted,
                 min(decision.demand, granted),

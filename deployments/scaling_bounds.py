@@ -66,5 +66,5 @@ def ask_serve(pool: str) -> ScalingBounds | None:
         asked: Any = controller.get_serve_instance_details.remote()
         return given_to_serve(ray.get(asked, timeout=ANSWER_S), pool)
     except (RayError, ValueError) as error:  # ValueError: there is no controller
-        logger.warning("Ray Serve does not report the replica limits of %s: %s", pool, error)
+        logger.warning("failed to read the replica limits of %s from Ray Serve: %s", pool, error)
         return None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from autoscaling.budget import GpuRequest, granted_now
+from autoscaling.scaling.gpu_budget import GpuRequest, granted_now
 from deployments.fleet.fleet import Fleet
-from router.redis_keys import BoardName
+from router.redis.redis_keys import BoardName
 
 # A pool removed from the fleet counts until its policy has not asked for this many seconds.
 KEEP_S = 10.0

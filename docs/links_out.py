@@ -1,18 +1,26 @@
-"""A hook of MkDocs: links from pages to files of the repository lead to the repository.
+"""Hooks of MkDocs: the repository's address, and links from pages to files of the repository.
 
-MkDocs knows the files below docs/ only, and copies no results of benchmarks. A link to a file that
-exists elsewhere in the repository, or to results, becomes one below `repo_url`; every other link is
-left for MkDocs, which reports it when it is dead.
+The address is that of pyproject.toml. MkDocs knows only the files below docs/, and copies no
+results of benchmarks. A link to a file that exists elsewhere in the repository, or to results,
+becomes one below `repo_url`. MkDocs checks every other link, and reports it when it is dead.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(\]\()(\.\.?/[^)#\s]+)((?:#[^)\s]*)?\))")
+
+
+def on_config(config: Any) -> Any:
+    """The configuration with the address of the repository."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    config.repo_url = project["urls"]["Repository"]
+    return config
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:

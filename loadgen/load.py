@@ -56,7 +56,7 @@ def of_trace_file(
     """Return the first `seconds` of a trace, with `scale` times its requests. Raises Problem."""
     trace = traces.read(file, seed).until(seconds)
     if not trace.requests:
-        raise Problem(f"{file} has no request in its first {seconds:g} seconds", "raise --seconds")
+        raise Problem(f"{file} has no request in its first {seconds:g} seconds", "raise --duration")
     if scale != 1.0:
         trace = trace.scaled(scale, seed)
     if not trace.requests:

@@ -1,4 +1,4 @@
-"""Antefix's autoscaler on a simulated pool: `autoscaling.scaling.decide`, once a second.
+"""Antefix's autoscaler on a simulated pool: `autoscaling.scaling.scaling.decide`, once a second.
 
 It gets only the data of production, and nothing of the trace: the gateways' counters of a second
 ago, the replicas' queues, and the rates that replicas learned.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autoscaling.rates import rates_of
-from autoscaling.scaling import Limits, Signals, State, decide
+from autoscaling.scaling.rates import rates_of
+from autoscaling.scaling.scaling import Limits, Signals, State, decide
 from simulator.gateway import ScheduledFleet, SimulatedGateway
 from simulator.types import FleetSettings
 
@@ -37,7 +37,7 @@ class AutoscaledGateway(SimulatedGateway):
         counts = self._pool.scheduler.demand
         self._told = {
             "arrived": counts.arrived,
-            "refused": counts.refused + counts.overflowed,
+            "rejected": counts.rejected + counts.overflowed,
             "prompt_tokens": counts.prompt_tokens,
             "uncached_tokens": counts.uncached_tokens,
             "output_tokens": output_tokens,
@@ -50,14 +50,14 @@ class AutoscaledGateway(SimulatedGateway):
     def _signals(self, now: float) -> Signals:
         fleet = self._pool.fleet
         loads = [replica.load(0) for replica in fleet.serving]
-        queued_tokens = sum(load.queued_prefill_tokens for load in loads)
+        queued_tokens = sum(load.queue.prefill_tokens for load in loads)
         demand = self._pool.scheduler.refresh_demand()
         return Signals(
             now=now,
             **self._told,
             running=len(loads),
             starting=len(fleet.starting),
-            in_flight=sum(load.waiting + load.running for load in loads),
+            in_flight=sum(load.queue.waiting + load.queue.running for load in loads),
             waiting=demand.waiting,
             queued_tokens=queued_tokens + demand.queued_tokens,
             promoted=self.promoted,

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from autoscaling.decode_time import DecodeTime
-from autoscaling.ewma import Ewma
-from autoscaling.prefill_rate import PrefillRate, queued_tokens
-from autoscaling.step_time import StepTime
-from router.kv_events import BlockRemoved, BlockStored, KvEvent
+from autoscaling.learned.decode_time import DecodeTime
+from autoscaling.learned.ewma import Ewma
+from autoscaling.learned.prefill_rate import PrefillRate, queued_tokens
+from autoscaling.learned.step_time import StepTime
+from router.board.load import EnginePace, ReplicaCache, ReplicaQueue
+from router.index.kv_events import BlockRemoved, BlockStored, KvEvent
 from simulator.block_cache import BlockCache
 
 
@@ -181,8 +182,8 @@ class SimulatedEngine:
         """Return vLLM's `num_requests_waiting`: requests that it has not started."""
         return sum(job.admitted_at is None for job in self._waiting)
 
-    def load(self) -> dict[str, Any]:
-        """Return the fields of `ReplicaLoad` that an engine reports."""
+    def load(self, segment_tokens: int = 0) -> dict[str, Any]:
+        """Return the fields of `ReplicaLoad` that an engine reports"""
         waiting = [*self._prefilled, *self._waiting]
         busy = bool(waiting or self._running)
         if self._learned is None:
@@ -190,20 +191,25 @@ class SimulatedEngine:
         prefill_rate, (step_s, sequence_s) = self._learned
         queued = [(job.came_at, job.queued_tokens) for job in waiting]
         return {
-            "waiting": len(waiting),
-            "running": len(self._running),
-            "queued_prefill_tokens": queued_tokens(
-                queued, self._first_token_at, self._now, prefill_rate
+            "queue": ReplicaQueue(
+                waiting=len(waiting),
+                running=len(self._running),
+                prefill_tokens=queued_tokens(queued, self._first_token_at, self._now, prefill_rate),
             ),
-            "kv_use": self._cache.in_use / self._hardware.blocks if busy else 0.0,
-            "kv_capacity_tokens": self._hardware.blocks * self._hardware.block_tokens,
-            "prefill_rate": prefill_rate or self._hardware.prefill_rate,
-            "prefill_learned": prefill_rate is not None,
-            "inter_token_latency": self._inter_token.mean if self._running else 0.0,
-            "step_s": step_s,
-            "sequence_s": sequence_s,
+            "cache": ReplicaCache(
+                use=self._cache.in_use / self._hardware.blocks if busy else 0.0,
+                capacity_tokens=self._hardware.blocks * self._hardware.block_tokens,
+                segment_tokens=segment_tokens,
+            ),
+            "pace": EnginePace(
+                prefill_rate=prefill_rate or self._hardware.prefill_rate,
+                inter_token_latency=self._inter_token.mean if self._running else 0.0,
+                prefill_learned=prefill_rate is not None,
+                step_s=step_s,
+                sequence_s=sequence_s,
+                decode_s=self._decode_time.mean,
+            ),
             "max_sequences": self._hardware.sequences,
-            "decode_s": self._decode_time.mean,
             "output_tokens": self.generated,
         }
 

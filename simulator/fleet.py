@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autoscaling.scheduling import Attempt
+from autoscaling.admission.scheduling_request import Attempt
 from autoscaling.slo import PriorityClass
-from router.load import ReplicaLoad
+from router.board.load import ReplicaLoad
 from simulator.engines import Hardware, Job, SimulatedEngine
 from simulator.traces import Request
 
@@ -78,8 +78,7 @@ class Replica:
             incarnation=self.name,
             url="",
             node_ip="",
-            segment_tokens=segment_tokens,
-            **self.engine.load(),
+            **self.engine.load(segment_tokens),
         )
 
     def submit(self, call: Call, expected_cached: int, now: float) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from autoscaling.pool_scheduler import PoolScheduler
-from autoscaling.scheduling import (
+from autoscaling.admission.pool_scheduler import PoolScheduler
+from autoscaling.admission.scheduling_request import (
     Attempt,
     Computed,
     Considered,
@@ -19,12 +19,12 @@ from autoscaling.scheduling import (
     PoolSettings,
     SchedulingRequest,
 )
-from autoscaling.waiting import Waiter
-from router.active import Active
-from router.load import ReplicaLoad
-from router.placement import Placement
-from router.policies import PlacementRequest
-from router.recent import Recent
+from autoscaling.admission.waiting import Waiter
+from router.board.active import Active
+from router.board.load import ReplicaLoad
+from router.board.recent import Recent
+from router.choice.placement import Placement
+from router.choice.policies import PlacementRequest
 from simulator.fleet import Call, Progress, SimulatedFleet
 
 KEY_MASK = 2**64 - 1
@@ -70,11 +70,11 @@ class ScheduledFleet:
         serving = self.fleet.serving if blocks else []
         keys = tuple((block & KEY_MASK).to_bytes(8, "big") for block in blocks)
         return SchedulingRequest(
-            PlacementRequest(call.request.prompt_tokens, keys),
-            {replica.slot: replica.engine.cached_blocks(blocks) for replica in serving},
-            call.request.at,
-            call.request.tenant,
-            call.priority,
+            prompt=PlacementRequest(call.request.prompt_tokens, keys),
+            depths={replica.slot: replica.engine.cached_blocks(blocks) for replica in serving},
+            arrived=call.request.at,
+            tenant=call.request.tenant,
+            priority=call.priority,
         )
 
     def submit(self, call: Call, attempt: Attempt) -> None:
@@ -178,7 +178,7 @@ class SimulatedGateway:
             self._go(call, decision.attempt)
         elif decision.waiter is not None:
             self._turns[decision.waiter] = call
-        elif kind == "overflow" and (overflow := self._pool.overflow) is not None:
+        elif kind == "overflowed" and (overflow := self._pool.overflow) is not None:
             request, scheduler = overflow.request(call), overflow.scheduler
             final = scheduler.stand_in(request, self._pool.scheduler, decision)
             if final.attempt is not None:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from autoscaling.scheduling import PoolSettings
+from autoscaling.admission.scheduling_request import PoolSettings
 from autoscaling.slo import PriorityClass, Slo
 from simulator import kubernetes
 from simulator.engines import Hardware

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autoscaling.overflow import OverflowRules
+from autoscaling.admission.overflow import OverflowRules
 from autoscaling.slo import Slo
 from simulator.engines import Hardware
 from simulator.fleet import Call

@@ -21,7 +21,7 @@ class Outcome:
     """How one request that entered at a gateway ended; times are of time.monotonic()."""
 
     entered_at: str
-    kind: str  # whole, cut, or the error's code
+    kind: str  # whole, cut, broken, hung, or the error's code
     replica: str
     began: float
     ended: float
@@ -58,7 +58,8 @@ async def one_request(
             kind = "whole"
         else:
             last = json.loads(text.rstrip().rpartition("data: ")[2])
-            kind = "cut" if last.get("error", {}).get("code") in LOST else "broken"
+            code = last.get("error", {}).get("code", "broken")
+            kind = "cut" if code in LOST else code
     except TimeoutError:
         if time.monotonic() - began < REQUEST_SECONDS:
             raise  # the connection was not made: the gateway is gone

@@ -4,7 +4,6 @@ import gc
 import os
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import compress, product
@@ -15,11 +14,11 @@ from _pytest.mark.expression import Expression
 from hypothesis import HealthCheck, settings
 
 from deployments.models.model import embedded_model
-from tests import missing, programs, slowest
+from tests import missing, programs, progress
 from tests.router.index_redis import control, server_of
 from tests.router.redis_process import RedisProcess
 from tests.warm_python import program as warm
-from weights.drafts import first_layers
+from weights.speculation.drafts import first_layers
 
 # A busy machine is slow, not wrong. Properties that need a share of these examples take
 # `settings().max_examples // n`, so that `make fuzz` gives them more too.
@@ -43,7 +42,7 @@ settings.load_profile("same")
 
 
 # Those that a test has because its file says so; Hypothesis, for one, gives others.
-OUR_MARKS = {"real", "cluster", "kubernetes", "kubernetes_long"}
+OUR_MARKS = {"real", "cluster", "core", "kubernetes", "kubernetes_long"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,6 +90,10 @@ def redis_url(server: RedisProcess) -> str:
     return server.url
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    progress.note_if_asked(config)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """A file is left out where `-m` asks for none of its tests: some import vLLM, or other slow
     packages."""
@@ -135,6 +138,3 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         return
     reasons = (report.longrepr[2] for report in reporter.stats.get("skipped", ()))
     missing.note(Counter(reason.removeprefix("Skipped: ") for reason in reasons))
-    if file := os.environ.get("ANTEFIX_SLOWEST_TESTS"):
-        wall_s = time.time() - reporter._session_start.time
-        slowest.append(Path(file), config.option.markexpr, wall_s, reporter.stats)

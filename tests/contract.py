@@ -22,7 +22,7 @@ from deployments.wire.headers import (
     LOAD_HEADER,
     PROMPT_TOKENS_HEADER,
 )
-from router.load import LoadReport
+from router.board.load import LoadReport
 
 ABORT_WITHIN_S = 10.0
 
@@ -68,7 +68,7 @@ async def a_stream_ends_with_done(server: Server) -> None:
         assert (await events_of(answer))[-1] == "[DONE]"
 
 
-async def the_last_token_of_a_stream_says_why_it_ended(server: Server) -> None:
+async def the_last_event_of_a_stream_has_the_finish_reason(server: Server) -> None:
     async with server.chat(stream=True) as answer:
         events = [json.loads(event) for event in (await events_of(answer))[:-1]]
     reasons = [event["choices"][0].get("finish_reason") for event in events]
@@ -76,7 +76,7 @@ async def the_last_token_of_a_stream_says_why_it_ended(server: Server) -> None:
     assert not any(reasons[:-1])
 
 
-async def a_stream_tells_its_usage_when_asked(server: Server) -> None:
+async def a_stream_reports_its_usage_on_request(server: Server) -> None:
     async with server.chat(stream=True, stream_options={"include_usage": True}) as answer:
         events = await events_of(answer)
     last = json.loads(events[-2])
@@ -84,7 +84,7 @@ async def a_stream_tells_its_usage_when_asked(server: Server) -> None:
     _assert_usage(last["usage"])
 
 
-async def an_answer_tells_its_usage(server: Server) -> None:
+async def an_answer_reports_its_usage(server: Server) -> None:
     async with server.chat() as answer:
         assert answer.status == 200
         body = await answer.json()
@@ -93,7 +93,7 @@ async def an_answer_tells_its_usage(server: Server) -> None:
     _assert_usage(body["usage"])
 
 
-async def a_stream_says_what_the_whole_answer_says(server: Server) -> None:
+async def a_stream_equals_the_whole_answer(server: Server) -> None:
     async with server.chat() as answer:
         whole = (await answer.json())["choices"][0]["message"]["content"]
     async with server.chat(stream=True) as answer:
@@ -154,25 +154,28 @@ async def an_engine_confirms_what_it_found_cached(server: Server) -> None:
         assert 0 <= int(answer.headers[CACHED_TOKENS_HEADER]) < prompt_tokens
         assert float(answer.headers[ENGINE_TTFT_HEADER]) > 0
         report = LoadReport.from_header(answer.headers[LOAD_HEADER])
-        assert (report.waiting, report.queued_prefill_tokens) == (0, 0)
+        assert (report.queue.waiting, report.queue.prefill_tokens) == (0, 0)
 
 
-async def an_engine_tells_when_the_first_token_of_a_whole_answer_came(server: Server) -> None:
-    """An engine's own server only: such an answer comes long after its first token."""
-    began = time.monotonic()
-    async with server.chat(max_tokens=32, ignore_eos=True) as answer:
-        await answer.read()
-    whole = time.monotonic() - began
-    assert float(answer.headers[ENGINE_TTFT_HEADER]) < whole / 2
+async def an_engine_reports_the_first_token_time_of_a_whole_answer(server: Server) -> None:
+    """An engine's own server only: such an answer comes long after its first token. A busy core may
+    delay some first tokens that much, but not all."""
+    shares: list[float] = []
+    while not shares or min(shares) >= 0.5:
+        assert len(shares) < 20, shares
+        began = time.monotonic()
+        async with server.chat(max_tokens=32, ignore_eos=True) as answer:
+            await answer.read()
+        shares.append(float(answer.headers[ENGINE_TTFT_HEADER]) / (time.monotonic() - began))
 
 
 CHECKS: list[Callable[[Server], Awaitable[None]]] = [
     a_stream_starts_with_the_role,
     a_stream_ends_with_done,
-    the_last_token_of_a_stream_says_why_it_ended,
-    a_stream_tells_its_usage_when_asked,
-    an_answer_tells_its_usage,
-    a_stream_says_what_the_whole_answer_says,
+    the_last_event_of_a_stream_has_the_finish_reason,
+    a_stream_reports_its_usage_on_request,
+    an_answer_reports_its_usage,
+    a_stream_equals_the_whole_answer,
     bad_max_tokens_are_a_400_that_names_them,
     missing_messages_are_a_400_that_names_them,
     an_unknown_model_is_a_404,
@@ -183,7 +186,7 @@ ENGINE_CHECKS = [
     *CHECKS,
     an_engine_aborts_when_its_client_leaves,
     an_engine_confirms_what_it_found_cached,
-    an_engine_tells_when_the_first_token_of_a_whole_answer_came,
+    an_engine_reports_the_first_token_time_of_a_whole_answer,
 ]
 
 

@@ -18,18 +18,18 @@ from typing import Any
 import aiohttp
 from vllm.config.kv_events import KVEventsConfig
 
-from deployments.engine.confirming import Confirming
+from deployments.engine.serving.confirming import Confirming
 from deployments.engine.vllm import adapter
 from deployments.engine.vllm.adapter import VllmEngine
 from deployments.process.http_server import HttpServer
 from deployments.wire.headers import CACHED_TOKENS_HEADER
-from router.cached_blocks import CachedBlocks
-from router.event_stream import EventBatch, EventStream
-from router.index import PrefixIndex
-from router.load import LoadReport
-from router.publisher import IndexPublisher, Lease
-from router.redis_client import connect
-from router.segment_keys import Namespace, SegmentHasher, index_secret
+from router.board.load import LoadReport, ReplicaQueue
+from router.index.cached_blocks import CachedBlocks
+from router.index.event_stream import EventBatch, EventStream
+from router.index.index import PrefixIndex
+from router.index.publisher import IndexPublisher, Lease
+from router.index.segment_keys import Namespace, SegmentHasher, index_secret
+from router.redis.redis_client import connect
 
 POOL = "fleet/pool"
 SEGMENT_TOKENS = 128
@@ -124,7 +124,9 @@ async def steps(asked: dict[str, Any]) -> list[dict[str, Any]]:
     follower = Follower(engine.events_at)
     publisher.start(follower.batches)
     index = PrefixIndex(binary, POOL, budget_s=1.0)
-    server = HttpServer(Confirming(engine.app, lambda: LoadReport(0, *engine.queue())))
+    server = HttpServer(
+        Confirming(engine.app, lambda: LoadReport(0, ReplicaQueue(*engine.queue())))
+    )
     url = await server.start("127.0.0.1")
     keys = hasher.keys(Namespace("m"), PROMPT, SEGMENT_TOKENS)
     async with aiohttp.ClientSession(url) as http:

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import pytest
 
-from benchmarks.stand import public_data
+from benchmarks.harness.results import public_data
 from common.errors import Problem
 from tests import programs
 

@@ -20,10 +20,10 @@ from typing import Any
 import aiohttp
 import psutil
 
-from deployments.engine.hang import EngineHealth
 from deployments.engine.vllm.adapter import VllmEngine
-from deployments.engine.witness import Witness
-from deployments.process.http_server import HttpServer
+from deployments.engine.watchdog.hang import EngineHealth
+from deployments.engine.watchdog.witness import Witness
+from tests.served import at_a_url, stdout_for_the_test
 
 
 async def answer(asked: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
@@ -35,8 +35,6 @@ async def answer(asked: dict[str, Any], tell: Callable[[dict[str, Any]], None]) 
         folders=asked.get("folders"),
         heartbeat=witness.path,
     )
-    server = HttpServer(engine.app)
-    url = await server.start("127.0.0.1")
     body = {
         "model": "model",
         "prompt": asked["prompts"],
@@ -46,7 +44,7 @@ async def answer(asked: dict[str, Any], tell: Callable[[dict[str, Any]], None]) 
         "return_token_ids": True,
     }
     try:
-        async with aiohttp.ClientSession() as http:
+        async with at_a_url(engine, engine.app) as url, aiohttp.ClientSession() as http:
             async with http.post(f"{url}/v1/completions", json=body) as r:
                 said = await r.json()
                 assert r.status == 200, said
@@ -64,14 +62,11 @@ async def answer(asked: dict[str, Any], tell: Callable[[dict[str, Any]], None]) 
                         await asyncio.sleep(0.05)
                     os._exit(witness.verdict[0])
     finally:
-        await server.drain()
         witness.stop()
-        engine.stop()
 
 
 if __name__ == "__main__":
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # vLLM prints
+    answers = stdout_for_the_test()
 
     def tell(answer: dict[str, Any]) -> None:
         print(json.dumps(answer), file=answers, flush=True)

@@ -24,7 +24,6 @@ UNREAD_FILES = {
     "benchmarks/*.md": "templates of pages in docs/benchmarks, which are read",
     "helm/antefix/files/*": "generated from observability/, which is read",
     "helm/antefix/values.schema.json": "generated from the chart's comments, which are read",
-    "k8s/manifests/*.yaml": "generated from the chart, which is read",
 }
 # Texts inside the files that are read, as patterns, with the reason.
 UNREAD_TEXTS = {

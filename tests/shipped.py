@@ -15,8 +15,11 @@ from tests.helm.helm import merged
 ROOT = Path(__file__).parent.parent
 VALUES = ROOT / "helm" / "antefix" / "values"
 FLEET_FILES = sorted((ROOT / "fleets").glob("*.yaml"))
+RECIPES = sorted((ROOT / "docs" / "recipes").glob("*.yaml"))
 # Each is whole. The others go over one of those for A100s: the size, the platform, the GPU.
 VALUES_FILES = sorted(VALUES.glob("*.yaml"))
+# Each is whole, and is what a plan says for a GPU on which no file was measured.
+PLANNED_FILES = sorted((VALUES / "planned").glob("*.yaml"))
 SIZES = {file.stem.removesuffix("-a100"): file for file in sorted(VALUES.glob("*-a100.yaml"))}
 PLATFORMS = {file.stem: file for file in sorted((VALUES / "platforms").glob("*.yaml"))}
 GPU_KINDS = {file.stem: file for file in sorted((VALUES / "gpus").glob("*.yaml"))}

@@ -1,4 +1,4 @@
-"""The walk of a chat request in docs/architecture.md names code that exists."""
+"""The life of a chat request in docs/architecture.md names code that exists."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ STEP = re.compile(r"^\| (\d+) \| `([\w/]+\.py)` ((?:`\w+`(?:, )?)+) \|", re.M)
 STEPS = STEP.findall(PAGE.read_text())
 
 
-def test_the_walk_is_whole_and_in_order() -> None:
+def test_the_steps_are_complete_and_in_order() -> None:
     assert [int(number) for number, *_ in STEPS] == list(range(1, 19))
 
 

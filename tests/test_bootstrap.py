@@ -123,7 +123,7 @@ def repository(bootstrapped: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(bootstrapped, tmp_path / "repository", symlinks=True))
 
 
-def test_it_installs_torch_the_lock_and_the_project(bootstrapped: Path) -> None:
+def test_bootstrap_installs_torch_the_lock_file_and_the_project(bootstrapped: Path) -> None:
     installed = {info.name for info in site_packages(bootstrapped).glob("*.dist-info")}
     assert {"torch-2.13.0+cpu.dist-info", "one-1.0.dist-info", "toy-1.0.dist-info"} <= installed
     assert "two-1.0.dist-info" not in installed

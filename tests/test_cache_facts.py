@@ -1,4 +1,4 @@
-"""What weights/cache_dtype.py and weights/cache_kernels.py say of KV caches, asked of vLLM."""
+"""What `cache_dtype` and `cache_kernels` of `weights` say of KV caches, asked of vLLM."""
 
 import json
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from weights.cache_dtype import CACHE_DTYPES
+from weights.model.cache_dtype import CACHE_DTYPES
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -20,25 +21,26 @@ from tests.house import (
     page,
     room_of,
 )
+from tests.shape import folder_arrows, folder_of, folder_sizes
 
 # Outside these, `router` and `autoscaling` are pure: a decision is a function of data.
 RIM = {
-    "router/request_router.py": {"ray"},
-    "router/load_reader.py": {"asyncio"},
-    "router/active.py": {"asyncio"},
-    "router/budget_book.py": {"time"},
-    "router/budget_ledger.py": {"asyncio"},
-    "router/demand.py": {"asyncio", "time"},
-    "router/fleet_settings.py": {"asyncio"},
-    "router/redis_client.py": {"redis"},
-    "router/redis_lane.py": {"redis", "asyncio"},
-    "router/slots.py": {"redis", "asyncio"},
-    "router/sweeper.py": {"redis", "asyncio", "time"},
-    "router/publisher.py": {"asyncio", "time"},
-    "router/event_stream.py": {"asyncio", "zmq"},
-    "router/index.py": {"redis", "asyncio", "time"},
-    "router/placed_stream.py": {"asyncio"},
-    "router/pool_feeds.py": {"asyncio", "time"},
+    "deployments/request_router.py": {"ray"},
+    "router/board/load_reader.py": {"asyncio"},
+    "router/board/active.py": {"asyncio"},
+    "router/budgets/budget_book.py": {"time"},
+    "router/budgets/budget_ledger.py": {"asyncio"},
+    "router/board/pool_demand.py": {"asyncio", "time"},
+    "router/board/fleet_settings.py": {"asyncio"},
+    "router/redis/redis_client.py": {"redis"},
+    "router/redis/redis_lane.py": {"redis", "asyncio"},
+    "router/index/slots.py": {"redis", "asyncio"},
+    "router/index/sweeper.py": {"redis", "asyncio", "time"},
+    "router/index/publisher.py": {"asyncio", "time"},
+    "router/index/event_stream.py": {"asyncio", "zmq"},
+    "router/index/index.py": {"redis", "asyncio", "time"},
+    "router/board/placed_stream.py": {"asyncio"},
+    "router/board/pool_feeds.py": {"asyncio", "time"},
 }
 IMPURE = {
     "ray",
@@ -58,11 +60,6 @@ def arrows() -> Iterator[tuple[str, str]]:
     """Every import of one module of Antefix by another."""
     for module in modules():
         yield from ((module, other) for other in imports_of_ours(module))
-
-
-def folder_of(module: str) -> str:
-    is_package = modules()[module].name == "__init__.py"
-    return module if is_package else module.rpartition(".")[0]
 
 
 def all_that(module: str) -> set[str]:
@@ -92,8 +89,28 @@ def test_an_arrow_points_down_the_list(room: Room) -> None:
 
 
 def test_no_two_folders_import_each_other() -> None:
-    folders = {(folder_of(a), folder_of(b)) for a, b in arrows() if folder_of(a) != folder_of(b)}
+    folders = folder_arrows()
     assert not [(a, b) for a, b in folders if (b, a) in folders]
+
+
+PROCESSES = (
+    "deployments.gateway.gateway",
+    "deployments.engine.replica",
+    "deployments.autoscaler",
+    "deployments.app",
+)
+
+
+def test_a_folder_has_about_fifteen_modules_at_most() -> None:
+    assert not {folder: size for folder, size in folder_sizes().items() if size > 15}
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_no_two_modules_of_a_process_have_the_same_name(process: str) -> None:
+    own = [module for module in all_that(process) if modules()[module].name != "__init__.py"]
+    names = Counter(module.rpartition(".")[2] for module in own)
+    assert own
+    assert not [module for module in own if names[module.rpartition(".")[2]] > 1]
 
 
 def test_nothing_imports_the_benchmarks_or_the_tests() -> None:
@@ -114,8 +131,8 @@ def benchmark_of(module: str) -> str:
 
 def test_a_benchmark_imports_no_other_benchmark_only_the_harness() -> None:
     inside = [(a, b) for a, b in arrows() if benchmark_of(a) and b.startswith("benchmarks.")]
-    assert {benchmark_of(b) for _, b in inside} >= {"stand", "scale"}
-    allowed = {a: {benchmark_of(a), "stand"} for a, _ in inside}
+    assert {benchmark_of(b) for _, b in inside} >= {"harness", "scale"}
+    allowed = {a: {benchmark_of(a), "harness"} for a, _ in inside}
     assert not [f"{a} imports {b}" for a, b in inside if benchmark_of(b) not in allowed[a]]
 
 
@@ -142,14 +159,15 @@ def _ancestors(module: str) -> list[str]:
     return [".".join(parts[:n]) for n in range(1, len(parts))]
 
 
-def test_one_folder_imports_vllm() -> None:
+def test_one_folder_of_the_product_imports_vllm() -> None:
     importing = {
         m
         for m, path in modules().items()
+        if not m.startswith("benchmarks.")
         if any(name == "vllm" or name.startswith("vllm.") for name in imports_of(path))
     }
     assert importing
-    assert {room_of(module) for module in importing} == {"deployments/engine/vllm"}
+    assert {".".join(module.split(".")[:3]) for module in importing} == {"deployments.engine.vllm"}
 
 
 @pytest.mark.parametrize(

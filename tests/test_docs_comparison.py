@@ -37,9 +37,9 @@ def measured() -> dict[str, float]:
 
 
 def compared() -> list[tuple[float, float, bool, list[str]]]:
-    """Each row of docs/comparison.md: per cent from and to, slower, and the cases in words."""
+    """Each row of docs/comparison.md: percent from and to, slower, and the cases in words."""
     rows = re.findall(
-        r"^\| (?:(\d+) to|at most) (\d+) % (faster|slower) \| (.*) \|$", COMPARISON, re.M
+        r"^\| (?:(\d+) to|at most) (\d+)% (faster|slower) \| (.*) \|$", COMPARISON, re.M
     )
     return [
         (float(least or 0), float(most), speed == "slower", cases.split(", "))

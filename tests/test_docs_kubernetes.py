@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from deployments.fleet.fleet import Fleet
-from k8s.needs import needs_of
+from k8s.needs.needs import needs_of
 from tests.helm.helm import (
     CHART,
     REGISTRY,
@@ -41,7 +41,7 @@ from tests.k8s.objects import (
     node,
     pod,
 )
-from tests.k8s.release import cluster_of
+from tests.k8s.release_objects import cluster_of
 from tests.kubernetes_long import measured
 from tests.shell_blocks import shell_blocks
 from tests.shipped import filled_in
@@ -199,14 +199,29 @@ def test_antefix_has_every_command_and_option(page: Path) -> None:
         assert options(words) <= known, words
 
 
-@of_each_page
-def test_every_key_that_is_named_is_one_of_the_charts(page: Path) -> None:
+KEY = re.compile(r"`([a-zA-Z]+(?:\.[\w<>*-]+)+)(?:: [^`]*)?`")
+
+
+def test_every_key_that_is_named_is_one_of_the_charts() -> None:
+    schema, own = values_schema(), {*defaults(), "autoscaler", "engine", "head", "podSecurity"}
+    named = {
+        f"{page.name}: {path}": path.split(".")
+        for page in PAGES
+        for path in KEY.findall(page.read_text())
+        if path.split(".")[0] in own
+    }
+    assert not [place for place, path in some(named.items()) if not is_key(schema, path)]
+
+
+@pytest.mark.parametrize("path", ["ingress.enable", "gateway.replicas.most", "metrics.podMonitr"])
+def test_a_key_that_the_chart_does_not_have_is_found(path: str) -> None:
+    assert KEY.findall(f"Set `{path}` or `{path}: true`.") == [path, path]
+    assert not is_key(values_schema(), path.split("."))
+
+
+def values_schema() -> Object:
     schema: Object = json.loads((CHART / "values.schema.json").read_text())
-    own = set(defaults())
-    for path in re.findall(r"`([a-zA-Z]+(?:\.[\w<>*-]+)+)(?:: [^`]*)?`", page.read_text()):
-        first, *rest = path.split(".")
-        if first in own:
-            assert is_key(schema, [first, *rest]), path
+    return schema
 
 
 def is_key(schema: Object, path: list[str]) -> bool:
@@ -238,12 +253,12 @@ def test_the_sizes_on_the_page_are_those_of_the_values(column: int, name: str) -
     engines = [group for group in groups if group.name in fleet.pools]
     rows = [line.strip("| ").split(" | ") for line in SIZE.read_text().splitlines()]
     shown = {row[0]: row[column] for row in rows if len(row) == 5}
-    assert shown["engine pods at first"] == str(sum(g.count for g in engines))
-    assert shown["engine pods at most"] == str(sum(g.most for g in engines))
-    assert shown["GPUs at first"] == str(sum(g.count * g.gpus for g in engines))
+    assert shown["initial engine pods"] == str(sum(g.count for g in engines))
+    assert shown["maximum engine pods"] == str(sum(g.most for g in engines))
+    assert shown["initial GPUs"] == str(sum(g.count * g.gpus for g in engines))
     cores, memory = (sum(g.count * g.requests[r] for g in groups) for r in ("cpu", "memory"))
-    assert float(shown["cores at first, of all pods"]) == float(cores)
-    assert float(shown["GiB of memory at first, of all pods"]) == float(memory / 2**30)
+    assert float(shown["initial CPU cores of all pods"]) == float(cores)
+    assert float(shown["initial GiB of memory of all pods"]) == float(memory / 2**30)
 
 
 @pytest.mark.parametrize("page", [TROUBLESHOOT], ids=lambda page: page.stem)
@@ -303,16 +318,3 @@ def test_a_diff_prints_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.M
         asked = [*shlex.split(mine)[1:], "--kubeconfig", str(api.kubeconfig)]
         done = CliRunner().invoke(app, asked)
     assert done.output.strip() == text
-
-
-def test_the_checklist_has_the_sixteen_items_of_a_production_review() -> None:
-    items = (
-        *("quantization", "compilation", "attention kernels", "KV cache size", "batching"),
-        *("batch size", "timeouts", "rate limits", "health", "shutdown", "GPU monitoring"),
-        *("autoscaling", "quality after quantization", "latency under load", "edge cases"),
-        "streaming",
-    )
-    table = (DOCS / "production.md").read_text().partition("## Serving")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| ([^|]+?)(?:, .*)? \| (.+) \|$", table, re.M)[2:]
-    assert [item for item, _ in rows] == list(items)
-    assert [item for item, where in rows if "](" not in where and "`" not in where] == ["batching"]

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.exit_codes import ExitCode
+from cli.common.exit_codes import ExitCode
 from cli.main import app
 from common.errors import Problem
 from deployments.models.model import embedded_model
 from deployments.offline.evaluation import EvaluationTask, evaluate
 from deployments.offline.offline_engine import OfflineEngine
-from weights import report
+from weights.evaluate import report
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from deployments.engine.local_models import LocalModels, local_models
+from deployments.engine.start.local_models import LocalModels, local_models
 from deployments.fleet.pool import Pool
 from tests.fakes.hub_cache import downloaded
 

@@ -1,4 +1,4 @@
-"""What weights/kernels.py says of vLLM's kernels, and weights/preflight.py refuses, asked of vLLM.
+"""What `weights.kernels` says of vLLM's kernels, and refuses, asked of vLLM.
 
 It fails when a new vLLM knows other names, other group sizes or other GPUs, or takes what is
 refused. No engine is started: vLLM says all this before it loads a model.
@@ -14,7 +14,7 @@ import yaml
 
 from tests.deployments.fleet.weighed_pools import Pool, fleet_file
 from tests.deployments.fleet.weights_refused import REFUSED
-from weights import kernels
+from weights.kernels import kernels
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 

@@ -11,37 +11,49 @@ from pathlib import Path
 import pytest
 
 import bootstrap
+from cli.common.exit_codes import ExitCode
 from tests.helm.helm import helm
 from tests.missing import missing
 
 ROOT = Path(bootstrap.__file__).parent
 NOT_COPIED = shutil.ignore_patterns(".*", "docs", "tests", "build", "__pycache__", "*.egg-info")
 MOST_BYTES = 200_000_000
-A100 = ("--model", "hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4", "--gpu", "a100-80g")
+A100 = ("hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4", "--gpu", "a100-80g")
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the package, at the pinned versions of what it needs."""
+    """What `uv tool install` makes of the wheel, at the pinned versions of what it needs."""
     folder = tmp_path_factory.mktemp("light")
     # setuptools leaves its files in the source
     shutil.copytree(ROOT, folder / "source", ignore=NOT_COPIED)
-    venv = folder / "venv"
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("UV_INDEX_STRATEGY", "unsafe-best-match")
+        environment.setenv("UV_TOOL_DIR", str(folder / "tools"))
+        environment.setenv("UV_TOOL_BIN_DIR", str(folder / "bin"))
         options = bootstrap.follow_pip()
-        uv, python, lock = bootstrap.UV, str(venv / "bin/python"), ROOT / "requirements/cpu.lock"
-        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, venv], check=True)
-        install = [uv, "pip", "install", "--quiet", "--python", python, *options]
+        uv, lock = bootstrap.UV, ROOT / "requirements/cpu.lock"
+        build = [
+            uv,
+            "build",
+            "--quiet",
+            "--wheel",
+            "--out-dir",
+            str(folder),
+            str(folder / "source"),
+        ]
+        subprocess.run([*build, *options], check=True)
+        (wheel,) = folder.glob("antefix-*.whl")
+        install = [uv, "tool", "install", "--quiet", "--python", sys.executable, *options]
         done = subprocess.run(
-            [*install, "--constraint", str(lock), str(folder / "source")],
+            [*install, "--constraints", str(lock), str(wheel)],
             capture_output=True,
             text=True,
             check=False,
         )
     if done.returncode:
         missing(f"the packages cannot be installed: {done.stderr[-2000:]}")
-    return venv
+    return folder / "tools" / "antefix"
 
 
 def antefix(installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -56,10 +68,16 @@ def antefix(installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_is_small(installed: Path) -> None:
+def test_a_light_install_is_small(installed: Path) -> None:
     files = (path for path in installed.rglob("*") if path.is_file() and not path.is_symlink())
     assert sum(path.stat().st_size for path in files) < MOST_BYTES
     assert not list(installed.glob("lib/*/site-packages/ray"))
+
+
+def test_a_light_install_contains_only_the_product(installed: Path) -> None:
+    (packages,) = installed.glob("lib/*/site-packages")
+    assert (packages / "deployments").is_dir()
+    assert not (packages / "benchmarks").exists() and not (packages / "tests").exists()
 
 
 def test_helm_renders_the_chart_inside(installed: Path) -> None:
@@ -82,7 +100,7 @@ def test_helm_renders_the_chart_inside(installed: Path) -> None:
     "words",
     [
         ("config", "check", "a100"),
-        ("plan", *A100, "--context", "8192", "--concurrency", "8"),
+        ("plan", *A100, "--context-tokens", "8192", "--concurrency", "8"),
         ("slo", "check"),
         ("--version",),
         ("doctor",),
@@ -95,6 +113,6 @@ def test_commands_without_a_fleet_work(installed: Path, words: tuple[str, ...]) 
 
 def test_commands_that_need_a_fleet_name_the_packages_to_install(installed: Path) -> None:
     done = antefix(installed, "up")
-    assert done.returncode == 1
+    assert done.returncode == ExitCode.FAILED
     assert "ray and vllm not installed here" in done.stderr
     assert "make up" in done.stderr

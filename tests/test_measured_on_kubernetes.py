@@ -44,9 +44,10 @@ def test_measurements_are_listed_by_parameter() -> None:
             {"when": WHEN, "test": name, "what": "longest pause", "value": 3.5, "unit": "s"},
             passed(name),
         ]
-    told = "failed 0; longest pause 3.5 s"
+    told = "failed: 0; longest pause: 3.5 s"
     (row,) = rows(figures(lines))[:1]
-    assert row.endswith(f"| 2026-01-02 (gateway, engine) | gateway {told}; <br>engine {told} |")
+    measured = f"*gateway*: {told}; <br>*engine*: {told}"
+    assert row.endswith(f"| 2026-01-02 (gateway, engine) | {measured} |")
 
 
 def test_a_test_that_has_never_run_says_so() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import missing, programs, slowest
+from tests import missing, programs, progress
 
 ROOT = Path(__file__).parent.parent
 LACKING = """
@@ -40,7 +40,7 @@ def session(tmp_path: Path) -> Path:
 
 def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     plugins = ("-p", "tests.conftest", "-p", "without_gnomon", "-p", "no:cacheprovider")
-    unset = ("CI", "ANTEFIX_SLOWEST_TESTS", missing.NOTED_IN)
+    unset = ("CI", progress.NOTED_IN, missing.NOTED_IN)
     inherited = {name: value for name, value in os.environ.items() if name not in unset}
     return subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, "test_lacking.py", *arguments],
@@ -53,20 +53,16 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
 
 
 @pytest.mark.parametrize("arguments", [(), ("-n", "2")], ids=["one process", "several"])
-def test_it_is_skipped_and_the_last_line_says_so(session: Path, arguments: tuple[str, ...]) -> None:
+def test_a_test_with_a_missing_program_is_skipped_and_listed_in_the_last_line(
+    session: Path, arguments: tuple[str, ...]
+) -> None:
     done = run(session, *arguments)
     assert done.returncode == 0, done.stdout
     last = done.stdout.splitlines()[-1]
     assert last == f"Skipped: {MOON}; {GNOMON} --no-install-recommends sundial)."
 
 
-def test_of_several_processes_one_notes_the_time(session: Path, tmp_path: Path) -> None:
-    file = tmp_path / "slowest.tsv"
-    run(session, "-n", "2", ANTEFIX_SLOWEST_TESTS=str(file))
-    assert file.read_text().count(slowest.WALL) == 1
-
-
-def test_where_ci_is_set_it_fails(session: Path) -> None:
+def test_a_test_with_a_missing_program_fails_in_ci(session: Path) -> None:
     done = run(session, CI="true")
     assert done.returncode == 1
     assert "3 failed, 1 passed" in done.stdout
@@ -79,7 +75,7 @@ def test_missing_data_fail_ci_only_where_a_folder_was_named(
 ) -> None:
     (tmp_path / "test_lacking.py").write_text(
         "from pathlib import Path\n"
-        "from benchmarks.stand import public_data\n"
+        "from benchmarks.harness.results import public_data\n"
         "from tests.missing import data\n"
         "public_data.BESIDE = Path('/nowhere')\n"
         "public_data._download = lambda *_: (_ for _ in ()).throw(OSError('no network'))\n"

@@ -177,16 +177,17 @@ def test_bodies_may_be_as_large_as_for_a_gateway() -> None:
     assert value_of("client_max_body_size") == f"{GatewaySettings().max_body_bytes // 2**20}m"
 
 
-def test_it_waits_for_longer_than_a_gateway_lets_a_request_last() -> None:
+def test_the_timeout_of_nginx_exceeds_the_request_timeout_of_a_gateway() -> None:
     for directive in ("proxy_read_timeout", "proxy_send_timeout"):
         assert int(value_of(directive).removesuffix("s")) > GatewaySettings().request_timeout_s
 
 
-def test_it_closes_an_idle_connection_before_a_gateway_does() -> None:
+def test_nginx_closes_idle_connections_before_a_gateway_does() -> None:
     assert int(value_of("keepalive_timeout").removesuffix("s")) < KEEP_ALIVE_S
 
 
 def test_the_page_names_the_gateways_own_limits() -> None:
     text = PAGE.read_text()
     assert f"idle for {KEEP_ALIVE_S} s" in text
-    assert f"`gateway.request_timeout_s`, {GatewaySettings().request_timeout_s:g} s" in text
+    default_s = GatewaySettings().request_timeout_s
+    assert f"`gateway.request_timeout_s` ({default_s:g} s by default)" in text

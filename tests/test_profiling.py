@@ -24,8 +24,8 @@ os.dup2(2, 1)
 
 import aiohttp
 
-from deployments.engine.adapters import AdapterLoading, EngineAdapters
-from deployments.engine.application import application
+from deployments.engine.adapters.loaded_adapters import AdapterLoading, EngineAdapters
+from deployments.engine.serving.application import application
 from deployments.engine.vllm.adapter import VllmEngine
 from deployments.process.http_server import HttpServer
 

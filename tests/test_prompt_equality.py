@@ -159,7 +159,7 @@ def test_a_gateway_computes_the_tokens_that_vllm_does(setup: str, vllm: Vllm) ->
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_so_it_does_for_chats_at_random(setup: str, vllm: Vllm) -> None:
+def test_the_gateway_tokenizes_random_chats_like_vllm(setup: str, vllm: Vllm) -> None:
     random = {name: request for name, request in requests_of(setup).items() if "random" in name}
     assert vllm.mismatches(setup, random) == []
 

@@ -120,6 +120,7 @@ READERS: dict[str, Callable[[str], Iterator[str]]] = {
     "deployments/gateway/page/*.html": in_html,
     "deployments/gateway/page/*.js": in_script,
     "docker/*.Dockerfile": in_yaml,
+    "docs/recipes/*.yaml": in_yaml,
     "fleets/*.yaml": in_yaml,
     "helm/antefix/*.yaml": in_yaml,
     "helm/antefix/ci/*.yaml": in_yaml,

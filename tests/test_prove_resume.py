@@ -29,7 +29,7 @@ def test_continued_answers_have_the_tokens_of_uncut_ones(
     assert proof.cuts > 200
     assert all(found.left_out is None for found in proof.kinds.values())
     assert (proof.engine.runner, proof.engine.platform) == ("V1", "cpu")
-    from deployments.engine.vllm.continuing import made_by, proof_of  # vLLM
+    from deployments.engine.vllm.resuming.continuing import made_by, proof_of  # vLLM
 
     config = SimpleNamespace(use_v2_model_runner=False)
     assert proof.engine.proof == proof_of(made_by(model, ENGINE_ARGS, config))

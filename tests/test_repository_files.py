@@ -1,7 +1,9 @@
 """Workflows, templates and the like name what exists."""
 
 import json
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -9,17 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.project import VIEWS, project, written
 from tests.some import some
 
 ROOT = Path(__file__).parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text()
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-# Addresses that do not exist yet; replace them before the first release.
-PLACEHOLDERS = {
-    "SECURITY.md": "security@antefix.example",
-    "CODE_OF_CONDUCT.md": "conduct@antefix.example",
-    "mkdocs.yml": "https://example.com/antefix",
-}
 
 
 def read(path: str) -> Any:
@@ -35,22 +32,53 @@ def test_ci_runs_every_check() -> None:
     assert ".ci/run" in steps_of(read(".github/workflows/ci.yaml"))
 
 
+@pytest.mark.parametrize(
+    ("fails", "made", "timed"),
+    [
+        ("nothing", ["test", "test-rest"], ["make test", "make test-all"]),
+        ("test-rest", ["test", "test-rest"], ["make test", "make test-all"]),
+        ("test", ["test"], ["make test"]),
+    ],
+)
+def test_ci_runs_make_test_and_then_the_rest_and_prints_their_times(
+    tmp_path: Path, fails: str, made: list[str], timed: list[str]
+) -> None:
+    make = tmp_path / "make"
+    make.write_text(f'#!/bin/sh\necho "making $1"\n[ "$1" != {fails} ]\n')
+    make.chmod(0o755)
+    script = (ROOT / ".ci" / "run").read_text().replace("/proc/sys/kernel", "/no/such")
+    run = tmp_path / ".ci" / "run"
+    run.parent.mkdir()
+    run.write_text(script)
+    done = subprocess.run(
+        ["bash", run],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode == 0) == (fails == "nothing"), done.stderr
+    assert re.findall(r"^making (.*)$", done.stdout, re.M) == made
+    assert re.findall(r"^(.*) took 0:\d\d\.$", done.stdout, re.M) == timed
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_a_page_names_both_commands_that_test(page: str) -> None:
+    commands = re.findall(r"^make test(?:-all)?\b", (ROOT / page).read_text(), re.M)
+    assert {*commands} == {"make test", "make test-all"}
+
+
 def test_lint_checks_prose_too() -> None:
     ((files, commands),) = re.findall(r"^PROSE := (.*)\n(lint:.*\n(?:\t.*\n)+)", MAKEFILE, re.M)
     assert files == "$(wildcard tests/test_prose*.py)" and "$(PROSE)" in commands
     assert len(some((ROOT / "tests").glob("test_prose*.py"))) == 3
 
 
-def test_a_rule_of_commits_names_no_number_that_nothing_checks() -> None:
-    commits = (ROOT / "CONTRIBUTING.md").read_text().partition("## Commits")[2].partition("## ")[0]
-    assert "subject" in commits and not re.search(r"\d+ characters", commits)
-
-
 def test_a_release_builds_both_images_and_the_chart() -> None:
     workflow = read(".github/workflows/release.yaml")
     images = workflow["jobs"]["images"]["strategy"]["matrix"]["image"]
     assert all((ROOT / "docker" / f"{image}.Dockerfile").exists() for image in some(images))
-    targets = [step.removeprefix("make ") for step in steps_of(workflow) if step[:5] == "make "]
+    targets = [step.split()[1] for step in steps_of(workflow) if step[:5] == "make "]
     assert all(f"\n{target}:" in MAKEFILE for target in some(targets))
 
 
@@ -74,8 +102,21 @@ def test_hooks_and_containers_use_the_tools_of_the_repository() -> None:
     assert "bootstrap.py --dev" in container["postCreateCommand"]
 
 
-@pytest.mark.parametrize(("page", "address"), PLACEHOLDERS.items())
-def test_an_address_that_does_not_exist_is_known_as_a_placeholder(page: str, address: str) -> None:
-    text = (ROOT / page).read_text()
-    assert address in text
-    assert set(re.findall(r"[\w.]+@[\w.]+\.\w+", text)) <= {address}
+@pytest.mark.parametrize("file", VIEWS)
+def test_a_file_has_the_addresses_of_the_project(file: str) -> None:
+    """Otherwise run `make reference`."""
+    text = (ROOT / file).read_text()
+    assert text == written(file)
+    assert all(re.search(pattern, text) for pattern in some(VIEWS[file]))
+    assert set(re.findall(r"[\w.+-]+@[\w.-]+\.\w+", text)) <= {*project().values()}
+
+
+@pytest.mark.parametrize("page", ["SECURITY.md", "CODE_OF_CONDUCT.md"])
+def test_a_page_says_that_its_address_is_a_placeholder_while_it_is(page: str) -> None:
+    address = project()["security" if page == "SECURITY.md" else "conduct"]
+    assert ("is a placeholder" in (ROOT / page).read_text()) == address.endswith(".example")
+
+
+def test_the_icon_of_the_chart_exists() -> None:
+    icon = read("helm/antefix/Chart.yaml")["icon"]
+    assert (ROOT / icon.partition("/raw/main/")[2]).exists()

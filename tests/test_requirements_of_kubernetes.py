@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from k8s.gpus import OLDEST_DRIVER
+from k8s.preflight.gpus import OLDEST_DRIVER
 from tests.kubernetes_long.test_kuberay import OLDEST
 
 ROOT = Path(__file__).parents[1]

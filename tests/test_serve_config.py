@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.exit_codes import ExitCode
+from cli.common.exit_codes import ExitCode
 from deployments.fleet.applications import fleet_of, serve_config
 from tests.clients import REQUEST_SECONDS, Service
 from tests.helm.helm import CHART, Object, of_kind, render
@@ -166,7 +166,7 @@ def test_the_rendered_configuration_starts_the_fleet(cluster: Cluster) -> None:
     print(f"\nrunning after {time.monotonic() - began:.0f} s")
 
 
-def test_each_runs_where_its_group_is(cluster: Cluster) -> None:
+def test_each_deployment_runs_in_its_worker_group(cluster: Cluster) -> None:
     places = {
         name: {replica["node_ip"] for replica in deployment["replicas"]}
         for name, deployment in cluster.deployments().items()
@@ -178,7 +178,16 @@ def test_each_runs_where_its_group_is(cluster: Cluster) -> None:
 def test_the_gateways_probe_is_answered(cluster: Cluster) -> None:
     probe = _container(cluster.service, GATEWAY)["readinessProbe"]["httpGet"]
     url = cluster.gateway(probe["port"]) + probe["path"]
-    cluster.call(url)
+    # like Kubernetes, ask again: a gateway learns of a new replica after Ray Serve has
+    began = time.monotonic()
+    while True:
+        try:
+            cluster.call(url)
+            break
+        except urllib.error.HTTPError as error:
+            assert error.code == 503, error
+            assert time.monotonic() - began < START_SECONDS, error
+        time.sleep(0.5)
     with pytest.raises(urllib.error.HTTPError):
         cluster.call(url + "-not")
 

@@ -10,8 +10,8 @@ import pytest
 
 from deployments.offline.speculation_sweep import MeasuredArm, Sweep, Trial, Way, sweep
 from deployments.offline.speculation_ways import NGRAM
-from weights.drafts import first_layers
-from weights.speculation import recommend
+from weights.speculation.draft_yield import recommend
+from weights.speculation.drafts import first_layers
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 

@@ -1,4 +1,7 @@
-"""Speculation on a real engine: what loses is switched off, what wins goes on, answers stay."""
+"""Speculation on a real engine: what loses is switched off, what wins goes on, answers stay.
+
+The engine measures in layers that it computed, not in seconds: busy cores change no verdict.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ from typing import Any
 import pytest
 
 from deployments.app import ENGINE_ENVIRONMENT
-from weights.drafts import first_layers
+from weights.speculation.drafts import first_layers
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 REPOSITORY = Path(__file__).parents[1]
-WITHIN_S = 350.0
+# Far more than the verdict takes.
+ROUNDS = 60
 COPYING = "one two three four five six seven eight nine ten eleven twelve\n" * 5
 
 
@@ -37,7 +41,7 @@ def speculated(
         "prompts": prompts,
         "max_tokens": 40,
         "until": until,
-        "within_s": WITHIN_S,
+        "rounds": ROUNDS,
     }
     done = subprocess.run(
         [python, "-m", "tests.speculating_engine"],
@@ -69,8 +73,8 @@ def test_a_draft_that_loses_is_switched_off_and_answers_stay_the_same(
         "model": str(tmp_path / "draft"),
         "num_speculative_tokens": 6,
     }
-    prompts = ["The history of Rome begins", "A recipe for bread:"]
-    told = speculated(warm_python, small_model, draft, prompts, until="off")
+    # in this answer the draft is wrong at two tokens of three
+    told = speculated(warm_python, small_model, draft, ["A recipe for bread:"], until="off")
     answers, known = told["answers"], told["known"]
     assert not known["on"] and known["losing"] and known["speedup"] < 1
     assert known["acceptance"] < 0.8
@@ -83,7 +87,8 @@ def test_speculation_that_does_not_lose_goes_on(warm_python: str, small_model: P
     told = speculated(warm_python, small_model, ngram, [COPYING], until="known")
     answers, known = told["answers"], told["known"]
     assert known["on"] and not known["losing"]
-    assert known["speedup"] is not None
+    # n-grams are found without a layer
+    assert known["speedup"] > 1
     assert known["tokens_per_pass"] > 1
     assert told["at_once"] > 1  # also of the answers that were gone on with
     assert all(of_round == answers[0] for of_round in answers)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from deployments.engine.hang import EngineHealth
-from deployments.engine.processes import state
-from tests.split_model import split_model
+from benchmarks.harness.fleets.split_model import split_model
+from deployments.engine.watchdog.hang import EngineHealth
+from deployments.engine.watchdog.processes import state
 from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]

@@ -46,7 +46,7 @@ def test_a_file_that_reaches_into_a_model_runner_has_a_row_that_says_which() -> 
     named = " ".join(files for _, files, runner, _ in vllm_rows() if runner != "none")
     engine = (ROOT / "deployments" / "engine").rglob("*.py")
     files = [str(path.relative_to(ROOT)) for path in engine if "vllm.v1.worker" in path.read_text()]
-    assert len(files) > 3
+    assert files
     assert not [file for file in files if f"`{file}`" not in named]
 
 
@@ -57,4 +57,4 @@ def test_every_row_names_a_test() -> None:
 
 
 def test_the_search_finds_parts_of_others() -> None:
-    assert {"router/redis_lane.py", "deployments/node_drain.py"} <= leaning()
+    assert {"router/redis/redis_lane.py", "deployments/node_drain.py"} <= leaning()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.project import project
 from tests.some import some
 
 ROOT = Path(__file__).parent.parent
@@ -73,9 +74,10 @@ def test_images_have_the_tag_that_the_chart_looks_for(tmp_path: Path) -> None:
         "GITHUB_REF_NAME": f"v{CHART['version']}",
         "GITHUB_ENV": str(found),
     }
-    subprocess.run(["bash", "-c", release_step("GITHUB_ENV")["run"]], env=environment, check=True)
-    name, _, version = found.read_text().strip().partition("=")
-    assert (name, version) == ("VERSION", CHART["appVersion"])
+    step = release_step("GITHUB_ENV")["run"]
+    subprocess.run(["bash", "-c", step], cwd=ROOT, env=environment, check=True)
+    variables = dict(line.split("=", 1) for line in found.read_text().splitlines())
+    assert variables == {"VERSION": CHART["appVersion"], "REGISTRY": project()["registry"]}
     built = release_step("build-push-action")["with"]
     assert built["tags"].endswith(":${{ env.VERSION }}")
     assert "VERSION=${{ env.VERSION }}" in built["build-args"].split("\n")
@@ -89,7 +91,16 @@ def test_a_tag_of_another_version_than_the_charts_is_refused(version: str, ends:
     assert done.returncode == ends
 
 
-def test_a_release_has_a_wheel() -> None:
-    assert release_step("make", "wheel")["run"] == "make wheel"
-    assert "$(UV) build" in "".join(commands(JOBS["release-wheel"]))
-    assert release_step("upload-artifact", "wheel")["with"]["path"] == "build/*.whl"
+def test_the_chart_goes_to_the_registry_of_the_images(tmp_path: Path) -> None:
+    found = tmp_path / "environment"
+    environment = {**os.environ, "GITHUB_ENV": str(found)}
+    step = release_step("GITHUB_ENV", "files")["run"]
+    subprocess.run(["bash", "-c", step], cwd=ROOT, env=environment, check=True)
+    assert found.read_text() == f"REGISTRY={project()['registry']}\n"
+
+
+def test_the_files_of_a_release_are_those_of_make_release() -> None:
+    assert release_step("make release", "files")["run"].startswith("make release IMAGES=")
+    assert "release.py check" in release_step("release.py")["run"]
+    assert release_step("upload-artifact", "files")["with"]["path"] == "build/release"
+    assert "$(MAKE) --no-print-directory chart-package wheel" in recipe("release")

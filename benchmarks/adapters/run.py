@@ -30,11 +30,11 @@ from benchmarks.adapters.traffic import (
     wrong,
     zipf,
 )
-from benchmarks.stand import report, rules
-from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
-from benchmarks.stand.fleet_state import replicas_of
-from benchmarks.stand.made_adapter import make_adapter
-from benchmarks.stand.options import add_seeds, parser_of
+from benchmarks.harness.fleets.fleet import BenchFleet, running_as, with_small_model
+from benchmarks.harness.fleets.fleet_state import replicas_of
+from benchmarks.harness.fleets.made_adapter import make_adapter
+from benchmarks.harness.results import report, rules
+from benchmarks.harness.results.options import add_seeds, parser_of
 from cli.local.home import Home
 from common.percentiles import Tail
 

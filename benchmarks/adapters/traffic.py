@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.stand.fleet import BenchFleet
+from benchmarks.harness.fleets.fleet import BenchFleet
 
 PATH = "/v1/completions"
 TIMEOUT_S = 120.0

@@ -21,7 +21,7 @@ from benchmarks.backtest.scenarios import (
     SERVE_OURS,
     WARM_2,
 )
-from benchmarks.stand import goal_groups, report
+from benchmarks.harness.results import goal_groups, report
 from simulator import engine_profile
 from simulator.results import FLAP_S, Total
 
@@ -89,12 +89,15 @@ def best_of_each(totals: Mapping[str, Total]) -> set[str]:
 
 
 def _cost(of: Total) -> str:
-    return f"{of.misses:,.0f} requests in {of.replica_hours:.1f}"
+    return f"{of.misses:,.0f} requests in {of.replica_hours:.1f} replica-hours"
 
 
 def _ratios(goals: Mapping[str, Any], peer: str) -> str:
     misses, hours = goals[f"misses_of_{peer}"], goals[f"replica_hours_of_{peer}"]
-    return f"{misses['figure']:.2f} and {hours['figure']:.2f}"
+    return (
+        f"{report.change(misses['figure'])}, and its replica-hours are"
+        f" {report.change(hours['figure'])}"
+    )
 
 
 def _by_trace(figures: Mapping[str, Any], best: str, best_ours: str) -> str:

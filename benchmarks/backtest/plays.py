@@ -9,7 +9,7 @@ from functools import partial
 
 from benchmarks.backtest.results import ScenarioResult
 from benchmarks.backtest.scenarios import Scenario, as_played, policies, scenario
-from benchmarks.stand.kept_parts import KeptParts, all_found
+from benchmarks.harness.results.kept_parts import KeptParts, all_found
 from simulator.engine_profile import EngineProfile
 from simulator.results import SimulationSummary, summary
 from simulator.simulation import run

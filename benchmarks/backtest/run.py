@@ -19,10 +19,10 @@ from pathlib import Path
 from benchmarks.backtest import results
 from benchmarks.backtest.plays import play_all
 from benchmarks.backtest.scenarios import ALL, PLOTTED, RULE, as_played, keys, scenario
-from benchmarks.stand import public_data, report
-from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.kept_parts import KeptParts
-from benchmarks.stand.options import add_keep, add_seeds, add_write, parser_of
+from benchmarks.harness.results import public_data, report
+from benchmarks.harness.results.ending import stopped_in_the_end
+from benchmarks.harness.results.kept_parts import KeptParts
+from benchmarks.harness.results.options import add_keep, add_seeds, add_write, parser_of
 from simulator import engine_profile, plot
 from simulator.engine_profile import EngineProfile
 from simulator.results import as_json

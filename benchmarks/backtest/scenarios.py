@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoscaling.slo import Slo
-from benchmarks.stand import public_data, rules
+from benchmarks.harness.results import public_data, rules
 from simulator import traces
 from simulator.engine_profile import EngineProfile
 from simulator.simulation import OVER_OURS

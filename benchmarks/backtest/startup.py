@@ -13,8 +13,8 @@ import msgspec
 
 from benchmarks.backtest.plays import played
 from benchmarks.backtest.scenarios import OURS, RULE, WARM, Scenario, scenario
-from benchmarks.stand import report
-from benchmarks.stand.options import add_seeds, add_write, parser_of
+from benchmarks.harness.results import report
+from benchmarks.harness.results.options import add_seeds, add_write, parser_of
 from simulator import engine_profile
 from simulator.engine_profile import EngineProfile
 from simulator.results import SimulationSummary, as_json, mean

@@ -16,10 +16,10 @@ import time
 from typing import Any
 
 from common.percentiles import Tail, percentile
-from router.budget_book import books_of
-from router.budget_ledger import BudgetLedger
-from router.budgets import Granted, TenantBudget
-from router.redis_client import connect
+from router.budgets.budget_book import places_of
+from router.budgets.budget_ledger import BudgetLedger
+from router.budgets.budget_limits import Granted, TenantBudget
+from router.redis.redis_client import connect
 
 FLEET = "bench"
 CLIENTS = 4
@@ -29,8 +29,8 @@ AGAIN_S = 0.05
 
 class BudgetGateway:
     def __init__(self, url: str, gateways: int, limit: int, file: str) -> None:
-        books = books_of(FLEET, url)
-        self.ledger = BudgetLedger(connect(url, decode=False), FLEET, gateways, books=books)
+        places = places_of(FLEET, url)
+        self.ledger = BudgetLedger(connect(url, decode=False), FLEET, gateways, places=places)
         self._limit = limit
         self._file = open(file, "a")  # noqa: PTH123, SIM115  # until the process ends
 

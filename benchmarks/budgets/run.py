@@ -33,12 +33,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.budgets.gateway_process import FLEET
-from benchmarks.stand import report
-from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.options import parser_of
+from benchmarks.harness.results import report
+from benchmarks.harness.results.ending import stopped_in_the_end
+from benchmarks.harness.results.options import parser_of
 from cli.local import redis_server
 from cli.local.ports import free_ports
-from router.budget_book import books_of
+from router.budgets.budget_book import places_of
 
 GATEWAYS, LIMIT, TOKENS, REQUESTS = 8, 100, 5, 1000
 MINUTE_S = 60.0
@@ -129,8 +129,8 @@ class Pieces:
             with suppress(ProcessLookupError):
                 await self.kill_gateway(place)
         self.kill_redis()
-        if (books := books_of(FLEET, self._url)) is not None:
-            shutil.rmtree(books)  # left by killed gateways
+        if (places := places_of(FLEET, self._url)) is not None:
+            shutil.rmtree(places)  # left by killed gateways
 
 
 def most_in(grants: Iterable[Grant], seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""A canary behind several gateways, in virtual time. The judgement is the product's.
+"""A canary behind several gateways, in virtual time. The judgment is the product's.
 
 Requests arrive at random, and each at a random gateway. Facts of a request are known when it ends.
 Each gateway learns once in PERIOD_S what the others know, at another moment than they do. Times of
@@ -11,13 +11,13 @@ import heapq
 import math
 import random
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from deployments.fleet.settings.model_routes import CanarySettings, ModelRoute
+from deployments.fleet.settings.model_names import CanarySettings, ModelRoute
 from deployments.gateway.models.canaries import PERIOD_S, Canary, canary_of
-from observability.request_record import RequestRecord
-from router.canary import LogWealths, worse_in
-from router.canary_state import CanaryState, first, next_state
+from deployments.gateway.models.canary_state import CanaryState, first, next_state
+from deployments.gateway.models.canary_test import LogWealths, worse_in
+from observability.traces.request_record import AnswerEnd, RequestFacts, RequestRecord
 
 # What a gateway has reported to the others: `Canary.log_wealths`, and its canary's requests.
 Told = tuple[LogWealths, int]
@@ -74,16 +74,16 @@ def play(
     canaries = [canary for _ in range(of.gateways) if (canary := canary_of(MODEL, route))]
     looks = [(rng.random() * PERIOD_S, number) for number in range(of.gateways)]
     heapq.heapify(looks)
-    ends: list[tuple[float, int, int, RequestRecord]] = []
+    ends: list[tuple[float, int, int, RequestRecord, AnswerEnd]] = []
     told: dict[int, Told] = {}
     state, now, sent, number, began = None, 0.0, 0, 0, math.inf
     while sent < most_requests:
         now += rng.expovariate(of.rate)
         number += 1
         while ends and ends[0][0] <= now:
-            at, _, gateway, record = heapq.heappop(ends)
-            canaries[gateway].ended(record, at)
-            if record.routed_to == CANARY and canaries[gateway].is_worse(at):
+            at, _, gateway, record, end = heapq.heappop(ends)
+            canaries[gateway].ended(record, end, at)
+            if record.facts.routed_to == CANARY and canaries[gateway].is_worse(at):
                 looks = [(at if who == gateway else when, who) for when, who in looks]
                 heapq.heapify(looks)
         if state is None and now >= warm_up_s:
@@ -106,12 +106,11 @@ def play(
         is_faulty = is_canary and now >= began + fault.after_s
         sent += is_faulty
         served_with = fault if is_faulty else CanaryFault()
-        record = _served(of, served_with, rng, now)
+        record, end = _served(of, served_with, rng, now, to=CANARY if is_canary else BASE)
         is_cut = reasons.random() < served_with.cut
-        if record.outcome == "ok":
-            record.finish_reason = "length" if is_cut else "stop"
-        record.routed_to = CANARY if is_canary else BASE
-        heapq.heappush(ends, (now + record.duration_s, number, gateway, record))
+        if end.outcome == "ok":
+            end = replace(end, finish_reason="length" if is_cut else "stop")
+        heapq.heappush(ends, (now + end.duration_s, number, gateway, record, end))
     return Ended("running", sent, now - began - fault.after_s, "")
 
 
@@ -124,16 +123,17 @@ def _judged(
     return next_state(state, canary.plan, worse, sum(requests for _, requests in told), now)
 
 
-def _served(of: CanaryTraffic, fault: CanaryFault, rng: random.Random, now: float) -> RequestRecord:
+def _served(
+    of: CanaryTraffic, fault: CanaryFault, rng: random.Random, now: float, *, to: str
+) -> tuple[RequestRecord, AnswerEnd]:
     load = math.exp(of.wave * math.sin(2 * math.pi * now / of.wave_s))
-    record = RequestRecord("", "", "/v1/chat/completions", now, model=MODEL)
+    facts = RequestFacts("", "", "/v1/chat/completions", model=MODEL, routed_to=to)
+    record = RequestRecord(facts, now)
     if rng.random() < fault.failed:
-        record.outcome = "failed"
-        return record
+        return record, AnswerEnd(0.0, "failed", 503)
     median, deviation = TTFT
     record.ttft_s = load * median * rng.lognormvariate(0, deviation)
     median, deviation = TPOT
     tpot_s = load * fault.tpot * median * rng.lognormvariate(0, deviation)
-    record.outcome, record.output_tokens = "ok", OUTPUT_TOKENS
-    record.duration_s = record.ttft_s + tpot_s * (OUTPUT_TOKENS - 1)
-    return record
+    duration_s = record.ttft_s + tpot_s * (OUTPUT_TOKENS - 1)
+    return record, AnswerEnd(duration_s, "ok", 200, output_tokens=OUTPUT_TOKENS)

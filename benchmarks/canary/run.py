@@ -1,6 +1,6 @@
 """Canaries that are worse, canaries that are not, and splits: make bench-canary
 
-Canaries run in virtual time, with the product's judgement in eight gateways. Splits go through the
+Canaries run in virtual time, with the product's judgment in eight gateways. Splits go through the
 product's conversations in eight gateways and a real Redis. Runs use all cores.
 """
 
@@ -16,9 +16,10 @@ from typing import Any
 
 from benchmarks.canary.played import FAILED, CanaryFault, CanaryTraffic, Ended, play
 from benchmarks.canary.split import Split, split
-from benchmarks.stand import own_redis, report, rules
-from benchmarks.stand.options import add_seeds, parser_of
-from deployments.fleet.settings.model_routes import CanarySettings
+from benchmarks.harness.fleets import own_redis
+from benchmarks.harness.results import report, rules
+from benchmarks.harness.results.options import add_seeds, parser_of
+from deployments.fleet.settings.model_names import CanarySettings
 
 RULE = rules.of("canary")
 SETTINGS = RULE.settings

@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from deployments.gateway.models.model_routes import Conversations, WeightedPools
-from observability.request_record import RequestRecord
-from router.redis_client import connect
+from observability.traces.request_record import RequestFacts, RequestRecord
+from router.redis.redis_client import connect
 
 PATH, SECRET = "/v1/chat/completions", "bench"
 FLEET = "bench/canary"
@@ -50,7 +50,7 @@ async def split(
 
         async def turn(conversation: int, gateway: int, now: WeightedPools) -> str:
             fields = {"messages": [{"role": "user", "content": f"{seed} {conversation}"}]}
-            record = RequestRecord("", "tenant", PATH, 0.0)
+            record = RequestRecord(RequestFacts("", "tenant", PATH), 0.0)
             known = await of[gateway].of(now, record, fields, {}, PATIENT_S)
             pool, _ = now.choose(known)
             of[gateway].keep(now, known, pool)

@@ -17,14 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stand import report
-from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.launched import Launched
-from benchmarks.stand.options import parser_of
-from benchmarks.stand.small_model import small_model
-from benchmarks.stand.trace_player import poisson
+from benchmarks.harness.fleets.launched import Launched
+from benchmarks.harness.fleets.small_model import small_model
+from benchmarks.harness.load.trace_player import poisson
+from benchmarks.harness.results import report
+from benchmarks.harness.results.ending import stopped_in_the_end
+from benchmarks.harness.results.options import parser_of
 from cli.local.ports import LOOPBACK, free_ports
-from weights.cpu_dtype import dtype_of_this_cpu
+from weights.model.cpu_dtype import dtype_of_this_cpu
 
 MODEL = "small"
 PROMPT_TOKENS, ANSWER_TOKENS, RATE, SECONDS = (100, 500), (16, 64), 2.0, 25.0
@@ -114,8 +114,17 @@ class Clients:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "cli.main", "bench", "--base-url", f"{self._url}/v1"),
-                *("--api-key", "none", "--trace", str(trace), "--record", str(record), "--json"),
-                *("--seconds", str(SECONDS)),
+                *(
+                    "--api-key",
+                    "none",
+                    "--trace",
+                    str(trace),
+                    "--record",
+                    str(record),
+                    "-o",
+                    "json",
+                ),
+                *("--duration", str(SECONDS)),
             ],
             stdout=subprocess.PIPE,
             text=True,

@@ -2,8 +2,8 @@
 
 Two gateways, two real engines and a third for overflow serve clients without a pause
 (`benchmarks.drills.traffic`). All tests expect the same (`benchmarks.drills.verdict`). A request
-fails only if it was hit. A request that was hit continues, or gets an Antefix error within 5 s; it
-always continues where the change was planned. Within 30 s of the process's return, the whole fleet
+fails only if it was hit. A request that was hit is resumed, or gets an Antefix error within 5 s; it
+is always resumed where the change was planned. Within 30 s of the process's return, the whole fleet
 serves. Nothing is left over. Tests that set the clock, and the update of three engines, have
 separate fleets.
 """
@@ -30,11 +30,11 @@ from benchmarks.drills.scenarios import (
 from benchmarks.drills.surroundings import settable_clock, small_disk
 from benchmarks.drills.traffic import Traffic
 from benchmarks.drills.verdict import Judgement, judge
-from benchmarks.stand import report
-from benchmarks.stand.client_answers import now
-from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin, eventually
-from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
-from benchmarks.stand.options import parser_of
+from benchmarks.harness.fleets.drilled_fleet import DrilledFleet, NotWithin, eventually
+from benchmarks.harness.fleets.fleet import BenchFleet, running_as, with_small_model
+from benchmarks.harness.load.client_answers import now
+from benchmarks.harness.results import report
+from benchmarks.harness.results.options import parser_of
 from common.errors import Problem
 
 FLEET = Path(__file__).with_name("fleet.yaml")
@@ -93,10 +93,9 @@ def on_a_fleet(
         return [judged(name, fleet) for name in names]
 
 
-def run(names: Sequence[str], prestart: bool) -> list[Judgement]:
+def run(names: Sequence[str]) -> list[Judgement]:
     """Each of these tests, on the fleet that it needs."""
     description = with_small_model(FLEET, LAYERS)
-    description["pools"][POOL]["prestart"] = prestart
     if WITH_WARM in names:
         description["pools"][OVERFLOW] |= WARM
     clocks, three = [n for n in names if n in CLOCK], [n for n in names if n == OF_THREE]
@@ -113,12 +112,9 @@ def main() -> None:
         "--only", choices=SCENARIOS, action="append", help="this test; may be repeated"
     )
     parser.add_argument("--runs", type=int, default=1, help="of all tests, one after the other")
-    parser.add_argument(
-        "--prestart", action="store_true", help="processes wait for the first pool's next engine"
-    )
     options = parser.parse_args()
     names = options.only or list(SCENARIOS)
-    verdicts = [run(names, options.prestart) for _ in range(options.runs)]
+    verdicts = [run(names) for _ in range(options.runs)]
     wrong = sum(not one.is_right for of_run in verdicts for one in of_run)
     runs = [{one.name: one.figures() for one in of_run} for of_run in verdicts]
     goals = {"drills_that_went_wrong": report.goal(wrong, at_most=0)}

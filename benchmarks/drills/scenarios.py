@@ -16,10 +16,10 @@ import psutil
 from benchmarks.drills import surroundings
 from benchmarks.drills.cut_off import cut_off
 from benchmarks.drills.verdict import Injury
-from benchmarks.stand.client_answers import now
-from benchmarks.stand.drilled_fleet import DrilledFleet, engine_core_of, eventually
-from router import active as active_replicas
-from router.redis_client import connect
+from benchmarks.harness.fleets.drilled_fleet import DrilledFleet, engine_core_of, eventually
+from benchmarks.harness.load.client_answers import now
+from router.board import active as active_replicas
+from router.redis.redis_client import connect
 
 FROZEN_S = 15.0
 SLOW_S = 10.0
@@ -145,8 +145,6 @@ async def clock_set(fleet: DrilledFleet, seconds: int) -> Injury:
 async def update(fleet: DrilledFleet) -> Injury:
     """A field changes that engines read when they start, so all of the pool are replaced."""
     pool = fleet.description.pools[POOL]
-    if pool.prestart:
-        await eventually("processes wait for the next engine", fleet.somebody_waits)
     before, began = frozenset(await fleet.roles(POOL)), now()
     engine_args = {**pool.engine_args, **UPDATED}
     updating = asyncio.create_task(asyncio.to_thread(fleet.update, POOL, engine_args=engine_args))
@@ -221,7 +219,7 @@ async def scale_down(fleet: DrilledFleet) -> Injury:
 
 async def promotion(fleet: DrilledFleet) -> Injury:
     """One replica of the pool takes all traffic, then the warm one as well. Written as by the
-    autoscaler and a gateway (`router.active`), which may do so meanwhile themselves."""
+    autoscaler and a gateway (`router.board.active`), which may do so meanwhile themselves."""
     board, began = fleet.description.board_of(OVERFLOW), now()
     redis, signer = connect(fleet.redis_url), fleet.signer
     number = active_replicas.ActiveWriter(redis, board, signer)

@@ -6,19 +6,15 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from itertools import count
-from typing import Any
 
-from benchmarks.stand.client_answers import ClientAnswer, ask, now
-from cli.stream_client import Endpoint
-from deployments.gateway.answer.resuming import CLIENT_EVENTS_HEADER, RESUME_HEADER
+from benchmarks.harness.load.client_answers import ClientAnswer, ask, now
+from cli.gateway.stream_client import Endpoint
 
 CLIENTS = 4
 PROMPTS = 6
 LONG_TOKENS, SHORT_TOKENS = 48, 8
 # A longer answer has hung.
 HUNG_S = 150.0
-# How often a client may resume one stream.
-MOST_RESUMED = 5
 
 
 class Traffic:
@@ -61,27 +57,13 @@ class Traffic:
             "stream": streams,
             "return_token_ids": streams,
         }
-        await self._ask(outcome, body)
-        while is_cut(outcome) and rest_of(outcome) and outcome.rejoined < MOST_RESUMED:
-            outcome.rejoined += 1
-            await self._ask(outcome, body)
+        await ask(outcome, self.endpoint, "/v1/completions", body, HUNG_S)
         if streams and outcome.code is None and len(outcome.token_ids.get(0, ())) != tokens:
             outcome.code = f"{len(outcome.token_ids.get(0, ()))} tokens for {tokens}"
         self.outcomes.append(outcome)
         return outcome
 
-    async def _ask(self, outcome: ClientAnswer, body: dict[str, Any]) -> None:
-        outcome.code = None
-        await ask(outcome, self.endpoint, "/v1/completions", body, HUNG_S, rest_of(outcome))
-
 
 def is_cut(outcome: ClientAnswer) -> bool:
     """Whether its connection broke, or none was made."""
     return (outcome.code or "").startswith("cut")
-
-
-def rest_of(outcome: ClientAnswer) -> dict[str, str]:
-    """Headers that ask for the rest of a stream; empty where it cannot be resumed."""
-    if (stream_id := outcome.headers.get(RESUME_HEADER)) is None:
-        return {}
-    return {RESUME_HEADER: stream_id, CLIENT_EVENTS_HEADER: str(len(outcome.events))}

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.drills.traffic import is_cut
-from benchmarks.stand.client_answers import ClientAnswer
+from benchmarks.harness.load.client_answers import ClientAnswer
 
-# Until a request that was hit continues, or gets an error.
+# Until a request that was hit is resumed, or gets an error.
 TOLD_WITHIN_S = 5.0
 WHOLE_WITHIN_S = 30.0
 # Errors that clients may get of a fleet that has lost a part.
@@ -96,7 +96,6 @@ def judge(
         "requests": len(outcomes),
         "hit": len(hit),
         "went_on": sum(one.code is None for one in hit),
-        "resumed": sum(one.rejoined > 0 for one in outcomes),
         "told": dict(told),
         "longest_gap_s": round(max((one.gap_s(0.0) for one in outcomes), default=0.0), 2),
         "whole_after_s": round(max(0.0, whole_at - fault.over), 2),

@@ -3,8 +3,8 @@
 The fleet is that of the overload benchmark, two engines with an SLO of 5 s to the first token. The
 requests of two tenants are alike. One sends a quarter of the fleet's capacity. The other, in turns,
 fills the rest, sends four times that, and sends nothing. All of it is open loop; the capacity is
-the knee of a sweep (`benchmarks/stand/offered_load.py`). For each seed of goals.yaml the first
-tenant's arrivals are the same in all three, whose order is random. Goals are medians over the
+the knee of a sweep (`benchmarks/harness/load/offered_load.py`). For each seed of goals.yaml the
+first tenant's arrivals are the same in all three, whose order is random. Goals are medians over the
 seeds of its tail during the flood, divided by that in a full pool, or alone.
 
 An interrupted run resumes with --keep FILE, phase by phase.
@@ -22,15 +22,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from benchmarks.stand import pace, report, rules
-from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.fleet import BenchFleet, running
-from benchmarks.stand.kept_parts import KeptParts
-from benchmarks.stand.offered_load import FIRST_RATE, FLEET, OverloadBench, steady
-from benchmarks.stand.options import add_keep, parser_of
-from benchmarks.stand.trace_player import ReplayedRequest, play
-from cli import stream_client
-from cli.stream_client import Endpoint
+from benchmarks.harness.fleets.fleet import BenchFleet, running
+from benchmarks.harness.load import pace
+from benchmarks.harness.load.offered_load import FIRST_RATE, FLEET, OverloadBench, steady
+from benchmarks.harness.load.trace_player import ReplayedRequest, play
+from benchmarks.harness.results import report, rules
+from benchmarks.harness.results.ending import stopped_in_the_end
+from benchmarks.harness.results.kept_parts import KeptParts
+from benchmarks.harness.results.options import add_keep, parser_of
+from cli.gateway import stream_client
+from cli.gateway.stream_client import Endpoint
 from common.percentiles import percentile, tail_percent
 
 RULE = rules.of("fairness")
@@ -152,7 +153,7 @@ def goals_of(figures: dict[str, Any]) -> dict[str, Any]:
 def other_tenant(fleet: BenchFleet) -> Endpoint:
     """A second tenant, with a new key."""
     made = subprocess.run(
-        [sys.executable, "-m", "cli.main", "keys", "create", "other", "--json"],
+        [sys.executable, "-m", "cli.main", "key", "create", "other", "-o", "json"],
         env={**os.environ, "ANTEFIX_HOME": str(fleet.home)},
         check=True,
         stdout=subprocess.PIPE,

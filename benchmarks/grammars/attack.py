@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from cli.stream_client import Endpoint
+from cli.gateway.stream_client import Endpoint
 
 PATH = "/v1/completions"
 # Longer than the slowest accepted constraint takes.
@@ -45,6 +45,32 @@ KINDS: Sequence[Callable[[int], Constraint]] = (
     lambda number: lengths(16, number),
     lambda number: lengths(200, number),
 )
+
+
+# They compile at once, and are costly to follow. Those that the engine admits must delay no others.
+COSTLY: Mapping[str, Constraint] = {
+    "three levels": {"regex": "((a{0,40}){0,40}){0,40}"},
+    "two levels": {"regex": "(a{0,100}){0,100}"},
+    "sum of sums": {"grammar": 'root ::= s\ns ::= "a" | s s\n'},
+    "two smaller levels": {"regex": "(a{0,40}){0,40}"},
+    "three small levels": {"regex": "((a{0,9}){0,9}){0,9}"},
+    "words": {"regex": r"[a-z]{1,20}( [a-z]{1,20}){1,40}"},
+    "names": {"regex": "([A-Z][a-z]{1,20} ){1,4}[A-Z][a-z]{1,20}"},
+    "text of a length": {"regex": ".{1,500}"},
+    "plus of a plus": {"regex": "(a+)+"},
+    "right recursion": {"grammar": 'root ::= "a" root | "a"\n'},
+    "palindrome": {"grammar": 'root ::= "a" root "a" | "a"\n'},
+    "alternative twice": {"grammar": 'root ::= (a | b)*\na ::= "x"+\nb ::= "x"+\n'},
+    "long string": {"json": {"type": "string", "minLength": 4000, "maxLength": 5000}},
+    "pattern": {"json": {"type": "string", "pattern": "^(a{0,40}b?){0,40}$"}},
+    "many types": {
+        "json": {
+            "type": "array",
+            "minItems": 500,
+            "items": {"anyOf": [{"type": "string", "minLength": i} for i in range(1, 9)]},
+        }
+    },
+}
 
 
 def constraints() -> Iterator[Constraint]:

@@ -5,6 +5,9 @@ alone, alone once more (the A/A control), and under attack: other tenants send n
 and choices that take the engine longest to compile. Each seed has one block of each kind, in random
 order, and the engine is idle before each. At the end, the engine's memory is compared with that
 before the first attack.
+
+In addition, an attacker asks for answers whose constraints are costly to follow. A stream of the
+victim is timed while the engine follows each that it admits (`gaps.py`).
 """
 
 from __future__ import annotations
@@ -21,21 +24,22 @@ from typing import Any
 import aiohttp
 import psutil
 
-from benchmarks.grammars.attack import PATH, body, constraints, under_attack
-from benchmarks.stand import report, rules
-from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
-from benchmarks.stand.fleet_state import private_mb, replicas_of
-from benchmarks.stand.options import parser_of
-from cli import stream_client
+from benchmarks.grammars import gaps
+from benchmarks.grammars.attack import COSTLY, PATH, body, constraints, under_attack
+from benchmarks.harness.fleets.fleet import BenchFleet, running_as, with_small_model
+from benchmarks.harness.fleets.fleet_state import private_mb, replicas_of
+from benchmarks.harness.results import report, rules
+from benchmarks.harness.results.options import parser_of
+from cli.gateway import stream_client
+from cli.gateway.stream_client import Endpoint
 from cli.local.home import Home
-from cli.stream_client import Endpoint
 from common.percentiles import percentile, tail_percent
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 RULE = rules.of("grammars")
 BLOCK, ATTACKERS = RULE.settings["requests_of_a_block"], RULE.settings["attackers"]
 CONNECTIONS, LAYERS = RULE.settings["connections"], RULE.settings["layers"]
-MEMORY_AFTER_S = RULE.settings["memory_after_s"]
+MEMORY_AFTER_S, GAP_TOKENS = RULE.settings["memory_after_s"], RULE.settings["gap_tokens"]
 ALONE, CONTROL, ATTACKED = KINDS = ("alone", "control", "attacked")
 WARM_UP = 20
 # By then the first constraint of an attack compiles.
@@ -147,6 +151,8 @@ async def measure(fleet: BenchFleet, keys: dict[str, str]) -> tuple[dict[str, An
             )
         await asyncio.sleep(MEMORY_AFTER_S)
         after_mb = engine.memory_mb()
+        stream = gaps.StreamGaps(http, victim.endpoint, attackers[0], fleet.model, GAP_TOKENS)
+        found = await stream.beside_each(COSTLY)
     figures = {
         **victim.figures(),
         "control_by_alone": round(_by_alone(victim.figures(), CONTROL), 3),
@@ -157,16 +163,26 @@ async def measure(fleet: BenchFleet, keys: dict[str, str]) -> tuple[dict[str, An
             "most": round(most_mb),
             "a_minute_later": round(after_mb),
         },
+        "gaps": gaps.figures_of(found),
     }
-    return figures, goals_of(figures, victim.failed)
+    return figures, goals_of(figures, victim.failed, gaps.worst(found))
 
 
-def goals_of(figures: dict[str, Any], failed: int) -> dict[str, Any]:
+async def only_gaps(fleet: BenchFleet, keys: dict[str, str]) -> dict[str, Any]:
+    """Return the figures of the victim's stream next to costly answers."""
+    victim, attacker = (_with_key(fleet.gateway, key) for key in list(keys.values())[:2])
+    async with stream_client.session() as http:
+        stream = gaps.StreamGaps(http, victim, attacker, fleet.model, GAP_TOKENS)
+        return gaps.figures_of(await stream.beside_each(COSTLY))
+
+
+def goals_of(figures: dict[str, Any], failed: int, worst_gap: float) -> dict[str, Any]:
     memory = figures["memory_mb"]
     return {
         name: RULE.judged(name, [figure])
         for name, figure in (
             ("p99_under_attack_of_that_alone", _by_alone(figures, ATTACKED)),
+            ("worst_gap_beside_admitted_of_alone", worst_gap),
             ("memory_a_minute_later_of_before", memory["a_minute_later"] / memory["before"]),
             ("failed", failed),
         )
@@ -182,10 +198,17 @@ def _with_key(gateway: Endpoint, key: str) -> Endpoint:
 
 
 def main() -> None:
-    parser_of("grammars.run", __doc__).parse_args()
+    parser = parser_of("grammars.run", __doc__)
+    parser.add_argument(
+        "--gaps", action="store_true", help="only time streams next to costly answers; no result"
+    )
+    asked = parser.parse_args()
     names = ["victim", *(f"attacker-{number}" for number in range(ATTACKERS))]
     keys = {name: secrets.token_hex(24) for name in names}
     with running_as(with_small_model(FLEET, LAYERS), keys) as fleet:
+        if asked.gaps:
+            print(asyncio.run(only_gaps(fleet, keys)))
+            return
         figures, goals = asyncio.run(measure(fleet, keys))
     report.finish("grammars", figures, goals, seeds=RULE.reported)
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import msgspec
 
-from router.cached_blocks import CachedBlocks
-from router.event_stream import EventBatch
-from router.kv_events import BlockRemoved, BlockStored, decode
-from router.publisher import IndexPublisher, Lease
-from router.redis_client import AsyncRedis
-from router.segment_keys import Namespace, SegmentHasher, index_secret
-from router.slots import segment_prefix
+from router.index.cached_blocks import CachedBlocks
+from router.index.event_stream import EventBatch
+from router.index.kv_events import BlockRemoved, BlockStored, decode
+from router.index.publisher import IndexPublisher, Lease
+from router.index.segment_keys import Namespace, SegmentHasher, index_secret
+from router.index.slots import segment_prefix
+from router.redis.redis_client import AsyncRedis
 
 POOL = "bench/publishing"
 MODEL = "bench"

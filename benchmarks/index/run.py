@@ -3,7 +3,7 @@
 There are two Redis servers over loopback TCP: one with a pool of 64 replicas, one with 1,000
 replicas and 2.5 million segments. All lookups are measured in turn, round after round, in the event
 loop that Ray Serve's replicas have (uvloop), on cores that never halt; the smallest once more where
-they do. `benchmarks/stand/index_pool.py` describes the prompts.
+they do. `benchmarks/harness/fleets/index_pool.py` describes the prompts.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from typing import Any
 
 import uvloop
 
-from autoscaling.pool_scheduler import PoolScheduler
-from autoscaling.scheduling import Attempt, SchedulingRequest
+from autoscaling.admission.pool_scheduler import PoolScheduler
+from autoscaling.admission.scheduling_request import Attempt, SchedulingRequest
+from benchmarks.harness.fleets import index_pool, own_redis
+from benchmarks.harness.fleets.index_pool import PATIENT_S, SEGMENT_TOKENS, SMALL, board_of
+from benchmarks.harness.results import report
+from benchmarks.harness.results.ending import stopped_in_the_end
+from benchmarks.harness.results.options import parser_of
 from benchmarks.index import publishing
-from benchmarks.stand import index_pool, own_redis, report
-from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.index_pool import PATIENT_S, SEGMENT_TOKENS, SMALL, board_of
-from benchmarks.stand.options import parser_of
 from common.percentiles import percentile
-from router.index import PrefixIndex
-from router.policies import PlacementRequest
-from router.pool_feeds import PoolFeeds
-from router.redis_client import connect
-from router.segment_keys import Namespace, SegmentHasher, index_secret
+from router.board.pool_feeds import PoolFeeds
+from router.choice.policies import PlacementRequest
+from router.index.index import PrefixIndex
+from router.index.segment_keys import Namespace, SegmentHasher, index_secret
+from router.redis.redis_client import connect
 
 LARGE, FILLED_SEGMENTS = 1_000, 2_500_000
 # Calls of one case before the next has its turn.

@@ -20,11 +20,11 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.stand import report
-from benchmarks.stand.fleet import running_as, with_small_model
-from benchmarks.stand.options import parser_of
-from cli import stream_client
-from cli.stream_client import Endpoint
+from benchmarks.harness.fleets.fleet import running_as, with_small_model
+from benchmarks.harness.results import report
+from benchmarks.harness.results.options import parser_of
+from cli.gateway import stream_client
+from cli.gateway.stream_client import Endpoint
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 LAYERS = 2

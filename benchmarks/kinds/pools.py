@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
-from autoscaling.scheduling import PoolSettings
+from autoscaling.admission.scheduling_request import PoolSettings
 from autoscaling.slo import Slo
 from deployments.fleet.pool import Price
 from deployments.gateway.intake.request import EngineRequest, PoolRequest, Prompt
 from deployments.gateway.intake.request_options import RequestOptions
 from deployments.gateway.pool import scheduling
-from observability.request_record import RequestRecord
-from router.load import ReplicaLoad
+from observability.traces.request_record import RequestFacts, RequestRecord
+from router.board.load import ReplicaLoad
 from simulator.autoscaler import AutoscaledGateway
 from simulator.engines import Hardware
 from simulator.fleet import Call, Progress, Replica, SimulatedFleet
@@ -79,22 +79,23 @@ def by_speed(kind: AcceleratorKind) -> Price:
 def told(kind: AcceleratorKind, load: ReplicaLoad) -> ReplicaLoad:
     """Report the true rates."""
     true = kind.hardware
-    return msgspec.structs.replace(
-        load,
+    pace = replace(
+        load.pace,
         prefill_rate=true.prefill_rate,
         prefill_learned=True,
         step_s=true.step_s,
         sequence_s=true.sequence_s,
     )
+    return replace(load, pace=pace)
 
 
 def learned(prior: float) -> Callable[[AcceleratorKind, ReplicaLoad], ReplicaLoad]:
     """Report measured rates, and this prior until there are any."""
 
     def report(kind: AcceleratorKind, load: ReplicaLoad) -> ReplicaLoad:
-        if load.prefill_learned:
+        if load.pace.prefill_learned:
             return load
-        return msgspec.structs.replace(load, prefill_rate=prior)
+        return replace(load, pace=replace(load.pace, prefill_rate=prior))
 
     return report
 
@@ -134,7 +135,7 @@ class KindPool:
         self.scheduled.look(now)
         request = self.scheduled.request(call)
         engine = EngineRequest(
-            record.request_id,
+            record.facts.request_id,
             request.tenant,
             PATH,
             b"",
@@ -143,6 +144,7 @@ class KindPool:
             arrived=request.arrived,
             deadline=math.inf,
             timeout_s=math.inf,
+            timeout_limit_s=math.inf,
             record=record,
         )
         options = RequestOptions(request.priority, request.overflow, request.policy)
@@ -166,9 +168,10 @@ class CompetingPools:
         pool.gateway.arrive(call, now)
 
     def _choice(self, call: Call, now: float) -> str:
-        record = RequestRecord(str(call.number), call.request.tenant, PATH, call.request.at)
+        facts = RequestFacts(str(call.number), call.request.tenant, PATH)
+        record = RequestRecord(facts, call.request.at)
         offering, _ = scheduling.choose([p.read(call, record, now) for p in self.by_kind.values()])
-        if not record.offers:
+        if not record.facts.offers:
             raise RuntimeError("choosing failed, see the log")
         return offering.name
 

@@ -15,6 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from autoscaling.slo import Slo
+from benchmarks.harness.results import report, rules
+from benchmarks.harness.results.options import add_seeds, parser_of
 from benchmarks.kinds.pools import (
     AcceleratorKind,
     CompetingPools,
@@ -25,8 +27,6 @@ from benchmarks.kinds.pools import (
     learned,
     told,
 )
-from benchmarks.stand import report, rules
-from benchmarks.stand.options import add_seeds, parser_of
 from simulator import engine_profile, traces
 from simulator.engine_profile import EngineProfile
 from simulator.engines import Hardware
@@ -103,7 +103,7 @@ def played(
         token_cost += sum(
             r.prompt_tokens * price.prompt + r.answer_tokens * price.output for r in served
         )
-        rates = [r.engine.load()["prefill_rate"] for r in pool.fleet.serving]
+        rates = [r.engine.load()["pace"].prefill_rate for r in pool.fleet.serving]
         figures |= {
             f"{kind.name}_hours": seconds / 3600,
             f"{kind.name}_share": len(served) / max(1.0, whole.requests),

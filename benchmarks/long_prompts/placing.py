@@ -17,10 +17,10 @@ from typing import Any
 
 from starlette.types import Message
 
-from autoscaling.scheduling import Attempt, SchedulingRequest
+from autoscaling.admission.scheduling_request import Attempt, SchedulingRequest
+from benchmarks.harness.fleets import index_pool
+from benchmarks.harness.fleets.index_pool import SMALL, board_of
 from benchmarks.long_prompts.prompts import FORMS, Chats, Messages, body
-from benchmarks.stand import index_pool
-from benchmarks.stand.index_pool import SMALL, board_of
 from deployments.fleet.pool import Pool
 from deployments.gateway.intake.bodies import Bodies
 from deployments.gateway.intake.request import EngineRequest, Prompt
@@ -28,7 +28,7 @@ from deployments.gateway.pool.prompt_reader import PromptReader
 from deployments.process.interpreter import keep_responsive
 from deployments.prompt import PromptTokens
 from deployments.wire.inference_paths import COUNT_TOKENS
-from router.segment_keys import SegmentHasher, index_secret
+from router.index.segment_keys import SegmentHasher, index_secret
 
 PATH, MODEL = "/v1/chat/completions", "bench"
 LENGTHS = (1_000, 10_000, 38_000, 100_000)
@@ -151,6 +151,7 @@ def _request(asked: bytes, path: str = PATH) -> EngineRequest:
         arrived=0.0,
         deadline=1e9,
         timeout_s=1e9,
+        timeout_limit_s=1e9,
         record=record,
     )
 

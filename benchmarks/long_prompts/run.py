@@ -15,11 +15,12 @@ from typing import Any
 
 import uvloop
 
+from benchmarks.harness.fleets import own_redis
+from benchmarks.harness.fleets.played_engine import facts_of
+from benchmarks.harness.results import report
+from benchmarks.harness.results.options import parser_of
 from benchmarks.long_prompts.placing import LENGTHS, NEXT_TURN, Placer, Seconds
 from benchmarks.long_prompts.prompts import FORMS, Chats
-from benchmarks.stand import own_redis, report
-from benchmarks.stand.options import parser_of
-from benchmarks.stand.played_engine import facts_of
 from common.percentiles import Tail, percentile
 from deployments.gateway.intake.long_prompts import LONG_PROMPTS
 from deployments.models.model import embedded_model

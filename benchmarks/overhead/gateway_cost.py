@@ -15,11 +15,11 @@ from typing import Any
 import aiohttp
 import psutil
 
+from benchmarks.harness.load.closed_loop import bodies, play
+from benchmarks.harness.results import report
 from benchmarks.overhead.played import MODEL, PROMPT_TOKENS, TOKENS, PlayedFleet
-from benchmarks.stand import report
-from benchmarks.stand.closed_loop import bodies, play
-from cli import stream_client
-from cli.stream_client import Endpoint
+from cli.gateway import stream_client
+from cli.gateway.stream_client import Endpoint
 from common.percentiles import P99_SAMPLES, percentile
 
 CLIENTS, LONG_CLIENTS = 32, 2

@@ -21,12 +21,12 @@ from typing import Any
 
 import aiohttp
 
+from benchmarks.harness.load.closed_loop import PATH
+from benchmarks.harness.results import report
+from benchmarks.harness.results.options import parser_of
 from benchmarks.overhead.played import MODEL, PlayedFleet, playing
-from benchmarks.stand import report
-from benchmarks.stand.closed_loop import PATH
-from benchmarks.stand.options import parser_of
-from cli import stream_client
-from cli.stream_client import Endpoint
+from cli.gateway import stream_client
+from cli.gateway.stream_client import Endpoint
 from common.percentiles import P99_SAMPLES, percentile
 
 LARGE_BYTES, SMALL_BYTES = 4_000_000, 1_000

@@ -22,18 +22,18 @@ import psutil
 import ray
 from ray import serve
 
-from benchmarks.stand import own_redis
-from benchmarks.stand.played_engine import EnginesSettings, PlayedEngine, facts_of
+from benchmarks.harness.fleets import own_redis
+from benchmarks.harness.fleets.played_engine import EnginesSettings, PlayedEngine, facts_of
+from cli.gateway.stream_client import Endpoint
 from cli.local.ports import free_ports
 from cli.local.redis_server import RedisServer
-from cli.stream_client import Endpoint
 from deployments import app
 from deployments.engine.replica import EngineReplica
-from deployments.engine.serve_places import ServePlaces
+from deployments.engine.serving.serve_places import ServePlaces
 from deployments.fleet.applications import application_of
 from deployments.fleet.fleet import Fleet, MetricsSettings
 from deployments.fleet.pool import Pool
-from deployments.gateway.parts import Secrets
+from deployments.gateway.gateway_parts import Secrets
 from deployments.models.model import embedded_model
 from deployments.wire.engine_pass import EnginePasses
 

@@ -13,16 +13,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.fleets.fleet import BenchFleet, running_as
+from benchmarks.harness.fleets.shape_only import with_shapes_only
+from benchmarks.harness.results import report
+from benchmarks.harness.results.ending import stopped_in_the_end
+from benchmarks.harness.results.options import add_fleet, parser_of
 from benchmarks.overhead import gateway_cost
 from benchmarks.overhead.gateway_cost import added_ms
 from benchmarks.overhead.played import playing
-from benchmarks.stand import report
-from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.fleet import BenchFleet, running_as
-from benchmarks.stand.options import add_fleet, parser_of
-from benchmarks.stand.shape_only import with_shapes_only
-from cli import stream_client
-from cli.stream_client import Endpoint
+from cli.gateway import stream_client
+from cli.gateway.stream_client import Endpoint
 
 TTFT_ROUNDS, TOKENIZE_ROUNDS, THROUGHPUT_ROUNDS = 100, 200, 3
 CONCURRENCY, TOKENS = 32, 24

@@ -20,13 +20,14 @@ from typing import Any
 
 import yaml
 
-from benchmarks.stand import pace, report, rules
-from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.fleet import BenchFleet, running
-from benchmarks.stand.kept_parts import KeptParts
-from benchmarks.stand.offered_load import FIRST_RATE, FLEET, OverloadBench, Phase
-from benchmarks.stand.options import add_keep, parser_of
-from cli import stream_client
+from benchmarks.harness.fleets.fleet import BenchFleet, running
+from benchmarks.harness.load import pace
+from benchmarks.harness.load.offered_load import FIRST_RATE, FLEET, OverloadBench, Phase
+from benchmarks.harness.results import report, rules
+from benchmarks.harness.results.ending import stopped_in_the_end
+from benchmarks.harness.results.kept_parts import KeptParts
+from benchmarks.harness.results.options import add_keep, parser_of
+from cli.gateway import stream_client
 from common.percentiles import Tail, percentile
 
 RULE = rules.of("overload")

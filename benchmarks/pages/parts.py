@@ -5,52 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.stand import goal_groups, report
+from benchmarks.harness.results import goal_groups, report
 
 Runs = Sequence[Mapping[str, Any]]
 Blocks = Iterator[str]
 Rows = list[tuple[str, ...]]
 
 
-def goals(runs: Runs, titles: Mapping[str, str] | None = None, form: str = "") -> str:
-    """A table of the last run's goals: figure (range of the seeds), range of all runs, bound.
-
-    `titles`: by goal. `form`: of figures; three digits by default."""
+def goals(runs: Runs) -> str:
+    """A table of the last run's goals: figure (range of the seeds), range of all runs, bound."""
     several = len(runs) > 1
     rows: Rows = [("Goal", "Measured", *[f"{len(runs)} runs"] * several, "Wanted")]
     for name, goal in runs[-1]["goals"].items():
-        bound = report.wanted(goal, ".0%" if form.endswith("%") else ",g")
-        rows.append(
-            (
-                (titles or {}).get(name, code(name)),
-                spread(goal, form),
-                *[span(runs, name, form)] * several,
-                f"{bound}: {yes_or_no(goal)}",
-            )
-        )
+        wanted = f"{report.wanted(goal, ',g')}: {yes_or_no(goal)}"
+        rows.append((code(name), spread(goal), *[span(runs, name)] * several, wanted))
     return report.padded(rows)
 
 
-def spread(goal: Mapping[str, Any], form: str = "") -> str:
+def spread(goal: Mapping[str, Any]) -> str:
     """A goal's figure, with its range over several seeds."""
     seeds = ""
     if goal.get("of", 1) > 1:
-        low, high = goal["range"]
-        seeds = f" ({number(low, form)} to {number(high, form)})"
-    return f"{number(goal['figure'], form)}{seeds}"
+        seeds = " ({} to {})".format(*map(number, goal["range"]))
+    return f"{number(goal['figure'])}{seeds}"
 
 
-def span(runs: Runs, goal: str, form: str = "") -> str:
+def span(runs: Runs, goal: str) -> str:
     """The range of a goal's figure over the runs, and how many have it where not all do."""
     figures = [run["goals"][goal]["figure"] for run in runs if goal in run["goals"]]
     if len(figures) == 1:
         return "one"
     some = "" if len(figures) == len(runs) else f" in {len(figures)}"
-    return f"{number(min(figures), form)} to {number(max(figures), form)}{some}"
+    return f"{number(min(figures))} to {number(max(figures))}{some}"
 
 
-def number(figure: float, form: str = "") -> str:
-    return f"{figure:{form or (',.0f' if abs(figure) >= 1000 else '.4g')}}"
+def number(figure: float) -> str:
+    return f"{figure:{',.0f' if abs(figure) >= 1000 else '.4g'}}"
 
 
 def yes_or_no(goal: Mapping[str, Any]) -> str:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import aiohttp
 
+from benchmarks.harness.fleets.launched import STOP_S, Launched, cpu_seconds
+from benchmarks.harness.results import report
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES, Event, PeerCase, halves, planned
 from benchmarks.peers.engines import MODEL, Backends
 from benchmarks.peers.results import PeerRun, run_of
 from benchmarks.peers.routers import OURS, ROUTERS, places
-from benchmarks.stand import report
-from benchmarks.stand.launched import STOP_S, Launched, cpu_seconds
 from loadgen.planning import RequestForm
 from loadgen.player import Player, SentRequest
 from loadgen.run import KEEP_IDLE_S

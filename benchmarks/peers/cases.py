@@ -58,16 +58,20 @@ CASES: Mapping[str, PeerCase] = {
     "agents": PeerCase("agents"),
     "cache_reset": PeerCase(
         "multi_turn",
-        says="one engine's cache is reset, in a second play the other's",
+        says="the cache of one engine is reset, and in a second run that of the other engine",
         event=Event.CACHE_IS_RESET,
     ),
     "router_restarted": PeerCase(
         "multi_turn", says="the router is restarted", event=Event.ROUTER_RESTARTS
     ),
-    "two_gateways": PeerCase("multi_turn", says="two of the router take turns", gateways=2),
-    "four_gateways": PeerCase("multi_turn", says="four of the router take turns", gateways=4),
+    "two_gateways": PeerCase(
+        "multi_turn", says="two processes of the router take turns", gateways=2
+    ),
+    "four_gateways": PeerCase(
+        "multi_turn", says="four processes of the router take turns", gateways=4
+    ),
     "small_caches": PeerCase(
-        "multi_turn", says="caches much smaller than the traffic", small_caches=True
+        "multi_turn", says="the caches are much smaller than the traffic", small_caches=True
     ),
 }
 

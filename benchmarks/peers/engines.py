@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stand import own_redis
-from benchmarks.stand.launched import Launched
-from benchmarks.stand.small_model import small_model
+from benchmarks.harness.fleets import own_redis
+from benchmarks.harness.fleets.launched import Launched
+from benchmarks.harness.fleets.small_model import small_model
 from cli.local.ports import LOOPBACK, free_ports
 from deployments.fleet.fleet import Fleet
-from weights.cpu_dtype import dtype_of_this_cpu
+from weights.model.cpu_dtype import dtype_of_this_cpu
 
 ENGINES = 2
 MODEL, POOL = "small", "engine"
@@ -99,7 +99,7 @@ def _replicas(folder: Path, small_caches: bool, stack: contextlib.ExitStack) -> 
             "redis_url": redis.url,
         }
         environment = {**ENVIRONMENT, "ANTEFIX_METRICS_FOLDER": str(folder / "metrics")}
-        command = [sys.executable, "-m", "benchmarks.stand.lone_replica"]
+        command = [sys.executable, "-m", "benchmarks.harness.fleets.lone_replica"]
         engines.append(Launched(command, folder / f"engine-{number}.log", environment, asked))
         stack.callback(engines[-1].stop)
     return Backends(

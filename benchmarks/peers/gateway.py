@@ -16,9 +16,9 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.stand import lone_gateway
+from benchmarks.harness.fleets import lone_gateway
 from deployments.fleet.fleet import Fleet
-from deployments.gateway.parts import Secrets
+from deployments.gateway.gateway_parts import Secrets
 
 # The time that the benchmark waits for it.
 READY_S = 240.0

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.harness.fleets.small_model import LAYERS
+from benchmarks.harness.results import goal_groups, report
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES
 from benchmarks.peers.engines import ENGINES, SMALL_CACHE_BLOCKS
 from benchmarks.peers.results import PeerRun, Runs, Unmeasured, ratios
 from benchmarks.peers.routers import OURS, ROUTERS
-from benchmarks.stand import goal_groups, report
-from benchmarks.stand.small_model import LAYERS
 
 USUAL = "|".join(name for name, case in CASES.items() if not case.says)
 EXACT = "|".join(name for name, case in CASES.items() if case.says)

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.harness.load.pace import LATE_S
+from benchmarks.harness.results import rules
 from benchmarks.peers.cases import CASES
 from benchmarks.peers.routers import OURS, ROUTERS
-from benchmarks.stand import rules
-from benchmarks.stand.pace import LATE_S
 from common.percentiles import percentile
 from loadgen.player import SentRequest
 from loadgen.summary import cached_ratio, distribution, e2e_s, late_s, ttft_s

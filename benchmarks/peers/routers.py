@@ -15,10 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from benchmarks.harness.fleets.launched import Launched
 from benchmarks.peers.cases import PeerCase
 from benchmarks.peers.engines import BLOCK_TOKENS, ENVIRONMENT, MODEL, POOL, Backends
 from benchmarks.peers.environments import environment
-from benchmarks.stand.launched import Launched
 from cli.local.ports import LOOPBACK, free_ports
 
 SMG, VLLM_ROUTER, LITELLM = "smg==1.13.0", "vllm-router==0.1.17", "litellm[proxy]==1.106.2"

@@ -24,15 +24,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.harness.results import report
+from benchmarks.harness.results.ending import stopped_in_the_end
+from benchmarks.harness.results.options import add_write, parser_of
 from benchmarks.peers import engines, page, results
 from benchmarks.peers.bench import PeersBench, client
 from benchmarks.peers.cases import CASES
 from benchmarks.peers.kept_runs import KeptRuns
 from benchmarks.peers.results import PeerRun, Unmeasured
 from benchmarks.peers.routers import OURS, ROUTERS
-from benchmarks.stand import report
-from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.options import add_write, parser_of
 
 PAGE, RUNS = report.PAGES / "peers.md", report.PAGES / "peers.jsonl"
 REQUESTS = results.RULE.settings["requests"]

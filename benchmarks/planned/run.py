@@ -18,16 +18,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.stand import report, rules
-from benchmarks.stand.options import parser_of
-from benchmarks.stand.shape_only import shape_only
+from benchmarks.harness.fleets.shape_only import shape_only
+from benchmarks.harness.results import report, rules
+from benchmarks.harness.results.options import parser_of
 from deployments.offline.offline_engine import Generated, OfflineEngine
-from weights.engine_plan import EnginePlan, engine_plan
-from weights.finding import Device, EngineConfig, Model
-from weights.gpus import GPUS, MIB, Gpu
-from weights.known_models import known_config
-from weights.model_shape import shape_of
-from weights.roofline import decode_step_s, prefill_s
+from weights.kernels.finding import Device, EngineConfig, Model
+from weights.model.gpus import GPUS, MIB, Gpu
+from weights.model.known_models import known_config
+from weights.model.model_shape import shape_of
+from weights.plan.engine_plan import EnginePlan, engine_plan
+from weights.plan.roofline import decode_step_s, prefill_s
 
 # The tokenizer's, which are among those of every model here.
 VOCABULARY = 49_000

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stand import report
-from benchmarks.stand.conversation_player import Answer
-from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
-from benchmarks.stand.options import add_fleet, parser_of
-from benchmarks.stand.routed_runs import FLEET, WORKLOADS, RoutingBench
-from benchmarks.stand.shape_only import with_shapes_only
-from cli import stream_client
+from benchmarks.harness.fleets.fleet import BenchFleet, running_as, with_small_model
+from benchmarks.harness.fleets.shape_only import with_shapes_only
+from benchmarks.harness.load.conversation_player import Answer
+from benchmarks.harness.load.routed_runs import FLEET, WORKLOADS, RoutingBench
+from benchmarks.harness.results import report
+from benchmarks.harness.results.options import add_fleet, parser_of
+from cli.gateway import stream_client
 from common.percentiles import percentile
 
 MEAN_GOAL, P90_GOAL = 0.15, 0.30

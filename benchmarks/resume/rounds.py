@@ -13,10 +13,10 @@ from typing import Any
 import aiohttp
 import psutil
 
+from benchmarks.harness.fleets.drilled_fleet import DrilledFleet, engine_core_of, eventually
+from benchmarks.harness.load.client_answers import ClientAnswer, ask, now, texts
 from benchmarks.resume.kinds import KINDS, Kind
-from benchmarks.stand.client_answers import ClientAnswer, ask, now, texts
-from benchmarks.stand.drilled_fleet import DrilledFleet, engine_core_of, eventually
-from cli.stream_client import Endpoint
+from cli.gateway.stream_client import Endpoint
 
 POOL = "engine"
 CLIENTS = 32

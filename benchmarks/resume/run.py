@@ -20,15 +20,15 @@ from typing import Any
 
 import yaml
 
+from benchmarks.harness.fleets.drilled_fleet import DrilledFleet, NotWithin
+from benchmarks.harness.fleets.fleet import BenchFleet, running_as
+from benchmarks.harness.fleets.made_adapter import make_adapter
+from benchmarks.harness.fleets.small_model import small_model
+from benchmarks.harness.results import report
+from benchmarks.harness.results.options import parser_of
 from benchmarks.resume.kinds import ADAPTER
 from benchmarks.resume.rounds import CLIENTS, POOL, Rounds
 from benchmarks.resume.verdict import Survival, figures, goals, judge
-from benchmarks.stand import report
-from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin
-from benchmarks.stand.fleet import BenchFleet, running_as
-from benchmarks.stand.made_adapter import make_adapter
-from benchmarks.stand.options import parser_of
-from benchmarks.stand.small_model import small_model
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 LAYERS = 4

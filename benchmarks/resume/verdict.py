@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.harness.load.client_answers import near, texts
+from benchmarks.harness.results import report
 from benchmarks.resume.rounds import Disturbed
-from benchmarks.stand import report
-from benchmarks.stand.client_answers import near, texts
 
 # Seconds of a gap beyond the predicted prefill.
 GAP_S = 0.5

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.stand import goal_groups, report
-from benchmarks.stand.small_model import LAYERS
+from benchmarks.harness.fleets.small_model import LAYERS
+from benchmarks.harness.results import goal_groups, report
 
 OURS = "prefix"
 GOALS = {
@@ -64,7 +64,7 @@ def _ratios(figures: Mapping[str, Any]) -> Iterator[str]:
     for workload, mean in means.items():
         ours = mean.pop(OURS)
         best = min(mean, key=mean.__getitem__)
-        yield f"- `{workload}`: **{ours / mean[best]:.2f}** of `{best}`"
+        yield f"- `{workload}`: **{report.change(ours / mean[best])}** than `{best}`"
 
 
 def _errors(goals: Mapping[str, Any]) -> Iterator[str]:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.stand import report
-from benchmarks.stand.routed_runs import RoutingRun
+from benchmarks.harness.load.routed_runs import RoutingRun
+from benchmarks.harness.results import report
 from common.percentiles import Tail, percentile
 
 ORACLE_SHARE_GOAL = 0.97

@@ -3,7 +3,7 @@
 One fleet of real engines, the same traffic under each policy in turn: for each seed and workload
 the policies run in a new order, each with cold caches. No cache helps another run, since each has
 a separate cache salt; resetting the engines' caches between runs only keeps their memory alike.
-loadgen/workloads.py has the traffic, benchmarks/stand/oracle.py the limit.
+loadgen/workloads.py has the traffic, benchmarks/harness/load/oracle.py the limit.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import asyncio
 import random
 import sys
 
+from benchmarks.harness.fleets.fleet import BenchFleet, running_as, with_small_model
+from benchmarks.harness.load.routed_runs import FLEET, WORKLOADS, RoutingBench, RoutingRun
+from benchmarks.harness.results import report
+from benchmarks.harness.results.options import add_write, parser_of
 from benchmarks.routing import plots, results
-from benchmarks.stand import report
-from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
-from benchmarks.stand.options import add_write, parser_of
-from benchmarks.stand.routed_runs import FLEET, WORKLOADS, RoutingBench, RoutingRun
-from cli import stream_client
+from cli.gateway import stream_client
 
 POLICIES = ("prefix", "least_loaded", "random", "round_robin", "power_of_two", "session")
 

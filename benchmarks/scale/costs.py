@@ -20,19 +20,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from autoscaling.pool_scheduler import PoolScheduler
-from autoscaling.scheduling import SchedulingRequest
+from autoscaling.admission.pool_scheduler import PoolScheduler
+from autoscaling.admission.scheduling_request import SchedulingRequest
+from benchmarks.harness.fleets import index_pool, own_redis
+from benchmarks.harness.fleets.index_pool import board_of
 from benchmarks.scale.patience import PATIENT_S, patiently
-from benchmarks.stand import index_pool, own_redis
-from benchmarks.stand.index_pool import board_of
-from router import slots
-from router.cached_blocks import CachedBlocks
-from router.index import PrefixIndex
-from router.kv_events import BlockRemoved, BlockStored
-from router.policies import PlacementRequest
-from router.recent import Placed
-from router.redis_client import connect
-from router.segment_keys import KEY_BYTES, Namespace, SegmentHasher, pack
+from router.board.recent import Placed
+from router.choice.policies import PlacementRequest
+from router.index import slots
+from router.index.cached_blocks import CachedBlocks
+from router.index.index import PrefixIndex
+from router.index.kv_events import BlockRemoved, BlockStored
+from router.index.segment_keys import KEY_BYTES, Namespace, SegmentHasher, pack
+from router.redis.redis_client import connect
 
 SEGMENT_TOKENS, BLOCK_TOKENS = 128, 16
 FACTOR = 100

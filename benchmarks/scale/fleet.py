@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from router.kv_events import KvEvent
-from router.load_reader import READ_PERIOD_S
+from router.board.load_reader import READ_PERIOD_S
+from router.index.kv_events import KvEvent
 from simulator.engines import Hardware, Job, SimulatedEngine
 from simulator.traces import Request
 

@@ -20,21 +20,21 @@ from functools import partial
 
 import msgspec
 
-from autoscaling.pool_scheduler import PoolScheduler
-from autoscaling.scheduling import Attempt, SchedulingRequest
+from autoscaling.admission.pool_scheduler import PoolScheduler
+from autoscaling.admission.scheduling_request import Attempt, SchedulingRequest
 from benchmarks.scale.fleet import Router, SimulatedReplicas, Visit
 from benchmarks.scale.patience import PATIENT_S, patiently
 from benchmarks.scale.traffic import tokens_of
-from router import slots
-from router.cached_blocks import CachedBlocks
-from router.index import PrefixIndex
-from router.kv_events import BlockStored, KvEvent
-from router.load import UNSEEN_S, LoadReport, ReplicaLoad
-from router.load_reader import READ_PERIOD_S
-from router.policies import PlacementRequest
-from router.recent import Placed
-from router.redis_client import AsyncRedis, connect
-from router.segment_keys import Namespace, SegmentHasher
+from router.board.load import UNSEEN_S, LoadReport, ReplicaLoad
+from router.board.load_reader import READ_PERIOD_S
+from router.board.recent import Placed
+from router.choice.policies import PlacementRequest
+from router.index import slots
+from router.index.cached_blocks import CachedBlocks
+from router.index.index import PrefixIndex
+from router.index.kv_events import BlockStored, KvEvent
+from router.index.segment_keys import Namespace, SegmentHasher
+from router.redis.redis_client import AsyncRedis, connect
 from simulator.traces import Request
 
 MODEL = "simulated"
@@ -162,11 +162,10 @@ class IndexedGateways(Router):
     def answering(self, visit: Visit, now: float) -> None:
         self._now = now
         attempt = self._attempts[visit.number]
-        load = self._replicas.engines[visit.replica].load()
         publisher = self._publishers[visit.replica]
         publisher.sequence += 1
-        waiting, running = load["waiting"], load["running"]
-        report = LoadReport(publisher.sequence, waiting, running, load["queued_prefill_tokens"])
+        queue = self._replicas.engines[visit.replica].load()["queue"]
+        report = LoadReport(publisher.sequence, queue)
         scheduler = self._gateways[visit.gateway].scheduler
         scheduler.answered(attempt, _name(visit.replica), report)
         scheduler.observed(attempt, now - attempt.placed_at)
@@ -221,10 +220,9 @@ class IndexedGateways(Router):
             incarnation=publisher.incarnation,
             url="",
             node_ip="",
-            segment_tokens=self._block_tokens,
             sequence=publisher.sequence,
             arrived=tuple(ticket for _, ticket in publisher.arrived),
-            **self._replicas.engines[replica].load(),
+            **self._replicas.engines[replica].load(self._block_tokens),
         )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.harness.results import report
 from benchmarks.scale.choosers import ORACLE
 from benchmarks.scale.costs import Growths, power
 from benchmarks.scale.published import LEAST_S, STAGES, WORKLOAD
 from benchmarks.scale.redis_load import Busy, head_room
 from benchmarks.scale.results import FleetSummary
 from benchmarks.scale.simulate import CONVERSATIONS, OURS
-from benchmarks.stand import report
 from loadgen.workloads import WORKLOADS
 
 HITS, VARIATION = 0.99, 0.04

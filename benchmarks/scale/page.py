@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.harness.results import goal_groups, report
 from benchmarks.scale import costs, published, redis_load, results, simulate, traffic
 from benchmarks.scale import goals as wanted
 from benchmarks.scale.choosers import ORACLE
@@ -12,7 +13,6 @@ from benchmarks.scale.goals import NO_REUSE, RECORDED, at_stage, saturated, time
 from benchmarks.scale.published import STAGES
 from benchmarks.scale.results import FleetSummary
 from benchmarks.scale.simulate import CONVERSATIONS, OURS, TREE
-from benchmarks.stand import goal_groups, report
 from loadgen.workloads import WORKLOADS
 
 GOALS = {

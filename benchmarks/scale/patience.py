@@ -12,7 +12,7 @@ TIMES = 30
 
 
 async def patiently(call: Callable[..., Awaitable[T]], *arguments: object) -> T:
-    """Return the first result in time; each call of `router.slots` can be repeated. Raises
+    """Return the first result in time; each call of `router.index.slots` can be repeated. Raises
     TimeoutError when Redis does not answer at all."""
     for _ in range(TIMES):
         try:

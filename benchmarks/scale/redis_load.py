@@ -23,18 +23,18 @@ from typing import Any
 import msgspec
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
+from benchmarks.harness.fleets import index_pool
+from benchmarks.harness.fleets.index_pool import POOL, board_of
 from benchmarks.scale.patience import PATIENT_S, patiently
-from benchmarks.stand import index_pool
-from benchmarks.stand.index_pool import POOL, board_of
-from router import slots
-from router.index import PrefixIndex
-from router.load import LoadBoard
-from router.load_reader import READ_PERIOD_S, LoadReader
-from router.placed_stream import EXPIRE_S, MAX_LENGTH, PAUSE_S, stream_key
-from router.publisher import HEARTBEAT_S
-from router.recent import Placed
-from router.redis_client import AsyncRedis, connect
-from router.segment_keys import KEY_BYTES
+from router.board.load import LoadBoard
+from router.board.load_reader import READ_PERIOD_S, LoadReader
+from router.board.placed_stream import EXPIRE_S, MAX_LENGTH, PAUSE_S, stream_key
+from router.board.recent import Placed
+from router.index import slots
+from router.index.index import PrefixIndex
+from router.index.publisher import HEARTBEAT_S
+from router.index.segment_keys import KEY_BYTES
+from router.redis.redis_client import AsyncRedis, connect
 
 # The fleet; REQUESTS a second over all gateways.
 REPLICAS, GATEWAYS, REQUESTS = 1000, 8, 1000.0

@@ -19,6 +19,11 @@ from pathlib import Path
 
 import uvloop
 
+from benchmarks.harness.fleets import own_redis
+from benchmarks.harness.results import public_data, report
+from benchmarks.harness.results.ending import stopped_in_the_end
+from benchmarks.harness.results.kept_parts import KeptParts, all_found
+from benchmarks.harness.results.options import add_keep, add_write, parser_of
 from benchmarks.scale import costs, goals, plots, published, redis_load, results
 from benchmarks.scale.choosers import CHOOSERS
 from benchmarks.scale.results import FleetCase, FleetSummary
@@ -32,10 +37,6 @@ from benchmarks.scale.simulate import (
     capacity,
 )
 from benchmarks.scale.traffic import chats
-from benchmarks.stand import own_redis, public_data, report
-from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.kept_parts import KeptParts, all_found
-from benchmarks.stand.options import add_keep, add_write, parser_of
 from common.errors import Problem
 from loadgen.workloads import WORKLOADS
 from simulator import engine_profile, traces

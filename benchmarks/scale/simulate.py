@@ -8,13 +8,13 @@ from pathlib import Path
 
 import uvloop
 
+from benchmarks.harness.fleets import own_redis
 from benchmarks.scale import published
 from benchmarks.scale.choosers import CHOOSERS
 from benchmarks.scale.fleet import SimulatedReplicas, VirtualFleet, Visit
 from benchmarks.scale.gateways import IndexedGateways
 from benchmarks.scale.results import FleetCase, FleetSummary, summary
 from benchmarks.scale.traffic import ceiling, chats, conversations, paced, shuffled_gateways
-from benchmarks.stand import own_redis
 from loadgen.workloads import WORKLOADS
 from simulator import traces
 from simulator.engines import Hardware

@@ -16,10 +16,10 @@ from hashlib import blake2b, shake_128
 from itertools import takewhile
 from typing import TypeVar
 
-from benchmarks.stand.arrivals import conversations as chat_arrivals
+from benchmarks.harness.load.arrivals import conversations as chat_arrivals
 from loadgen.workloads import WORKLOADS, Conversation
 from loadgen.workloads import conversations as talks
-from router.segment_keys import TOKEN_BYTES
+from router.index.segment_keys import TOKEN_BYTES
 from simulator.traces import Request, Trace
 
 CONVERSATION_BLOCK_TOKENS = 128

@@ -20,6 +20,10 @@ import aiohttp
 import psutil
 import redis
 
+from benchmarks.harness.fleets.fleet import BenchFleet, running_as, with_small_model
+from benchmarks.harness.fleets.fleet_state import held_for_requests
+from benchmarks.harness.results import report
+from benchmarks.harness.results.options import parser_of
 from benchmarks.soak.gateways import held_by_gateways
 from benchmarks.soak.slopes import FEWEST_CYCLES
 from benchmarks.soak.traffic import MixedTraffic
@@ -31,11 +35,7 @@ from benchmarks.soak.verdict import (
     watched,
 )
 from benchmarks.soak.watch import FleetWatch, Sample
-from benchmarks.stand import report
-from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
-from benchmarks.stand.fleet_state import held_for_requests
-from benchmarks.stand.options import parser_of
-from cli import stream_client
+from cli.gateway import stream_client
 from cli.local.home import Home
 
 FLEET = Path(__file__).with_name("fleet.yaml")

@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.stand.fleet_state import MB, private_mb, replicas_of, role_of
+from benchmarks.harness.fleets.fleet_state import MB, private_mb, replicas_of, role_of
 from cli.local import processes
-from router import redis_keys
+from router.redis import redis_keys
 
 MEMORY, FILES, THREADS = "memory_mb", "file_descriptors", "threads"
 PROCESSES, REDIS_KEYS, REDIS_MEMORY = "processes", "redis_keys", "redis_memory_mb"

@@ -18,11 +18,11 @@ from typing import Any
 import aiohttp
 import yaml
 
-from benchmarks.stand import report
-from benchmarks.stand.fleet import BenchFleet, running_as
-from benchmarks.stand.options import parser_of
-from benchmarks.stand.trace_player import ReplayedRequest, Sizes, play, poisson
-from cli import stream_client
+from benchmarks.harness.fleets.fleet import BenchFleet, running_as
+from benchmarks.harness.load.trace_player import ReplayedRequest, Sizes, play, poisson
+from benchmarks.harness.results import report
+from benchmarks.harness.results.options import parser_of
+from cli.gateway import stream_client
 from common.percentiles import Tail, percentile
 from simulator.traces import Request, Trace
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.stand import rules
+from benchmarks.harness.results import rules
 from common.percentiles import P99_SAMPLES, percentile
 
 RULE = rules.of("simulator")

@@ -19,16 +19,17 @@ import aiohttp
 import msgspec
 
 from autoscaling.slo import Slo
-from benchmarks.stand import pace, report
-from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.fleet import BenchFleet, engine_urls, running
-from benchmarks.stand.kept_parts import KeptParts
-from benchmarks.stand.options import add_keep, parser_of
-from benchmarks.stand.trace_player import play, poisson
+from benchmarks.harness.fleets.fleet import BenchFleet, engine_urls, running
+from benchmarks.harness.load import pace
+from benchmarks.harness.load.trace_player import play, poisson
+from benchmarks.harness.results import report
+from benchmarks.harness.results.ending import stopped_in_the_end
+from benchmarks.harness.results.kept_parts import KeptParts
+from benchmarks.harness.results.options import add_keep, parser_of
 from benchmarks.validation import results
 from benchmarks.validation.results import PERCENTS, RULE, ComparedLoad, LoadResult
-from cli import calibrating, stream_client
-from cli.stream_client import Endpoint
+from cli.gateway import calibrating, stream_client
+from cli.gateway.stream_client import Endpoint
 from simulator.engine_profile import EngineProfile
 from simulator.simulation import run
 from simulator.traces import Trace

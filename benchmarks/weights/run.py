@@ -15,18 +15,18 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stand import report
-from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.options import parser_of
-from benchmarks.stand.public_data import QUESTIONS, find
-from cli.exit_codes import ExitCode
+from benchmarks.harness.results import report
+from benchmarks.harness.results.ending import stopped_in_the_end
+from benchmarks.harness.results.options import parser_of
+from benchmarks.harness.results.public_data import QUESTIONS, find
+from cli.common.exit_codes import ExitCode
 from deployments.models.model import EMBEDDED, embedded_model
 from deployments.models.model_config import model_config
 from deployments.offline.offline_engine import OfflineEngine
-from weights.cache_dtype import CACHE_DTYPES
-from weights.checkpoint import weight_bytes
-from weights.memory import GIB, kv_tokens
-from weights.model_shape import shape_of
+from weights.model.cache_dtype import CACHE_DTYPES
+from weights.model.checkpoint import weight_bytes
+from weights.model.memory import GIB, kv_tokens
+from weights.model.model_shape import shape_of
 
 ROOT = Path(__file__).parents[2]
 SCHEMES = ("rtn", "awq", "gptq", "w8a8-smoothquant")
@@ -124,7 +124,7 @@ class WeightsBench:
         """Tune speculation for the laptop's engine, with one request at a time."""
         found, _ = _antefix(
             *("tune-speculation", "laptop", "--pool", "chat", "--concurrency", "1"),
-            *("--method", "ngram,draft_model", "--draft-layers", "6", "--k", "2,4"),
+            *("--method", "ngram,draft_model", "--draft-layers", "6", "--draft-lengths", "2,4"),
             *("--max-tokens", "48", "--rounds", str(ROUNDS), *self._few_prompts),
         )
         return found
@@ -148,7 +148,7 @@ class WeightsBench:
 
 def _antefix(*arguments: str) -> tuple[dict[str, Any], int]:
     """A command's answer and exit code. Ends the benchmark without an answer."""
-    command = [sys.executable, "-m", "cli.main", *arguments, "--json"]
+    command = [sys.executable, "-m", "cli.main", *arguments, "-o", "json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     answer = json.loads(done.stdout) if done.stdout else {"error": {"message": "no answer"}}
     if "error" in answer:

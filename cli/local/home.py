@@ -121,7 +121,7 @@ class Home:
         follow it."""
         path = self.folder / "api-keys"
         if not path.exists():
-            self._write(path.name, "# see antefix keys\n")
+            self._write(path.name, "# see antefix key\n")
         return path
 
     def keys(self) -> Keys:

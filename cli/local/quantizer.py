@@ -21,7 +21,7 @@ from common.child_process import Report, run_module
 from common.errors import Problem
 from common.file_lock import only_one
 from deployments.models.checksums import flush_to_disk
-from weights.quantize_job import QuantizeJob
+from weights.quantize.quantize_job import QuantizeJob
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,7 +100,7 @@ def _run(partial: Path, job: QuantizeJob, packages: Path, report: Report, lock_f
     if job.local:
         environment["HF_HUB_OFFLINE"] = "1"
     code = run_module(
-        "weights.quantizing", [str(partial)], partial, environment, log, report, lock_fd
+        "weights.quantize.quantizing", [str(partial)], partial, environment, log, report, lock_fd
     )
     if code != 0:
         raise _failure(code, log, partial)

@@ -57,7 +57,7 @@ def start(home: Home, run_id: str, fleet: Fleet) -> str:
 
 def environment(home: Home, run_id: str) -> dict[str, str]:
     """Return the environment of every process that belongs to this Ray, including drivers."""
-    from observability import metric_files
+    from observability.metrics import metric_files
 
     inherited = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "RAY_AUTH_TOKEN")}
     search_path = [str(REPOSITORY), *filter(None, [inherited.get("PYTHONPATH")])]
@@ -111,7 +111,8 @@ def prepare_temp_dir(home: Home) -> None:
     except PermissionError as error:
         above = user_folder()
         raise Problem(
-            f"{above} is not yours", f"remove it, or set TMPDIR: ls -ld {above}"
+            f"{above} is owned by another user",
+            f"inspect it with `ls -ld {above}`, then remove it or set TMPDIR",
         ) from error
     except OSError as error:
         raise Problem(

@@ -41,7 +41,7 @@ from deployments.fleet.applications import (
     restarts,
 )
 from deployments.fleet.fleet import Fleet
-from deployments.gateway.parts import Secrets
+from deployments.gateway.gateway_parts import Secrets
 
 POLL_SECONDS = 0.5
 

@@ -19,22 +19,24 @@ from typing import Any, Literal
 import ray
 
 from common.loops import forever
-from deployments.engine import deaths, prestart
-from deployments.engine.deaths import Deaths
-from deployments.engine.hang import EngineHealth
-from deployments.engine.parts import Assignment, ReplicaParts, Surroundings, parts_of
+from deployments.engine.replica_parts import Assignment, ReplicaParts, Surroundings, parts_of
+from deployments.engine.start import deaths
+from deployments.engine.start.deaths import Deaths
+from deployments.engine.watchdog.hang import EngineHealth
 from deployments.fleet.fleet import Fleet, MetricsSettings
 from deployments.fleet.pool import Pool
 from deployments.fleet.settings.hung_engine import is_restarted
 from deployments.process import node_drain
 from deployments.process.serve_log import set_log_level
-from router.redis_client import REDIS_FAILURES
-from router.redis_keys import BoardName
+from router.redis.redis_client import REDIS_FAILURES
+from router.redis.redis_keys import BoardName
 
 logger = logging.getLogger("ray.serve")
 
 WATCH_PERIOD_S = 0.25
 PROBE_PERIOD_S = 1.0
+# On shared cores, gateways have priority: they have little work, and every token waits for it.
+NICENESS = 5
 # A replica may learn late whether it is promoted, because requests carry that too.
 BOARD_PERIOD_S = 1.0
 SETTINGS_PERIOD_S = 2.0
@@ -55,15 +57,15 @@ class EngineReplica:
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, board: BoardName, pool: Pool, secret: str, redis_url: str, metrics: MetricsSettings
     ) -> None:
-        had_waited = prestart.begin()
+        yield_to_gateways()
         given = Assignment(board, pool, secret, redis_url, metrics)
-        await self.begin(Surroundings.here(), given, had_waited)
+        await self.begin(Surroundings.here(), given)
 
-    async def begin(self, here: Surroundings, given: Assignment, had_waited: bool = False) -> None:
+    async def begin(self, here: Surroundings, given: Assignment) -> None:
         """Start the engine, after its delay, and its watchers; see `parts_of`."""
         self._deaths = Deaths(deaths.folder_of(here.node_id, given.board))
         await self._deaths.wait()
-        self.parts = await parts_of(here, given, had_waited)
+        self.parts = await parts_of(here, given)
         self._follow_pool(given.pool)
         self._known_by = asyncio.get_running_loop().time() + PUBLISHED_WITHIN_S
         self.parts.publisher.start(self.parts.events.batches)
@@ -77,7 +79,7 @@ class EngineReplica:
                 "engine_watch",
                 self._watch_engine,
                 WATCH_PERIOD_S,
-                fails="the state of the engine is unknown",
+                fails="failed to watch the engine",
                 logger=logger,
             ),
         )
@@ -86,8 +88,6 @@ class EngineReplica:
         if parts.engine.can_sleep:
             loops.start("load_board", parts.board_reader.run(lambda: BOARD_PERIOD_S))
             loops.start("sleep_mode", parts.sleeper.run())
-        if prestart.KEY in os.environ:
-            loops.start("prestart", prestart.keep())
         known_deaths.alive()
         loops.start("engine_deaths", known_deaths.follow(parts.metrics.deaths))
         if ray.is_initialized():
@@ -106,7 +106,7 @@ class EngineReplica:
 
     async def follow_settings(self, pool: str) -> None:
         """Apply the settings of the fleet file that a running engine needs
-        (`router.fleet_settings`)."""
+        (`router.board.fleet_settings`)."""
 
         async def follow() -> None:
             if (found := await self.parts.settings.newer()) is not None:
@@ -116,7 +116,7 @@ class EngineReplica:
             "settings",
             follow,
             SETTINGS_PERIOD_S,
-            fails="the settings of the fleet stay as last read",
+            fails="failed to read the fleet's settings; keeping the last ones",
             logger=logger,
             outages=REDIS_FAILURES,
         )
@@ -125,7 +125,7 @@ class EngineReplica:
         try:
             fleet = Fleet.model_validate_json(text)
         except ValueError as error:  # another release wrote it
-            logger.warning("the settings of the fleet are not readable: %s", error)
+            logger.warning("failed to parse the fleet's settings; keeping the last ones: %s", error)
             return
         set_log_level(fleet.log_level)
         if settings := fleet.pools.get(pool):
@@ -144,7 +144,7 @@ class EngineReplica:
             with self.parts.witness.probing():
                 await self.parts.engine.probe()
 
-        fails = "it is unknown whether the engine answers"
+        fails = "failed to probe the engine"
         await forever("engine_probe", ask, PROBE_PERIOD_S, fails=fails, logger=logger)
 
     async def _watch_engine(self) -> None:
@@ -161,12 +161,14 @@ class EngineReplica:
             await self._leave_at_once(cause, f"hangs: {why}")
         if state.health is not before:
             metrics.suspect(state.is_suspect)
-            name = state.health.name.lower()
-            logger.warning("the engine is %s", f"{name}: {why}" if why else "healthy again")
+            if why:
+                logger.warning("the engine is %s: %s", state.health.name.lower(), why)
+            else:
+                logger.info("the engine is healthy again")
         witness.beat()
 
     async def _leave_at_once(self, cause: deaths.Cause, why: str) -> None:
-        logger.error("leaving: the engine of replica %s %s", self.parts.here.replica_id, why)
+        logger.error("ending replica %s: its engine %s", self.parts.here.replica_id, why)
         if self._deaths is not None:
             self._deaths.add(cause)
         try:
@@ -183,7 +185,6 @@ class EngineReplica:
         await parts.loops.stop(self._watch)
         parts.state.leaving = parts.state.closed = True
         await asyncio.sleep(HEARD_S)
-        parts.held.close()
         await parts.server.drain()
         await parts.publisher.stop()  # a replica that leaves the board earlier seems dead
         await parts.loops.stop()  # not earlier: a request may wait for the end of one
@@ -191,6 +192,11 @@ class EngineReplica:
         parts.events.close()
         parts.engine.stop()
         parts.copies.cleanup()
+
+
+def yield_to_gateways() -> None:
+    """Lower the priority of this thread, and of the threads and processes that it starts."""
+    os.nice(NICENESS)
 
 
 def cause_to_leave(

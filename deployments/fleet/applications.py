@@ -7,7 +7,7 @@ settings, which a process reads when it starts. All other settings are hot. They
 gateways as `user_config` of their deployment, and from there through Redis to engines and the
 autoscaler.
 
-Each field of a fleet file is in exactly one of the tables below, itself or with its section.
+The type of each setting has the mark of its kind (`deployments.fleet.reach`).
 """
 
 from __future__ import annotations
@@ -17,46 +17,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.pool import Pool
+from deployments.fleet.reach import Reach, Withheld, marked
+
 # Ray Serve's names of the application and the deployment of gateways. A pool's deployment has the
 # pool's name.
 GATEWAYS_APPLICATION = "antefix"
 GATEWAYS_DEPLOYMENT = "gateway"
 
-# A change restarts the gateways and every engine.
-COLD_FOR_ALL = ("name", "gateway.drain_timeout_s", "metrics", "redis.url")
-# A change restarts the gateways.
-COLD_FOR_GATEWAYS = (
-    *("gateway.cpus", "gateway.custom", "gateway.host", "gateway.port"),
-    "gateway.replicas_per_node",
-)
-# A change restarts the engines of the pool.
-COLD_FOR_POOL = (
-    *("adapters", "engine_args", "env", "max_ongoing_requests", "max_queued_requests", "model"),
-    *("prefill_rate", "prestart", "quality", "resources", "segment_tokens"),
-    *("resume", "resume_proof", "served_model_name", "speculation"),
-)
-# A change restarts nothing.
-HOT = (
-    *("gateway.cached_token_weight", "gateway.links"),
-    *("gateway.max_body_bytes", "gateway.max_list_items"),
-    *("gateway.max_answer_logprobs", "gateway.max_n", "gateway.max_sequences"),
-    *("gateway.replicas", "gateway.request_timeout_s", "gateway.tenants"),
-    *("gateway.max_bodies_bytes", "gateway.move_after_s", "gateway.resume_within_s"),
-    *("gateway.retries", "gpu_budget"),
-    "log_level",
-    "models",
-    "redis.lookup_budget_ms",
-    # applies to a rollout with another cause
-    "surge_percent",
-)
-HOT_OF_POOL = (
-    *("allowed_xargs", "autoscaling", "batch_queue", "hung_engine", "overflow", "policy", "price"),
-    *("replicas", "session_header", "shadow_policy", "slo", "warm_replicas"),
-)
-# Settings that gateways do not get: they do not need them, and these may contain secrets or paths
-# of engines.
-UNTOLD = ("redis.url",)
-UNTOLD_OF_POOL = ("env", "quality")
+COLD_FOR_ALL = marked(Fleet, Reach.FLEET)
+COLD_FOR_GATEWAYS = marked(Fleet, Reach.GATEWAYS)
+COLD_FOR_POOL = marked(Pool, Reach.POOL)
+HOT, HOT_OF_POOL = marked(Fleet, Reach.HOT), marked(Pool, Reach.HOT)
+# Gateways do not get these.
+UNTOLD, UNTOLD_OF_POOL = (marked(of, Withheld.FROM_GATEWAYS) for of in (Fleet, Pool))
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deployments.fleet.pool import Pool
-from weights.finding import Device
-from weights.gpus import GPUS
-from weights.kernels import Capability
+from weights.kernels.finding import Device
+from weights.kernels.kernels import Capability
+from weights.model.gpus import GPUS
 
 # Ray's names of other NVIDIA GPUs, for which there are no plans: developer.nvidia.com/cuda-gpus
 _OTHER_GPUS: Mapping[str, Capability] = {

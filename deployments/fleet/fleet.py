@@ -21,11 +21,12 @@ from pydantic import (
 from autoscaling.slo import PriorityClass
 from common.section import Section, raise_all
 from deployments.fleet.pool import Pool
+from deployments.fleet.reach import Reach, Withheld
 from deployments.fleet.settings import fleet_rules as rules
 from deployments.fleet.settings import fleet_schema as schema
 from deployments.fleet.settings import masking, redis_url
 from deployments.fleet.settings.environment import escaped
-from deployments.fleet.settings.model_routes import (
+from deployments.fleet.settings.model_names import (
     ModelName,
     ModelRoute,
     broken_by_adapter_routes,
@@ -37,7 +38,7 @@ from deployments.fleet.settings.model_routes import (
 from deployments.fleet.settings.objectives import (
     Tenant,
 )
-from router.redis_keys import BoardName, fleet_id
+from router.redis.redis_keys import BoardName, fleet_id
 
 # Engines start with this maximum, regardless of a fleet's limit; as in OpenAI's API.
 MOST_N = 128
@@ -49,118 +50,111 @@ WebAddress = Annotated[str, AfterValidator(rules.web_address), schema.written_as
 class GatewaySettings(Section):
     """The OpenAI API of the fleet, and the limits of a request to it."""
 
-    host: Annotated[str, Field(min_length=1)] = Field(
+    host: Annotated[str, Field(min_length=1), Reach.GATEWAYS] = Field(
         "127.0.0.1",
-        description="The gateways listen on this address. 0.0.0.0 lets other machines in.",
+        description="The address on which the gateways listen. Use 0.0.0.0 to allow connections "
+        "from other machines.",
     )
-    port: int = Field(8000, ge=1, le=65535, description="The gateways listen on this port.")
-    replicas: int = Field(
-        1, ge=1, description="Number of gateway processes. One serves many engines."
+    port: Annotated[int, Reach.GATEWAYS] = Field(
+        8000, ge=1, le=65535, description="The port on which the gateways listen."
     )
-    replicas_per_node: int | None = Field(
+    replicas: Annotated[int, Reach.HOT] = Field(
+        1, ge=1, description="The number of gateway processes. One process can serve many engines."
+    )
+    replicas_per_node: Annotated[int | None, Reach.GATEWAYS] = Field(
         None,
         ge=1,
-        description="One node holds at most this many gateway processes. With 1, each of "
-        "`replicas` nodes answers on the port. A gateway without a node waits for "
-        "one. With null, Ray spreads them evenly.",
+        description="The maximum number of gateway processes per node. If it is 1, each of "
+        "`replicas` nodes answers on the port. A gateway for which there is no node waits for one. "
+        "If null, Ray spreads the gateways evenly over the nodes.",
     )
-    request_timeout_s: float = Field(
+    request_timeout_s: Annotated[float, Reach.HOT] = Field(
         600.0,
         gt=0,
-        description="A request must end within this many seconds of its arrival. A header may "
-        "shorten this.",
+        description="The time in seconds within which a request must end after its arrival. A "
+        "request header can shorten it.",
     )
-    max_body_bytes: int = Field(
+    max_body_bytes: Annotated[int, Reach.HOT] = Field(
         4194304,
         ge=1024,
-        description="A request body may have at most this many bytes. Images in `data:` URLs and "
-        "audio may need more.",
+        description="The maximum size of a request body in bytes. Images in `data:` URLs and audio "
+        "may need more than the default.",
     )
-    max_bodies_bytes: int = Field(
+    max_bodies_bytes: Annotated[int, Reach.HOT] = Field(
         134217728,
         ge=1024,
-        description="The bodies of all requests in progress in a gateway process have at most "
-        "this many bytes. Further requests get 503. A body may take ten times its "
-        "bytes of memory.",
+        description="The maximum total size in bytes of the bodies of all requests in progress in "
+        "a gateway process. Further requests get 503. In memory, a body can take ten times its "
+        "size.",
     )
-    max_list_items: int = Field(
+    max_list_items: Annotated[int, Reach.HOT] = Field(
         1024,
         ge=1,
-        description="A request's `stop`, `stop_token_ids` and `bad_words` may have at most this "
-        "many items each.",
+        description="The maximum number of items in each of the fields `stop`, `stop_token_ids` "
+        "and `bad_words` of a request.",
     )
-    max_n: int = Field(
+    max_n: Annotated[int, Reach.HOT] = Field(
         8,
         ge=1,
         le=MOST_N,
-        description="A request may ask for at most this many answers to a prompt, in `n`.",
+        description="The maximum value of `n`, the number of answers per prompt.",
     )
-    max_sequences: int = Field(
+    max_sequences: Annotated[int, Reach.HOT] = Field(
         2048,
         ge=1,
-        description="A request may ask for at most this many answers: `n` for each prompt, or one "
+        description="The maximum number of sequences per request: `n` for each prompt, or one "
         "embedding for each input.",
     )
-    max_answer_logprobs: int = Field(
+    max_answer_logprobs: Annotated[int, Reach.HOT] = Field(
         262144,
         ge=1,
-        description="An answer may have at most this many logprobs, including those of its "
-        "prompt. Each takes some 70 bytes of JSON, and several times that in the "
-        "engine.",
+        description="The maximum number of logprobs per answer, including those of the prompt. "
+        "Each takes about 70 bytes of JSON, and several times that in the engine.",
     )
-    retries: int = Field(
+    retries: Annotated[int, Reach.HOT] = Field(
         1,
         ge=1,
         le=4,
-        description="When an engine fails, up to this many other replicas try the answer, one "
-        "after another. A request that is lost with all of them is rejected for "
-        "three minutes.",
+        description="The number of other replicas that the gateway tries, one after another, when "
+        "an engine fails. If a request is lost with all of them, it is rejected for three minutes.",
     )
-    drain_timeout_s: float = Field(
+    drain_timeout_s: Annotated[float, Reach.FLEET] = Field(
         60.0,
         ge=0,
-        description="When an engine or a gateway is removed, its answers may finish there for "
-        "this many seconds.",
+        description="The time in seconds that answers have to finish when their engine or gateway "
+        "is removed.",
     )
-    move_after_s: Annotated[float, Field(ge=0)] | None = Field(
+    move_after_s: Annotated[Annotated[float, Field(ge=0)] | None, Reach.HOT] = Field(
         5.0,
-        description="When an engine is removed, or may hang, its answers stay there for this "
-        "many seconds. Then other engines with room continue those that they can, in "
-        "the same streams. With null none moves.",
+        description="The time in seconds for which answers stay at an engine that is removed or "
+        "that may hang. Then other engines that have room resume the answers that they can, in the "
+        "same streams. If null, answers never move.",
     )
-    resume_within_s: float = Field(
-        0.0,
-        ge=0,
-        le=600,
-        description="When a gateway is lost, engines keep its streams for this many seconds, "
-        "even if the clients do not return. Clients get the rest through another "
-        "gateway with `x-antefix-resume`. With 0 no stream is kept.",
+    cpus: Annotated[float, Reach.GATEWAYS] = Field(
+        0.1, ge=0, description="The number of CPU cores that Ray reserves for each gateway process."
     )
-    cpus: float = Field(
-        0.1, ge=0, description="Ray reserves this many CPU cores for a gateway process."
-    )
-    custom: Mapping[str, Annotated[float, Field(ge=0)]] = Field(
+    custom: Annotated[Mapping[str, Annotated[float, Field(ge=0)]], Reach.GATEWAYS] = Field(
         default_factory=dict,
-        description="A gateway process runs only on nodes with these custom Ray resources, by "
-        "name and amount.",
+        description="The names and amounts of custom Ray resources. Gateway processes run only on "
+        "nodes that have them.",
     )
-    tenants: Mapping[Annotated[str, Field(min_length=1)], Tenant] = Field(
+    tenants: Annotated[Mapping[Annotated[str, Field(min_length=1)], Tenant], Reach.HOT] = Field(
         default_factory=dict,
-        description="Rights of the tenants that API keys name. A tenant that is not listed has "
+        description="The rights of each tenant that API keys name. A tenant that is not listed has "
         "the defaults.",
     )
 
-    cached_token_weight: float = Field(
+    cached_token_weight: Annotated[float, Reach.HOT] = Field(
         1.0,
         ge=0,
         le=1,
-        description="A cached prompt token counts this much against `tokens_per_minute`, once the "
-        "engine has reported it.",
+        description="The weight with which a cached prompt token counts toward "
+        "`tokens_per_minute`, once the engine has reported it.",
     )
-    links: Mapping[Annotated[str, Field(min_length=1)], WebAddress] = Field(
+    links: Annotated[Mapping[Annotated[str, Field(min_length=1)], WebAddress], Reach.HOT] = Field(
         default_factory=dict,
-        description="The page at `/antefix/` shows these links to every API key: addresses by "
-        "their text, such as Grafana.",
+        description="Links in the footer of the web UI at `/antefix/`: a mapping from the text of "
+        "a link, such as Grafana, to its address. Every API key can see them.",
     )
 
     def priority_of(self, tenant: str) -> PriorityClass:
@@ -193,20 +187,24 @@ class GatewaySettings(Section):
 class RedisSettings(Section):
     """Where the prefix index and the load board live."""
 
-    url: Annotated[str, AfterValidator(rules.usable_redis_url)] | None = Field(
+    url: Annotated[
+        Annotated[str, AfterValidator(rules.usable_redis_url)] | None,
+        Reach.FLEET,
+        Withheld.FROM_GATEWAYS,
+    ] = Field(
         None,
         repr=False,
-        description="The URL of Redis begins with redis://, rediss:// or unix://, or with one of "
-        "the first two and +sentinel or +cluster. It may have user:password@ and "
-        "${VARIABLE}. With null, Antefix starts an embedded Redis on loopback, for "
-        "one machine.",
+        description="The URL of Redis. It begins with redis://, rediss:// or unix://. For the "
+        "first two, +sentinel or +cluster can be added before ://. The URL may contain "
+        "user:password@ and ${VARIABLE}. If null, Antefix starts an embedded Redis on loopback, "
+        "which works for one machine.",
     )
-    lookup_budget_ms: float = Field(
+    lookup_budget_ms: Annotated[float, Reach.HOT] = Field(
         5.0,
         gt=0,
         le=1000,
-        description="A request waits at most this many milliseconds for the prefix index, then "
-        "it is placed by load only.",
+        description="The maximum time in milliseconds that a request waits for the prefix index. "
+        "After that, it is routed by load only.",
     )
 
 
@@ -215,35 +213,35 @@ class MetricsSettings(Section):
 
     host: Annotated[str, Field(min_length=1)] = Field(
         "127.0.0.1",
-        description="Every node serves metrics on this address, without a key: let only "
-        "Prometheus reach it. 0.0.0.0 lets other machines in.",
+        description="The address on which every node serves metrics. Use 0.0.0.0 to allow "
+        "connections from other machines. The endpoint does not require a key, so let only "
+        "Prometheus reach it.",
     )
     port: int = Field(
         9464,
         ge=1,
         le=65535,
-        description="Every node serves metrics on this port.",
+        description="The port on which every node serves metrics.",
     )
 
 
 class FleetBase(Section):
     """Settings that all processes of a fleet share, regardless of its pools."""
 
-    name: DnsLabel = Field(
-        description="The name of the fleet may hold lower case letters, digits and hyphens, 63 "
-        "at most."
+    name: Annotated[DnsLabel, Reach.FLEET] = Field(
+        description="The name of the fleet: up to 63 lowercase letters, digits and hyphens."
     )
     gateway: GatewaySettings = Field(
         default_factory=GatewaySettings,
-        description="The gateways serve the OpenAI API with these settings and limits.",
+        description="Settings and limits of the gateways, which serve the HTTP API.",
     )
     redis: RedisSettings = Field(
         default_factory=RedisSettings,
-        description="This Redis keeps the prefix index and the load board.",
+        description="The Redis in which the prefix index and the load board are kept.",
     )
-    metrics: MetricsSettings = Field(
+    metrics: Annotated[MetricsSettings, Reach.FLEET] = Field(
         default_factory=MetricsSettings,
-        description="Prometheus reads a node's metrics here.",
+        description="Where Prometheus can read the metrics of a node.",
     )
 
     # Not in the file: during an upgrade two Ray clusters run one fleet, and neither may count the
@@ -272,7 +270,7 @@ class FleetBase(Section):
 
     @property
     def redis_name(self) -> str:
-        """The fleet's name in Redis (`router.redis_keys`), shared by all its clusters."""
+        """The fleet's name in Redis (`router.redis.redis_keys`), shared by all its clusters."""
         return f"{self.name}.{self._id}" if self._id else self.name
 
     @property
@@ -289,29 +287,31 @@ class Fleet(FleetBase):
     """Everything one deployment of Antefix runs."""
 
     pools: Annotated[Mapping[DnsLabel, Pool], Field(min_length=1)] = Field(
-        description="The pools of engines, by name."
+        description="The pools of engines: a mapping from names to settings."
     )
-    models: Mapping[ModelName, ModelRoute] = Field(
+    models: Annotated[Mapping[ModelName, ModelRoute], Reach.HOT] = Field(
         default_factory=dict,
-        description="More model names that lead to pools: aliases, splits, and one name over "
-        "several pools.",
+        description="Additional model names that lead to pools, for aliases, for splits, and for "
+        "one name over several pools.",
     )
-    gpu_budget: float | None = Field(
+    gpu_budget: Annotated[float | None, Reach.HOT] = Field(
         None,
         gt=0,
-        description="All pools together use at most this many GPUs. The pool that needs them "
-        "most gets them first.",
+        description="The maximum number of GPUs that all pools together use. The pool that needs "
+        "them most gets them first.",
     )
-    surge_percent: int = Field(
+    # hot, because it applies to a rollout with another cause
+    surge_percent: Annotated[int, Reach.HOT] = Field(
         0,
         ge=0,
         le=100,
-        description="A rollout starts this percentage of replicas before it stops old ones, and "
-        "needs free GPUs for them. With 0 it stops old ones first, a fifth at a time.",
+        description="The percentage of replicas that a rollout starts before it stops old "
+        "replicas. It needs free GPUs for them. If 0, the rollout stops old replicas first, a "
+        "fifth of them at a time.",
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Reach.HOT] = Field(
         "info",
-        description="Gateways and engines log lines of this level and above.",
+        description="The minimum level of the lines that gateways and engines log.",
     )
 
     @model_validator(mode="after")

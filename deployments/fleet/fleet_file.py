@@ -8,6 +8,7 @@ Its parts:
     deployments.fleet.settings.environment  ${VARIABLE}
     deployments.fleet.settings.engine_args  vLLM's check of the engine arguments
     deployments.fleet.settings.quality      the quality that weights must prove
+    deployments.fleet.removed_keys          what replaces former keys
     deployments.fleet.weights_check         models against engine arguments and GPUs
 """
 
@@ -23,6 +24,8 @@ from common.errors import Problem
 from common.section import did_you_mean, faults_of
 from common.yaml_file import Fault, FileError, Keys, YamlFile, read_yaml, unreadable
 from deployments.fleet.fleet import Fleet, FleetBase
+from deployments.fleet.milliseconds import in_milliseconds
+from deployments.fleet.removed_keys import removed_in
 from deployments.fleet.settings import masking
 from deployments.fleet.settings.engine_args import refused_by_vllm
 from deployments.fleet.settings.environment import resolved
@@ -43,6 +46,7 @@ __all__ = [
 ]
 
 Base = TypeVar("Base", bound=FleetBase)
+_REMOVED = "this key was removed"
 SHIPPED = Path(__file__).parents[2] / "fleets"
 
 
@@ -127,6 +131,10 @@ def check_text(
         found[each.refuses].append((_as_spelled(file.data, keys), fault))
     if refused := file.located(found[True]):
         raise FleetError(source, refused)
+    found[False] += (
+        (_as_spelled(file.data, keys), fault_at(keys, value, message, remedy))
+        for keys, value, message, remedy in in_milliseconds(fleet)
+    )
     warnings = file.located(found[False])
     return CheckedFleet(source, fleet, tuple(warnings), tuple(check.notes))
 
@@ -215,6 +223,8 @@ def _validated(
         return of.model_validate(data, context={"folder": folder})
     except ValidationError as error:
         page = "docs/fleet-file.md"
+        removed = removed_in(data)
+        _add(found, ((keys, fault_at(keys, ..., _REMOVED, remedy)) for keys, remedy in removed))
         _add(found, faults_of(error, of, data, page, masking.shown, opaque="engine_args"))
     # pydantic checks these only in a fleet without other faults
     pools = data.get("pools")

@@ -20,8 +20,9 @@ _INTRODUCTION = """\
 
 <!-- Written by `make reference` from deployments/fleet/fleet.py. Change it there. -->
 
-One YAML file describes a fleet: the gateway, Redis and pools of engines. `antefix` takes its path,
-or the name of a built-in one: `laptop` is `fleets/laptop.yaml`.
+A fleet file is a YAML file that describes a fleet: the gateways, Redis and the pools of engines.
+Pass its path to `antefix`, or the name of a built-in fleet file. For example, `laptop` stands for
+`fleets/laptop.yaml`.
 
 ```yaml
 name: small
@@ -30,16 +31,18 @@ pools:
     model: embedded
 ```
 
-- Unknown keys, duplicate keys and values of another type are rejected. `null` is the default. For a
-  limit, price, objective or mapping, it means none.
-- Times are seconds, sizes bytes, rates tokens per second. You choose each `<name>`.
-- `${VARIABLE}` is replaced from the environment, only in `redis.url` and in the values of `env`. In
-  the user and password of a URL it is percent-encoded. `$${` is a plain `${`. Inside `{ }`, YAML
-  wants quotes.
-- Two pools may not serve the same name of a model or LoRA adapter.
-- `overflow` may not form a circle.
-- Passwords in URLs, and values of `env` whose name has KEY, TOKEN, SECRET or PASSWORD, are shown
-  as `***`.
+- Unknown keys, duplicate keys and values of the wrong type are rejected.
+- `null` is the same as omitting the key, unless the type includes `null`. For limits, prices,
+  objectives and mappings, it means that there is none.
+- Times are in seconds, sizes in bytes, and rates in tokens per second, unless stated otherwise. You
+  choose each `<name>`.
+- `${VARIABLE}` is replaced with the value of an environment variable, but only in `redis.url` and
+  in the values of `env`. In the user and the password of a URL, the value is percent-encoded. Write
+  `$${` for a literal `${`. Inside `{ }`, YAML requires quotes.
+- Two pools must not serve a model or LoRA adapter with the same name.
+- `overflow` must not form a cycle.
+- Passwords in URLs are shown as `***`. The same applies to values of `env` whose name contains KEY,
+  TOKEN, SECRET or PASSWORD.
 """
 
 SCHEMA_OF_SCHEMAS = "https://json-schema.org/draft/2020-12/schema"
@@ -54,21 +57,21 @@ def json_schema() -> str:
 _ENGINE_ARGS = """\
 ## engine_args
 
-Every flag of `vllm serve` without its leading `--`, with `-` or `_`. A switch takes `true` or
-`false`, a flag that takes JSON takes a mapping, a flag that takes several values takes a list.
-vLLM's parser checks them when the file is read, without a GPU or the model. On a machine without
-vLLM, the engine checks them.
+The keys are the flags of `vllm serve` without the leading `--`. You can use `-` or `_` in them. A
+switch is `true` or `false`, a flag that expects JSON is a mapping, and a flag that expects several
+values is a list. vLLM's parser checks the flags when the file is read. It needs neither a GPU nor
+the model. On a machine without vLLM, the engine checks the flags when it starts.
 
-Without a `seed` each replica has a random one: with vLLM's default of 0, two replicas would sample
-the same answer.
+Without a `seed`, each replica has a random seed. With vLLM's default of 0, two replicas would
+sample the same answer.
 
 ```yaml
 engine_args:
   quantization: awq_marlin
-  tensor_parallel_size: 4            # times pipeline_parallel_size: GPUs of a replica
+  tensor_parallel_size: 4            # GPUs per replica: this times pipeline_parallel_size
   kv_cache_dtype: fp8
   enable_chunked_prefill: true
-  enforce_eager: false               # that is: with CUDA graphs
+  enforce_eager: false               # false means with CUDA graphs
   enable_sleep_mode: true
   enable_lora: true
   lora_modules: [{name: sql, path: /adapters/sql}]
@@ -78,19 +81,19 @@ engine_args:
   # MTP:            {method: mtp, num_speculative_tokens: 1}
 ```
 
-Antefix sets these itself, and rejects them:
+Antefix sets these flags itself, so it rejects them in a fleet file:
 """
 
 _ENV = """\
 ## env
 
-Antefix sets these itself, and rejects them:
+Antefix sets these variables itself, so it rejects them in a fleet file:
 """
 
 _ERRORS = """\
 ## Errors
 
-All problems are reported at once, one a line:
+All problems of a file are reported at once, one per line:
 
 ```
 {examples}
@@ -105,16 +108,16 @@ def reference() -> str:
         "## Keys\n",
         _table(("Key", "Type", "Default", "Meaning"), _rows(Fleet, "", {})),
         _ENGINE_ARGS,
-        _table(("Flags", "Instead"), _by_reason(RESERVED_ENGINE_ARGS)),
+        _table(("Flags", "What to do instead"), _by_reason(RESERVED_ENGINE_ARGS)),
         _ENV,
-        _table(("Variables", "Instead"), _by_reason(RESERVED_ENV)),
+        _table(("Variables", "What to do instead"), _by_reason(RESERVED_ENV)),
         _ERRORS.format(examples="\n".join(fault.text("fleet.yaml") for fault in _EXAMPLES)),
     ]
     return "\n".join(sections)
 
 
 _EXAMPLES = (
-    Fault("gateway.port", "80000", "must be at most 65535", "Change it", 4),
+    Fault("gateway.port", "80000", "too high", "Write at most 65535", 4),
     Fault("pools.engine.replica", None, "unknown key", "Did you mean replicas?", 9),
 )
 
@@ -152,7 +155,7 @@ _TYPE_NAMES: Mapping[Any, str] = {
     bool: "boolean",
     int: "integer",
     float: "number",
-    str: "text",
+    str: "string",
 }
 
 
@@ -195,6 +198,8 @@ def _default_of(field: FieldInfo, inner: type[BaseModel] | None) -> str:
         return "null"
     if isinstance(default, bool):
         return f"`{default}`".lower()
+    if isinstance(default, tuple):
+        return f"`[{', '.join(f'{item:g}' for item in default)}]`"
     return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
 
 

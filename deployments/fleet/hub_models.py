@@ -1,26 +1,26 @@
-"""Models of a pool on the Hugging Face Hub: its model and its draft, with size and licence."""
+"""Models of a pool on the Hugging Face Hub: its model and its draft, with size and license."""
 
 from dataclasses import dataclass
 
 from deployments.fleet.model_lookup import NamedModel, draft_model, look_up, pool_model
 from deployments.fleet.pool import Pool
 from deployments.models.model import EMBEDDED
-from weights.finding import EngineConfig, Model
-from weights.fits import weight_bytes_of
-from weights.known_models import known_model
+from weights.kernels.finding import EngineConfig, Model
+from weights.kernels.fits import weight_bytes_of
+from weights.model.known_models import known_model
 
 
 @dataclass(frozen=True)
 class HubModel:
     """A model. `bytes`: the size of its weight files, None if unknown.
 
-    `licence` is set if the Hub serves the model only to accounts that accepted it.
+    `license` is set if the Hub serves the model only to accounts that accepted it.
     """
 
     name: str
     revision: str | None
     bytes: int | None
-    licence: str | None = None
+    license: str | None = None
 
 
 def hub_models(pool: Pool) -> tuple[HubModel, ...]:
@@ -31,8 +31,8 @@ def hub_models(pool: Pool) -> tuple[HubModel, ...]:
 
 def _described(model: NamedModel) -> HubModel:
     known = known_model(model.name)
-    licence = known.licence if known and known.gated else None
-    return HubModel(model.name, model.revision, _stored_bytes(model), licence)
+    license = known.license if known and known.gated else None
+    return HubModel(model.name, model.revision, _stored_bytes(model), license)
 
 
 def _stored_bytes(model: NamedModel) -> int | None:

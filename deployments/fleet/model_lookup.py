@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from common.errors import Problem
 from deployments.fleet.pool import Pool
 from deployments.models.model_config import model_config, model_folder
-from weights.checkpoint import weight_files
-from weights.finding import EngineConfig, Model
-from weights.known_models import known_config
-from weights.model_shape import shape_of
+from weights.kernels.finding import EngineConfig, Model
+from weights.model.checkpoint import weight_files
+from weights.model.known_models import known_config
+from weights.model.model_shape import shape_of
 
 # Files in which older tools describe their quantization.
 _MORE_CONFIGS = ("quant_config.json", "quantize_config.json")

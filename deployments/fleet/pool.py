@@ -16,9 +16,14 @@ from pydantic import (
 )
 
 from common.section import Section, raise_all
+from deployments.fleet.reach import Reach, Withheld
 from deployments.fleet.settings import fleet_rules as rules
 from deployments.fleet.settings import fleet_schema as schema
-from deployments.fleet.settings.adapters import AdapterSettings, broken_by_adapters, with_slots
+from deployments.fleet.settings.adapter_settings import (
+    AdapterSettings,
+    broken_by_adapters,
+    with_slots,
+)
 from deployments.fleet.settings.fleet_rules import EMBEDDED_MODEL, EMBEDDED_MODEL_NAME
 from deployments.fleet.settings.hung_engine import HungEngine
 from deployments.fleet.settings.objectives import (
@@ -33,41 +38,47 @@ from deployments.fleet.settings.resume import (
     ResumeMode,
     broken_by_resume,
 )
-from deployments.fleet.settings.speculation import SpeculationSettings, broken_by_speculation
-from router.policies import PolicyName
+from deployments.fleet.settings.speculation_settings import (
+    SpeculationSettings,
+    broken_by_speculation,
+)
+from router.choice.policies import PolicyName
 
 
 class ReplicaResources(Section):
     """What Ray reserves for one replica."""
 
-    cpus: float = Field(1.0, ge=0, description="A replica reserves this many CPU cores.")
+    cpus: float = Field(
+        1.0, ge=0, description="The number of CPU cores that each replica reserves."
+    )
     gpus: float | None = Field(
         None,
         ge=0,
-        description="A replica reserves this many GPUs; a fraction shares one. With null it "
-        "reserves what its parallelism uses, or none with vLLM's CPU build.",
+        description="The number of GPUs that each replica reserves. With a fraction, several "
+        "replicas share a GPU. If null, a replica reserves as many GPUs as its parallelism needs, "
+        "or none with vLLM's CPU build.",
     )
     accelerator_type: str | None = Field(
         None,
         min_length=1,
-        description="The GPUs must be of this kind, by Ray's name for it, such as A100.",
+        description="The required GPU model, by the name that Ray uses, such as A100.",
     )
     custom: Mapping[str, Annotated[float, Field(ge=0)]] = Field(
         default_factory=dict,
-        description="A replica reserves these custom Ray resources, by name and amount.",
+        description="The names and amounts of the custom Ray resources that each replica reserves.",
     )
 
 
 class Price(Section):
     """What a pool's tokens cost, per million, in any one currency."""
 
-    prompt: float = Field(ge=0, description="Price of a million computed prompt tokens.")
+    prompt: float = Field(ge=0, description="The price per million computed prompt tokens.")
     cached: float | None = Field(
         None,
         ge=0,
-        description="Price of a million cached prompt tokens. With null it is `prompt`.",
+        description="The price per million cached prompt tokens. If null, it equals `prompt`.",
     )
-    output: float = Field(ge=0, description="Price of a million generated tokens.")
+    output: float = Field(ge=0, description="The price per million generated tokens.")
 
 
 class Pool(Section):
@@ -77,161 +88,180 @@ class Pool(Section):
         str,
         AfterValidator(rules.usable_model),
         schema.written_as(rules.HUGGING_FACE_ID, rules.PATH),
+        Reach.POOL,
     ] = Field(
-        description=f"The engines serve this model. It is `{EMBEDDED_MODEL}` "
+        description=f"The model that the engines serve: `{EMBEDDED_MODEL}` "
         "(SmolLM2-135M-Instruct, 93 MB from the package index), a Hugging Face id, or a path."
     )
     served_model_name: Annotated[
-        str, AfterValidator(rules.usable_model_name), schema.written_as(rules.MODEL_NAME)
+        str,
+        AfterValidator(rules.usable_model_name),
+        schema.written_as(rules.MODEL_NAME),
+        Reach.POOL,
     ] = Field(
         "",
         validate_default=True,
-        description="Requests have this name in `model`. The default is the last part "
-        f"of the model's id or path, or {EMBEDDED_MODEL_NAME} for the embedded model.",
+        description="The name that requests use in `model`. The default is the last part of the "
+        f"model's id or path, or {EMBEDDED_MODEL_NAME} for the embedded model.",
     )
-    replicas: int = Field(
+    replicas: Annotated[int, Reach.HOT] = Field(
         1,
         ge=1,
-        description="This many engines take traffic. With `autoscaling` it is the number to "
-        "begin with.",
+        description="The number of engines that serve traffic. With `autoscaling`, it is only the "
+        "initial number.",
     )
-    warm_replicas: int = Field(
+    warm_replicas: Annotated[int, Reach.HOT] = Field(
         0,
         ge=0,
-        description="This many more engines are loaded and idle. A gateway promotes one when the "
-        "SLO would be missed without it.",
+        description="The number of additional engines that are loaded and idle. A gateway promotes "
+        "one when the SLO would be missed without it.",
     )
-    prestart: bool = Field(
-        False,
-        description="On each node with an engine of this pool, processes that have imported vLLM "
-        "wait, so the next engine starts faster. They use about 1 GB of memory and "
-        "no GPU memory. None waits if more than 90 % of the memory would be used.",
-    )
-    hung_engine: HungEngine | None = Field(
+    hung_engine: Annotated[HungEngine | None, Reach.HOT] = Field(
         None,
-        description="`suspect`: a hung engine gets no requests that another replica can serve, "
-        "until it makes progress. `restart`: it is also ended and replaced. With "
-        "null it is `restart` on CPUs and `suspect` on GPUs, where hang detection "
-        "has hardly been tried.",
+        description="What happens to an engine that hangs. With `suspect`, it gets no requests "
+        "that another replica can serve until it makes progress. With `restart`, it is also "
+        "stopped and replaced. If null, the value is `restart` on CPUs and `suspect` on GPUs, "
+        "where hang detection has hardly been tried.",
     )
-    autoscaling: Autoscaling | None = Field(
+    autoscaling: Annotated[Autoscaling | None, Reach.HOT] = Field(
         None,
-        description="The number of replicas follows the load within these limits. With null it "
-        "is always `replicas`.",
+        description="The limits within which the number of replicas follows the load. If null, the "
+        "number is always `replicas`.",
     )
-    slo: Objectives = Field(
+    slo: Annotated[Objectives, Reach.HOT] = Field(
         default_factory=Objectives,
-        description="The pool's latency objective. A request that is predicted to miss it is "
-        "queued, overflows or is rejected. Without one, every request is admitted. "
-        "`default` instead of a mapping selects the targets of Antefix's SLO file "
-        "(docs/slo.md), a path those of another.",
+        description="The latency objectives of the pool. A request that is predicted to miss them "
+        "is queued, overflows or is rejected. Without objectives, every request is admitted. "
+        "Instead of a mapping, `default` selects the targets of Antefix's SLO file (docs/slo.md), "
+        "and a path selects the targets of another SLO file.",
     )
-    price: Price | None = Field(
+    price: Annotated[Price | None, Reach.HOT] = Field(
         None,
-        description="Prices, in any currency, for the metric of each tenant's cost.",
+        description="Prices in any currency. They are used for the metric that shows the cost per "
+        "tenant.",
     )
-    batch_queue: int = Field(
+    batch_queue: Annotated[int, Reach.HOT] = Field(
         256,
         ge=0,
-        description="At most this many `batch` requests are queued in a gateway process.",
+        description="The maximum number of `batch` requests that are queued in each gateway "
+        "process.",
     )
-    overflow: OverflowSettings | None = Field(
+    overflow: Annotated[OverflowSettings | None, Reach.HOT] = Field(
         None,
-        description="Requests that this pool cannot serve in time go to another.",
+        description="Sends requests that this pool cannot serve in time to another pool.",
     )
-    max_ongoing_requests: int = Field(
+    max_ongoing_requests: Annotated[int, Reach.POOL] = Field(
         256,
         ge=1,
-        description="A replica serves at most this many requests at once. Ray Serve queues the "
-        "rest.",
+        description="The maximum number of requests that a replica serves at the same time. Ray "
+        "Serve queues further requests.",
     )
-    max_queued_requests: int = Field(
+    max_queued_requests: Annotated[int, Reach.POOL] = Field(
         1024,
         ge=1,
-        description="A gateway process queues at most this many requests for this pool. Beyond "
-        "that it rejects one with 429: where tenants take turns, the newest of the "
-        "tenant with most in the queue.",
+        description="The maximum number of requests that a gateway process queues for this pool. "
+        "If the queue is full, the gateway rejects a request with 429. If tenants take turns, this "
+        "is the newest request of the tenant that has the most requests queued.",
     )
-    resources: ReplicaResources = Field(
-        default_factory=ReplicaResources, description="Ray reserves this for each replica."
+    resources: Annotated[ReplicaResources, Reach.POOL] = Field(
+        default_factory=ReplicaResources,
+        description="The resources that Ray reserves for each replica.",
     )
-    prefill_rate: float | None = Field(
+    prefill_rate: Annotated[float | None, Reach.POOL] = Field(
         None,
         gt=0,
-        description="A replica computes this many prompt tokens per second. Predictions of TTFT "
-        "start from it, or with null from a built-in guess, until the replica has "
-        "seen requests.",
+        description="The number of prompt tokens that a replica computes per second. Predictions "
+        "of TTFT use this value until the replica has served requests. If null, they use a "
+        "built-in estimate until then.",
     )
-    policy: PolicyName = Field(
+    policy: Annotated[PolicyName, Reach.HOT] = Field(
         "prefix",
-        description="This policy chooses the replica of each request. `prefix` takes the lowest "
-        "predicted TTFT, which counts cached prefixes. `session` takes the same "
-        "replica for the same value of `session_header`.",
+        description="The policy that chooses the replica of each request. `prefix` chooses the "
+        "lowest cost, based on predicted TTFT with cached prefixes. `session` always chooses the "
+        "same replica for the same value of `session_header`. See docs/routing.md for "
+        "all policies.",
     )
-    shadow_policy: PolicyName | None = Field(
+    shadow_policy: Annotated[PolicyName | None, Reach.HOT] = Field(
         None,
-        description="This policy's choices are computed and counted, but not followed.",
+        description="A second policy whose choices are computed and counted, but not followed.",
     )
     session_header: Annotated[
-        str, AfterValidator(rules.usable_header), schema.written_as(rules.HEADER)
+        str, AfterValidator(rules.usable_header), schema.written_as(rules.HEADER), Reach.HOT
     ] = Field(
         "x-session-id",
-        description="This request header names the session for the policy `session`.",
+        description="The request header that identifies the session for the policy `session`.",
     )
-    segment_tokens: int = Field(
+    segment_tokens: Annotated[int, Reach.POOL] = Field(
         128,
         ge=16,
         le=65536,
-        description="An entry of the prefix index stands for this many prompt tokens, rounded to "
-        "a multiple of the KV block. Smaller entries find shorter prefixes, larger "
-        "ones save memory in Redis.",
+        description="The number of prompt tokens per entry of the prefix index. It is rounded to a "
+        "multiple of the KV block size. Smaller entries find shorter prefixes, and larger entries "
+        "save memory in Redis.",
     )
-    env: Mapping[
-        Annotated[str, AfterValidator(rules.usable_env_name), schema.written_as(rules.ENV_NAME)],
-        Annotated[str, AfterValidator(rules.usable_env_value)],
+    env: Annotated[
+        Mapping[
+            Annotated[
+                str, AfterValidator(rules.usable_env_name), schema.written_as(rules.ENV_NAME)
+            ],
+            Annotated[str, AfterValidator(rules.usable_env_value)],
+        ],
+        Reach.POOL,
+        Withheld.FROM_GATEWAYS,
     ] = Field(
         default_factory=dict,
         json_schema_extra=schema.without_reserved_env(),
-        description="The engine's environment variables. The values are strings and may hold "
-        "${VARIABLE}.",
+        description="The environment variables of the engine. The values are strings and may "
+        "contain ${VARIABLE}.",
     )
     engine_args: Annotated[
         Mapping[Annotated[str, AfterValidator(rules.free_engine_arg)], JsonValue],
         BeforeValidator(rules.no_engine_arg_twice),
+        Reach.POOL,
     ] = Field(
         default_factory=dict,
         json_schema_extra=schema.without_reserved_engine_args(),
-        description="The engine gets these flags of vLLM. On CPUs, dtype is by default bfloat16 "
-        "where the CPU has AMX or AVX512_BF16, otherwise float32; quantized models "
-        "keep vLLM's default.",
+        description="The vLLM flags of the engine. On CPUs, the default dtype is bfloat16 if the "
+        "CPU has AMX or AVX512_BF16, and otherwise float32. For quantized models, vLLM's default "
+        "applies.",
     )
-    adapters: AdapterSettings | None = Field(
+    adapters: Annotated[AdapterSettings | None, Reach.POOL] = Field(
         None,
-        description="LoRA adapters can be loaded while the pool serves. With null they cannot.",
+        description="Allows LoRA adapters to be loaded while the pool serves. If null, none can be "
+        "loaded.",
     )
-    allowed_xargs: Sequence[
-        Annotated[
-            str,
-            AfterValidator(rules.usable_xarg),
-            schema.other_than(rules.XARGS_OF_ENGINES),
-        ]
+    allowed_xargs: Annotated[
+        Sequence[
+            Annotated[
+                str,
+                AfterValidator(rules.usable_xarg),
+                schema.other_than(rules.XARGS_OF_ENGINES),
+            ]
+        ],
+        Reach.HOT,
     ] = Field(
         default_factory=list,
-        description="Requests may have only these keys in `vllm_xargs`, which vLLM passes to its "
+        description="The keys that requests may use in `vllm_xargs`, which vLLM passes to its "
         "plug-ins.",
     )
-    speculation: SpeculationSettings | None = Field(
-        None,
-        description="Settings of speculative decoding, for pools whose `engine_args` have a "
-        "speculative_config.",
+    max_media_pixels: Annotated[int, Reach.POOL] = Field(
+        67108864,
+        ge=1,
+        description="The maximum number of pixels in all images and video frames of a request "
+        "together. An engine decodes a pixel into three or more bytes.",
     )
-    resume: ResumeMode | None = RESUME
-    resume_proof: str = RESUME_PROOF
-    quality: Quality | None = Field(
+    speculation: Annotated[SpeculationSettings | None, Reach.POOL] = Field(
         None,
-        description="The weights must meet these limits before they are served. The proof is the "
-        "report that `antefix evaluate` or `antefix quality import` writes into their "
-        "folder; a report about other weights does not count.",
+        description="Settings of speculative decoding, for pools that have a speculative_config in "
+        "`engine_args`.",
+    )
+    resume: Annotated[ResumeMode | None, Reach.POOL] = RESUME
+    resume_proof: Annotated[str, Reach.POOL] = RESUME_PROOF
+    quality: Annotated[Quality | None, Reach.POOL, Withheld.FROM_GATEWAYS] = Field(
+        None,
+        description="The limits that the weights must meet before they are served. The proof is "
+        "the report that `antefix evaluate` or `antefix quality import` writes into the folder of "
+        "the weights. A report about other weights does not count.",
     )
 
     @model_validator(mode="before")

@@ -1,8 +1,8 @@
 """Faults of the weights of a fleet's pools, before an engine starts.
 
 Each pool's config.json, weight files and GPU kind are looked up on this machine and among the
-built-in well-known models, never in a network. weights.preflight evaluates them. Unknown facts are
-not checked, and a note reports it.
+built-in well-known models, never in a network. weights.kernels.preflight evaluates them. Unknown
+facts are not checked, and a note reports it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ from deployments.fleet.model_lookup import (
     pool_model,
 )
 from deployments.fleet.pool import Pool
-from weights.cpu_dtype import CPU_DTYPES
-from weights.finding import Device, EngineConfig, Finding, Model
-from weights.fits import memory_unknown, reserved_for_cache
-from weights.memory import DTYPE_BYTES
-from weights.preflight import findings, overflow_findings
+from weights.kernels.finding import Device, EngineConfig, Finding, Model
+from weights.kernels.fits import memory_unknown, reserved_for_cache
+from weights.kernels.preflight import findings, overflow_findings
+from weights.model.cpu_dtype import CPU_DTYPES
+from weights.model.memory import DTYPE_BYTES
 
 
 @dataclass

@@ -26,6 +26,8 @@ from deployments.fleet.applications import application_of, settings_of
 from deployments.fleet.fleet import Fleet, FleetBase
 from deployments.gateway.answer.error_answers import answer_errors
 from deployments.gateway.answer.mirrors import Mirror
+from deployments.gateway.api.endpoints import openapi_paths
+from deployments.gateway.gateway_parts import GatewayParts, Secrets, parts_of
 from deployments.gateway.inference import Inference
 from deployments.gateway.inquiries.adapter_requests import AdapterRequests
 from deployments.gateway.inquiries.canary_requests import CanaryRequests
@@ -36,16 +38,14 @@ from deployments.gateway.inquiries.profiles import Profiles
 from deployments.gateway.inquiries.status import StatusSources
 from deployments.gateway.intake.in_force import given_fleet
 from deployments.gateway.page import PLATFORM, add_page
-from deployments.gateway.parts import GatewayParts, Secrets, parts_of
 from deployments.gateway.record.request_watch import promise_of
-from deployments.gateway.reference.endpoints import openapi_paths
 from deployments.process import node_drain, node_metrics
 from deployments.process.http_server import HttpServer
 from deployments.process.interpreter import keep_responsive
 from deployments.process.serve_log import adopt_logs, set_log_level
 from deployments.wire.inference_paths import INFERENCE_PATHS
-from observability import metric_files
-from router.redis_client import REDIS_FAILURES
+from observability.metrics import metric_files
+from router.redis.redis_client import REDIS_FAILURES
 
 logger = logging.getLogger("ray.serve")
 
@@ -88,7 +88,7 @@ class Gateway:
         loops.start("settings", parts.written.run())
         loops.start("schemas", SchemaWatch(parts.text, self._base.redis_name, time.time).run())
         loops.start("serve_controller", parts.controller.run())
-        fails = "metrics are not up to date"
+        fails = "failed to update metrics"
         keep = forever("metrics", self._keep_metrics, METRICS_PERIOD_S, fails=fails, logger=logger)
         loops.start("metrics", keep)
         loops.start("budgets", parts.budgets.run())
@@ -166,7 +166,7 @@ class Gateway:
 
     def _refuse(self, error: Exception) -> None:
         self.parts.in_force.refused = str(error)
-        logger.error("the gateway rejected new settings and keeps the previous ones: %s", error)
+        logger.error("rejected new settings; keeping the previous ones: %s", error)
 
     async def _settings_of_others(self) -> Fleet | None:
         try:
@@ -232,6 +232,7 @@ class Gateway:
         self._dropped_reported = dropped
         self.parts.families.shared.settings_refused.set(bool(self.parts.in_force.refused))
         self.parts.families.shared.budgets_by_share.set(self.parts.budgets.by_share)
+        self.parts.families.shared.tenants_held.set(self.parts.budgets.tenants_held)
         self.parts.families.shared.redis_full.set(self.parts.budgets.redis_is_full)
         self.parts.families.keys_stale.set(bool(self.parts.keys.stale))
         pools = self.parts.pools.by_name.values()
@@ -247,7 +248,7 @@ class Gateway:
 
 
 def application(parts: GatewayParts, inference: Inference) -> Starlette:
-    """Return the app with every endpoint in `deployments.gateway.reference.endpoints`."""
+    """Return the app with every endpoint in `deployments.gateway.api.endpoints`."""
     app = Starlette()
     app.router.redirect_slashes = False  # `answer_errors` does
     for path in INFERENCE_PATHS:
@@ -259,6 +260,7 @@ def application(parts: GatewayParts, inference: Inference) -> Starlette:
             controller=parts.controller,
             traffic=parts.requests.traffic,
             budgets=parts.budget_metrics,
+            is_held=parts.fatal.is_held,
         ),
         keys=parts.keys,
         holder_of=inference.holder_of,

@@ -22,11 +22,11 @@ import numpy as np
 
 from common.errors import Problem
 from deployments.offline.offline_engine import Generated, OfflineEngine, Tokens
-from weights import statistics
-from weights.checkpoint import weights_digest
-from weights.prompts import Conversation
-from weights.report import Answers, Distribution, Evaluation, Rates, Side
-from weights.statistics import TokenFigures
+from weights.evaluate import statistics
+from weights.evaluate.prompts import Conversation
+from weights.evaluate.report import Answers, Distribution, Evaluation, Rates, Side
+from weights.evaluate.statistics import TokenFigures
+from weights.model.checkpoint import weights_digest
 
 # A shorter piece of a document is not used: its tokens would have too little context.
 SHORTEST_WINDOW = 16
@@ -334,7 +334,7 @@ def _distribution(figures: list[TokenFigures]) -> Distribution:
         positions.append(begin + step)
         by_position.append(float(np.mean(part)))
     return Distribution(
-        kl_percentiles={f"{p:g} %": float(np.percentile(kl, p)) for p in (50, 90, 99, 100)},
+        kl_percentiles={f"{p:g}%": float(np.percentile(kl, p)) for p in (50, 90, 99, 100)},
         positions=positions,
         kl_by_position=by_position,
         edges=edges.tolist(),

@@ -1,9 +1,9 @@
 """A vLLM engine without a server: load it, send prompts, measure it, and close it.
 
-It runs in a child process (`deployments.engine.vllm.offline`), so that the command line imports
-neither vLLM nor torch. Several engines can be loaded at once, and memory is free after `close`.
-vLLM's output goes to a log file. If a child does not start or fails, the `Problem` contains its
-last log line.
+It runs in a child process (`deployments.engine.vllm.offline.offline`), so that the command line
+imports neither vLLM nor torch. Several engines can be loaded at once, and memory is free after
+`close`. vLLM's output goes to a log file. If a child does not start or fails, the `Problem`
+contains its last log line.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any, Self
 from common.errors import Problem
 from common.failure import gist, tail
 from common.machine import require_fleet_packages
-from weights.checkpoint import weight_bytes
-from weights.statistics import TokenFigures
+from weights.evaluate.statistics import TokenFigures
+from weights.model.checkpoint import weight_bytes
 
 Tokens = list[int]
 SECONDS_TO_END = 10.0
@@ -128,7 +128,7 @@ class OfflineEngine:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as said:
             child = subprocess.Popen(
-                [sys.executable, "-m", "deployments.engine.vllm.offline"],
+                [sys.executable, "-m", "deployments.engine.vllm.offline.offline"],
                 cwd=Path(__file__).parents[2],
                 env=_environment(model, env),
                 stdin=subprocess.PIPE,

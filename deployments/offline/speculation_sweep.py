@@ -21,8 +21,8 @@ from typing import Any
 
 from common.errors import Problem
 from deployments.offline.offline_engine import Generated, OfflineEngine, Tokens
-from weights.prompts import Conversation
-from weights.speculation import SpeculationCandidate, acceptance_of, expected_tokens
+from weights.evaluate.prompts import Conversation
+from weights.speculation.draft_yield import SpeculationCandidate, acceptance_of, expected_tokens
 
 WARM_UP_TOKENS = 8
 # Drafts of these methods may be shortened while the engine runs; others have one length.
@@ -52,7 +52,7 @@ class Way:
         """Return ways of one engine each: one per length if `exact`, or if the way requires it.
 
         Under vLLM's model `runner` V2 a draft model requires it: its short drafts cost the time of
-        the longest one (`deployments.engine.vllm.idle_drafts`).
+        the longest one (`deployments.engine.vllm.patches.idle_drafts`).
         """
         method, parallel = self.config.get("method"), self.config.get("parallel_drafting")
         exact = exact or bool(parallel) or (method, runner) == ("draft_model", "V2")

@@ -17,7 +17,7 @@ from deployments.fleet.pool import Pool
 from deployments.models.model import cache_folder, resolve_model
 from deployments.models.model_config import model_config
 from deployments.offline.speculation_sweep import Way
-from weights.drafts import first_layers
+from weights.speculation.drafts import first_layers
 
 METHODS = ("ngram", "suffix", "draft_model")
 OWN = "as in the fleet file"
@@ -49,10 +49,12 @@ class Draft:
 
 
 def lengths_of(text: str) -> tuple[int, ...]:
-    """Return the lengths in a list in the form of `--k`."""
+    """Return the lengths in a list in the form of `--draft-lengths`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) >= 1 for part in parts):
-        raise Problem(f"--k {text!r} is not a list of numbers above 0", "write it as 1,2,4")
+        raise Problem(
+            f"--draft-lengths {text!r} is not a list of numbers above 0", "write it as 1,2,4"
+        )
     return tuple(sorted({int(part) for part in parts}))
 
 

@@ -8,27 +8,80 @@ from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-# Every code below, so that each has a counter that starts at 0.
-CODES = (
-    "body_too_slow",
+from deployments.process.connection_limits import ConnectionLimits as Limits
+from deployments.process.error_code import ErrorCode, codes_in
+
+HEADERS_TIMEOUT = ErrorCode(
     "headers_timeout",
-    "headers_too_large",
-    "invalid_host",
-    "invalid_http",
-    "too_many_connections",
-    "too_many_headers",
-    "too_many_pipelined",
+    408,
+    f"The request line and the headers took longer than {Limits.head_s:g} s.",
+    "Send them without delay.",
+    retry="yes",
 )
+HEADERS_TOO_LARGE = ErrorCode(
+    "headers_too_large",
+    431,
+    f"The request line and the headers have more than {Limits.head_bytes:,} bytes.",
+    "Send fewer or shorter headers.",
+)
+TOO_MANY_HEADERS = ErrorCode(
+    "too_many_headers",
+    431,
+    f"The request has more than {Limits.headers} headers.",
+    "Send fewer headers.",
+)
+BODY_TOO_SLOW = ErrorCode(
+    "body_too_slow",
+    408,
+    f"The body arrived at less than {Limits.body_bytes_per_s:,g} bytes per second for "
+    f"{Limits.body_grace_s:g} s.",
+    "Send the body faster, without pauses.",
+    retry="yes",
+)
+INVALID_HTTP = ErrorCode(
+    "invalid_http",
+    400,
+    "The bytes are not a valid HTTP/1.1 request. They may be TLS.",
+    "Send HTTP/1.1 without TLS.",
+)
+INVALID_HOST = ErrorCode(
+    "invalid_host",
+    400,
+    "The request has no `Host` header or several of them.",
+    "Send exactly one `Host` header.",
+)
+TOO_MANY_PIPELINED = ErrorCode(
+    "too_many_pipelined",
+    400,
+    f"More than {Limits.pipelined} requests wait on the connection for an earlier answer. The "
+    "gateway closes the connection. The code appears only in metrics and the log.",
+    "Wait for the answer, or open additional connections.",
+    retry="yes",
+)
+TOO_MANY_CONNECTIONS = ErrorCode(
+    "too_many_connections",
+    503,
+    "The gateway has reached the maximum number of connections that its open files allow.",
+    "Keep fewer connections open.",
+    retry="Retry-After",
+)
+
+# Every code above, so that each has a counter that starts at 0.
+CODES = codes_in(globals())
 
 
 @dataclass(frozen=True)
 class ConnectionRefusal:
-    status: HTTPStatus
-    code: str
+    error: ErrorCode
     message: str
 
+    @property
+    def code(self) -> str:
+        return self.error.name
+
     def answer(self, headers: list[tuple[bytes, bytes]]) -> bytes:
-        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        status = HTTPStatus(self.error.status)
+        kind = "server_error" if status >= 500 else "invalid_request_error"
         error = {"message": self.message, "type": kind, "param": None, "code": self.code}
         body = json.dumps({"error": error}).encode()
         told = [
@@ -37,10 +90,10 @@ class ConnectionRefusal:
             (b"content-length", b"%d" % len(body)),
             (b"connection", b"close"),
         ]
-        if self.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        if "Retry-After" in self.error.retry:
             told.append((b"retry-after", b"1"))
         lines = [name + b": " + value + b"\r\n" for name, value in told]
-        return b"".join([STATUS_LINE[self.status], *lines, b"\r\n", body])
+        return b"".join([STATUS_LINE[status], *lines, b"\r\n", body])
 
 
 def head_too_large(limit_bytes: int) -> ConnectionRefusal:
@@ -48,16 +101,12 @@ def head_too_large(limit_bytes: int) -> ConnectionRefusal:
         f"The request line and the headers take more than the allowed {limit_bytes} bytes."
         " Send fewer or shorter ones; prompts belong in the body."
     )
-    return ConnectionRefusal(
-        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large", message
-    )
+    return ConnectionRefusal(HEADERS_TOO_LARGE, message)
 
 
 def too_many_headers(limit: int) -> ConnectionRefusal:
     message = f"The request has more than the allowed {limit} headers. Send fewer."
-    return ConnectionRefusal(
-        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too_many_headers", message
-    )
+    return ConnectionRefusal(TOO_MANY_HEADERS, message)
 
 
 def too_many_pipelined(limit: int) -> ConnectionRefusal:
@@ -65,7 +114,7 @@ def too_many_pipelined(limit: int) -> ConnectionRefusal:
         f"More than the allowed {limit} requests wait on this connection for the answer to an"
         " earlier one. Send the next one after that answer."
     )
-    return ConnectionRefusal(HTTPStatus.BAD_REQUEST, "too_many_pipelined", message)
+    return ConnectionRefusal(TOO_MANY_PIPELINED, message)
 
 
 def ambiguous(version: str, headers: list[tuple[bytes, bytes]]) -> ConnectionRefusal | None:
@@ -74,11 +123,11 @@ def ambiguous(version: str, headers: list[tuple[bytes, bytes]]) -> ConnectionRef
     names = [name for name, _ in headers]
     if version == "1.0" and b"transfer-encoding" in names:
         message = "HTTP/1.0 has no Transfer-Encoding. Send a Content-Length, or HTTP/1.1."
-        return ConnectionRefusal(HTTPStatus.BAD_REQUEST, "invalid_http", message)
+        return ConnectionRefusal(INVALID_HTTP, message)
     hosts = names.count(b"host")
     if hosts > 1 or (hosts == 0 and version != "1.0"):
         message = f"The request has {hosts} Host headers, but must have one. Send exactly one."
-        return ConnectionRefusal(HTTPStatus.BAD_REQUEST, "invalid_host", message)
+        return ConnectionRefusal(INVALID_HOST, message)
     return None
 
 
@@ -87,7 +136,7 @@ def head_timeout(limit_s: float) -> ConnectionRefusal:
         f"The request line and the headers did not arrive within {limit_s:g} s."
         " Send them at once after connecting."
     )
-    return ConnectionRefusal(HTTPStatus.REQUEST_TIMEOUT, "headers_timeout", message)
+    return ConnectionRefusal(HEADERS_TIMEOUT, message)
 
 
 def body_too_slow(window_s: float, bytes_per_s: float) -> ConnectionRefusal:
@@ -95,7 +144,7 @@ def body_too_slow(window_s: float, bytes_per_s: float) -> ConnectionRefusal:
         f"In the last {window_s:g} s the body arrived at less than the required"
         f" {bytes_per_s:g} bytes a second. Send it faster, without pauses."
     )
-    return ConnectionRefusal(HTTPStatus.REQUEST_TIMEOUT, "body_too_slow", message)
+    return ConnectionRefusal(BODY_TOO_SLOW, message)
 
 
 def too_many_connections(limit: int) -> ConnectionRefusal:
@@ -103,12 +152,11 @@ def too_many_connections(limit: int) -> ConnectionRefusal:
         f"This server has {limit} connections, which is its limit."
         " Try again later, or keep fewer open."
     )
-    return ConnectionRefusal(HTTPStatus.SERVICE_UNAVAILABLE, "too_many_connections", message)
+    return ConnectionRefusal(TOO_MANY_CONNECTIONS, message)
 
 
 NOT_HTTP = ConnectionRefusal(
-    HTTPStatus.BAD_REQUEST,
-    "invalid_http",
+    INVALID_HTTP,
     "The bytes received are not an HTTP/1.1 request. Send one without TLS, which this port does "
     "not use.",
 )

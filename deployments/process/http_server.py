@@ -18,7 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from common.loops import until_next
-from deployments.process.http_connection import BoundedConnection, ConnectionLimits
+from deployments.process.connection_limits import ConnectionLimits
+from deployments.process.http_connection import BoundedConnection
 from deployments.process.open_files import watch_open_files
 
 KEEP_ALIVE_S = 75

@@ -42,7 +42,7 @@ async def follow(
     that Ray Serve starts replacements on other nodes first.
     """
     step = partial(_follow, node_id, begin, requests)
-    fails = f"this process cannot read whether node {node_id} drains"
+    fails = f"failed to read whether node {node_id} drains"
     await forever("node_drain", step, fails=fails, logger=logger)
 
 
@@ -93,7 +93,7 @@ def _tell_ray(node_id: str, within_s: float) -> None:
         reason = DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
         gcs.drain_node(node_id, reason, "the pod ends", ends_ms)
     except Exception:
-        logger.exception("Ray did not receive the drain of node %s", node_id)
+        logger.exception("failed to report the drain of node %s to Ray", node_id)
 
 
 def folder_of(node_id: str) -> Path:

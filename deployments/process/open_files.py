@@ -41,7 +41,7 @@ class OpenFiles:
         now = time.monotonic()
         if now - self._told_at >= COMPLAINT_PERIOD_S:
             logger.error(
-                "new connections wait: this process has reached its limit of open files"
+                "failed to accept connections: this process has reached its limit of open files"
                 " (%s, %d times). Raise it with `ulimit -n` or LimitNOFILE",
                 *(error.strerror, self._untold),
             )

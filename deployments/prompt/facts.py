@@ -1,7 +1,7 @@
 """An engine's facts about tokenizing requests: everything on which the result depends.
 
-`deployments.engine.vllm.facts` writes them, in the replica. Engines with equal digests give equal
-tokens for equal requests, so a gateway needs one `PromptTokens` per digest.
+`deployments.engine.vllm.tokenizing_facts` writes them, in the replica. Engines with equal digests
+give equal tokens for equal requests, so a gateway needs one `PromptTokens` per digest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A /v1/responses request as the chat that vLLM builds from it.
+"""A completed /v1/responses request as the chat that vLLM builds from it.
 
 Source: vllm/entrypoints/openai/responses/{protocol,utils}.py of vLLM 0.32. Messages, function
 calls, their results and plain reasoning are supported. Other input raises Unknowable, and so does

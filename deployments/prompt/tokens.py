@@ -1,8 +1,9 @@
 """The token ids of a request's prompt, as the engine will compute them.
 
 Source: vllm/renderers/online_renderer.py and the `build_*_params` of vLLM 0.32's requests. An
-object is created once per digest of facts, and is then safe to use from many threads. None stands
-for every doubt; for a request that the engine rejects, the result may be anything.
+object is created once per digest of facts, and is then safe to use from many threads. It
+returns None whenever the tokens are uncertain; for a request that the engine rejects, the result
+may be anything.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from deployments.prompt.unknowable import (
     whole_number_of,
 )
 from deployments.wire.inference_paths import PromptForm, inference_path
+from deployments.wire.items.completed import completed
 
 logger = logging.getLogger(__name__)
 
@@ -104,13 +106,13 @@ class PromptTokens:
         if asked is None:
             return None
         try:
-            return made_of(asked(fields))
+            return made_of(asked(completed(path, fields)))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the Rust tokenizer is not an Exception
             # only by its type, because a message may quote the prompt
             why = str(error) if isinstance(error, Unknowable) else type(error).__name__
-            logger.debug("%s: the prompt's tokens are unknown here: %s", path, why)
+            logger.debug("failed to make the tokens of a prompt for %s: %s", path, why)
             return None
 
     def _encoded(self, asked: _Asked) -> list[list[int]]:
@@ -228,7 +230,7 @@ def _compiled(template: ChatTemplate | None, facts: RendererFacts) -> tuple[Temp
     try:
         return Template(template.text, facts.special_tokens), template.content_format
     except Exception as error:  # any error: the engine has the same; completions still work
-        logger.warning("a chat template of an engine does not compile: %s", type(error).__name__)
+        logger.warning("failed to compile an engine's chat template: %s", type(error).__name__)
         return None
 
 

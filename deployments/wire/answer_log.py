@@ -1,8 +1,8 @@
-"""Logs an answer's tokens and events, so that another engine can continue it.
+"""Logs an answer's tokens and events, so that another engine can resume it.
 
 A stream consists of blocks, which end with an empty line. Blocks that begin with a colon are
 comments; all others are events (https://html.spec.whatwg.org/multipage/server-sent-events.html).
-An answer whose token ids are unknown or exceed MOST_TOKEN_BYTES cannot be continued.
+An answer whose token ids are unknown or exceed MOST_TOKEN_BYTES cannot be resumed.
 """
 
 from __future__ import annotations
@@ -48,21 +48,6 @@ class Blocks:
         return blocks
 
 
-class EventCounter:
-    """Counts a stream's whole `events` as its bytes arrive."""
-
-    def __init__(self) -> None:
-        self.events = 0
-        self._open = b""
-
-    def add(self, part: bytes) -> None:
-        """Count the next bytes, cut anywhere. The time does not depend on earlier bytes."""
-        *blocks, rest = (self._open + part).split(END)
-        self.events += sum(map(is_event, blocks))
-        # the first and the last byte of an unfinished block are enough
-        self._open = rest if len(rest) <= 2 else rest[:1] + b"." + rest[-1:]
-
-
 class FirstEvents:
     """Drops a stream's first events, which its client has; `missing` are left to drop."""
 
@@ -70,22 +55,14 @@ class FirstEvents:
         self.missing = missing
         self._blocks = Blocks()
 
-    def dropped_from(self, blocks: list[bytes]) -> list[bytes]:
-        """Return the blocks after these events. Comments before them are dropped, too."""
-        if not self.missing:
-            return blocks
-        for at, block in enumerate(blocks):
-            if not self.missing:
-                return blocks[at:]
-            self.missing -= is_event(block)
-        return []
-
-    def dropped_from_bytes(self, piece: bytes) -> bytes:
-        """As `dropped_from`, for the next bytes of the stream. Once the events are dropped, bytes
-        no longer wait for the end of their block."""
+    def dropped_from(self, piece: bytes) -> bytes:
+        """Return what follows these events in the next bytes of the stream. Comments before them
+        are dropped, too. Later bytes do not wait for the end of their block."""
         if not self.missing:
             return piece
-        blocks = self.dropped_from(self._blocks.whole(piece))
+        blocks = self._blocks.whole(piece)
+        while self.missing and blocks:
+            self.missing -= is_event(blocks.pop(0))
         if self.missing:
             return b""
         rest, self._blocks.rest = self._blocks.rest, b""
@@ -95,12 +72,11 @@ class FirstEvents:
 class AnswerLog:
     """The tokens of one answer, from one or several engines, and its number of `events`.
 
-    The client already `had` this many of the events, from another gateway. Another engine
-    `can_continue` the answer if its first engine offered that and all tokens are known.
+    Another engine `can_resume` the answer if its first engine offered that and all tokens are
+    known.
     """
 
-    def __init__(self, had: int = 0) -> None:
-        self._had = FirstEvents(had)
+    def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
@@ -113,7 +89,7 @@ class AnswerLog:
         self._tokens = bytearray()
         self._is_whole = True
         self._token_ids = 0
-        # bytes and number of token ids: at the client's last event, and sent to continue
+        # bytes and number of token ids: at the client's last event, and sent to resume
         self._seen = self._sent = (0, 0)
         self._token_count: int | None = None
         self.finish_reason = ""
@@ -124,7 +100,7 @@ class AnswerLog:
         self._cached_tokens = count_in(headers, CACHED_TOKENS_HEADER) or 0
 
     @property
-    def can_continue(self) -> bool:
+    def can_resume(self) -> bool:
         return bool(self._made_by) and self._is_whole
 
     @property
@@ -134,8 +110,8 @@ class AnswerLog:
 
     @property
     def output_tokens(self) -> int | None:
-        """The number of tokens from which another engine can continue; None: it cannot."""
-        return self._token_ids if self.can_continue else None
+        """The number of tokens from which another engine can resume; None: it cannot."""
+        return self._token_ids if self.can_resume else None
 
     @property
     def counted_tokens(self) -> int | None:
@@ -144,10 +120,15 @@ class AnswerLog:
 
         Engines of older releases report none: then each event counts as a token.
         """
-        # an engine that continues counts only its own tokens; the logged ids include the others
-        if self.can_continue or self._token_count is not None:
-            return max(self._token_ids, self._token_count or 0)
+        if self.can_resume or self._token_count is not None:
+            return self.reported_tokens
         return self._token_ids or self.events or None
+
+    @property
+    def reported_tokens(self) -> int:
+        """The output tokens that engines reported; 0: none did."""
+        # an engine that resumes counts only its own tokens; the logged ids include the others
+        return max(self._token_ids, self._token_count or 0)
 
     @property
     def next_number(self) -> int:
@@ -177,8 +158,8 @@ class AnswerLog:
             self._tokens.clear()
         return True
 
-    def continues(self) -> None:
-        """Record that the next engine continues. Drop tokens that it did not get."""
+    def resumes(self) -> None:
+        """Record that the next engine resumes. Drop tokens that it did not get."""
         sent, self._token_ids = self._sent
         del self._tokens[sent:]
 
@@ -187,24 +168,22 @@ class AnswerLog:
         """Whether the client has only the event with which a chat begins, which has no token."""
         return self.events == 1 and not _LOGPROBS.search(self._first_event)
 
-    def add_events(self, blocks: list[bytes]) -> list[bytes]:
-        """Log blocks that the client gets now. Return those that it has not had."""
+    def add_events(self, blocks: list[bytes]) -> None:
+        """Log blocks that the client gets now."""
         if events := [block for block in blocks if block[:1] != b":"]:
             if not self.events:
                 self._first_event = events[0]
             self.events += len(events)
             self._last_event = events[-1]
             self._seen = len(self._tokens), self._token_ids
-        return self._had.dropped_from(blocks) if self._had.missing else blocks
 
-    def body_to_continue(self, body: bytes) -> bytes | None:
-        """Return the request's body for an engine that continues the answer; None if none can.
+    def body_to_resume(self, body: bytes) -> bytes:
+        """Return the request's body for an engine that resumes the answer. One must be able to.
 
         Only the engine that generated a token knows its logprobs. So if the client wants logprobs,
         tokens whose event it does not have are generated again.
         """
-        if not self.can_continue:
-            return None
+        assert self.can_resume
         self._sent = len(self._tokens), self._token_ids
         if b'"logprobs"' in body:  # a false match in the prompt only repeats a token or two
             self._sent = (0, 0) if self._has_none_but_a_role else self._seen

@@ -77,9 +77,11 @@ class Confirmation:
             OUTPUT_TOKENS_HEADER: str(self.known_tokens + self.output_tokens),
         }
 
-    def headers(self) -> list[tuple[bytes, bytes]]:
+    def headers(self, is_error: bool = False) -> list[tuple[bytes, bytes]]:
+        """Return headers with the counts so far: none before a first token, except for an error."""
         if self.first_token_at is None:
-            return []
+            values = self.final_headers() if is_error else {}
+            return [(name.encode(), value.encode()) for name, value in values.items()]
         values = {
             PROMPT_TOKENS_HEADER: str(self.prompt_tokens),
             CACHED_TOKENS_HEADER: str(self.cached_tokens),

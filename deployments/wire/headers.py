@@ -22,27 +22,17 @@ An engine's answer:
                                number so far, before events and at the end
     x-antefix-finish-reason    vLLM's word for why the answer ended: stop, length, ...; in a
                                stream, the last comment has it behind the number of tokens
-    x-antefix-load             the replica's load at that moment (`router.load.LoadReport`)
+    x-antefix-load             the replica's load at that moment (`router.board.load.LoadReport`)
 
 `GET /antefix/tokens?ticket=...` returns the three token counts of an ended exchange, for a gateway
-that abandoned it (`deployments.engine.final_counts`).
+that abandoned it (`deployments.engine.serving.final_counts`).
 
-An answer that another engine can continue if this one is lost:
+An answer that another engine can resume if this one is lost:
 
     x-antefix-resumable        in a request: the gateway wants such an answer; in an answer: it is
                                one, and a comment with each chunk's tokens precedes its events
-    x-antefix-resume-mode      `continued`: the continuing engine's tokens are not proved to be the
+    x-antefix-resume-mode      `continued`: the resuming engine's tokens are not proved to be the
                                same. Without this header they are
-
-A stream that outlives its gateway, in its replica (`deployments.engine.held_answers`):
-
-    x-antefix-hold             in a request: the seconds to retain the stream; in an answer: the
-                               replica retains it, for the request with this `x-request-id`
-    x-antefix-held             the ticket of such a stream, which another gateway reads from its
-                               beginning (POST /antefix/held) or abandons (DELETE)
-    x-antefix-reader           the reader's id: a later reader takes over the stream, and only the
-                               last one may end it
-    x-antefix-events           the number of events that the client has
 
 The headers of a stream wait for its first token, when these values are known. That delays no token,
 and another engine can still replace one that fails before its first token.
@@ -76,19 +66,11 @@ TOKENS_COMMENT = b": antefix-tokens "
 # status if that is not 200, a blank line, and the answer's JSON.
 ANSWER_COMMENT = b": antefix-answer "
 PROGRESS_CONTENT_TYPE = "application/vnd.antefix.progress"
-# A request to continue has this top-level field: {"chunks": [[index, [ids]]], "events": the number
+# A request to resume has this top-level field: {"chunks": [[index, [ids]]], "events": the number
 # of whole events that the client has, "cached_tokens", "created", "made_by"}. An engine that cannot
-# continue answers 409 with this code.
+# resume answers 409 with this code.
 RESUME_FIELD = "antefix_resume"
 CANNOT_RESUME = "cannot_resume"
-
-HOLD_HEADER = "x-antefix-hold"
-HELD_HEADER = "x-antefix-held"
-READER_HEADER = "x-antefix-reader"
-EVENTS_HEADER = "x-antefix-events"
-HELD_PATH = "/antefix/held"
-# The last block for a reader whose stream another reader has taken over.
-TAKEN_OVER_COMMENT = b": antefix-taken-over"
 
 # The token counts of an ended exchange.
 TOKENS_PATH = "/antefix/tokens"

@@ -15,7 +15,12 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 RESPONSES, EMBEDDINGS = "/v1/responses", "/v1/embeddings"
 EMBED = "/v2/embed"  # Cohere's
 MESSAGES, COUNT_TOKENS = "/v1/messages", "/v1/messages/count_tokens"
+TOKENIZE = "/tokenize"
 TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
+
+# Tokens that a chat template may add to a prompt that the gateway cannot tokenize. The template of
+# an embedding model adds little more than the sentence that describes its task.
+TEMPLATE_TOKENS, TASK_TOKENS = 512, 64
 
 # The shape of errors: OpenAI's, OpenAI's with the responses API's events in a stream, Anthropic's.
 ErrorShape = Literal["openai", "responses", "anthropic"]
@@ -31,7 +36,7 @@ class InferencePath:
 
     - `does`: a sentence for the API reference. `operation`: the name in traces.
     - `prompt_form`: how gateways read the prompt.
-    - `generates`: answers are tokens, and may be streamed and continued. A stream's last event
+    - `generates`: answers are tokens, and may be streamed and resumed. A stream's last event
       begins with `last_event`.
     - `max_tokens`: the fields that limit an answer. The first that is set counts, otherwise
       `default_max_tokens`; None: the rest of the context.
@@ -39,10 +44,11 @@ class InferencePath:
       vLLM's `priority`.
     - `prompts`: fields with a prompt, or with several texts or lists of token ids.
     - `documents`: fields with one or several documents. The engine reads each as a sequence, after
-      the `shared` fields.
+      the `shared` fields, and `document_template` tokens of a template at most.
+    - `has_padding`: with `padding`, each prompt may be padded to the model's context.
     - `is_salted`: the engine may cache the prompt. `is_charged`: tokens count against budgets.
     - `is_form`: the body is a multipart form with an audio file. Only the engine knows its number
-      of tokens, and no other engine continues the answer.
+      of tokens, and no other engine resumes the answer.
     """
 
     path: str
@@ -59,6 +65,8 @@ class InferencePath:
     prompts: tuple[str, ...] = ()
     documents: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
+    document_template: int = TEMPLATE_TOKENS
+    has_padding: bool = False
     is_salted: bool = True
     is_charged: bool = True
     is_form: bool = False
@@ -69,7 +77,8 @@ def _reranking(path: str) -> InferencePath:
         path,
         "Ranks documents by their relevance to a query.",
         documents=("documents",),
-        shared=("query", "instruction"),
+        shared=("query", "instruction", "chat_template_kwargs"),
+        has_padding=True,
     )
 
 
@@ -78,7 +87,8 @@ def _scoring(path: str) -> InferencePath:
         path,
         "Scores pairs of texts.",
         documents=("documents", "items", "text_2", "data_2"),
-        shared=("queries", "text_1", "data_1", "instruction"),
+        shared=("queries", "text_1", "data_1", "instruction", "chat_template_kwargs"),
+        has_padding=True,
     )
 
 
@@ -128,7 +138,7 @@ INFERENCE_PATHS: Mapping[str, InferencePath] = MappingProxyType(
             ),
             InferencePath(
                 RESPONSES,
-                "Generates a response. None is stored.",
+                "Generates a response. Antefix does not store it.",
                 prompt_form="response",
                 operation="chat",
                 errors="responses",
@@ -149,7 +159,8 @@ INFERENCE_PATHS: Mapping[str, InferencePath] = MappingProxyType(
             ),
             InferencePath(
                 COUNT_TOKENS,
-                "Counts the tokens of such a chat. The gateway itself answers if it can.",
+                "Counts the tokens of a chat in Anthropic's API. If possible, the gateway answers "
+                "without an engine.",
                 prompt_form="message",
                 errors="anthropic",
                 has_priority=False,
@@ -160,26 +171,32 @@ INFERENCE_PATHS: Mapping[str, InferencePath] = MappingProxyType(
                 "Computes the embeddings of texts.",
                 operation="embeddings",
                 prompts=("input", "messages"),
+                has_padding=True,
             ),
             InferencePath(
                 EMBED,
                 "Computes the embeddings of texts, in Cohere's API.",
                 operation="embeddings",
                 documents=("texts", "images", "inputs"),
+                document_template=TASK_TOKENS,
             ),
             *map(_reranking, ("/v2/rerank", "/v1/rerank", "/rerank")),
             *map(_scoring, ("/score", "/v1/score")),
             InferencePath(
-                "/classify", "Classifies each of its texts.", prompts=("input", "messages")
+                "/classify",
+                "Classifies one or more texts.",
+                prompts=("input", "messages"),
+                has_padding=True,
             ),
             InferencePath(
                 "/pooling",
-                "Returns a pooling model's own output.",
+                "Returns the output of a pooling model.",
                 prompts=("input", "messages", "data"),
+                has_padding=True,
             ),
-            _of_audio(TRANSCRIPTIONS, "Transcribes a file of audio."),
-            _of_audio(TRANSLATIONS, "Translates a file of audio, with Whisper into English."),
-            _of_text("/tokenize", "Returns the token ids of a prompt."),
+            _of_audio(TRANSCRIPTIONS, "Transcribes an audio file."),
+            _of_audio(TRANSLATIONS, "Translates an audio file. Whisper translates into English."),
+            _of_text(TOKENIZE, "Returns the token ids of a prompt."),
             _of_text("/detokenize", "Returns the text of token ids."),
         )
     }

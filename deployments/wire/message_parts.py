@@ -9,6 +9,11 @@ from typing import Any
 # Anthropic's messages such a result is a part itself, with its parts in `content`.
 _CONTENTS = ("content", "output")
 _MESSAGES = ("messages", "input", "inputs")
+# Of requests for scores, whose texts may be objects with parts, one or a list of them.
+_SCORED = (
+    *("query", "queries", "documents", "items"),
+    *("text_1", "text_2", "data_1", "data_2"),
+)
 # Parts of Anthropic's messages that are also text. Parts in a tool's result are yielded themselves.
 _OTHER_TEXTS = ("thinking", "redacted_thinking", "tool_use", "tool_result", "tool_reference")
 
@@ -35,7 +40,10 @@ def parts_in(items: object) -> Iterator[dict[str, Any]]:
 
 def media_lengths(fields: Mapping[str, Any]) -> list[int]:
     """Return the characters of each image and each message part that is not text."""
-    parts = (part for name in _MESSAGES for part in parts_in(fields.get(name)))
+    of_messages = (fields.get(name) for name in _MESSAGES)
+    scored = (fields.get(name) for name in _SCORED)
+    lists = (*of_messages, *(each if isinstance(each, list) else [each] for each in scored))
+    parts = (part for items in lists for part in parts_in(items))
     images = fields.get("images")
     urls = images if isinstance(images, list) else []
     return [_length(part) for part in (*filter(_is_media, parts), *({"": url} for url in urls))]

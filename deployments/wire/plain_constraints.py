@@ -24,6 +24,10 @@ _PLAIN_KEYWORDS = frozenset(
 # Types of Anthropic's `tool_choice`. The type `tool` also has a name.
 _CHOICES = ("auto", "any", "none")
 _PLAIN_BYTES, _PLAIN_ALTERNATIVES, _PLAIN_PROPERTIES = 4_096, 200, 100
+# Each optional property adds to the time of every token that can begin it.
+_PLAIN_OPTIONAL = 20
+# Each alternative of `anyOf` may add to the time of every token. Two make a type optional.
+_PLAIN_SCHEMAS, _OPTIONAL = 32, 2
 
 
 def is_plain(kind: str, constraint: Any) -> bool:
@@ -47,23 +51,34 @@ def is_plain(kind: str, constraint: Any) -> bool:
         return False
     if compiled_size(constraint, _PLAIN_BYTES) > _PLAIN_BYTES:
         return False
-    properties, alternatives, left = 0, 0, [constraint]
+    properties, optional, alternatives, schemas, left = 0, 0, 0, 0, [constraint]
     while left:
         part = left.pop()
         if not isinstance(part, Mapping):
-            if not isinstance(part, bool):
+            if part is not True:  # with `false`, vLLM may choose another backend
                 return False
             continue
         if not part.keys() <= _PLAIN_KEYWORDS:
             return False
-        for name in ("enum", "anyOf"):
-            alternatives += len(part[name]) if isinstance(part.get(name), list) else 0
+        if part.get("enum") == []:
+            return False
+        alternatives += len(part["enum"]) if isinstance(part.get("enum"), list) else 0
+        if isinstance(part.get("anyOf"), list):
+            schemas += max(0, len(part["anyOf"]) - _OPTIONAL)
         if isinstance(named := part.get("properties"), Mapping):
             properties += len(named)
+            listed = part.get("required")
+            required = {str(name) for name in listed} if isinstance(listed, list) else set()
+            optional += sum(name not in required for name in named)
             left += named.values()
-        left += [part[name] for name in ("items", "additionalProperties") if name in part]
+        left += [part["items"]] if "items" in part else []
+        # without others than the listed properties, a schema is as plain
+        more = part.get("additionalProperties", False)
+        left += [more] if more is not False else []
         left += part["anyOf"] if isinstance(part.get("anyOf"), list) else []
-    return properties <= _PLAIN_PROPERTIES and alternatives <= _PLAIN_ALTERNATIVES
+    if properties > _PLAIN_PROPERTIES or schemas > _PLAIN_SCHEMAS or optional > _PLAIN_OPTIONAL:
+        return False
+    return alternatives <= _PLAIN_ALTERNATIVES
 
 
 def needs_trial(fields: Mapping[str, Any]) -> bool:

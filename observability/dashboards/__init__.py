@@ -10,8 +10,8 @@ from typing import Any
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
+from observability.alerts.slo_file import SloFile
 from observability.dashboards import capacity, engine, fleet_slo, routing, tenants
-from observability.slo import SloFile
 
 _MODULES = (fleet_slo, routing, capacity, engine, tenants)
 _LABEL_VALUES = re.compile(r"label_values\((?P<metric>.+), \w+\)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.models.common import StackingMode
 
+from observability.alerts.slo_file import SloFile
 from observability.dashboards.levels import steps
 from observability.dashboards.panels import (
     GREEN,
@@ -24,7 +25,6 @@ from observability.dashboards.queries import (
     quantile,
     rate,
 )
-from observability.slo import SloFile
 
 _EXPLANATION = """\
 **Free capacity, and how soon there is more.** Requests without a first token are the queue. The \
@@ -92,9 +92,9 @@ def _at_a_glance(slo: SloFile) -> Row:
                 "none",
             ),
             number(
-                "Refused",
+                "Rejected",
                 "Share of requests that admission rejected with 429.",
-                portion("antefix_admissions_total", "", 'verdict="reject"'),
+                portion("antefix_admissions_total", "", 'verdict="rejected"'),
                 "percentunit",
                 steps=rising(0.001, 0.05),
             ),
@@ -110,7 +110,7 @@ def _at_a_glance(slo: SloFile) -> Row:
 
 
 def _queue(slo: SloFile) -> Row:
-    batch = added("antefix_batch_waiting_requests", "pool")
+    batch = added("antefix_batch_queued_requests", "pool")
     return Row(
         "Queue",
         [
@@ -139,7 +139,7 @@ def _queue(slo: SloFile) -> Row:
                 "Oldest batch request",
                 "Waiting time of the next batch request. If it grows without end, there is never "
                 "capacity for batch requests.",
-                [(_highest_or("antefix_batch_oldest_wait_seconds"), "{{pool}}")],
+                [(_highest_or("antefix_batch_oldest_queued_seconds"), "{{pool}}")],
                 "s",
                 span=12,
             ),
@@ -242,8 +242,8 @@ def _admission() -> Row:
         [
             graph(
                 "Admissions by verdict",
-                "admit: at once; wait: queued, then admitted; overflow: to another pool; reject: "
-                "429.",
+                "admitted: at once; queued: for a turn; overflowed: to another pool; rejected: "
+                "429, also from the queue.",
                 [(rate("antefix_admissions_total", by), legend)],
                 "reqps",
                 stack=StackingMode.NORMAL,
@@ -258,8 +258,8 @@ def _admission() -> Row:
             ),
             graph(
                 "Admissions in an outage",
-                "admit and wait: for a start in time; overflow: regardless of the share; reject: "
-                "503.",
+                "admitted and queued: for a start in time; overflowed: regardless of the share; "
+                "rejected: 503.",
                 [(rate("antefix_outage_admissions_total", by), legend)],
                 "reqps",
                 stack=StackingMode.NORMAL,
@@ -290,19 +290,19 @@ def _gpus(slo: SloFile) -> Row:
         "GPUs (NVIDIA's dcgm-exporter)",
         [
             graph(
-                "GPU utilisation",
+                "GPU utilization",
                 "Share of time in which the GPU computed. Green is the target. Below it the GPU "
                 "is underused, above it there is no capacity for a peak.",
                 [(highest("DCGM_FI_DEV_GPU_UTIL", by, ""), legend)],
                 "percent",
                 span=6,
-                steps=steps(slo, "AntefixGpuUtilisation"),
+                steps=steps(slo, "AntefixGpuUtilization"),
                 top=100,
             ),
             graph(
                 "GPU memory",
                 "Share of the GPU's memory in use. vLLM allocates its part at its start, so this "
-                "is level. Near 100 % the next allocation may fail.",
+                "is level. Near 100% the next allocation may fail.",
                 [(f"100 * {used} / ({used} + {free})", legend)],
                 "percent",
                 span=6,
@@ -311,7 +311,7 @@ def _gpus(slo: SloFile) -> Row:
             ),
             graph(
                 "GPU power",
-                "Power draw. It follows the load. Low power at high utilisation means that the "
+                "Power draw. It follows the load. Low power at high utilization means that the "
                 "GPU waits for memory.",
                 [(highest("DCGM_FI_DEV_POWER_USAGE", by, ""), legend)],
                 "watt",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.models.common import StackingMode
 
+from observability.alerts.slo_file import SloFile
 from observability.dashboards.panels import (
     TOKENS_PER_S,
     AnyPanel,
@@ -28,14 +29,13 @@ from observability.dashboards.queries import (
     rate,
     ratio,
 )
-from observability.slo import SloFile
 
 _EXPLANATION = """\
 **Inside the engines.** vLLM computes prompts (*prefill*) and then one token at a time for all \
 running requests (*decode*). Both use a common memory, the KV cache. When that is full, requests \
 wait or are preempted: evicted and recomputed.
 
-**Good:** KV use below 90 %, no preemptions, queue time near zero, gaps between tokens even. \
+**Good:** KV use below 90%, no preemptions, queue time near zero, gaps between tokens even. \
 **Next:** queue time is long on one replica only: *Routing*; on all: *Capacity*. Prefill is \
 slower than the fleet file's `prefill_rate`: another process on the GPU, or a throttled one \
 (*Capacity*)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.models.common import StackingMode
 
+from observability.alerts.slo_file import SloFile
 from observability.dashboards.levels import burn_steps, steps
 from observability.dashboards.panels import (
     GREEN,
@@ -28,7 +29,6 @@ from observability.dashboards.queries import (
     rate,
     ratio,
 )
-from observability.slo import SloFile
 
 _EXPLANATION = """\
 **The objectives of each pool, and whether it meets them.** An objective is a share of requests \
@@ -216,7 +216,7 @@ def _latency() -> Row:
 def _traffic(slo: SloFile) -> Row:
     errors = rate("antefix_errors_total", "kind", 'pool=~"$pool|"')
     rejected = f'{POOL}, outcome="rejected"'
-    refused = rate("antefix_requests_total", "pool, priority", rejected)
+    rejections = rate("antefix_requests_total", "pool, priority", rejected)
     firing = f"count by (alertname, severity, pool) (ALERTS{{{_FIRING}}})"
     return Row(
         "Traffic and errors",
@@ -254,10 +254,10 @@ def _traffic(slo: SloFile) -> Row:
                 stack=StackingMode.NORMAL,
             ),
             graph(
-                "Refused (429)",
+                "Rejected (429)",
                 "Requests rejected because they could not have been served in time. Some at peaks "
                 "is normal. A constant rate means too few replicas.",
-                [(or_none(refused, "pool"), "{{pool}} {{priority}}")],
+                [(or_none(rejections, "pool"), "{{pool}} {{priority}}")],
                 "reqps",
             ),
             figures(

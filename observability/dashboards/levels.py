@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from observability.alerts.slo_file import BURNS, Level, SloFile
 from observability.dashboards.panels import FINE, GREEN, ORANGE, RED, YELLOW, Step
-from observability.slo import BURNS, Level, SloFile
 
 
 def steps(slo: SloFile, name: str) -> tuple[Step, ...]:

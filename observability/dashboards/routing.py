@@ -6,6 +6,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.models.common import StackingMode
 
+from observability.alerts.slo_file import SloFile
 from observability.dashboards.levels import steps
 from observability.dashboards.panels import (
     GREEN,
@@ -31,7 +32,6 @@ from observability.dashboards.queries import (
     rate,
     ratio,
 )
-from observability.slo import SloFile
 
 _EXPLANATION = """\
 **Where requests go, and why.** A gateway predicts each replica's time to first token, from its \

@@ -5,6 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.models.common import StackingMode
 
+from observability.alerts.slo_file import SloFile
 from observability.dashboards.panels import (
     TOKENS_PER_S,
     Column,
@@ -28,7 +29,6 @@ from observability.dashboards.queries import (
     rate,
     total,
 )
-from observability.slo import SloFile
 
 _EXPLANATION = """\
 **Use of the fleet by tenant.** API keys belong to tenants. Cost is tokens times the pool's \
@@ -44,7 +44,7 @@ _TOKENS = "antefix_tenant_tokens_total"
 _COST = "antefix_tenant_cost_total"
 _NO_PRICE = "no pool has a price"
 _LIMIT, _LEFT = "antefix_budget_limit", "antefix_budget_left"
-_REFUSALS = "antefix_budget_refusals_total"
+_REJECTIONS = "antefix_budget_rejections_total"
 # a budget covers all pools together
 _BUDGET, _OF_BUDGET = "tenant, model, kind", 'tenant=~"$tenant"'
 _NO_LIMIT = "no tenant has limits"
@@ -218,7 +218,7 @@ def _budgets() -> Row:
                 "limit. unknown means that Redis was unavailable or had just started.",
                 [
                     (
-                        or_none(rate(_REFUSALS, _BUDGET, _OF_BUDGET), "tenant", _NO_LIMIT),
+                        or_none(rate(_REJECTIONS, _BUDGET, _OF_BUDGET), "tenant", _NO_LIMIT),
                         "{{kind}} {{tenant}} {{model}}",
                     )
                 ],
@@ -235,8 +235,8 @@ def _budgets() -> Row:
                     Column("limit", or_none(limit, "tenant", _NO_LIMIT), "short"),
                     Column("left", or_none(left, "tenant", _NO_LIMIT), "short"),
                     Column(
-                        "refused",
-                        or_none(total(_REFUSALS, _BUDGET, _OF_BUDGET), "tenant", _NO_LIMIT),
+                        "rejected",
+                        or_none(total(_REJECTIONS, _BUDGET, _OF_BUDGET), "tenant", _NO_LIMIT),
                         "short",
                     ),
                 ],
@@ -262,7 +262,7 @@ def _trouble() -> Row:
                 steps=rising(0.001, 0.01),
             ),
             graph(
-                "Refused share",
+                "Rejected share",
                 "Share of a tenant's requests that were rejected with 429.",
                 [(portion(_REQUESTS, "tenant", 'outcome="rejected"', TENANT), "{{tenant}}")],
                 "percentunit",

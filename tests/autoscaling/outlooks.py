@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Seen:
-    """An `autoscaling.admission.Outlook`: by default one where others wait."""
+    """An `autoscaling.admission.admission.Outlook`: by default one where others wait."""
 
     predicted_ttft_s: float
     wait_s: float = 0.1

@@ -13,18 +13,24 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from autoscaling.admission import MAX_RETRY_AFTER_S
-from autoscaling.outlook import MAX_DOUBT, Outlook
-from autoscaling.overflow import OverflowRules
-from autoscaling.pool_scheduler import DOUBT_ERRORS, PoolScheduler
-from autoscaling.scheduling import Attempt, Considered, Decision, PoolSettings, SchedulingRequest
+from autoscaling.admission.admission import MAX_RETRY_AFTER_S
+from autoscaling.admission.outlook import MAX_DOUBT, Outlook
+from autoscaling.admission.overflow import OverflowRules
+from autoscaling.admission.pool_scheduler import DOUBT_ERRORS, PoolScheduler
+from autoscaling.admission.scheduling_request import (
+    Attempt,
+    Considered,
+    Decision,
+    PoolSettings,
+    SchedulingRequest,
+)
+from autoscaling.admission.waiting import Waiter
 from autoscaling.slo import PriorityClass, Slo
-from autoscaling.waiting import Waiter
-from router.active import Active
-from router.load import LoadReport, ReplicaLoad
-from router.policies import PlacementRequest
-from router.recent import Placed
-from router.slots import LEASE_S
+from router.board.active import Active
+from router.board.load import LoadReport, ReplicaLoad, ReplicaQueue
+from router.board.recent import Placed
+from router.choice.policies import PlacementRequest
+from router.index.slots import LEASE_S
 from tests.autoscaling.hand_clock import HandClock
 from tests.router.loads import any_loads, load
 
@@ -72,21 +78,21 @@ def decide(scheduler: PoolScheduler, asked: SchedulingRequest) -> Decision:
 
 def counters(scheduler: PoolScheduler) -> tuple[int, int, int]:
     demand = scheduler.demand
-    return demand.arrived, demand.refused, demand.overflowed
+    return demand.arrived, demand.rejected, demand.overflowed
 
 
 @pytest.mark.parametrize(
     ("queue_s", "fields", "kind"),
     [
-        (1.0, {}, "admit"),
-        (9.0, {}, "overflow"),
-        (9.0, {"overflow": "never"}, "reject"),
-        (9.0, {"no_overflow": "it names an adapter"}, "reject"),
-        (0.0, {"overflow": "only"}, "overflow"),
-        (0.0, {"overflow": "only", "no_overflow": "it names an adapter"}, "reject"),
-        (0.5, {"priority": "batch"}, "admit"),
-        (1.5, {"priority": "batch"}, "wait"),
-        (31.0, {"priority": "batch", "overflow": "never"}, "reject"),
+        (1.0, {}, "admitted"),
+        (9.0, {}, "overflowed"),
+        (9.0, {"overflow": "never"}, "rejected"),
+        (9.0, {"no_overflow": "it names an adapter"}, "rejected"),
+        (0.0, {"overflow": "only"}, "overflowed"),
+        (0.0, {"overflow": "only", "no_overflow": "it names an adapter"}, "rejected"),
+        (0.5, {"priority": "batch"}, "admitted"),
+        (1.5, {"priority": "batch"}, "queued"),
+        (31.0, {"priority": "batch", "overflow": "never"}, "rejected"),
     ],
 )
 def test_a_request_gets_its_verdict_and_is_counted(
@@ -95,16 +101,16 @@ def test_a_request_gets_its_verdict_and_is_counted(
     large.board.update(queued(queue_s, queue_s))
     decision = decide(large, request(**fields))
     assert decision.verdict.kind == kind
-    assert (decision.attempt is not None) == (kind == "admit")
-    assert (decision.waiter is not None) == (kind == "wait")
+    assert (decision.attempt is not None) == (kind == "admitted")
+    assert (decision.waiter is not None) == (kind == "queued")
     # one that overflows is counted when the other pool has read it
-    assert counters(large) == (kind != "overflow", kind == "reject", 0)
+    assert counters(large) == (kind != "overflowed", kind == "rejected", 0)
 
 
 def test_an_admitted_request_counts_before_the_next_is_decided(large: PoolScheduler) -> None:
     kinds = [decide(large, request(1500, overflow="never")).verdict.kind for _ in range(4)]
     # the second on each of the two would wait for 3 s
-    assert kinds == ["admit", "admit", "reject", "reject"]
+    assert kinds == ["admitted", "admitted", "rejected", "rejected"]
 
 
 def test_several_answers_weigh_as_several_requests(large: PoolScheduler, clock: HandClock) -> None:
@@ -113,7 +119,7 @@ def test_several_answers_weigh_as_several_requests(large: PoolScheduler, clock: 
     attempts = [decide(large, request(10)).attempt for _ in range(2)]
     chosen = {attempt.chosen.replica_id for attempt in attempts if attempt and attempt.chosen}
     assert chosen == {"r0", "r1"} - {first.chosen.replica_id}
-    assert large.board.loads()[first.chosen.replica_id].waiting == 8
+    assert large.board.loads()[first.chosen.replica_id].queue.waiting == 8
     # without the board, the gateway's own requests in flight count
     clock.now += LEASE_S + 1
     blind = large.consider(request(10))
@@ -156,7 +162,7 @@ def test_overflow_goes_to_the_soonest_replica_and_counts_in_both_pools(
     assert final.attempt.chosen.replica_id == "r1"
     assert (counters(large), counters(small)) == ((1, 0, 1), (1, 0, 0))
     assert (large.demand.prompt_tokens, small.demand.prompt_tokens) == (100, 120)
-    assert small.board.loads()["r1"].waiting == 1
+    assert small.board.loads()["r1"].queue.waiting == 1
 
 
 @pytest.mark.parametrize(
@@ -174,7 +180,7 @@ def test_a_request_that_the_overflow_pool_refuses_is_rejected_and_counted(
     asked = decide(large, request())
     small.board.update(queued(filled_s))
     final = small.stand_in(request(), large, asked, unfit)
-    assert (final.verdict.kind, final.attempt) == ("reject", None)
+    assert (final.verdict.kind, final.attempt) == ("rejected", None)
     assert final.verdict.retry_after_s == retry_after_s
     assert unfit is None or final.verdict.reason == unfit
     assert (counters(large), counters(small)) == ((1, 1, 0), (0, 0, 0))
@@ -245,7 +251,8 @@ requests = st.builds(
 )
 queues = st.lists(st.sampled_from([0.0, 0.5, 1.5, 9.0, 40.0]), max_size=3)
 boards = any_loads | queues.map(lambda seconds: {of.replica_id: of for of in queued(*seconds)})
-reports = st.builds(LoadReport, *[st.integers(0, 10**6)] * 4)
+numbers = st.integers(0, 10**6)
+reports = st.builds(LoadReport, numbers, st.builds(ReplicaQueue, numbers, numbers, numbers))
 # of those that there are
 anyone = st.integers(0, 99)
 
@@ -297,15 +304,15 @@ class AnyTraffic(RuleBasedStateMachine):
         excess_s = self.excess_s(asked, considered)
         decision = self.large.decide(asked, considered)
         kind = decision.verdict.kind
-        assert (decision.waiter is not None) == (kind == "wait")
-        if kind == "overflow":
+        assert (decision.waiter is not None) == (kind == "queued")
+        if kind == "overflowed":
             assert asked.overflow != "never"
             assert asked.no_overflow is None
             assert decision.attempt is None
             self.overflowing.append(decision)
             return
         self.follow(self.large, decision, excess_s)
-        assert kind == "reject" or not lost
+        assert kind == "rejected" or not lost
         if decision.waiter is not None:
             self.waiting.append(decision.waiter)
         if decision.evicted is not None:
@@ -354,10 +361,10 @@ class AnyTraffic(RuleBasedStateMachine):
     def follow(self, pool: PoolScheduler, decision: Decision, excess_s: float) -> None:
         kind, attempt = decision.verdict.kind, decision.attempt
         self.told[kind] += 1
-        assert (attempt is not None) == (kind in ("admit", "overflow"))
+        assert (attempt is not None) == (kind in ("admitted", "overflowed"))
         if attempt is not None:
             self.goes(pool, attempt)
-        if kind == "reject":
+        if kind == "rejected":
             longest = max(1, min(MAX_RETRY_AFTER_S, math.ceil(excess_s)))
             assert 1 <= decision.verdict.retry_after_s <= longest
 
@@ -371,9 +378,9 @@ class AnyTraffic(RuleBasedStateMachine):
     def the_counters_add_up(self) -> None:
         demand, told = self.large.demand, self.told
         assert demand.arrived == told.total()
-        refused = told["reject"] + self.evicted
-        assert (demand.refused, demand.overflowed) == (refused, told["overflow"])
-        assert self.small.demand.arrived == told["overflow"]
+        refused = told["rejected"] + self.evicted
+        assert (demand.rejected, demand.overflowed) == (refused, told["overflowed"])
+        assert self.small.demand.arrived == told["overflowed"]
         assert 0 <= demand.uncached_tokens <= demand.prompt_tokens
 
     @invariant()

@@ -10,7 +10,7 @@ figures = st.lists(st.integers(0, 5).map(float), min_size=1, max_size=8)
 
 
 @given(figures, figures)
-def test_it_is_the_share_of_pairs_that_are_in_order(one: list[float], other: list[float]) -> None:
+def test_the_auc_is_the_share_of_ordered_pairs(one: list[float], other: list[float]) -> None:
     pairs = [(a > b) + (a == b) / 2 for a in one for b in other]
     assert auc(one, other) == pytest.approx(sum(pairs) / len(pairs))
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.canary.played import CanaryFault, CanaryTraffic, Ended, play
 from benchmarks.canary.run import EQUALS, FAULTS, figures_of, goals_of
 from benchmarks.canary.split import Split, split
-from deployments.fleet.settings.model_routes import CanarySettings
+from deployments.fleet.settings.model_names import CanarySettings
 
 CANARY = CanarySettings(pool="canary", steps=[20, 100], step_s=20.0, requests=20)
 PLAY = CanaryTraffic(gateways=4, rate=40.0, wave=0.5, wave_s=600.0, settings=CANARY)

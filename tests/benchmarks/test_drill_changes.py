@@ -16,13 +16,13 @@ import pytest
 from benchmarks.drills import scenarios
 from benchmarks.drills.scenarios import OVERFLOW, POOL, SCENARIOS
 from benchmarks.drills.verdict import Injury
-from benchmarks.stand.drilled_fleet import DrilledFleet
+from benchmarks.harness.fleets.drilled_fleet import DrilledFleet
 from cli.local.home import FleetState, Home
 from deployments.fleet.fleet_file import load_fleet, parse_fleet
-from router import active
-from router.active import Active, ActiveWriter
-from router.redis_client import AsyncRedis, connect
-from router.signature import Signer
+from router.board import active
+from router.board.active import Active, ActiveWriter
+from router.redis.redis_client import AsyncRedis, connect
+from router.redis.signature import Signer
 
 FLEET = f"""
 name: drills
@@ -149,5 +149,5 @@ def test_a_changed_file_is_given_to_antefix(
     run: list[list[str]] = []
     monkeypatch.setattr(subprocess, "run", lambda command, **_: run.append(command))
     fleet.update(POOL, replicas=1)
-    assert run[0][-3:] == ["update", str(file), "--json"]
+    assert run[0][-4:] == ["update", str(file), "-o", "json"]
     assert load_fleet(file, check_engine_args=False).pools[POOL].replicas == 1

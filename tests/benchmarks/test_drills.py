@@ -1,19 +1,16 @@
 """How a chaos test is judged, and how its clients record the end of each of their requests."""
 
-import asyncio
 import json
 from dataclasses import replace
 
 import pytest
 
-from benchmarks.drills import traffic as drills_traffic
-from benchmarks.drills.traffic import LONG_TOKENS, Traffic, rest_of
+from benchmarks.drills.traffic import Traffic
 from benchmarks.drills.verdict import TOLD_WITHIN_S, WHOLE_WITHIN_S, Injury, Judgement, judge
-from benchmarks.stand.client_answers import ClientAnswer
-from cli.stream_client import Endpoint
+from benchmarks.harness.load.client_answers import ClientAnswer
+from cli.gateway.stream_client import Endpoint
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
-from tests.waiting import until
 
 FAULT = Injury(10.0, 20.0, frozenset({"hit"}))
 OF_A_GATEWAY = Injury(10.0, 20.0, gateway=True)
@@ -21,7 +18,7 @@ WHOLE = ClientAnswer(9.0, 11.0, "hit")
 NOTHING: dict[str, int] = {"slots": 0}
 
 
-def told(code: str, **more: object) -> ClientAnswer:
+def answer_with_code(code: str, **more: object) -> ClientAnswer:
     return replace(ClientAnswer(9.0, 11.0, "hit", code), **more)  # type: ignore[arg-type]
 
 
@@ -30,8 +27,8 @@ def told(code: str, **more: object) -> ClientAnswer:
     "outcome",
     [
         WHOLE,
-        told("engine_unavailable"),
-        told("engine_unavailable", began=19.0, ended=20.0 + TOLD_WITHIN_S - 1.1),
+        answer_with_code("engine_unavailable"),
+        answer_with_code("engine_unavailable", began=19.0, ended=20.0 + TOLD_WITHIN_S - 1.1),
         ClientAnswer(21.0, 22.0, "another"),
     ],
 )
@@ -47,13 +44,17 @@ def test_an_answer_that_resumes_or_fails_in_time_is_right(
 @pytest.mark.parametrize(
     ("fault", "outcome", "words"),
     [
-        (FAULT, told("engine_unavailable", replica="another"), "though not hit"),
-        (FAULT, told("engine_unavailable", began=20.5, ended=21.0), "though not hit"),
-        (FAULT, told("engine_unavailable", replica=""), "though not hit"),
-        (FAULT, told("no Antefix error"), "got no Antefix error"),
-        (FAULT, told("cut (ClientPayloadError)"), "got no Antefix error"),
-        (OF_A_GATEWAY, told("hung", ended=160.0), "got no Antefix error"),
-        (FAULT, told("engine_unavailable", ended=10.1 + TOLD_WITHIN_S), "only after up to 5.1 s"),
+        (FAULT, answer_with_code("engine_unavailable", replica="another"), "though not hit"),
+        (FAULT, answer_with_code("engine_unavailable", began=20.5, ended=21.0), "though not hit"),
+        (FAULT, answer_with_code("engine_unavailable", replica=""), "though not hit"),
+        (FAULT, answer_with_code("no Antefix error"), "got no Antefix error"),
+        (FAULT, answer_with_code("cut (ClientPayloadError)"), "got no Antefix error"),
+        (OF_A_GATEWAY, answer_with_code("hung", ended=160.0), "got no Antefix error"),
+        (
+            FAULT,
+            answer_with_code("engine_unavailable", ended=10.1 + TOLD_WITHIN_S),
+            "only after up to 5.1 s",
+        ),
     ],
 )
 def test_a_failure_in_another_way_is_wrong(
@@ -63,7 +64,7 @@ def test_a_failure_in_another_way_is_wrong(
 
 
 def test_an_answer_cut_by_a_dead_gateway_is_right() -> None:
-    assert judge("one", [told("cut (X)")], OF_A_GATEWAY, 21.0, NOTHING).is_right
+    assert judge("one", [answer_with_code("cut (X)")], OF_A_GATEWAY, 21.0, NOTHING).is_right
 
 
 def test_a_fleet_that_is_whole_too_late_or_holds_something_is_wrong() -> None:
@@ -76,7 +77,9 @@ def test_a_fleet_that_is_whole_too_late_or_holds_something_is_wrong() -> None:
 def test_a_planned_fault_may_not_fail_a_request() -> None:
     planned = replace(FAULT, planned=True)
     assert judge("one", [WHOLE], planned, 21.0, NOTHING).is_right
-    (wrong,) = judge("one", [WHOLE, told("engine_unavailable")], planned, 21.0, NOTHING).wrong
+    (wrong,) = judge(
+        "one", [WHOLE, answer_with_code("engine_unavailable")], planned, 21.0, NOTHING
+    ).wrong
     assert wrong == "failed though it was planned: 1 engine_unavailable"
 
 
@@ -118,31 +121,3 @@ async def test_clients_record_how_an_answer_was_interrupted() -> None:
 async def test_clients_record_a_refused_connection() -> None:
     (one,) = [await Traffic(Endpoint("gateway", "http://127.0.0.1:1"), MODEL).ask()]
     assert one.code == "cut (ClientConnectorError)"
-
-
-async def test_clients_have_the_rest_of_a_stream_whose_gateway_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    answers: list[ClientAnswer] = []
-
-    def answer(began: float) -> ClientAnswer:
-        answers.append(ClientAnswer(began))
-        return answers[-1]
-
-    monkeypatch.setattr(drills_traffic, "ClientAnswer", answer)
-    engine = FakeEngine("r0")
-    async with (
-        gateway_before(engine, resume_within_s=60.0) as lost,
-        gateway_before(engine, starts_engines=False, resume_within_s=60.0) as front,
-    ):
-        asking = traffic(lost)
-        await asking.ask()  # the second one is a long stream
-        engine.pauses_after, engine.made = 4, 0
-        answers.clear()
-        asked = asyncio.create_task(asking.ask())
-        await until(lambda: bool(answers and rest_of(answers[0])))
-        asking.endpoint = Endpoint("gateway", front.url, front.headers)
-        lost.is_killed()
-        engine.go_on.set()
-        one = await asked
-    assert (one.code, one.rejoined, engine.made) == (None, 1, LONG_TOKENS)

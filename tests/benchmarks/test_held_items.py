@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from autoscaling.fair_share import FairShare
-from autoscaling.waiting import Waiter, WaitingRoom
+from autoscaling.admission.fair_share import FairShare
+from autoscaling.admission.waiting import Waiter, WaitingRoom
 from benchmarks.soak.held_items import held_items
 from deployments.fleet.fleet import GatewaySettings
 
@@ -39,7 +39,7 @@ def test_items_are_counted_by_what_holds_them() -> None:
     assert found["no such holder"] == 0
 
 
-def test_of_a_large_container_only_some_items_are_looked_into() -> None:
+def test_only_a_sample_of_a_large_containers_items_is_inspected() -> None:
     root = _Root()
     root.rooms = {str(number): WaitingRoom[int](9) for number in range(10_000)}
     for room in root.rooms.values():

@@ -64,7 +64,7 @@ def test_rates_are_learned_however_wrong_the_prior_is() -> None:
     result, pools = served(PoolChooser(by_cost, learned(PRIOR)), every_s=0.5)
     assert min(count_of(pools).values()) > 30
     assert result.attainment > 0.9
-    rates = [r.engine.load()["prefill_rate"] for r in pools.serving]
+    rates = [r.engine.load()["pace"].prefill_rate for r in pools.serving]
     assert rates == pytest.approx([1000.0, 4000.0], rel=0.1)
 
 

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
+from benchmarks.harness.fleets.played_engine import MAX_MODEL_LEN, facts_of
 from benchmarks.long_prompts.placing import AGAIN, CASES, LENGTHS, NEW, NEXT_TURN
 from benchmarks.long_prompts.prompts import FORMS, Chats
 from benchmarks.long_prompts.run import goals_of
-from benchmarks.stand.played_engine import MAX_MODEL_LEN, facts_of
 from deployments.prompt import PromptTokens
 from tests.deployments.prompt.models import embedded
 from tests.deployments.prompt.shapes import CHAT

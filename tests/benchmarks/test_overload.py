@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.load import offered_load
+from benchmarks.harness.load.offered_load import PHASE_S, Phase
+from benchmarks.harness.load.trace_player import ReplayedRequest
+from benchmarks.harness.results.kept_parts import KeptParts
 from benchmarks.overload import run
 from benchmarks.overload.run import RULE, summary
-from benchmarks.stand import offered_load
-from benchmarks.stand.kept_parts import KeptParts
-from benchmarks.stand.offered_load import PHASE_S, Phase
-from benchmarks.stand.trace_player import ReplayedRequest
-from tests.benchmarks.stand.offered import FLEET, serving
+from tests.benchmarks.harness.load.offered import FLEET, serving
 
 
 def phase(rate: float, held: int, late: int = 0, refused: int = 0, recovered_s: float = 0) -> Phase:

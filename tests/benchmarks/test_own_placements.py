@@ -17,7 +17,9 @@ def test_a_gateway_without_an_index_knows_where_it_sent_a_prefix() -> None:
 
 
 @given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=4), st.integers(0, 2))))
-def test_it_knows_the_longest_prefix_sent_to_each_replica(sent: list[tuple[str, int]]) -> None:
+def test_own_placements_return_the_longest_prefix_sent_to_each_replica(
+    sent: list[tuple[str, int]],
+) -> None:
     def keys(text: str) -> list[bytes]:
         return [text[:end].encode() for end in range(1, len(text) + 1)]
 

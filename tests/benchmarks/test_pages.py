@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from benchmarks import headlines, kept_results
 from benchmarks.drills.verdict import Injury, Judgement, judge
-from benchmarks.pages import engines
+from benchmarks.harness.load.client_answers import ClientAnswer
+from benchmarks.harness.results import report, rules
+from benchmarks.pages import drills
+from benchmarks.pages.figures import tables
 from benchmarks.pages.parts import goals, met
-from benchmarks.stand import report, rules
-from benchmarks.stand.client_answers import ClientAnswer
 from tests.some import some
 
 KEPT = kept_results.read()
-WITH_TABLES = sorted(KEPT.keys() & headlines.PAGES.keys() - {"client", "cold-starts", "drills"})
+WITH_TABLES = sorted(KEPT.keys() & headlines.PAGES.keys() - {"drills"})
 FAULT = Injury(10.0, 20.0, frozenset({"hit"}))
 WHOLE = ClientAnswer(9.0, 11.0, "hit")
 
@@ -47,19 +48,73 @@ def test_a_goal_has_the_range_of_its_seeds_and_of_all_runs() -> None:
     assert met([last]) == "0 of 1 goals are met."
 
 
-def test_large_figures_and_shares_are_written_in_full() -> None:
+def test_large_figures_are_written_in_full() -> None:
     run = result(events=report.goal(721_738.2, at_least=100_000))
     assert "| 721,738  | at least 100,000: met |" in goals([run])
-    run = result(share=report.goal(0.0513, at_most=0.02))
-    assert "| 5.1%     | at most 2%: **not met** |" in goals([run], form=".1%")
+
+
+def rows_of(table: str) -> list[list[str]]:
+    """The cells of a table, without the line below its head."""
+    head, _, *rows = table.splitlines()
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in (head, *rows)]
+
+
+def test_parts_with_the_same_figures_are_compared_in_one_table() -> None:
+    warm = {"ttft_s": 1.5, "promotion_s": 0.7, "requests": 1600}
+    (table,) = tables({"warm": warm, "without": {"ttft_s": 9.0, "requests": 1600}})
+    assert rows_of(table) == [
+        ["", "ttft s", "promotion s", "requests"],
+        ["warm", "1.5", "0.7", "1,600"],
+        ["without", "9", "", "1,600"],
+    ]
+
+
+def test_a_wide_table_has_the_figures_as_rows() -> None:
+    wide = {f"figure_{number}": number for number in range(9)}
+    (table,) = tables({"one": wide, "other": wide})
+    assert rows_of(table)[:2] == [["", "one", "other"], ["figure 0", "0", "0"]]
+
+
+def test_the_other_figures_are_in_a_table_of_percentiles_and_one_of_the_rest() -> None:
+    percentiles, rest = tables(
+        {
+            "wait_ms_p50": 1.0,
+            "wait_ms_p99": 2.0,
+            "knees": [9.31, 7.4],
+            "tail": None,
+            "cpu": {"s": 3},
+        }
+    )
+    assert rows_of(percentiles) == [["", "p50", "p99"], ["wait ms", "1", "2"]]
+    assert rows_of(rest)[1:] == [["knees", "9.31, 7.4"], ["tail", ""], ["cpu s", "3"]]
+
+
+def test_an_estimate_has_its_interval_and_a_list_its_names() -> None:
+    kl = {"value": 0.1, "low": 0.05, "high": 0.2}
+    (table,) = tables({"tried": [{"name": "off", "kl": kl}, {"name": "k=2", "kl": kl}]})
+    assert rows_of(table)[1:] == [
+        ["tried off", "0.1 (0.05 to 0.2)"],
+        ["tried k=2", "0.1 (0.05 to 0.2)"],
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(KEPT.keys() & headlines.PAGES.keys() - {"drills", "kinds"}))
+def test_a_page_has_every_figure(name: str) -> None:
+    text = "\n".join(tables(KEPT[name][-1]["figures"]))
+    assert text.count(" | ") >= len(list(leaves(KEPT[name][-1]["figures"])))
+
+
+def leaves(of: Any) -> Iterator[Any]:
+    for value in of.values():
+        yield from leaves(value) if isinstance(value, Mapping) else [value]
 
 
 def chaos_tests(*runs: Sequence[Any]) -> list[str]:
-    """The blocks of a page, from the judgements of each run."""
+    """The blocks of a page, from the judgments of each run."""
     figures = [{one.name: one.figures() for one in of} for of in runs]
     wrong = sum(not one.is_right for of in runs for one in of)
     of = {"drills_that_went_wrong": report.goal(wrong, at_most=0)}
-    return list(engines.drills([{"figures": {"runs": figures}, "goals": of}]))
+    return list(drills.page([{"figures": {"runs": figures}, "goals": of}]))
 
 
 def test_the_page_of_chaos_tests_adds_up_all_runs() -> None:
@@ -95,47 +150,3 @@ def test_the_page_of_chaos_tests_has_the_times_of_updates() -> None:
     *_, said = chaos_tests(*([judge("update", [WHOLE], of, 21.0, {})] for of in updates))
     assert "at least 2 served" in said and "82 s (27 s), 82 s (27 s)" in said
     assert len(chaos_tests([Judgement("update", skipped="no")])) == 2
-
-
-def test_the_page_of_a_spike_compares_both_fleets() -> None:
-    warm = {"slo_held_in_the_spike": 0.9, "ttft_p99_s": 1.5, "promotion_first_token_s": 0.7}
-    without = {"slo_held_in_the_spike": 0.5, "ttft_p90_s": 9.0, "promotion_first_token_s": None}
-    figures = {"requests_per_s_of_one_engine": 1.7, "with a warm replica": warm}
-    answer, table = engines.spike([{"figures": {**figures, "without": without}, "goals": {}}])
-    assert answer.startswith("With a warm replica, 90% of the requests")
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()]
-    assert ["ttft p99 s", "1.5", ""] in rows and ["ttft p90 s", "", "9.0"] in rows
-    assert ["promotion first token s", "0.7", ""] in rows
-
-
-def test_the_page_of_weights_names_the_scheme_that_loses_least() -> None:
-    def of(kl: float) -> dict[str, Any]:
-        one = {"value": 0.5, "low": 0.4, "high": 0.6}
-        return {
-            "group_size": 64,
-            "bytes_ratio": 0.42,
-            "seconds": 9.0,
-            "tokens": 4088,
-            **dict.fromkeys(("perplexity", "reference_perplexity", "top_1_agreement"), one),
-            "kl": {**one, "value": kl},
-            "rates": {"concurrency": 8, "prefill": one, "decode": one, "concurrent_decode": one},
-            "answers": {"max_tokens": 64, "prompts": 16, "equal": one, "common_prefix": one},
-        }
-
-    tried = {"name": "ngram, k=2", "acceptance_rate": None, "tokens_per_pass": 1.0}
-    speedup = {"equal_answers": 1.0, "speedup": {"mean": 1.0, "low": 0.9, "high": 1.1}}
-    figures = {
-        "schemes": {"rtn": of(0.4), "awq": of(0.1)},
-        "speculation": {
-            "recommended": None,
-            "concurrency": 1,
-            "prompts": 8,
-            "max_tokens": 48,
-            "measured": [{**tried, **speedup}],
-        },
-        "ruined": {"kl": {"value": 3.7, "low": 3.5, "high": 4.0}, "exit_code": 7},
-        "kv_tokens": {"planned": 23_296, "engine": 23_296},
-    }
-    answer, *blocks = engines.weights([{"figures": figures, "goals": {}}])
-    assert answer.startswith("`awq` loses least: a mean KL of 0.100 nats")
-    assert any("| 1.00 (0.90 to 1.10) |" in block for block in blocks)

@@ -127,7 +127,7 @@ def test_a_router_with_separate_engines_is_on_the_page_and_is_no_best_other() ->
     assert judged["multi_turn_mean_ttft_by_best_other"]["other"] == "smg"
     text = page(found, [], judged, "peers.jsonl")
     assert by_router(text)["Ray Serve LLM, its default"] == ["**2.00**"]
-    assert "**Ray Serve LLM** is not like for like, and not in the goals." in text
+    assert "**Ray Serve LLM** is not like for like, and does not count toward the goals." in text
 
 
 def test_a_figure_that_no_router_could_miss_is_no_goal() -> None:
@@ -212,8 +212,8 @@ def test_the_page_has_what_could_not_be_measured_and_what_failed() -> None:
     lost = [Unmeasured(EXACT, "litellm", 1, "it fell")]
     text = page(found, lost, goals(found), "peers.jsonl")
     assert "\nNot measured: cache_reset behind litellm, seed 1: `it fell`\n" in text
-    assert "Each case has 1 to 2 seeds of a router. Failed requests: 1 behind Antefix in" in text
-    assert "- `cache_reset`: one engine's cache is reset, in a second play the other's." in text
+    assert "Each case has 1 to 2 seeds per router. Failed requests: 1 behind Antefix in" in text
+    assert "- `cache_reset`: the cache of one engine is reset, and in a second run" in text
 
 
 def test_the_page_names_the_file_with_each_run() -> None:

@@ -9,16 +9,17 @@ from typing import Any, cast
 
 import pytest
 
+from benchmarks.harness.fleets import shape_only
+from benchmarks.harness.load import routed_runs
 from benchmarks.planned import run
-from benchmarks.stand import shape_only
 from deployments.fleet.fleet import Fleet
 from deployments.offline.offline_engine import Generated, OfflineEngine
-from weights.engine_plan import EnginePlan, engine_plan
-from weights.finding import Device, EngineConfig, Model
-from weights.gpus import MIB, gpu_called
-from weights.known_models import known_config
-from weights.model_shape import shape_of
-from weights.roofline import decode_step_s, prefill_s
+from weights.kernels.finding import Device, EngineConfig, Model
+from weights.model.gpus import MIB, gpu_called
+from weights.model.known_models import known_config
+from weights.model.model_shape import shape_of
+from weights.plan.engine_plan import EnginePlan, engine_plan
+from weights.plan.roofline import decode_step_s, prefill_s
 
 FLEET = Path(shape_only.__file__).with_name("gpu_8b.yaml")
 
@@ -97,7 +98,7 @@ def test_a_fleet_of_shapes_keeps_other_models(
     shape = json.loads(Path(found["pools"]["engine"]["model"], "config.json").read_text())
     assert (shape["hidden_size"], shape["vocab_size"]) == (4096, 49152)
     assert Fleet.model_validate(found).pools["engine"].resources.gpus == 1
-    kept = shape_only.with_shapes_only(FLEET.with_name("routed_runs.yaml"), tmp_path)
+    kept = shape_only.with_shapes_only(Path(routed_runs.__file__).with_suffix(".yaml"), tmp_path)
     assert kept["pools"]["engine"]["model"] == "embedded"
     with pytest.raises(LookupError, match="acme/unknown"):
         shape_only.shape_only("acme/unknown", tmp_path)

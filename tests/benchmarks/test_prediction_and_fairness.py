@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.fairness.run import Beside, goals_of
+from benchmarks.harness.load.conversation_player import Answer
+from benchmarks.harness.load.trace_player import ReplayedRequest
 from benchmarks.prediction.run import alone_of, errors, figures_of
-from benchmarks.stand.conversation_player import Answer
-from benchmarks.stand.trace_player import ReplayedRequest
 
 
 def answer(predicted_s: float | None, took_s: float | None) -> Answer:

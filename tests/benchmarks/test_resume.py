@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.harness.load.client_answers import ClientAnswer, ask, joined
 from benchmarks.resume import kinds, rounds, verdict
 from benchmarks.resume.kinds import CHAT, COMPLETIONS, KINDS, RESPONSES, Kind
 from benchmarks.resume.rounds import Disturbed, Prepared
 from benchmarks.resume.verdict import figures, goals, judge
-from benchmarks.stand.client_answers import ClientAnswer, ask, joined
-from cli.stream_client import Endpoint
+from cli.gateway.stream_client import Endpoint
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
 
@@ -36,8 +36,8 @@ async def front(first: FakeEngine) -> AsyncIterator[Front]:
 
 
 async def answered(front: Front, path: str, **more: Any) -> ClientAnswer:
-    prompt = {"messages": [{"role": "user", "content": "hello"}]} if path == CHAT else {}
-    body = {"prompt": "hello", **prompt, **ASKED, **more}
+    chat = {"messages": [{"role": "user", "content": "hello"}]}
+    body = {**(chat if path == CHAT else {"prompt": "hello"}), **ASKED, **more}
     answer = ClientAnswer(asyncio.get_running_loop().time())
     await ask(answer, Endpoint("gateway", front.url, front.headers), path, body)
     return answer
@@ -58,7 +58,7 @@ async def test_an_answer_that_was_gone_on_with_is_judged_by_an_undisturbed_one(
     found = judge(Disturbed(Prepared(kind, "it", {}, undisturbed), cut, [kill], resumed))
     assert found.hit and found.steady and not found.wrong
     assert (found.gap_s is not None) == (found.beyond_s is not None) == bool(stream)
-    told = figures([found], {"continued": 1})
+    told = figures([found], {"resumed": 1})
     json.dumps(told)
     assert (told["hit"], told["wrong"]) == (1, {})
     assert [name for name, goal in goals([found], 1).items() if not goal["met"]] == []
@@ -201,7 +201,7 @@ def test_vllm_accepts_every_kind_and_can_resume_it(speculates: bool) -> None:
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
-    from deployments.engine.vllm.continuing import why_not
+    from deployments.engine.vllm.resuming.continuing import why_not
 
     read = {
         CHAT: ChatCompletionRequest,

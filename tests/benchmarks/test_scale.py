@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import kept_results
+from benchmarks.harness.results import report
+from benchmarks.harness.results.kept_parts import KeptParts
 from benchmarks.scale import page, published, run, simulate
 from benchmarks.scale.choosers import (
     AnyReplica,
@@ -35,8 +37,6 @@ from benchmarks.scale.traffic import (
     shuffled_gateways,
     tokens_of,
 )
-from benchmarks.stand import report
-from benchmarks.stand.kept_parts import KeptParts
 from loadgen.workloads import WORKLOADS
 from simulator.engines import Hardware, Job, SimulatedEngine
 from simulator.traces import Request, Trace
@@ -47,7 +47,7 @@ HARDWARE = Hardware(block_tokens=BLOCK, blocks=512)
 CHAT = conversations(1, 12.0, 8.0)
 
 
-def asked(at: float, *blocks: int) -> Request:
+def request_of_blocks(at: float, *blocks: int) -> Request:
     return Request(at, BLOCK * len(blocks) + 10, 5, blocks)
 
 
@@ -67,7 +67,7 @@ def cached(visits: list[Visit]) -> int:
 
 
 def test_a_paced_trace_has_the_requests_and_the_rate_asked_for() -> None:
-    trace = Trace("hand", tuple(asked(10.0 + i, i) for i in range(100)), 110.0, BLOCK)
+    trace = Trace("hand", tuple(request_of_blocks(10.0 + i, i) for i in range(100)), 110.0, BLOCK)
     half = paced(trace, 50, 5.0, seed=1)
     assert len(half.requests) == 50
     assert half.requests[-1].at == pytest.approx(10.0)
@@ -155,25 +155,25 @@ def fleet_of(*requests: int) -> SimulatedReplicas:
 
 
 def test_least_loaded_takes_the_replica_with_the_fewest_requests() -> None:
-    assert FewestRequests(fleet_of(2, 1, 3), 1, 1).choice(asked(0.0, 7), 0) == 1
+    assert FewestRequests(fleet_of(2, 1, 3), 1, 1).choice(request_of_blocks(0.0, 7), 0) == 1
 
 
 def test_consistent_hashing_keeps_a_prefix_at_one_replica_until_that_is_full() -> None:
     fleet = fleet_of(0, 0, 0, 0)
     ring = ConsistentHash(fleet, 1, 1)
-    first = {ring.choice(asked(0.0, 7, other), 0) for other in range(20)}
+    first = {ring.choice(request_of_blocks(0.0, 7, other), 0) for other in range(20)}
     assert len(first) == 1
     [replica] = first
     fleet.requests = [3 if number == replica else 1 for number in range(4)]
-    assert ring.choice(asked(0.0, 7), 0) != replica
+    assert ring.choice(request_of_blocks(0.0, 7), 0) != replica
 
 
 def test_an_approximate_tree_knows_what_its_own_gateway_sent() -> None:
     tree = ApproximateTree(fleet_of(0, 0, 0, 0), 2, 1)
-    sent = tree.choice(asked(0.0, 1, 2, 3), 0)
-    again = {tree.choice(asked(0.0, 1, 2, 3, 4), 0) for _ in range(10)}
+    sent = tree.choice(request_of_blocks(0.0, 1, 2, 3), 0)
+    again = {tree.choice(request_of_blocks(0.0, 1, 2, 3, 4), 0) for _ in range(10)}
     assert again == {sent}
-    elsewhere = {tree.choice(asked(0.0, number, 1, 2), 1) for number in range(50, 54)}
+    elsewhere = {tree.choice(request_of_blocks(0.0, number, 1, 2), 1) for number in range(50, 54)}
     assert elsewhere == {0, 1, 2, 3}
 
 
@@ -182,7 +182,7 @@ def test_an_oracle_goes_where_most_is_cached() -> None:
     engine = fleet.engines[1]
     engine.submit(Job.hashed("a", 3 * BLOCK, 1, [1, 2, 3]), 0.0)
     engine.advance(float("inf"))
-    assert CacheOracle(fleet, 1, 1).choice(asked(0.0, 1, 2, 3, 4), 0) == 1
+    assert CacheOracle(fleet, 1, 1).choice(request_of_blocks(0.0, 1, 2, 3, 4), 0) == 1
 
 
 @pytest.mark.parametrize(("waiting", "replica"), [(0, 1), (1, 1), (40, 0)])
@@ -194,11 +194,11 @@ def test_exact_and_load_weighs_cached_tokens_against_the_queue(waiting: int, rep
     fleet.engines[1].advance(100.0)
     assert fleet.engines[1].cached_blocks((1, 2)) == 2
     # a third of the prompt is cached at the second
-    assert ExactAndLoad(fleet, 1, 1).choice(asked(0.0, 1, 2, 3, 4, 5, 6), 0) == replica
+    assert ExactAndLoad(fleet, 1, 1).choice(request_of_blocks(0.0, 1, 2, 3, 4, 5, 6), 0) == replica
 
 
 def visit(number: int, replica: int, ttft_s: float, cached_tokens: int) -> Visit:
-    request = asked(float(number), number)
+    request = request_of_blocks(float(number), number)
     job = Job.hashed(str(number), request.prompt_tokens, 5, request.blocks)
     job.first_at, job.cached_tokens = request.at + ttft_s, cached_tokens
     return Visit(number, request, 0, replica, job, request.at + ttft_s + 1.0)
@@ -291,7 +291,7 @@ def test_growth_is_a_power_of_the_size() -> None:
     assert power("decision_by_replicas", SLOWLY) == pytest.approx(0.4)
 
 
-def test_head_room_is_one_core_over_all_calls() -> None:
+def test_headroom_is_one_core_divided_by_the_cpu_time_of_all_calls() -> None:
     # 10,000 heartbeats, 80 readings of the board, 3,000 calls of requests; and 1,000 announcements
     # that eight gateways receive, six at a time
     assert head_room(BUSY) == pytest.approx(1 / ((13_080 + 8_000 / 6) * 1e-5))

@@ -23,6 +23,8 @@ import pytest
 import redis
 from prometheus_client import start_http_server
 
+from benchmarks.harness.fleets.fleet import BenchFleet
+from benchmarks.harness.fleets.fleet_state import held_in_redis
 from benchmarks.soak import run, watch
 from benchmarks.soak.held_items import held_items
 from benchmarks.soak.run import warm_up
@@ -46,17 +48,15 @@ from benchmarks.soak.watch import (
     Sample,
     of_redis,
 )
-from benchmarks.stand.fleet import BenchFleet
-from benchmarks.stand.fleet_state import held_in_redis
+from cli.gateway.stream_client import Endpoint
 from cli.local import processes
 from cli.local.home import FleetState, Home
-from cli.stream_client import Endpoint
 from deployments.gateway.gateway import Gateway
 from deployments.wire.engine_pass import EnginePasses
-from observability.request_metrics import RequestMetrics
-from observability.request_record import RequestRecord
-from router.redis_keys import key
-from router.slots import slots_key
+from observability.metrics.request_metrics import RequestMetrics
+from observability.traces.request_record import AnswerEnd, RequestRecord
+from router.index.slots import slots_key
+from router.redis.redis_keys import key
 from tests.fakes.engine import MODEL, SECRET, FakeEngine
 from tests.fakes.front import KEY, Front, gateway_before
 from tests.waiting import cancelled, until
@@ -161,8 +161,8 @@ async def test_a_planted_leak_is_found_by_its_name(
 ) -> None:
     ended, tasks, count = RequestMetrics.ended, [], Counter[str]()
 
-    def loses_some(self: RequestMetrics, record: RequestRecord) -> None:
-        ended(self, record)
+    def loses_some(self: RequestMetrics, record: RequestRecord, end: AnswerEnd) -> None:
+        ended(self, record, end)
         count["requests"] += 1
         if count["requests"] % LOST:
             return

@@ -17,7 +17,7 @@ def sampled(values: list[float]) -> Samples:
 
 
 def correlated(chance: random.Random, by: float) -> list[float]:
-    """A stationary first-order process, whose neighbours are alike by so much; standard
+    """A stationary first-order process, whose neighbors are this similar; standard
     deviation 1."""
     values = [chance.gauss(0, 1)]
     while len(values) < CYCLES * PER_CYCLE:

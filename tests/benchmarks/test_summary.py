@@ -1,6 +1,7 @@
 """The page of all that was measured says only what results say."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks import headlines, kept_results, measured, summary
-from benchmarks.stand import report
-from benchmarks.stand.revision import Revision
+from benchmarks.harness.results import report
+from benchmarks.harness.results.revision import Revision
 from common.errors import Problem
 from tests.some import some
 
@@ -27,7 +28,7 @@ def printed(capsys: pytest.CaptureFixture[str], figure: float) -> dict[str, Any]
     return result
 
 
-def test_a_result_says_how_it_came_about(
+def test_a_result_names_the_command_that_produced_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["run", "--sizes", "8", "1000"])
@@ -101,6 +102,35 @@ def test_a_page_says_which_of_its_figures_are_stale() -> None:
         in_a_sentence, on_its_page = "(`{}` since abc1234).", "**Stale** since abc1234."
         for name in names_at(place):
             assert in_a_sentence.format(name) in words or on_its_page in words
+
+
+def table_of_the_readme(stale: dict[str, str]) -> str:
+    readme = (ROOT / "README.md").read_text()
+    written = summary.with_figures("README.md", readme, kept_results.read(), stale)
+    return written.partition(summary.BEGINS.format("table"))[2].partition(summary.ENDS)[0].strip()
+
+
+def test_the_readme_quotes_no_figure_that_is_stale() -> None:
+    of = sorted({row["benchmark"] for row in headlines.TABLE})
+    assert "docs/benchmarks/backtest.md" not in table_of_the_readme({"backtest": "abc1234"})
+    assert not re.search(r"\d", table_of_the_readme(dict.fromkeys(of, "abc1234")))
+
+
+def test_equal_is_explained_only_next_to_a_table() -> None:
+    of = sorted({row["benchmark"] for row in headlines.TABLE})
+    assert '"Equal" means' in table_of_the_readme({})
+    assert '"Equal" means' not in table_of_the_readme(dict.fromkeys(of, "abc1234"))
+
+
+def test_the_readme_has_a_row_for_each_comparison_that_is_current() -> None:
+    lines = [line for line in table_of_the_readme({}).splitlines() if line.startswith("|")]
+    rows = [line.strip("| ").split(" | ") for line in lines[2:]]
+    assert len(rows) == len(headlines.TABLE) <= 5
+    for what, figure, peer, result, link in some(rows):
+        percent, word = figure.split("% ")
+        differs = {"lower": "better", "higher": "worse"}[word]
+        assert result == (differs if int(percent) > summary.EQUAL else "equal")
+        assert what and peer and re.search(r"docs/benchmarks/\w+\.md", link)
 
 
 def test_the_date_commit_and_note_of_a_result_are_on_the_page(

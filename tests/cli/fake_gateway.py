@@ -26,9 +26,9 @@ class FakeGateway:
         }
         self.admission: dict[str, Any] = {
             "slo": {"interactive": {"ttft_s": 5.0, "tpot_s": None}},
-            "waiting": 0,
-            "waiting_by_tenant": {},
-            "oldest_wait_s": 0.0,
+            "queued": 0,
+            "queued_by_tenant": {},
+            "oldest_queued_s": 0.0,
             "held": 0,
             "overflowing": False,
             "overflow_share": 0.0,

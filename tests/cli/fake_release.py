@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests.helm.helm import NAMESPACE
 from tests.k8s.api import Api
 from tests.k8s.objects import named
-from tests.k8s.release import ACTIVE, LABELS, ray_pod, release
+from tests.k8s.release_objects import ACTIVE, LABELS, ray_pod, release
 
 POOL = "llama"
 KEY = "sk-of-the-operator"
@@ -114,7 +114,7 @@ class FakeRelease:
             }
             for one, pod in self.replicas.items()
         ]
-        pool = {"target_replicas": 2, "admission": {"waiting": 0}, "replicas": replicas}
+        pool = {"target_replicas": 2, "admission": {"queued": 0}, "replicas": replicas}
         return {"pools": {POOL: pool}}
 
     def decisions(self) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 `python -m tests.cli.photograph` writes docs/images/terminal-{status,bench}.svg. Each shows what the
 command prints for tests/cli/recorded/*.json, so each run writes the same bytes. They are what it
-printed with `--json` on the laptop fleet, on two cores that others used too (2026-11-28). To record
-again: `antefix up`, `antefix bench` as in LOAD, and `antefix status` while that runs.
+printed with `-o json` on the laptop fleet, on two cores that others used too (2026-11-28). To
+record again: `antefix up`, `antefix bench` as in LOAD, and `antefix status` while that runs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from cli.status_tables import ShownFleet, render
+from cli.fleet.status_tables import ShownFleet, render
 from loadgen.table import table
 
 ROOT = Path(__file__).parent.parent.parent
 RECORDED = Path(__file__).parent / "recorded"
 IMAGES = ROOT / "docs" / "images"
 COLUMNS = 92
-LOAD = "shared_system --lengths 0.2 --rate 1 --answer-tokens 16 --ttft-slo 2"
+LOAD = "shared_system --length-scale 0.2 --rate 1 --answer-tokens 16 --ttft-slo 2"
 # A reader's browser loads nothing: the fonts are those of its machine.
 FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 

@@ -12,8 +12,13 @@ def test_the_page_has_every_command_and_option() -> None:
     assert PAGE.read_text() == page()
 
 
-def test_a_shared_option_is_explained_once_and_named_by_its_commands() -> None:
+def test_every_command_explains_all_of_its_options() -> None:
+    """Also those that other commands share."""
     text = page()
-    assert text.count("`--kubeconfig <str>`") == 1
-    accept = text.partition("### `antefix k8s accept`\n")[2].partition("\n#")[0]
-    assert "Common: " in accept and "`--kubeconfig`" in accept
+    for command in ("preflight", "status", "diff", "accept", "logs"):
+        section = text.partition(f"### `antefix k8s {command}`\n")[2].partition("\n#")[0]
+        assert "- `--kubeconfig <str>`: Kubeconfig file" in section
+
+
+def test_exit_codes_are_a_table() -> None:
+    assert "| 7 | quality loss exceeds the limits |" in page()

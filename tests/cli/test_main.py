@@ -13,13 +13,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from cli.chat import MAX_TOKENS
-from cli.exit_codes import ExitCode
+from cli.common.exit_codes import ExitCode
+from cli.common.output import answering
+from cli.fleet.status_tables import dtypes_in_words
+from cli.gateway.chat import MAX_TOKENS
 from cli.local.home import FleetState, Home
 from cli.local.ports import is_free
 from cli.main import app
-from cli.output import answering
-from cli.status_tables import dtypes_in_words
 from deployments.fleet.applications import serve_config
 from tests.cli.fake_gateway import KEY, FakeGateway, running
 from tests.ports import free_ports
@@ -88,7 +88,7 @@ def test_help_comes_without_importing_what_is_heavy() -> None:
 
 def test_help_lists_the_exit_codes() -> None:
     output = " ".join(antefix("--help").stdout.split())
-    assert "3 no fleet is running here" in output
+    assert "3: no fleet is running here" in output
 
 
 @pytest.mark.parametrize("command", [["status"], ["env"], ["logs"], ["chat", "hello"]])
@@ -100,7 +100,7 @@ def test_without_a_fleet_a_command_says_how_to_start_one(home: Home, command: li
 
 
 def test_down_without_a_fleet_is_fine(home: Home) -> None:
-    result = antefix("down", "--json")
+    result = antefix("down", "-o", "json")
     assert result.exit_code == ExitCode.OK
     assert json.loads(result.stdout) == {"status": "not_running"}
 
@@ -108,7 +108,7 @@ def test_down_without_a_fleet_is_fine(home: Home) -> None:
 def test_status_shows_every_replica(fleet: FakeGateway) -> None:
     result = antefix("status")
     assert result.exit_code == ExitCode.OK
-    for shown in ("engine: small", "abc", "10.0.0.1", "25%", "1.50 s", "512 tokens"):
+    for shown in ("engine: small", "abc", "10.0.0.1", "25%", "1.50 s", "512 TOKENS"):
         assert shown in result.stdout
 
 
@@ -133,7 +133,7 @@ def test_status_says_how_requests_are_placed(
     [
         ({}, "TTFT SLO interactive 5 s"),
         ({"slo": {}}, "TTFT SLO none"),
-        ({"waiting": 3, "oldest_wait_s": 7.4}, "queued 3, oldest 7 s"),
+        ({"queued": 3, "oldest_queued_s": 7.4}, "queued 3, oldest 7 s"),
         ({"held": 2}, "held 2 until a replica is up"),
         ({"outage": {"for_s": 3.0, "up_in_s": None}}, "outage no replica"),
         (
@@ -154,7 +154,7 @@ def test_status_shows_how_requests_are_admitted(
     ("known", "shown"),
     [
         ((True, None, None), "speculation not measured yet"),
-        ((True, 2.34, 1.81), "speculation 2.3 tokens a pass, 1.81 times the speed"),
+        ((True, 2.34, 1.81), "speculation 2.3 tokens per pass, 1.81 times the speed"),
         ((False, 1.1, 0.6), "0.60 times the speed, off on 1 of 1"),
     ],
 )
@@ -168,7 +168,7 @@ def test_status_says_what_speculation_brings(
 def test_status_shows_who_sees_loads(fleet: FakeGateway) -> None:
     fleet.told |= dict.fromkeys(("node_ip", "url", "running", "waiting", "kv_use"))
     fleet.told |= {"predicted_ttft_s": None}
-    fleet.admission |= {"waiting": 1, "oldest_wait_s": None, "held": None}
+    fleet.admission |= {"queued": 1, "oldest_queued_s": None, "held": None}
     shown = " ".join(antefix("status").stdout.split())
     assert "loads hidden" in shown and "queued 1" in shown and "abc" in shown
 
@@ -188,7 +188,10 @@ def test_engines_of_different_dtypes_are_named() -> None:
 
 
 def test_status_says_nothing_of_speculation_where_there_is_none(fleet: FakeGateway) -> None:
-    assert "speculation" not in antefix("status").stdout
+    result = antefix("status")
+    assert result.exit_code == ExitCode.OK
+    assert "abc" in result.stdout  # the replica that would have it
+    assert "speculation" not in result.stdout
 
 
 def test_a_pool_that_is_scaled_to_zero_is_fine(fleet: FakeGateway) -> None:
@@ -209,7 +212,7 @@ def test_without_redis_status_shows_the_replicas_and_no_loads(fleet: FakeGateway
 
 def test_status_prints_tables_only(fleet: FakeGateway) -> None:
     """Each line is a title, or a cell and what the columns separate from it."""
-    fleet.admission |= {"waiting": 1, "oldest_wait_s": 2.0, "outage": {"up_in_s": 3.0}}
+    fleet.admission |= {"queued": 1, "oldest_queued_s": 2.0, "outage": {"up_in_s": 3.0}}
     lines = some(line for line in antefix("status").stdout.splitlines() if line.strip())
     prose = [line for line in lines if "; " in line or line.rstrip().endswith((".", ";"))]
     assert not prose
@@ -217,8 +220,14 @@ def test_status_prints_tables_only(fleet: FakeGateway) -> None:
     assert titles == ["test", "engine: small"]
 
 
+def test_status_wide_adds_the_data_type_and_the_address(fleet: FakeGateway) -> None:
+    fleet.told |= {"dtype": "float32", "url": "http://e"}
+    narrow, wide = antefix("status").stdout, antefix("status", "-o", "wide").stdout
+    assert "DTYPE" not in narrow and "URL" in wide and "DTYPE" in wide
+
+
 def test_status_as_json_is_one_object(fleet: FakeGateway) -> None:
-    answer = json.loads(antefix("status", "--json").stdout)
+    answer = json.loads(antefix("status", "-o", "json").stdout)
     assert answer["base_url"] == fleet.base_url
     assert answer["pools"]["engine"]["replicas"][0]["running"] == 2
 
@@ -232,7 +241,7 @@ def test_a_pool_without_a_running_replica_is_degraded(fleet: FakeGateway) -> Non
 
 def test_a_gateway_that_does_not_answer_is_degraded(home: Home) -> None:
     home.save_state(state_of(f"http://127.0.0.1:{free_ports(1)[0]}/v1"))
-    result = antefix("status", "--json")
+    result = antefix("status", "-o", "json")
     assert result.exit_code == ExitCode.DEGRADED
     assert json.loads(result.stdout)["error"]["code"] == "degraded"
 
@@ -288,7 +297,7 @@ def test_up_is_refused_while_another_fleet_runs(
     fleet: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deployments.fleet.fleet_file.refused_by_vllm", lambda _: [])
-    result = antefix("up", written(tmp_path, FLEET), "--json")
+    result = antefix("up", written(tmp_path, FLEET), "-o", "json")
     assert result.exit_code == ExitCode.CONFLICT
     assert "antefix down" in json.loads(result.stdout)["error"]["remedy"]
 
@@ -315,7 +324,7 @@ def test_up_on_another_cluster_needs_a_redis_that_others_reach(
 
 def test_config_check_gives_every_problem(home: Home, tmp_path: Path) -> None:
     wrong = written(tmp_path, "name: A\npools: {engine: {model: embedded, replica: 1}}\n")
-    result = antefix("config", "check", wrong, "--no-engine-args", "--json")
+    result = antefix("config", "check", wrong, "--no-engine-args", "-o", "json")
     assert result.exit_code == ExitCode.INVALID_FLEET
     problems = json.loads(result.stdout)["error"]["problems"]
     assert [problem["path"] for problem in problems] == ["name", "pools.engine.replica"]
@@ -356,13 +365,13 @@ def test_an_unexpected_error_is_one_line_and_a_logged_traceback(
 
 def test_a_reader_that_leaves_ends_a_command_without_a_word(fleet: FakeGateway, home: Home) -> None:
     (home.logs / "redis.log").write_text("a line\n" * 100_000)
-    command = [sys.executable, "-m", "cli.main", "logs", "-n", "100000"]
+    command = [sys.executable, "-m", "cli.main", "logs", "--tail", "100000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as logs:
         assert logs.stdout is not None and logs.stderr is not None
         assert logs.stdout.readline() == b"redis   | a line\n"
         logs.stdout.close()
         assert logs.stderr.read() == b""
-    assert logs.returncode == ExitCode.FAILED
+    assert logs.returncode == 1
     assert not (home.logs / "antefix-errors.log").exists()
 
 

@@ -33,7 +33,7 @@ def test_a_picture_has_the_text_of_the_command() -> None:
         texts = ElementTree.fromstring(svg(name)).iter(f"{SVG}text")
         return " ".join(" ".join(text.text or "" for text in texts).split())
 
-    assert "TTFT SLO" in words("status") and "TTFT of 512 tokens" in words("status")
+    assert "TTFT SLO" in words("status") and "TTFT OF 512 TOKENS" in words("status")
     assert "goodput" in words("bench") and "end to end" in words("bench")
 
 

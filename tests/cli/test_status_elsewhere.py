@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.exit_codes import ExitCode
+from cli.common.exit_codes import ExitCode
 from cli.main import app
 from tests.cli.fake_gateway import KEY, FakeGateway, running
 from tests.ports import free_ports
@@ -28,17 +28,17 @@ def status(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["status", *arguments])
 
 
-def test_it_shows_the_replicas_and_the_page(gateway: FakeGateway) -> None:
+def test_status_shows_the_replicas_and_the_address_of_the_web_ui(gateway: FakeGateway) -> None:
     result = status("--base-url", gateway.base_url)
     assert result.exit_code == ExitCode.OK
     words = " ".join(result.stdout.split())
-    page = f"page http://127.0.0.1:{gateway.port}/antefix/"
+    page = f"web UI http://127.0.0.1:{gateway.port}/antefix/"
     for shown in ("test", f"base URL {gateway.base_url}", page, "abc", "1.50 s"):
         assert shown in words
 
 
-def test_its_json_names_the_address(gateway: FakeGateway) -> None:
-    told = json.loads(status("--base-url", gateway.base_url, "--json").stdout)
+def test_json_output_has_the_base_url(gateway: FakeGateway) -> None:
+    told = json.loads(status("--base-url", gateway.base_url, "-o", "json").stdout)
     assert told["base_url"] == gateway.base_url and "engine" in told["pools"]
 
 
@@ -53,7 +53,7 @@ def test_a_wrong_key_is_named_with_the_remedy(
     monkeypatch.delenv("OPENAI_API_KEY")
     result = status("--base-url", gateway.base_url)
     assert result.exit_code == ExitCode.DEGRADED
-    assert "wrong key; set OPENAI_API_KEY to a key of that fleet" in result.stderr
+    assert "wrong key\nRemedy: set OPENAI_API_KEY to a key of that fleet" in result.stderr
 
 
 def test_a_server_that_is_not_there_names_no_command_of_this_machine(gateway: FakeGateway) -> None:

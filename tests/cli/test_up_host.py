@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import starting, up
+from cli.fleet import starting, up
 from cli.local.home import FleetState, Home
 from cli.local.ports import LOOPBACK
 from deployments.fleet.fleet_file import parse_fleet
@@ -75,7 +75,7 @@ def test_other_machines_get_the_address_of_this_one(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("host", "own"), [(LOOPBACK, "192.0.2.7"), ("192.0.2.7", "192.0.2.7"), ("0.0.0.0", "")]
 )
-def test_there_is_nothing_to_add_where_the_base_url_says_it(
+def test_up_prints_no_second_address_when_the_base_url_has_it(
     host: str, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(up, "own_address", lambda: own)

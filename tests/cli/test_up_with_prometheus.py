@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli import starting
-from cli.exit_codes import ExitCode
+from cli.common.exit_codes import ExitCode
+from cli.fleet import starting
 from cli.local import cluster, processes, ray_head
 from cli.local.home import FleetState, Home
 from cli.local.ports import free_ports
@@ -71,11 +71,13 @@ def antefix(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-def test_it_starts_next_to_a_running_fleet_and_ends_with_it(home: Home, fleet: FleetState) -> None:
-    up = antefix("up", fleet.fleet_file, "--with-prometheus", "--json")
+def test_prometheus_starts_next_to_a_running_fleet_and_ends_with_it(
+    home: Home, fleet: FleetState
+) -> None:
+    up = antefix("up", fleet.fleet_file, "--with-prometheus", "-o", "json")
     assert up.exit_code == ExitCode.OK, up.stderr
     said = json.loads(up.stdout)
-    status = json.loads(antefix("status", "--json").stdout)
+    status = json.loads(antefix("status", "-o", "json").stdout)
     for name in ("prometheus", "alertmanager"):
         assert status[name] == {"url": said[f"{name}_url"], "running": True}
     assert said["metrics_url"] == status["metrics_url"] == fleet.metrics_url
@@ -84,13 +86,13 @@ def test_it_starts_next_to_a_running_fleet_and_ends_with_it(home: Home, fleet: F
     assert not home.monitoring_folder(fleet.run_id).exists()
 
 
-def test_without_the_flag_none_is_started(fleet: FleetState) -> None:
-    said = json.loads(antefix("up", fleet.fleet_file, "--json").stdout)
+def test_up_without_the_flag_starts_no_prometheus(fleet: FleetState) -> None:
+    said = json.loads(antefix("up", fleet.fleet_file, "-o", "json").stdout)
     assert said["prometheus_url"] is said["alertmanager_url"] is None
     assert processes.processes(fleet.run_id) == []
 
 
-def test_one_that_runs_is_left_alone(fleet: FleetState) -> None:
+def test_a_running_prometheus_is_not_restarted(fleet: FleetState) -> None:
     pids = []
     for _ in range(2):
         antefix("up", fleet.fleet_file, "--with-prometheus")
@@ -108,7 +110,7 @@ def test_status_reports_a_dead_prometheus_and_up_restarts_it(fleet: FleetState) 
     assert status.exit_code == ExitCode.OK
     assert "prometheus ended; restart: antefix up" in " ".join(status.stdout.split())
     antefix("up", fleet.fleet_file, "--with-prometheus")
-    assert json.loads(antefix("status", "--json").stdout)["prometheus"]["running"]
+    assert json.loads(antefix("status", "-o", "json").stdout)["prometheus"]["running"]
 
 
 def test_the_card_opens_the_page_with_the_key_in_the_fragment(fleet: FleetState) -> None:
@@ -119,13 +121,13 @@ def test_the_card_opens_the_page_with_the_key_in_the_fragment(fleet: FleetState)
 
 def test_the_page_in_json_and_status_is_without_the_key(fleet: FleetState) -> None:
     page = f"{fleet.base_url.removesuffix('/v1')}/antefix/"
-    assert json.loads(antefix("up", fleet.fleet_file, "--json").stdout)["page_url"] == page
+    assert json.loads(antefix("up", fleet.fleet_file, "-o", "json").stdout)["page_url"] == page
     status = antefix("status").stdout
     assert page in status
     assert KEY not in status
 
 
-def test_on_the_ray_cluster_of_another_it_is_refused(home: Home, fleet_file: str) -> None:
+def test_the_flag_is_rejected_on_an_existing_ray_cluster(home: Home, fleet_file: str) -> None:
     refused = antefix("up", fleet_file, "--with-prometheus", "--address", "10.0.0.1:6379")
     assert refused.exit_code == ExitCode.USAGE
     assert "port 9464 of every node" in refused.stderr

@@ -1,7 +1,7 @@
 """Real engines, real gateways and one Redis, each a process, without Ray.
 
 Of Ray Serve only what counts running requests and starts replicas again is missing
-(`benchmarks.stand.lone_replica`, `benchmarks.peers.gateway`).
+(`benchmarks.harness.fleets.lone_replica`, `benchmarks.peers.gateway`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stand import own_redis
-from benchmarks.stand.launched import Launched
+from benchmarks.harness.fleets import own_redis
+from benchmarks.harness.fleets.launched import Launched
 from cli.local.ports import LOOPBACK
 from deployments.app import ENGINE_ENVIRONMENT
 from tests.ports import free_ports
@@ -68,7 +68,7 @@ def running(
             stack.callback(process.stop)
             return process
 
-        replica = [python, "-m", "benchmarks.stand.lone_replica"]
+        replica = [python, "-m", "benchmarks.harness.fleets.lone_replica"]
         engines = {
             id: launched(id, replica, {"fleet": fleet, "replica_id": id}) for id in ("r0", "r1")
         }

@@ -22,7 +22,7 @@ from openai import AsyncOpenAI
 from deployments.models.model import embedded_model
 from tests.coding_agent.bare_fleet import MODEL, BareFleet, running
 from tests.coding_agent.session import TURNS, chat_request, message_request
-from weights.drafts import first_layers
+from weights.speculation.drafts import first_layers
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 

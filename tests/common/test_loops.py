@@ -40,7 +40,7 @@ async def run_until_taken(steps: Steps, loop: str, outages: loops.Outages = ()) 
     await cancelled(task)
 
 
-async def test_whatever_a_step_raises_it_is_taken_again_and_counted() -> None:
+async def test_a_failed_step_is_retried_and_counted_for_any_exception() -> None:
     await run_until_taken(Steps(RuntimeError("a"), EOFError(), AttributeError("b")), "counted")
     assert loops.failures["counted"] == 3
 

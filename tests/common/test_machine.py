@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stand import report
+from benchmarks.harness.results import report
 from common import machine
 
 
 @pytest.mark.parametrize(("says", "has"), [("1\n", True), ("0\n", False), (None, False)])
-def test_it_says_whether_cores_are_shared_among_sessions_first(
+def test_the_machine_description_reports_whether_autogroups_are_enabled(
     says: str | None, has: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "AUTOGROUPS", setting := tmp_path / "sched_autogroup_enabled")

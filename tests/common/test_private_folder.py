@@ -14,7 +14,7 @@ from cli.local.ray_head import prepare_temp_dir, temp_dir
 from common.errors import Problem
 from common.private_folder import made_private, user_folder
 from deployments.process import node_drain
-from observability import metric_files
+from observability.metrics import metric_files
 from tests.waiting import cancelled, until
 
 
@@ -26,11 +26,11 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_it_is_made_for_this_user_alone() -> None:
+def test_the_folder_is_created_for_this_user_only() -> None:
     assert made_private(user_folder()).stat().st_mode & 0o777 == 0o700
 
 
-def test_it_is_made_private_again() -> None:
+def test_an_opened_folder_is_made_private_again() -> None:
     made_private(user_folder()).chmod(0o777)
     assert made_private(user_folder()).stat().st_mode & 0o777 == 0o700
 
@@ -53,7 +53,7 @@ def test_nothing_is_put_where_another_could_read_or_write(tmp_path: Path) -> Non
         node_drain.ask(node_drain.folder_of("n"), 0.0, 1.0)
     with pytest.raises(PermissionError, match="another user's"):
         metric_files.node_folder("f")
-    with pytest.raises(Problem, match="is not yours"):
+    with pytest.raises(Problem, match="is owned by another user"):
         prepare_temp_dir(Home(tmp_path / "home"))
     assert not list(user_folder().glob("*"))
 

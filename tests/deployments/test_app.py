@@ -24,8 +24,8 @@ from deployments.fleet.applications import (
 from deployments.fleet.fleet import MOST_N, Fleet
 from deployments.fleet.fleet_file import FleetError
 from deployments.fleet.pool import Pool
-from deployments.gateway.parts import Secrets
-from router.redis_keys import fleet_id
+from deployments.gateway.gateway_parts import Secrets
+from router.redis.redis_keys import fleet_id
 from tests.deployments.one_pool import BLUE_KEY, ENVIRONMENT, KEY, REDIS_URL, fleet_of, pool_of
 
 POOL = {"model": "org/model"}
@@ -141,6 +141,14 @@ def test_an_engine_follows_no_redirect_and_bounds_the_answers_of_a_request() -> 
     assert env["VLLM_MAX_N_SEQUENCES"] == str(MOST_N)
 
 
+def test_an_engine_takes_more_stop_strings_than_openai() -> None:
+    """Anthropic has no limit of four."""
+    options = placement_options(pool_of(env={"VLLM_MAX_STOP_STRINGS": "9"}))
+    assert options["ray_actor_options"]["runtime_env"]["env_vars"]["VLLM_MAX_STOP_STRINGS"] == "9"
+    env = placement_options(pool_of())["ray_actor_options"]["runtime_env"]["env_vars"]
+    assert int(env["VLLM_MAX_STOP_STRINGS"]) > 4
+
+
 def test_an_engine_sends_usage_data_only_where_enabled() -> None:
     def of(**env: str) -> str:
         options = placement_options(pool_of(env=env))
@@ -174,12 +182,16 @@ def test_the_executor_of_the_fleet_file_wins() -> None:
 
 @pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1)])
 def test_the_executor_inside_a_node_is_left_to_vllm(tp: int, pp: int) -> None:
-    assert "distributed_executor_backend" not in engine_args_of_a_replica(pool_of(tp=tp, pp=pp))
+    engine_args = engine_args_of_a_replica(pool_of(tp=tp, pp=pp))
+    assert (engine_args["tensor_parallel_size"], engine_args["pipeline_parallel_size"]) == (tp, pp)
+    assert "distributed_executor_backend" not in engine_args
 
 
 @pytest.mark.usefixtures("cpu_build")
 def test_the_cpu_build_gets_no_ray_executor_backend() -> None:
-    assert "distributed_executor_backend" not in engine_args_of_a_replica(pool_of(pp=2))
+    engine_args = engine_args_of_a_replica(pool_of(pp=2))
+    assert engine_args["pipeline_parallel_size"] == 2
+    assert "distributed_executor_backend" not in engine_args
 
 
 # --- the application ------------------------------------------------------------------------

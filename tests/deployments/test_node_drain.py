@@ -78,7 +78,7 @@ def wait_for(is_so: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def told() -> list[str]:
+def drain_reports() -> list[str]:
     """What each process says; one that is just writing it has a second file."""
     files = node_drain.folder_of("node").glob("[0-9]*")
     return [file.read_text() for file in files if not file.suffix]
@@ -93,12 +93,12 @@ def begin_drain(node: str | None = "node", within_s: float = 60) -> subprocess.P
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, cwd=Path.cwd())
 
 
-def test_it_returns_when_no_request_is_left(process: Process) -> None:
+def test_a_drain_returns_when_no_request_is_left(process: Process) -> None:
     process.has(2)
     drain = begin_drain()
     wait_for(lambda: process.begun_after)
     assert process.begun_after == "7.0"
-    wait_for(lambda: "2" in told())
+    wait_for(lambda: "2" in drain_reports())
     assert drain.poll() is None
     process.has(0)
     assert drain.wait(60) == 0
@@ -107,14 +107,14 @@ def test_it_returns_when_no_request_is_left(process: Process) -> None:
 def test_a_process_that_has_not_heard_is_waited_for(process: Process) -> None:
     """It says "-" until it has settled: a caller that asked at once would not see what is on its
     way."""
-    assert told() == ["-"]
+    assert drain_reports() == ["-"]
     drain = begin_drain()
     wait_for(lambda: process.begun_after)
     assert drain.poll() is None
     assert drain.wait(60) == 0
 
 
-def test_it_gives_up_in_time_and_says_so(process: Process) -> None:
+def test_a_drain_times_out_and_reports_the_remaining_processes(process: Process) -> None:
     process.has(1)
     drain = begin_drain(within_s=0.5)
     said, _ = drain.communicate(timeout=120)
@@ -129,7 +129,7 @@ def test_a_killed_process_is_not_waited_for(process: Process) -> None:
     assert drain.wait(60) == 0
 
 
-def test_another_node_is_left_alone(process: Process) -> None:
+def test_a_drain_does_not_affect_other_nodes(process: Process) -> None:
     drain = begin_drain("another")
     assert drain.wait(60) == 0
     assert process.begun_after == ""

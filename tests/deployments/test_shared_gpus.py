@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from autoscaling.budget import GpuRequest
+from autoscaling.scaling.gpu_budget import GpuRequest
 from deployments.fleet.fleet import Fleet
 from deployments.shared_gpus import KEEP_S, SharedGpus, requests_at_first
-from router.redis_keys import BoardName
+from router.redis.redis_keys import BoardName
 from tests.autoscaling.hand_clock import HandClock
 
 WANTING = GpuRequest(minimum=1, demand=4, target=5, gpus=4.0)

@@ -17,7 +17,7 @@ from tests.in_gpu_image.pretended_driver import (
     GPUS,
     driver_functions,
     environment,
-    pretend,
+    make_driver_stubs,
 )
 from tests.in_gpu_image.shipped_fleets import shipped_fleets
 from tests.in_gpu_image.toolkit import compilers, release_of, strays
@@ -105,7 +105,7 @@ def test_the_pretended_driver_counts_gpus_and_has_no_device(tmp_path: Path) -> N
     kernels = tmp_path / "kernels.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", kernels, source], check=True)
     assert driver_functions([kernels]) == {"cuTensorMapEncodeTiled"}
-    pretend(tmp_path, [kernels])
+    make_driver_stubs(tmp_path, [kernels])
     cuda = ctypes.CDLL(str(tmp_path / "libcuda.so.1"))
     assert cuda.cuInit(0) == cuda.cuTensorMapEncodeTiled() == 100
     assert counted(tmp_path, 4) == (0, 4)

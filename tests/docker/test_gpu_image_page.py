@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from k8s.gpus import OLDEST_DRIVER
+from k8s.preflight.gpus import OLDEST_DRIVER
 from tests.docker.test_images import environment
 from tests.house import ROOT
 from tests.some import some

@@ -129,7 +129,7 @@ def test_the_build_context_is_exactly_what_ships() -> None:
 def test_copied_files_are_enough_to_run(tmp_path: Path) -> None:
     copy_context(tmp_path / "antefix")
     code = """
-import deployments.app, deployments.node_drain, cli.main, k8s, observability.rules
+import deployments.app, deployments.node_drain, cli.main, k8s, observability.alerts.rules
 from cli.main import main
 from deployments.fleet.fleet_file import load_fleet
 for name in ("laptop", "a100"):
@@ -190,9 +190,9 @@ def test_no_secret_is_built_in(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_it_runs_as_the_user_that_the_chart_sets(image: str) -> None:
-    security = values()["podSecurity"]
-    assert of(image, "USER") == [f"{security['runAsUser']}:{security['fsGroup']}"]
+def test_the_image_runs_as_the_user_that_the_chart_sets(image: str) -> None:
+    security = values()["podSecurityContext"]
+    assert of(image, "USER") == [f"{security['runAsUser']}:{security['runAsGroup']}"]
 
 
 @pytest.mark.parametrize("image", IMAGES)
@@ -205,7 +205,7 @@ def test_a_user_of_any_number_in_group_0_may_run_it(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_nothing_in_it_reports_to_its_makers(image: str) -> None:
+def test_the_image_disables_usage_statistics(image: str) -> None:
     told = environment(image)
     assert (told["DO_NOT_TRACK"], told["RAY_USAGE_STATS_ENABLED"]) == ("1", "0")
 

@@ -7,22 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 import aiohttp
 import pytest
 
-from tests.every_field.serving import Served, serving
-from tests.fakes.front import KEY
+from tests.every_field.serving import CHATS, Served, serving
 
 STEP_TOKENS = 64
 ENGINE_ARGS = {
-    "dtype": "float32",
+    **CHATS,
     # an answer without a limit ends soon
     "max_model_len": 320,
-    "max_num_seqs": 16,
     "max_num_batched_tokens": STEP_TOKENS,
-    "enforce_eager": True,
-    # the model's own has a top_p, for which each step sorts its 49,152 tokens
-    "generation_config": "vllm",
-    "enable_auto_tool_choice": True,
-    "tool_call_parser": "hermes",
-    "tool_strict_level": "parameter",
 }
 
 
@@ -34,7 +26,5 @@ def served(warm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 async def http(served: Served) -> AsyncIterator[aiohttp.ClientSession]:
-    key = {"authorization": f"Bearer {KEY}"}
-    timeout = aiohttp.ClientTimeout(total=300)
-    async with aiohttp.ClientSession(served.url, headers=key, timeout=timeout) as session:
+    async with served.session() as session:
         yield session

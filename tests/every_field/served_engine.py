@@ -1,17 +1,17 @@
-"""A real engine behind a real gateway, outside Ray: python -m tests.every_field.served_engine
+"""A real engine behind a real gateway, outside Ray: python -m tests.every_field.served_engine ARGS
 
-Takes the engine's arguments as JSON in its own argument. When it serves, it writes one line of
-JSON with the gateway's URL and the process ids of the engine. It continues until its stdin ends.
+ARGS are the engine's arguments, as JSON. A second argument names a module whose `make` writes
+another model than the embedded one. When the engine serves, it writes one line of JSON with the
+gateway's URL and the process ids of the engine. It continues until its stdin ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import tempfile
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +27,8 @@ from deployments.wire.headers import RENDERER_PATH
 from tests.every_field.spending import Spending
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import OTHER_TENANT, gateway_before
-from weights.drafts import first_layers
+from tests.served import stdout_for_the_test
+from weights.speculation.drafts import first_layers
 
 SPENT_PATH = "/test/spent"
 
@@ -57,13 +58,7 @@ def make_shallow(folder: Path) -> None:
     first_layers(embedded_model(lambda fraction, what: None), 1, folder)
 
 
-async def serve(
-    engine_args: dict[str, Any],
-    folder: Path,
-    said: Any,
-    make: Callable[[Path], None] = make_shallow,
-) -> None:
-    make(folder)
+async def serve(engine_args: dict[str, Any], folder: Path, said: Any) -> None:
     engine = await VllmEngine.start(str(folder), MODEL, engine_args)
     children = [child.pid for child in psutil.Process().children(recursive=True)]
     served = RealEngine(engine)
@@ -83,7 +78,8 @@ async def serve(
 
 
 if __name__ == "__main__":
-    to_the_test = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # vLLM prints
+    lines = stdout_for_the_test()
+    make = import_module(sys.argv[2]).make if len(sys.argv) > 2 else make_shallow
     with tempfile.TemporaryDirectory() as temporary:
-        asyncio.run(serve(json.loads(sys.argv[1]), Path(temporary, "model"), to_the_test))
+        make(folder := Path(temporary, "model"))
+        asyncio.run(serve(json.loads(sys.argv[1]), folder, lines))

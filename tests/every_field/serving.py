@@ -11,9 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import psutil
 
+from tests.fakes.front import KEY
+
 REPOSITORY = Path(__file__).parents[2]
+# The arguments of an engine of one layer that answers chats with tools.
+CHATS = {
+    "dtype": "float32",
+    "max_num_seqs": 16,
+    "enforce_eager": True,
+    # the model's own has a top_p, for which each step sorts its 49,152 tokens
+    "generation_config": "vllm",
+    "enable_auto_tool_choice": True,
+    "tool_call_parser": "hermes",
+    "tool_strict_level": "parameter",
+}
 
 
 @dataclass(frozen=True)
@@ -25,10 +39,18 @@ class Served:
     spent_url: str
     access: dict[str, str]
 
+    def session(self) -> aiohttp.ClientSession:
+        """A patient client of the gateway, with a key."""
+        headers, timeout = {"authorization": f"Bearer {KEY}"}, aiohttp.ClientTimeout(total=300)
+        return aiohttp.ClientSession(self.url, headers=headers, timeout=timeout)
+
     @property
     def dead(self) -> list[int]:
         """Process ids of the engine's that have ended."""
         return [process.pid for process in self.processes if not process.is_running()]
+
+
+MODULE = "tests.every_field.served_engine"
 
 
 @contextmanager
@@ -36,9 +58,9 @@ def serving(
     python: str,
     engine_args: Mapping[str, Any],
     log: Path,
-    module: str = "tests.every_field.served_engine",
+    maker: str = "",
 ) -> Iterator[Served]:
-    """`log`: a file for what vLLM prints."""
+    """`log`: a file for what vLLM prints. `maker`: the module that makes another model."""
     environment = {
         **os.environ,
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -49,7 +71,7 @@ def serving(
     with (
         log.open("w") as vllm,
         subprocess.Popen(
-            [python, "-m", module, json.dumps(engine_args)],
+            [python, "-m", MODULE, json.dumps(engine_args), *filter(None, [maker])],
             cwd=REPOSITORY,
             env=environment,
             stdin=subprocess.PIPE,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from router.budgets import Granted, Left, TenantBudget
+from router.budgets.budget_limits import Granted, Left, TenantBudget
 
 
 class Spending:
-    """Stands where a gateway's budgets have `router.budget_ledger.BudgetLedger`.
+    """Stands where a gateway's budgets have `router.budgets.budget_ledger.BudgetLedger`.
 
     `settled`: tokens that each ended request reserved, and was charged.
     """

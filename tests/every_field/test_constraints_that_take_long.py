@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.deployments.engine.vllm.known_constraints import NESTED
 from tests.every_field.asking import request
 from tests.every_field.serving import Served
 
@@ -38,7 +39,7 @@ def schema_of(path: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"response_format": format_}
 
 
-async def test_others_are_answered_while_it_is_tried_and_then_it_is_refused(
+async def test_other_requests_are_answered_while_a_slow_constraint_is_tried_and_rejected(
     http: aiohttp.ClientSession, served: Served
 ) -> None:
     refused = asyncio.ensure_future(asked(http, CHAT, schema_of(CHAT, lengths(200))))
@@ -82,9 +83,11 @@ async def test_a_slow_constraint_is_refused_with_bound_field_and_remedy_on_every
 
 
 HUGE = {"type": "array", "maxItems": 10**9}
+SUM = 'root ::= s\ns ::= "a" | s s\n'
 FUNCTION = {"name": "f", "strict": True, "parameters": HUGE}
 TOOL = {"type": "function", "function": FUNCTION}
 FLAT_TOOL = {"type": "function", **FUNCTION}
+TOOL_FIELD = "tools[0].function.parameters"
 BY_NAME = {"type": "function", "function": {"name": "f"}}
 
 
@@ -110,6 +113,10 @@ BY_NAME = {"type": "function", "function": {"name": "f"}}
         (CHAT, {"tools": [TOOL], "tool_choice": "required"}, "tools[0].function.parameters"),
         (CHAT, {"tools": [TOOL], "tool_choice": BY_NAME}, "tools[0].function.parameters"),
         (RESPONSES, {"tools": [FLAT_TOOL], "tool_choice": "required"}, "tools[0].parameters"),
+        (COMPLETIONS, {"structured_outputs": {"regex": NESTED}}, "structured_outputs.regex"),
+        (CHAT, {"structured_outputs": {"grammar": SUM}}, "structured_outputs.grammar"),
+        (RESPONSES, schema_of(RESPONSES, {"type": "string", "pattern": NESTED}), "text.format"),
+        (CHAT, schema_of(CHAT, {"type": "string", "pattern": NESTED}), "response_format"),
     ],
 )
 async def test_a_constraint_beyond_a_bound_is_refused_by_its_field_on_every_path(
@@ -124,5 +131,54 @@ async def test_a_constraint_beyond_a_bound_is_refused_by_its_field_on_every_path
     async with http.post(path, json=body) as answer:
         status, error = answer.status, refusal_in(await answer.text())
     assert (status, error["param"]) == (400, param)
-    assert "is allowed. " in error["message"]
+    is_ambiguous = fields == {"structured_outputs": {"grammar": SUM}}
+    expected = "Write `s ::= item s | item` instead" if is_ambiguous else "is allowed. "
+    assert expected in error["message"]
     assert not served.dead
+
+
+SLOW_WORDS = r"(\w+\s?)+"
+NOT = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
+STRICT = {"name": "f", "strict": True, "parameters": NOT}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
+async def test_a_constraint_that_is_slow_to_follow_is_refused_on_every_path(
+    http: aiohttp.ClientSession, path: str, stream: bool
+) -> None:
+    fields = {"structured_outputs": {"regex": SLOW_WORDS}, "stream": stream}
+    async with http.post(path, json=request(path, "Say something.", fields)) as answer:
+        status, error = answer.status, refusal_in(await answer.text())
+    assert (status, error["param"]) == (400, "structured_outputs.regex")
+    assert "ms of CPU time per token to follow the regular expression" in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (CHAT, schema_of(CHAT, NOT), "response_format"),
+        (COMPLETIONS, schema_of(COMPLETIONS, NOT), "response_format"),
+        (RESPONSES, schema_of(RESPONSES, NOT), "text.format"),
+        (CHAT, {"structured_outputs": {"json": NOT}}, "structured_outputs.json"),
+        (CHAT, {"tools": [{"type": "function", "function": STRICT}]}, TOOL_FIELD),
+        (RESPONSES, {"tools": [{"type": "function", **STRICT}]}, "tools[0].parameters"),
+    ],
+)
+async def test_a_schema_word_that_nothing_enforces_is_refused_by_its_field_on_every_path(
+    http: aiohttp.ClientSession, path: str, fields: dict[str, Any], param: str, stream: bool
+) -> None:
+    body = request(path, "Say something.", {**fields, "stream": stream})
+    async with http.post(path, json=body) as answer:
+        status, error = answer.status, refusal_in(await answer.text())
+    assert (status, error["param"]) == (400, param)
+    assert "'not' at /properties/a/not of the schema" in error["message"]
+
+
+async def test_a_schema_of_a_tool_that_is_not_strict_may_have_any_words(
+    http: aiohttp.ClientSession,
+) -> None:
+    function = {"name": "f", "parameters": NOT}
+    status, _ = await asked(http, CHAT, {"tools": [{"type": "function", "function": function}]})
+    assert status == 200

@@ -21,6 +21,7 @@ import pytest
 
 from tests.every_field.asking import LEAST, ask, request
 from tests.every_field.conftest import STEP_TOKENS
+from tests.every_field.described import fields_of
 from tests.every_field.serving import Served
 from tests.every_field.values import COMPLETIONS, ODD_FOR_ANY, RESPONSES, VALUES
 from tests.fakes.engine import MODEL
@@ -41,18 +42,7 @@ Fields = dict[str, list[str]]  # by path
 @pytest.fixture
 async def fields(http: aiohttp.ClientSession) -> Fields:
     """Of each path, without the model."""
-    async with http.get("/openapi.json") as answer:
-        described = await answer.json()
-    return {path: sorted(_fields(described, path) - {"model"}) for path in PATHS}
-
-
-def _fields(described: dict[str, Any], path: str) -> set[str]:
-    body = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    schemas = [
-        described["components"]["schemas"][one["$ref"].rpartition("/")[2]]
-        for one in body.get("anyOf", [body])
-    ]
-    return {name for schema in schemas for name in schema["properties"]}
+    return {path: sorted(names - {"model"}) for path, names in (await fields_of(http)).items()}
 
 
 async def faults_of(

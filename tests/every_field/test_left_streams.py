@@ -56,7 +56,7 @@ async def charged_and_generated(
         (COMPLETIONS, {"prompt": [5, 6, 7], "stream_interval": 200}),
         (COMPLETIONS, {"prompt": TWO_PROMPTS, "stream_interval": 200, "n": 2}),
         (COMPLETIONS, {"prompt": [5, 6], "stop": ["x" * 200]}),
-        (RESPONSES, {"input": "Hi.", "stream_interval": 200}),
+        (RESPONSES, {"input": "Hi."}),
     ],
 )
 async def test_tokens_after_the_last_event_are_charged(

@@ -60,7 +60,7 @@ class Collector:
         for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             service = _values(of_resource.resource.attributes)["service.name"]
             for of_scope in of_resource.scope_spans:
-                self.spans += [_told(span, service) for span in of_scope.spans]
+                self.spans += [_collected_span(span, service) for span in of_scope.spans]
         return Response(media_type="application/x-protobuf")
 
 
@@ -73,7 +73,7 @@ async def collector() -> AsyncIterator[Collector]:
     await server.drain()
 
 
-def _told(span: Any, service: str) -> Told:
+def _collected_span(span: Any, service: str) -> Told:
     return Told(
         name=span.name,
         kind=span.kind,

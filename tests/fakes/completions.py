@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from deployments.wire.continuation import Continuation
+from deployments.wire.resumable import ResumableExchange
 
 DEFAULT_MAX_TOKENS = 4
 LONGEST_PROMPT = 1000
@@ -16,6 +17,8 @@ DEATH = (
     b'data: {"error": {"message": "EngineCore encountered an issue. See stack trace (above) for '
     b'the root cause.", "type": "InternalServerError", "param": null, "code": 500}}\n\n'
 )
+# What vLLM says of a constraint that no token fits any more.
+DEAD_END = "The grammar has no valid next token."
 
 
 @dataclass
@@ -26,7 +29,7 @@ class Said:
     created: int
     known_tokens: int = 0
     tells_ids: bool = False
-    exchange: Continuation | None = None
+    exchange: ResumableExchange | None = None
 
     def tells(self, token_id: int) -> None:
         if self.exchange is not None:
@@ -59,8 +62,16 @@ def refused(fields: dict[str, Any], chat: bool, model: str) -> Response | None:
 
 
 def error(status: int, message: str, param: str | None) -> Response:
-    of = {"message": message, "type": "BadRequestError", "param": param, "code": status}
-    return JSONResponse({"error": of}, status_code=status)
+    return JSONResponse({"error": _error(status, message, param)}, status_code=status)
+
+
+def error_event(status: int) -> bytes:
+    """The event of a stream that ends with this error."""
+    return b"data: " + json.dumps({"error": _error(status, DEAD_END, None)}).encode() + b"\n\n"
+
+
+def _error(status: int, message: str, param: str | None) -> dict[str, Any]:
+    return {"message": message, "type": "BadRequestError", "param": param, "code": status}
 
 
 def max_tokens(fields: dict[str, Any]) -> int:

@@ -20,25 +20,31 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deployments.engine.adapters import AdapterLoading, EngineAdapters, WithAdapters
-from deployments.engine.confirming import Confirming
-from deployments.engine.held_answers import HeldAnswers
-from deployments.engine.profiling import Profiling
-from deployments.engine.serve_places import ServePlaces
-from deployments.engine.sleep_mode import Awake, Sleeper
-from deployments.engine.tickets import TicketGate, Tickets
+from deployments.engine.adapters.loaded_adapters import AdapterLoading, EngineAdapters, WithAdapters
+from deployments.engine.serving.confirming import Confirming
+from deployments.engine.serving.profiling import Profiling
+from deployments.engine.serving.serve_places import ServePlaces
+from deployments.engine.serving.sleep_mode import Awake, Sleeper
+from deployments.engine.serving.tickets import TicketGate, Tickets
 from deployments.process.http_server import HttpServer
 from deployments.prompt import RendererFacts
-from deployments.wire import confirmation, continuation
-from deployments.wire.adapter import ADAPTER_PATH
-from deployments.wire.continuation import Continuation, Known
+from deployments.wire import confirmation, resumable
 from deployments.wire.engine_pass import EnginePasses
 from deployments.wire.headers import PROFILE_PATH, RENDERER_PATH
-from router.load import LoadReport, ReplicaLoad
+from deployments.wire.lora_adapter import ADAPTER_PATH
+from deployments.wire.resumable import Known, ResumableExchange
+from router.board.load import (
+    EnginePace,
+    LoadReport,
+    ReplicaAdapters,
+    ReplicaCache,
+    ReplicaLoad,
+    ReplicaQueue,
+)
 from tests.fakes import completions
 from tests.fakes.anthropic_events import message, message_events
 from tests.fakes.completions import Said
-from tests.fakes.faults import Faults
+from tests.fakes.faults import Faults, GenerationFailed
 from tests.fakes.loras import FakeLoras
 from tests.fakes.profiler import FakeProfiler
 
@@ -78,8 +84,8 @@ class FakeEngine(Faults):
         # answers that another engine can resume
         self.offers_resumable = True
         self.refuses_to_resume = False
-        self.continues_exactly = True
-        self.went_on_with: list[Known] = []
+        self.resumes_exactly = True
+        self.resumed_with: list[Known] = []
         # makes of a request how many tokens its prompt has, and how many of them are cached
         self.prompt_cache: Callable[[dict[str, Any]], tuple[int, int]] | None = None
         # how it sleeps, while `sleeper` runs
@@ -107,8 +113,7 @@ class FakeEngine(Faults):
         self.fails_adapter = ""  # the name
         self.adapters = EngineAdapters(self.loras, adapter_sources, Path(self._copies.name))
         app = Confirming(Awake(WithAdapters(self._app(), self.adapters), self.sleeper), self.report)
-        self.held = HeldAnswers(app)
-        self._gate = TicketGate(_Cut(self.held, self), self.tickets, SECRET)
+        self._gate = TicketGate(_Cut(app, self), self.tickets, SECRET)
         self.server = HttpServer(self._gate)
 
     async def start(self) -> None:
@@ -116,7 +121,6 @@ class FakeEngine(Faults):
 
     async def stop(self) -> None:
         self.go_on.set()
-        self.held.close()
         self.break_off()
         await self.server.drain()
 
@@ -130,16 +134,8 @@ class FakeEngine(Faults):
             replica_id=self.replica_id,
             slot=self.slot,
             incarnation=f"incarnation of {self.replica_id}",
-            waiting=0,
-            running=0,
-            queued_prefill_tokens=queued_prefill_tokens,
-            kv_use=0.0,
-            kv_capacity_tokens=0,
-            prefill_rate=1000.0,
-            inter_token_latency=0.0,
             url=self.url,
             node_ip="127.0.0.1",
-            segment_tokens=self.segment_tokens,
             renderer=self.renderer.digest if self.renderer else "",
             started_at=self.started_at,
             startup_s=self.startup_s,
@@ -148,16 +144,32 @@ class FakeEngine(Faults):
             closed=self.closed,
             suspect=self.suspect,
             tells_serve=self.tells_serve,
-            adapters=self.adapters.resident,
-            adapter_slots=self.adapters.slots,
-            adapters_busy=self.adapters.busy,
-            adapter_load_s=self.adapters.load_s,
+            queue=ReplicaQueue(
+                waiting=0,
+                running=0,
+                prefill_tokens=queued_prefill_tokens,
+            ),
+            cache=ReplicaCache(
+                use=0.0,
+                capacity_tokens=0,
+                segment_tokens=self.segment_tokens,
+            ),
+            pace=EnginePace(
+                prefill_rate=1000.0,
+                inter_token_latency=0.0,
+            ),
+            adapters=ReplicaAdapters(
+                resident=self.adapters.resident,
+                slots=self.adapters.slots,
+                busy=self.adapters.busy,
+                load_s=self.adapters.load_s,
+            ),
         )
 
     def report(self) -> LoadReport:
         """How busy it is now."""
         self._sequence += 1
-        return LoadReport(self._sequence, self.sleeper.waiting, self.running, 0)
+        return LoadReport(self._sequence, ReplicaQueue(self.sleeper.waiting, self.running, 0))
 
     async def sleep(self) -> None:
         assert not self.running, "what runs would be aborted"
@@ -203,7 +215,7 @@ class FakeEngine(Faults):
         self.headers.append(dict(request.headers))
         if self.dies_after == 0:
             self.break_off()
-        if (exchange := continuation.current.get()) is not None:
+        if (exchange := resumable.current.get()) is not None:
             exchange.prompts += 1
         if self.answers is not None:
             return self.answers
@@ -221,7 +233,7 @@ class FakeEngine(Faults):
         said = Said("chatcmpl-" + request.headers.get("x-request-id", "1"), self.created)
         said.tells_ids = bool(fields.get("return_token_ids"))
         if exchange is not None and self.offers_resumable:
-            self._may_go_on(exchange, said, not fields.get("stream"))
+            self._may_resume(exchange, said, not fields.get("stream"))
         if fields.get("stream"):
             events = self._events(fields, chat, said)
             if is_message:
@@ -234,6 +246,8 @@ class FakeEngine(Faults):
                 generation.cancel()
         if generation.cancelled():
             return Response()  # the client has left
+        if generation.exception() is not None:
+            return completions.error(self.fails_with, completions.DEAD_END, None)
         known = map(completions.token, range(1, said.known_tokens + 1))
         text = "".join([*known, *generation.result()])
         choice = {"index": 0, "finish_reason": self.finish_reason}
@@ -242,15 +256,15 @@ class FakeEngine(Faults):
         answer = self._answer(said, [choice], usage=usage)
         return JSONResponse(message(answer) if is_message else answer)
 
-    def _may_go_on(self, exchange: Continuation, said: Said, in_one_piece: bool) -> None:
-        """Raises NotContinuable."""
+    def _may_resume(self, exchange: ResumableExchange, said: Said, in_one_piece: bool) -> None:
+        """Raises NotResumable."""
         exchange.offered, exchange.in_one_piece = True, in_one_piece
-        exchange.exact = self.continues_exactly
+        exchange.exact = self.resumes_exactly
         said.exchange = exchange
         if (known := exchange.known) is not None:
             if self.refuses_to_resume:
-                raise exchange.refuse("The engine cannot continue this answer.")
-            self.went_on_with.append(known)
+                raise exchange.refuse("The engine cannot resume this answer.")
+            self.resumed_with.append(known)
             said.known_tokens, said.created = exchange.known_tokens, known.created or said.created
 
     async def _all_tokens(self, fields: dict[str, Any], said: Said) -> list[str]:
@@ -265,6 +279,8 @@ class FakeEngine(Faults):
             if self.pauses_after == 0:
                 await self.go_on.wait()
             for sent in range(said.known_tokens + 1, count + 1):
+                if sent - 1 == self.fails_after:
+                    raise GenerationFailed
                 await asyncio.sleep(self.token_delay_s)
                 self.made += 1
                 if exchange and sent == said.known_tokens + 1:
@@ -280,7 +296,7 @@ class FakeEngine(Faults):
                     await asyncio.sleep(0.01)  # what was sent is on its way
                     self.break_off()
             self.finished += 1
-        except (asyncio.CancelledError, GeneratorExit):
+        except (asyncio.CancelledError, GeneratorExit, GenerationFailed):
             self.aborted += 1
             if exchange and exchange.first_token_at is None:
                 exchange.unanswered(self._counts(fields)[0])
@@ -312,6 +328,10 @@ class FakeEngine(Faults):
                     said.is_lost()
                     yield completions.DEATH + b"data: [DONE]\n\n"
                     return
+        except GenerationFailed:
+            yield completions.error_event(self.fails_with)
+            yield b"data: [DONE]\n\n"
+            return
         finally:
             await tokens.aclose()  # type: ignore[attr-defined]
         if (fields.get("stream_options") or {}).get("include_usage"):

@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from starlette.responses import Response
 
 
+class GenerationFailed(Exception):
+    """The engine ends a request with an error after some tokens."""
+
+
 @dataclass(eq=False)
 class Faults:
     """The faults of one engine; none at first.
@@ -16,6 +20,7 @@ class Faults:
     any. `dies_after`: N tokens; 0: before it has answered anything. `tells_death_after`: N tokens
     of a stream, as vLLM's server does. `cuts`: after how many bytes of their bodies, as they are
     sent, its next answers are cut. `dies_of`: a field, and a request with it is as far as it gets.
+    `fails_after`: N tokens, with the error `fails_with`, an HTTP status; 0: before any.
     `answers`: all that it answers.
     """
 
@@ -27,4 +32,6 @@ class Faults:
     tells_death_after: int | None = None
     cuts: list[int] = field(default_factory=list)
     dies_of: str = ""
+    fails_after: int | None = None
+    fails_with: int = 400
     answers: Response | None = None

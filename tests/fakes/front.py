@@ -20,11 +20,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.gateway import Gateway
+from deployments.gateway.gateway_parts import Secrets
 from deployments.gateway.intake.keys_file import stored
-from deployments.gateway.parts import Secrets
-from deployments.gateway.pool.pool import GatewayPool
-from router.load import LoadBoard
-from router.redis_keys import fleet_id
+from deployments.gateway.pool.gateway_pool import GatewayPool
+from deployments.wire.field_table import taken_by
+from router.board.load import LoadBoard
+from router.redis.redis_keys import fleet_id
 from tests.fakes import publishing
 from tests.fakes.engine import MODEL, SECRET, FakeEngine
 from tests.fakes.publishing import MODEL_PATH, Publishing
@@ -95,8 +96,9 @@ class Front:
     def post(
         self, path: str = "/v1/chat/completions", headers: dict[str, str] | None = None, **body: Any
     ) -> Any:
-        """A request for a chat, with the key."""
-        fields = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], **body}
+        """A request with the key, and with a chat where the path takes one."""
+        chat = {"messages": [{"role": "user", "content": "hello"}]}
+        fields = {"model": MODEL, **(chat if "messages" in taken_by(path) else {}), **body}
         return self.http.post(
             self.url + path, json=fields, headers={**self.headers, **(headers or {})}
         )
@@ -108,12 +110,6 @@ class Front:
 
     def get(self, path: str, headers: dict[str, str] | None = None) -> Any:
         return self.http.get(self.url + path, headers={**self.headers, **(headers or {})})
-
-    def is_killed(self) -> None:
-        """Nothing more is heard of its gateway, and every connection to it breaks."""
-        self.gateway.parts.resumer.leaves = lambda reader: None  # type: ignore[method-assign]
-        for connection in list(self.gateway.server.state.connections):
-            connection.transport.abort()
 
     async def explanation_of(self, headers: Mapping[str, str]) -> dict[str, Any]:
         """Why the request with this answer went where it went, once that can be asked for."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from router.budgets import Granted
-from router.redis_client import connect
+from router.budgets.budget_limits import Granted
+from router.redis.redis_client import connect
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import NO_REDIS, REDIS_NAME, TENANT, Front, gateway_before
-from tests.router.budget_redis import open_up
+from tests.router.budget_redis import write_initial_state
 from tests.waiting import until
 
 LENGTH = 1000
@@ -47,7 +47,7 @@ async def limited(
     """A gateway whose tenant has these limits."""
     if redis_url != NO_REDIS:
         async with connect(redis_url) as redis:
-            await open_up(redis, REDIS_NAME)
+            await write_initial_state(redis, REDIS_NAME)
     pool = pool_settings or {"engine_args": {"max_model_len": LENGTH}}
     tenants = {TENANT: dict(limits)}
     async with gateway_before(

@@ -7,8 +7,8 @@ import json
 from collections import OrderedDict
 from pathlib import Path
 
-from deployments.engine.adapter_files import CONFIG, WEIGHTS
-from deployments.wire.adapter import Adapter
+from deployments.engine.adapters.adapter_files import CONFIG, WEIGHTS
+from deployments.wire.lora_adapter import Adapter
 
 RANK = 16
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import msgspec
 import redis
 
 from deployments.gateway.intake.cache_salt import CacheSalts
-from router.cached_blocks import CachedBlocks
-from router.kv_events import AllBlocksCleared, BlockStored
-from router.lease_signature import LeaseSigner
-from router.publisher import IndexPublisher, Lease
-from router.redis_client import connect
-from router.segment_keys import SegmentHasher, index_secret
-from router.signature import Signer
-from router.slots import segment_prefix
+from router.index.cached_blocks import CachedBlocks
+from router.index.kv_events import AllBlocksCleared, BlockStored
+from router.index.publisher import IndexPublisher, Lease
+from router.index.segment_keys import SegmentHasher, index_secret
+from router.index.slots import segment_prefix
+from router.redis.lease_signature import LeaseSigner
+from router.redis.redis_client import connect
+from router.redis.signature import Signer
 from tests.fakes.engine import SECRET, FakeEngine
 from tests.router.index_engine import Feed
+from tests.router.loads import changed
 from tests.waiting import until
 
 # What gateways call the model, and so what its keys begin with.
@@ -91,12 +91,12 @@ class Publishing:
     def _snapshot(self, lease: Lease) -> str:
         self.lease = lease
         report = self._engine.report()
-        load = msgspec.structs.replace(
+        load = changed(
             self._engine.load(),
             slot=lease.slot,
             incarnation=lease.incarnation,
             synced=lease.synced,
-            running=report.running,
+            running=report.queue.running,
             sequence=report.sequence,
             arrived=self._engine.tickets.lately_arrived(),
         )

@@ -18,17 +18,17 @@ from ray import serve
 from common.loops import Loops
 from deployments import app
 from deployments.engine.replica import PUBLISHED_WITHIN_S, EngineReplica
-from deployments.engine.serve_places import ServePlaces
-from deployments.engine.snapshots import ReplicaState
+from deployments.engine.serving.serve_places import ServePlaces
+from deployments.engine.serving.snapshots import ReplicaState
 from deployments.fleet.applications import serve_config
 from deployments.fleet.fleet import MetricsSettings
 from deployments.fleet.pool import Pool
-from router.fleet_settings import SettingsReader
-from router.load import LoadBoard
-from router.load_reader import LoadReader
-from router.redis_client import connect
-from router.redis_keys import BoardName
-from router.signature import Signer
+from router.board.fleet_settings import SettingsReader
+from router.board.load import LoadBoard
+from router.board.load_reader import LoadReader
+from router.redis.redis_client import connect
+from router.redis.redis_keys import BoardName
+from router.redis.signature import Signer
 from tests.fakes.engine import FakeEngine
 from tests.fakes.publishing import Publishing
 
@@ -77,7 +77,6 @@ class FakeReplica(EngineReplica):
             state=ReplicaState(),
             tickets=self._fake.tickets,
             server=self._fake.server,
-            held=self._fake.held,
             publisher=publisher,
             board_reader=LoadReader(redis, board, LoadBoard(lambda: 0.0), pool.is_scaled),
             settings=SettingsReader(redis, board.fleet_board, Signer(secret)),

@@ -1,6 +1,7 @@
 """A replica and its engine with nothing in them, and a real witness: python -m tests.fakes.watched
 
-The engine is "idle", or "stuck" in a step until SIGUSR1, and has a worker. When it is, the replica
+The engine is "idle", "starves" after a step without memory, or is "stuck" in a step until SIGUSR1,
+and has a worker. REPORT: a report of the replica's death. When it is, the replica
 writes the process ids of the engine, its worker and the witness. When the witness says that the
 engine hangs it writes why and leaves; with "suspect" as a second argument nothing is to be ended:
 it stays, and writes "healthy" once that is the verdict.
@@ -16,13 +17,21 @@ import sys
 import time
 from pathlib import Path
 
-from autoscaling.step_bound import TELLING_STEPS
-from deployments.engine import processes
-from deployments.engine.hang import EngineHealth
-from deployments.engine.vllm.heartbeat import STACKS_SIGNAL, CoreHeart, HeartbeatFile, LoopPhase
-from deployments.engine.witness import Witness
+from autoscaling.learned.step_bound import TELLING_STEPS
+from deployments.engine.vllm.watch.heartbeat import (
+    STACKS_SIGNAL,
+    CoreHeart,
+    HeartbeatFile,
+    LoopPhase,
+)
+from deployments.engine.watchdog import processes
+from deployments.engine.watchdog.death_report import DeathReport
+from deployments.engine.watchdog.hang import EngineHealth
+from deployments.engine.watchdog.witness import Witness
 from tests.fakes.steps import step
 
+# The name of a variable.
+REPORT = "ANTEFIX_TEST_DEATH_REPORT"
 STEP = step(known={"one": (1, 7)})
 
 
@@ -34,6 +43,8 @@ def engine(path: Path, does: str) -> None:
         heart.began(STEP)
         heart.ended(STEP)
     heart.say(LoopPhase.IDLE)
+    if does == "starves":
+        heart.failed(RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB."))
     if does == "stuck":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         heart.began(STEP)
@@ -44,7 +55,8 @@ def engine(path: Path, does: str) -> None:
 
 
 def replica(does: str, ends_hung: bool) -> None:
-    witness = Witness(ends_hung)
+    told = os.environ.get(REPORT)
+    witness = Witness(ends_hung, DeathReport.from_json(told) if told else None)
     command = [sys.executable, "-m", __spec__.name, does, "engine", str(witness.path)]
     core = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     file = HeartbeatFile(witness.path)

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import yaml
 
-from benchmarks.stand.public_data import RAY_SERVICE_CRD
+from benchmarks.harness.results.public_data import RAY_SERVICE_CRD
 from tests.helm.helm import Object
 from tests.missing import data
 

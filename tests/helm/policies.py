@@ -29,7 +29,7 @@ def allows(policies: Sequence[Object], source: PodAt, target: PodAt, port: int) 
     return not there or any(_is_from(rule, source) and _is_to(rule, target, port) for rule in rules)
 
 
-def lets_out(
+def allows_egress(
     policies: Sequence[Object],
     source: PodAt,
     target: PodAt | str,

@@ -40,12 +40,12 @@ def test_a_kind_of_gpu_changes_nothing_of_a_platform(gpu: Path) -> None:
 
 @pytest.mark.parametrize("gpu", GPU_KINDS.values(), ids=GPU_KINDS)
 def test_a_kind_of_gpu_chooses_its_nodes_and_how_the_70b_uses_them(gpu: Path) -> None:
-    own = ("fleet.pools.llama-70b.", "engine.affinity.")
+    own = ("fleet.pools.llama-70b.", "enginePods.affinity.")
     assert [key for key in keys_of(gpu) if not key.startswith(own)] == []
 
 
 def test_all_sizes_choose_the_same_nodes() -> None:
-    chosen = [values_of(file)["engine"]["affinity"] for file in SIZES.values()]
+    chosen = [values_of(file)["enginePods"]["affinity"] for file in SIZES.values()]
     assert all(affinity == chosen[0] for affinity in chosen)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helm.fleets import SMALL, values
 from tests.helm.helm import RELEASE, HelmError, Object, all_of_kind, of_kind, render
-from tests.helm.policies import PodAt, allows, lets_out
+from tests.helm.policies import PodAt, allows, allows_egress
 from tests.some import some
 
 HUB = {"model": "Qwen/Qwen2.5-7B-Instruct", "resources": {"gpus": 0}}
@@ -36,7 +36,7 @@ def limited() -> list[Object]:
     return policies()
 
 
-def test_unless_it_is_asked_for_pods_go_where_they_like() -> None:
+def test_egress_is_unrestricted_by_default() -> None:
     made = all_of_kind(render(values()), "NetworkPolicy")
     assert made and all(policy["spec"]["policyTypes"] == ["Ingress"] for policy in made)
     none = values(networkPolicy={"enabled": False, "egress": {"enabled": True}})
@@ -64,7 +64,7 @@ def test_unless_it_is_asked_for_pods_go_where_they_like() -> None:
 def test_pods_reach_what_the_fleet_needs(
     source: str, target: str, port: int, limited: list[Object]
 ) -> None:
-    assert lets_out(limited, PODS[source], PODS[target], port)
+    assert allows_egress(limited, PODS[source], PODS[target], port)
     assert allows(limited, PODS[source], PODS[target], port)
 
 
@@ -72,27 +72,27 @@ def test_pods_reach_what_the_fleet_needs(
 def test_pods_with_any_egress_resolve_names(source: str, limited: list[Object]) -> None:
     for protocol in ("UDP", "TCP"):
         resolver = PodAt({"k8s-app": "kube-dns"}, namespace="kube-system")
-        assert lets_out(limited, PODS[source], resolver, 53, protocol)
+        assert allows_egress(limited, PODS[source], resolver, 53, protocol)
         of_node, of_openshift = "169.254.20.10", 5353
-        assert lets_out(limited, PODS[source], of_node, 53, protocol)
-        assert lets_out(limited, PODS[source], resolver, of_openshift, protocol)
+        assert allows_egress(limited, PODS[source], of_node, 53, protocol)
+        assert allows_egress(limited, PODS[source], resolver, of_openshift, protocol)
 
 
 @pytest.mark.parametrize("source", ["engine", "model-download"])
 def test_weights_come_from_public_addresses_by_https(source: str, limited: list[Object]) -> None:
     for address in (PUBLIC, PUBLIC_6):
-        assert lets_out(limited, PODS[source], address, 443)
-        assert not lets_out(limited, PODS[source], address, 80)
+        assert allows_egress(limited, PODS[source], address, 443)
+        assert not allows_egress(limited, PODS[source], address, 80)
     closed = policies(egress={"internet": False}, models={"storage": "pvc"})
-    assert not lets_out(closed, PODS[source], PUBLIC, 443)
+    assert not allows_egress(closed, PODS[source], PUBLIC, 443)
 
 
 def test_ray_and_warm_nodes_ask_kubernetes(limited: list[Object]) -> None:
     for port in (443, 6443):
         for source in ("head", "warm-nodes"):
-            assert lets_out(limited, PODS[source], "10.96.0.1", port)
-    fixed = policies(autoscaler={"enabled": False})
-    assert not lets_out(fixed, PODS["head"], "10.96.0.1", 443)
+            assert allows_egress(limited, PODS[source], "10.96.0.1", port)
+    fixed = policies(rayAutoscaler={"enabled": False})
+    assert not allows_egress(fixed, PODS["head"], "10.96.0.1", 443)
 
 
 @pytest.mark.parametrize("source", sorted(PODS))
@@ -102,14 +102,14 @@ def test_no_pod_reaches_cloud_metadata_or_pods_of_others(
     others: list[PodAt | str] = [METADATA, STRANGER, NEIGHBOUR, PUBLIC, *PRIVATE]
     for port in (80, 8080, 6379, 8265):
         for target in others:
-            assert not lets_out(limited, PODS[source], target, port), (target, port)
+            assert not allows_egress(limited, PODS[source], target, port), (target, port)
 
 
 @pytest.mark.parametrize("source", ["gateway", "engine", "model-download", "redis", "test"])
 def test_private_addresses_are_closed_at_https_too(source: str, limited: list[Object]) -> None:
     others: list[PodAt | str] = [METADATA, STRANGER, NEIGHBOUR, *PRIVATE]
     for target in some(others):
-        assert not lets_out(limited, PODS[source], target, 443), target
+        assert not allows_egress(limited, PODS[source], target, 443), target
 
 
 def test_redis_and_placeholders_connect_nowhere(limited: list[Object]) -> None:
@@ -117,17 +117,17 @@ def test_redis_and_placeholders_connect_nowhere(limited: list[Object]) -> None:
     for source in ("redis", "placeholder"):
         for target in targets:
             for port in (53, 443, 6379):
-                assert not lets_out(limited, PODS[source], target, port)
+                assert not allows_egress(limited, PODS[source], target, port)
 
 
 def test_allowed_egress_is_open_only_to_pods_that_may_need_it() -> None:
     rule: Object = {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 9000}]}
     made = policies(egress={"allowed": [rule]})
     for source in ("head", "gateway", "engine", "model-download"):
-        assert lets_out(made, PODS[source], "10.1.2.3", 9000)
-        assert not lets_out(made, PODS[source], "10.2.2.3", 9000)
+        assert allows_egress(made, PODS[source], "10.1.2.3", 9000)
+        assert not allows_egress(made, PODS[source], "10.2.2.3", 9000)
     for source in ("redis", "placeholder", "test", "warm-nodes"):
-        assert not lets_out(made, PODS[source], "10.1.2.3", 9000)
+        assert not allows_egress(made, PODS[source], "10.1.2.3", 9000)
 
 
 def test_every_pod_of_the_release_is_limited() -> None:
@@ -156,7 +156,7 @@ def test_every_pod_of_the_release_is_limited() -> None:
     }
     for template in templates:
         pod = PodAt(template["metadata"]["labels"])
-        assert not lets_out(made, pod, METADATA, 80), pod.labels
+        assert not allows_egress(made, pod, METADATA, 80), pod.labels
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli.exit_codes import ExitCode
+from cli.common.exit_codes import ExitCode
 from tests.helm.fleets import values
 from tests.helm.helm import Object, all_of_kind, of_kind, render
 from tests.ports import free_ports
@@ -28,21 +28,23 @@ def container(objects: list[Object]) -> dict[str, Any]:
     return container
 
 
-def test_it_runs_on_helm_test_alone_and_stays_only_when_it_failed(objects: list[Object]) -> None:
+def test_the_test_pod_runs_only_on_helm_test_and_is_kept_only_after_a_failure(
+    objects: list[Object],
+) -> None:
     assert of_kind(objects, "Pod")["metadata"]["annotations"] == {
         "helm.sh/hook": "test",
         "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
     }
 
 
-def test_it_talks_to_the_service(objects: list[Object], container: dict[str, Any]) -> None:
+def test_the_test_pod_calls_the_service(objects: list[Object], container: dict[str, Any]) -> None:
     (service,) = [s for s in all_of_kind(objects, "Service") if s["metadata"]["name"] == NAME]
     (port,) = service["spec"]["ports"]
     address = f"http://{service['metadata']['name']}:{port['port']}/v1"
     assert f"--base-url={address}" in container["args"]
 
 
-def test_it_finds_the_keys_of_the_charts_secret(
+def test_the_test_pod_reads_the_keys_from_the_charts_secret(
     objects: list[Object], container: dict[str, Any]
 ) -> None:
     (mount,) = container["volumeMounts"]
@@ -54,7 +56,7 @@ def test_it_finds_the_keys_of_the_charts_secret(
     assert f"--api-key-file={mount['mountPath']}/{item['path']}" in container["args"]
 
 
-def test_antefix_takes_its_arguments(
+def test_the_command_line_accepts_the_arguments_of_the_test_pod(
     objects: list[Object], container: dict[str, Any], tmp_path: Path
 ) -> None:
     keys = tmp_path / "api-keys"

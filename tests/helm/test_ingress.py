@@ -1,4 +1,4 @@
-"""The ways in from outside: an Ingress, or a route of the Gateway API."""
+"""How clients reach a release from outside: an Ingress, or a route of the Gateway API."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def route(fleet: dict[str, Any] | None = None, **given: Any) -> Object:
     return found[0]
 
 
-def test_neither_is_made_unless_it_is_enabled() -> None:
+def test_no_ingress_or_route_is_rendered_by_default() -> None:
     objects = render(values())
     assert not all_of_kind(objects, "Ingress") + all_of_kind(objects, "HTTPRoute")
 
@@ -68,9 +68,21 @@ def test_each_host_leads_to_the_service() -> None:
 
 def test_a_certificate_is_for_all_hosts() -> None:
     hosts = ["a.acme.internal", "b.acme.internal"]
-    assert ingress(hosts=hosts, tlsSecret="certificate")["spec"]["tls"] == [
+    assert ingress(hosts=hosts, tls=[{"secretName": "certificate"}])["spec"]["tls"] == [
         {"hosts": hosts, "secretName": "certificate"}
     ]
+
+
+def test_each_certificate_may_be_for_its_own_hosts() -> None:
+    tls = [{"hosts": [f"{name}.acme.internal"], "secretName": name} for name in ("a", "b")]
+    hosts = ["a.acme.internal", "b.acme.internal"]
+    assert ingress(hosts=hosts, tls=tls)["spec"]["tls"] == tls
+
+
+def test_a_path_may_be_of_another_type() -> None:
+    (rule,) = ingress(path="/v1", pathType="ImplementationSpecific")["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert (path["path"], path["pathType"]) == ("/v1", "ImplementationSpecific")
 
 
 def test_an_ingress_without_hosts_is_refused() -> None:

@@ -82,9 +82,9 @@ def test_every_container_says_what_it_needs(rendered: dict[str, list[Object]]) -
 def test_only_pods_that_talk_to_kubernetes_have_a_token(
     rendered: dict[str, list[Object]],
 ) -> None:
-    for name, pod in some(pods(rendered[VERSIONS[-1]])):
-        if pod.get("automountServiceAccountToken", True):
-            assert name in {"RayService head", "Deployment warm-nodes"}
+    made = dict(some(pods(rendered[VERSIONS[-1]])))
+    with_token = {n for n, pod in made.items() if pod.get("automountServiceAccountToken", True)}
+    assert with_token == made.keys() & {"RayService head", "Deployment warm-nodes"}
 
 
 def test_unknown_fields_and_wrong_types_are_found() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deployments.engine.vllm.compile_cache import FOLDER
+from deployments.engine.vllm.patches.compile_cache import FOLDER
 from deployments.models.hub_snapshots import whole_snapshot
 from tests.helm.fleets import SMALL, values
 from tests.helm.helm import HelmError, Object, all_of_kind, of_kind, render, template
@@ -300,7 +300,7 @@ def test_the_job_may_run_where_engines_do() -> None:
     taint = {"key": "spot", "operator": "Exists"}
     given = {"storage": "pvc", "download": {"enabled": True, "nodeSelector": {"zone": "a"}}}
     own = {"tolerations": [taint]}
-    objects = render({**values(pools=POOLS, models=given), "pools": {"large": own}})
+    objects = render({**values(pools=POOLS, models=given), "poolPods": {"large": own}})
     pod = job(objects)["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"zone": "a"}
     assert [t["key"] for t in pod["tolerations"]] == ["nvidia.com/gpu", "spot"]
@@ -312,7 +312,7 @@ def test_the_job_leaves_its_failed_pods_with_their_logs(on_claim: list[Object]) 
     assert pod["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
-def test_it_waits_in_the_image_that_the_pod_has_anyway(on_claim: list[Object]) -> None:
+def test_init_containers_use_the_image_of_the_pods_container(on_claim: list[Object]) -> None:
     cluster = of_kind(on_claim, "RayService")["spec"]["rayClusterConfig"]
     for group in some(cluster["workerGroupSpecs"]):
         spec = group["template"]["spec"]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from observability import GENERATED
-from observability.promtool import complaints
+from observability.alerts.promtool import complaints
 from tests.helm.fleets import SMALL, values
 from tests.helm.helm import Object, all_of_kind, of_kind, render
 from tests.helm.policies import selects
@@ -16,21 +16,25 @@ from tests.helm.ray_service import fleet
 from tests.missing import program
 
 ON = {"enabled": True}
+OWN_RELABELINGS = {
+    "relabelings": [{"targetLabel": "cluster", "replacement": "eu-1"}],
+    "metricRelabelings": [{"sourceLabels": ["__name__"], "regex": "python_.*", "action": "drop"}],
+}
 
 
 @pytest.fixture(scope="module")
 def objects() -> list[Object]:
     labels = {"release": "kube-prometheus-stack"}
     metrics: dict[str, Any] = {
-        "podMonitor": {**ON, "intervalSeconds": 5, "labels": labels},
-        "rules": {**ON, "labels": labels},
-        "dashboards": ON,
+        "podMonitor": {**ON, "interval": "5s", "labels": labels, **OWN_RELABELINGS},
+        "prometheusRule": {**ON, "labels": labels},
+        "dashboards": {**ON, "annotations": {"grafana_folder": "Antefix"}},
         "prometheusNamespace": "monitoring",
     }
     return render(values(pools={"a": SMALL, "b": SMALL}, metrics=metrics))
 
 
-def test_none_is_made_unless_it_is_enabled() -> None:
+def test_no_monitoring_object_is_rendered_by_default() -> None:
     objects = render(values())
     assert not all_of_kind(objects, "PodMonitor") + all_of_kind(objects, "PrometheusRule")
     assert not all_of_kind(objects, "ConfigMap", "dashboard")
@@ -89,9 +93,22 @@ def test_a_pod_that_cannot_answer_yet_is_no_outage(objects: list[Object]) -> Non
     assert f'{label}="engine"' in (GENERATED / "rules.yaml").read_text()
 
 
-def test_a_scrape_takes_no_longer_than_the_time_between_two(objects: list[Object]) -> None:
+def test_prometheus_chooses_the_timeout_of_a_scrape_unless_it_is_set(
+    objects: list[Object],
+) -> None:
+    """Its own is never longer than the interval."""
     (endpoint,) = of_kind(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
-    assert (endpoint["interval"], endpoint["scrapeTimeout"]) == ("5s", "5s")
+    assert endpoint["interval"] == "5s" and "scrapeTimeout" not in endpoint
+    monitor = {**ON, "scrapeTimeout": "3s"}
+    metrics = {"podMonitor": monitor, "prometheusNamespace": "monitoring"}
+    only = render(values(metrics=metrics), show_only="templates/podmonitor.yaml")
+    assert only[0]["spec"]["podMetricsEndpoints"][0]["scrapeTimeout"] == "3s"
+
+
+def test_relabelings_of_the_values_follow_the_charts(objects: list[Object]) -> None:
+    (endpoint,) = of_kind(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert endpoint["relabelings"][-1:] == OWN_RELABELINGS["relabelings"]
+    assert endpoint["metricRelabelings"] == OWN_RELABELINGS["metricRelabelings"]
 
 
 @pytest.mark.parametrize("kind", ["PodMonitor", "PrometheusRule"])
@@ -106,6 +123,7 @@ def test_each_dashboard_is_a_config_map_for_grafanas_sidecar(objects: list[Objec
     shown = {}
     for config_map in maps:
         assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert config_map["metadata"]["annotations"] == {"grafana_folder": "Antefix"}
         ((name, text),) = config_map["data"].items()
         shown[name.removeprefix("afx-antefix-")] = text
     files = (GENERATED / "dashboards").glob("*.json")

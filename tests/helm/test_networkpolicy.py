@@ -250,7 +250,7 @@ def test_rays_ports_are_those_that_the_policies_open(
             assert allows(policies, pods["chat"], pods["gateway"], int(port)), parameter
 
 
-def test_none_are_made_when_switched_off() -> None:
+def test_no_network_policy_is_rendered_when_disabled() -> None:
     objects = render(values(networkPolicy={"enabled": False}))
     assert not all_of_kind(objects, "NetworkPolicy")
 

@@ -41,12 +41,12 @@ def test_a_key_is_one_command_away(minimal: str) -> None:
     assert "kubectl -n llm get secret afx-antefix-auth -o jsonpath='{.data.api-keys}'" in minimal
 
 
-def test_without_a_way_in_the_question_goes_through_a_port_forward(minimal: str) -> None:
+def test_without_an_ingress_the_question_goes_through_a_port_forward(minimal: str) -> None:
     assert "kubectl -n llm port-forward service/afx-antefix 8000:80 &" in minimal
     assert "curl -N http://127.0.0.1:8000/v1/chat/completions" in minimal
 
 
-def test_with_one_it_goes_to_the_host(full: str) -> None:
+def test_with_an_ingress_the_question_goes_to_the_host(full: str) -> None:
     assert "curl -N https://llm.acme.internal/v1/chat/completions" in full
     assert "port-forward" not in full
 
@@ -61,7 +61,7 @@ def test_disabled_features_are_listed_with_the_key_that_enables_them(minimal: st
     for key in (
         "ingress.enabled or httpRoute.enabled",
         "metrics.podMonitor.enabled",
-        "metrics.rules.enabled",
+        "metrics.prometheusRule.enabled",
         "metrics.dashboards.enabled",
         "tracing.otlpEndpoint",
         "models.storage",
@@ -81,9 +81,10 @@ def test_features_that_values_disable_are_listed_too() -> None:
     assert "podDisruptionBudget.enabled" in listed
 
 
-def test_where_all_is_on_nothing_is_listed(full: str) -> None:
-    assert "Not enabled" not in full
-    assert "Warnings:" not in full
+def test_where_all_is_on_nothing_is_listed(full: str, minimal: str) -> None:
+    assert "Not enabled" in minimal and "Not enabled" not in full
+    warned = notes(CHART / "ci" / "cpu-only-values.yaml")
+    assert "Warnings:" in warned and "Warnings:" not in full
 
 
 def test_that_ray_has_no_token_is_warned_of(minimal: str, tmp_path: Path) -> None:
@@ -116,9 +117,10 @@ def test_a_kind_of_gpu_without_a_node_selector_is_warned_of(tmp_path: Path) -> N
     pool = {**CHAT, "resources": {"accelerator_type": "A100"}}
     fleet = {"name": "x", "pools": {"chat": pool}}
     warned = of_fleet(tmp_path, fleet=fleet)
-    assert "pools.chat.nodeSelector" in warned
+    assert "poolPods.chat.nodeSelector" in warned
     selector = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
-    assert "nodeSelector" not in of_fleet(tmp_path, fleet=fleet, engine={"nodeSelector": selector})
+    chosen = of_fleet(tmp_path, fleet=fleet, enginePods={"nodeSelector": selector})
+    assert "nodeSelector" not in chosen
 
 
 def test_a_folder_of_the_host_is_warned_of(tmp_path: Path) -> None:
@@ -137,7 +139,7 @@ def test_weights_on_a_nodes_own_disk_are_warned_of(minimal: str, tmp_path: Path)
 def test_the_notes_warn_of_a_head_that_cannot_be_evicted(minimal: str, tmp_path: Path) -> None:
     assert "The head cannot be evicted" in minimal
     fleet = {"name": "x", "pools": {"chat": CHAT}}
-    free = of_fleet(tmp_path, fleet=fleet, podDisruptionBudget={"head": False})
+    free = of_fleet(tmp_path, fleet=fleet, podDisruptionBudget={"protectHead": False})
     assert "The head cannot be evicted" not in free
 
 

@@ -16,7 +16,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return packed
 
 
-def test_it_has_all_but_what_only_tests_need(package: Path) -> None:
+def test_the_package_contains_every_file_except_test_values(package: Path) -> None:
     with tarfile.open(package) as archive:
         names = {name.removeprefix("antefix/") for name in archive.getnames()}
     here = {str(path.relative_to(CHART)) for path in CHART.rglob("*") if path.is_file()}

@@ -19,7 +19,7 @@ LEFT = {
     },
     "metrics": {"dashboards": {"grafanaUrl": "https://grafana.example.com"}},
     "models": {"storage": "pvc", "pvc": {"storageClass": "changeme"}},
-    "engine": {"extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example.net:3128"}]},
+    "enginePods": {"env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example.net:3128"}]},
     "serviceAccount": {"annotations": {"role-arn": "arn:aws:iam::123456789012:role/models"}},
     "service": {"type": "LoadBalancer", "loadBalancerSourceRanges": ["203.0.113.0/24"]},
     "tracing": {"otlpEndpoint": "http://your-collector:4318"},
@@ -31,7 +31,7 @@ SAID = [
     "metrics.dashboards.grafanaUrl is https://grafana.example.com, which is a placeholder: write",
     "models.pvc.storageClass is changeme, which is a placeholder: write one of kubectl get",
     "fleet.pools.chat.model is s3://<bucket>/qwen, which is a placeholder: write your own",
-    "engine.extraEnv.value is http://proxy.example.net:3128, which is a placeholder",
+    "enginePods.env.value is http://proxy.example.net:3128, which is a placeholder",
     "serviceAccount.annotations.role-arn is arn:aws:iam::123456789012:role/models, which is",
     "service.loadBalancerSourceRanges is 203.0.113.0/24, which is a placeholder",
     "tracing.otlpEndpoint is http://your-collector:4318, which is a placeholder",
@@ -74,7 +74,7 @@ def test_a_possible_real_name_is_accepted() -> None:
     assert render(KEPT)
 
 
-def test_of_the_files_that_ship_only_the_host_on_bare_metal_is_one() -> None:
+def test_the_only_placeholder_in_shipped_values_is_the_host_on_bare_metal() -> None:
     texts = {file.stem: file.read_text() for file in [*VALUES_FILES, *PLATFORMS.values()]}
     assert [name for name, text in texts.items() if "example." in text] == ["bare-metal"]
     with pytest.raises(HelmError) as error:

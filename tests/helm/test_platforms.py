@@ -34,9 +34,41 @@ def test_a_cluster_may_choose_users_and_groups(platform: list[Object]) -> None:
 
 
 def test_a_user_may_be_taken_out_on_the_command_line() -> None:
-    objects = render(values(), "--set", "podSecurity.runAsUser=null,podSecurity.fsGroup=null")
+    keys = ("runAsUser", "runAsGroup", "fsGroup")
+    objects = render(values(), *(f"--set=podSecurityContext.{key}=null" for key in keys))
     for _, spec in some(pods(objects)):
-        assert "runAsUser" not in spec["securityContext"]
+        assert not {*keys} & spec["securityContext"].keys()
+        assert spec["securityContext"]["runAsNonRoot"] is True
+
+
+def test_security_contexts_reach_every_pod_and_container_with_numbers_as_they_are() -> None:
+    contexts: dict[str, Any] = {
+        "podSecurityContext": {"runAsUser": 1000660000, "supplementalGroups": [2000]},
+        "securityContext": {"privileged": False, "readOnlyRootFilesystem": False},
+    }
+    for _, spec in some(pods(render(values(**contexts)))):
+        assert contexts["podSecurityContext"].items() <= spec["securityContext"].items()
+        for container in spec["containers"]:
+            assert contexts["securityContext"].items() <= container["securityContext"].items()
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+def test_one_registry_and_one_secret_may_serve_all_images() -> None:
+    mirror, chart = {"name": "mirror"}, {"name": "chart"}
+    given: dict[str, Any] = {
+        "global": {"imageRegistry": "registry.acme.internal/all", "imagePullSecrets": [mirror]},
+        "imagePullSecrets": [chart, mirror],
+        "warmNodes": {"enabled": True},
+    }
+    scaled = {"model": "a/b", "autoscaling": {"max_replicas": 2}}
+    seen = dict(pods(render(values(pools={"chat": scaled}, **given))))
+    assert {"Deployment placeholder", "StatefulSet redis", "Pod test"} <= set(seen)
+    for spec in seen.values():
+        assert spec["imagePullSecrets"] == [mirror, chart]
+        for container in spec["containers"]:
+            assert container["image"].startswith("registry.acme.internal/all/")
+    (redis,) = seen["StatefulSet redis"]["containers"]
+    assert redis["image"].startswith("registry.acme.internal/all/library/redis:")
 
 
 def test_with_ipv6_all_listen_on_its_addresses(platform: list[Object]) -> None:

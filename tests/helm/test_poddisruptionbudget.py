@@ -30,7 +30,7 @@ def test_the_head_may_go_when_its_state_is_in_redis() -> None:
 
 def test_the_head_may_go_where_nodes_are_replaced_without_asking() -> None:
     pools = {"three": {**SMALL, "replicas": 3}}
-    assert budgets(pools=pools, podDisruptionBudget={"head": False}) == {"pool-three": 2}
+    assert budgets(pools=pools, podDisruptionBudget={"protectHead": False}) == {"pool-three": 2}
 
 
 def test_all_gateways_but_one_stay() -> None:
@@ -52,7 +52,7 @@ def test_pipeline_stages_are_separate_pods() -> None:
     assert budgets(pools={"chat": staged})["pool-chat"] == 3
 
 
-def test_none_are_made_when_switched_off() -> None:
+def test_no_disruption_budget_is_rendered_when_disabled() -> None:
     assert budgets(podDisruptionBudget={"enabled": False}) == {}
 
 

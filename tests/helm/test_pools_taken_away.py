@@ -15,8 +15,8 @@ BOTH = values(
     warmNodes={"enabled": True},
 )
 BOTH["fleet"]["pools"]["chat"] = {**SMALL, "autoscaling": {"max_replicas": 3}}
-BOTH["pools"] = {"overflow": {"nodeSelector": {"kind": "other"}}}
-GONE = {"fleet": {"pools": {"overflow": None}}, "pools": {"overflow": None}}
+BOTH["poolPods"] = {"overflow": {"nodeSelector": {"kind": "other"}}}
+GONE = {"fleet": {"pools": {"overflow": None}}, "poolPods": {"overflow": None}}
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def later(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_is_gone_from_all_that_knew_it(later: Path) -> None:
+def test_a_removed_pool_is_absent_from_every_object(later: Path) -> None:
     objects = render(BOTH, "--values", str(later))
     service = of_kind(objects, "RayService")
     assert list(groups(service)) == ["gateway", "chat"]
@@ -35,7 +35,7 @@ def test_it_is_gone_from_all_that_knew_it(later: Path) -> None:
     assert "overflow" not in text and "org/other" not in text
 
 
-def test_each_template_alone_does_without_it(later: Path) -> None:
+def test_every_template_renders_without_the_removed_pool(later: Path) -> None:
     """Helm renders them in another order."""
     whole = render(BOTH, "--values", str(later))
     for name in ("poddisruptionbudget", "warm-nodes", "models"):
@@ -54,4 +54,4 @@ def test_a_fleet_whose_last_pool_is_gone_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "later.yaml"
     path.write_text(yaml.safe_dump({"fleet": {"pools": {"chat": None, "overflow": None}}}))
     with pytest.raises(HelmError, match="fleet is empty"):
-        render({**BOTH, "pools": {}, "warmNodes": {"enabled": False}}, "--values", str(path))
+        render({**BOTH, "poolPods": {}, "warmNodes": {"enabled": False}}, "--values", str(path))

@@ -44,7 +44,7 @@ FILES = [*(CHART / "values").glob("*.yaml"), *(CHART / "ci").glob("*-values.yaml
 )
 def test_a_quantity_is_rendered_as_go_writes_it(given: float | str, written: str) -> None:
     given_of = {kind: {"cpu": given, "memory": given} for kind in ("requests", "limits")}
-    found = ray_service(values(gateway={"resources": given_of}))
+    found = ray_service(values(gatewayPods={"resources": given_of}))
     written_of = {kind: {"cpu": written, "memory": written} for kind in ("requests", "limits")}
     assert container(groups(found)["gateway"])["resources"] == written_of
 

@@ -9,7 +9,16 @@ import yaml
 from ray._private.ray_constants import RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S
 
 from tests.helm.helm import CHART, Object, run
-from tests.helm.ray_service import container, every_group, groups, head, pod, ray_service, variables
+from tests.helm.ray_service import (
+    container,
+    every_group,
+    groups,
+    head,
+    of_fleet,
+    pod,
+    ray_service,
+    variables,
+)
 from tests.some import some
 
 
@@ -55,6 +64,19 @@ def test_readiness_is_asked_of_what_the_pod_is_for(full: Object) -> None:
     assert probes["head"]["httpGet"] == {"path": "/api/healthz", "port": 52365}
 
 
+def test_a_probe_takes_timings_from_the_values_and_the_rest_from_the_chart() -> None:
+    slow = {"readinessProbe": {"periodSeconds": 30}, "livenessProbe": {"failureThreshold": 9}}
+    own = {"livenessProbe": {"failureThreshold": 7}, "readinessProbe": {"periodSeconds": 30}}
+    pools = {name: {"model": f"a/{name}"} for name in ("chat", "other")}
+    found = groups(of_fleet(pools, enginePods=slow, poolPods={"other": own}))
+    usual = container(found["gateway"])
+    for name, failures in (("chat", 9), ("other", 7)):
+        probes = container(found[name])
+        assert probes["readinessProbe"]["periodSeconds"] == 30
+        assert probes["livenessProbe"] == {**usual["livenessProbe"], "failureThreshold": failures}
+    assert usual["readinessProbe"]["periodSeconds"] == 2
+
+
 def test_a_pod_that_ends_has_the_time_of_its_longest_request(
     full: Object, autoscaled: Object
 ) -> None:
@@ -87,6 +109,29 @@ def test_a_failed_pod_shows_its_last_log_lines(full: Object) -> None:
     for group in some(every_group(full).values()):
         for one in [container(group), *pod(group).get("initContainers", [])]:
             assert one["terminationMessagePolicy"] == "FallbackToLogsOnError", one["name"]
+
+
+def test_each_pods_logs_reach_its_stdout(full: Object) -> None:
+    """KubeRay joins these arguments, `&&`, and `ray start`, and runs them in bash."""
+    whose = {"head": "head", "gateway": "gateway", "chat": "engine chat"}
+    for name in some(whose):
+        assert container(every_group(full)[name])["args"] == [
+            f"{{ python -m deployments.process.log_to_stdout {whose[name]} & }}"
+        ]
+
+
+def test_a_pod_starts_though_its_logs_cannot_be_copied(full: Object, tmp_path: Path) -> None:
+    (before,) = container(head(full))["args"]
+    (tmp_path / "python").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "python").chmod(0o755)
+    done = subprocess.run(
+        ["/bin/bash", "-c", "--", f" {before}  && ulimit -n 1024; echo started"],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "started\n"
 
 
 def test_a_head_leaves_a_lost_node_soon(full: Object) -> None:
@@ -182,7 +227,7 @@ def test_only_a_head_with_the_autoscaler_may_talk_to_kubernetes(full: Object) ->
 
     assert tokens(full) == ["head"]
     alone = {"fleet": {"name": "x", "pools": {"chat": {"model": "a/b"}}}}
-    assert tokens(ray_service({**alone, "autoscaler": {"enabled": False}})) == []
+    assert tokens(ray_service({**alone, "rayAutoscaler": {"enabled": False}})) == []
 
 
 def test_labels_name_the_component_and_leave_kuberays_name_alone(full: Object) -> None:

@@ -178,18 +178,19 @@ class TestGroups:
 
     def test_without_the_autoscaler_there_are_all_pods_the_fleet_may_need(self) -> None:
         grows = {"chat": {"model": "a/b", "autoscaling": {"max_replicas": 2}}}
-        off = of_fleet(grows, autoscaler={"enabled": False})
+        off = of_fleet(grows, rayAutoscaler={"enabled": False})
         assert off["spec"]["rayClusterConfig"]["enableInTreeAutoscaling"] is False
         assert "autoscalerOptions" not in off["spec"]["rayClusterConfig"]
         assert pods(groups(off)["chat"]) == (2, 2, 2)
         assert pods(groups(off)["gateway"]) == (1, 1, 1)
 
-    def test_without_it_other_numbers_make_a_new_cluster(self) -> None:
+    def test_changed_replica_counts_make_a_new_cluster_without_the_autoscaler(self) -> None:
         """KubeRay leaves numbers of replicas out of what it compares."""
+        fleets = [{"gateway": {"replicas": replicas}} for replicas in (1, 2)]
         heads = [
-            head(of_fleet(ONE_POOL, autoscaler={"enabled": on}, fleet={"gateway": {"replicas": n}}))
+            head(of_fleet(ONE_POOL, rayAutoscaler={"enabled": on}, fleet=given))
             for on in (False, True)
-            for n in (1, 2)
+            for given in fleets
         ]
         assert heads[0] != heads[1] and heads[2] == heads[3]
 
@@ -219,7 +220,7 @@ class TestFaultTolerance:
         ]
         assert options == {"redisAddress": "rediss://redis.acme.internal:6380"}
 
-    def test_it_is_off_unless_asked_for(self, minimal: Object) -> None:
+    def test_gcs_fault_tolerance_is_disabled_by_default(self, minimal: Object) -> None:
         assert "gcsFaultToleranceOptions" not in minimal["spec"]["rayClusterConfig"]
 
 

@@ -30,8 +30,8 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
         ),
         ({"fleet": {**WITH_POOL, "gateway": {"port": 80}}}, ["service.port"]),
         (
-            {"fleet": {**WITH_POOL, "surge_percent": 20}, "autoscaler": {"enabled": False}},
-            ["fleet.surge_percent is 20", "autoscaler.enabled"],
+            {"fleet": {**WITH_POOL, "surge_percent": 20}, "rayAutoscaler": {"enabled": False}},
+            ["fleet.surge_percent is 20", "rayAutoscaler.enabled"],
         ),
         (
             {"fleet": {**WITH_POOL, "redis": {"url": "redis://x:6379"}}},
@@ -60,8 +60,8 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
             ["fleet.pools.a.env.HF_TOKEN is ${HF_TOKEN}", "models.hub.existingSecret"],
         ),
         (
-            {"fleet": WITH_POOL, "pools": {"chta": {"runtimeClassName": "nvidia"}}},
-            ["pools.chta", "only chat"],
+            {"fleet": WITH_POOL, "poolPods": {"chta": {"runtimeClassName": "nvidia"}}},
+            ["poolPods.chta", "only chat"],
         ),
         (
             {
@@ -85,6 +85,14 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
                 "make image-cpu",
                 "image.gpu.repository is antefix-gpu",
                 "set image.registry",
+            ],
+        ),
+        (
+            {"fleet": WITH_POOL, "redis": {"image": {"repository": "docker.io/library/redis"}}},
+            [
+                "redis.image.repository is docker.io/library/redis, which starts with a registry, "
+                "and redis.image.registry names one too: write the registry in "
+                "redis.image.registry only"
             ],
         ),
         (
@@ -124,6 +132,6 @@ def test_values_that_cannot_work_are_refused_with_the_remedy(
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(HelmError) as refused:
-        render({"redis": {"enabled": False}, "pools": {"chat": {}}})
-    for words in ("fleet is empty", "redis.enabled is false", "pools.chat"):
+        render({"redis": {"enabled": False}, "poolPods": {"chat": {}}})
+    for words in ("fleet is empty", "redis.enabled is false", "poolPods.chat"):
         assert words in str(refused.value)

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from k8s.chart_schema import Schema, schema
+from k8s.chart.chart_schema import Schema, removed, schema
 from tests.helm.helm import CHART, HelmError, template
 
 RENAMED: dict[str, str] = yaml.safe_load((CHART / "renamed.yaml").read_text())
+REMEDIES = {path: f"write {instead}" for path, instead in RENAMED.items()} | removed()
 
 
 def complaint_of(values: dict[str, Any]) -> str:
@@ -20,9 +21,9 @@ def complaint_of(values: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def complaint() -> str:
-    """Return the complaint about values that hold every renamed key."""
+    """Return the complaint about values that hold every renamed or removed key."""
     values: dict[str, Any] = {"fleet": {"name": "small", "pools": {"engine": {"model": "a/b"}}}}
-    for path in RENAMED:
+    for path in REMEDIES:
         *above, name = path.replace("*", "engine").split(".")
         section = values
         for key in above:
@@ -31,10 +32,10 @@ def complaint() -> str:
     return complaint_of(values)
 
 
-@pytest.mark.parametrize("path", RENAMED)
-def test_a_renamed_key_is_refused_with_its_new_name(path: str, complaint: str) -> None:
-    told = f"values: {path.replace('*', 'engine')} is not a key of this chart: write "
-    assert f"\n{told}{RENAMED[path]}\n" in complaint
+@pytest.mark.parametrize("path", REMEDIES)
+def test_a_former_key_is_refused_with_what_replaces_it(path: str, complaint: str) -> None:
+    told = f"values: {path.replace('*', 'engine')} is not a key of this chart: "
+    assert f"\n{told}{REMEDIES[path]}\n" in complaint
 
 
 def test_a_renamed_key_is_reported_for_every_pool() -> None:

@@ -28,7 +28,7 @@ def ports_of(group: Object) -> dict[str, int]:
     return {p["name"]: p["containerPort"] for p in container(group)["ports"]}
 
 
-def test_they_select_gateways_alone(objects: list[Object], services: list[Object]) -> None:
+def test_the_services_select_only_gateways(objects: list[Object], services: list[Object]) -> None:
     """`kubectl port-forward service/...` takes any pod that is selected."""
     labels = {
         name: group["template"]["metadata"]["labels"]

@@ -1,5 +1,6 @@
 """The values files that ship, and those of ci/: KubeRay takes them, and Antefix takes the fleet."""
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ from deployments.fleet.applications import fleet_of
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.fleet_file import load_fleet, parse_fleet
 from tests.helm.crd import faults_of
-from tests.helm.helm import CHART, Object, of_kind, render
+from tests.helm.helm import CHART, Object, of_kind, put_on_path, render
+from tests.shipped import PLANNED_FILES
 
 ROOT = CHART.parents[1]
 SHIPPED = sorted((CHART / "values").glob("*.yaml"))
-FILES = [*SHIPPED, *sorted((CHART / "ci").glob("*-values.yaml"))]
+FILES = [*SHIPPED, *PLANNED_FILES, *sorted((CHART / "ci").glob("*-values.yaml"))]
 PASSWORD = "p@ss/word"
 
 each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -103,7 +105,7 @@ def test_redis_has_its_password_however_it_is_spelled(
     assert fleet.redis.url == "redis://:p%40ss%2Fword@afx-antefix-redis:6379/0"
 
 
-@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [*SHIPPED, *PLANNED_FILES], ids=lambda file: file.stem)
 def test_no_answer_is_cut_when_an_engine_stops(file: Path) -> None:
     gateway = parsed(values_of(file)["fleet"]).gateway
     assert gateway.drain_timeout_s == gateway.request_timeout_s
@@ -151,3 +153,17 @@ def test_a_shipped_fleet_keeps_the_arguments_of_a_tool_to_their_schema(file: Pat
     calling = [args for pool in pools if "tool_call_parser" in (args := pool["engine_args"])]
     assert calling
     assert {args.get("tool_strict_level") for args in calling} == {"parameter"}
+
+
+def test_values_files_are_rendered_for_clusters_without_helm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_on_path(monkeypatch)
+    command = ("make", "manifests", f"RENDERED={tmp_path}", "ARGS=--set image.registry=acme.test")
+    subprocess.run(command, cwd=ROOT, check=True)
+    assert {file.name for file in tmp_path.iterdir()} == {file.name for file in SHIPPED}
+    for file in SHIPPED:
+        text = (tmp_path / file.name).read_text()
+        kinds = {made["kind"] for made in yaml.safe_load_all(text) if made}
+        assert "RayService" in kinds
+        assert not kinds & {"Secret", "Pod"}  # Secrets are the operator's, and Helm runs its tests

@@ -6,8 +6,8 @@ import kubernetes_validate
 import msgspec
 import pytest
 
-from k8s.warm_nodes import WarmNodesPool
-from k8s.warm_nodes_controller import Settings
+from k8s.nodes.warm_nodes import WarmNodesPool
+from k8s.nodes.warm_nodes_controller import Settings
 from tests.helm.fleets import values
 from tests.helm.helm import (
     KUBERNETES,
@@ -57,12 +57,12 @@ def warm(
 
 @pytest.fixture(scope="module")
 def objects() -> list[Object]:
-    return render(warm(pools={"big": NODES}))
+    return render(warm(poolPods={"big": NODES}))
 
 
 @pytest.fixture(scope="module")
 def ours() -> list[Object]:
-    return render(warm(pools={"big": NODES}), show_only=TEMPLATE)
+    return render(warm(poolPods={"big": NODES}), show_only=TEMPLATE)
 
 
 def pod_of(objects: list[Object], name: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def engine_of(objects: list[Object], pool: str) -> dict[str, Any]:
     return spec
 
 
-def test_nothing_of_it_is_there_by_default() -> None:
+def test_no_warm_node_object_is_rendered_by_default() -> None:
     objects = render(values(pools=POOLS))
     assert not all_of_kind(objects, "PriorityClass")
     assert not all_of_kind(objects, "Deployment")
@@ -219,7 +219,7 @@ def test_the_controller_reads_keys_where_they_are_replaced_without_a_restart(
     environment = {v["name"]: v["value"] for v in container["env"]}
     assert environment["ANTEFIX_API_KEYS_FILE"] == f"{mount['mountPath']}/api-keys"
     assert "subPath" not in mount
-    assert container["command"] == ["python", "-m", "k8s.warm_nodes_controller"]
+    assert container["command"] == ["python", "-m", "k8s.nodes.warm_nodes_controller"]
 
 
 def test_kubernetes_takes_every_object_of_it(ours: list[Object]) -> None:

@@ -71,39 +71,54 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "/image/gpu/digest",
         "'sha256:abc' does not match pattern",
     ),
-    "a pull secret as in a pod": (
-        {"image": {"pullSecrets": [{"name": "registry"}]}},
-        "/image/pullSecrets/0",
-        "got object, want string",
+    "a pull secret by its name alone": (
+        {"imagePullSecrets": ["registry"]},
+        "/imagePullSecrets/0",
+        "got string, want object",
+    ),
+    "an image in one string": (
+        {"warmNodes": {"image": "registry.k8s.io/pause:3.10"}},
+        "/warmNodes/image",
+        "got string, want object",
+    ),
+    "a scrape interval without a unit": (
+        {"metrics": {"podMonitor": {"interval": "15"}}},
+        "/metrics/podMonitor/interval",
+        "'15' does not match pattern",
+    ),
+    "a handler of a probe": (
+        {"gatewayPods": {"readinessProbe": {"httpGet": {"path": "/"}}}},
+        "/gatewayPods/readinessProbe",
+        "additional properties 'httpGet' not allowed",
     ),
     "a quantity with an unknown unit": (
-        {"gateway": {"resources": {"limits": {"memory": "4GB"}}}},
-        "/gateway/resources/limits/memory",
+        {"gatewayPods": {"resources": {"limits": {"memory": "4GB"}}}},
+        "/gatewayPods/resources/limits/memory",
         "'4GB' does not match pattern",
     ),
     "resources without requests or limits": (
-        {"engine": {"resources": {"memory": "64Gi"}}},
-        "/engine/resources",
+        {"enginePods": {"resources": {"memory": "64Gi"}}},
+        "/enginePods/resources",
         "additional properties 'memory' not allowed",
     ),
     "a node selector that is no text": (
-        {"engine": {"nodeSelector": {"gpu": True}}},
-        "/engine/nodeSelector/gpu",
+        {"enginePods": {"nodeSelector": {"gpu": True}}},
+        "/enginePods/nodeSelector/gpu",
         "got boolean, want string",
     ),
     "tolerations in a mapping": (
-        {"engine": {"tolerations": {"key": "nvidia.com/gpu"}}},
-        "/engine/tolerations",
+        {"enginePods": {"tolerations": {"key": "nvidia.com/gpu"}}},
+        "/enginePods/tolerations",
         "got object, want array",
     ),
     "a mistyped key of a toleration": (
-        {"engine": {"tolerations": [{"key": "gpu", "operater": "Exists"}]}},
-        "/engine/tolerations/0",
+        {"enginePods": {"tolerations": [{"key": "gpu", "operater": "Exists"}]}},
+        "/enginePods/tolerations/0",
         "additional properties 'operater' not allowed",
     ),
     "an affinity of no pod": (
-        {"head": {"affinity": {"podAntiaffinity": {}}}},
-        "/head/affinity",
+        {"rayHead": {"affinity": {"podAntiaffinity": {}}}},
+        "/rayHead/affinity",
         "additional properties 'podAntiaffinity' not allowed",
     ),
     "a Secret by a name that none can have": (
@@ -161,15 +176,19 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "/warmNodes/priority",
         "exclusiveMaximum: got 100, want 0",
     ),
-    "root": ({"podSecurity": {"runAsUser": 0}}, "/podSecurity/runAsUser", "minimum: got 0, want 1"),
+    "root": (
+        {"podSecurityContext": {"runAsUser": 0}},
+        "/podSecurityContext/runAsUser",
+        "minimum: got 0, want 1",
+    ),
     "a name that is too long": (
         {"fullnameOverride": "a" * 41},
         "/fullnameOverride",
         "maxLength: got 41, want 40",
     ),
     "a pool's resource of GPUs": (
-        {"pools": {"engine": {"gpuResource": "amd.com/gpu"}}},
-        "/pools/engine",
+        {"poolPods": {"engine": {"gpuResource": "amd.com/gpu"}}},
+        "/poolPods/engine",
         "additional properties 'gpuResource' not allowed",
     ),
     "a fleet without a name": (
@@ -210,7 +229,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "a variable that is Antefix's own": (
         pool_with(env={"CUDA_VISIBLE_DEVICES": "0"}),
         "/fleet/pools/engine/env/CUDA_VISIBLE_DEVICES",
-        "value must be 'Ray picks the GPUs of a replica. Set resources of the pool.'",
+        "value must be 'Ray chooses the GPUs of a replica. Set resources in the pool.'",
     ),
     "an engine argument that is Antefix's own": (
         pool_with(engine_args={"api-key": "sk-1"}),

@@ -22,7 +22,7 @@ import yaml
 
 from tests.in_gpu_image import toolkit
 from tests.in_gpu_image.libraries import DRIVER, shared_libraries
-from tests.in_gpu_image.pretended_driver import environment, pretend
+from tests.in_gpu_image.pretended_driver import environment, make_driver_stubs
 from tests.in_gpu_image.shipped_fleets import shipped_fleets
 
 SITE_PACKAGES = Path(sysconfig.get_paths()["purelib"])
@@ -68,10 +68,10 @@ def main(root: Path) -> int:
             ("fleets", lambda: _fleets(root, folder)),
             ("configuration", lambda: _configurations(root, folder)),
         ]
-        return sum([_said(part, lines) for part, lines in parts]) and 1
+        return sum([_print_part(part, lines) for part, lines in parts]) and 1
 
 
-def _said(part: str, lines: Callable[[], Iterator[str]]) -> bool:
+def _print_part(part: str, lines: Callable[[], Iterator[str]]) -> bool:
     """Print what a part says; True where it fails."""
     began, why = time.monotonic(), ""
     try:
@@ -99,7 +99,7 @@ def _libraries(folder: Path) -> Iterator[str]:
         raise Failed(f"of {len(alone)} libraries some lack {', '.join(sorted(lacking))}")
     yield f"{len(alone)} of vLLM's load, {_count(alone)} of them with a driver alone"
     of_vllm = shared_libraries("vllm")
-    pretend(folder, of_vllm)
+    make_driver_stubs(folder, of_vllm)
     with_driver = json.loads(
         _python("-m", "tests.in_gpu_image.libraries", env=environment(folder, GPUS))
     )
@@ -157,7 +157,7 @@ def _fleets(root: Path, folder: Path) -> Iterator[str]:
     for name, fleet in shipped_fleets(root).items():
         file = folder / f"{name.replace('/', '-')}.yaml"
         file.write_text(yaml.safe_dump(fleet))
-        command = ["antefix", "config", "check", str(file), "--json"]
+        command = ["antefix", "config", "check", str(file), "-o", "json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         said: dict[str, Any] = json.loads(done.stdout)
         if done.returncode or said["problems"]:
@@ -166,7 +166,7 @@ def _fleets(root: Path, folder: Path) -> Iterator[str]:
         unknown = [note for note in said["notes"] if "is not on this machine" in note]
         if unknown:
             raise Failed(f"{name}: {unknown}")
-        yield f"{name}: fine, {len(said['warnings'])} warnings"
+        yield f"{name}: valid, {len(said['warnings'])} warnings"
 
 
 def _configurations(root: Path, folder: Path) -> Iterator[str]:

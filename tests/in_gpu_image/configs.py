@@ -27,7 +27,7 @@ def main(root: Path) -> None:
             for pool, settings in fleet["pools"].items():
                 if not on_gpus(settings):
                     continue
-                told = {"pool": f"{name} {pool}", **_told(settings, Path(models))}
+                told = {"pool": f"{name} {pool}", **_report_of_pool(settings, Path(models))}
                 print(json.dumps(told), file=answers, flush=True)
 
 
@@ -38,7 +38,7 @@ def _count_triton_as_usable() -> None:
     backends["nvidia"].driver.is_active = staticmethod(lambda: True)
 
 
-def _told(pool: dict[str, Any], models: Path) -> dict[str, Any]:
+def _report_of_pool(pool: dict[str, Any], models: Path) -> dict[str, Any]:
     try:
         return _facts(pool, models)
     except Exception as error:
@@ -52,7 +52,7 @@ def _facts(pool: dict[str, Any], models: Path) -> dict[str, Any]:
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.attention.selector import get_attn_backend
 
-    from deployments.engine.vllm.args import parse, with_folders
+    from deployments.engine.vllm.arguments.args import parse, with_folders
 
     engine_args = pool["engine_args"]
     draft = (engine_args.get("speculative_config") or {}).get("model")
@@ -104,7 +104,7 @@ def _kernel(config: Any) -> str | None:
 
 
 def _folder(model: str, models: Path) -> Path:
-    from weights.known_models import known_config
+    from weights.model.known_models import known_config
 
     config = known_config(model)
     if config is None:

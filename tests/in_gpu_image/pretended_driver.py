@@ -20,7 +20,7 @@ _DRIVER_FUNCTION = re.compile(r"\bU (cu[A-Z]\w*)")
 _NVML = Path(__file__).with_name("nvml.c")
 
 
-def pretend(folder: Path, libraries: Iterable[Path]) -> Path:
+def make_driver_stubs(folder: Path, libraries: Iterable[Path]) -> Path:
     """Make both in `folder`, with every driver's function that `libraries` look for."""
     _shared(folder / "libnvidia-ml.so.1", "-x", "c", str(_NVML))
     source = folder / "cuda.c"

@@ -6,16 +6,18 @@
         api.add(deployment)               as if a client had made or replaced it
         api.get("Deployment", "x", "ns")  as it is now; KeyError where there is none
         api.remove("Pod", "x", "ns")
+    api.write_log("x", "ns", "a line")   as if the pod's container had written it
         api.forbid("list", "nodes")       403 from now on; also one namespace or name only
         api.away = True                   connections end without an answer, until it is False
         api.before_write = something      is called before each write, to make another one first
         api.calls                         the requests: ("patch", "deployments/scale", "ns", "x")
 
-It has list in pages, get, create, update, patch (merge), delete, /status and /scale. It has
-selectors of labels and fields, resource versions with their conflicts, /version and discovery; no
-watch. A CustomResourceDefinition that is added brings its kind. All that is given to it or written
-to it is checked against the schemas of that Kubernetes version, recorded in kubernetes_validate. A
-RayService is checked against its CRD: no test passes with what no cluster would hold.
+It has list in pages, get, create, update, patch (merge), delete, /status, /scale and /log, which
+can be followed. It has selectors of labels and fields, resource versions with their conflicts,
+/version and discovery; no watch. A CustomResourceDefinition that is added brings its kind. All that
+is given to it or written to it is checked against the schemas of that Kubernetes version, recorded
+in kubernetes_validate. A RayService is checked against its CRD: no test passes with what no cluster
+would hold.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ import functools
 import json
 import tempfile
 import threading
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -75,7 +79,10 @@ class Api:
         self._objects: dict[Place, Object] = {}
         self._kinds: dict[tuple[str, str], Kind] = {k.served_at: k for k in BUILT_IN}
         self._forbidden: list[tuple[str, str, str | None, str | None]] = []
+        # The lines of a pod, each with the time in nanoseconds.
+        self._logs: dict[tuple[str, str], list[tuple[int, str]]] = {}
         self._written = 0
+        self._is_closed = False
         self._lock = threading.RLock()
         self._folder = tempfile.TemporaryDirectory()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
@@ -96,6 +103,7 @@ class Api:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
+        self._is_closed = True
         self._server.shutdown()
         self._server.server_close()
         self._folder.cleanup()
@@ -124,13 +132,21 @@ class Api:
             (key,) = {k.key for k in self._kinds.values() if k.kind == kind}
             del self._objects[key, namespace, name]
 
+    def write_log(self, pod: str, namespace: str, line: str, ago_s: float = 0.0) -> None:
+        with self._lock:
+            now = time.time_ns() - int(ago_s * 1e9)
+            self._logs.setdefault((namespace, pod), []).append((now, line))
+        time.sleep(1e-5)  # so that another line, of any pod, has a later time
+
     def forbid(
         self, verb: str, resource: str, namespace: str | None = None, name: str | None = None
     ) -> None:
         self._forbidden.append((verb, resource, namespace, name))
 
-    def answer(self, method: str, target: str, sent: Object | None, content: str) -> Object:
-        """The body of a 2xx answer. Raises Refused."""
+    def answer(
+        self, method: str, target: str, sent: Object | None, content: str
+    ) -> Object | Iterator[str]:
+        """The body of a 2xx answer; of a log, its lines. Raises Refused."""
         url = urlsplit(target)
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
@@ -155,9 +171,40 @@ class Api:
             if verb == "delete":
                 del self._objects[place]
                 return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+            if sub == "log":
+                return self._log(namespace, name, query)
             if verb == "get":
                 return _scale_of(there) if sub == "scale" else there
             return self._change(kind, there, sub, verb, sent or {}, content)
+
+    def _log(self, namespace: str, name: str, query: dict[str, str]) -> Iterator[str]:
+        """The lines of a pod's only container, each with its time."""
+        assert query.pop("timestamps") == "true"
+        (container,) = self._objects["pods", namespace, name]["spec"]["containers"]
+        if (namespace, name) not in self._logs or query["container"] != container["name"]:
+            raise Refused(400, "BadRequest", f'container in pod "{name}" is waiting to start')
+        since = (
+            time.time_ns() - int(query["sinceSeconds"]) * 10**9 if "sinceSeconds" in query else 0
+        )
+        if "sinceTime" in query:  # Kubernetes' times in queries are whole seconds
+            since = int(datetime.fromisoformat(query["sinceTime"]).timestamp()) * 10**9
+        lines = self._logs[namespace, name]
+        first = max(0, len(lines) - int(query.get("tailLines", len(lines))))
+
+        def told() -> Iterator[str]:
+            sent = first
+            while True:
+                for at, text in lines[sent:]:
+                    sent += 1
+                    if at >= since:
+                        second = datetime.fromtimestamp(at // 10**9, UTC)
+                        yield f"{second:%Y-%m-%dT%H:%M:%S}.{at % 10**9:09}Z {text}"
+                is_gone = self._is_closed or ("pods", namespace, name) not in self._objects
+                if "follow" not in query or is_gone:
+                    return
+                time.sleep(0.005)
+
+        return told()
 
     def _create(self, kind: Kind, namespace: str, sent: Object) -> Object:
         name = sent.get("metadata", {}).get("name", "")
@@ -338,12 +385,26 @@ def _handler_of(api: Api) -> type[BaseHTTPRequestHandler]:
                 body = api.answer(self.command, self.path, sent, content)
             except Refused as refused:
                 code, body = refused.code, refused.status()
+            if not isinstance(body, dict):
+                self._send_lines(body)
+                return
             data = json.dumps(body).encode()
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
+
+        def _send_lines(self, lines: Iterator[str]) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            with suppress(ConnectionError):  # who followed has left
+                for line in lines:
+                    data = f"{line}\n".encode()
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+                self.wfile.write(b"0\r\n\r\n")
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815
 

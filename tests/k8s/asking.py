@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from deployments.fleet.fleet import Fleet
-from k8s.cluster import Cluster
-from k8s.facts import gather
-from k8s.findings import PreflightFinding
-from k8s.needs import ClusterNeeds, needs_of
-from k8s.preflight import findings
+from k8s.client.cluster import Cluster
+from k8s.needs.facts import gather
+from k8s.needs.needs import ClusterNeeds, needs_of
+from k8s.preflight.findings import PreflightFinding
+from k8s.preflight.preflight import findings
 from tests.helm.helm import defaults, merged, render
 from tests.k8s.api import Api
 from tests.k8s.objects import NAMESPACE, RAYSERVICES, Object, namespace, node, operator
@@ -42,7 +42,7 @@ def needs(
     return needs_of(objects, Fleet.model_validate(fleet), merged(_DEFAULTS, given))
 
 
-def asked_of_values(values: Object, *objects: Object) -> list[PreflightFinding]:
+def preflight_findings_of_values(values: Object, *objects: Object) -> list[PreflightFinding]:
     """Of whole values, fleet included."""
     fleet = Fleet.model_validate(values["fleet"])
     wanted = needs_of(_objects(json.dumps(values)), fleet, merged(_DEFAULTS, values))
@@ -56,7 +56,7 @@ def _objects(given: str) -> list[Object]:
     return render(json.loads(given))
 
 
-def asked(
+def preflight_findings(
     *objects: Object,
     pools: Mapping[str, Object] | None = None,
     values: Object | None = None,
@@ -72,10 +72,10 @@ def asked(
         return findings(gather(Cluster(str(api.kubeconfig)), wanted, NAMESPACE, release), wanted)
 
 
-def of(found: list[PreflightFinding], title: str) -> PreflightFinding:
+def finding_titled(found: list[PreflightFinding], title: str) -> PreflightFinding:
     (finding,) = [one for one in found if one.title == title]
     return finding
 
 
-def bad(found: list[PreflightFinding]) -> dict[str, str]:
+def warnings_and_problems(found: list[PreflightFinding]) -> dict[str, str]:
     return {one.title: one.seen for one in found if one.severity in ("warning", "problem")}

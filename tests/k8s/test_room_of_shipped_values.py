@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from deployments.fleet.fleet import Fleet
-from k8s.cluster import Cluster
-from k8s.facts import gather
-from k8s.findings import Severity
-from k8s.needs import ClusterNeeds, needs_of
-from k8s.preflight import findings
+from k8s.client.cluster import Cluster
+from k8s.needs.facts import gather
+from k8s.needs.needs import ClusterNeeds, needs_of
+from k8s.preflight.findings import Severity
+from k8s.preflight.preflight import findings
 from tests.helm.helm import CHART, defaults, merged, render
 from tests.k8s.api import Api
 from tests.k8s.asking import READY

@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from tests.k8s.asking import READY, asked_of_values, bad, of
+from tests.k8s.asking import (
+    READY,
+    finding_titled,
+    preflight_findings_of_values,
+    warnings_and_problems,
+)
 from tests.k8s.kinds import crd
 from tests.k8s.objects import (
     NAMESPACE,
@@ -104,10 +109,10 @@ INSTALLS = [
 
 @pytest.mark.parametrize("install", INSTALLS, ids=lambda of: f"{of.size} {of.machine}")
 def test_preflight_finds_no_fault_with_a_size_on_a_platform(install: Install) -> None:
-    found = asked_of_values(install.values, *install.objects())
-    assert bad(found) == {}
+    found = preflight_findings_of_values(install.values, *install.objects())
+    assert warnings_and_problems(found) == {}
     for pool in ("llama-70b", "llama-8b"):
-        fine = of(found, f"weights of {pool}")
+        fine = finding_titled(found, f"weights of {pool}")
         assert (fine.severity, fine.seen.rpartition(" ")[2]) == ("ok", install.fits)
 
 
@@ -120,8 +125,8 @@ def test_every_size_platform_and_gpu_is_among_those() -> None:
 
 def test_nodes_with_another_a100_are_reported_with_the_matching_values_files() -> None:
     smaller = Install("single-node", "eks", "p4d.24xlarge")
-    found = asked_of_values(smaller.values, *smaller.objects())
-    room = of(found, "room for llama-70b")
+    found = preflight_findings_of_values(smaller.values, *smaller.objects())
+    room = finding_titled(found, "room for llama-70b")
     assert room.severity == "problem"
     assert "{node.kubernetes.io/instance-type: p4d.24xlarge} (gpu-0)" in room.remedy
     assert "helm/antefix/values/gpus" in room.remedy
@@ -129,8 +134,8 @@ def test_nodes_with_another_a100_are_reported_with_the_matching_values_files() -
 
 def test_before_nodes_exist_the_affinity_determines_their_gpu() -> None:
     smaller = Install("single-node", "eks", "p4d.24xlarge", gpu="a100-40g")
-    found = asked_of_values(smaller.values, *READY, *THERE["eks"])
-    assert of(found, "weights of llama-70b").seen.endswith("fit A100-40G")
+    found = preflight_findings_of_values(smaller.values, *READY, *THERE["eks"])
+    assert finding_titled(found, "weights of llama-70b").seen.endswith("fit A100-40G")
 
 
 def test_tensor_parallelism_over_four_cards_is_warned_of() -> None:
@@ -138,8 +143,8 @@ def test_tensor_parallelism_over_four_cards_is_warned_of() -> None:
     values = wide.values
     values["fleet"]["gpu_budget"] = 16
     values["fleet"]["pools"]["llama-70b"]["engine_args"]["tensor_parallel_size"] = 4
-    found = asked_of_values(values, *wide.objects())
-    assert "in pairs at most" in bad(found)["links of llama-70b"]
+    found = preflight_findings_of_values(values, *wide.objects())
+    assert "in pairs at most" in warnings_and_problems(found)["links of llama-70b"]
 
 
 def test_a_storage_class_copied_from_the_page_is_a_problem() -> None:
@@ -148,5 +153,7 @@ def test_a_storage_class_copied_from_the_page_is_a_problem() -> None:
     )
     install = Install("single-node", "eks", "p4de.24xlarge")
     objects = [of for of in install.objects() if of["metadata"]["name"] != "efs"]
-    found = asked_of_values(install.values, *objects, copied)
-    assert bad(found)["storage class"].startswith("efs has fileSystemId fs-0123456789abcdef0")
+    found = preflight_findings_of_values(install.values, *objects, copied)
+    assert warnings_and_problems(found)["storage class"].startswith(
+        "efs has fileSystemId fs-0123456789abcdef0"
+    )

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from k8s.leadership import Leadership, impatient
-from k8s.warm_nodes import WarmNodesPool
-from k8s.warm_nodes_controller import Controller, Settings
-from router.demand import Decided
+from k8s.nodes.leadership import Leadership, impatient
+from k8s.nodes.warm_nodes import WarmNodesPool
+from k8s.nodes.warm_nodes_controller import Controller, Settings
+from router.board.pool_demand import Decided
 from tests.fakes.front import KEY
 from tests.k8s.api import Api
 

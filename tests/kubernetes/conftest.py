@@ -25,7 +25,7 @@ OPERATORS = "app.kubernetes.io/name in (kuberay-operator, kuberay)"
 INSTALLED = [("1.5.1", "kustomization"), ("1.6.2", "chart")]
 KUBERAYS = [None] if IS_GIVEN or not own_cluster.can_be_had() else INSTALLED
 HOW = (
-    "kind create cluster, install KubeRay in it by its Helm chart, then run make test with "
+    "kind create cluster, install KubeRay in it by its Helm chart, then run make test-rest with "
     "ANTEFIX_TEST_CLUSTER=yes"
 )
 

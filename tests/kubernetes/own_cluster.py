@@ -17,7 +17,7 @@ from cli.local.ports import free_ports
 from tests.helm.helm import ROOT, kubectl
 from tests.programs import CLUSTER_SCRIPT
 
-FOLDER = ROOT / ".cache" / "cluster"
+FOLDER = (ROOT / ".cache" / "cluster").resolve()
 # Its own limits are one or two minutes for each part; existing parts stay when it goes on.
 TRIES = 3
 

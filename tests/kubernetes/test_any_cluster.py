@@ -9,13 +9,13 @@ import os
 
 import pytest
 
-from k8s.cluster import Cluster
-from k8s.facts import gather
-from k8s.fitting import nodes_of
-from k8s.preflight import findings
-from k8s.release import release_of, seen
-from k8s.room import fit_as_json
-from k8s.status import report
+from k8s.client.cluster import Cluster
+from k8s.needs.facts import gather
+from k8s.needs.fitting import nodes_of
+from k8s.preflight.preflight import findings
+from k8s.preflight.room import fit_as_json
+from k8s.release.release import release_of, seen
+from k8s.release.status import report
 from tests.k8s.asking import needs
 
 KUBECONFIG = os.environ.get("ANTEFIX_TEST_KUBECONFIG", "")
@@ -27,10 +27,10 @@ VALUES = {
     "httpRoute": {"enabled": True},
     "metrics": {
         "podMonitor": {"enabled": True},
-        "rules": {"enabled": True},
+        "prometheusRule": {"enabled": True},
         "prometheusNamespace": "monitoring",
     },
-    "engine": {"runtimeClassName": "no-such-class"},
+    "enginePods": {"runtimeClassName": "no-such-class"},
 }
 
 
@@ -46,7 +46,7 @@ def test_preflight_answers_every_question(cluster: Cluster) -> None:
     facts = gather(cluster, wanted, cluster.namespace, "antefix")
     titles = {finding.title for finding in findings(facts, wanted)}
     denied = {no.resource for no in facts.denied}
-    assert {"Kubernetes", "httpRoute.enabled", "metrics.rules.enabled"} <= titles
+    assert {"Kubernetes", "httpRoute.enabled", "metrics.prometheusRule.enabled"} <= titles
     assert ("Secret no-such-secret" in titles) != ("secrets" in denied)
     assert ("room for llama" in titles) != ("nodes" in denied)
     if facts.nodes is not None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.exit_codes import ExitCode
+from cli.common.exit_codes import ExitCode
 from cli.main import app
 from tests.helm.helm import CHART, Object, put_on_path
 from tests.kubernetes.api import Kubernetes, kubeconfig_with_token, until
@@ -78,9 +78,18 @@ class Release:
 
 
 @pytest.fixture(scope="module")
-def release(kubernetes: Kubernetes, kuberay: KubeRay, operators_crds: None) -> Iterator[Release]:
+def release(
+    kubernetes: Kubernetes,
+    kuberay: KubeRay,
+    operators_crds: None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Release]:
+    """Installed from the package that `make release` publishes."""
+    folder = tmp_path_factory.mktemp("package")
+    kubernetes.helm("package", str(CHART), "--destination", str(folder))
+    (package,) = folder.glob("antefix-*.tgz")
     with kubernetes.namespace() as namespace:
-        chart = (RELEASE, str(CHART), "--namespace", namespace, "--values", str(VALUES))
+        chart = (RELEASE, str(package), "--namespace", namespace, "--values", str(VALUES))
         kubernetes.helm("install", *chart, *IMAGES)
         settle(kubernetes, namespace)
         yield Release(kubernetes, namespace)
@@ -160,7 +169,7 @@ def of_namespace(release: Release, tmp_path: Path) -> Path:
 
 def asked(command: str, kubeconfig: str, *arguments: str) -> tuple[int, Any]:
     """The exit code, and what it says."""
-    given = ["k8s", command, "--kubeconfig", kubeconfig, "--json", *arguments]
+    given = ["k8s", command, "--kubeconfig", kubeconfig, "-o", "json", *arguments]
     result = CliRunner().invoke(app, given)
     return result.exit_code, json.loads(result.stdout)
 
@@ -239,7 +248,7 @@ def findings(
 ) -> dict[str, dict[str, str]]:
     """By their titles."""
     put_on_path(monkeypatch)
-    arguments = ("--namespace", release.namespace, "--release", RELEASE, "--no-engine-args")
+    arguments = (RELEASE, "--namespace", release.namespace, "--no-engine-args")
     code, said = asked("preflight", kubeconfig, "--values", str(VALUES), *arguments)
-    assert code == ExitCode.FAILED
+    assert code == ExitCode.FOUND
     return {finding["title"]: finding for finding in said["findings"]}

@@ -81,7 +81,7 @@ def figures(lines: list[dict[str, Any]], before: str = "") -> str:
         # a run's own: what an earlier one measured is of an earlier chart
         runs = {test: _of_last_run(of_test, test) for test in last}
         told = "; <br>".join(
-            f"{_parameters(test)} {'; '.join(map(_told, values))}".strip()
+            _variant(test) + "; ".join(map(_told, values))
             for test, values in runs.items()
             if values
         )
@@ -113,6 +113,11 @@ def _parameters(test: str) -> str:
     return test.partition("[")[2].removesuffix("]")
 
 
+def _variant(test: str) -> str:
+    parameters = _parameters(test)
+    return f"*{parameters}*: " if parameters else ""
+
+
 def _ended(end: dict[str, Any]) -> str:
     """Empty for one that passed: most did."""
     return "" if end["outcome"] == "passed" else f"**{end['outcome']}**"
@@ -120,7 +125,7 @@ def _ended(end: dict[str, Any]) -> str:
 
 def _told(line: dict[str, Any]) -> str:
     unit = "" if line["unit"] == "requests" else f" {line['unit']}".rstrip()
-    told = f"{line['what']} {line['value']:g}{unit}"
+    told = f"{line['what']}: {line['value']:g}{unit}"
     if "goal" not in line:
         return told
     return f"{told} (goal {line['goal']:g}{'' if line['met'] else ': **not met**'})"

@@ -1,4 +1,4 @@
-# Engines for nodes whose GPUs are pretended: the CPU image, with the versions of requirements/gpu.lock
+# Engines for nodes with simulated GPUs: the CPU image, with the versions of requirements/gpu.lock
 # where these differ. Pickles and protocols then cross between two environments, as between the two
 # images of a real cluster.
 #

@@ -60,7 +60,7 @@ class Watch(Prometheus):
 
 @contextmanager
 def watch(objects: list[Object], namespace: str, image: str) -> Iterator[Watch]:
-    """By the chart's objects, as rendered with metrics.podMonitor and metrics.rules enabled."""
+    """Run a Prometheus with the chart's PodMonitor and PrometheusRule, which `objects` contain."""
     (monitor,) = all_of_kind(objects, "PodMonitor")
     (rule,) = all_of_kind(objects, "PrometheusRule")
     _pod(image)
@@ -133,12 +133,13 @@ def scrape_configs(monitor: Object, namespace: str) -> list[Object]:
             {"target_label": "endpoint", "replacement": endpoint["port"]},
             *(_snake_case(rule) for rule in endpoint.get("relabelings", ())),
         ]
+        limit = {"scrape_timeout": endpoint["scrapeTimeout"]} if "scrapeTimeout" in endpoint else {}
         made.append(
             {
                 "job_name": f"podMonitor/{name}/{number}",
                 "metrics_path": endpoint["path"],
                 "scrape_interval": endpoint["interval"],
-                "scrape_timeout": endpoint["scrapeTimeout"],
+                **limit,
                 "file_sd_configs": [{"files": [FOUND]}],
                 "relabel_configs": rules,
             }

@@ -148,7 +148,7 @@ class Release:
         done = subprocess.run(
             [
                 *(str(ROOT / ".venv" / "bin" / "antefix"), "k8s", "status"),
-                *("--release", self.name, "--namespace", self.namespace, *arguments),
+                *(self.name, "--namespace", self.namespace, *arguments),
             ],
             capture_output=True,
             text=True,

@@ -19,9 +19,9 @@ def two_of_each(first_node: str) -> dict[str, Any]:
     preferred = [{"weight": 100, "podAffinityTerm": apart}]
     return {
         "fleet": {"gateway": {"replicas": 2}, "pools": {"engine": {"replicas": 2}}},
-        "head": {"nodeSelector": here},
+        "rayHead": {"nodeSelector": here},
         "redis": {"nodeSelector": here},
-        "engine": {
+        "enginePods": {
             "affinity": {
                 "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
             }

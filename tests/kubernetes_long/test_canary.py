@@ -53,7 +53,7 @@ def test_a_canary_is_installed_upgraded_and_rolled_back_and_fails_no_request(
     with release.traffic(model="assistant") as traffic:
         wait_for(traffic, {MODEL, NEXT})
         release.upgrade(values(100))
-        measured("the canary has all new conversations after", wait_for(traffic, {NEXT}), "s")
+        measured("canary has all new conversations after", wait_for(traffic, {NEXT}), "s")
         release.helm("rollback")
         measured("rolled back after", wait_for(traffic, {MODEL, NEXT}), "s")
         release.upgrade(values(None))

@@ -22,12 +22,12 @@ def test_a_release_installs_into_a_restricted_namespace_and_its_own_test_passes(
     release.remove()
     measured("ready after", release.settle(ONE_OF_EACH), "s")
     release.helm("test", "--timeout", "20m")
-    report = json.loads(release.status("--json")[1])
+    report = json.loads(release.status("-o", "json")[1])
     assert report["endpoints"] == 1
     assert kubectl("get", "namespace", release.namespace, "-o", "yaml").count("enforce: restricted")
 
 
-def test_helm_test_fails_when_the_service_leads_nowhere(release: Release) -> None:
+def test_helm_test_fails_when_the_service_has_no_endpoints(release: Release) -> None:
     release.settle(ONE_OF_EACH)
     service = f"service/{release.name}"
     where = ("--namespace", release.namespace)

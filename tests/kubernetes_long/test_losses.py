@@ -57,7 +57,7 @@ def test_losing_one_of_two_fails_only_its_requests(
     with release.traffic() as traffic:
         killed = kill(release, release.pod(component))
         until("its place is empty", lambda: not release.is_ready(), within_s=60)
-        measured("two again after", release.wait(), "s")
+        measured("two ready after", release.wait(), "s")
     traffic.tell()
     assert not [one for one in traffic.failed() if one.began > killed + NOTICED_S]
 

@@ -21,7 +21,7 @@ NAME, PORT = "tests/small", 8080
 @pytest.mark.parametrize(
     ("mode", "jobs"), [("ReadWriteOnce", 0), ("ReadWriteMany", 1)], ids=["by-engines", "by-a-job"]
 )
-def test_weights_are_downloaded_before_engines_start_where_their_volume_is(
+def test_weights_are_downloaded_before_engines_start(
     release: Release, second_node: str, mode: str, jobs: int
 ) -> None:
     release.remove()
@@ -32,7 +32,7 @@ def test_weights_are_downloaded_before_engines_start_where_their_volume_is(
     little: dict[str, Any] = {"requests": {"cpu": "50m", "memory": "256Mi"}}
     values = {
         "fleet": {"pools": {"engine": {"model": NAME}}},
-        "engine": {"extraEnv": [address]},
+        "enginePods": {"env": [address]},
         "models": {
             "storage": "pvc",
             "pvc": {"size": "1Gi", "storageClass": STORAGE, "accessModes": [mode]},

@@ -20,7 +20,7 @@ WITH_METRICS = ("gateway", "engine")
 pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
 
 
-def test_no_alert_pages_in_normal_operation_and_panels_have_data(
+def test_no_alert_fires_in_normal_operation_and_panels_have_data(
     release: Release, first_node: str
 ) -> None:
     release.remove()
@@ -28,8 +28,8 @@ def test_no_alert_pages_in_normal_operation_and_panels_have_data(
     shape = two_of_each(first_node) | scraped
     on = {
         "metrics": {
-            "podMonitor": {"enabled": True, "intervalSeconds": 5},
-            "rules": {"enabled": True},
+            "podMonitor": {"enabled": True, "interval": "5s"},
+            "prometheusRule": {"enabled": True},
             **scraped["metrics"],
         }
     }

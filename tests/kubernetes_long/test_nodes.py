@@ -57,14 +57,14 @@ def test_draining_a_node_fails_no_request(
             return spread.is_alone() and spread.is_ready()
 
         until("two of each again", is_settled, READY_S)
-        measured("two of each again after", time.monotonic() - began, "s")
-        measured("engine pods at most", max(counted), "")
+        measured("two of each ready after", time.monotonic() - began, "s")
+        measured("maximum engine pods", max(counted), "")
     traffic.tell()
     assert not traffic.failed()
     assert not on(spread, second_node, "gateway") + on(spread, second_node, "engine")
 
 
-def test_losing_a_node_leaves_the_rest_serving(spread: Release, second_node: str) -> None:
+def test_losing_a_node_leaves_the_other_serving(spread: Release, second_node: str) -> None:
     number = second_node.rpartition("-")[2]
     with spread.traffic() as traffic:
         lost = time.time()
@@ -78,7 +78,7 @@ def test_losing_a_node_leaves_the_rest_serving(spread: Release, second_node: str
             cluster_script("node", number, "start")
         until("the node is back", lambda: is_node_ready(second_node), within_s=300)
         spread.wait()
-        measured("two of each again after", time.time() - noticed, "s")
+        measured("two of each ready after", time.time() - noticed, "s")
     traffic.tell()
     # one that entered at the lost gateway, or waited for the lost engine, before anybody knew
     assert not [one for one in traffic.failed() if one.began > noticed + 10]

@@ -1,4 +1,4 @@
-"""values/multi-node-a100.yaml on two nodes whose GPUs are pretended: what is placed where, when.
+"""values/multi-node-a100.yaml on two nodes with simulated GPUs: what is placed where, when.
 
 Engines are vLLM's CPU build in an image of other package versions than the head's and gateways'.
 """
@@ -42,12 +42,12 @@ NEEDS_A_GPU = {"attention backend", "quantized kernels", "NCCL", "KV cache", "TT
 MODELS = ("tests/large", "tests/small")
 LARGE, SMALL = "llama-3.1-70b-instruct", "llama-3.1-8b-instruct"
 MAKE_MODEL = f"""
-{(ROOT / "tests" / "split_model.py").read_text()}
+{(ROOT / "benchmarks" / "harness" / "fleets" / "split_model.py").read_text()}
 Path("/tmp/model").mkdir()
 split_model(Path("/tmp/model"), positions=32768)
 """
 # as in the file: a list of later values replaces it
-PATIENCE = yaml.safe_load(FILES[1].read_text())["gateway"]["extraEnv"]
+PATIENCE = yaml.safe_load(FILES[1].read_text())["gatewayPods"]["env"]
 HUB = (HERE / "hub.py").read_text()
 PORT = 8080
 # of a node
@@ -76,7 +76,7 @@ def values(release: Release, first_node: str) -> Iterator[dict[str, Any]]:
         *("models", first_node, release.image, "ReadWriteMany"), size="200Gi", is_shared=True
     )
     with shared:
-        yield {"engine": {"extraEnv": [address, *PATIENCE]}, "head": here, "redis": here}
+        yield {"enginePods": {"env": [address, *PATIENCE]}, "rayHead": here, "redis": here}
         leave("hub")
 
 
@@ -147,13 +147,8 @@ def antefix(command: str, values: dict[str, Any], folder: Path) -> dict[str, Any
     files = (word for file in (*FILES, last) for word in ("--values", str(file)))
     done = subprocess.run(
         [
-            str(ROOT / ".venv" / "bin" / "antefix"),
-            "k8s",
-            command,
-            "--namespace",
-            "antefix",
-            *files,
-            "--json",
+            *(str(ROOT / ".venv" / "bin" / "antefix"), "k8s", command),
+            *("--namespace", "antefix", *files, "-o", "json"),
         ],
         capture_output=True,
         text=True,
@@ -175,7 +170,7 @@ def antefix(command: str, values: dict[str, Any], folder: Path) -> dict[str, Any
     ],
     ids=["room", "narrow nodes", "no ninth GPU", "no surge", "no second cluster"],
 )
-def test_preflight_says_beforehand_what_has_no_gpus(
+def test_preflight_reports_missing_gpus_before_an_install(
     values: dict[str, Any],
     first_node: str,
     second_node: str,
@@ -191,7 +186,7 @@ def test_preflight_says_beforehand_what_has_no_gpus(
     assert (finding["severity"], seen in finding["seen"]) == (severity, True), finding
 
 
-def test_groups_of_gpus_are_placed_on_one_node_each(installed: tuple[Release, float]) -> None:
+def test_each_group_of_gpus_is_placed_on_one_node(installed: tuple[Release, float]) -> None:
     fleet, ready_s = installed
     measured("ready after", ready_s, "s")
     by_pool = {pool: engines(fleet, pool) for pool in ("llama-70b", "llama-8b")}
@@ -207,9 +202,7 @@ def test_groups_of_gpus_are_placed_on_one_node_each(installed: tuple[Release, fl
 
 
 @pytest.mark.parametrize("model", [LARGE, SMALL])
-def test_a_model_answers_through_gateways_of_another_environment(
-    fleet: Release, model: str
-) -> None:
+def test_a_model_answers_through_gateways_of_another_image(fleet: Release, model: str) -> None:
     with fleet.traffic(model=model) as traffic:
         traffic.flow()
     traffic.tell()
@@ -217,13 +210,11 @@ def test_a_model_answers_through_gateways_of_another_environment(
     assert model in traffic.models()
 
 
-def test_acceptance_runs_to_its_end_where_gpus_are_pretended(
-    fleet: Release, tmp_path: Path
-) -> None:
+def test_acceptance_completes_on_simulated_gpus(fleet: Release, tmp_path: Path) -> None:
     accept(fleet, "--under-traffic", "--report", str(tmp_path / "accept"))
     told = json.loads((tmp_path / "accept.json").read_text())
     print((tmp_path / "accept.txt").read_text())
-    measured("in all", told["took_s"], "s")
+    measured("total time", told["took_s"], "s")
     assert told["pools"].keys() == {"llama-70b", "llama-8b"}
     for name, pool in told["pools"].items():
         by_verdict: dict[str, set[str]] = {}
@@ -234,7 +225,7 @@ def test_acceptance_runs_to_its_end_where_gpus_are_pretended(
     fleet.wait()
 
 
-def test_a_rollout_takes_as_many_gpus_as_the_diff_says(
+def test_a_rollout_uses_the_number_of_gpus_that_the_diff_reports(
     fleet: Release, values: dict[str, Any], tmp_path: Path
 ) -> None:
     pool = {"engine_args": {"max_num_seqs": 5}}
@@ -248,12 +239,12 @@ def test_a_rollout_takes_as_many_gpus_as_the_diff_says(
     traffic.tell()
     assert not traffic.failed()
     assert (diff["pools"], diff["second_cluster"]) == (["llama-8b"], False)
-    measured("GPUs at most", watch.most, "")
-    measured("GPUs at most by k8s diff", diff["gpus"]["meanwhile"], "")
+    measured("maximum GPUs", watch.most, "")
+    measured("maximum GPUs reported by k8s diff", diff["gpus"]["meanwhile"], "")
     assert diff["gpus"]["after"] < watch.most <= diff["gpus"]["meanwhile"]
 
 
-def test_pools_grow_to_the_budget_of_gpus_and_not_beyond(
+def test_pools_grow_to_the_gpu_budget_and_not_beyond(
     fleet: Release, values: dict[str, Any]
 ) -> None:
     (budget,) = {int(yaml.safe_load(FILES[1].read_text())["fleet"]["gpu_budget"])}
@@ -265,11 +256,11 @@ def test_pools_grow_to_the_budget_of_gpus_and_not_beyond(
         grew = until("13 GPUs or 14", lambda: watch.most >= budget - 1, READY_S)
         measured("grew after", grew, "s")
         time.sleep(60)  # no further pod may start meanwhile
-    measured("GPUs at most", watch.most, "")
+    measured("maximum GPUs", watch.most, "")
     assert budget - 1 <= watch.most <= budget
 
 
-def test_losing_a_node_of_gpus_leaves_the_other_serving(
+def test_losing_a_gpu_node_leaves_the_other_serving(
     fleet: Release, values: dict[str, Any], second_node: str
 ) -> None:
     fleet.upgrade(values)
@@ -286,7 +277,7 @@ def test_losing_a_node_of_gpus_leaves_the_other_serving(
         until("the node is back", lambda: is_node_ready(second_node), within_s=300)
         set_gpus(second_node, GPUS)  # as its device plugin reports them again
         fleet.wait()
-        measured("all again after", time.time() - noticed, "s")
+        measured("all ready after", time.time() - noticed, "s")
     traffic.tell()
     # one that entered at the lost gateway, or waited for the lost engine, before anybody knew
     assert not [one for one in traffic.failed() if one.began > noticed + 10]

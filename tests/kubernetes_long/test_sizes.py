@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -39,7 +41,12 @@ def test_a_pool_grows_with_its_traffic_and_shrinks_again(release: Release) -> No
         grew = until("a second engine's pod", lambda: engines(release) == 2, READY_S)
         measured("second pod after", grew, "s")
         until("both serve", release.is_ready, READY_S)
+        both = time.time()
+        until("answers of both", lambda: len(traffic.replicas(since=both)) == 2, within_s=300)
     traffic.tell()
+    # more come than two engines have places for: these are refused, and no other request fails
+    refused = HTTPStatus.TOO_MANY_REQUESTS
+    assert not [one for one in traffic.failed() if one.status != refused]
     left = until("one pod again", lambda: engines(release) == 1, within_s=1500)
     measured("idle pod gone after", left, "s")
     autoscaler = kubectl(
@@ -99,6 +106,9 @@ def placeholders(release: Release) -> list[str]:
     return [str(pod["status"].get("phase")) for pod in pods]
 
 
-def pause() -> str:
+def pause() -> dict[str, str]:
     """An image that sleeps, for every node has one."""
-    return next(name for of_node in names_of_images() for name in of_node if "pause:" in name)
+    name = next(name for of_node in names_of_images() for name in of_node if "pause:" in name)
+    path, _, tag = name.rpartition(":")
+    registry, _, repository = path.partition("/")
+    return {"registry": registry, "repository": repository, "tag": tag}

@@ -74,7 +74,7 @@ def listened(release: Release) -> dict[str, tuple[str, int]]:
     return found
 
 
-def test_a_stranger_reaches_only_gateways(release: Release) -> None:
+def test_a_pod_of_another_namespace_reaches_only_gateways(release: Release) -> None:
     release.settle(ONE_OF_EACH)
     ports = listened(release)
     components = {component for component, _ in ports.values()}
@@ -82,7 +82,7 @@ def test_a_stranger_reaches_only_gateways(release: Release) -> None:
     assert {ports[place] for place in reached(release, list(ports))} == {("gateway", 8000)}
 
 
-def test_a_pod_labelled_as_kuberays_operator_needs_rays_token(
+def test_a_pod_labeled_as_the_kuberay_operator_needs_the_ray_token(
     release: Release,
 ) -> None:
     release.settle(ONE_OF_EACH)
@@ -140,7 +140,7 @@ def until_reached(release: Release, ports: dict[str, tuple[str, int]]) -> set[tu
     return {ports[place] for place in found}
 
 
-def test_the_fleet_forms_where_a_plugin_ignores_end_ports(release: Release) -> None:
+def test_the_fleet_starts_if_a_network_plugin_ignores_end_ports(release: Release) -> None:
     """Such a plugin opens only the first port of a range."""
     release.remove()
     release.install(ONE_OF_EACH)

@@ -61,7 +61,7 @@ def names(release: Release) -> set[str]:
     return {pod["metadata"]["name"] for pod in release.pods()}
 
 
-def test_a_rollback_restores_the_settings_before(release: Release) -> None:
+def test_a_rollback_restores_the_previous_settings(release: Release) -> None:
     release.settle(ONE_OF_EACH)
     secrets = release.secrets()
     release.upgrade({"fleet": {"pools": {"engine": {"slo": {"interactive": {"ttft_s": 29}}}}}})
@@ -141,7 +141,7 @@ def test_without_room_for_two_pods_change_when_their_cluster_is_deleted(release:
     assert [pod["metadata"]["annotations"]["example.com/changed"] for pod in engines] == ["1"]
 
 
-def test_another_slo_reaches_running_pods(release: Release) -> None:
+def test_a_changed_slo_reaches_running_pods(release: Release) -> None:
     release.settle(ONE_OF_EACH)
     before = release.processes()
     assert all(before.values()), before

@@ -102,7 +102,7 @@ class Traffic:
         all_of = self.outcomes()
         measured("requests", len(all_of), "requests")
         refused = [outcome for outcome in all_of if outcome.status == HTTPStatus.TOO_MANY_REQUESTS]
-        measured("refused with 429", len(refused), "requests")
+        measured("rejected with 429", len(refused), "requests")
         measured("failed", len(self.failed()) - len(refused), "requests")
         measured("longest pause", self.pause_s(), "s", pause_at_most_s)
         measured("slowest", max((o.took_s for o in all_of), default=0.0), "s")

@@ -66,7 +66,7 @@ def test_goodput_is_what_held_every_promise_and_no_failure_did(slo: LatencySlo, 
     assert goodput["requests_per_s"] == held / 10.0
 
 
-def test_an_answer_of_one_token_has_no_time_for_a_further_one_and_breaks_no_promise_of_it() -> None:
+def test_an_answer_of_one_token_has_no_tpot_and_cannot_miss_its_tpot_slo() -> None:
     one = answered(0.0, 1.0, output_tokens=1)
     assert tpot_s(one) is None
     assert LatencySlo(tpot_s=0.001).is_held(one)

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from benchmarks.stand.oracle import most_cached
-from benchmarks.stand.routed_runs import WORKLOADS as COMPARED
+from benchmarks.harness.load.oracle import most_cached
+from benchmarks.harness.load.routed_runs import WORKLOADS as COMPARED
 from loadgen.workloads import HOT_SHARE, TURNS, WORKLOADS, Conversation, conversations
 from tests.some import some
 

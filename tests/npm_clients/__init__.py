@@ -10,7 +10,7 @@ from typing import Any
 from tests import npm
 
 HERE = Path(__file__).parent
-SCRIPTS = ("read_answers.mjs", "read_streams.mjs")
+SCRIPTS = ("read_answers.mjs", "read_streams.mjs", "agent_turns.mjs")
 
 
 async def answers(base_url: str, key: str, model: str) -> dict[str, list[str]]:
@@ -22,6 +22,12 @@ async def answers(base_url: str, key: str, model: str) -> dict[str, list[str]]:
 async def errors_in_streams(base_url: str, key: str, model: str) -> dict[str, Any]:
     """Return the error that each client reports of a stream of each API. Skips without node."""
     found: dict[str, Any] = await _read(SCRIPTS[1], base_url, key, model)
+    return found
+
+
+async def turns(base_url: str, key: str, model: str) -> dict[str, list[str]]:
+    """Return the messages of a conversation with a tool, by API. Skips without node."""
+    found: dict[str, list[str]] = await _read(SCRIPTS[2], base_url, key, model)
     return found
 
 

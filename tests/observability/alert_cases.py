@@ -30,6 +30,7 @@ _HANGS = 'antefix_engine_hangs_total{pool="a", replica="x"}'
 _SUSPECT = 'antefix_engine_suspect{pool="a", replica="x"}'
 _DEATHS = 'antefix_engine_recent_deaths{{pool="a", instance="i", replica="{}", cause="died"}}'
 _FAILURES = 'antefix_loop_failures_total{instance="x", loop="load_board"}'
+_STOPPED = 'antefix_grammars_total{pool="a", replica="x", result="stopped"}'
 _FORGED = 'antefix_redis_forged_total{instance="x", kind="settings"}'
 
 # (alert, severity) -> what it fires on, what it is quiet on
@@ -166,6 +167,10 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         [gauge("antefix_budgets_by_share", 1)],
         [gauge("antefix_budgets_by_share", 0)],
     ),
+    ("AntefixTenantHeld", "ticket"): (
+        [gauge("antefix_tenants_held", 1)],
+        [gauge("antefix_tenants_held", 0)],
+    ),
     ("AntefixKeysStale", "ticket"): (
         [gauge("antefix_keys_stale", 1)],
         [gauge("antefix_keys_stale", 0)],
@@ -212,6 +217,10 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         [gauge("antefix_grammar_wait_seconds", 25)],
         [gauge("antefix_grammar_wait_seconds", 15)],
     ),
+    ("AntefixGrammarsStopped", "ticket"): (
+        [{_STOPPED: counted((0, 30), (0.2, 10))}],
+        [{_STOPPED: counted((0, 60))}, {_STOPPED: counted((1, 10), (0, 50))}],
+    ),
     ("AntefixLoopFails", "ticket"): (
         [
             {_FAILURES: counted((6, 60))},
@@ -245,7 +254,7 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
             {_FORGED: shown((1, 30), (GONE, 20), (1, 11))},
         ],
     ),
-    ("AntefixGpuUtilisation", "ticket"): ([gpus(10, 20), gpus(99, 98)], [gpus(60, 90), gpus(80)]),
+    ("AntefixGpuUtilization", "ticket"): ([gpus(10, 20), gpus(99, 98)], [gpus(60, 90), gpus(80)]),
     ("AntefixGpuMemory", "page"): ([gpu_memory(78, 2)], [gpu_memory(74, 6)]),
     ("AntefixGpuMemory", "ticket"): ([gpu_memory(74, 6)], [gpu_memory(70, 10)]),
     ("AntefixMetricsDown", "page"): ([nodes(0, 0), nodes(0)], [nodes(1, 0)]),

@@ -11,14 +11,14 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from observability import rules
-from observability.families import Families
-from observability.replica_families import (
+from observability.alerts import rules
+from observability.alerts.slo_file import load
+from observability.metrics.families import Families
+from observability.metrics.replica_families import (
     AdapterFamilies,
     ReplicaFamilies,
     SpeculationFamilies,
 )
-from observability.slo import load
 
 GPU = {
     "DCGM_FI_DEV_GPU_UTIL",
@@ -46,7 +46,7 @@ class Family:
         return [self.name + suffix for suffix in _SUFFIXES[self.kind]]
 
 
-def ours() -> list[Family]:
+def antefix_families() -> list[Family]:
     gateway, replica = Families(), ReplicaFamilies(CollectorRegistry())
     _ = replica.prefill, replica.calibrated
     speculation = SpeculationFamilies(CollectorRegistry())
@@ -92,5 +92,9 @@ def recorded() -> set[str]:
 
 
 def all_series() -> set[str]:
-    exposed = {series for family in [*ours(), *of_vllm(), *of_gpus()] for series in family.series}
+    exposed = {
+        series
+        for family in [*antefix_families(), *of_vllm(), *of_gpus()]
+        for series in family.series
+    }
     return exposed | recorded() | {"ALERTS", "up"}

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from observability import GENERATED
-from observability.rules import alerts
-from observability.slo import load
+from observability.alerts.rules import alerts
+from observability.alerts.slo_file import load
 from tests.missing import program
 from tests.observability.alert_cases import CASES
 from tests.observability.alert_series import Series, burning, counted
@@ -99,8 +99,7 @@ def test_an_alert_says_which_pool_and_how_bad_and_where_to_read_on(tmp_path: Pat
         },
         "exp_annotations": {
             "summary": "a: 20% of first tokens arrived too late",
-            "description": "Requests get their first token within the ttft_s of their pool and "
-            "class.",
+            "description": "Too many requests miss the ttft_s of their pool and class.",
             "runbook_url": "docs/runbooks/AntefixTtftBudgetBurn.md",
             "dashboard": "Fleet SLO",
         },

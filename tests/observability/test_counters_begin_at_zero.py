@@ -12,12 +12,11 @@ from prometheus_client.samples import Sample
 
 from common.loops import Trouble
 from deployments.gateway.record.process_metrics import ProcessMetrics
-from observability.families import Families
-from observability.metrics import RoutingMetrics
-from observability.replica_families import ReplicaFamilies
-from observability.request_metrics import Promise, RequestMetrics
-from observability.rules import POOL_RECORDS
-from observability.slo import load
+from observability.alerts.rules import POOL_RECORDS
+from observability.alerts.slo_file import load
+from observability.metrics.families import Families
+from observability.metrics.metrics import ReplicaMetrics, RoutingMetrics
+from observability.metrics.request_metrics import Promise, RequestMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -27,14 +26,15 @@ COUNTED = re.compile(r"\b(antefix_\w+)(?:\{([^}]*)\})?\[")
 
 def fresh() -> list[Sample]:
     """What a gateway with one pool, and a replica, expose before their first request."""
-    families, replica = Families(), ReplicaFamilies(CollectorRegistry())
+    families, replica = Families(), CollectorRegistry()
+    ReplicaMetrics(1.0, None, replica)
     RoutingMetrics(families, "a")
     RequestMetrics(families, {"a": Promise({"interactive": OBJECTIVES})})
     Trouble("a_loop", "reading fails", logger)
     ProcessMetrics(families).refresh([])
     return [
         sample
-        for registry in (families.registry, replica.registry)
+        for registry in (families.registry, replica)
         for family in text_string_to_metric_families(generate_latest(registry).decode())
         for sample in family.samples
     ]

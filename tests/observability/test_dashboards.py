@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from observability import GENERATED, rules
+from observability import GENERATED
+from observability.alerts import rules
+from observability.alerts.slo_file import Limit, SloFile, load
 from observability.dashboards import expressions, render
-from observability.slo import Limit, SloFile, load
 from tests.missing import program
 from tests.observability import known_metrics
 from tests.observability.known_metrics import Family
@@ -42,7 +43,7 @@ OPTIONAL = re.compile(
 LABEL_VALUES = {
     "objective": ["ttft", "ttft_p50", "tpot", "e2e", "availability", "goodput"],
     "result": ["good", "bad", "ok"],
-    "phase": ["upload", "read", "promotion", "wait", "retry", "engine"],
+    "phase": ["upload", "read", "promotion", "queued", "retry", "engine"],
     "kind": ["prompt", "cached", "output"],
     "source": ["predicted", "confirmed"],
     "state": ["active", "warm", "asleep", "leaving", "starting", "stopping"],
@@ -163,7 +164,7 @@ def steps_of(slo: SloFile, title: str) -> list[float | None]:
     ("title", "steps"),
     [
         ("Queue depth", [None, 100, 500]),
-        ("GPU utilisation", [None, 50, 70, 90, 95]),
+        ("GPU utilization", [None, 50, 70, 90, 95]),
         ("GPU memory", [None, 90, 95]),
     ],
 )
@@ -225,7 +226,11 @@ def series(families: list[Family]) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("fleet", ["with everything", "without what is optional"])
 def test_no_panel_is_empty_on_a_fleet(fleet: str, tmp_path: Path) -> None:
-    families = [*known_metrics.ours(), *known_metrics.of_vllm(), *known_metrics.of_gpus()]
+    families = [
+        *known_metrics.antefix_families(),
+        *known_metrics.of_vllm(),
+        *known_metrics.of_gpus(),
+    ]
     expected = asked()
     if fleet == "without what is optional":
         families = [family for family in families if not OPTIONAL.match(family.name)]

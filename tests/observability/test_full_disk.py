@@ -14,7 +14,8 @@ PROCESS = """
 import os, sys
 from pathlib import Path
 from prometheus_client import Counter, Gauge
-from observability import exporter, metric_files
+from observability.metrics import exporter
+from observability.metrics import metric_files
 
 folder = Path(sys.argv[1])
 filler = os.open(folder / "filler", os.O_WRONLY | os.O_CREAT)
@@ -75,4 +76,4 @@ def test_a_process_on_a_full_disk_lives_and_counts_and_writes_all_of_it_later(
         "True 0",
         "6001.0 3.0",
     ]
-    assert done.stderr.count("do not fit into") == 2, "once for each file"
+    assert done.stderr.count("failed to make room for new metrics") == 2, "once for each file"

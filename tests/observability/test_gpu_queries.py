@@ -55,7 +55,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             processes.stop(run_id)
 
 
-async def test_each_has_data(prometheus: Prometheus) -> None:
+async def test_each_gpu_query_has_data(prometheus: Prometheus) -> None:
     assert len(QUERIES) >= 6
     await until(lambda: prometheus.query("DCGM_FI_DEV_GPU_UTIL"), WITHIN_S)
     assert {name: query for name, query in QUERIES.items() if not prometheus.query(query)} == {}

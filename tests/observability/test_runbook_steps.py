@@ -19,8 +19,8 @@ from deployments.fleet.applications import (
     HOT,
     HOT_OF_POOL,
 )
-from observability import runbooks
-from observability.slo import load
+from observability.alerts import runbooks
+from observability.alerts.slo_file import load
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = [
@@ -152,7 +152,7 @@ def test_a_command_of_antefix_is_one(line: str) -> None:
     parsed(shlex.split(line)[1:])
 
 
-@pytest.mark.parametrize("line", ["antefix statu", "antefix logs --component", "antefix keys make"])
+@pytest.mark.parametrize("line", ["antefix statu", "antefix logs --component", "antefix key make"])
 def test_a_command_that_antefix_lacks_is_found(line: str) -> None:
     with pytest.raises(typer.TyperException):
         parsed(shlex.split(line)[1:])

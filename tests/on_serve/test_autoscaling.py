@@ -13,8 +13,8 @@ from ray import serve
 
 from deployments.autoscaler import autoscaling_config
 from deployments.fleet.fleet import Fleet
-from router.active import active_key
-from router.demand import DemandCounters, demand_key
+from router.board.active import active_key
+from router.board.pool_demand import DemandCounters, demand_key
 from tests.deployments.test_autoscaler import BOARD, fleet_of
 from tests.router.index_redis import control
 from tests.router.redis_process import RedisProcess
@@ -31,12 +31,12 @@ def engine() -> type:
         """Claims a slot and publishes a load, as an engine does."""
 
         def __init__(self, redis_url: str) -> None:
-            from router.cached_blocks import CachedBlocks
-            from router.event_stream import EventBatch
-            from router.load import ReplicaLoad
-            from router.publisher import IndexPublisher, Lease
-            from router.redis_client import connect
-            from router.segment_keys import SegmentHasher
+            from router.board.load import EnginePace, ReplicaCache, ReplicaLoad, ReplicaQueue
+            from router.index.cached_blocks import CachedBlocks
+            from router.index.event_stream import EventBatch
+            from router.index.publisher import IndexPublisher, Lease
+            from router.index.segment_keys import SegmentHasher
+            from router.redis.redis_client import connect
 
             replica_id: str = serve.get_replica_context().replica_id.unique_id
             started_at = time.time()
@@ -48,15 +48,21 @@ def engine() -> type:
                     incarnation=lease.incarnation,
                     url="http://nowhere",
                     node_ip="127.0.0.1",
-                    waiting=0,
-                    running=0,
-                    queued_prefill_tokens=0,
-                    kv_use=0.0,
-                    kv_capacity_tokens=0,
-                    prefill_rate=1000.0,
-                    inter_token_latency=0.0,
                     started_at=started_at,
                     startup_s=1.0,
+                    queue=ReplicaQueue(
+                        waiting=0,
+                        running=0,
+                        prefill_tokens=0,
+                    ),
+                    cache=ReplicaCache(
+                        use=0.0,
+                        capacity_tokens=0,
+                    ),
+                    pace=EnginePace(
+                        prefill_rate=1000.0,
+                        inter_token_latency=0.0,
+                    ),
                 ).to_json()
 
             async def nothing() -> Any:

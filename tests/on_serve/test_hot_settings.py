@@ -28,8 +28,9 @@ from ray.serve.context import _get_global_client
 from ray.serve.schema import ServeDeploySchema
 
 from deployments.gateway.pool.serve_controller import ask_status
-from router.fleet_settings import settings_key
-from router.redis_keys import fleet_id
+from router.board.fleet_settings import settings_key
+from router.board.pool_demand import decided_key
+from router.redis.redis_keys import BoardName, fleet_id
 from tests.fakes.engine import SECRET
 from tests.fakes.front import samples_of
 from tests.fakes.serve_fleet import TOKEN_S, config_of
@@ -73,6 +74,10 @@ class Served:
 
     def pids(self) -> Pids:
         return pids_of(self.details())
+
+    def deployed_at(self) -> dict[str, float]:
+        """When each application was last given to Ray Serve."""
+        return {name: float(of["last_deployed_time_s"]) for name, of in self.details().items()}
 
     def target(self, pool: str) -> int:
         told = self.details()[f"antefix-{pool}"]["deployments"][pool]
@@ -211,9 +216,10 @@ def test_gateways_read_the_states_that_ray_serve_reports(served: Served) -> None
 
 
 def test_the_same_configuration_again_restarts_nothing(served: Served) -> None:
-    before = served.settles()
+    before, deployed_at = served.settles(), served.deployed_at()
     served.give()
-    time.sleep(2)
+    # once Ray Serve has taken it
+    eventually(lambda: all(at > deployed_at[name] for name, at in served.deployed_at().items()))
     assert served.settles() == before
 
 
@@ -267,7 +273,7 @@ def test_additional_replicas_start_without_a_restart_of_running_ones(served: Ser
 
 
 def test_the_number_that_was_decided_outlives_a_change_and_ray_serves_controller(
-    served: Served,
+    served: Served, server: RedisProcess
 ) -> None:
     """One is the first, three run: another SLO makes them neither fewer nor new."""
     served.give(pools__large__autoscaling__min_replicas=1)
@@ -282,7 +288,12 @@ def test_the_number_that_was_decided_outlives_a_change_and_ray_serves_controller
     # until it is gone, it goes on to answer
     eventually(lambda: answers(lambda: ray.get(actor.get_pid.remote()) != killed))
     after = served.settles()
-    time.sleep(3)  # it decides once a second
+    # until it has decided three times: it reports each decision to Redis about twice
+    key = decided_key(BoardName.of(f"hot.{fleet_id(SECRET)}", "large"))
+    with control(server) as client:
+        for _ in range(6):
+            client.delete(key)
+            eventually(lambda: client.exists(key) == 1)
     assert (after, served.target("large"), served.pids()) == (before, 3, before)
     assert served.ttft_s() == 9.0
     assert served.chat()["model"] == "large"

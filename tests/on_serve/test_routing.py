@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
 from deployments.gateway.attempt.transport import Route, Transport
-from router.request_router import RankedRequestRouter
+from deployments.request_router import RankedRequestRouter
 from tests.on_serve.conftest import eventually
 from tests.waiting import until
 
@@ -36,6 +37,12 @@ def deployments() -> dict[str, serve.Application]:
             await asyncio.sleep(seconds)
             return self._id
 
+        async def held(self, taken: str, let_go: str) -> None:
+            """Take a place from when the first file is there until the second is."""
+            await asyncio.to_thread(Path(taken).touch)
+            while not await asyncio.to_thread(Path(let_go).exists):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
         async def hold(self, ticket: str) -> None:
             await asyncio.sleep(0.001)
 
@@ -54,7 +61,7 @@ def deployments() -> dict[str, serve.Application]:
             return sum(await asyncio.gather(*(one(of) for of in replica_ids * times)))
 
     ranked = RequestRouterConfig(
-        request_router_class="router.request_router:RankedRequestRouter"  # type: ignore[arg-type]
+        request_router_class="deployments.request_router:RankedRequestRouter"  # type: ignore[arg-type]
     )
 
     def pool(name: str, **options: Any) -> Any:
@@ -148,28 +155,36 @@ async def test_exchanges_at_once_inside_one_request_get_the_replicas_they_asked_
 
 
 async def test_a_request_waits_for_a_full_pool_without_spinning(
-    narrow: Handle, monkeypatch: pytest.MonkeyPatch
+    narrow: Handle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Ray Serve pauses after each attempt except the first, until the pool has room."""
+    taken, let_go = tmp_path / "taken", tmp_path / "let go"
+    full = narrow.held.remote(str(taken), str(let_go))
+    await until(taken.exists)
     backs_off: list[bool] = []
-    choose = RankedRequestRouter.choose_replicas
+    pauses: list[int] = []
+    choose, back_off = RankedRequestRouter.choose_replicas, RankedRequestRouter._backoff
 
     async def counted(self: Any, candidate_replicas: Any, pending_request: Any = None) -> Any:
         groups = await choose(self, candidate_replicas, pending_request)
         backs_off.append(pending_request.routing_context.should_backoff)
         return groups
 
-    for seconds in (2.0, 8.0, 32.0):  # on a busy machine it may be free again, or not yet taken
-        full = narrow.who.remote((), seconds)
-        await asyncio.sleep(seconds / 4)
-        backs_off.clear()
-        with monkeypatch.context() as patch:
-            patch.setattr(RankedRequestRouter, "choose_replicas", counted)
-            await asyncio.wait_for(narrow.who.remote(()), 120)
-        await full
-        if len(backs_off) > 1:
-            break
-    assert 1 < len(backs_off) < 15 * seconds
+    async def paused(self: Any, attempt: int) -> None:
+        pauses.append(attempt)
+        await back_off(self, attempt)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RankedRequestRouter, "choose_replicas", counted)
+        patch.setattr(RankedRequestRouter, "_backoff", paused)
+        waiting = narrow.who.remote(())
+        await until(lambda: len(backs_off) >= 6)
+        attempts, let_go_at = len(backs_off), len(pauses)
+        let_go.touch()
+        await asyncio.wait_for(waiting, 120)
+    await full
     assert all(backs_off)
+    assert let_go_at >= attempts - 2
 
 
 async def test_a_request_to_a_pool_without_replicas_ends_by_its_deadline(cluster: None) -> None:

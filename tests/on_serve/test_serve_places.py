@@ -15,10 +15,10 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.context import _get_global_client
 from ray.serve.handle import DeploymentHandle
 
-from deployments.engine.serve_places import ServePlaces
-from deployments.engine.tickets import TicketGate, Tickets
+from deployments.engine.serving.serve_places import ServePlaces
+from deployments.engine.serving.tickets import TicketGate, Tickets
 from deployments.gateway.attempt.transport import Reservation, Route, Transport
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.process.http_server import HttpServer
 from deployments.wire.engine_pass import EnginePasses
 
@@ -84,7 +84,7 @@ def door() -> type:
 
 def application(replicas: int) -> serve.Application:
     ranked = RequestRouterConfig(
-        request_router_class="router.request_router:RankedRequestRouter"  # type: ignore[arg-type]
+        request_router_class="deployments.request_router:RankedRequestRouter"  # type: ignore[arg-type]
     )
     deployed: Any = serve.deployment(
         name=NAME,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ def packages() -> Path:
 
 
 @pytest.fixture(scope="session")
-def walking(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def walking_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model before."""
     folder = tmp_path_factory.mktemp("walking") / "model"
     walking_model.save(folder)
@@ -25,16 +26,26 @@ def walking(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # a text that hardly ever changes: what is made of it is kept
     file = tmp_path_factory.mktemp("text") / "text.txt"
-    file.write_text((jobs.ROOT / "README.md").read_text())
+    file.write_text((jobs.ROOT / "LICENSE").read_text())
     return file
 
 
 @pytest.fixture(scope="session")
-def made(
-    walking: Path, text: Path, packages: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """A folder a scheme, as the quantizing process leaves it, and what it makes when resumed."""
-    folder = tmp_path_factory.mktemp("made")
-    jobs.make(folder, walking, text, ("gptq", "awq"), packages)
+def quantized_folders(walking_model_folder: Path, text: Path, packages: Path) -> Path:
+    """A folder a scheme, as the quantizing process leaves it, and what it makes when resumed.
+    They are kept for later runs that have the same inputs."""
+    folder = (
+        jobs.ROOT
+        / ".cache"
+        / "quantized"
+        / jobs.inputs_digest(walking_model_folder, text, packages)
+    )
+    if not folder.exists():
+        shutil.rmtree(folder.parent, ignore_errors=True)  # of other inputs
+        unfinished = folder.with_suffix(".unfinished")
+        unfinished.mkdir(parents=True)
+        jobs.make(unfinished, walking_model_folder, text, ("gptq", "awq"), packages)
+        unfinished.rename(folder)
     return folder

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 
-from weights.method_options import OptionValue
-from weights.quantize_job import QuantizeJob
+from common.machine import machine
+from weights.quantize.method_options import OptionValue
+from weights.quantize.quantize_job import QuantizeJob
 
 Options = dict[str, OptionValue]
 ROOT = Path(__file__).parents[2]
+# What quantizes, and what it imports.
+CODE = ("common", "deployments/models", "deployments/offline", "weights")
 # Jobs that are no scheme's default: scheme and options.
 OPTIONED: dict[str, tuple[str, Options]] = {
     "awq-symmetric": ("awq", {"grid": 3, "symmetric": True}),
@@ -24,7 +29,7 @@ OPTIONED: dict[str, tuple[str, Options]] = {
 QUANTIZE = """
 import shutil, sys
 from pathlib import Path
-from weights.quantizing import QuantizingProgress, quantize
+from weights.quantize.quantizing import QuantizingProgress, quantize
 
 schemes = sys.argv[1].split(",")
 for whole in map(Path, sys.argv[2:]):
@@ -41,6 +46,17 @@ for whole in map(Path, sys.argv[2:]):
 
 def job(model: Path, text: Path, scheme: str, options: Options | None = None) -> QuantizeJob:
     return QuantizeJob(str(model), None, scheme, 32, 1, str(text), 4, 64, options or {})
+
+
+def inputs_digest(model: Path, text: Path, packages: Path) -> str:
+    """Return a digest of all inputs of `make`: the model, the text, this machine's processor, the
+    packages, and the code that quantizes."""
+    about = machine()
+    digest = sha256(json.dumps([about["cpu"], about["python"], packages.name]).encode())
+    code = (path for folder in CODE for path in (ROOT / folder).rglob("*.py"))
+    for path in sorted([text, Path(__file__), *model.iterdir(), *code]):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def make(folder: Path, model: Path, text: Path, schemes: Sequence[str], packages: Path) -> None:

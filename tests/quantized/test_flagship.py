@@ -20,13 +20,13 @@ import aiohttp
 import numpy as np
 import pytest
 
-from benchmarks.stand import own_redis
-from benchmarks.stand.launched import Launched
+from benchmarks.harness.fleets import own_redis
+from benchmarks.harness.fleets.launched import Launched
 from cli.local.ports import LOOPBACK, free_ports
 from deployments.fleet.fleet import Fleet
 from deployments.offline.offline_engine import OfflineEngine, Tokens
 from tests.quantized.walking_model import edge, graph, walk
-from weights.drafts import first_layers
+from weights.speculation.drafts import first_layers
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
@@ -66,17 +66,19 @@ class Plain:
 
 
 @pytest.fixture(scope="module")
-def draft(walking: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def draft(walking_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first layer of the model, which is right about a third of the targets."""
     folder = tmp_path_factory.mktemp("draft") / "model"
-    first_layers(walking, 1, folder)
+    first_layers(walking_model_folder, 1, folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def plain(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Plain:
+def plain(quantized_folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Plain:
     folder, args = tmp_path_factory.mktemp("plain"), {**PLAIN, "enable_prefix_caching": False}
-    with OfflineEngine.start(str(made / "awq" / "model"), args, folder / "log", ENV) as engine:
+    with OfflineEngine.start(
+        str(quantized_folders / "awq" / "model"), args, folder / "log", ENV
+    ) as engine:
         alone = [
             engine.generate([prompt], TOKENS, ignore_eos=True).outputs[0] for prompt in PROMPTS
         ]
@@ -121,7 +123,7 @@ def serving(folder: Path, fleet: Fleet, key: str) -> Iterator[None]:
     with own_redis.running(folder) as redis, ExitStack() as stack:
         common |= {"secret": secrets.token_hex(16), "redis_url": redis.url}
         for name, asked in (
-            ("benchmarks.stand.lone_replica", {"replica_id": "r0"}),
+            ("benchmarks.harness.fleets.lone_replica", {"replica_id": "r0"}),
             ("benchmarks.peers.gateway", {"engines": 1, "api_keys": {key: "tests"}}),
         ):
             log = folder / f"{name}.log"
@@ -138,10 +140,10 @@ def test_rounding_decides_no_token(plain: Plain) -> None:
 
 
 async def test_awq_draft_tensor_parallelism_and_router_change_no_token(
-    made: Path, draft: Path, plain: Plain, tmp_path: Path
+    quantized_folders: Path, draft: Path, plain: Plain, tmp_path: Path
 ) -> None:
     answers: list[Tokens] = []
-    fleet, key = fleet_of(made / "awq" / "model", draft), secrets.token_hex(16)
+    fleet, key = fleet_of(quantized_folders / "awq" / "model", draft), secrets.token_hex(16)
     url = f"http://{LOOPBACK}:{fleet.gateway.port}"
     headers = {"authorization": f"Bearer {key}"}
     with serving(tmp_path, fleet, key):

@@ -17,8 +17,8 @@ from cli.local.quantizer import quantize
 from deployments.models.model import embedded_model
 from deployments.offline.offline_engine import OfflineEngine
 from tests.quantized.jobs import OPTIONED, ROOT, job
-from weights.method_options import defaults_of
-from weights.schemes import scheme_called
+from weights.model.schemes import scheme_called
+from weights.quantize.method_options import defaults_of
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
@@ -36,13 +36,15 @@ def weights_of(model: Path) -> bytes:
 
 
 @pytest.mark.parametrize("scheme", ["gptq", "awq"])
-def test_a_resumed_quantization_is_that_of_an_uninterrupted_run(made: Path, scheme: str) -> None:
-    resumed = made / f"{scheme}-resumed" / "model"
-    assert weights_of(resumed) == weights_of(made / scheme / "model")
+def test_a_resumed_quantization_is_that_of_an_uninterrupted_run(
+    quantized_folders: Path, scheme: str
+) -> None:
+    resumed = quantized_folders / f"{scheme}-resumed" / "model"
+    assert weights_of(resumed) == weights_of(quantized_folders / scheme / "model")
 
 
 def test_killed_after_a_layer_the_same_command_goes_on_from_there(
-    made: Path, walking: Path, text: Path, packages: Path, tmp_path: Path
+    quantized_folders: Path, walking_model_folder: Path, text: Path, packages: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
 
@@ -52,12 +54,12 @@ def test_killed_after_a_layer_the_same_command_goes_on_from_there(
 
     said: list[str] = []
     with pytest.raises(Killed):
-        quantize(job(walking, text, "awq"), out, packages, killing, said.append)
+        quantize(job(walking_model_folder, text, "awq"), out, packages, killing, said.append)
     assert not out.exists()
-    quantize(job(walking, text, "awq"), out, packages, ignore, said.append)
+    quantize(job(walking_model_folder, text, "awq"), out, packages, ignore, said.append)
     assert said
     assert said[0].startswith("resuming an earlier run")
-    assert weights_of(out) == weights_of(made / "awq" / "model")
+    assert weights_of(out) == weights_of(quantized_folders / "awq" / "model")
     assert [entry.name for entry in tmp_path.iterdir() if entry.is_dir()] == ["out"]
 
 
@@ -69,11 +71,11 @@ def test_killed_after_a_layer_the_same_command_goes_on_from_there(
     ],
 )
 def test_options_change_the_weights_and_are_recorded(
-    made: Path, name: str, differs: dict[str, Any]
+    quantized_folders: Path, name: str, differs: dict[str, Any]
 ) -> None:
     scheme, options = OPTIONED[name]
-    out = made / name / "model"
-    assert weights_of(out) != weights_of(made / scheme / "model")
+    out = quantized_folders / name / "model"
+    assert weights_of(out) != weights_of(quantized_folders / scheme / "model")
     facts = json.loads((out / "antefix-quantization.json").read_text())
     assert facts["options"] == {**defaults_of(scheme_called(scheme)), **options}
     config = json.loads((out / "config.json").read_text())["quantization_config"]
@@ -81,15 +83,17 @@ def test_options_change_the_weights_and_are_recorded(
     assert {name: weights[name] for name in differs} == differs
 
 
-def test_more_smoothing_makes_other_weights(made: Path) -> None:
-    assert weights_of(made / "smooth" / "model") != weights_of(made / "smoother" / "model")
+def test_more_smoothing_makes_other_weights(quantized_folders: Path) -> None:
+    assert weights_of(quantized_folders / "smooth" / "model") != weights_of(
+        quantized_folders / "smoother" / "model"
+    )
 
 
 def test_the_embedded_model_is_quantized_to_less_than_half_and_served(
     packages: Path, warm_python: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    command = ["quantize", "embedded", "--scheme", "rtn", "--out", str(out), "--json"]
+    command = ["quantize", "embedded", "--scheme", "rtn", "--out", str(out), "-o", "json"]
     done = subprocess.run(
         [sys.executable, "-m", "cli.main", *command],
         cwd=ROOT,

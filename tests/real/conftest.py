@@ -100,7 +100,7 @@ class RunningFleet:
         return self.home.folder / "adapters"
 
     def status(self) -> dict[str, Any]:
-        done = self.antefix("status", "--json")
+        done = self.antefix("status", "-o", "json")
         assert done.stdout, done.stderr
         status: dict[str, Any] = json.loads(done.stdout)
         return status
@@ -119,7 +119,7 @@ def fleet(small_model: Path) -> Iterator[RunningFleet]:
     fleet.file.write_text(file.replace("ADAPTERS", str(fleet.adapters)))
     try:
         redis.start()
-        up = fleet.antefix("up", str(fleet.file), "--port", "0", "--json")
+        up = fleet.antefix("up", str(fleet.file), "--port", "0", "-o", "json")
         assert up.returncode == 0, up.stderr
         started = json.loads(up.stdout)
         root = started["base_url"].removesuffix("/v1")

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 import yaml
 
-from benchmarks.stand.made_adapter import make_adapter
+from benchmarks.harness.fleets.made_adapter import make_adapter
 from deployments.models.model import embedded_model
 from tests.real.conftest import RunningFleet
 from tests.real.test_streams_and_drains import engine_of_pool
@@ -48,20 +48,20 @@ def _operator(fleet: RunningFleet, tmp_path: Path) -> Iterator[None]:
     assert done.returncode == 0, done.stderr
     yield
     for name in listed(fleet):
-        fleet.antefix("adapters", "unload", name)
+        fleet.antefix("adapter", "unload", name)
     done = fleet.antefix("update", str(fleet.file))
     assert done.returncode == 0, done.stderr
 
 
 def loads(fleet: RunningFleet, name: str, folder: Path, *options: str) -> dict[str, Any]:
-    done = fleet.antefix("adapters", "load", name, str(folder), "--json", *options)
+    done = fleet.antefix("adapter", "load", name, str(folder), "-o", "json", *options)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)[name]
     return found
 
 
 def listed(fleet: RunningFleet) -> dict[str, Any]:
-    done = fleet.antefix("adapters", "list", "--json")
+    done = fleet.antefix("adapter", "list", "-o", "json")
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -146,7 +146,7 @@ async def test_an_engine_that_replaces_a_crashed_one_loads_the_requested_adapter
         assert state is not None
         engine_of_pool(state.run_id, "other", replica["url"]).kill()
         # as a client does whose request arrived at that moment
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(240):
             while True:
                 with contextlib.suppress(AssertionError):
                     after = await answered(http, fleet, "a", PROMPTS[0])
@@ -162,7 +162,7 @@ async def test_an_engine_that_replaces_a_crashed_one_loads_the_requested_adapter
 
 async def test_an_unloaded_adapter_is_no_model(fleet: RunningFleet, folder: Path) -> None:
     loads(fleet, "a", folder / "a")
-    done = fleet.antefix("adapters", "unload", "a")
+    done = fleet.antefix("adapter", "unload", "a")
     assert done.returncode == 0, done.stderr
     async with aiohttp.ClientSession() as http:
         body = {"model": "a", "prompt": "Once", "max_tokens": 1}
@@ -170,7 +170,7 @@ async def test_an_unloaded_adapter_is_no_model(fleet: RunningFleet, folder: Path
         for _ in range(4):
             async with http.post(url, json=body, headers=fleet.headers) as answer:
                 assert answer.status == 404
-    done = fleet.antefix("adapters", "unload", "a")
+    done = fleet.antefix("adapter", "unload", "a")
     assert done.returncode != 0
     assert "No adapter 'a' is loaded" in done.stderr
 
@@ -182,7 +182,7 @@ def test_what_cannot_be_served_is_refused_by_an_engine(fleet: RunningFleet, fold
     (folder / "config.json").write_text(json.dumps({**config, "hidden_size": 512}))
     if not wrong.exists():
         make_adapter(folder, wrong)
-    done = fleet.antefix("adapters", "load", "wrong", str(wrong))
+    done = fleet.antefix("adapter", "load", "wrong", str(wrong))
     assert done.returncode != 0
     assert "another base model" in done.stderr
     assert "wrong" not in listed(fleet)
@@ -223,7 +223,7 @@ async def test_a_model_leads_to_adapters_and_its_canary_is_one(
             while seen != set(NAMES):
                 await ask(number)
                 number += 1
-        status = fleet.antefix("canary", "status", "--json")
+        status = fleet.antefix("canary", "status", "-o", "json")
         assert json.loads(status.stdout)["letters"]["adapter"] == "c"
 
 

@@ -10,11 +10,12 @@ import pytest
 import pytest_asyncio
 from anthropic import Anthropic, AsyncAnthropic
 
+from cli.common.gateway_client import FIRST_QUESTION
 from tests.real.conftest import RunningFleet
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
-QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION: Any = [{"role": "user", "content": FIRST_QUESTION}]
 WEATHER: Any = {
     "name": "get_weather",
     "description": "The weather in a city",
@@ -50,7 +51,7 @@ def test_a_question_is_answered(client: Anthropic, fleet: RunningFleet) -> None:
         model=fleet.other_model, max_tokens=16, messages=QUESTION, extra_body=GREEDY
     )
     (block,) = message.content
-    assert block.type == "text" and block.text == "The capital of France is Paris."
+    assert block.type == "text" and block.text == "The capital of Japan is Tokyo."
     assert (message.stop_reason, message.usage.output_tokens) == ("end_turn", 8)
     assert message._request_id
 
@@ -61,7 +62,7 @@ async def test_a_stream_says_the_same(async_client: AsyncAnthropic, fleet: Runni
     ) as stream:
         text = "".join([text async for text in stream.text_stream])
         message = await stream.get_final_message()
-    assert text == "The capital of France is Paris."
+    assert text == "The capital of Japan is Tokyo."
     assert message.stop_reason == "end_turn" and message.usage.input_tokens > 20
 
 

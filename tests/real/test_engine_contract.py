@@ -11,7 +11,7 @@ from tests import contract
 from tests.contract import Server
 from tests.real.conftest import RunningFleet
 
-pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.core, pytest.mark.timeout(900)]
 
 METRICS = {
     "vllm:num_requests_running",

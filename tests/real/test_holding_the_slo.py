@@ -10,8 +10,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from benchmarks.stand.trace_player import ReplayedRequest, play
-from cli.stream_client import Endpoint
+from benchmarks.harness.load.trace_player import ReplayedRequest, play
+from cli.common.gateway_client import FIRST_QUESTION
+from cli.gateway.stream_client import Endpoint
 from simulator.traces import Request, Trace
 from tests.real.conftest import RunningFleet
 
@@ -55,12 +56,13 @@ async def test_requests_that_would_miss_the_slo_are_rejected_and_the_rest_are_se
     assert after.status == 200
 
 
+@pytest.mark.core
 async def test_an_overflowed_request_is_served_by_the_other_model_and_reports_it(
     fleet: RunningFleet,
 ) -> None:
     body = {
         "model": fleet.model,
-        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "messages": [{"role": "user", "content": FIRST_QUESTION}],
         "temperature": 0,
         "max_tokens": 16,
     }
@@ -73,14 +75,14 @@ async def test_an_overflowed_request_is_served_by_the_other_model_and_reports_it
         assert answer.status == 200, answered
         assert answer.headers["x-antefix-admission"] == "overflowed"
         assert answer.headers["x-antefix-model"] == answered["model"] == fleet.other_model
-    assert "Paris" in answered["choices"][0]["message"]["content"]
+    assert "Tokyo" in answered["choices"][0]["message"]["content"]
 
 
 async def test_an_engine_is_calibrated_and_a_trace_played_on_what_was_measured(
     fleet: RunningFleet, tmp_path: Path
 ) -> None:
     file = tmp_path / "engine.json"
-    measured = await asyncio.to_thread(fleet.antefix, "calibrate", str(file), "--json")
+    measured = await asyncio.to_thread(fleet.antefix, "calibrate", str(file), "-o", "json")
     assert measured.returncode == 0, measured.stderr
     found = json.loads(measured.stdout)
     assert found["startup_s"] > 1
@@ -88,7 +90,7 @@ async def test_an_engine_is_calibrated_and_a_trace_played_on_what_was_measured(
     assert (hardware["sequences"], hardware["block_tokens"]) == (16, 128)
     assert 10 < hardware["prefill_rate"] < 100_000
     assert 0.001 < hardware["step_s"] + hardware["sequence_s"] < 5
-    arguments = ("--calibration", str(file), "--trace", "noise", "--limit-s", "30", "--json")
+    arguments = ("--calibration", str(file), "--trace", "noise", "--duration", "30", "-o", "json")
     played = await asyncio.to_thread(fleet.antefix, "backtest", "--policy", "fixed:4", *arguments)
     assert played.returncode == 0, played.stderr
     assert "fixed:4" in json.loads(played.stdout)["policies"]

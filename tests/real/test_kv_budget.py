@@ -9,9 +9,9 @@ from deployments.models.model import EMBEDDED
 from deployments.models.model_config import model_config
 from deployments.wire.engine_facts import FACTS_PATH, EngineFacts
 from tests.real.conftest import RunningFleet
-from weights.cache_dtype import CACHE_DTYPES
-from weights.memory import GIB, kv_tokens
-from weights.model_shape import shape_of
+from weights.model.cache_dtype import CACHE_DTYPES
+from weights.model.memory import GIB, kv_tokens
+from weights.model.model_shape import shape_of
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 

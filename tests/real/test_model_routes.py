@@ -46,7 +46,7 @@ def updates(fleet: RunningFleet, tmp_path: Path) -> Iterator[Updates]:
     assert done.returncode == 0, done.stderr
 
 
-def asked(openai: OpenAI, model: str, *said: str) -> str:
+def answering_model(openai: OpenAI, model: str, *said: str) -> str:
     """Which model answers."""
     messages: Any = []
     for text in said:
@@ -74,7 +74,7 @@ async def offers(openai: OpenAI, fleet: RunningFleet) -> dict[str, Any]:
 
 
 def canary_of(fleet: RunningFleet) -> dict[str, Any]:
-    done = fleet.antefix("canary", "status", "--json")
+    done = fleet.antefix("canary", "status", "-o", "json")
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)["assistant"]
     return found
@@ -86,12 +86,12 @@ async def test_a_name_is_split_over_pools_and_a_conversation_stays(
     updates({"assistant": {"pools": {"engine": 1, "other": 1}, "aliases": [ALIAS]}})
     names = {"assistant", ALIAS, fleet.model, fleet.other_model}
     await until(lambda: {model.id for model in openai.models.list()} == names, 30)
-    first = {n: asked(openai, "assistant", f"question {n}") for n in range(12)}
+    first = {n: answering_model(openai, "assistant", f"question {n}") for n in range(12)}
     assert set(first.values()) == {fleet.model, fleet.other_model}
     updates({"assistant": {"pools": {"engine": 1, "other": 1e-9}, "aliases": [ALIAS]}})
-    assert {asked(openai, ALIAS, f"another {n}") for n in range(8)} == {fleet.model}
+    assert {answering_model(openai, ALIAS, f"another {n}") for n in range(8)} == {fleet.model}
     for n, model in first.items():
-        assert asked(openai, ALIAS, f"question {n}", "and then?") == model
+        assert answering_model(openai, ALIAS, f"question {n}", "and then?") == model
 
 
 async def test_a_canary_goes_up_and_is_aborted_while_clients_ask(
@@ -104,19 +104,25 @@ async def test_a_canary_goes_up_and_is_aborted_while_clients_ask(
     def is_done(status: str) -> bool:
         nonlocal number
         for _ in range(10):
-            assert asked(openai, "assistant", f"canary {number}")
+            assert answering_model(openai, "assistant", f"canary {number}")
             number += 1
         return bool(canary_of(fleet)["state"]["status"] == status)
 
     await until(lambda: is_done("promoted"), 120)
-    assert {asked(openai, "assistant", f"promoted {n}") for n in range(6)} == {fleet.other_model}
+    assert {answering_model(openai, "assistant", f"promoted {n}") for n in range(6)} == {
+        fleet.other_model
+    }
     # another one
     updates({"assistant": {"pools": {"engine": 1}, "canary": {**canary, "steps": [50]}}})
     assert fleet.antefix("canary", "abort", "assistant").returncode == 0
     # another gateway learns of it within a second
     await until(lambda: canary_of(fleet)["share"] == 0, 30)
     await until(
-        lambda: {asked(openai, "assistant", f"aborted {n}") for n in range(6)} == {fleet.model}, 10
+        lambda: (
+            {answering_model(openai, "assistant", f"aborted {n}") for n in range(6)}
+            == {fleet.model}
+        ),
+        10,
     )
 
 
@@ -130,22 +136,22 @@ async def test_a_canary_goes_on_when_a_gateway_is_killed_in_its_step(
     with OpenAI(base_url=f"{fleet.root}/v1", api_key=fleet.api_key, max_retries=5) as openai:
         first: dict[int, str] = {}
         while set(first.values()) != both:
-            first[number] = asked(openai, "assistant", f"in step {number}")
+            first[number] = answering_model(openai, "assistant", f"in step {number}")
             number += 1
         actors_of(fleet, GATEWAYS_APPLICATION)[0].kill()
         for n, model in first.items():
-            assert asked(openai, "assistant", f"in step {n}", "and then?") == model
+            assert answering_model(openai, "assistant", f"in step {n}", "and then?") == model
 
         def is_promoted() -> bool:
             nonlocal number
             for _ in range(10):
-                assert asked(openai, "assistant", f"in step {number}") in both
+                assert answering_model(openai, "assistant", f"in step {number}") in both
                 number += 1
             return bool(canary_of(fleet)["state"]["status"] == "promoted")
 
         await until(is_promoted, 120)
         await until(lambda: len(actors_of(fleet, GATEWAYS_APPLICATION)) == 2, 120)
-        after = {asked(openai, "assistant", f"promoted after {n}") for n in range(6)}
+        after = {answering_model(openai, "assistant", f"promoted after {n}") for n in range(6)}
         assert after == {fleet.other_model}
 
 
@@ -156,13 +162,15 @@ async def test_pools_compete_for_a_models_requests_by_price(
     models = {"assistant": {"pools": {"engine": 1, "other": 1}, "select": "price"}}
     cheap, dear = {"prompt": 1, "output": 2}, {"prompt": 2, "output": 4}
     updates(models, engine={"price": dear}, other={"price": cheap, "slo": slo})
-    assert {asked(openai, "assistant", f"cheap {n}") for n in range(3)} == {fleet.other_model}
+    assert {answering_model(openai, "assistant", f"cheap {n}") for n in range(3)} == {
+        fleet.other_model
+    }
     found = await offers(openai, fleet)
     assert found["other"]["price"] < found["engine"]["price"]
     # an idle replica meets any SLO
     assert all(offer["holds_slo"] and offer["predicted_ttft_s"] for offer in found.values())
     updates(models, engine={"price": cheap}, other={"price": dear, "slo": slo})
-    assert {asked(openai, "assistant", f"cheap {n}") for n in range(3)} == {fleet.model}
+    assert {answering_model(openai, "assistant", f"cheap {n}") for n in range(3)} == {fleet.model}
 
 
 async def test_a_mirrors_answers_are_compared_and_reach_no_client(
@@ -171,7 +179,7 @@ async def test_a_mirrors_answers_are_compared_and_reach_no_client(
     mirror = {"pool": "engine", "percent": 100}
     updates({"assistant": {"pools": {"other": 1}, "mirror": mirror}})
     for number in range(6):
-        assert asked(openai, "assistant", f"mirrored {number}") == fleet.other_model
+        assert answering_model(openai, "assistant", f"mirrored {number}") == fleet.other_model
     await until(lambda: sum(copies_of(fleet).values()) >= 6, 60)
     found = copies_of(fleet)
     # two tokens of each: both end for their length

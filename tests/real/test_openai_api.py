@@ -10,12 +10,13 @@ import openai as openai_package
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from cli.common.gateway_client import FIRST_QUESTION
 from tests.npm_clients import answers
 from tests.real.conftest import RunningFleet
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
-QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION: Any = [{"role": "user", "content": FIRST_QUESTION}]
 WEATHER_TOOL: Any = {
     "type": "function",
     "function": {
@@ -39,6 +40,7 @@ def test_models_of_every_pool_are_listed(openai: OpenAI, fleet: RunningFleet) ->
     assert openai.models.retrieve(fleet.model).id == fleet.model
 
 
+@pytest.mark.core
 def test_a_chat_is_answered(openai: OpenAI, fleet: RunningFleet) -> None:
     answer = openai.chat.completions.create(
         model=fleet.model, messages=QUESTION, temperature=0, max_tokens=16
@@ -53,9 +55,10 @@ def test_another_pool_answers_under_its_own_name(openai: OpenAI, fleet: RunningF
         model=fleet.other_model, messages=QUESTION, temperature=0, max_tokens=16
     )
     assert answer.model == fleet.other_model
-    assert "Paris" in (answer.choices[0].message.content or "")
+    assert "Tokyo" in (answer.choices[0].message.content or "")
 
 
+@pytest.mark.core
 def test_a_stream_says_the_same_as_a_whole_answer(openai: OpenAI, fleet: RunningFleet) -> None:
     stream = openai.chat.completions.create(
         model=fleet.other_model,
@@ -69,7 +72,7 @@ def test_a_stream_says_the_same_as_a_whole_answer(openai: OpenAI, fleet: Running
     for chunk in stream:
         usage = chunk.usage or usage
         text += "".join(choice.delta.content or "" for choice in chunk.choices)
-    assert text == "The capital of France is Paris."
+    assert text == "The capital of Japan is Tokyo."
     assert usage is not None and usage.completion_tokens == 8
 
 
@@ -78,7 +81,7 @@ async def test_the_async_client_streams(async_openai: AsyncOpenAI, fleet: Runnin
         model=fleet.other_model, messages=QUESTION, temperature=0, max_tokens=16, stream=True
     )
     text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
-    assert text == "The capital of France is Paris."
+    assert text == "The capital of Japan is Tokyo."
 
 
 async def test_clients_from_npm_read_whole_and_streamed_answers_alike(fleet: RunningFleet) -> None:
@@ -252,10 +255,10 @@ async def test_tokens_go_there_and_back(http: aiohttp.ClientSession, fleet: Runn
 
 def test_responses_are_answered(openai: OpenAI, fleet: RunningFleet) -> None:
     answer = openai.responses.create(
-        model=fleet.other_model, input="What is the capital of France?", temperature=0,
+        model=fleet.other_model, input=FIRST_QUESTION, temperature=0,
         max_output_tokens=16,
     )  # fmt: skip
-    assert "Paris" in answer.output_text
+    assert "Tokyo" in answer.output_text
 
 
 def test_embeddings_of_a_chat_model_are_a_clear_400(openai: OpenAI, fleet: RunningFleet) -> None:

@@ -108,6 +108,7 @@ async def test_a_gateway_has_the_tokens_that_the_engine_has_of_a_prompt(
     assert renderer.token_ids("/v1/completions", body) == engines
 
 
+@pytest.mark.core
 async def test_a_prompt_goes_where_its_prefix_is_and_the_engine_confirms_it(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:

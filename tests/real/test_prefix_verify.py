@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cli.exit_codes import ExitCode
+from cli.common.exit_codes import ExitCode
 from tests.real.conftest import RunningFleet
 from tests.real.conversations import SEGMENT_TOKENS
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 def test_the_running_fleet_is_verified(fleet: RunningFleet) -> None:
-    done = fleet.antefix("verify", "--json")
+    done = fleet.antefix("verify", "-o", "json")
     assert done.returncode == ExitCode.OK, done.stdout
     told = json.loads(done.stdout)
     assert told["model"] == fleet.model

@@ -25,7 +25,7 @@ from cli.local import cluster, processes
 from tests.real.conftest import RunningFleet
 from tests.wrong_requests.asking import Port
 from tests.wrong_requests.clients import faults_of_clients
-from tests.wrong_requests.laws import none_is_a_fault
+from tests.wrong_requests.laws import assert_no_faults
 from tests.wrong_requests.making import (
     of_document,
     wrong_headers,
@@ -94,7 +94,7 @@ async def _busy(http: aiohttp.ClientSession) -> list[str]:
             return [await answer.text()]
     async with http.get("/antefix/status") as answer:
         pools = (await answer.json())["pools"]
-    waiting = [str(pool["admission"]) for pool in pools.values() if pool["admission"]["waiting"]]
+    waiting = [str(pool["admission"]) for pool in pools.values() if pool["admission"]["queued"]]
     replicas = [replica for pool in pools.values() for replica in pool["replicas"]]
     return waiting + [str(of) for of in replicas if of["waiting"] or of["running"]]
 
@@ -139,14 +139,14 @@ def tracebacks_in(fleet: RunningFleet, sizes: dict[Path, int]) -> Iterator[str]:
 
 
 def test_no_wrong_request_is_a_fault(fleet: RunningFleet, public: Port) -> None:
-    none_is_a_fault(public, wrong_requests(fleet.model), 20, until("bodies"))
+    assert_no_faults(public, wrong_requests(fleet.model), 20, until("bodies"))
 
 
 def test_nothing_the_description_allows_or_forbids_is_a_fault(
     fleet: RunningFleet, public: Port, document: dict[str, Any]
 ) -> None:
     described = st.one_of(of_document(document, fleet.model))
-    none_is_a_fault(public, described, 10, until("document"))
+    assert_no_faults(public, described, 10, until("document"))
 
 
 @pytest.fixture
@@ -177,4 +177,4 @@ def test_wrong_requests_to_the_metrics_port_cause_no_faults(
     fleet: RunningFleet, metrics: Port
 ) -> None:
     odd = wrong_targets() | wrong_headers(fleet.model)
-    none_is_a_fault(metrics, odd, 10, until("metrics"))
+    assert_no_faults(metrics, odd, 10, until("metrics"))

@@ -1,4 +1,4 @@
-"""What breaks around the index breaks no request, and what engines hold is known again soon.
+"""Faults of the index fail no request, and the index soon knows again what engines hold.
 
 Each test runs traffic through a fault and counts: every request is answered, none waits for the
 index beyond its budget, and the hit rate returns to what it was. With `-s` they print how long
@@ -31,8 +31,9 @@ from tests.real.test_streams_and_drains import eventually, status
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 BUDGET_MS = 50.0
-# The budget is kept by a timer; on a busy machine a timer is late.
-LATE_MS = 150.0
+# The budget is kept by a timer, and on a busy machine a timer is late. Without it a lookup would
+# end by the timeout of connections, a second.
+LATE_MS = 800.0
 WITHIN_S = 60.0
 PREFIXES = 4
 CLIENTS = 2
@@ -150,7 +151,7 @@ async def test_redis_frozen(http: aiohttp.ClientSession, fleet: RunningFleet) ->
         await requests(traffic, 6)
         fleet.redis.signal(signal.SIGCONT)
         await in_step(http)
-    told = fleet.antefix("logs", "-n", "1000", "--component", "gateway").stdout
+    told = fleet.antefix("logs", "--tail", "1000", "--component", "gateway").stdout
     assert re.search(r"prefix index of test\.\w+/engine does not answer", told)
     assert re.search(r"prefix index of test\.\w+/engine answers again", told)
 
@@ -224,8 +225,8 @@ async def test_ray_serves_controller_frozen(
             seen["long", answer.status] += 1
 
     async def told_of() -> bool:
-        logs = fleet.antefix("logs", "-n", "1000", "--component", "gateway")
-        return "Ray Serve's controller does not report what runs" in logs.stdout
+        logs = fleet.antefix("logs", "--tail", "1000", "--component", "gateway")
+        return "failed to read from Ray Serve's controller what runs" in logs.stdout
 
     async def all_told() -> bool:
         return {path for path, _ in seen} == {"long", *asked}

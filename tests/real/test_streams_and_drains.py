@@ -7,7 +7,8 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,15 @@ import yaml
 
 from cli.local import processes
 from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of
+from tests.fakes.front import samples_of
 from tests.real.conftest import RunningFleet
 from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 STREAM_TOKENS = 600
+# The tokens of an answer that is cut: nearly the whole context, so that it does not end by itself.
+LONG = 960
 
 
 async def eventually(
@@ -81,75 +85,81 @@ async def finish(http: aiohttp.ClientSession, body: dict[str, Any]) -> tuple[int
     return sum(len(choice["token_ids"] or ()) for choice in choices), lines[-1]
 
 
-async def test_the_first_token_leaves_at_once(
-    http: aiohttp.ClientSession, fleet: RunningFleet
-) -> None:
-    began = time.monotonic()
-    async with http.post("/v1/completions", json=slow_stream(fleet, 60)) as answer:
-        await answer.content.readuntil(b"\n\n")
-        first = time.monotonic() - began
-        await answer.read()
-    whole = time.monotonic() - began
-    assert first < whole / 3
+async def generated(http: aiohttp.ClientSession, fleet: RunningFleet) -> int:
+    """Tokens that the engine of the whole model has generated since its start."""
+    (replica,) = (await status(http, "other"))["replicas"]
+    headers = fleet.engine_headers(replica["url"])
+    async with http.get(f"{replica['url']}/metrics", headers=headers) as answer:
+        samples = samples_of(await answer.text())
+    return round(sum(n for key, n in samples.items() if key[0] == "vllm:generation_tokens_total"))
 
 
-async def short_s(http: aiohttp.ClientSession, fleet: RunningFleet) -> float:
-    """Seconds that a fifteenth of a long answer takes, on this machine and now."""
-    began = time.monotonic()
-    await finish(http, slow_stream(fleet, 60))
-    return time.monotonic() - began
-
-
-async def test_a_client_that_leaves_frees_its_slot_long_before_the_answers_end(
-    http: aiohttp.ClientSession, fleet: RunningFleet
-) -> None:
+@asynccontextmanager
+async def cut_short(http: aiohttp.ClientSession, fleet: RunningFleet) -> AsyncIterator[None]:
+    """The engine of the whole model generates fewer than `LONG` tokens meanwhile."""
     await all_idle(http, "other")
-    short = await short_s(http, fleet)
-    for stream in (True, False):
-        body = {**slow_stream(fleet, 900), "stream": stream}
+    before = await generated(http, fleet)
+    yield
+    await all_idle(http, "other")
+    assert await generated(http, fleet) - before < LONG
+
+
+async def test_the_first_token_leaves_before_the_last_is_generated(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
+    async with (
+        cut_short(http, fleet),
+        http.post("/v1/completions", json=slow_stream(fleet, LONG)) as answer,
+    ):
+        await answer.content.readuntil(b"\n\n")
+        answer.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_frees_its_slot_before_the_answers_end(
+    http: aiohttp.ClientSession, fleet: RunningFleet, stream: bool
+) -> None:
+    body = {**slow_stream(fleet, LONG), "stream": stream}
+
+    async def taken() -> bool:
+        return await requests_in_engines(http, "other") == 1
+
+    async with cut_short(http, fleet):
         request = asyncio.create_task(http.post("/v1/completions", json=body).__aenter__())
-
-        async def taken() -> bool:
-            return await requests_in_engines(http, "other") == 1
-
         await eventually(taken, within_s=120)
         if stream:
             (await request).close()
         else:
             request.cancel()
 
-        async def freed() -> bool:
-            return await requests_in_engines(http, "other") == 0
-
-        await eventually(freed, within_s=5 * short, every_s=0.05)
-
 
 async def test_a_deadline_before_the_first_byte_is_a_504(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
-    short = await short_s(http, fleet)
-    body = {**slow_stream(fleet, 900), "stream": False}
-    began = time.monotonic()
-    async with http.post("/v1/completions", json=body, headers={"x-antefix-timeout": "2"}) as late:
+    body, headers = {**slow_stream(fleet, LONG), "stream": False}, {"x-antefix-timeout": "2"}
+    async with (
+        cut_short(http, fleet),
+        http.post("/v1/completions", json=body, headers=headers) as late,
+    ):
         error = (await late.json())["error"]
     assert late.status == 504 and error["code"] == "deadline_exceeded"
-    assert time.monotonic() - began < 2 + 5 * short
-    await all_idle(http, "other")
 
 
 async def test_a_deadline_in_mid_stream_is_an_error_event(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
-    # more than sixty tokens take here and now, and far less than 900 do
-    began = time.monotonic()
-    await finish(http, slow_stream(fleet, 60))
-    headers = {"x-antefix-timeout": f"{2 + time.monotonic() - began:.1f}"}
-    async with http.post("/v1/completions", json=slow_stream(fleet, 900), headers=headers) as late:
-        assert late.status == 200
-        last = (await late.read()).decode().strip().splitlines()[-1]
-    error = json.loads(last.removeprefix("data: "))["error"]
+    """Deadlines become longer until one comes after the first token, however busy the cores."""
+    code, text, timeout_s = 504, "", 0.5
+    while code == 504 and timeout_s < 100:
+        timeout_s *= 2
+        headers = {"x-antefix-timeout": f"{timeout_s:g}"}
+        body = slow_stream(fleet, LONG)
+        async with http.post("/v1/completions", json=body, headers=headers) as late:
+            code, text = late.status, (await late.read()).decode()
+        await all_idle(http, "other")
+    assert code == 200
+    error = json.loads(text.strip().splitlines()[-1].removeprefix("data: "))["error"]
     assert error["code"] == "deadline_exceeded"
-    await all_idle(http, "other")
 
 
 async def test_requests_spread_over_the_replicas(
@@ -178,6 +188,7 @@ async def whole_stream(http: aiohttp.ClientSession, fleet: RunningFleet, begun: 
     assert said[-1]["usage"]["completion_tokens"] == STREAM_TOKENS
 
 
+@pytest.mark.core
 async def test_an_engine_that_dies_costs_no_request_an_error_and_is_replaced(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
@@ -189,12 +200,6 @@ async def test_an_engine_that_dies_costs_no_request_an_error_and_is_replaced(
         for replica in (await status(http))["replicas"]
     }
     body = {**long_stream(fleet, 120), "stream": False}
-
-    async def somebody_waits() -> bool:
-        return bool(in_waiting(state.run_id))
-
-    await eventually(somebody_waits, within_s=240, every_s=1)
-    ((worker, core),) = in_waiting(state.run_id)
 
     async def ask() -> int:
         async with http.post("/v1/completions", json=body) as answer:
@@ -215,19 +220,6 @@ async def test_an_engine_that_dies_costs_no_request_an_error_and_is_replaced(
         return len(alive) == 2 and alive != {*before} and now["states"] == {"RUNNING": 2}
 
     await eventually(replaced, within_s=240, every_s=1)
-    assert title_of("engine") in " ".join(worker.cmdline())
-    assert "EngineCore" in " ".join(core.cmdline())
-
-
-def in_waiting(run_id: str) -> list[tuple[psutil.Process, psutil.Process]]:
-    """Worker processes that wait for an engine, each with the engine's own (`prestart`)."""
-    return [
-        (process, child)
-        for process in processes.processes(run_id)
-        if "ray::IDLE" in " ".join(process.cmdline())
-        for child in process.children()
-        if "spawn_main" in " ".join(child.cmdline())
-    ]
 
 
 def title_of(pool: str) -> str:
@@ -261,7 +253,7 @@ async def test_an_update_restarts_only_what_it_must_and_streams_outlive_a_scale_
         return await requests_in_engines(http) == 6
 
     await eventually(all_started, within_s=120)
-    update = await asyncio.to_thread(fleet.antefix, "update", str(file), "--json")
+    update = await asyncio.to_thread(fleet.antefix, "update", str(file), "-o", "json")
     assert update.returncode == 0, update.stderr
     told = json.loads(update.stdout)
     assert (told["pools_restarted"], told["gateways_restarted"]) == (["other"], False)

@@ -11,7 +11,7 @@ from tests.real.conftest import RunningFleet
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(300)]
 
 
-def test_all_gateways_are_asked_what_they_hold(fleet: RunningFleet) -> None:
+def test_the_memory_of_every_gateway_is_measured(fleet: RunningFleet) -> None:
     with held_by_gateways(fleet.home) as held:
         for _ in range(2):
             found = held()

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from router import redis_keys
-from router.redis_client import AsyncRedis
+from router.redis import redis_keys
+from router.redis.redis_client import AsyncRedis
 
 
-async def open_up(redis: AsyncRedis, fleet: str) -> None:
+async def write_initial_state(redis: AsyncRedis, fleet: str) -> None:
     """A new one grants nothing for a window, since it may have forgotten what was granted."""
     info: Any = await redis.info("server")
     begun: Any = {"gen": info["run_id"], "born": 0, "expected": 1}

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from router import budget_ledger, budget_scripts
-from router.budget_ledger import BudgetLedger
-from router.budget_scripts import WINDOW
-from router.budgets import Granted, NotGranted, TenantBudget
-from router.redis_client import AsyncRedis
-from router.redis_lane import Lane, open_lane
+from router.budgets import budget_ledger, budget_scripts
+from router.budgets.budget_ledger import BudgetLedger
+from router.budgets.budget_limits import Granted, NotGranted, TenantBudget
+from router.budgets.budget_scripts import WINDOW
+from router.redis.redis_client import AsyncRedis
+from router.redis.redis_lane import Lane, open_lane
 from tests.waiting import cancelled, until
 
 TIME = "our:time"
@@ -60,7 +60,7 @@ class _Lane:
 
 
 class World:
-    """A fleet's gateways, by place, and their Redis. With a `folder` they have books.
+    """A fleet's gateways, by place, and their Redis. Places outlive gateways with a `folder`.
 
     `away`: no gateway reaches Redis; `cut`: those gateways do not; `answers`: while it is not set,
     a script's answer is late; `redis_ahead_s`: by how much its clock is ahead of theirs. `grants`:
@@ -129,9 +129,9 @@ class World:
         self._tasks[place] = asyncio.create_task(ledger.run())
 
     async def kill(self, place: int) -> None:
-        """As SIGKILL does: it leaves its book, and its place is free."""
+        """As SIGKILL does: its place is free."""
         await cancelled(self._tasks.pop(place))
-        self.ledgers.pop(place)._book.close(whole=False)
+        self.ledgers.pop(place)._place.close(for_good=False)
 
     async def kill_redis(self) -> None:
         """Stop Redis. It restarts empty, once `away` is false again."""
@@ -154,7 +154,7 @@ class World:
             def knows(ledger: BudgetLedger = ledger, place: int = place) -> bool:
                 if not self.reaches(place):
                     return ledger.by_share
-                heard_from = ledger._book.beats.heard_from or 0.0
+                heard_from = ledger._place.beats.heard_from or 0.0
                 return heard_from >= since and not ledger.by_share
 
             await until(knows, PATIENCE_S)

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from router.policies import Candidate
+from router.choice.policies import Candidate
 
 _IDLE = Candidate(
     replica_id="r",
@@ -32,7 +32,7 @@ def candidate(replica_id: str = "r", **fields: Any) -> Candidate:
     return msgspec.structs.replace(_IDLE, replica_id=replica_id, **fields)
 
 
-def alike(count: int, **fields: Any) -> list[Candidate]:
+def identical_candidates(count: int, **fields: Any) -> list[Candidate]:
     return [candidate(f"r{i}", slot=i, **fields) for i in range(count)]
 
 

@@ -4,8 +4,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from router import active, demand, fleet_settings, slots
-from router.redis_client import AsyncRedis
+from router.board import active, fleet_settings
+from router.board import pool_demand as demand
+from router.index import slots
+from router.redis.redis_client import AsyncRedis
 from tests.router.index_lookups import PATIENT_S
 from tests.router.index_redis import PATIENCE_S, client_of, control, server_of
 from tests.router.redis_process import RedisProcess
@@ -51,4 +53,4 @@ async def redis(server: RedisProcess, topology: str) -> AsyncIterator[AsyncRedis
 @pytest.fixture
 def patient_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection may take the time of a lookup: on busy cores that is no sign of anything."""
-    monkeypatch.setattr("router.index.CONNECT_TIMEOUT_S", PATIENT_S)
+    monkeypatch.setattr("router.index.index.CONNECT_TIMEOUT_S", PATIENT_S)

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from router.cached_blocks import CachedBlocks
-from router.event_stream import EventBatch
-from router.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
-from router.publisher import IndexPublisher, Lease
-from router.redis_client import AsyncRedis
-from router.segment_keys import SegmentHasher, index_secret
+from router.index.cached_blocks import CachedBlocks
+from router.index.event_stream import EventBatch
+from router.index.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
+from router.index.publisher import IndexPublisher, Lease
+from router.index.segment_keys import SegmentHasher, index_secret
+from router.redis.redis_client import AsyncRedis
 from tests.router.index_redis import PATIENCE_S, POOL, holders
 from tests.router.redis_process import RedisProcess
 from tests.waiting import until

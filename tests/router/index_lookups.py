@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from router.index import Depths, PrefixIndex
-from router.redis_client import AsyncRedis
-from router.slots import segment_prefix
+from router.index.index import Depths, PrefixIndex
+from router.index.slots import segment_prefix
+from router.redis.redis_client import AsyncRedis
 from tests.router.bitmaps import bitmaps_of
 
 POOL = "fleet/main"
@@ -20,7 +20,7 @@ def keys_of(segments: int) -> list[bytes]:
     return [b"%016d" % segment for segment in range(segments)]
 
 
-async def hold(redis: AsyncRedis, depths: Mapping[int, int], segments: int) -> None:
+async def write_depths(redis: AsyncRedis, depths: Mapping[int, int], segments: int) -> None:
     """Write these depths as publishers do, in place of all that Redis holds."""
     await redis.flushall()
     for key, bitmap in zip(keys_of(segments), bitmaps_of(depths, segments), strict=True):
@@ -29,7 +29,7 @@ async def hold(redis: AsyncRedis, depths: Mapping[int, int], segments: int) -> N
 
 
 @asynccontextmanager
-async def tended(index: PrefixIndex) -> AsyncIterator[None]:
+async def running_index(index: PrefixIndex) -> AsyncIterator[None]:
     task = asyncio.create_task(index.run())
     try:
         yield
@@ -38,7 +38,7 @@ async def tended(index: PrefixIndex) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-async def lookup_in_the_end(index: PrefixIndex, segments: int) -> Depths | None:
+async def lookup_with_retries(index: PrefixIndex, segments: int) -> Depths | None:
     """One lookup of several, for a machine too busy to do one within the budget."""
     for _ in range(20):
         if (depths := await index.lookup(keys_of(segments))) is not None:

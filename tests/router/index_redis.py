@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import redis
 
-from router import slots
-from router.active import active_key
-from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
-from router.redis_lane import KeptLane
-from router.slots import segment_prefix
+from router.board.active import active_key
+from router.index import slots
+from router.index.slots import segment_prefix
+from router.redis.redis_client import REDIS_FAILURES, AsyncRedis, connect
+from router.redis.redis_lane import KeptLane
 from tests.ports import cluster_ports, free_ports
 from tests.router.redis_process import RedisProcess, running
 
@@ -99,7 +99,7 @@ async def registry(redis: AsyncRedis, pool: str) -> Mapping[int, str]:
     return (await leases(redis, pool)).taken.writers
 
 
-async def look_at_slots(redis: AsyncRedis, pool: str) -> slots.Taken | None:
+async def read_slots(redis: AsyncRedis, pool: str) -> slots.Taken | None:
     """As a gateway that reads the loads gives them to its sweeper."""
     try:
         async with asyncio.timeout(slots.REDIS_TIMEOUT_S):

@@ -5,28 +5,46 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from router.load import ReplicaLoad
+from router.board.load import EnginePace, ReplicaCache, ReplicaLoad, ReplicaQueue
+
+# Where a load has what tests name without its part.
+PARTS = {
+    **{name: ("queue", name) for name in ("waiting", "running")},
+    "queued_prefill_tokens": ("queue", "prefill_tokens"),
+    "kv_use": ("cache", "use"),
+    "kv_capacity_tokens": ("cache", "capacity_tokens"),
+    **{name: ("cache", name) for name in ("segment_tokens", "synced")},
+    **{name: ("pace", name) for name in EnginePace.__struct_fields__},
+    "adapters": ("adapters", "resident"),
+    **{f"adapter_{name}": ("adapters", name) for name in ("slots", "load_s")},
+    "adapters_busy": ("adapters", "busy"),
+}
+
+
+def changed(load: ReplicaLoad, **fields: Any) -> ReplicaLoad:
+    """The load with other values, in its fields or in those of its parts."""
+    own: dict[str, Any] = {}
+    for name, value in fields.items():
+        part, field = PARTS.get(name, ("", name))
+        if part:
+            own[part] = replace(own.get(part, getattr(load, part)), **{field: value})
+        else:
+            own[field] = value
+    return replace(load, **own)
 
 
 def load(replica_id: str = "r", **fields: Any) -> ReplicaLoad:
-    idle: dict[str, Any] = {
-        "slot": 0,
-        "incarnation": f"{replica_id}-1",
-        "url": f"http://{replica_id}",
-        "node_ip": "10.0.0.1",
-        "waiting": 0,
-        "running": 0,
-        "queued_prefill_tokens": 0,
-        "kv_use": 0.0,
-        "kv_capacity_tokens": 0,
-        "prefill_rate": 1000.0,
-        "inter_token_latency": 0.0,
-        "segment_tokens": 128,
-        "renderer": "",
-        "synced": True,
-        "sequence": 0,
-    }
-    return ReplicaLoad(**{"replica_id": replica_id, **idle, **fields})
+    idle = ReplicaLoad(
+        replica_id=replica_id,
+        slot=0,
+        incarnation=f"{replica_id}-1",
+        url=f"http://{replica_id}",
+        node_ip="10.0.0.1",
+        queue=ReplicaQueue(0, 0, 0),
+        pace=EnginePace(1000.0, 0.0),
+        cache=ReplicaCache(segment_tokens=128),
+    )
+    return changed(idle, **fields)
 
 
 def pool(count: int, **fields: Any) -> dict[str, ReplicaLoad]:
@@ -34,7 +52,7 @@ def pool(count: int, **fields: Any) -> dict[str, ReplicaLoad]:
     return {f"r{i}": load(f"r{i}", **{"slot": i, **fields}) for i in range(count)}
 
 
-def seniors(*started: float, **fields: Any) -> list[ReplicaLoad]:
+def loads_ready_at(*started: float, **fields: Any) -> list[ReplicaLoad]:
     """Replicas r0, r1, ..., ready at these times."""
     return [
         load(f"r{i}", slot=i, incarnation=f"i{i}", started_at=at, **fields)

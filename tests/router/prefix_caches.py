@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from router.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
-from router.segment_keys import Media, Namespace, SegmentHasher
+from router.index.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
+from router.index.segment_keys import Media, Namespace, SegmentHasher
 
 HASHER = SegmentHasher(b"secret")
 MODEL, REVISION = "main", "r1"

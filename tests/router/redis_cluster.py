@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
-from router.redis_client import AsyncRedis, connect
+from router.redis.redis_client import AsyncRedis, connect
 from tests.ports import cluster_ports
 from tests.router.redis_process import RedisProcess, running
 

@@ -18,14 +18,15 @@ from itertools import count, takewhile
 
 from msgspec.structs import replace
 
-from autoscaling.pool_scheduler import PoolScheduler
-from autoscaling.scheduling import Attempt, PoolSettings, SchedulingRequest
-from router.load import LoadReport
-from router.placement import reusable_tokens
-from router.policies import PlacementRequest
-from router.recent import Placed
+from autoscaling.admission.pool_scheduler import PoolScheduler
+from autoscaling.admission.scheduling_request import Attempt, PoolSettings, SchedulingRequest
+from router.board.load import LoadReport
+from router.board.recent import Placed
+from router.choice.placement import reusable_tokens
+from router.choice.policies import PlacementRequest
 from simulator.engines import Hardware, Job, SimulatedEngine
 from simulator.fleet import Replica
+from tests.router.loads import changed
 
 SEGMENT = 128
 SNAPSHOT_PERIOD_S = 0.1
@@ -164,7 +165,7 @@ class SimulatedPool:
                 arrived=tuple(of.job.ticket for of in lately if of.replica is replica),
             )
             noise = self._rng.uniform(0.9, 1.1)
-            loads.append(replace(load, inter_token_latency=noise * load.inter_token_latency))
+            loads.append(changed(load, inter_token_latency=noise * load.pace.inter_token_latency))
         for gateway in self._gateways:
             gateway.board.update(loads)
         if self._under_way:
@@ -209,7 +210,8 @@ class SimulatedPool:
         load = request.replica.load(SEGMENT)
         request.ttft = now - request.attempt.request.arrived
         report = LoadReport(
-            next(self._numbers), load.waiting, load.running, load.queued_prefill_tokens
+            next(self._numbers),
+            load.queue,
         )
         request.gateway.answered(request.attempt, request.replica.name, report)
         request.gateway.observed(request.attempt, request.ttft)

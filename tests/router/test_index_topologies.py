@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 from redis.exceptions import MovedError
 
-from router.index import PrefixIndex
-from router.redis_client import AsyncRedis, connect
+from router.index.index import PrefixIndex
+from router.redis.redis_client import AsyncRedis, connect
 from tests.ports import free_ports
 from tests.router.index_lookups import (
     BUDGET_S,
     PATIENT_S,
     POOL,
     PREFIX,
-    hold,
     keys_of,
-    lookup_in_the_end,
-    tended,
+    lookup_with_retries,
+    running_index,
+    write_depths,
 )
 from tests.router.redis_cluster import cluster_of
 from tests.router.redis_process import running
@@ -68,14 +68,14 @@ async def test_a_frozen_cluster_is_found_again_when_it_thaws(tmp_path: Path) -> 
     async with cluster_of(tmp_path, 1) as (server,):
         redis = connect(f"redis+cluster://127.0.0.1:{server.port}", decode=False)
         index = PrefixIndex(redis, POOL, BUDGET_S)
-        async with tended(index):
-            assert await lookup_in_the_end(index, 3) == {}
+        async with running_index(index):
+            assert await lookup_with_retries(index, 3) == {}
             server.process.send_signal(signal.SIGSTOP)
             assert [await index.lookup(keys_of(3)) for _ in range(5)] == [None] * 5
             assert index.breaker_open
             server.process.send_signal(signal.SIGCONT)
             await until(lambda: not index.breaker_open)
-            assert await lookup_in_the_end(index, 3) == {}
+            assert await lookup_with_retries(index, 3) == {}
         await redis.aclose()
 
 
@@ -87,7 +87,7 @@ async def test_sentinel_names_the_server_that_is_asked(tmp_path: Path) -> None:
         running(tmp_path / "sentinel", sentinel, f"port {sentinel}\n{watch}", "--sentinel"),
     ):
         redis = connect(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel}/main", decode=False)
-        await hold(redis, {3: 2}, 3)
+        await write_depths(redis, {3: 2}, 3)
         index = PrefixIndex(redis, POOL, PATIENT_S)
         assert await index.lookup(keys_of(3)) == {3: 2}
         await index.aclose()

@@ -6,10 +6,17 @@ import time
 import msgspec
 import pytest
 
-from router import slots
-from router.active import Active
-from router.load import LAST_KNOWN_S, UNSEEN_S, LoadBoard, LoadReport, ReplicaLoad
-from tests.router.loads import load, seniors
+from router.board.active import Active
+from router.board.load import (
+    LAST_KNOWN_S,
+    UNSEEN_S,
+    LoadBoard,
+    LoadReport,
+    ReplicaLoad,
+    ReplicaQueue,
+)
+from router.index import slots
+from tests.router.loads import load, loads_ready_at
 
 
 class Clock:
@@ -37,18 +44,18 @@ def test_a_placement_counts_until_a_snapshot_names_it(board: LoadBoard) -> None:
     board.placed("t1", 0, 100)
     board.placed("t2", 0, 50)
     seen = board.loads()
-    assert (seen["a"].waiting, seen["a"].queued_prefill_tokens) == (2, 150)
+    assert (seen["a"].queue.waiting, seen["a"].queue.prefill_tokens) == (2, 150)
     assert seen["b"] == load("b", slot=1)
     board.update([load("a", slot=0, waiting=1, arrived=("t1",)), load("b", slot=1)])
-    assert (board.loads()["a"].waiting, board.loads()["a"].queued_prefill_tokens) == (2, 50)
+    assert (board.loads()["a"].queue.waiting, board.loads()["a"].queue.prefill_tokens) == (2, 50)
 
 
 def test_a_placement_counts_all_that_its_engine_makes_of_it(board: LoadBoard) -> None:
     board.placed("t1", 0, 100, 8)
     board.placed("t2", 0, 50)
-    assert (board.loads()["a"].waiting, board.loads()["a"].queued_prefill_tokens) == (9, 150)
+    assert (board.loads()["a"].queue.waiting, board.loads()["a"].queue.prefill_tokens) == (9, 150)
     board.unplaced("t1")
-    assert (board.loads()["a"].waiting, board.loads()["a"].queued_prefill_tokens) == (1, 50)
+    assert (board.loads()["a"].queue.waiting, board.loads()["a"].queue.prefill_tokens) == (1, 50)
     board.placed("t3", 0, 10, 8)
     board.unplaced("t2")
     board.unplaced("t3")
@@ -73,23 +80,23 @@ def test_a_report_with_an_answer_counts_until_a_newer_snapshot(
 ) -> None:
     stale = load("a", slot=0, waiting=1, queued_prefill_tokens=300, sequence=4)
     board.update([stale, load("b", slot=1)])
-    board.reported("a", LoadReport(5, 0, 1, 0))
+    board.reported("a", LoadReport(5, ReplicaQueue(0, 1, 0)))
     seen = board.loads()["a"]
-    assert (seen.waiting, seen.running, seen.queued_prefill_tokens) == (0, 1, 0)
+    assert (seen.queue.waiting, seen.queue.running, seen.queue.prefill_tokens) == (0, 1, 0)
     board.update([stale, load("b", slot=1)])  # read again, and still from before the report
-    assert board.loads()["a"].waiting == 0
+    assert board.loads()["a"].queue.waiting == 0
     board.update([load("a", slot=0, waiting=2, sequence=6), load("b", slot=1)])
-    assert board.loads()["a"].waiting == 2
+    assert board.loads()["a"].queue.waiting == 2
 
 
 def test_a_report_does_not_outlive_its_replicas_incarnation(board: LoadBoard) -> None:
     board.update([load("a", incarnation="old", sequence=9, waiting=5)])
     board.update([load("a", incarnation="new", sequence=1)])
-    assert board.loads()["a"].waiting == 0
+    assert board.loads()["a"].queue.waiting == 0
 
 
 def test_a_report_of_a_replica_that_left_is_dropped(board: LoadBoard) -> None:
-    board.reported("gone", LoadReport(5, 0, 1, 0))
+    board.reported("gone", LoadReport(5, ReplicaQueue(0, 1, 0)))
     assert set(board.loads()) == {"a", "b"}
 
 
@@ -100,13 +107,13 @@ def test_a_placement_on_an_unclaimed_slot_adds_no_replica(board: LoadBoard) -> N
 
 def test_all_replicas_are_taken_to_prefill_at_the_mean_rate(board: LoadBoard) -> None:
     board.update([load("a", prefill_rate=100.0), load("b", slot=1, prefill_rate=300.0)])
-    assert {load.prefill_rate for load in board.loads().values()} == {200.0}
+    assert {load.pace.prefill_rate for load in board.loads().values()} == {200.0}
 
 
 def test_all_replicas_get_the_mean_decode_time(board: LoadBoard) -> None:
     told = [load("a", decode_s=2.0), load("b", slot=1, decode_s=4.0), load("new", slot=2)]
     board.update(told)
-    assert {load.decode_s for load in board.loads().values()} == {3.0}
+    assert {load.pace.decode_s for load in board.loads().values()} == {3.0}
 
 
 def test_snapshots_that_are_too_old_are_none(board: LoadBoard, clock: Clock) -> None:
@@ -164,21 +171,21 @@ def test_a_board_that_was_never_read_is_empty() -> None:
 def test_the_longest_ready_take_traffic_and_the_others_are_warm(
     board: LoadBoard, current: Active | None, serving: list[str]
 ) -> None:
-    board.update(seniors(300.0, 100.0, 200.0), current)
+    board.update(loads_ready_at(300.0, 100.0, 200.0), current)
     assert list(board.loads()) == serving
     assert list(board.warm()) == ["r1", "r2", "r0"][len(serving) :]
     assert set(board.last_known()) == {"r0", "r1", "r2"}
 
 
 def test_replicas_ready_at_the_same_time_have_one_order_everywhere(board: LoadBoard) -> None:
-    both = seniors(100.0, 100.0)
+    both = loads_ready_at(100.0, 100.0)
     for snapshots in (both, both[::-1]):
         board.update(snapshots, Active(1))
         assert list(board.loads()) == ["r0"]
 
 
 def test_a_dead_replica_is_replaced_by_the_next(board: LoadBoard) -> None:
-    replicas = seniors(100.0, 200.0, 300.0)
+    replicas = loads_ready_at(100.0, 200.0, 300.0)
     board.update(replicas, Active(2))
     board.update(replicas[1:], Active(2))
     assert list(board.loads()) == ["r1", "r2"]
@@ -186,7 +193,7 @@ def test_a_dead_replica_is_replaced_by_the_next(board: LoadBoard) -> None:
 
 
 def test_a_sleeping_replica_is_promoted_last(board: LoadBoard) -> None:
-    old, young = seniors(100.0, 200.0)
+    old, young = loads_ready_at(100.0, 200.0)
     board.update([msgspec.structs.replace(old, asleep=True), young], Active(1))
     assert list(board.loads()) == ["r1"]
     board.update([msgspec.structs.replace(old, asleep=True)], Active(1))
@@ -196,30 +203,30 @@ def test_a_sleeping_replica_is_promoted_last(board: LoadBoard) -> None:
 def test_a_replica_in_two_slots_is_one(board: LoadBoard) -> None:
     """While it moves, its old lease has not ended."""
     moving = load("r0", slot=5, incarnation="new", started_at=100.0)
-    board.update([*seniors(100.0, 200.0), moving], Active(2))
+    board.update([*loads_ready_at(100.0, 200.0), moving], Active(2))
     assert list(board.loads()) == ["r0", "r1"]
 
 
 def test_a_warm_replica_is_read_and_counted_like_the_others(board: LoadBoard, clock: Clock) -> None:
-    board.update(seniors(100.0, 200.0), Active(1))
+    board.update(loads_ready_at(100.0, 200.0), Active(1))
     board.placed("t1", 1, 100)
-    board.reported("r1", LoadReport(5, 0, 3, 0))
-    assert (board.warm()["r1"].waiting, board.warm()["r1"].running) == (1, 3)
+    board.reported("r1", LoadReport(5, ReplicaQueue(0, 3, 0)))
+    assert (board.warm()["r1"].queue.waiting, board.warm()["r1"].queue.running) == (1, 3)
     clock.now += slots.LEASE_S + 0.001
     assert not board.warm()
 
 
 def test_an_unmeasured_rate_does_not_affect_the_mean(board: LoadBoard) -> None:
-    (one,) = seniors(100.0, prefill_rate=9000.0)
+    (one,) = loads_ready_at(100.0, prefill_rate=9000.0)
     fresh = load("new", slot=1, prefill_rate=500.0, prefill_learned=False)
     board.update([one, fresh])
-    assert {of.prefill_rate for of in board.loads().values()} == {9000.0}
+    assert {of.pace.prefill_rate for of in board.loads().values()} == {9000.0}
     assert board.prefill_learned
     board.update([])
     assert board.prefill_learned
     board.update([fresh])
     assert not board.prefill_learned
-    assert board.loads()["new"].prefill_rate == 500.0
+    assert board.loads()["new"].pace.prefill_rate == 500.0
 
 
 def test_a_snapshot_of_the_release_before_says_what_it_can(board: LoadBoard) -> None:
@@ -239,14 +246,14 @@ def test_a_replica_that_leaves_gets_no_traffic_and_a_warm_one_takes_its_place() 
     assert board.is_live("r0") and not board.is_live("unknown")
 
 
-def test_where_all_leave_they_serve_to_the_end() -> None:
+def test_leaving_replicas_keep_serving_when_no_other_replica_is_left() -> None:
     """A cluster that is removed as a whole: its gateways have no other place to send to."""
     board = LoadBoard(time.monotonic)
     board.update([load(f"r{i}", slot=i, leaving=True) for i in range(2)])
     assert list(board.loads()) == ["r0", "r1"] and not board.leaving()
 
 
-def test_one_that_has_closed_gets_nothing_even_where_no_other_is_left() -> None:
+def test_a_closed_replica_gets_no_requests_even_when_no_other_replica_is_left() -> None:
     now = 0.0
     board = LoadBoard(lambda: now)
     board.update([load("r0", slot=0, leaving=True), load("r1", slot=1, closed=True)])

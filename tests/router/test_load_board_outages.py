@@ -6,16 +6,17 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from router.cached_blocks import CachedBlocks
-from router.load import LoadBoard
-from router.load_reader import LoadReader
-from router.publisher import IndexPublisher, Lease
-from router.redis_client import connect
-from router.slots import LEASE_S
+from router.board.load import LoadBoard
+from router.board.load_reader import LoadReader
+from router.index.cached_blocks import CachedBlocks
+from router.index.publisher import IndexPublisher, Lease
+from router.index.slots import LEASE_S
+from router.redis.redis_client import connect
 from tests.ports import free_ports
 from tests.router.index_engine import HASHER, SEGMENT_TOKENS, Feed
 from tests.router.loads import load
@@ -94,8 +95,19 @@ async def test_after_a_flush_a_replica_is_back_in_its_slot_as_another_incarnatio
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster", "redis+sentinel"])
-async def test_a_redis_that_was_never_there_is_an_empty_board(scheme: str) -> None:
+async def test_a_redis_that_was_never_there_is_an_empty_board(
+    scheme: str, caplog: pytest.LogCaptureFixture
+) -> None:
     url = f"{scheme}://127.0.0.1:1" + ("/service" if "sentinel" in scheme else "")
     async with board_and_publisher(url) as board:
-        await asyncio.sleep(0.5)
+        # once both have tried
+        for fails in (
+            "failed to read the load board of main",
+            "failed to write the index of a replica of main",
+        ):
+            await until(partial(_is_logged, caplog, fails))
         assert board.loads() == board.last_known() == {}
+
+
+def _is_logged(caplog: pytest.LogCaptureFixture, message: str) -> bool:
+    return any(message in record.getMessage() for record in caplog.records)

@@ -64,7 +64,7 @@ def test_with_nothing_to_reuse_it_is_no_worse_than_least_loaded(traffic: str) ->
 
 
 @pytest.mark.parametrize("traffic", TRAFFIC)
-def test_it_is_never_worse_than_random(traffic: str) -> None:
+def test_prefix_placement_is_never_worse_than_random(traffic: str) -> None:
     assert served(traffic).mean_ttft <= served(traffic, "random").mean_ttft
     assert served(traffic).cached_ratio >= served(traffic, "random").cached_ratio - 0.01
 

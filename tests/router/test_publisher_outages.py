@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from router import publisher, slots
-from router.redis_client import AsyncRedis, connect
-from router.slots import segment_prefix
-from router.sweeper import Sweeper
+from router.index import publisher, slots
+from router.index.publisher import RENEW_S, Lease
+from router.index.slots import segment_prefix
+from router.index.sweeper import Sweeper
+from router.redis.redis_client import AsyncRedis, connect
+from tests.autoscaling.hand_clock import HandClock
 from tests.ports import free_ports
 from tests.router.index_engine import removed, replica_on, stored
-from tests.router.index_redis import POOL, bits, client_of, control, look_at_slots, registry
+from tests.router.index_redis import POOL, bits, client_of, control, read_slots, registry
 from tests.router.redis_process import RedisProcess, running
 from tests.waiting import until
 
@@ -83,6 +85,67 @@ async def test_changes_during_a_redis_freeze_are_written_later(
         await replica.until_exact(server, 4)
         assert replica.incarnation == before
         assert set(bits(server)) == set(replica.cached.keys())
+
+
+async def test_its_lag_is_the_age_of_the_oldest_change_that_redis_does_not_have(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    clock = HandClock()
+    async with replica_on(redis, [stored(1)], clock=clock) as replica:
+        await replica.until_exact(server, 2)
+        clock.now += 100.0
+        assert replica.publisher.lag_s == 0.0
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            replica.feed.put(stored(2))
+            await until(lambda: len(replica.cached.keys()) == 4)
+            clock.now += 7.0
+            assert replica.publisher.lag_s == 7.0
+            replica.feed.put(stored(3))
+            await until(lambda: len(replica.cached.keys()) == 6)
+            clock.now += 2.0
+            assert replica.publisher.lag_s == 9.0
+            assert not replica.publisher.synced
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        await replica.until_exact(server, 6)
+        assert replica.publisher.lag_s == 0.0
+
+
+async def test_after_a_flush_its_lag_begins_with_its_new_incarnation(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    """All that it has is written again, and nothing of it waited before."""
+    clock = HandClock()
+    async with replica_on(redis, [stored(1)], clock=clock) as replica:
+        await replica.until_exact(server, 2)
+        clock.now += 100.0
+        replica.leases = _FreezingAtTheNext(replica.leases, server)
+        with control(server) as client:
+            client.flushall()
+        try:
+            clock.now += RENEW_S  # and so it finds that out
+            await until(lambda: replica.leases[-1].incarnation != replica.leases[0].incarnation)
+            assert replica.publisher.lag_s == 0.0
+            clock.now += 5.0
+            assert replica.publisher.lag_s == 5.0
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        await replica.until_exact(server, 2)
+        assert replica.publisher.lag_s == 0.0
+
+
+class _FreezingAtTheNext(list[Lease]):
+    """Stops Redis with the first lease of another incarnation."""
+
+    def __init__(self, leases: list[Lease], server: RedisProcess) -> None:
+        super().__init__(leases[-1:])
+        self._server = server
+
+    def append(self, lease: Lease) -> None:
+        if lease.incarnation != self[-1].incarnation:
+            self._server.process.send_signal(signal.SIGSTOP)
+        super().append(lease)
 
 
 async def test_events_after_a_failed_write_are_written_without_further_events(
@@ -169,10 +232,10 @@ async def test_an_outage_is_logged_once(
             await asyncio.sleep(0.5)
             client.config_set("maxclients", 1000)
         await replica.until_exact(server, 4)
-    ours = [record for record in caplog.records if record.name == "router.publisher"]
+    ours = [record for record in caplog.records if record.name == "router.index.publisher"]
     assert sorted(record.message.split(":")[0] for record in ours) == [
-        f"index of a replica of {POOL} not written",
-        f"load of a replica of {POOL} not published",
+        f"failed to publish the load of a replica of {POOL}",
+        f"failed to write the index of a replica of {POOL}",
     ]
 
 
@@ -198,6 +261,6 @@ async def sweep_all(server: RedisProcess) -> None:
     async with client_of(server) as redis:
         for slot, incarnation in (await registry(redis, POOL)).items():
             await slots.withdraw(redis, POOL, slot, incarnation)
-        look = partial(look_at_slots, redis, POOL)
+        look = partial(read_slots, redis, POOL)
         sweeper = Sweeper(redis, POOL, look, clock=lambda: next(times))
         assert [await sweeper.sweep_once(), await sweeper.sweep_once()] == [0, 1]

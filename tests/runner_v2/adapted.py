@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm.lora.request import LoRARequest
 
-from benchmarks.stand.made_adapter import RANK
+from benchmarks.harness.fleets.made_adapter import RANK
 from tests.runner_v2.continued import continued
 from tests.runner_v2.tiny_engine import TinyEngine, running
 from tests.runner_v2.tiny_models import PROMPTS

@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm.lora.request import LoRARequest
 
-from deployments.engine.vllm.cut_answers import Cutter
+from deployments.engine.vllm.offline.cut_answers import Cutter
 from tests.runner_v2.tiny_engine import TinyEngine
 from tests.runner_v2.tiny_models import PROMPTS
 

@@ -28,11 +28,12 @@ from vllm.inputs import TokensPrompt
 from vllm.platforms import current_platform
 from vllm.triton_utils import HAS_TRITON
 
-from deployments.engine.vllm import logits_tap
-from deployments.engine.vllm.answer_kinds import KINDS
-from deployments.engine.vllm.continuing import made_by
+from deployments.engine.vllm.offline import logits_tap
+from deployments.engine.vllm.offline.answer_kinds import KINDS
+from deployments.engine.vllm.resuming.continuing import made_by
 from tests.runner_v2 import adapted, drafting, tiny_models
 from tests.runner_v2.continued import continued
+from tests.runner_v2.environment import KINDS_OF, RUNNER
 from tests.runner_v2.hooks_of_core import kv_events, slept, witnessed
 from tests.runner_v2.tiny_engine import STEP_TOKENS, TinyEngine, running
 from tests.runner_v2.tiny_models import PROMPTS
@@ -41,7 +42,7 @@ from tests.runner_v2.tiny_models import PROMPTS
 def tapped(engine: TinyEngine) -> dict[str, Any]:
     """By how much the tap's log-probabilities differ from those that vLLM gives a client.
 
-    One row of logits is a chunk: under V1 the last step's, under V2 each step's last chunk.
+    One row of logits is a chunk: the last of each step.
     """
     ids = [4 + 7 * i % 250 for i in range(4 * STEP_TOKENS + 2)]
     with ExitStack() as stack:
@@ -96,14 +97,14 @@ def parts(models: Path, args: Mapping[str, Any]) -> Iterator[tuple[str, Callable
                 "greedy": engine.greedy(),
             },
         )
-        for kind in KINDS:
+        for kind in KINDS_OF.get(os.environ.get(RUNNER, ""), KINDS):
             yield f"continued {kind}", partial(continued, engine, kind)
         yield "tapped", partial(tapped, engine)
         yield "cached", partial(cached, engine)
         yield "slept", partial(slept, engine, PROMPTS[1])
         yield "witnessed", partial(witnessed, engine, PROMPTS[1])
     yield from adapted.parts(models, args)
-    yield from drafting.parts(models, args)  # at the end: no V1 starts after Numba was imported
+    yield from drafting.parts(models, args)
 
 
 def main(models: Path, args: Mapping[str, Any], written: Any) -> None:

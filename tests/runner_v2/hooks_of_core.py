@@ -14,9 +14,9 @@ import torch
 from vllm import SamplingParams
 from vllm.platforms import current_platform
 
-from deployments.engine.hang import PERIOD_S, EngineHealth, Judge, Look
-from deployments.engine.sleep_mode import SLEEP_AFTER_S, Sleeper
-from deployments.engine.vllm.heartbeat import HeartbeatFile, attach
+from deployments.engine.serving.sleep_mode import SLEEP_AFTER_S, Sleeper
+from deployments.engine.vllm.watch.heartbeat import HeartbeatFile, attach
+from deployments.engine.watchdog.hang import PERIOD_S, EngineHealth, Judge, Look
 from tests.autoscaling.hand_clock import HandClock
 
 STEP_S, COMPILES_S = 0.01, 60.0

@@ -34,15 +34,15 @@ from urllib.parse import urlsplit
 import psutil
 import uvloop
 
-from benchmarks.stand import lone_gateway, own_redis
-from benchmarks.stand.client_answers import ClientAnswer, ask, near, texts
-from benchmarks.stand.launched import Launched
-from cli.gateway_client import GatewayClient, GatewayError
+from benchmarks.harness.fleets import lone_gateway, own_redis
+from benchmarks.harness.fleets.launched import Launched
+from benchmarks.harness.load.client_answers import ClientAnswer, ask, near, texts
+from cli.common.gateway_client import GatewayClient, GatewayError
+from cli.gateway.stream_client import Endpoint
 from cli.local.ports import LOOPBACK, free_ports
-from cli.stream_client import Endpoint
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.gateway import Gateway
-from deployments.gateway.parts import Secrets
+from deployments.gateway.gateway_parts import Secrets
 from tests.runner_v2 import tiny_models
 from tests.runner_v2.environment import V2_ASYNC, environment
 from tests.runner_v2.interpreter import NOISE
@@ -193,7 +193,7 @@ async def running(
                 "secret": secret,
                 "redis_url": redis.url,
             }
-            command = [sys.executable, "-m", "benchmarks.stand.lone_replica"]
+            command = [sys.executable, "-m", "benchmarks.harness.fleets.lone_replica"]
             engines.append(Launched(command, folder / f"{name}.log", variables, asked))
             stack.callback(engines[-1].stop)
         for engine in engines:

@@ -12,7 +12,6 @@ import asyncio
 import gzip
 import json
 import logging
-import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -22,14 +21,12 @@ from typing import Any
 
 import aiohttp
 
-from deployments.engine.confirming import Confirming
 from deployments.engine.vllm.adapter import VllmEngine
-from deployments.engine.vllm.first_request import send_first_request
-from deployments.process.http_server import HttpServer
+from deployments.engine.vllm.patches.first_request import send_first_request
 from deployments.wire.headers import CACHED_TOKENS_HEADER
-from router.load import LoadReport
 from tests.runner_v2 import worker
 from tests.runner_v2.tiny_models import PROMPTS
+from tests.served import at_a_url, stdout_for_the_test
 
 MODEL, TOKENS, MANY = "tiny", 16, 4
 ENGINE = {"dtype": "float32", "enforce_eager": True, "max_model_len": 256, "max_num_seqs": 8}
@@ -42,14 +39,8 @@ async def serving(
     models: Path, engine_args: Mapping[str, Any]
 ) -> AsyncIterator[tuple[VllmEngine, aiohttp.ClientSession]]:
     engine = await VllmEngine.start(str(models / "target"), MODEL, ENGINE | dict(engine_args))
-    server = HttpServer(Confirming(engine.app, lambda: LoadReport(1, 0, 0, 0)))
-    url = await server.start("127.0.0.1")
-    try:
-        async with aiohttp.ClientSession(url) as http:
-            yield engine, http
-    finally:
-        await server.drain()
-        engine.stop()
+    async with at_a_url(engine) as url, aiohttp.ClientSession(url) as http:
+        yield engine, http
 
 
 def client_of(engine: VllmEngine) -> Any:
@@ -160,6 +151,4 @@ async def main(models: Path, written: Any) -> None:
 
 
 if __name__ == "__main__":
-    to_the_test = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # vLLM prints
-    asyncio.run(main(Path(sys.argv[1]), to_the_test))
+    asyncio.run(main(Path(sys.argv[1]), stdout_for_the_test()))

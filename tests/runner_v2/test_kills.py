@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 FEW = 6
 
 
-def test_all_are_whole_and_what_differs_says_so() -> None:
+def test_answers_are_complete_and_different_tokens_are_labelled() -> None:
     found = killed(noise=0.5)
     assert found["hit"] >= FEW
     assert found["wrong"] == {}

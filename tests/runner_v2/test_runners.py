@@ -1,4 +1,4 @@
-"""Hooks into vLLM work under its model runner V2, the one on GPUs, as under V1."""
+"""Hooks into vLLM work under its model runner V2, the one on GPUs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from common.errors import Problem
-from deployments.engine.vllm.answer_kinds import KINDS
-from deployments.engine.vllm.heartbeat import NEW_STEP_S
+from deployments.engine.vllm.watch.heartbeat import NEW_STEP_S
 from tests.missing import missing
 from tests.runner_v2 import tiny_models
 from tests.runner_v2.environment import (
+    KINDS_OF,
     METHODS,
     METHODS_OF,
     REPOSITORY,
     RUNNERS,
-    V1,
     V2,
     V2_ASYNC,
     environment,
@@ -31,11 +30,7 @@ from tests.some import some
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 WITHIN_S = 540.0
-MODULES = {
-    V1: "vllm.v1.worker.gpu_model_runner",
-    V2: "vllm.v1.worker.gpu.model_runner",
-    V2_ASYNC: "vllm.v1.worker.gpu.model_runner",
-}
+MODULES = dict.fromkeys(RUNNERS, "vllm.v1.worker.gpu.model_runner")
 
 
 class Found(dict[str, dict[str, Any]]):
@@ -115,10 +110,11 @@ def found(all_found: Mapping[str, Found], request: pytest.FixtureRequest) -> Fou
     return all_found[request.param]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("runner", "kind"), [(r, kind) for r in RUNNERS for kind in KINDS_OF[r]])
 def test_an_answer_is_continued_with_the_tokens_that_it_would_have_had(
-    found: Found, kind: str
+    all_found: Mapping[str, Found], runner: str, kind: str
 ) -> None:
+    found = all_found[runner]
     told = found.of(f"continued {kind}")
     assert_continued(told)
     # what makes the kind changes the tokens, except for logprobs
@@ -132,7 +128,7 @@ def test_the_tap_has_the_logits_that_clients_see(found: Found) -> None:
     assert told["worst"] < 1e-4
 
 
-def test_what_is_cached_is_published_once_and_again_where_that_is_asked(found: Found) -> None:
+def test_cached_blocks_are_published_once_and_again_on_request(found: Found) -> None:
     told = found.of("cached")
     assert told["first"] and set(told["first"]) == {"BlockStored"}
     assert told["cached"] == 0
@@ -154,7 +150,7 @@ def test_the_heartbeat_is_of_two_steps_under_way_where_scheduling_is_asynchronou
     all_found: Mapping[str, Found],
 ) -> None:
     under_way = {runner: all_found[runner].of("witnessed")["under_way"] for runner in RUNNERS}
-    assert under_way == {V1: 1, V2: 1, V2_ASYNC: 2}
+    assert under_way == {V2: 1, V2_ASYNC: 2}
 
 
 def test_an_engine_sleeps_and_answers_as_before_once_it_is_awake(found: Found) -> None:
@@ -245,7 +241,9 @@ def test_an_answer_of_an_adapter_is_continued(found: Found) -> None:
     assert told["tokens"] == [tokens[: len(told["tokens"][0])] for tokens in whole]
 
 
-def test_each_runs_where_it_is_said_to(all_found: Mapping[str, Found]) -> None:
+def test_each_runner_uses_its_configured_module_and_scheduler(
+    all_found: Mapping[str, Found],
+) -> None:
     about = {runner: all_found[runner].of("runner") for runner in RUNNERS}
     assert {runner: about[runner]["module"] for runner in RUNNERS} == MODULES
     is_async = [runner for runner in RUNNERS if "Async" in about[runner]["scheduler"]]
@@ -253,9 +251,9 @@ def test_each_runs_where_it_is_said_to(all_found: Mapping[str, Found]) -> None:
     assert len({json.dumps(about[runner]["greedy"]) for runner in RUNNERS}) == 1
 
 
-def test_answers_of_another_runner_are_of_another_engine(all_found: Mapping[str, Found]) -> None:
-    """What a seed draws differs between V1 and V2."""
-    made_by = {runner: all_found[runner].of("runner")["made_by"] for runner in RUNNERS}
-    assert made_by[V1] != made_by[V2] == made_by[V2_ASYNC]
-    seeded = {runner: all_found[runner].of("continued seeded")["tokens"] for runner in RUNNERS}
-    assert seeded[V1] != seeded[V2] == seeded[V2_ASYNC]
+def test_both_ways_to_schedule_draw_the_same_from_a_seed(all_found: Mapping[str, Found]) -> None:
+    """So they continue each other's answers."""
+    made_by = [all_found[runner].of("runner")["made_by"] for runner in RUNNERS]
+    seeded = [all_found[runner].of("continued seeded")["tokens"] for runner in RUNNERS]
+    assert made_by[0] == made_by[1]
+    assert seeded[0] == seeded[1]

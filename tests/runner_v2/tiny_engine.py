@@ -19,7 +19,8 @@ from vllm.inputs import TokensPrompt
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from deployments.engine.vllm import plugin, speculation
+from deployments.engine.vllm import plugin
+from deployments.engine.vllm.watch import measured_speculation as speculation
 from tests.runner_v2.interpreter import do_not_collect
 from tests.runner_v2.tiny_models import PROMPTS
 

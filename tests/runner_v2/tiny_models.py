@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from benchmarks.stand.made_adapter import make_adapter
+from benchmarks.harness.fleets.made_adapter import make_adapter
 
 HIDDEN, VOCABULARY = 64, 288
 SPECIAL = ("<unk>", "<s>", "</s>", "<pad>")

@@ -101,7 +101,7 @@ def seen(traces: Collector, small_model: Path) -> Iterator[Seen]:
     try:
         up = antefix(
             home,
-            *("up", str(fleet_file), "--port", "0", "--with-prometheus", "--json"),
+            *("up", str(fleet_file), "--port", "0", "--with-prometheus", "-o", "json"),
             env=traces.environment,
         )
         assert up.returncode == 0, up.stderr

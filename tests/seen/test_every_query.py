@@ -95,7 +95,7 @@ async def test_a_trace_goes_from_the_client_through_placement_into_vllm(seen: Se
 
 
 def test_a_prompt_is_in_no_log_and_a_request_is(seen: Seen) -> None:
-    done = antefix(seen.home.folder, "logs", "-n", "100000", "--json")
+    done = antefix(seen.home.folder, "logs", "--tail", "100000", "-o", "json")
     assert done.returncode == 0, done.stderr
     assert SECRET_PROMPT not in done.stdout
     ended = [json.loads(line) for line in done.stdout.splitlines() if '"request_id"' in line]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.exit_codes import ExitCode
+from cli.common.exit_codes import ExitCode
 from cli.local import processes
 from tests.seen.conftest import MODEL, OTHER_MODEL, TRIED, Seen, antefix
 from tests.waiting import until
@@ -48,7 +48,7 @@ async def test_status_shows_that_a_lost_engine_was_replaced(seen: Seen) -> None:
             return bool(json.load(answer)["pools"]["other"]["states"] == {"RUNNING": 1})
 
     def told() -> bool:
-        done = antefix(seen.home.folder, "status", "--json")
+        done = antefix(seen.home.folder, "status", "-o", "json")
         states = json.loads(done.stdout)["pools"]["other"]["states"]
         return done.returncode == ExitCode.OK and states == {"RUNNING": 1}
 
@@ -83,7 +83,7 @@ def test_logs_name_their_component(seen: Seen) -> None:
 
 
 def test_the_last_lines_of_all_logs_are_no_more_than_asked_for(seen: Seen) -> None:
-    shown = antefix(seen.home.folder, "logs", "-n", "15").stdout
+    shown = antefix(seen.home.folder, "logs", "--tail", "15").stdout
     assert len(shown.splitlines()) == 15
     assert "[state-dump]" not in shown
 
@@ -167,7 +167,7 @@ async def test_up_answers_a_first_question(
 ) -> None:
     _, said = foreground
     await until(lambda: "Authorization: Bearer" in said.read_text(), within_s=60)
-    assert "Paris" in said.read_text()
+    assert "Tokyo" in said.read_text()
     assert f"Authorization: Bearer {seen.home.keys().api_key}" in said.read_text()
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaling.scaling import Limits, ScalingDecision, Signals, State
+from autoscaling.scaling.scaling import Limits, ScalingDecision, Signals, State
 from autoscaling.slo import Slo
 from simulator import autoscaler
 from simulator.engines import Hardware
@@ -39,7 +39,7 @@ def play(
     return run(Trace("told", tuple(requests), 60.0), pool, "antefix")
 
 
-def test_it_learns_of_arrivals_a_second_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_autoscaler_learns_of_arrivals_a_second_late(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(1, 1)
     requests = [Request(0.5 + i, 400, 4) for i in range(20)]
     play(monkeypatch, told, requests)
@@ -48,11 +48,13 @@ def test_it_learns_of_arrivals_a_second_late(monkeypatch: pytest.MonkeyPatch) ->
     assert (second.arrived, second.told_at) == (0, 0.0)
     # nine have come by the second before, and the tenth since
     assert (later.now, later.told_at, later.arrived) == (10.0, 9.0, 9)
-    assert (later.prompt_tokens, later.uncached_tokens, later.refused) == (3600, 3600, 0)
+    assert (later.prompt_tokens, later.uncached_tokens, later.rejected) == (3600, 3600, 0)
     assert later.output_tokens == 9 * 4
 
 
-def test_it_knows_of_an_engine_what_that_has_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_autoscaler_gets_the_rates_that_an_engine_has_learned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told = Told(1, 1)
     play(monkeypatch, told, [Request(5.5, 400, 100)])
     before, after = told.signals[5].engine, told.signals[30].engine
@@ -63,7 +65,7 @@ def test_it_knows_of_an_engine_what_that_has_learned(monkeypatch: pytest.MonkeyP
     assert after.step_s == pytest.approx(0.02 + 0.0002)
 
 
-def test_its_target_starts_replicas_and_its_demand_gives_them_traffic(
+def test_the_target_starts_replicas_and_the_demand_activates_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = Told(2, 3)

@@ -32,7 +32,7 @@ def test_a_replica_is_paid_for_from_when_it_was_asked_for() -> None:
     assert fleet.replica_seconds(200.0) == 200.0 + 2 * 100.0
 
 
-def test_one_that_is_given_up_while_it_starts_is_paid_for_until_then() -> None:
+def test_a_replica_that_is_cancelled_while_starting_is_paid_for_until_then() -> None:
     fleet = SimulatedFleet(HARDWARE, STARTUP_S, 1)
     fleet.scale_to(3, 100.0)
     fleet.scale_to(1, 130.0)
@@ -48,7 +48,7 @@ def test_the_youngest_go_first_and_those_that_start_before_those_that_serve() ->
     assert fleet.starting == fleet.draining == []
 
 
-def test_one_that_drains_ends_what_it_has_and_is_paid_for_until_then() -> None:
+def test_a_draining_replica_finishes_its_requests_and_is_paid_for_until_then() -> None:
     fleet = SimulatedFleet(HARDWARE, STARTUP_S, 2)
     last = call(answer=5)
     fleet.serving[1].submit(last, 0, 0.0)

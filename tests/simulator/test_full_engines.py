@@ -4,8 +4,9 @@ import random
 import statistics
 
 import pytest
+from msgspec.structs import replace
 
-from router.cost import predict_ttft
+from router.choice.cost import predict_ttft
 from simulator.engines import Hardware, Job, SimulatedEngine
 from tests.router.loads import load
 
@@ -22,7 +23,7 @@ def test_the_wait_for_a_full_engine_matches_its_prediction(hardware: Hardware) -
         now += rng.expovariate(5.5)
         prompt, answer = rng.randint(1000, 5000), rng.randint(50, 150)
         engine.advance(now)
-        seen = load(**engine.load())
+        seen = replace(load(), **engine.load())
         one = Job.hashed(str(number), prompt, answer)
         engine.submit(one, now)
         predicted.append((predict_ttft(seen, prompt), one, now))

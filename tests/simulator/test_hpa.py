@@ -72,7 +72,7 @@ def test_a_total_is_divided_by_its_target() -> None:
     assert desired_by_total(0, 1.0, 10.0) == 1
 
 
-def test_up_it_goes_by_four_or_by_as_many_again_in_15_s() -> None:
+def test_hpa_adds_four_replicas_or_doubles_them_within_15_s() -> None:
     hpa = HorizontalPodAutoscaler(1, 100)
     course, replicas = [], 1
     for sync in range(5):
@@ -89,7 +89,7 @@ def test_within_one_period_the_policies_count_what_was_added_in_it() -> None:
     assert hpa.replicas(20, 100, 15.0) == 40
 
 
-def test_down_it_goes_to_the_highest_of_five_minutes() -> None:
+def test_hpa_scales_down_to_the_highest_recommendation_of_five_minutes() -> None:
     hpa = HorizontalPodAutoscaler(1, 10)
     wanted = {0.0: 8, 15.0: 6, 30.0: 2}
     course = {}
@@ -136,7 +136,7 @@ def test_a_window_of_scaling_up_waits_for_the_lowest() -> None:
     assert course == [2, 2, 2, 2, 6, 6]
 
 
-def test_it_keeps_to_its_bounds() -> None:
+def test_hpa_respects_its_bounds() -> None:
     hpa = HorizontalPodAutoscaler(2, 5)
     assert hpa.replicas(4, 50, 0.0) == 5
     assert hpa.replicas(1, 1, 15.0) == 2

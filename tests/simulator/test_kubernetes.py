@@ -38,7 +38,7 @@ def asked_for(fleet: SimulatedFleet) -> int:
 
 
 @pytest.mark.parametrize("kind", ["hpa", "keda"])
-def test_it_looks_every_15_seconds(kind: str) -> None:
+def test_hpa_and_keda_sync_every_15_seconds(kind: str) -> None:
     fleet, scales = busy(0), scaler(f"{kind}-concurrency:2")
     scales.scale(fleet, 0, 0.0)
     for number in range(8):

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from autoscaling.pool_scheduler import PoolScheduler
-from autoscaling.scheduling import Attempt, SchedulingRequest
+from autoscaling.admission.pool_scheduler import PoolScheduler
+from autoscaling.admission.scheduling_request import Attempt, SchedulingRequest
 from autoscaling.slo import Slo
-from router.policies import PlacementRequest
+from router.choice.policies import PlacementRequest
 from simulator.engines import Hardware, Job, SimulatedEngine
 from simulator.simulation import run
 from simulator.traces import Request, Trace

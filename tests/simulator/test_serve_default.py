@@ -36,7 +36,7 @@ def test_the_defaults_are_ray_s() -> None:
     assert TARGET_ONGOING_REQUESTS == AutoscalingConfig().target_ongoing_requests == 2.0
 
 
-def test_it_scales_up_after_its_delay_to_what_the_mean_asks_for() -> None:
+def test_ray_serve_scales_up_after_its_delay_to_the_mean_demand() -> None:
     found = targets(ServeDefaultAutoscaler(ONE_TO_EIGHT, 2.0), lambda second: 10, 60)
     assert found[:30] == [1] * 30
     assert found[31:] == [5] * 29
@@ -47,7 +47,7 @@ def test_queued_requests_count_as_well() -> None:
     assert found[-1] == 4
 
 
-def test_it_averages_over_its_window() -> None:
+def test_ray_serve_averages_over_its_window() -> None:
     # nothing for ten minutes, then ten at once: within half a minute the mean is still lower
     found = targets(
         ServeDefaultAutoscaler(ONE_TO_EIGHT, 2.0), lambda second: 10 * (second >= 600), 660
@@ -56,7 +56,7 @@ def test_it_averages_over_its_window() -> None:
     assert 1 < max(found) <= 5
 
 
-def test_it_scales_down_after_ten_minutes() -> None:
+def test_ray_serve_scales_down_after_ten_minutes() -> None:
     found = targets(
         ServeDefaultAutoscaler(ONE_TO_EIGHT, 2.0), lambda second: 10 * (second < 60), 800
     )
@@ -66,7 +66,7 @@ def test_it_scales_down_after_ten_minutes() -> None:
     assert 60 + 600 <= down <= 60 + 30 + 10 + 600 + 10
 
 
-def test_it_keeps_to_its_bounds() -> None:
+def test_ray_serve_respects_its_bounds() -> None:
     bounds = replace(ONE_TO_EIGHT, min_replicas=2, max_replicas=3)
     found = targets(ServeDefaultAutoscaler(bounds, 2.0), lambda second: 100 * (second < 100), 900)
     assert {*found} == {2, 3}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaling.overflow import OverflowRules
+from autoscaling.admission.overflow import OverflowRules
 from autoscaling.slo import Slo
 from simulator.engines import Hardware
 from simulator.simulation import run

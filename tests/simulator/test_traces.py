@@ -25,7 +25,7 @@ def mooncake(tmp_path: Path, *lines: dict[str, object] | str) -> Path:
     return file
 
 
-def asked(timestamp: int, tokens: int = 1100, answer: int = 5) -> dict[str, object]:
+def mooncake_row(timestamp: int, tokens: int = 1100, answer: int = 5) -> dict[str, object]:
     blocks = list(range(-(-tokens // MOONCAKE_BLOCK_TOKENS)))
     return {
         "timestamp": timestamp,
@@ -36,7 +36,7 @@ def asked(timestamp: int, tokens: int = 1100, answer: int = 5) -> dict[str, obje
 
 
 def test_a_mooncake_line_becomes_a_request_with_its_whole_blocks(tmp_path: Path) -> None:
-    trace = read_trace(mooncake(tmp_path, asked(0), asked(3000, tokens=1024)))
+    trace = read_trace(mooncake(tmp_path, mooncake_row(0), mooncake_row(3000, tokens=1024)))
     assert trace.block_tokens == MOONCAKE_BLOCK_TOKENS
     [first, second] = trace.requests
     # the third block is not whole
@@ -45,7 +45,7 @@ def test_a_mooncake_line_becomes_a_request_with_its_whole_blocks(tmp_path: Path)
 
 
 def test_mooncake_s_steps_are_filled_and_not_left(tmp_path: Path) -> None:
-    file = mooncake(tmp_path, *[asked(at) for at in (0, 0, 0, 0, 3000, 3000, 6000)])
+    file = mooncake(tmp_path, *[mooncake_row(at) for at in (0, 0, 0, 0, 3000, 3000, 6000)])
     times = [request.at for request in read_trace(file).requests]
     assert times == sorted(times)
     assert len({*times}) == len(times)
@@ -76,16 +76,16 @@ def test_an_azure_line_becomes_a_request_with_a_unique_prompt(tmp_path: Path) ->
         "not json",
         "[]",
         '{"timestamp": 1}',
-        json.dumps({**asked(1), "input_length": "many"}),
-        json.dumps({**asked(1), "input_length": 0}),
-        json.dumps({**asked(1), "output_length": -1}),
-        json.dumps({**asked(1), "timestamp": "NaN"}),
-        json.dumps({**asked(1), "hash_ids": 5}),
+        json.dumps({**mooncake_row(1), "input_length": "many"}),
+        json.dumps({**mooncake_row(1), "input_length": 0}),
+        json.dumps({**mooncake_row(1), "output_length": -1}),
+        json.dumps({**mooncake_row(1), "timestamp": "NaN"}),
+        json.dumps({**mooncake_row(1), "hash_ids": 5}),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
     with pytest.raises(Problem, match=r"mooncake\.jsonl:2 is not a request") as caught:
-        read_trace(mooncake(tmp_path, asked(0), line))
+        read_trace(mooncake(tmp_path, mooncake_row(0), line))
     assert "correct or remove that line" in caught.value.remedy
 
 
@@ -135,7 +135,7 @@ def test_the_cliff_is_there_at_once() -> None:
 SHARED = Trace("t", tuple(Request(float(i), 10, 1, (7, i)) for i in range(400)), 400.0, 4)
 
 
-def test_it_is_known_when_more_begins_to_come() -> None:
+def test_a_trace_reports_when_its_load_rises() -> None:
     assert [rises_at(name, 1) for name in ("ramp", "cliff", "noise")] == [0, 300, 0]
     begins = rises_at("bursts", 3)
     burst = [request.at for request in synthetic("bursts", 3).requests]

@@ -29,30 +29,34 @@ def sound(seconds: float = 1.0) -> bytes:
     return file.getvalue()
 
 
-def asked(**fields: Any) -> dict[str, Any]:
+def transcription_request(**fields: Any) -> dict[str, Any]:
     return {"model": MODEL, "file": ("a.wav", sound()), **fields}
 
 
 async def refusal(client: AsyncOpenAI, **fields: Any) -> APIStatusError:
     with pytest.raises(APIStatusError) as refused:
-        await client.audio.transcriptions.create(**asked(**fields))
+        await client.audio.transcriptions.create(**transcription_request(**fields))
     return refused.value
 
 
 async def a_file_is_transcribed(client: AsyncOpenAI) -> None:
-    raw = await client.audio.transcriptions.with_raw_response.create(**asked(language="en"))
+    raw = await client.audio.transcriptions.with_raw_response.create(
+        **transcription_request(language="en")
+    )
     assert raw.parse().text
     assert int(raw.headers["x-antefix-prompt-tokens"]) > 0
     assert raw.headers["x-antefix-model"] == MODEL
 
 
 async def a_file_is_translated(client: AsyncOpenAI) -> None:
-    assert (await client.audio.translations.create(**asked())).text
+    assert (await client.audio.translations.create(**transcription_request())).text
 
 
-async def a_stream_says_what_the_whole_answer_says(client: AsyncOpenAI) -> None:
-    whole = await client.audio.transcriptions.create(**asked(language="en"))
-    stream = await client.audio.transcriptions.create(**asked(language="en", stream=True))
+async def a_stream_equals_the_whole_answer(client: AsyncOpenAI) -> None:
+    whole = await client.audio.transcriptions.create(**transcription_request(language="en"))
+    stream = await client.audio.transcriptions.create(
+        **transcription_request(language="en", stream=True)
+    )
     events = [event.model_dump() async for event in stream]
     text = "".join(event["choices"][0]["delta"]["content"] for event in events)
     assert len(events) > 1
@@ -67,6 +71,6 @@ async def what_is_no_audio_is_a_400(client: AsyncOpenAI) -> None:
 CHECKS: list[Callable[[AsyncOpenAI], Awaitable[None]]] = [
     a_file_is_transcribed,
     a_file_is_translated,
-    a_stream_says_what_the_whole_answer_says,
+    a_stream_equals_the_whole_answer,
     what_is_no_audio_is_a_400,
 ]

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 from tests.every_field.serving import Served, serving
 from tests.fakes.engine import MODEL
 from tests.fakes.front import KEY, OTHER_KEY
-from tests.transcription.checks import CHECKS, asked, refusal, sound
+from tests.transcription.checks import CHECKS, refusal, sound, transcription_request
 from tests.transcription.tiny_whisper import MAX_MODEL_LEN, SECONDS
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -31,8 +31,8 @@ PROMPT_TOKENS = 4
 @pytest.fixture(scope="module")
 def whisper(warm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     log = tmp_path_factory.mktemp("whisper") / "log"
-    module = "tests.transcription.served_whisper"
-    with serving(warm_python, ENGINE_ARGS, log, module) as served:
+    maker = "tests.transcription.tiny_whisper"
+    with serving(warm_python, ENGINE_ARGS, log, maker) as served:
         yield served
 
 
@@ -65,7 +65,9 @@ async def test_fields_of_openai_and_of_vllm_reach_the_engine(
 ) -> None:
     fields = fields if fields == {} else {"language": "en", **fields}
     async with client_of(whisper) as client:
-        raw = await client.audio.transcriptions.with_raw_response.create(**asked(**fields))
+        raw = await client.audio.transcriptions.with_raw_response.create(
+            **transcription_request(**fields)
+        )
     assert raw.status_code == 200
 
 
@@ -77,7 +79,7 @@ async def test_every_piece_of_long_audio_is_charged_as_the_engine_counted_it(
     bounded = {"max_completion_tokens": 3}
     async with client_of(whisper, OTHER_KEY) as client:
         raw = await client.audio.transcriptions.with_raw_response.create(
-            **asked(file=file, language="en", extra_body=bounded)
+            **transcription_request(file=file, language="en", extra_body=bounded)
         )
     pieces = int(raw.headers["x-antefix-prompt-tokens"]) / PROMPT_TOKENS
     assert pieces == 3

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from openai import APIError, APIStatusError, AsyncOpenAI
 
-from deployments.gateway.answer.resuming import CLIENT_EVENTS_HEADER, RESUME_HEADER
 from deployments.gateway.intake.keys_file import KeyRights, stored
 from deployments.gateway.intake.request_body import LARGE_BODY_BYTES, estimate_audio_tokens
-from deployments.wire.forms import HEAD_BYTES, MAX_PARTS, FormFile
+from deployments.wire.form_limits import MAX_PARTS
 from deployments.wire.headers import SALT_HEADER
+from deployments.wire.multipart import HEAD_BYTES, FormFile
 from tests.fakes.completions import DEFAULT_MAX_TOKENS
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import KEY, OTHER_KEY, OTHER_TENANT, TENANT, Front, gateway_before
 from tests.fakes.limited_front import charges_of, limited
 from tests.sentences import assert_sentences
-from tests.transcription.checks import CHECKS, asked, refusal, sound
+from tests.transcription.checks import CHECKS, refusal, sound, transcription_request
 from tests.transcription.fake_transcriber import FakeTranscriber
 from tests.waiting import until
 
@@ -65,7 +65,7 @@ async def test_the_engine_gets_the_fields_of_openais_client() -> None:
     }
     engine = FakeTranscriber()
     async with before(engine, pool={"allowed_xargs": ["a"]}) as front, client_of(front) as client:
-        await client.audio.transcriptions.create(**asked(**fields))
+        await client.audio.transcriptions.create(**transcription_request(**fields))
     assert engine.forms == [
         {
             "model": MODEL,
@@ -84,7 +84,7 @@ async def test_a_large_file_arrives_whole() -> None:
     engine, file = FakeTranscriber(), sound(10)
     assert len(file) > LARGE_BODY_BYTES
     async with before(engine) as front, client_of(front) as client:
-        await client.audio.transcriptions.create(**asked(file=("a.wav", file)))
+        await client.audio.transcriptions.create(**transcription_request(file=("a.wav", file)))
         await until(lambda: front.gateway.parts.bodies.held_bytes == 0)
     assert engine.forms[0]["file"] == file
 
@@ -93,7 +93,9 @@ async def test_an_alias_is_the_engines_own_name_in_the_form() -> None:
     engine = FakeTranscriber()
     models = {"scribe": {"pools": {"main": 1}}}
     async with before(engine, models=models) as front, client_of(front) as client:
-        raw = await client.audio.transcriptions.with_raw_response.create(**asked(model="scribe"))
+        raw = await client.audio.transcriptions.with_raw_response.create(
+            **transcription_request(model="scribe")
+        )
     assert engine.forms[0]["model"] == MODEL == raw.headers["x-antefix-model"]
     assert engine.forms[0]["file"] == sound()
 
@@ -105,7 +107,7 @@ async def test_a_cache_salt_is_sent_in_a_header_and_differs_by_tenant() -> None:
         front.accepts({OTHER_KEY: OTHER_TENANT})
         for key, fields in ((KEY, {}), (KEY, {}), (OTHER_KEY, {}), (KEY, {"cache_salt": "a"})):
             async with client_of(front, key) as client:
-                await client.audio.transcriptions.create(**asked(extra_body=fields))
+                await client.audio.transcriptions.create(**transcription_request(extra_body=fields))
     one, again, other, own = (headers[SALT_HEADER] for headers in engine.headers)
     assert one == again
     assert len({one, other, own}) == 3
@@ -147,7 +149,9 @@ async def test_a_gateway_refuses_invalid_forms(
 async def test_fields_that_an_engine_accepts_pass(fields: dict[str, Any]) -> None:
     """`n` counts for beams only, and an empty text is no value."""
     async with before(FakeTranscriber()) as front, client_of(front) as client:
-        assert (await client.audio.transcriptions.create(**asked(extra_body=fields))).text
+        assert (
+            await client.audio.transcriptions.create(**transcription_request(extra_body=fields))
+        ).text
 
 
 @pytest.mark.parametrize(
@@ -195,7 +199,9 @@ async def test_keys_and_their_models_are_checked(tmp_path: Path) -> None:
         front.gateway.parts.keys.take(file)
         async with client_of(front, OTHER_KEY) as client:
             assert await refused(client) == (403, "model_not_allowed", "model")
-            assert (await client.audio.transcriptions.create(**asked(model="other"))).text
+            assert (
+                await client.audio.transcriptions.create(**transcription_request(model="other"))
+            ).text
         async with client_of(front, "sk-wrong") as client:
             assert (await refused(client))[0] == 401
 
@@ -204,7 +210,7 @@ async def test_a_request_is_sent_to_another_engine_when_its_own_is_lost() -> Non
     first, second = FakeTranscriber("r0"), FakeTranscriber("r1")
     first.dies_after = 0
     async with before(first, second) as front, client_of(front) as client:
-        assert (await client.audio.transcriptions.create(**asked())).text
+        assert (await client.audio.transcriptions.create(**transcription_request())).text
     assert second.forms[0]["file"] == sound()
 
 
@@ -212,34 +218,12 @@ async def test_an_interrupted_stream_ends_in_an_error() -> None:
     first, second = FakeTranscriber("r0"), FakeTranscriber("r1")
     first.dies_after = 2
     async with before(first, second) as front, client_of(front) as client:
-        stream = await client.audio.transcriptions.create(**asked(stream=True))
+        stream = await client.audio.transcriptions.create(**transcription_request(stream=True))
         with pytest.raises(APIError) as broken:
             [event async for event in stream]
     assert not isinstance(broken.value, APIStatusError)
     assert broken.value.code == "engine_unavailable"
     assert not second.forms
-
-
-async def test_another_gateway_has_the_rest_of_a_stream_for_a_form_with_another_boundary() -> None:
-    engine = FakeTranscriber()
-    engine.pauses_after = 2
-    async with (
-        before(engine, resume_within_s=60) as front,
-        gateway_before(engine, starts_engines=False, resume_within_s=60) as other,
-        client_of(front) as client,
-        client_of(other) as other_client,
-    ):
-        other.sees(engine)
-        raw = await client.audio.transcriptions.with_raw_response.create(**asked(stream=True))
-        resume = {RESUME_HEADER: raw.headers[RESUME_HEADER], CLIENT_EVENTS_HEADER: "2"}
-        front.is_killed()
-        engine.go_on.set()
-        rest = await other_client.audio.transcriptions.create(
-            **asked(stream=True), extra_headers=resume
-        )
-        events = [event.model_dump() async for event in rest]
-    assert len(events) == DEFAULT_MAX_TOKENS - 2
-    assert len(engine.forms) == 1
 
 
 async def test_requests_are_no_conversation_and_split_over_pools() -> None:
@@ -249,7 +233,7 @@ async def test_requests_are_no_conversation_and_split_over_pools() -> None:
         front.sees(one)
         front.sees(two, pool="small")
         for _ in range(30):
-            await client.audio.transcriptions.create(**asked(model="scribe"))
+            await client.audio.transcriptions.create(**transcription_request(model="scribe"))
     assert len(one.forms) + len(two.forms) == 30
     assert one.forms
     assert two.forms[0]["model"] == "two"
@@ -272,7 +256,7 @@ async def test_a_client_that_leaves_ends_the_transcription() -> None:
     engine = FakeTranscriber()
     engine.pauses_after = 1
     async with before(engine) as front, client_of(front) as client:
-        stream = await client.audio.transcriptions.create(**asked(stream=True))
+        stream = await client.audio.transcriptions.create(**transcription_request(stream=True))
         await anext(aiter(stream))
         await stream.close()
         await until(lambda: engine.aborted == 1)
@@ -287,10 +271,12 @@ async def test_a_deadline_ends_the_transcription() -> None:
         await until(lambda: engine.aborted == 1)
 
 
-async def test_it_is_explained_and_counted_like_other_requests(redis_url: str) -> None:
+async def test_a_transcription_is_explained_and_counted_like_other_requests(redis_url: str) -> None:
     async with gateway_before(FakeTranscriber(), redis_url=redis_url) as front:
         async with client_of(front) as client:
-            raw = await client.audio.transcriptions.with_raw_response.create(**asked())
+            raw = await client.audio.transcriptions.with_raw_response.create(
+                **transcription_request()
+            )
         told = await front.explanation_of(raw.headers)
         estimate = estimate_audio_tokens(FormFile(len(sound()), sound()[:HEAD_BYTES]))
         assert told["prompt_tokens"] == {"counted": estimate, "confirmed": 1}
@@ -298,12 +284,12 @@ async def test_it_is_explained_and_counted_like_other_requests(redis_url: str) -
         assert counted[("antefix_output_tokens_total",)] == DEFAULT_MAX_TOKENS
 
 
-async def test_it_goes_to_the_engine_with_the_least_work() -> None:
+async def test_a_transcription_goes_to_the_engine_with_the_least_work() -> None:
     busy, idle = FakeTranscriber("r0"), FakeTranscriber("r1")
     async with before(busy, idle) as front, client_of(front) as client:
         front.sees_queues({busy: 100_000, idle: 0})
         for _ in range(3):
-            await client.audio.transcriptions.create(**asked())
+            await client.audio.transcriptions.create(**transcription_request())
     assert (len(busy.forms), len(idle.forms)) == (0, 3)
 
 
@@ -315,6 +301,6 @@ async def test_a_tenant_is_charged_what_the_engine_counted(redis_url: str, limit
         client_of(front) as client,
         charges_of(front) as used,
     ):
-        await client.audio.transcriptions.create(**asked())
+        await client.audio.transcriptions.create(**transcription_request())
         await until(lambda: bool(used))
     assert used == [1 + DEFAULT_MAX_TOKENS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import struct
 import zlib
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +16,7 @@ import openai
 import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
+from PIL import Image
 
 from tests.every_field.serving import Served, serving
 from tests.fakes.engine import MODEL
@@ -67,7 +69,7 @@ CACHED_TOKENS = "x-antefix-cached-tokens"
 @pytest.fixture(scope="module")
 def served(warm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     log = tmp_path_factory.mktemp("vision") / "log"
-    with serving(warm_python, ENGINE_ARGS, log, "tests.vision.served_idefics") as served:
+    with serving(warm_python, ENGINE_ARGS, log, "tests.vision.tiny_idefics") as served:
         yield served
 
 
@@ -215,6 +217,26 @@ async def test_a_broken_image_is_the_clients_fault(
     assert (status, code) == (400, "invalid_value")
     assert reason
     assert not served.dead
+
+
+@pytest.mark.parametrize("ask", [*WHOLE, *STREAMED], ids=lambda ask: ask.__name__)
+async def test_the_images_of_a_request_have_a_bound_together(
+    ask: Asked, clients: Clients, served: Served
+) -> None:
+    """Each has 36 million pixels in a few kB. One of them is answered."""
+    file = io.BytesIO()
+    Image.new("1", (6_000, 6_000)).save(file, "PNG")
+    large = encoded(file.getvalue())
+    status, code, reason = await refused(ask, clients, large, large)
+    assert (status, code) == (400, "invalid_value")
+    assert "72000000 pixels" in reason
+    assert not served.dead
+
+
+async def test_a_prompt_may_have_few_images(clients: Clients) -> None:
+    for ask in WHOLE:
+        status, code, _ = await refused(ask, clients, *[png("red", 1, 1)] * 65)
+        assert (status, code) == (400, "invalid_value")
 
 
 @pytest.mark.parametrize("ask", [*WHOLE, *STREAMED], ids=lambda ask: ask.__name__)

@@ -17,8 +17,8 @@ CLIENT = Path(__file__).with_name("client.py")
 # Of an engine's start, what takes seconds.
 VLLM = (
     "deployments.engine.vllm.adapter",
-    "deployments.engine.vllm.measured_schedulers",
-    "deployments.engine.vllm.offline",
+    "deployments.engine.vllm.watch.measured_schedulers",
+    "deployments.engine.vllm.offline.offline",
     "deployments.engine.vllm.plugin",
     "vllm.v1.executor.uniproc_executor",
     "vllm.v1.executor.multiproc_executor",

@@ -5,7 +5,7 @@
 An import of vLLM takes up to ten seconds of CPU, and an engine takes two: its own and its core's.
 This process imports once, starts no thread and computes nothing, so its forks are as clean as new
 processes. A program that starts an engine finds its core's process forked already
-(`deployments.engine.vllm.core_process`). A fork is killed with its children when its client ends.
+(`keep_core`). A fork is killed with its children when its client ends.
 The server writes a line once it listens, and ends with its stdin.
 """
 
@@ -16,6 +16,7 @@ import gc
 import json
 import multiprocessing
 import os
+import pickle
 import runpy
 import selectors
 import signal
@@ -24,6 +25,7 @@ import sys
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -128,31 +130,50 @@ def become(job: Job) -> None:
 
 def keep_core() -> None:
     """Fork the process of this process's engine, before this one has threads."""
-    from deployments.engine.vllm import core_process
+    from deployments.engine.vllm.core_process import SpawnContext
 
-    class Core(core_process.CoreProcess):
-        def __init__(self) -> None:
-            fork = multiprocessing.get_context("fork")
-            self._told, theirs = fork.Pipe()
-            arguments = (self._told, theirs)
-            self.process: Any = fork.Process(target=_core, args=arguments, name="EngineCore")
-            self._environment = dict(os.environ)
-            self.process.start()
-            theirs.close()
-            self._at_exit = Finalize(self, self._told.close, exitpriority=10)
+    fork, spawned = multiprocessing.get_context("fork"), SpawnContext.Process
+    ours, theirs = fork.Pipe()
+    process = fork.Process(target=_core, args=(ours, theirs), name="EngineCore")
+    process.start()
+    theirs.close()
+    # multiprocessing waits at exit for its child processes, and this one waits for its parent
+    Finalize(None, ours.close, exitpriority=10)
 
-        def why_not(self, name: str = "EngineCore") -> str:
-            return ""  # nothing that is read at import differs between the engines of tests
+    def kept(context: Any, *, target: Any, name: str, kwargs: Any) -> ForkedCore:
+        setattr(SpawnContext, "Process", spawned)  # noqa: B010  # this was for one engine
+        return ForkedCore(process, ours, target, kwargs)
 
-    core_process._kept = Core()
+    setattr(SpawnContext, "Process", kept)  # noqa: B010
 
 
-def _core(ours: Connection, told: Connection) -> None:
-    from deployments.engine.vllm import core_process
+class ForkedCore:
+    """A process that has imported vLLM, in place of the one that vLLM starts."""
 
+    def __init__(self, process: Any, task: Connection, target: Any, kwargs: Any) -> None:
+        self._process = process
+        self._task = task
+        self._call = target, kwargs
+
+    def start(self) -> None:
+        self._task.send((dict(os.environ), sys.path))
+        self._task.send_bytes(ForkingPickler.dumps(self._call))
+        self._task.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process, name)
+
+
+def _core(ours: Connection, task: Connection) -> None:
     ours.close()
     os.dup2(2, 1)  # vLLM prints
-    core_process._become(told, ())
+    with contextlib.suppress(EOFError):  # the program has started no engine
+        environment, sys.path[:] = task.recv()
+        os.environ.clear()
+        os.environ.update(environment)
+        target, kwargs = pickle.loads(task.recv_bytes())
+        task.close()
+        target(**kwargs)
 
 
 def main(path: str, *modules: str) -> None:

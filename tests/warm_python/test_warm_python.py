@@ -55,7 +55,9 @@ def test_a_module_is_run_by_its_name(python: str) -> None:
 @pytest.mark.parametrize(
     ("code", "status"), [("raise SystemExit(7)", 7), ("1 / 0", 1), ("import os; os._exit(3)", 3)]
 )
-def test_its_client_returns_its_exit_status(python: str, code: str, status: int) -> None:
+def test_the_client_returns_the_exit_status_of_the_program(
+    python: str, code: str, status: int
+) -> None:
     assert subprocess.run([python, "-c", code], capture_output=True, check=False).returncode == (
         status
     )
@@ -82,7 +84,7 @@ async def ended(client: subprocess.Popen[str], pids: list[int]) -> None:
     assert client.wait() != 0
 
 
-async def test_it_is_killed_with_its_children_when_its_client_is(python: str) -> None:
+async def test_the_program_and_its_children_are_killed_with_the_client(python: str) -> None:
     code = (
         "import os, time\n"
         "child = os.fork()\n"
@@ -94,7 +96,7 @@ async def test_it_is_killed_with_its_children_when_its_client_is(python: str) ->
     await ended(client, pids)
 
 
-async def test_it_is_killed_when_the_warm_python_ends() -> None:
+async def test_the_program_is_killed_when_the_warm_python_ends() -> None:
     code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     with program.running() as python:
         client, pids = started(python, code)

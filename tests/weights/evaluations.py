@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from weights.estimate import Estimate
-from weights.report import Answers, Distribution, Evaluation, Rates, Side
+from weights.evaluate.estimate import Estimate
+from weights.evaluate.report import Answers, Distribution, Evaluation, Rates, Side
 
 
 def side(model: str, digest: str | None = "0" * 64, bytes_: int | None = 270_000_000) -> Side:
@@ -42,7 +42,7 @@ def evaluation(**changes: Any) -> Evaluation:
         "answers": Answers(80, 64, Estimate(0.5, 0.4, 0.6), Estimate(0.7, 0.6, 0.8)),
         "rates": Rates(5, 8, ratio, ratio, ratio),
         "distribution": Distribution(
-            {"50 %": 0.01, "100 %": 3.0}, [32, 64], [0.05, 0.03], [-0.1, 0.0, 0.1], [0.4, 0.6]
+            {"50%": 0.01, "100%": 3.0}, [32, 64], [0.05, 0.03], [-0.1, 0.0, 0.1], [0.4, 0.6]
         ),
     }
     return Evaluation(**{**known, **changes})

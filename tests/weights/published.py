@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
-from weights.cache_dtype import CACHE_DTYPES
-from weights.gpus import gpu_called
-from weights.known_models import known_config
-from weights.memory import GIB, PRECISIONS, budget_of
-from weights.model_shape import shape_of
-from weights.roofline import OfferedLoad, RooflineEngine, decode_step_s, prefill_s, speed_of
-from weights.sizing import MOST_SEQUENCES, STEP_TOKENS
+from weights.model.cache_dtype import CACHE_DTYPES
+from weights.model.gpus import gpu_called
+from weights.model.known_models import known_config
+from weights.model.memory import GIB, PRECISIONS, budget_of
+from weights.model.model_shape import shape_of
+from weights.plan.roofline import OfferedLoad, RooflineEngine, decode_step_s, prefill_s, speed_of
+from weights.plan.sizing import MOST_SEQUENCES, STEP_TOKENS
 
 FILE = Path(__file__).with_name("published.yaml")
 

@@ -92,14 +92,14 @@ def head(port: Port, *headers: bytes) -> bytes:
     return b"".join([b"POST ", CHAT.encode(), b" HTTP/1.1\r\n", *own, typed, *headers])
 
 
-def _told(answer: Answer | None, port: Port) -> str | None:
+def _fault_in_optional(answer: Answer | None, port: Port) -> str | None:
     return None if answer is None else fault_in(answer, port)
 
 
 async def _says(port: Port, data: bytes) -> str | None:
     async with connected(port) as connection:
         await connection.send(data)
-        return _told(await connection.answer(), port)
+        return _fault_in_optional(await connection.answer(), port)
 
 
 def _nonsense(data: bytes) -> Client:
@@ -131,18 +131,20 @@ async def _trickle(connection: Connection, begin: bytes, piece: bytes) -> Answer
 async def sends_headers_slowly(port: Port, model: str) -> str | None:
     async with connected(port) as connection:
         begin = b"GET /v1/models HTTP/1.1\r\nhost: a\r\n"
-        return _told(await _trickle(connection, begin, b"a: b\r\n"), port)
+        return _fault_in_optional(await _trickle(connection, begin, b"a: b\r\n"), port)
 
 
 async def sends_a_body_slowly(port: Port, model: str) -> str | None:
     async with connected(port) as connection:
         begin = head(port, b"content-length: 100000\r\n\r\n{")
-        return _told(await _trickle(connection, begin, b" "), port)
+        return _fault_in_optional(await _trickle(connection, begin, b" "), port)
 
 
 async def sends_chunks_slowly(port: Port, model: str) -> str | None:
     async with connected(port) as connection:
-        return _told(await _trickle(connection, head(port, _CHUNKED), b"1\r\n \r\n"), port)
+        return _fault_in_optional(
+            await _trickle(connection, head(port, _CHUNKED), b"1\r\n \r\n"), port
+        )
 
 
 async def sends_half_a_body(port: Port, model: str) -> str | None:
@@ -163,21 +165,21 @@ async def closes_its_side_after_the_request(port: Port, model: str) -> str | Non
     async with connected(port) as connection:
         await connection.send(chat(port, model))
         connection.end_sending()
-        return _told(await connection.answer(), port)
+        return _fault_in_optional(await connection.answer(), port)
 
 
 async def closes_its_side_within_the_head(port: Port, model: str) -> str | None:
     async with connected(port) as connection:
         await connection.send(head(port))
         connection.end_sending()
-        return _told(await connection.answer(), port)
+        return _fault_in_optional(await connection.answer(), port)
 
 
 async def closes_its_side_within_the_body(port: Port, model: str) -> str | None:
     async with connected(port) as connection:
         await connection.send(head(port, b"content-length: 1000\r\n\r\n{"))
         connection.end_sending()
-        return _told(await connection.answer(), port)
+        return _fault_in_optional(await connection.answer(), port)
 
 
 async def connects_and_leaves(port: Port, model: str) -> str | None:
@@ -248,7 +250,7 @@ async def sends_the_next_before_the_answer(port: Port, model: str) -> str | None
 async def sends_more_than_it_said(port: Port, model: str) -> str | None:
     async with connected(port) as connection:
         await connection.send(chat(port, model) + b'{"and": "more"}' * 100)
-        return _told(await connection.answer(), port)
+        return _fault_in_optional(await connection.answer(), port)
 
 
 async def says_everything_twice(port: Port, model: str) -> str | None:
@@ -282,7 +284,7 @@ async def waits_to_be_asked_for_its_body(port: Port, model: str) -> str | None:
         await connection.send(begin)
         await asyncio.sleep(PAUSE_S)
         await connection.send(body)
-        return _told(await connection.answer(), port)
+        return _fault_in_optional(await connection.answer(), port)
 
 
 CLIENTS: dict[str, Client] = {

@@ -14,7 +14,7 @@ from tests.wrong_requests.asking import Port, WrongRequest, faults_of
 AT_ONCE = 8
 
 
-def none_is_a_fault(
+def assert_no_faults(
     port: Port, requests: st.SearchStrategy[WrongRequest], examples: int, until: float = 0.0
 ) -> None:
     """N lots of requests, and others until then by the monotonic clock.

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from PIL import Image
 from starlette.types import ASGIApp
 from vllm.config import VllmConfig
 from vllm.config.kv_events import KVEventsConfig
@@ -29,36 +28,36 @@ from vllm.tool_parsers import ToolParserManager
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from deployments.engine.vllm import (
-    call_tokens,
-    core_process,
-    prompt_length,
-    speculation,
-    streams,
-)
-from deployments.engine.vllm.args import parse, with_folders, with_own_seed
-from deployments.engine.vllm.constraint_fields import remember_fields
-from deployments.engine.vllm.continuing import Continuing, made_by, proof_of
-from deployments.engine.vllm.continuing_ids import keep_ids, why_no_responses
-from deployments.engine.vllm.cores import engines_at_once
-from deployments.engine.vllm.cpu_args import ONE_PROCESS, needs_no_worker
-from deployments.engine.vllm.cpu_dtype import choose_dtype
-from deployments.engine.vllm.embed_salt import keep_salt
-from deployments.engine.vllm.facts import renderer_facts
-from deployments.engine.vllm.first_request import send_first_request
-from deployments.engine.vllm.grammar_gate import GrammarGate
-from deployments.engine.vllm.grammar_trial import SOCKET
-from deployments.engine.vllm.heartbeat import HEARTBEAT
+from deployments.engine.vllm import core_process
+from deployments.engine.vllm.api_server import media_bounds, prompt_length, streams
+from deployments.engine.vllm.api_server.anthropic_messages import keep_error_facts, messages_facts
+from deployments.engine.vllm.api_server.embed_salt import keep_salt
+from deployments.engine.vllm.api_server.full_contexts import tell_full_contexts
+from deployments.engine.vllm.api_server.request_bodies import read_whole
+from deployments.engine.vllm.api_server.tool_calling import refuse_without_parser
+from deployments.engine.vllm.arguments.args import parse, with_folders, with_own_seed
+from deployments.engine.vllm.arguments.cores import engines_at_once
+from deployments.engine.vllm.arguments.cpu_args import ONE_PROCESS, needs_no_worker
+from deployments.engine.vllm.arguments.default_dtype import choose_dtype
+from deployments.engine.vllm.constraints.constraint_fields import remember_fields
+from deployments.engine.vllm.grammars.grammar_gate import GrammarGate
+from deployments.engine.vllm.grammars.grammar_trial import SOCKET
+from deployments.engine.vllm.grammars.trial_client import TrialClient
 from deployments.engine.vllm.lora import EngineLoras
-from deployments.engine.vllm.messages import keep_error_facts, messages_facts
-from deployments.engine.vllm.profiler import EngineProfiler
-from deployments.engine.vllm.resume_mode import Computing, ResumeMode, resume_of
-from deployments.engine.vllm.stats import EngineStats
-from deployments.engine.vllm.trial_client import TrialClient
+from deployments.engine.vllm.patches.first_request import send_first_request
+from deployments.engine.vllm.resuming.continuing import Continuing, made_by, proof_of
+from deployments.engine.vllm.resuming.continuing_ids import keep_ids, why_no_responses
+from deployments.engine.vllm.resuming.resume_mode import Computing, ResumeMode, resume_of
+from deployments.engine.vllm.tokenizing_facts import renderer_facts
+from deployments.engine.vllm.watch import call_tokens
+from deployments.engine.vllm.watch import measured_speculation as speculation
+from deployments.engine.vllm.watch.heartbeat import HEARTBEAT
+from deployments.engine.vllm.watch.profiler import EngineProfiler
+from deployments.engine.vllm.watch.stats import EngineStats
 from deployments.engine.vllm.watched_engine import WatchedEngine
 from deployments.prompt import RendererFacts
-from observability.tracing import TRACES_ENDPOINT, engine_environment
-from weights.speculation_rule import SpeculationReport, WhenSlower
+from observability.traces.tracing import TRACES_ENDPOINT, engine_environment
+from weights.speculation.speculation_rule import SpeculationReport, WhenSlower
 
 logger = logging.getLogger("ray.serve")
 
@@ -120,14 +119,15 @@ class VllmEngine:
         heartbeat: Path | None = None,
         resume: ResumeMode | None = None,
         resume_proof: str = "",
+        max_media_pixels: int = media_bounds.MAX_MEDIA_PIXELS,
     ) -> VllmEngine:
         """Load the model.
 
         `when_slower`: what happens to speculation that is slower. `folders`: the folder of each
         model that is named by an id and was downloaded before. `heartbeat`: the file for the
-        engine's reports (`heartbeat.py`). `resume` and `resume_proof`: how other engines continue
-        its answers (`resume_mode.py`). Raises vLLM's errors: a replica that cannot load must not
-        start.
+        engine's reports (`heartbeat.py`). `resume` and `resume_proof`: how other engines resume
+        its answers (`resume_mode.py`). `max_media_pixels`: those of all images and video frames of
+        a request. Raises vLLM's errors: a replica that cannot load must not start.
         """
         began = time.monotonic()
         named, here = with_own_seed(engine_args), folders or {}
@@ -149,16 +149,16 @@ class VllmEngine:
         os.environ.pop(SOCKET, None)
         engine.watch()
         call_tokens.follow(engine.output_processor)
-        engine.grammars = GrammarGate(TrialClient(Path(trials), config))
+        engine.grammars = _gate(Path(trials), config)
         maker = made_by(model, {**engine_args, "dtype": _dtype_of(engine)}, config)
         engine.continuing = _continuing(engine, maker, resume, resume_proof)
         await engine.reset_mm_cache()
-        # vLLM checks VLLM_MAX_IMAGE_PIXELS itself, and answers Pillow's own error with a 500
-        Image.MAX_IMAGE_PIXELS = None
-        app = await _server(engine, args)
-        messages = getattr(app.state, "anthropic_serving_messages", None)
+        media_bounds.install(max_media_pixels)
+        server = await _server(engine, args)
+        messages = getattr(server.state, "anthropic_serving_messages", None)
         facts = renderer_facts(engine.renderer, args, await messages_facts(messages))
-        loras = EngineLoras(engine, app.state.openai_serving_models)
+        loras = EngineLoras(engine, server.state.openai_serving_models)
+        app = media_bounds.MediaBounds(server, max_media_pixels)
         started = cls(engine, app, stats, facts, loras, folder)
         started.start_phases = {
             "configure": configured - began,
@@ -231,6 +231,7 @@ def _engine_args(args: Namespace, folder: str) -> AsyncEngineArgs:
     chosen = AsyncEngineArgs.from_cli_args(args)
     choose_dtype(chosen)
     chosen.allowed_media_domains = chosen.allowed_media_domains or NO_HOSTS
+    chosen.limit_mm_per_prompt = media_bounds.items_per_prompt(chosen.limit_mm_per_prompt)
     if needs_no_worker(chosen):
         chosen.distributed_executor_backend = ONE_PROCESS
     if chosen.otlp_traces_endpoint is None and (traces := engine_environment(os.environ)):
@@ -254,7 +255,7 @@ def _dtype_of(engine: AsyncLLM) -> str:
 
 def _loaded(config: VllmConfig, stats: EngineStats) -> WatchedEngine:
     """Start vLLM's processes, and load the model."""
-    with core_process.begun_by_us():
+    with core_process.spawned_engines():
         engine: WatchedEngine = WatchedEngine.from_vllm_config(
             config,
             usage_context=UsageContext.OPENAI_API_SERVER,
@@ -265,15 +266,25 @@ def _loaded(config: VllmConfig, stats: EngineStats) -> WatchedEngine:
     return engine
 
 
+def _gate(trials: Path, config: VllmConfig) -> GrammarGate:
+    """Return the gate for constraints; `trials`: the socket of their trials."""
+    backend, drafts = config.structured_outputs_config.backend, config.speculative_config
+    return GrammarGate(
+        TrialClient(trials, config),
+        backend="" if backend == "auto" else backend,
+        masks_per_step=1 + (drafts.num_speculative_tokens if drafts is not None else 0),
+    )
+
+
 def _continuing(
     engine: WatchedEngine, maker: str, resume: ResumeMode | None, resume_proof: str
 ) -> Continuing:
-    """Return what continues answers of other engines; see `VllmEngine.start`."""
+    """Return what resumes answers of other engines; see `VllmEngine.start`."""
     computing = Computing(
         proof_of(maker), on_cpu=current_platform.is_cpu(), dtype=_dtype_of(engine)
     )
     continued = resume_of(resume, resume_proof, computing)
-    logger.info("resuming answers: %s: %s", continued.mode, continued.why)
+    logger.info("selected mode %s for resuming answers: %s", continued.mode, continued.why)
     return Continuing(engine, maker, continued)
 
 
@@ -283,15 +294,19 @@ async def _server(engine: WatchedEngine, args: Namespace) -> FastAPI:
     if current_platform.is_cuda() and "generate" in tasks:
         await send_first_request(engine)
     app: FastAPI = build_app(args, tasks, engine.model_config)
+    read_whole(app)
     await init_app_state(engine, app.state, args, tasks)
     streams.log_no_mistakes()
     remember_fields(app.state)
     responses = getattr(app.state, "openai_serving_responses", None)
     streams.tell_mistakes(responses)
     prompt_length.refuse_by_name()
+    refuse_without_parser(app.state.online_renderer)
     engine.continuing.no_responses = why_no_responses(responses)
     keep_ids()
-    keep_error_facts(getattr(app.state, "anthropic_serving_messages", None))
+    messages = getattr(app.state, "anthropic_serving_messages", None)
+    keep_error_facts(messages)
+    tell_full_contexts(messages)
     keep_salt(getattr(app.state, "serving_embedding", None))
     return app
 

@@ -16,8 +16,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from vllm.lora.request import LoRARequest
 
-from deployments.wire.adapter import Adapter
-from weights.model_shape import ModelShape, shape_of
+from deployments.wire.lora_adapter import Adapter
+from weights.model.model_shape import ModelShape, shape_of
 
 _TENSOR = re.compile(r"(?:.*\.)?layers\.(\d+)\.(?:.*\.)?(\w+)\.lora_([AB])\.weight")
 

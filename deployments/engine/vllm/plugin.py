@@ -1,9 +1,10 @@
 """Antefix's changes in vLLM's own processes; loaded there as a plugin (vllm.general_plugins).
 
-On GPUs there are four. On a replica's request, the engine reports its state (`heartbeat.py`).
+On GPUs there are five. On a replica's request, the engine reports its state (`heartbeat.py`).
 Grammars are tried in a separate process before it compiles them (`grammar_trial.py`). A draft model
 rests while speculation is off (`idle_drafts.py`). An engine can also start a request at known
-output tokens (`continuing_core.py`). All other changes are for the CPU build.
+output tokens (`continuing_core.py`), and ends one whose token masks take long (`mask_watch.py`).
+All other changes are for the CPU build.
 """
 
 from __future__ import annotations
@@ -14,15 +15,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deployments.engine.vllm import (
-    continuing_core,
-    cpu_lora,
-    grammar_threads,
-    grammar_trial,
-    speculation,
-)
-from deployments.engine.vllm.heartbeat import HEARTBEAT, LoopPhase, attach
-from deployments.engine.vllm.idle_drafts import draft_nothing_while_off
+from deployments.engine.vllm.grammars import grammar_threads, grammar_trial, mask_watch
+from deployments.engine.vllm.patches import cpu_lora
+from deployments.engine.vllm.patches.idle_drafts import draft_nothing_while_off
+from deployments.engine.vllm.resuming import continuing_core
+from deployments.engine.vllm.watch import measured_speculation as speculation
+from deployments.engine.vllm.watch.heartbeat import HEARTBEAT, LoopPhase, attach
 
 logger = logging.getLogger("vllm.antefix")
 
@@ -40,6 +38,7 @@ def register() -> None:
     _try_grammars_first()
     _draft_nothing_while_off()
     continuing_core.register()
+    mask_watch.register()
     if not current_platform.is_cpu():
         return
     _sleep_while_waiting()
@@ -58,7 +57,7 @@ def _draft_nothing_while_off() -> None:
     try:
         draft_nothing_while_off()
     except Exception:
-        logger.exception("a draft model also drafts while speculation is off")
+        logger.exception("failed to stop drafts while speculation is off")
 
 
 def _try_grammars_first() -> None:
@@ -73,13 +72,13 @@ def _try_grammars_first() -> None:
     try:
         grammar_trial.begin(Path(path))
     except OSError as error:
-        logger.warning("grammars are compiled without a trial: %r", error)
+        logger.warning("failed to start trials of grammars; compiling without them: %r", error)
 
 
 def _inspect_models_here() -> None:
     """Avoid a third import of vLLM at an engine's first start on a machine, or in a pod.
 
-    vLLM inspects a model's class in a separate process, so as not to initialise CUDA in this one,
+    vLLM inspects a model's class in a separate process, so as not to initialize CUDA in this one,
     and caches the result for the user. Source: vllm/model_executor/models/registry.py of vLLM 0.32.
     """
     from vllm.model_executor.models import registry
@@ -105,7 +104,7 @@ def _say_what_the_engine_does() -> None:
         try:
             heart = attach(self, Path(os.environ[HEARTBEAT]))
         except Exception:
-            logger.exception("the engine has no heartbeat: hangs are not detected")
+            logger.exception("failed to start the engine's heartbeat; hangs are not detected")
         try:
             run_busy_loop(self)
         finally:

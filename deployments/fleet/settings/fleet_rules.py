@@ -46,7 +46,7 @@ def usable_model(model: str) -> str:
     if not _is_model(model):
         raise refuse(
             "neither `embedded`, a Hugging Face id nor a path",
-            "Write organisation/model, or begin a path with / or ./",
+            "Write organization/model, or begin a path with / or ./",
         )
     return model
 

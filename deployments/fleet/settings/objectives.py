@@ -8,11 +8,11 @@ from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validato
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from autoscaling.overflow import OverflowRules
+from autoscaling.admission.overflow import OverflowRules
 from autoscaling.slo import PriorityClass, Slo
 from common.section import Section, refuse
 from common.yaml_file import FileError
-from observability import slo
+from observability.alerts import slo_file as slo
 
 DEFAULT = "default"
 
@@ -20,21 +20,23 @@ DEFAULT = "default"
 class Objectives(Section):
     """The objectives of a pool. A class without an objective is never rejected.
 
-    A word instead of the section selects the targets of an SLO file (`observability.slo`):
-    `default` the built-in file, a path another one, relative to the fleet file's folder.
+    A word instead of the section selects the targets of an SLO file
+    (`observability.alerts.slo_file`): `default` the built-in file, a path another one, relative to
+    the fleet file's folder.
     """
 
     interactive: slo.Target | None = Field(
         None,
-        description="The objective of interactive requests: all that name no other class.",
+        description="The objectives of interactive requests. A request is interactive unless it "
+        "names another class.",
     )
     batch: slo.Target | None = Field(
         None,
-        description="The objective of the class `batch`, whose requests may be queued.",
+        description="The objectives of the class `batch`, whose requests may be queued.",
     )
     throughput: slo.Throughput | None = Field(
         None,
-        description="An alert about busy replicas that generate few tokens.",
+        description="Enables an alert about busy replicas that generate too few tokens.",
     )
 
     @model_validator(mode="before")
@@ -76,24 +78,25 @@ class Objectives(Section):
 class OverflowSettings(Section):
     """A smaller model that answers when this pool cannot meet its SLO."""
 
-    to: str = Field(description="This pool answers instead.")
+    to: str = Field(description="The pool that answers instead.")
     enter: float = Field(
         1.0,
         gt=0,
-        description="Overflow begins when the best predicted TTFT exceeds this many times the SLO.",
+        description="Overflow begins when the best predicted TTFT exceeds the SLO times this "
+        "factor.",
     )
     leave: float = Field(
         0.7,
         ge=0,
-        description="Overflow ends when the best predicted TTFT is at most this many times the "
-        "SLO.",
+        description="Overflow ends when the best predicted TTFT is at most the SLO times this "
+        "factor.",
     )
     max_share: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="While the pool has a replica, at most this share of a tenant's requests of "
-        "about a minute may overflow.",
+        description="The maximum share of a tenant's requests that may overflow, measured over "
+        "about a minute. It applies while the pool has a replica.",
     )
 
     def rules(self) -> OverflowRules:
@@ -106,28 +109,28 @@ class Autoscaling(Section):
     min_replicas: int = Field(
         1,
         ge=0,
-        description="The pool has at least this many replicas. With 0 it has none while idle: "
-        "the first request overflows, waits for a start, or is rejected with "
+        description="The minimum number of replicas. If 0, the pool has no replicas while it is "
+        "idle. The first request then overflows, waits for a start, or is rejected with "
         "`Retry-After`.",
     )
     max_replicas: int = Field(
-        ge=1, description="The pool has at most this many replicas, warm ones included."
+        ge=1, description="The maximum number of replicas, including warm ones."
     )
     startup_s: float = Field(
         120.0,
         gt=0,
-        description="A replica is expected to start in this many seconds, until a start has been "
-        "measured.",
+        description="The expected time in seconds that a replica takes to start. It applies until "
+        "a start has been measured.",
     )
     downscale_hold_s: float = Field(
         30.0,
         ge=0,
-        description="A replica is removed after fewer have been enough for this many seconds.",
+        description="A replica is removed if it has not been needed for this many seconds.",
     )
     idle_s: float = Field(
         300.0,
         gt=0,
-        description="With `min_replicas` 0, the last replica is removed after this many seconds "
+        description="If `min_replicas` is 0, the last replica is removed after this many seconds "
         "without a request.",
     )
 
@@ -138,19 +141,20 @@ class TenantLimits(Section):
     requests_per_minute: int | None = Field(
         None,
         ge=1,
-        description="At most this many requests are admitted within any minute.",
+        description="The maximum number of requests that are admitted within any 60 seconds.",
     )
     tokens_per_minute: int | None = Field(
         None,
         ge=1,
-        description="At most this many tokens are used within any minute. A request first "
-        "reserves those of its prompt and longest answer, and releases the unused "
-        "ones.",
+        description="The maximum number of tokens that are used within any 60 seconds. A request "
+        "first reserves the tokens of its prompt and its longest possible answer. Unused tokens "
+        "are released when it ends.",
     )
     concurrent_requests: int | None = Field(
         None,
         ge=1,
-        description="At most this many requests are in progress at once, including queued ones.",
+        description="The maximum number of requests in progress at the same time, including queued "
+        "ones.",
     )
 
 
@@ -159,43 +163,45 @@ class Tenant(Section):
 
     priority: Literal["interactive", "batch"] = Field(
         "interactive",
-        description="The highest priority class of the tenant's requests, and their default.",
+        description="The highest priority class that the tenant's requests may have. It is also "
+        "their default.",
     )
     cache_group: str | None = Field(
         None,
         min_length=1,
-        description="Tenants of one group share prefix caches, and can find out which prompts "
-        "the others sent. With null a tenant shares with no other.",
+        description="The name of a group of tenants that share prefix caches. Tenants of a group "
+        "can find out which prompts the others sent. If null, the tenant shares its cache with no "
+        "other tenant.",
     )
     policy_header: bool = Field(
         False,
-        description="The tenant's requests may select their routing policy with the header "
-        "`x-antefix-policy`. Operators and the only tenant with keys always may, "
-        "keys with `policy=no` never.",
+        description="Whether the tenant's requests may select a routing policy with the header "
+        "`x-antefix-policy`. Operators always may, and so may a tenant that is the only one with "
+        "keys. Keys with `policy=no` never may.",
     )
     weight: float = Field(
         1.0,
         gt=0,
-        description="In a full pool, the tenant is due this many times the engine seconds of a "
-        "tenant with weight 1.",
+        description="The tenant's relative share of engine time when the pool is full.",
     )
     operator: bool = Field(
         False,
-        description="An operator sees every tenant's decisions at `/antefix/`, and the addresses "
-        "and loads of replicas. Others see only their own decisions and queues, the "
-        "only tenant with keys also addresses and loads.",
+        description="Whether the tenant is an operator. Operators can see the decisions of every "
+        "tenant at `/antefix/`, and the addresses and loads of replicas. Other tenants can see "
+        "only their own decisions and queues. A tenant that is the only one with keys can also see "
+        "addresses and loads.",
     )
     limits: TenantLimits = Field(
         default_factory=TenantLimits,
-        description="The tenant's requests of all models together may use this much.",
+        description="The limits for the tenant's requests to all models together.",
     )
     model_limits: Mapping[Annotated[str, Field(min_length=1)], TenantLimits] = Field(
         default_factory=dict,
-        description="The tenant's requests for these models, by the requested names, may use "
-        "this much.",
+        description="The limits for the tenant's requests to single models, by the name that a "
+        "request uses.",
     )
     engine_priority: bool = Field(
         False,
-        description="The tenant's requests may set vLLM's `priority`, which puts them before "
-        "others where the engines' `scheduling_policy` is `priority`.",
+        description="Whether the tenant's requests may set vLLM's `priority`. It moves them ahead "
+        "of others if the `scheduling_policy` of the engines is `priority`.",
     )

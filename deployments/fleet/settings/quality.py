@@ -15,30 +15,30 @@ from pydantic import Field, model_validator
 
 from common.errors import Problem
 from common.section import Broken, Section, refuse
-from weights import report, task_scores
-from weights.checkpoint import weights_digest
+from weights.evaluate import report, task_scores
+from weights.model.checkpoint import weights_digest
 
 
 class Quality(Section):
-    """Limits. Losses are judged at the upper end of the measured 95 % interval, scores at the lower
+    """Limits. Losses are judged at the upper end of the measured 95% interval, scores at the lower
     end."""
 
     max_kl: float | None = Field(
         None,
         ge=0,
-        description="The largest mean KL divergence from the original model, in nats per token.",
+        description="The maximum mean KL divergence from the original model, in nats per token.",
     )
     max_ppl_increase: float | None = Field(
         None,
         ge=0,
-        description="The perplexity may exceed the original model's by at most this share; 0.05 "
-        "is 5 %.",
+        description="The maximum share by which the perplexity may exceed that of the original "
+        "model. 0.05 means 5%.",
     )
     min_scores: Mapping[str, float] = Field(
         default_factory=dict,
-        description="Scores on tasks must be at least this at the lower end of their 95 % "
-        "interval, by task and metric such as `hellaswag/acc_norm`. The proof is an "
-        "lm-eval run, by `antefix quality import`.",
+        description="The minimum scores on tasks, by task and metric such as `hellaswag/acc_norm`. "
+        "The lower end of a score's 95% confidence interval must reach the minimum. The proof is "
+        "an lm-eval run that was imported with `antefix quality import`.",
     )
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from router.redis_client import connect
+from router.redis.redis_client import connect
 
 SCHEMES = (
     "redis",

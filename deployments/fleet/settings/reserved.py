@@ -5,26 +5,26 @@ prefix. Each value gives the reason and the remedy.
 """
 
 _GATEWAY_LISTENS = (
-    "The gateway listens for HTTP, not the engine. Set gateway.host and gateway.port."
+    "The gateway listens for HTTP, and the engine does not. Set gateway.host and gateway.port."
 )
-_TLS_IN_FRONT = "Gateways speak plain HTTP to engines. End TLS in front of the gateway."
+_TLS_IN_FRONT = "Gateways use plain HTTP to reach engines. Terminate TLS in front of the gateway."
 _GATEWAY_HTTP = "The gateway serves HTTP, so this has no effect. Leave it out."
-_REPLICAS = "Antefix distributes requests to replicas itself. Set replicas of the pool."
+_REPLICAS = "Antefix distributes requests to replicas itself. Set replicas in the pool."
 _ONE_NODE = "A replica runs on one node. Set tensor_parallel_size or pipeline_parallel_size."
 
 RESERVED_ENGINE_ARGS = {
-    "model": "Set model of the pool, next to engine_args.",
-    "model_tag": "Set model of the pool, next to engine_args.",
-    "served_model_name": "Set served_model_name of the pool, next to engine_args.",
+    "model": "Set model in the pool, next to engine_args.",
+    "model_tag": "Set model in the pool, next to engine_args.",
+    "served_model_name": "Set served_model_name in the pool, next to engine_args.",
     "kv_events_config": "Antefix configures the KV events that feed its index. Leave it out.",
-    "hf_token": "A secret does not belong here. Set HF_TOKEN in env of the pool to ${HF_TOKEN}.",
+    "hf_token": "Do not write a secret here. Set HF_TOKEN in the env of the pool to ${HF_TOKEN}.",
     "api_key": "The gateway holds the API keys. Leave it out.",
     "config": "The fleet file is the only configuration. Write the settings into engine_args.",
     "host": _GATEWAY_LISTENS,
     "port": _GATEWAY_LISTENS,
     "uds": _GATEWAY_LISTENS,
-    "grpc": "The gateway speaks the OpenAI API over HTTP only. Leave it out.",
-    "grpc_port": "The gateway speaks the OpenAI API over HTTP only. Leave it out.",
+    "grpc": "The gateway serves the OpenAI API over HTTP only. Leave it out.",
+    "grpc_port": "The gateway serves the OpenAI API over HTTP only. Leave it out.",
     "root_path": "Set the path in the proxy in front of the gateway. Leave it out.",
     "ssl_*": _TLS_IN_FRONT,
     "enable_ssl_refresh": _TLS_IN_FRONT,
@@ -40,7 +40,7 @@ RESERVED_ENGINE_ARGS = {
     "uvicorn_log_level": _GATEWAY_HTTP,
     "disable_uvicorn_access_log": _GATEWAY_HTTP,
     "disable_access_log_for_endpoints": _GATEWAY_HTTP,
-    "tokens_only": "Antefix serves the OpenAI API, which this switches off. Leave it out.",
+    "tokens_only": "Antefix serves the OpenAI API, which this flag disables. Leave it out.",
     "headless": _REPLICAS,
     "api_server_count": _REPLICAS,
     "data_parallel_*": _REPLICAS,
@@ -49,18 +49,19 @@ RESERVED_ENGINE_ARGS = {
     "node_rank": _ONE_NODE,
     "master_addr": _ONE_NODE,
     "master_port": _ONE_NODE,
-    "disable_log_stats": "Placement and metrics read the engine's statistics. Leave it out.",
-    "device_ids": "Ray picks the GPUs of a replica. Set resources of the pool.",
+    "disable_log_stats": "Routing and metrics need the engine's statistics. Leave it out.",
+    "device_ids": "Ray chooses the GPUs of a replica. Set resources in the pool.",
 }
 
 RESERVED_ENV = {
-    "CUDA_VISIBLE_DEVICES": "Ray picks the GPUs of a replica. Set resources of the pool.",
-    "PYTHONHASHSEED": "Antefix fixes it, so that all replicas hash prefixes alike. Leave it out.",
-    "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "Antefix fixes it for its prefix index. Leave it out.",
+    "CUDA_VISIBLE_DEVICES": "Ray chooses the GPUs of a replica. Set resources in the pool.",
+    "PYTHONHASHSEED": "Antefix sets it, so that all replicas compute the same hashes of prefixes. "
+    "Leave it out.",
+    "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "Antefix sets it for its prefix index. Leave it out.",
     "VLLM_API_KEY": "The gateway holds the API keys. Leave it out.",
-    "VLLM_MAX_N_SEQUENCES": "The gateway bounds n. Set gateway.max_n.",
-    "VLLM_ENABLE_RESPONSES_API_STORE": "Replicas do not share what they store, and neither should "
-    "tenants. Leave it out.",
+    "VLLM_MAX_N_SEQUENCES": "The gateway limits n. Set gateway.max_n.",
+    "VLLM_ENABLE_RESPONSES_API_STORE": "Replicas do not share stored responses, and tenants must "
+    "not share them either. Leave it out.",
 }
 
 

@@ -24,17 +24,18 @@ ResumeMode = Annotated[
 ]
 RESUME = Field(
     None,
-    description="Another engine continues the answers of one that is lost or leaves. `exact`: "
-    "only where the tokens are proved to be the same, on CPUs that compute float32 "
-    "or with a `resume_proof`. `continued`: everywhere; later tokens may differ as "
-    "in any rerun, and the answer says so. With null it is `exact` where that is "
-    "proved, otherwise `continued`.",
+    description="Whether another engine resumes the answers of an engine that is lost or removed. "
+    "With `exact`, answers are resumed only if the tokens are proved to be the same: on CPUs that "
+    "compute in float32, or with a `resume_proof`. With `continued`, they are always resumed. "
+    "Later tokens may then differ as in any rerun, and the answer is labeled. With `off`, they are "
+    "never resumed. If null, the value is `exact` where that is proved, and otherwise `continued`.",
 )
 RESUME_PROOF = Field(
     "",
     pattern=r"^([0-9a-f]{16})?$",
-    description="`antefix prove-resume` prints it for the engines that it has tried. It holds for "
-    "the same model, engine arguments, vLLM, VLLM_BATCH_INVARIANT and kind of GPU.",
+    description="The proof that `antefix prove-resume` prints for the engines that it has tested. "
+    "It is valid only for the same model, engine arguments, vLLM version, VLLM_BATCH_INVARIANT and "
+    "GPU model.",
 )
 
 

@@ -12,9 +12,14 @@ from collections.abc import Mapping
 from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from deployments.gateway.answer.resuming import RESUME_HEADER
 from deployments.gateway.answer.stream_errors import error_event
-from deployments.gateway.intake.errors import ApiError, id_headers
+from deployments.gateway.api.response_headers import (
+    ACCEL_BUFFERING,
+    CACHE_CONTROL,
+    REPLICA_HEADER,
+    RESUMED_HEADER,
+)
+from deployments.gateway.intake.api_errors import ApiError, id_headers
 from deployments.gateway.intake.request import EngineRequest
 from deployments.process.pieces import AnswerPieces, pieces_of
 from deployments.wire.headers import CONTINUED
@@ -23,19 +28,20 @@ from deployments.wire.inference_paths import inference_path
 # A client that stops reading must not keep its request's task alive after the deadline.
 ERROR_TIMEOUT_S = 1.0
 _PASSED_ON = {"content-type", "content-length"}
-RESUMED_HEADER = "x-antefix-resumed"
 
 
 class AnswerToClient:
     """Sends one answer. Answers and errors have `headers`; answers also have `placement`, the
     headers about the engine.
 
-    `started`: a part of the answer was sent. `streaming`: the engine streams it. `continued`:
-    tokens may differ from those of the first engine, and the headers must report it.
+    `status`: the answer's; None: none was sent. `started`: a part of the answer, or an error, was
+    sent. `streaming`: the engine streams it. `continued`: tokens may differ from those of the first
+    engine, and the headers must report it.
     """
 
     def __init__(self, request: EngineRequest, headers: Mapping[str, str]) -> None:
         self.placement: Mapping[str, str] = {}
+        self.status: int | None = None
         self.started = self.streaming = self.continued = False
         self._request = request
         self._shape = inference_path(request.path).errors
@@ -43,34 +49,25 @@ class AnswerToClient:
         self._send: Send | None = None
         self._pieces: AnswerPieces
         self._clock = asyncio.get_running_loop().time
-        self._pieces_at = request.record.pieces_at
 
     def attach(self, scope: Scope, send: Send) -> None:
         self._send, self._pieces = send, pieces_of(scope)
 
-    async def start(
-        self,
-        replica_id: str,
-        status: int,
-        engine_headers: Mapping[str, str],
-        resume_id: str | None = None,
-    ) -> None:
-        self._request.record.status = status
+    async def start(self, replica_id: str, status: int, engine_headers: Mapping[str, str]) -> None:
+        self.status = status
         headers = [(k.lower(), v) for k, v in engine_headers.items() if k.lower() in _PASSED_ON]
         headers += id_headers(self._shape, self._request.request_id).items()
-        headers.append(("x-antefix-replica", replica_id))
+        headers.append((REPLICA_HEADER, replica_id))
         headers += {**self._headers, **self.placement}.items()
-        if resume_id is not None:
-            headers.append((RESUME_HEADER, resume_id))
         if self.continued:
             headers.append((RESUMED_HEADER, CONTINUED))
         if self.streaming:
-            headers += [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
+            headers += [(CACHE_CONTROL, "no-cache"), (ACCEL_BUFFERING, "no")]
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         await self._put({"type": "http.response.start", "status": status, "headers": raw})
 
-    async def continues(self) -> None:
-        """Report to the client that another engine continues, and tokens may differ from here."""
+    async def resumes(self) -> None:
+        """Report to the client that another engine resumes, and tokens may differ from here."""
         if not self.started:
             self.continued = True
         elif self.streaming:
@@ -99,7 +96,7 @@ class AnswerToClient:
 
     def _record_time(self) -> None:
         if self.streaming:
-            self._pieces_at.append(self._clock())
+            self._request.record.piece(self._clock())
 
     async def end(self, rest: bytes = b"") -> None:
         await self._put({"type": "http.response.body", "body": rest, "more_body": False})

@@ -1,34 +1,49 @@
 """Forwards an engine's answer to the client.
 
 The client gets nothing until the first event is known not to be an error (`begins`). Tokens are
-forwarded as they arrive, and logged (`answer_log`), so that another engine can continue the answer.
+forwarded as they arrive, and logged (`answer_log`), so that another engine can resume the answer.
 While another engine decides whether to do so (`move`), the client gets no tokens of this one.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import aiohttp
 
 from deployments.gateway.answer.answer_to_client import AnswerToClient
 from deployments.gateway.answer.event_reader import EventReader, ProgressReader
 from deployments.gateway.answer.move import Move, Mover
-from deployments.gateway.answer.resuming import taken_over
+from deployments.gateway.api.operator_codes import ADAPTER_UNAVAILABLE
+from deployments.gateway.api.request_codes import UNSUPPORTED_ENDPOINT
 from deployments.gateway.attempt.engine_errors import EngineError, error_at_the_beginning
 from deployments.gateway.attempt.engine_stream import pieces
 from deployments.gateway.attempt.transport import ReplicaFailed, Reservation
-from deployments.gateway.intake.errors import ApiError, from_engine
+from deployments.gateway.intake.api_errors import ApiError, from_engine
 from deployments.gateway.intake.request import EngineRequest
-from deployments.wire.adapter import ADAPTER_UNAVAILABLE
 from deployments.wire.answer_log import AnswerLog
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What an engine reports of an answer: its tokens, and by vLLM's word why it ended. None and
+    "": unknown."""
+
+    output_tokens: int | None = None
+    reason: str = ""
 
 
 class EngineAnswer:
     """Forwards the answer to one request, from each engine in turn. Every call raises aiohttp's
-    ClientError when the engine is interrupted, and ReplicaFailed when it reports a failure."""
+    ClientError when the engine is interrupted, and ReplicaFailed when it reports a failure.
+
+    `finish`: what the engines reported so far.
+    """
 
     def __init__(
         self, request: EngineRequest, client: AnswerToClient, log: AnswerLog, mover: Mover
     ) -> None:
+        self.finish = Finish()
         self._request = request
         self._client = client
         self._log = log
@@ -46,10 +61,9 @@ class EngineAnswer:
             raise self.failure(place, found)
 
     async def stream(self, place: Reservation, upstream: aiohttp.ClientResponse) -> Move | None:
-        """Forward a stream to its end. Return None then, or the move to an engine that continues.
+        """Forward a stream to its end. Return None then, or the move to an engine that resumes.
 
-        Raises ApiError: when the engine rejects the request in mid-stream, and when another reader
-        has taken over the stream.
+        Raises ApiError: when the engine rejects the request in mid-stream.
         """
         reader = EventReader(self._log)
 
@@ -81,13 +95,12 @@ class EngineAnswer:
         except aiohttp.ClientError:
             if not self._log.is_complete:
                 raise
+        self.finish = Finish(self._log.counted_tokens, self._log.finish_reason)
         return None
 
     def _look_at_end(self, reader: EventReader, place: Reservation) -> None:
         if reader.error is not None:
             raise self.failure(place, reader.error)
-        if reader.is_taken_over:
-            raise taken_over()
 
     async def whole(self, place: Reservation, upstream: aiohttp.ClientResponse) -> Move | None:
         """As `stream`, for an answer in one piece whose engine reports its tokens early."""
@@ -101,9 +114,7 @@ class EngineAnswer:
         status, body = answer
         if status >= 400:
             raise self.failure(place, EngineError(status, body))
-        record = self._request.record
-        record.status, record.output_tokens = status, self._log.output_tokens
-        record.finish_reason = self._log.finish_reason
+        self.finish = Finish(self._log.output_tokens, self._log.finish_reason)
         headers = {"content-type": "application/json", "content-length": str(len(body))}
         await self._client.start(place.replica_id, status, headers)
         await self._client.end(body)
@@ -114,7 +125,8 @@ class EngineAnswer:
         if error.status < 500:
             return self._for_client(error)
         for_client = None if error.is_dead else self._for_client(error)
-        return ReplicaFailed(place.replica_id, error.is_dead, for_client)
+        is_memory = error.is_out_of_memory
+        return ReplicaFailed(place.replica_id, error.is_dead, for_client, is_memory)
 
     def _for_client(self, error: EngineError) -> ApiError:
         if error.status == 404:
@@ -122,12 +134,12 @@ class EngineAnswer:
                 f"The model {self._request.model!r} does not support {self._request.path}."
                 " Choose another model or another path."
             )
-            return ApiError(400, message, code="unsupported_endpoint", param="model")
+            return ApiError(UNSUPPORTED_ENDPOINT, message, param="model")
         adapter = self._request.adapter
-        if adapter is not None and ADAPTER_UNAVAILABLE.encode() in error.body:
+        if adapter is not None and ADAPTER_UNAVAILABLE.name.encode() in error.body:
             message = (
-                f"No engine can load the adapter {adapter.name!r}. Their log has the reason. An "
-                "operator can load it again."
+                f"No engine can load the adapter {adapter.name!r}. The engines' log has the "
+                "reason. An operator can load it again."
             )
-            return ApiError(503, message, code=ADAPTER_UNAVAILABLE, param="model")
+            return ApiError(ADAPTER_UNAVAILABLE, message, param="model")
         return from_engine(error.status, error.body, self._request.request_id)

@@ -14,7 +14,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
-from deployments.gateway.intake.errors import ApiError, id_headers, shape_of
+from deployments.gateway.api.load_codes import GATEWAY_ERROR
+from deployments.gateway.api.request_codes import INVALID_REQUEST, METHOD_NOT_ALLOWED, UNKNOWN_URL
+from deployments.gateway.api.request_headers import REQUEST_ID_HEADER
+from deployments.gateway.api.response_headers import LOCATION
+from deployments.gateway.intake.api_errors import ApiError, id_headers, shape_of
 
 # Characters of a path in a message.
 MOST_SHOWN = 200
@@ -32,7 +36,7 @@ def answer_errors(app: Starlette) -> None:
 def request_id_of(request: Request) -> str:
     """Return the client's request id if usable, otherwise a random one, the same on each call."""
     if not hasattr(request.state, "request_id"):
-        given = request.headers.get("x-request-id", "")
+        given = request.headers.get(REQUEST_ID_HEADER, "")
         usable = _REQUEST_ID.fullmatch(given)
         request.state.request_id = given if usable else uuid.uuid4().hex
     return cast(str, request.state.request_id)
@@ -48,19 +52,19 @@ async def _answer_api_error(request: Request, error: Exception) -> Response:
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404 and (location := _with_or_without_slash(request)):
-        return Response(status_code=307, headers={"location": location})
+        return Response(status_code=307, headers={LOCATION: location})
     path = f"'{quote(request.url.path)[:MOST_SHOWN]}'"
     headers = dict(error.headers or {})
     if error.status_code == 404:
         message = f"{request.method} {path} does not exist. See /openapi.json for all paths."
-        answer = ApiError(404, message, code="unknown_url", headers=headers)
+        answer = ApiError(UNKNOWN_URL, message, headers=headers)
     elif error.status_code == 405:
         message = f"{path} does not accept {request.method}. See /openapi.json for its methods."
-        answer = ApiError(405, message, code="method_not_allowed", headers=headers)
+        answer = ApiError(METHOD_NOT_ALLOWED, message, headers=headers)
     else:
         status, phrase = error.status_code, HTTPStatus(error.status_code).phrase
         message = f"The request failed: {status} ({phrase}). See /openapi.json."
-        answer = ApiError(status, message, code="invalid_request", headers=headers)
+        answer = ApiError(INVALID_REQUEST, message, status=status, headers=headers)
     return await _answer_api_error(request, answer)
 
 
@@ -80,4 +84,4 @@ def _with_or_without_slash(request: Request) -> str | None:
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:
     message = "The gateway failed on this request. Give the operators its id, in x-request-id."
-    return await _answer_api_error(request, ApiError(500, message, code="gateway_error"))
+    return await _answer_api_error(request, ApiError(GATEWAY_ERROR, message))

@@ -1,8 +1,8 @@
-"""Reads an engine's answer into its log, so that another engine can continue it.
+"""Reads an engine's answer into its log, so that another engine can resume it.
 
 The client gets whole events only. So its progress is a number of events, without a part that a lost
 engine left unfinished. Replicas report tokens in comments (`deployments.wire.headers`): their ids
-if another engine can continue the answer, otherwise their number. The reader logs and removes these
+if another engine can resume the answer, otherwise their number. The reader logs and removes these
 comments. It keeps an engine's error (`engine_errors`) from the client.
 """
 
@@ -12,19 +12,18 @@ import re
 
 from deployments.gateway.attempt.engine_errors import EngineError, error_in
 from deployments.wire.answer_log import END, AnswerLog, Blocks
-from deployments.wire.headers import ANSWER_COMMENT, OUTPUT_TOKENS_COMMENT, TAKEN_OVER_COMMENT
+from deployments.wire.headers import ANSWER_COMMENT, OUTPUT_TOKENS_COMMENT
 
 _OUTPUT_TOKENS = re.compile(re.escape(OUTPUT_TOKENS_COMMENT) + rb"(\d{1,19})(?: (\w{1,40}))?")
 _ANSWER = re.compile(re.escape(ANSWER_COMMENT) + rb"(\d{1,19})(?: (\d{3}))?")
 
 
 class EventReader:
-    """Reads one engine's stream. `error` and `is_taken_over` report how it ended."""
+    """Reads one engine's stream. `error`: the error with which it ended; None: without one."""
 
     def __init__(self, log: AnswerLog) -> None:
         self._log = log
         self._blocks = Blocks()
-        self.is_taken_over = False
         self.error: EngineError | None = None
 
     def passed_on(self, piece: bytes) -> bytes:
@@ -38,8 +37,9 @@ class EventReader:
                 self.error, self._blocks.rest = error, b""
                 break
             blocks.append(block)
-        if not blocks or not (blocks := self._log.add_events(blocks)):
+        if not blocks:
             return b""
+        self._log.add_events(blocks)
         blocks.append(b"")
         return END.join(blocks)
 
@@ -54,8 +54,7 @@ class EventReader:
         if found := _OUTPUT_TOKENS.fullmatch(comment):
             self._log.set_count(int(found[1]))
             self._log.finish_reason = (found[2] or b"").decode()
-        self.is_taken_over = self.is_taken_over or comment == TAKEN_OVER_COMMENT
-        return found is not None or self.is_taken_over
+        return found is not None
 
 
 class ProgressReader:

@@ -1,13 +1,14 @@
-"""Gets the token counts of an answer that the gateway abandons, from its replica.
+"""Gets the token counts of an answer that failed or was abandoned, from its replica.
 
 An engine may generate many tokens between two events, and the last ones are in no event. The
-replica answers once its engine has stopped (`deployments.engine.final_counts`). If it does not
-answer within TIMEOUT_S, the counts stay as the stream reported them.
+replica answers once its engine has stopped (`deployments.engine.serving.final_counts`). If it does
+not answer within TIMEOUT_S, the counts stay as the stream reported them.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 
 import aiohttp
 
@@ -20,7 +21,7 @@ from deployments.wire.headers import (
     PROMPT_TOKENS_HEADER,
     TOKENS_PATH,
 )
-from observability.request_record import RequestRecord
+from observability.traces.request_record import RequestRecord
 
 # An engine stops at once, so only the replica's event loop delays the answer.
 TIMEOUT_S = 2.0
@@ -41,14 +42,21 @@ class FinalCounts:
             async with self._session.get(
                 url + TOKENS_PATH, params={"ticket": ticket}, headers=headers, timeout=timeout
             ) as answer:
-                counts = [
-                    count_in(answer.headers, name)
-                    for name in (PROMPT_TOKENS_HEADER, CACHED_TOKENS_HEADER, OUTPUT_TOKENS_HEADER)
-                ]
-            prompt_tokens, cached_tokens, output_tokens = counts
-            if output_tokens is None:
-                return
-            # a stream's headers count only prompts that had a first token by then
-            record.prompt_tokens = max(record.prompt_tokens or 0, prompt_tokens or 0)
-            record.cached_tokens = max(record.cached_tokens or 0, cached_tokens or 0)
-            log.set_count(max(output_tokens, log.counted_tokens or 0))
+                take_counts(record, log, answer.headers)
+
+
+def take_counts(record: RequestRecord, log: AnswerLog, headers: Mapping[str, str]) -> None:
+    """Raise the counts in `record` and `log` to those in an engine's headers, if it has any.
+
+    A stream's first headers count only prompts that had a first token by then.
+    """
+    prompt_tokens, cached_tokens, output_tokens = (
+        count_in(headers, name)
+        for name in (PROMPT_TOKENS_HEADER, CACHED_TOKENS_HEADER, OUTPUT_TOKENS_HEADER)
+    )
+    if output_tokens is not None:
+        record.counted(
+            max(record.prompt_tokens or 0, prompt_tokens or 0),
+            max(record.cached_tokens or 0, cached_tokens or 0),
+        )
+        log.set_count(max(output_tokens, log.reported_tokens))

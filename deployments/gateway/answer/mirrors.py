@@ -11,18 +11,17 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from starlette.types import Message
 
+from deployments.gateway.answer.fate import Fate
 from deployments.gateway.answer.final_count import FinalCounts
 from deployments.gateway.answer.one_try import RelayedAnswer
 from deployments.gateway.answer.relay import Relay
-from deployments.gateway.answer.resuming import Keeping, Resumer
 from deployments.gateway.attempt.engine_attempt import EngineAttempt
 from deployments.gateway.attempt.engine_requests import EngineRequests
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.request import (
     EngineRequest,
     PoolRequest,
@@ -31,12 +30,12 @@ from deployments.gateway.intake.request import (
 )
 from deployments.gateway.intake.request_options import RequestOptions
 from deployments.gateway.pool import scheduling
+from deployments.gateway.pool.gateway_pool import GatewayPool
 from deployments.gateway.pool.overflow_contract import renamed
-from deployments.gateway.pool.pool import GatewayPool
 from deployments.gateway.pool.pools import Pools
 from deployments.wire.inference_paths import inference_path
-from observability.mirror_metrics import MirroredAnswer, MirrorMetrics, MirrorOutcome
-from observability.request_record import RequestRecord
+from observability.metrics.mirror_metrics import MirroredAnswer, MirrorMetrics, MirrorOutcome
+from observability.traces.request_record import AnswerEnd, RequestFacts, RequestRecord
 
 logger = logging.getLogger("ray.serve")
 
@@ -51,6 +50,8 @@ LATE, LEAST_LATE_S = 10.0, 1.0
 TENANT = "(mirror)"
 # Copies are not retried. With 1, `Fatal` rejects the next copy of a request that lost its engine.
 _RETRIES = 1
+# A request, and how it ended.
+Ended = tuple[RequestRecord, AnswerEnd]
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Fatal(Protocol):
 
     def retries(self, tenant: str, retries: int) -> int: ...
 
-    def add(self, request: EngineRequest, retries: int) -> ApiError: ...
+    def fate_of(self, request: EngineRequest, retries: int) -> Fate: ...
 
 
 class Mirrors:
@@ -83,7 +84,6 @@ class Mirrors:
         self,
         pools: Pools,
         engines: EngineRequests,
-        resumer: Resumer,
         counts: FinalCounts,
         metrics: MirrorMetrics,
         fatal: Fatal,
@@ -93,11 +93,10 @@ class Mirrors:
         self.least_late_s = LEAST_LATE_S
         self._pools = pools
         self._engines = engines
-        self._resumer = resumer
         self._counts = counts
         self._metrics = metrics
         self._fatal = fatal
-        self._originals: dict[RequestRecord, asyncio.Future[None]] = {}
+        self._originals: dict[RequestRecord, asyncio.Future[AnswerEnd]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.copies = 0
 
@@ -114,14 +113,14 @@ class Mirrors:
         try:
             self._offer(request, origin, conversation)
         except Exception:
-            logger.exception("request %s is not copied", request.engine.request_id)
+            logger.exception("failed to copy request %s to a mirror", request.engine.request_id)
 
     def _offer(
         self, request: PoolRequest, origin: GatewayPool, conversation: Callable[[], bytes | None]
     ) -> None:
         engine, record = request.engine, request.engine.record
-        mirror = self.by_route.get(record.model)
-        if mirror is None or not inference_path(record.path).generates:
+        mirror = self.by_route.get(record.facts.model)
+        if mirror is None or not inference_path(record.facts.path).generates:
             return
         # the mirror's pool has none of the origin's adapters
         if engine.model != origin.model or len(engine.body) > MOST_BODY_BYTES:
@@ -129,9 +128,9 @@ class Mirrors:
         if not mirror.has(conversation()):
             return
         is_up = bool(self._pools.by_name[mirror.pool].scheduler.board.loads())
-        is_loaded = record.verdict == "overflow" or origin.is_waited_for
+        is_loaded = record.verdict == "overflowed" or origin.is_waited_for
         if is_loaded or not is_up or self.copies >= self.most_copies:
-            self._metrics.ended(record.model, "dropped")
+            self._metrics.ended(record.facts.model, "dropped")
             return
         original = self._originals[record] = asyncio.get_running_loop().create_future()
         copy = asyncio.create_task(self._copy(request, mirror, original))
@@ -139,10 +138,10 @@ class Mirrors:
         self._tasks.add(copy)
         copy.add_done_callback(self._tasks.discard)
 
-    def ended(self, record: RequestRecord) -> None:
+    def ended(self, record: RequestRecord, end: AnswerEnd) -> None:
         """Record that a client's request has ended."""
         if (original := self._originals.pop(record, None)) is not None and not original.done():
-            original.set_result(None)
+            original.set_result(end)
 
     async def close(self) -> None:
         """Cancel all copies."""
@@ -150,7 +149,7 @@ class Mirrors:
             await cancelled(copy)
 
     async def _copy(
-        self, request: PoolRequest, mirror: Mirror, original: asyncio.Future[None]
+        self, request: PoolRequest, mirror: Mirror, original: asyncio.Future[AnswerEnd]
     ) -> None:
         record = request.engine.record
         outcome: MirrorOutcome = "failed"
@@ -163,26 +162,34 @@ class Mirrors:
             if isinstance(ended, str):
                 outcome = ended
             else:
-                await original
-                outcome = self._compared(record, ended)
+                outcome = self._compared((record, await original), ended)
         except asyncio.CancelledError:
             outcome = "uncompared"
             raise
         except Exception:  # a copy's failure must affect no request
-            logger.exception("the copy of request %s failed", record.request_id)
+            logger.exception("the copy of request %s failed", record.facts.request_id)
         finally:
             self._originals.pop(record, None)
-            self._metrics.ended(record.model, outcome)
+            self._metrics.ended(record.facts.model, outcome)
 
     async def _placed(self, request: PoolRequest, mirror: Mirror) -> EngineAttempt | None:
         """Return the copy's try; None: no engine begins it soon, or copies lose their engines."""
         pool, record = self._pools.by_name[mirror.pool], request.engine.record
         now = asyncio.get_running_loop().time()
-        own = RequestRecord(f"{record.request_id}-mirror", TENANT, record.path, now)
-        own.model, own.pool, own.priority = record.model, pool.name, "batch"
+        facts = RequestFacts(
+            f"{record.facts.request_id}-mirror",
+            TENANT,
+            record.facts.path,
+            model=record.facts.model,
+            pool=pool.name,
+            priority="batch",
+        )
+        own = RequestRecord(facts, now)
         model = pool.settings.served_model_name
         engine = renamed(request.engine, model)
-        engine = replace(engine, request_id=own.request_id, tenant=TENANT, arrived=now, record=own)
+        engine = replace(
+            engine, request_id=facts.request_id, tenant=TENANT, arrived=now, record=own
+        )
         if not self._is_safe(engine):
             return None
         fields = {**request.fields, "model": model}
@@ -199,55 +206,58 @@ class Mirrors:
         return self._fatal.retries(TENANT, _RETRIES) > 0
 
     async def _answered(
-        self, request: PoolRequest, mirror: Mirror, original: asyncio.Future[None]
-    ) -> MirrorOutcome | RequestRecord:
-        """Answer the copy. Return its record, or the outcome if there is nothing to compare."""
-        record = request.engine.record
+        self, request: PoolRequest, mirror: Mirror, original: asyncio.Future[AnswerEnd]
+    ) -> MirrorOutcome | Ended:
+        """Answer the copy. Return how it ended, or the outcome if there is nothing to compare."""
         if (attempt := await self._placed(request, mirror)) is None:
             return "dropped"
         engine = attempt.request
-        keeping = Keeping(self._resumer, engine, 0.0)
-        answer = RelayedAnswer(self._engines, attempt, {}, keeping, _NoWatch())
-        lost = partial(self._fatal.add, engine, _RETRIES)
-        relay = Relay(answer, attempt, 0, lost, self._counts)
+        watch = _CopyWatch()
+        answer = RelayedAnswer(self._engines, attempt, {}, watch, retries=0)
+        fate = self._fatal.fate_of(engine, _RETRIES)
+        relay = Relay(answer, attempt, fate, self._counts)
         answering = asyncio.ensure_future(relay({"type": "http"}, nobody_leaves, _thrown_away))
         try:
-            await asyncio.wait({answering, original}, return_when=asyncio.FIRST_COMPLETED)
-            if original.done() and record.outcome != "ok":
+            either: set[asyncio.Future[Any]] = {answering, original}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if original.done() and original.result().outcome != "ok":
                 return "uncompared"
             if original.done():
-                await asyncio.wait(
-                    {answering}, timeout=LATE * record.duration_s + self.least_late_s
-                )
+                late_s = LATE * original.result().duration_s + self.least_late_s
+                await asyncio.wait({answering}, timeout=late_s)
                 if not answering.done():
                     return "late"
             await answering
         finally:
             await cancelled(answering)
-        return engine.record
+        assert watch.end is not None, "an answer that was relayed has ended"
+        return engine.record, watch.end
 
-    def _compared(self, record: RequestRecord, copy: RequestRecord) -> MirrorOutcome:
-        """Compare the two records, which have ended. Return the outcome."""
-        if record.outcome != "ok":
+    def _compared(self, original: Ended, copy: Ended) -> MirrorOutcome:
+        """Compare the two answers, which have ended. Return the outcome."""
+        (record, end), (_, of_copy) = original, copy
+        if end.outcome != "ok":
             return "uncompared"
-        if copy.outcome != "ok":
-            return "refused" if copy.outcome == "invalid" else "failed"
-        self._metrics.compare(
-            record.model,
-            MirroredAnswer(record.phases.engine_s, record.tpot_s, record.output_tokens),
-            MirroredAnswer(copy.phases.engine_s, copy.tpot_s, copy.output_tokens),
-        )
-        return "same" if copy.finish_reason == record.finish_reason else "other_reason"
+        if of_copy.outcome != "ok":
+            return "invalid" if of_copy.outcome == "invalid" else "failed"
+        self._metrics.compare(record.facts.model, _mirrored(*original), _mirrored(*copy))
+        return "same" if of_copy.finish_reason == end.finish_reason else "other_reason"
 
 
-class _NoWatch:
-    """Measures a copy's duration only, because clients' metrics must not count copies."""
+def _mirrored(record: RequestRecord, end: AnswerEnd) -> MirroredAnswer:
+    return MirroredAnswer(record.phases.engine_s, record.tpot_s(end), end.output_tokens)
+
+
+class _CopyWatch:
+    """Keeps a copy's `end` only, because clients' metrics must not count copies."""
+
+    end: AnswerEnd | None = None
 
     def first_token(self, record: RequestRecord) -> None:
         pass
 
-    def ended(self, record: RequestRecord) -> None:
-        record.duration_s = asyncio.get_running_loop().time() - record.arrived
+    def ended(self, record: RequestRecord, end: AnswerEnd) -> None:
+        self.end = end
 
 
 async def _thrown_away(message: Message) -> None:

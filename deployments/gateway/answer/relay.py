@@ -8,37 +8,36 @@ only if no try is left (`tries`, `recovery`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from deployments.gateway.answer.fate import Fate
 from deployments.gateway.answer.final_count import FinalCounts
 from deployments.gateway.answer.one_try import RelayedAnswer
-from deployments.gateway.answer.resuming import TAKEN_OVER, gateway_stopped
 from deployments.gateway.answer.tries import Tries
-from deployments.gateway.attempt.any_attempt import AnyAttempt
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.api.load_codes import GATEWAY_ERROR, GATEWAY_STOPPED
+from deployments.gateway.attempt.engine_attempt import EngineAttempt
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.request import cancelled, client_gone
+from observability.traces.request_record import CLIENT_LEFT, AnswerEnd, Outcome, outcome_of
+
+# The status and the code of an error.
+_Failure = tuple[int, str]
 
 
 class Relay(Response):
     """The answer to an admitted request, whose first try is `first`.
 
-    `Tries` gets `retries` and `fatal`. `counts` gets the token counts of an abandoned answer.
+    `Tries` gets `fate`. `counts` gets the token counts of an abandoned answer.
     """
 
     def __init__(
-        self,
-        answer: RelayedAnswer,
-        first: AnyAttempt,
-        retries: int,
-        fatal: Callable[[], ApiError],
-        counts: FinalCounts,
+        self, answer: RelayedAnswer, first: EngineAttempt, fate: Fate, counts: FinalCounts
     ) -> None:
         super().__init__()
         self._answer = answer
-        self._tries = Tries(answer, first, retries, fatal)
+        self._tries = Tries(answer, first, fate)
         self._counts = counts
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -47,20 +46,20 @@ class Relay(Response):
         answer.client.attach(scope, send)
         work = asyncio.ensure_future(self._tries.run())
         gone = asyncio.ensure_future(client_gone(receive))
+        failure: _Failure | None = None
         try:
             await self._until_deadline(work, gone)
         except ApiError as error:
-            answer.record.failed(error.status, error.code)
+            failure = error.status, error.code
             await answer.client.fail(error, scope, receive, answer.log.next_number)
         except Exception:
-            answer.record.failed(500, "gateway_error")
+            failure = 500, GATEWAY_ERROR.name
             raise
         finally:
             await cancelled(work)
             await cancelled(gone)
             await answer.mover.close()
-            await self._count(was_left=work.cancelled() or answer.client.streaming)
-            answer.watch.ended(answer.record)
+            answer.watch.ended(answer.record, await self._end(work, failure))
 
     def stop(self) -> None:
         """End the answer with an error, because this gateway stops."""
@@ -77,20 +76,38 @@ class Relay(Response):
         if work.done():
             work.result()
         elif not gone.done():
-            error = answer.request.deadline_passed()
-            if self._stopped.done():
-                if is_kept := answer.keeping.ends():
-                    answer.exchange = None  # another gateway may read the rest
-                error = gateway_stopped(is_kept)
             await cancelled(work)
-            raise error
+            raise _stopped() if self._stopped.done() else answer.request.deadline_passed()
 
-    async def _count(self, was_left: bool) -> None:
-        """Complete the record with the answer's token counts."""
-        answer, record = self._answer, self._answer.record
-        if answer.exchange and was_left:
-            record.left_at = asyncio.get_running_loop().time()
-            await self._counts.take(*answer.exchange, record, answer.log)
-        # the new reader of a stream is not charged, so a taken-over stream counts in full
-        if record.output_tokens is None and record.error != TAKEN_OVER:
-            record.output_tokens = answer.log.counted_tokens
+    async def _end(self, work: asyncio.Task[None], failure: _Failure | None) -> AnswerEnd:
+        """Return how the answer ended: `work` is done, and `failure` is the error of its client."""
+        answer, clock = self._answer, asyncio.get_running_loop().time
+        client, course, finish = answer.client, answer.course, answer.engine.finish
+        outcome: Outcome = "cancelled"
+        if failure is not None:
+            outcome = outcome_of(*failure)
+        elif not work.cancelled() and work.exception() is None:
+            outcome = "ok"
+        left_at = clock()
+        if answer.exchange:
+            await self._counts.take(*answer.exchange, answer.record, answer.log)
+        was_left = outcome != "ok" and (work.cancelled() or client.streaming)
+        tokens = finish.output_tokens
+        status, error = failure or (CLIENT_LEFT, "")
+        return AnswerEnd(
+            duration_s=(left_at if was_left else clock()) - answer.record.arrived,
+            outcome=outcome,
+            status=client.status or status,
+            error=error,
+            output_tokens=answer.log.counted_tokens if tokens is None else tokens,
+            finish_reason=finish.reason,
+            resumed=course.resumed,
+            moved=answer.mover.moved,
+            resume_mode=course.resume_mode,
+        )
+
+
+def _stopped() -> ApiError:
+    """Return the error for an answer that outlasts its gateway."""
+    message = "This gateway is shutting down before the response completed. Send the request again."
+    return ApiError(GATEWAY_STOPPED, message, retry_after=1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.wire.inference_paths import ErrorShape
 
 

@@ -11,25 +11,43 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import aiohttp
 
-from autoscaling.pool_scheduler import PoolScheduler
-from autoscaling.scheduling import Attempt, Computed, SchedulingRequest
-from deployments.gateway.attempt.any_attempt import ContinueReason
+from autoscaling.admission.pool_scheduler import PoolScheduler
+from autoscaling.admission.scheduling_request import Attempt, Computed, SchedulingRequest
+from deployments.gateway.api.response_headers import (
+    ADMISSION_HEADER,
+    CACHED_TOKENS_HEADER,
+    ENGINE_TTFT_HEADER,
+    INDEX_HEADER,
+    MODEL_HEADER,
+    POLICY_HEADER,
+    PREDICTED_CACHED_TOKENS_HEADER,
+    PREDICTED_TTFT_HEADER,
+    PROMPT_TOKENS_HEADER,
+    TTFT_HEADER,
+)
 from deployments.gateway.attempt.moves import Moves, Offer
 from deployments.gateway.attempt.transport import Reservation, Route, SendRequest, Transport
 from deployments.gateway.intake.request import PoolRequest
-from deployments.gateway.intake.request_options import POLICY_HEADER
-from deployments.gateway.record.pool_reporter import Admitted, Outcome, PoolReporter
+from deployments.gateway.record.pool_reporter import (
+    Admitted,
+    Outcome,
+    PlacementDecision,
+    PoolReporter,
+)
 from deployments.wire.confirmation import count_in
-from deployments.wire.headers import CACHED_TOKENS_HEADER, LOAD_HEADER, PROMPT_TOKENS_HEADER
-from observability.request_record import Fact
-from router.load import LoadReport
-from router.placement import Placement
+from deployments.wire.headers import LOAD_HEADER
+from observability.traces.request_record import Explained, Fact
+from router.board.load import LoadReport
+from router.choice.placement import Placement
 
 logger = logging.getLogger("ray.serve")
+
+# Why an engine resumes an answer: the previous engine was lost, or is leaving.
+ResumeReason = Literal["resumed", "moved"]
 
 DecideAnew = Callable[[], Awaitable["EngineAttempt"]]
 
@@ -42,11 +60,13 @@ class OutageWatch(NamedTuple):
 
 
 class EngineAttempt:
-    """A placed try (`AnyAttempt`), after the try `before`. `request` names this pool's model, which
-    may be the overflow pool's. `moves` offers the answer to other engines when this one leaves."""
+    """A placed try, after the try `before`. `request` names this pool's model, which may be the
+    overflow pool's. `moves` offers the answer to other engines when this one leaves. `ticket` names
+    the try on its replica."""
 
     def __init__(
         self,
+        *,
         scheduler: PoolScheduler,
         reporter: PoolReporter,
         transport: Transport,
@@ -66,50 +86,37 @@ class EngineAttempt:
         self._before = before
         self._served_by: str | None = None
         self._first_token_at = 0.0
-        self._continued = False
-        self._explanation: Mapping[str, Any] | None = None
+        self._resumed = False
         chosen = attempt.chosen
         self._transport = transport
         self._moves = moves
         self.request = request.engine
         self.expected_cached = chosen.cached_tokens if chosen else 0
-        self.path = request.engine.path
-        self.had_events = 0
         self.ticket = attempt.ticket
         self._route = Route(
             ranked_ids=attempt.placement.replica_ids,
             best_url=scheduler.board.direct_url(chosen.replica_id) if chosen else None,
             ticket=attempt.ticket,
+            request_id=request.engine.request_id,
             is_alive=scheduler.board.is_live,
             may_overtake=before is not None,
             outage=outage.began if outage else None,
         )
-        request.engine.record.explain = self.explained
-
-    @property
-    def body(self) -> bytes:
-        return self.request.engine_body
+        # several tries share the first decision: later ones omit replicas that failed
+        if before is None:
+            engine, placement = request.engine, attempt.placement
+            placed = PlacementDecision(reporter, engine.model, request.prompt, placement, admitted)
+            engine.record.decided(placed)
 
     def exchange(
         self, send: SendRequest
     ) -> AbstractAsyncContextManager[tuple[Reservation, aiohttp.ClientResponse]]:
+        """Send the request to a replica. Yields the reservation and the response. Raises as
+        `Transport.exchange`."""
         return self._transport.exchange(send, self._route)
 
-    def explained(self) -> Mapping[str, Any]:
-        """Return the decision about the request, and the result of its first token if it has one.
-
-        Without a first token, several tries share the first decision: later ones omit replicas that
-        failed.
-        """
-        attempt = self
-        while attempt._explanation is None and attempt._before is not None:
-            attempt = attempt._before
-        if attempt._explanation is not None:
-            return attempt._explanation
-        prompt, placement = attempt._pool_request.prompt, attempt._attempt.placement
-        return self._reporter.decided(attempt.request, prompt, placement, attempt._admitted)
-
     def facts(self) -> Mapping[str, Fact | None]:
+        """Return the placement and its reasons, for the trace."""
         placement, chosen = self._attempt.placement, self._attempt.chosen
         prompt = self._pool_request.prompt
         return {
@@ -128,25 +135,31 @@ class EngineAttempt:
         }
 
     def again(self, failed: frozenset[str], tokens: int | None = None) -> EngineAttempt:
-        """As in `AnyAttempt`. There is always a try: admitted requests are never rejected later."""
+        """Return the next try, on a replica that is not in `failed`.
+
+        It resumes an answer of `tokens` tokens; None: it begins the answer again. There is always
+        a try: admitted requests are never rejected later.
+        """
         attempt = self._scheduler.place(self._scheduling_request(tokens), failed)
         if tokens is None:
-            self.request.record.phases.retry_s += attempt.placed_at - self._attempt.placed_at
+            self.request.record.retried(attempt.placed_at - self._attempt.placed_at)
         return EngineAttempt(
-            self._scheduler,
-            self._reporter,
-            self._transport,
-            self._moves,
-            self._pool_request,
-            attempt,
-            self._admitted,
-            self._outage,
+            scheduler=self._scheduler,
+            reporter=self._reporter,
+            transport=self._transport,
+            moves=self._moves,
+            request=self._pool_request,
+            attempt=attempt,
+            admitted=self._admitted,
+            outage=self._outage,
             before=self,
         )
 
     def moved(
         self, avoid: frozenset[str], tokens: int | None, within_s: float
     ) -> EngineAttempt | None:
+        """Return a try on another engine while this one resumes; None: no engine is predicted to
+        produce a token within `within_s` seconds."""
         request, board = self._scheduling_request(tokens), self._scheduler.board
         best = next(iter(self._scheduler.consider(request, avoid).ranked), None)
         if best is None or best.predicted_ttft_s > within_s or board.is_avoided(best.replica_id):
@@ -154,14 +167,17 @@ class EngineAttempt:
         return self.again(avoid, tokens)
 
     def while_waiting(self, replica_id: str, offer: Offer) -> AbstractContextManager[None]:
+        """Before the first token, call `offer` while the replica is leaving, to begin elsewhere."""
         if not self._pool_request.parameters.stream:  # the headers arrive with the whole answer
             return nullcontext()
         return self._moves.offering(replica_id, offer)
 
     def while_answered(self, replica_id: str, offer: Offer) -> AbstractContextManager[None]:
+        """After the first token, call `offer` while the replica is leaving, to move the answer."""
         return self._moves.offering(replica_id, offer)
 
     def is_leaving(self, replica_id: str) -> bool:
+        """Return whether this replica reports that it is leaving."""
         return self._scheduler.board.is_leaving(replica_id)
 
     def _scheduling_request(self, tokens: int | None) -> SchedulingRequest:
@@ -173,52 +189,63 @@ class EngineAttempt:
         return replace(request, prompt=replace(request.prompt, prompt_tokens=prompt_tokens))
 
     async def elsewhere(self) -> EngineAttempt:
+        """Schedule the request again, because no replica is up. Raises ApiError."""
         assert self._outage is not None  # without it, `exchange` waits for a replica
         return await self._outage.decide_anew()
 
     def answered(
         self, reservation: Reservation, engine_headers: Mapping[str, str], first_token_at: float
     ) -> Mapping[str, str]:
+        """Record the first token, in loop time. Return headers for the client."""
         self._served_by, self._first_token_at = reservation.replica_id, first_token_at
         record = self.request.record
-        record.served_by, record.replica_id = self._reporter.pool, reservation.replica_id
-        record.ttft_s = ttft_s = first_token_at - self.request.arrived
-        record.phases.engine_s = engine_s = first_token_at - self._attempt.placed_at
-        record.prompt_tokens = count_in(engine_headers, PROMPT_TOKENS_HEADER)
-        record.cached_tokens = count_in(engine_headers, CACHED_TOKENS_HEADER)
         outcome = Outcome(
-            reservation.replica_id, ttft_s, engine_s, record.prompt_tokens, record.cached_tokens
+            reservation.replica_id,
+            ttft_s=first_token_at - self.request.arrived,
+            engine_s=first_token_at - self._attempt.placed_at,
+            prompt_tokens=count_in(engine_headers, PROMPT_TOKENS_HEADER),
+            cached_tokens=count_in(engine_headers, CACHED_TOKENS_HEADER),
         )
+        record.first_token(
+            self._reporter.pool,
+            outcome.replica_id,
+            ttft_s=outcome.ttft_s,
+            engine_s=outcome.engine_s,
+        )
+        record.counted(outcome.prompt_tokens, outcome.cached_tokens)
         # later, because the client waits for its first token
         asyncio.get_running_loop().call_soon(self._learn, outcome, _report(engine_headers))
         return _headers(self._pool_request, self._attempt.placement, self._admitted, outcome)
 
-    def continued(
+    def resumed(
         self,
         reservation: Reservation,
         engine_headers: Mapping[str, str],
-        reason: ContinueReason,
+        reason: ResumeReason,
         facts: Mapping[str, Any],
     ) -> None:
-        """As in `AnyAttempt`. The explanation also shows the predicted time.
+        """Record that this engine resumes another's answer. The explanation gets `facts`, and the
+        predicted time.
 
         The predictor learns nothing, because predictions and SLOs are for an answer's first token.
         """
-        self._served_by = self.request.record.replica_id = reservation.replica_id
+        self._served_by = reservation.replica_id
+        self.request.record.placed(reservation.replica_id)
         self._first_token_at = asyncio.get_running_loop().time()
-        self._continued = True
+        self._resumed = True
         report, replica_id = _report(engine_headers), reservation.replica_id
         served = self._attempt.placement.candidate(replica_id)
         predicted_s = served.predicted_ttft_s if served else None
         facts = {"replica": replica_id, **facts, "predicted_s": predicted_s}
-        asyncio.get_running_loop().call_soon(self._learn_continued, report, reason, facts)
+        asyncio.get_running_loop().call_soon(self._learn_resumed, report, reason, facts)
 
     def ended(self) -> None:
+        """Record that the try is over, with or without success."""
         record, computed = self.request.record, None
         if self._served_by is not None:
             prompt, cached = record.prompt_tokens, record.cached_tokens
             tokens = None if prompt is None or cached is None else max(0, prompt - cached)
-            if self._continued:  # the counts are those of the first engine
+            if self._resumed:  # the counts are those of the first engine
                 tokens = None
             now = asyncio.get_running_loop().time()
             computed = Computed(tokens, now - self._first_token_at)
@@ -230,24 +257,26 @@ class EngineAttempt:
             scheduler.answered(self._attempt, outcome.replica_id, report)
             if self._is_observation(outcome):
                 scheduler.observed(self._attempt, outcome.engine_s)
-            self._explanation = self._reporter.answered(
+            explanation = self._reporter.answered(
                 self.request, self._pool_request.prompt, placement, self._admitted, outcome
             )
+            self.request.record.decided(Explained(explanation))
         except Exception:  # a failed explanation must not cost the answer
-            logger.exception("request %s is not explained", self.request.request_id)
+            logger.exception(
+                "failed to record the explanation of request %s", self.request.request_id
+            )
         self._attempt = self._attempt.answering()
 
-    def _learn_continued(
-        self, report: LoadReport | None, reason: ContinueReason, facts: Mapping[str, Any]
+    def _learn_resumed(
+        self, report: LoadReport | None, reason: ResumeReason, facts: Mapping[str, Any]
     ) -> None:
         try:
             self._scheduler.answered(self._attempt, facts["replica"], report)
-            if self._before is not None:
-                self._explanation = {**self._before.explained(), reason: facts}
+            record = self.request.record
+            if record.decision is not None:
+                record.decided(Explained({**record.decision.explained(), reason: facts}))
         except Exception:
-            logger.exception(
-                "the continuation of request %s is not explained", self.request.request_id
-            )
+            logger.exception("failed to explain how request %s resumed", self.request.request_id)
         self._attempt = self._attempt.answering()
 
     def _is_observation(self, outcome: Outcome) -> bool:
@@ -274,17 +303,17 @@ def _headers(
 ) -> dict[str, str]:
     """Return the headers for the client."""
     served = placement.candidate(outcome.replica_id)
-    headers = {
+    headers: dict[str, str] = {
         POLICY_HEADER: placement.policy,
-        "x-antefix-model": request.engine.model,
-        "x-antefix-admission": admitted.verdict,
-        "x-antefix-ttft-ms": f"{outcome.ttft_s * 1000:.1f}",
-        "x-antefix-engine-ttft-ms": f"{outcome.engine_s * 1000:.1f}",
-        "x-antefix-index-ms": f"{request.prompt.lookup_s * 1000:.2f}",
+        MODEL_HEADER: request.engine.model,
+        ADMISSION_HEADER: admitted.verdict,
+        TTFT_HEADER: f"{outcome.ttft_s * 1000:.1f}",
+        ENGINE_TTFT_HEADER: f"{outcome.engine_s * 1000:.1f}",
+        INDEX_HEADER: f"{request.prompt.lookup_s * 1000:.2f}",
     }
     if served is not None:
-        headers["x-antefix-predicted-ttft-ms"] = f"{served.predicted_ttft_s * 1000:.1f}"
-        headers["x-antefix-cached-tokens-predicted"] = str(served.cached_tokens)
+        headers[PREDICTED_TTFT_HEADER] = f"{served.predicted_ttft_s * 1000:.1f}"
+        headers[PREDICTED_CACHED_TOKENS_HEADER] = str(served.cached_tokens)
     if outcome.cached_tokens is not None:
         headers[CACHED_TOKENS_HEADER] = str(outcome.cached_tokens)
     if outcome.prompt_tokens is not None:

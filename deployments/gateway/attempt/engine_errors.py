@@ -14,6 +14,8 @@ from typing import Any, Literal
 END = b"\n\n"
 # The start of vLLM's EngineDeadError: the engine is lost, with all its requests.
 ENGINE_DEAD = b"EngineCore encountered an issue"
+# In the messages of PyTorch's allocators, of CUDA and of NumPy, which vLLM passes on.
+OUT_OF_MEMORY = (b"out of memory", b"not enough memory", b"Unable to allocate")
 
 _ERRORS = (b'data: {"error"', b"event: error\n")
 # vLLM sends these before its engine gets the request.
@@ -36,6 +38,11 @@ class EngineError:
     def is_dead(self) -> bool:
         """Return whether the engine can serve no more requests."""
         return self.status >= 500 and ENGINE_DEAD in self.body
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        """Return whether the engine had no memory left for the request."""
+        return self.status >= 500 and any(words in self.body for words in OUT_OF_MEMORY)
 
 
 def error_in(event: bytes) -> EngineError | None:

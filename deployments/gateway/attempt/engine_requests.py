@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 import aiohttp
 
-from deployments.gateway.attempt.any_attempt import AnyAttempt
+from deployments.gateway.attempt.engine_attempt import EngineAttempt
 from deployments.gateway.attempt.transport import Reservation
-from deployments.wire.adapter import ADAPTER_HEADER
 from deployments.wire.headers import (
     EXPECTED_CACHED_HEADER,
     RESUMABLE_HEADER,
     SALT_HEADER,
     TENANT_HEADER,
 )
+from deployments.wire.lora_adapter import ADAPTER_HEADER
 from deployments.wire.tenant import digest
-from observability.request_record import Leg
+from observability.traces.request_record import Leg
 
 
 class EngineRequests:
@@ -27,17 +24,10 @@ class EngineRequests:
         self._session = session
 
     async def post(
-        self,
-        attempt: AnyAttempt,
-        body: bytes,
-        place: Reservation,
-        leg: Leg,
-        more: Mapping[str, str] = MappingProxyType({}),
+        self, attempt: EngineAttempt, body: bytes, place: Reservation, leg: Leg
     ) -> aiohttp.ClientResponse:
-        """Send `body` for a try to the replica at `place`, with the headers `more` added.
-
-        Raises aiohttp's ClientError: when the connection fails.
-        """
+        """Send `body` for a try to the replica at `place`. Raises aiohttp's ClientError: when the
+        connection fails."""
         request, leg.replica_id = attempt.request, place.replica_id
         headers = {
             **leg.headers,
@@ -48,10 +38,9 @@ class EngineRequests:
             EXPECTED_CACHED_HEADER: str(attempt.expected_cached),
             RESUMABLE_HEADER: "1",
             TENANT_HEADER: digest(request.tenant),
-            **more,
         }
         if request.form is not None and request.cache_salt is not None:
             headers[SALT_HEADER] = request.cache_salt
         if request.adapter is not None:
             headers[ADAPTER_HEADER] = request.adapter.to_header()
-        return await self._session.post(place.url + attempt.path, data=body, headers=headers)
+        return await self._session.post(place.url + request.path, data=body, headers=headers)

@@ -1,6 +1,6 @@
 """When answers leave an engine that is being removed or may hang, as the load board reports.
 
-Answers first get some time to end there. Then each answer that another engine can continue is
+Answers first get some time to end there. Then each answer that another engine can resume is
 offered to the other engines, until it moves or ends (`deployments.gateway.answer.move`). Without
 the board, answers stay.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from common.loops import forever
-from router.load import LoadBoard
+from router.board.load import LoadBoard
 
 logger = logging.getLogger("ray.serve")
 
@@ -49,7 +49,7 @@ class Moves:
 
     async def run(self) -> None:
         """Make the offers until cancelled."""
-        fails = "answers stay at engines that leave or may hang"
+        fails = "failed to move answers off engines that leave or may hang"
         await forever("moves", self._look, PERIOD_S, fails=fails, logger=logger)
 
     async def _look(self) -> None:
@@ -68,4 +68,6 @@ class Moves:
                     try:
                         offer()
                     except Exception:  # the other answers must still get their offers
-                        logger.exception("an answer stays at replica %s", replica_id)
+                        logger.exception(
+                            "failed to offer to move an answer of replica %s", replica_id
+                        )

@@ -1,9 +1,10 @@
 """Sends HTTP from a gateway directly to a replica.
 
-The best-ranked replica itself reports to Ray Serve what it admits (`deployments.engine.tickets`).
-If it is full, lost or unknown, or other requests already wait, the request waits for Ray Serve to
-reserve a place, in ranked order. So `max_ongoing_requests`, queueing and draining stay with Ray
-Serve, and a usual request needs no actor call. docs/architecture.md has the measurements.
+The best-ranked replica itself reports to Ray Serve what it admits
+(`deployments.engine.serving.tickets`). If it is full, lost or unknown, or other requests already
+wait, the request waits for Ray Serve to reserve a place, in ranked order. So
+`max_ongoing_requests`, queueing and draining stay with Ray Serve, and a usual request needs no
+actor call. docs/architecture.md has the measurements.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.api.load_codes import NO_REPLICA, QUEUE_FULL
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.wire.engine_pass import EnginePasses
 from deployments.wire.headers import IF_ROOM, NOT_RESERVED, RESERVED_HEADER, UNRESERVED_HEADER
 
@@ -50,14 +52,15 @@ class Route:
     """Where a request should go: `ranked_ids`, best first, and `best_url`, if the best replica
     admits requests without a reservation.
 
-    `ticket` names this try. `is_alive` returns whether a replica has a current lease. `outage` is
-    done when no replica is up; None: the request waits for one. `may_overtake`: the request
-    precedes those in the queue, because it has had its turn.
+    `ticket` names this try, and `request_id` its request. `is_alive` returns whether a replica has
+    a current lease. `outage` is done when no replica is up; None: the request waits for one.
+    `may_overtake`: the request precedes those in the queue, because it has had its turn.
     """
 
     ranked_ids: tuple[str, ...] = ()
     best_url: str | None = None
     ticket: str = field(default_factory=lambda: uuid.uuid4().hex)
+    request_id: str = ""
     is_alive: Callable[[str], bool] = lambda replica_id: False
     outage: asyncio.Future[None] | None = None
     may_overtake: bool = False
@@ -70,16 +73,22 @@ class ReplicaFailed(Exception):
     """The replica `replica_id` did not answer, or not completely.
 
     `was_lost`: it was lost while it had the request, so the request may be the cause. `error`: the
-    failure that it reported, for the client; None: it was interrupted.
+    failure that it reported, for the client; None: it was interrupted. `ran_out_of_memory`: it
+    reported that it has no memory for the request.
     """
 
     def __init__(
-        self, replica_id: str, was_lost: bool = True, error: ApiError | None = None
+        self,
+        replica_id: str,
+        was_lost: bool = True,
+        error: ApiError | None = None,
+        ran_out_of_memory: bool = False,
     ) -> None:
         super().__init__(f"replica {replica_id} was interrupted")
         self.replica_id = replica_id
         self.was_lost = was_lost
         self.error = error
+        self.ran_out_of_memory = ran_out_of_memory
 
     @property
     def was_reached(self) -> bool:
@@ -169,9 +178,12 @@ class Transport:
                 await response
         except Exception as error:
             if reserved.done():
-                logger.info("a reservation ended early: %s", type(error).__name__)
+                logger.info(
+                    "Ray Serve ended the reservation of request %s early: %s",
+                    *(route.request_id, type(error).__name__),
+                )
             else:
-                reserved.set_exception(_as_api_error(error))
+                reserved.set_exception(_as_api_error(error, route.request_id))
 
 
 class _Hold:
@@ -269,12 +281,12 @@ async def _sent(send: SendRequest, reservation: Reservation) -> aiohttp.ClientRe
         raise ReplicaFailed(reservation.replica_id, was_lost=reached) from error
 
 
-def _as_api_error(error: Exception) -> Exception:
+def _as_api_error(error: Exception, request_id: str) -> Exception:
     if isinstance(error, BackPressureError):
-        message = "Every replica is busy and the queue is full. Try again later."
-        return ApiError(429, message, code="queue_full", retry_after=1)
+        message = "Every replica is busy and the queue is full. Try again in 1 s."
+        return ApiError(QUEUE_FULL, message, retry_after=1)
     if isinstance(error, RayServeException | RayError):
-        logger.warning("no reservation: %s", error)
-        message = "No replica can take this request now. Try again later."
-        return ApiError(503, message, code="no_replica", retry_after=5)
+        logger.warning("Ray Serve rejected a reservation of request %s: %s", request_id, error)
+        message = "No replica can take this request now. Try again in 5 s."
+        return ApiError(NO_REPLICA, message, retry_after=5)
     return error

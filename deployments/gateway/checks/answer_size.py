@@ -7,7 +7,8 @@ The logprobs of generated tokens in a stream do not count, because each is sent 
 
 from __future__ import annotations
 
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.api.request_codes import INVALID_VALUE
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.parameters import RequestParameters
 
 
@@ -18,7 +19,7 @@ def refuse_many_sequences(parameters: RequestParameters, max_n: int, most: int) 
             f"'n' asks for {parameters.n} answers, but at most {max_n} are allowed."
             " Ask for fewer, in several requests."
         )
-        raise ApiError(400, message, code="invalid_value", param="n")
+        raise ApiError(INVALID_VALUE, message, param="n")
     if parameters.sequences > most:
         prompts = f"{parameters.prompts} prompts" if parameters.prompts > 1 else "one prompt"
         answers = f", each with {parameters.n} answers" if (parameters.n or 1) > 1 else ""
@@ -28,7 +29,7 @@ def refuse_many_sequences(parameters: RequestParameters, max_n: int, most: int) 
             " 'n'."
         )
         param = "n" if parameters.prompts <= 1 else None
-        raise ApiError(400, message, code="invalid_value", param=param)
+        raise ApiError(INVALID_VALUE, message, param=param)
 
 
 def refuse_many_logprobs(
@@ -58,7 +59,7 @@ def refuse_many_logprobs(
             f" {of_prompt} for the prompt's tokens and {of_answer} for generated ones. Lower"
             f" {param!r}, 'n' or 'max_tokens', or send a shorter prompt."
         )
-        raise ApiError(400, message, code="invalid_value", param=param)
+        raise ApiError(INVALID_VALUE, message, param=param)
 
 
 def _longest(parameters: RequestParameters, max_model_len: int | None) -> int:

@@ -2,8 +2,8 @@
 
 Before its placement, a request reserves the most it can use: the tokens of its prompt and, for each
 sequence, its maximum length. When it ends, unused tokens are released, and tokens beyond the
-reservation are charged. `router.budget_ledger` explains why grants never exceed a limit. Tenants
-without limits cost nothing. Explanations and metrics report the same amounts.
+reservation are charged. `router.budgets.budget_ledger` explains why grants never exceed a limit.
+Tenants without limits cost nothing. Explanations and metrics report the same amounts.
 """
 
 from __future__ import annotations
@@ -11,28 +11,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
 from deployments.fleet.fleet import Fleet
-from deployments.fleet.settings.objectives import TenantLimits
-from deployments.gateway.checks.context_lengths import lengths_of
+from deployments.fleet.settings.objectives import Tenant, TenantLimits
+from deployments.gateway.api.load_codes import RATE_LIMIT_EXCEEDED
+from deployments.gateway.api.request_codes import TOKENS_ABOVE_LIMIT
+from deployments.gateway.api.response_headers import (
+    REQUESTS_LIMIT_HEADER,
+    REQUESTS_REMAINING_HEADER,
+    REQUESTS_RESET_HEADER,
+    SHARE_HEADER,
+    TOKENS_LIMIT_HEADER,
+    TOKENS_REMAINING_HEADER,
+    TOKENS_RESET_HEADER,
+)
 from deployments.gateway.checks.most_tokens import most_tokens
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.request import PoolRequest
-from deployments.gateway.pool.pool import GatewayPool
+from deployments.gateway.pool.gateway_pool import GatewayPool
 from deployments.wire.inference_paths import inference_path
-from observability.budget_metrics import BudgetMetrics
-from observability.request_record import OVER_BUDGET, Charge, LimitLeft, RequestRecord
-from router.budget_ledger import BudgetLedger
-from router.budget_scripts import WINDOW
-from router.budgets import Granted, Left, NotGranted, TenantBudget
-from router.redis_client import AsyncRedis
+from observability.metrics.budget_metrics import BudgetMetrics
+from observability.traces.request_record import (
+    AnswerEnd,
+    Charge,
+    LimitLeft,
+    RequestRecord,
+)
+from router.budgets.budget_ledger import BudgetLedger
+from router.budgets.budget_limits import Granted, Left, NotGranted, TenantBudget
+from router.budgets.budget_scripts import WINDOW
+from router.redis.redis_client import AsyncRedis
 
-SHARE_HEADER = "x-antefix-budget"
 _UNKNOWN = Left(None, None)
+_LIMIT_HEADERS = {
+    "requests": (REQUESTS_LIMIT_HEADER, REQUESTS_REMAINING_HEADER, REQUESTS_RESET_HEADER),
+    "tokens": (TOKENS_LIMIT_HEADER, TOKENS_REMAINING_HEADER, TOKENS_RESET_HEADER),
+}
 
 
 @dataclass(frozen=True)
@@ -50,15 +68,22 @@ class _AdmittedRequest:
 class TenantBudgets:
     """One gateway's budgets, for all tenants of a fleet.
 
-    `by_share`: Redis is unavailable, and the gateway grants its share of each limit. `books`: the
-    result of `router.budget_book.books_of` for the fleet.
+    `by_share`: Redis is unavailable, and the gateway grants its share of each limit. `places`: of
+    the fleet's gateways (`router.budgets.budget_book`). `is_held`: a tenant gets one request at a
+    time, because its requests end engines (`likely_causes`).
     """
 
     def __init__(
-        self, redis: AsyncRedis, fleet: str, books: Path | None, metrics: BudgetMetrics
+        self,
+        redis: AsyncRedis,
+        fleet: str,
+        places: Path | None,
+        metrics: BudgetMetrics,
+        is_held: Callable[[str], bool] = lambda tenant: False,
     ) -> None:
         self._metrics = metrics
-        self.ledger = BudgetLedger(redis, fleet, 1, books=books)
+        self._is_held = is_held
+        self.ledger = BudgetLedger(redis, fleet, 1, places=places)
         self._admitted: dict[RequestRecord, _AdmittedRequest] = {}
         # grants of requests that were counted before their bodies arrived
         self._early: dict[RequestRecord, Granted] = {}
@@ -68,6 +93,12 @@ class TenantBudgets:
     def under_way(self) -> int:
         """The number of requests that are counted and not settled."""
         return len(self._admitted.keys() | self._early.keys())
+
+    @property
+    def tenants_held(self) -> int:
+        """The number of the fleet's tenants that get one request at a time."""
+        tenants = self._fleet.gateway.tenants if self._fleet is not None else ()
+        return sum(map(self._is_held, tenants))
 
     @property
     def by_share(self) -> bool:
@@ -101,41 +132,23 @@ class TenantBudgets:
     async def close(self) -> None:
         await self.ledger.leave()
 
-    async def count(self, record: RequestRecord, is_resume: bool) -> None:
+    async def count(self, record: RequestRecord) -> None:
         """Count a request before its body arrives; `admit` reserves its tokens later.
 
         It counts in requests per minute even if its body is invalid. Raises ApiError 429.
         """
-        budgets = self._budgets_of(record.tenant, "")
+        budgets = self._budgets_of(record.facts.tenant, "")
         budgets = [replace(budget, tokens=None) for budget in budgets]
-        if is_resume:  # its stream already counts as concurrent
-            budgets = [replace(budget, concurrent=None) for budget in budgets]
-        if granted := await self._counted(record, budgets):
-            self._early[record] = granted
-
-    async def count_resume(self, record: RequestRecord) -> None:
-        """Count a request for the rest of a stream, in requests per minute only.
-
-        Raises ApiError 429.
-        """
-        budgets = self._budgets_of(record.tenant, record.model)
-        if record in self._early:
-            budgets = [budget for budget in budgets if _is_of_model(budget)]
-        await self._counted(
-            record, [replace(each, tokens=None, concurrent=None) for each in budgets]
-        )
-
-    async def _counted(
-        self, record: RequestRecord, budgets: Sequence[TenantBudget]
-    ) -> Granted | None:
         budgets = [each for each in budgets if (each.requests, each.concurrent) != (None, None)]
         if not budgets:
-            return None
+            return
         answer = await self.ledger.reserve(budgets, 0)
-        if isinstance(answer, Granted):
-            return answer
-        self._metrics.refused(record.tenant, _model_of(answer.budget, record), answer.kind)
-        raise _refusal(answer, record.tenant, 0, budgets, full=self.redis_is_full)
+        if isinstance(answer, NotGranted):
+            self._metrics.rejected(
+                record.facts.tenant, _model_of(answer.budget, record), answer.kind
+            )
+            raise _rejection(answer, record.facts.tenant, 0, budgets, full=self.redis_is_full)
+        self._early[record] = answer
 
     async def admit(self, request: PoolRequest, pool: GatewayPool) -> Mapping[str, str]:
         """Reserve a request's budget. Return headers for its answer, none without limits.
@@ -143,19 +156,19 @@ class TenantBudgets:
         Raises ApiError: 429 beyond a limit, 400 for a request that needs more than a whole limit.
         """
         engine = request.engine
-        budgets = self._budgets_of(engine.tenant, engine.record.model)
+        budgets = self._budgets_of(engine.tenant, engine.record.facts.model)
         if not budgets:
             return {}
         tokens = self._most(request, pool, budgets)
         answer = await self._reserve(engine.record, budgets, tokens)
         self._charge(request, answer, budgets, tokens)
         if isinstance(answer, NotGranted):
-            error = _refusal(answer, engine.tenant, tokens, budgets, full=self.redis_is_full)
-            self._refused(request, answer, pool, error)
+            error = _rejection(answer, engine.tenant, tokens, budgets, full=self.redis_is_full)
+            self._rejected(request, answer, pool, error)
             raise error
         beams_prompt = request.tokens if request.parameters.beam_search else None
         self._admitted[engine.record] = _AdmittedRequest(answer, beams_prompt)
-        share = {SHARE_HEADER: "share"} if answer.by_share else {}
+        share: dict[str, str] = {SHARE_HEADER: "share"} if answer.by_share else {}
         return {**_headers(budgets, answer.left), **share}
 
     async def _reserve(
@@ -176,15 +189,16 @@ class TenantBudgets:
         left = Left(early.left[0].requests, answer.left[0].tokens)
         return replace(answer, left=(left, *answer.left[1:]))
 
-    def settle(self, record: RequestRecord) -> None:
+    def settle(self, record: RequestRecord, end: AnswerEnd) -> None:
         """Settle a request that has ended, with any outcome."""
         if (early := self._early.pop(record, None)) is not None:
-            self.ledger.settle(early, 0, 0 if record.outcome == "rejected" else 1)
+            self.ledger.settle(early, 0, 0 if end.outcome == "rejected" else 1)
         admitted = self._admitted.pop(record, None)
         if admitted is not None:
             assert self._fleet is not None
-            used = _used(record, admitted, self._fleet.gateway.cached_token_weight)
-            refused = record.outcome == "rejected"
+            weight = self._fleet.gateway.cached_token_weight
+            used = _used(record, end, admitted, weight)
+            refused = end.outcome == "rejected"
             self.ledger.settle(admitted.granted, used, 0 if refused else 1)
 
     def _charge(
@@ -200,35 +214,38 @@ class TenantBudgets:
             for place, budget in enumerate(budgets)
             for limit in _limits(
                 budget,
-                engine.record.model if _is_of_model(budget) else "",
+                engine.record.facts.model if _is_of_model(budget) else "",
                 answer.left[place] if place < len(answer.left) else _UNKNOWN,
             )
         ]
-        engine.record.charge = Charge(
+        charge = Charge(
             tokens,
             tuple(limits),
-            refused=answer.kind if isinstance(answer, NotGranted) else None,
+            exhausted=answer.kind if isinstance(answer, NotGranted) else None,
             by_share=isinstance(answer, Granted) and answer.by_share,
         )
+        engine.record.charged(charge)
         self._metrics.found(engine.tenant, limits, asyncio.get_running_loop().time())
 
-    def _refused(
+    def _rejected(
         self, request: PoolRequest, answer: NotGranted, pool: GatewayPool, error: ApiError
     ) -> None:
         engine = request.engine
         model = _model_of(answer.budget, engine.record)
-        self._metrics.refused(engine.tenant, model, answer.kind)
+        self._metrics.rejected(engine.tenant, model, answer.kind)
         waited_s = asyncio.get_running_loop().time() - engine.arrived
         with contextlib.suppress(Exception):  # an explanation must not change the answer
-            pool.reporter.refused(request, error.message, waited_s)
+            pool.reporter.rejected(request, error.message, waited_s)
 
     def _budgets_of(self, tenant: str, model: str) -> list[TenantBudget]:
         assert self._fleet is not None
-        rights = self._fleet.gateway.tenants.get(tenant)
-        if rights is None:
+        rights, is_held = self._fleet.gateway.tenants.get(tenant), self._is_held(tenant)
+        if rights is None and not is_held:
             return []
-        name = quote(tenant, safe="")
-        budgets = [_budget(name, rights.limits)]
+        rights, name = rights or Tenant(), quote(tenant, safe="")
+        # without Redis, a share of one request may be none
+        one = is_held and not self.by_share
+        budgets = [_held_budget(name, rights.limits) if one else _budget(name, rights.limits)]
         if (limits := rights.model_limits.get(model)) is not None:
             budgets.append(_budget(f"{name}/{quote(model, safe='')}", limits))
         return [budget for budget in budgets if budget is not None]
@@ -240,9 +257,9 @@ class TenantBudgets:
         limits = [budget.tokens for budget in budgets if budget.tokens is not None]
         if not limits:
             return 0
-        lengths = lengths_of(pool)
+        lengths = pool.context_lengths
         if pool.overflow is not None and request.options.overflow != "never":
-            lengths += lengths_of(pool.overflow)
+            lengths += pool.overflow.context_lengths
         most = most_tokens(request, max(lengths, default=None))
         is_estimate = inference_path(request.engine.path).is_form
         if most is None or (is_estimate and most > min(limits)):  # reserve the whole limit
@@ -252,22 +269,30 @@ class TenantBudgets:
                 f"The request may use up to {most} tokens, but the limit is {min(limits)} per"
                 " minute. Lower max_tokens, or shorten the prompt."
             )
-            raise ApiError(400, message, code="tokens_above_limit", param="max_tokens")
+            raise ApiError(TOKENS_ABOVE_LIMIT, message, param="max_tokens")
         return most
 
 
-def _used(record: RequestRecord, admitted: _AdmittedRequest, cached_token_weight: float) -> int:
-    """Return the tokens to charge, as the engine reported them; unreported ones count in full."""
+def _used(
+    record: RequestRecord, end: AnswerEnd, admitted: _AdmittedRequest, cached_token_weight: float
+) -> int:
+    """Return the tokens to charge: those that the engine reported, whatever its answer was.
+
+    Without a report, a request that was sent to an engine counts in full, any other not at all. One
+    that the engine rejected before it generated anything is free.
+    """
     granted = admitted.granted
     if record.prompt_tokens is None:
-        was_sent = record.replica_id and record.outcome in ("cancelled", "deadline")
-        return granted.tokens if was_sent else 0
-    if record.output_tokens is None:
+        return granted.tokens if record.was_sent else 0
+    if end.output_tokens is None:
         return granted.tokens
+    is_refused = end.outcome == "invalid" and not end.output_tokens
+    if is_refused and inference_path(record.facts.path).generates:
+        return 0
     if admitted.beams_prompt is not None:
-        return admitted.beams_prompt + record.output_tokens
+        return min(admitted.beams_prompt, record.prompt_tokens) + end.output_tokens
     cached = (record.cached_tokens or 0) * (1 - cached_token_weight)
-    return math.ceil(record.prompt_tokens - cached) + record.output_tokens
+    return math.ceil(record.prompt_tokens - cached) + end.output_tokens
 
 
 def _budget(scope: str, limits: TenantLimits) -> TenantBudget | None:
@@ -275,12 +300,20 @@ def _budget(scope: str, limits: TenantLimits) -> TenantBudget | None:
     return TenantBudget(scope, *numbers) if any(n is not None for n in numbers) else None
 
 
+class _HeldBudget(TenantBudget):
+    """The budget of a tenant that gets one request at a time."""
+
+
+def _held_budget(scope: str, limits: TenantLimits) -> TenantBudget:
+    return _HeldBudget(scope, limits.requests_per_minute, limits.tokens_per_minute, 1)
+
+
 def _is_of_model(budget: TenantBudget) -> bool:
     return "/" in budget.scope
 
 
 def _model_of(budget: TenantBudget, record: RequestRecord) -> str:
-    return record.model if _is_of_model(budget) else ""
+    return record.facts.model if _is_of_model(budget) else ""
 
 
 def _limits(budget: TenantBudget, model: str, left: Left = _UNKNOWN) -> Iterator[LimitLeft]:
@@ -292,7 +325,7 @@ def _limits(budget: TenantBudget, model: str, left: Left = _UNKNOWN) -> Iterator
         yield LimitLeft(model, "concurrent", budget.concurrent)
 
 
-def _refusal(
+def _rejection(
     answer: NotGranted,
     tenant: str,
     tokens: int,
@@ -314,6 +347,11 @@ def _refusal(
             f" this request, which may use {tokens}."
         )
         remedy = f"Try again in {seconds} s, or lower max_tokens."
+    elif answer.kind == "concurrent" and isinstance(budget, _HeldBudget):
+        message = (
+            f"{whose} may run one request at a time for up to three minutes, because engines died"
+            " while they ran its requests. Wait until its current request ends."
+        )
     elif answer.kind == "concurrent":
         limit = f"{budget.concurrent} concurrent requests{of_model}"
         message = f"{whose} has reached its limit of {limit}."
@@ -325,7 +363,7 @@ def _refusal(
         )
     headers = _headers(budgets, answer.left) if answer.left else {}
     return ApiError(
-        429, f"{message} {remedy}", code=OVER_BUDGET, retry_after=seconds, headers=headers
+        RATE_LIMIT_EXCEEDED, f"{message} {remedy}", retry_after=seconds, headers=headers
     )
 
 
@@ -334,8 +372,8 @@ def _headers(budgets: Sequence[TenantBudget], left: Sequence[Left]) -> dict[str,
 
     Source: https://platform.openai.com/docs/guides/rate-limits
     """
-    headers = {}
-    for kind in ("requests", "tokens"):
+    headers: dict[str, str] = {}
+    for kind, (limited, left_over, resets) in _LIMIT_HEADERS.items():
         known = [
             (remaining, limit)
             for budget, rest in zip(budgets, left, strict=True)
@@ -344,8 +382,8 @@ def _headers(budgets: Sequence[TenantBudget], left: Sequence[Left]) -> dict[str,
         ]
         if known:
             remaining, limit = min(known)
-            headers[f"x-ratelimit-limit-{kind}"] = str(limit)
-            headers[f"x-ratelimit-remaining-{kind}"] = str(remaining)
+            headers[limited] = str(limit)
+            headers[left_over] = str(remaining)
             # the whole limit is available once this request has left the window
-            headers[f"x-ratelimit-reset-{kind}"] = f"{WINDOW // 60}m{WINDOW % 60}s"
+            headers[resets] = f"{WINDOW // 60}m{WINDOW % 60}s"
     return headers

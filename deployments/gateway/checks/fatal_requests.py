@@ -1,8 +1,8 @@
 """Rejects requests that lost every engine they ran on: for 3 minutes, at every gateway.
 
     key     value                                              lifetime
-    fatal   sorted set: digest -> when its refusal ends (Unix   KEPT_S after the last
-            seconds)
+    fatal   sorted set: digest of a request, or a loss of     FATAL_REQUEST_S after the last
+            `likely_causes` -> when it ends (Unix seconds)
 
 A request that kills its engine must not kill the whole pool, however often a client sends it. If
 several requests lose their engine together, any of them may be the cause. So each gets 503, but
@@ -11,6 +11,11 @@ only for minutes.
 A client may also change a byte each time. So a tenant with such requests at two different times is
 a suspect meanwhile. A suspect's request that loses its engine is not retried on another. Each such
 request can cost one engine; it is rejected only after its second loss.
+
+A request without a token whose replica ran out of memory is not tried again at all, and is rejected
+like the others. The replica's watchdog reports the cause through Redis
+(`deployments.engine.memory_deaths`). A tenant whose requests are the likely cause of deaths
+(`likely_causes`) gets one request at a time meanwhile, at every gateway.
 
 A digest consists of hashes of the tenant, and of tenant, path and body, keyed with the fleet's
 secret. Redis access does not suffice to test a prompt against it. Gateways read the set in the
@@ -25,24 +30,34 @@ import logging
 import math
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any, cast
 
 from common.loops import forever
-from deployments.gateway.intake.errors import NO_RETRY, ApiError
+from deployments.gateway.api.limits import FATAL_REQUEST_S
+from deployments.gateway.api.load_codes import ENGINE_OUT_OF_MEMORY, ENGINES_LOST
+from deployments.gateway.checks.likely_causes import Loss, LossKind, is_likely_cause
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.request import EngineRequest
-from router import redis_keys
-from router.redis_client import REDIS_FAILURES, AsyncRedis
-from router.slots import REDIS_TIMEOUT_S
+from router.board.replica_death import OUT_OF_MEMORY, death_key
+from router.index.slots import REDIS_TIMEOUT_S
+from router.redis import redis_keys
+from router.redis.redis_client import REDIS_FAILURES, AsyncRedis
+from router.redis.signature import Signer, opened_bytes
 
 logger = logging.getLogger("ray.serve")
 
-# The time that a pool needs to restart its engines.
-KEPT_S = 180
 PERIOD_S = 1.0
-# Digests of a fleet; the latest ones stay.
+# Digests and losses of a fleet; the latest ones stay.
 MOST = 1000
 TOGETHER_S = 5.0
+# Requests of a tenant that are remembered for a replica: more change no decision.
+MOST_NEARBY = 2
+# A watchdog reports why its replica ended within this time.
+CAUSE_WITHIN_S, CAUSE_PERIOD_S = 0.6, 0.05
+_OWNER, _NAME = 8, 8
+_DIGEST, _LOSS = _OWNER + 16, _OWNER + 1 + 2 * _NAME
 
 
 class FatalRequests:
@@ -58,12 +73,14 @@ class FatalRequests:
         fleet: str,
         secret: str,
         *,
-        kept_s: int = KEPT_S,
+        kept_s: int = FATAL_REQUEST_S,
         together_s: float = TOGETHER_S,
     ) -> None:
         self._kept_s = kept_s
         self._together_s = together_s
         self._redis = redis
+        self._fleet = fleet
+        self._signer = Signer(secret)
         self._key = redis_keys.key(fleet, "fatal")
         key = blake2b(secret.encode(), person=b"antefix fatal").digest()
         self._hash = blake2b(key=key, digest_size=16, person=b"afx fatal body")
@@ -89,6 +106,53 @@ class FatalRequests:
         """Return the retries of the tenant's requests: 0 for a suspect, otherwise `retries`."""
         return 0 if self._is_suspect(tenant) else retries
 
+    def fate_of(self, request: EngineRequest, retries: int) -> RequestFate:
+        """Return what records the engines that a request with these `retries` loses."""
+        return RequestFate(self, request, retries)
+
+    def is_held(self, tenant: str) -> bool:
+        """Return whether the tenant gets one request at a time, because its requests are the likely
+        cause of engines' deaths."""
+        if not self._until:
+            return False
+        now = asyncio.get_running_loop().time()
+        losses = [
+            _loss(entry, until)
+            for entry, until in self._until.items()
+            if len(entry) == _LOSS and until > now
+        ]
+        return is_likely_cause(self._owner(tenant), losses, self._together_s)
+
+    def lost(self, request: EngineRequest, replica_id: str, kind: LossKind) -> None:
+        """Record that a replica was lost with this request in it."""
+        digest, replica = self._digest(request), _name(replica_id)
+        owner, name = digest[:_OWNER], digest[_OWNER:][:_NAME]
+        if kind is LossKind.NEARBY:
+            start = owner + kind.value + replica
+            if sum(entry.startswith(start) for entry in self._until) >= MOST_NEARBY:
+                return
+        self._reject(owner + kind.value + replica + name)
+
+    async def ran_out_of_memory(self, replica_id: str) -> bool:
+        """Return whether a replica that was lost ran out of memory, as its watchdog reports.
+
+        Without a report within CAUSE_WITHIN_S, or without Redis, it counts as another cause.
+        """
+        key = death_key(self._fleet, replica_id)
+        try:
+            async with asyncio.timeout(CAUSE_WITHIN_S):
+                while (cause := await self._redis.get(key)) is None:  # noqa: ASYNC110
+                    await asyncio.sleep(CAUSE_PERIOD_S)
+        except REDIS_FAILURES:
+            return False
+        return opened_bytes(self._signer, key, cast(bytes, cause)) == OUT_OF_MEMORY
+
+    def out_of_memory(self, request: EngineRequest) -> ApiError:
+        """Reject the request from now on, because its replica ran out of memory. Return the error
+        for its client."""
+        self._reject(self._digest(request))
+        return _out_of_memory(self._kept_s)
+
     def add(self, request: EngineRequest, retries: int) -> ApiError:
         """Record a request that lost its engine, and those of its `retries`.
 
@@ -101,9 +165,12 @@ class FatalRequests:
                 self._lost_once.popitem(last=False)
             return _suspected()
         self._lost_once.pop(digest, None)
-        self._remember(digest, self._kept_s)
-        self._unreported[digest] = time.time() + self._kept_s
+        self._reject(digest)
         return _refusal(self._kept_s)
+
+    def _reject(self, entry: bytes) -> None:
+        self._remember(entry, self._kept_s)
+        self._unreported[entry] = time.time() + self._kept_s
 
     def _is_suspect(self, tenant: str) -> bool:
         """Return whether the tenant's rejected requests were lost at two different times."""
@@ -113,7 +180,7 @@ class FatalRequests:
         ends = [
             until
             for digest, until in self._until.items()
-            if digest.startswith(owner) and until > now
+            if len(digest) == _DIGEST and digest.startswith(owner) and until > now
         ]
         return bool(ends) and max(ends) - min(ends) > self._together_s
 
@@ -123,7 +190,7 @@ class FatalRequests:
             "fatal_requests",
             self.exchange,
             PERIOD_S,
-            fails="gateways do not share the requests that lost their engines",
+            fails="failed to share the requests that lost their engines",
             logger=logger,
             outages=REDIS_FAILURES,
         )
@@ -174,17 +241,73 @@ class FatalRequests:
         return hash_.digest()
 
 
+class RequestFate:
+    """What happens to one request that loses engines."""
+
+    def __init__(self, known: FatalRequests, request: EngineRequest, retries: int) -> None:
+        self._known = known
+        self._request = request
+        self._retries = retries
+
+    async def ran_out_of_memory(self, replica_id: str) -> bool:
+        """As `FatalRequests.ran_out_of_memory`."""
+        return await self._known.ran_out_of_memory(replica_id)
+
+    def lost(self, replica_id: str) -> None:
+        """Record that a replica was lost, after which the request may continue elsewhere."""
+        self._known.lost(self._request, replica_id, LossKind.NEARBY)
+
+    def out_of_memory(self, replica_id: str) -> ApiError:
+        """Record that the request ends because this replica ran out of memory. Return the error for
+        its client."""
+        self._known.lost(self._request, replica_id, LossKind.MEMORY)
+        return self._known.out_of_memory(self._request)
+
+    def fatal(self, replica_ids: Iterable[str]) -> ApiError:
+        """Record that the request lost all of its engines, on these replicas. Return the error for
+        its client."""
+        for replica_id in replica_ids:
+            self._known.lost(self._request, replica_id, LossKind.FATAL)
+        return self._known.add(self._request, self._retries)
+
+
+def _name(replica_id: str) -> bytes:
+    return blake2b(replica_id.encode(), digest_size=_NAME).digest()
+
+
+def _loss(entry: bytes, until: float) -> Loss:
+    kind, names = entry[_OWNER : _OWNER + 1], entry[_OWNER + 1 :]
+    return Loss(entry[:_OWNER], LossKind(kind), names[:_NAME], names[_NAME:], until)
+
+
+def _out_of_memory(left_s: int) -> ApiError:
+    message = (
+        "The replica of this request ran out of memory, so the gateway does not try it on another."
+        f" It rejects this same request for {left_s} s. Make the request smaller, or send it again"
+        " after that."
+    )
+    return ApiError(ENGINE_OUT_OF_MEMORY, message, retry_after=left_s)
+
+
+# What a client can change about a request that may have ended its engines.
+_CHANGES = (
+    "For example, send fewer or smaller images, a shorter prompt, a lower 'max_tokens' or 'n', or"
+    " a simpler constraint on the answer."
+)
+
+
 def _suspected() -> ApiError:
     message = (
-        "The engine of this request was lost. Requests of this tenant lost several engines"
-        " recently, so the gateway does not retry it. Send it again if it differs from those."
+        "The engine died while it ran this request. Several engines died recently while they ran"
+        " requests of this tenant, so the gateway does not retry it. If this request may be the"
+        f" cause, change it first. {_CHANGES}"
     )
-    return ApiError(503, message, code="engines_lost", retry_after=10)
+    return ApiError(ENGINES_LOST._replace(retry="Retry-After"), message, retry_after=10)
 
 
 def _refusal(left_s: int) -> ApiError:
     message = (
-        "Every engine that this request ran on was lost, so the gateway rejects it for"
-        f" {left_s} s. Change it, or send it again after that."
+        "Every engine that this request ran on was lost, so the gateway rejects the same request"
+        f" for {left_s} s. Change it, because it may be the cause. {_CHANGES}"
     )
-    return ApiError(503, message, code="engines_lost", retry_after=left_s, headers=NO_RETRY)
+    return ApiError(ENGINES_LOST, message, retry_after=left_s)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.api.request_codes import FIELD_NOT_ALLOWED
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.wire.inference_paths import RESPONSES, inference_path
 from deployments.wire.message_parts import messages_in, parts_in
 
@@ -82,4 +83,4 @@ def _id_of(holder: object) -> str | None:
 
 
 def _refuse(name: str, why: str, remedy: str) -> NoReturn:
-    raise ApiError(400, f"{why} {remedy}", code="field_not_allowed", param=name)
+    raise ApiError(FIELD_NOT_ALLOWED, f"{why} {remedy}", param=name)

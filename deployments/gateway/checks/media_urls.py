@@ -11,7 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.api.request_codes import (
+    FIELD_NOT_ALLOWED,
+    INVALID_VALUE,
+    MEDIA_URL_NOT_ALLOWED,
+)
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.wire.inference_paths import EMBED, inference_path
 from deployments.wire.message_parts import parts_in
 
@@ -34,17 +39,15 @@ def refuse_media_urls(path: str, fields: Mapping[str, Any], engine_args: Mapping
         if kind == "uuid":
             why = f"{name!r} has a 'uuid', under which tenants would share media."
             message = f"{why} Send the content without it."
-            raise ApiError(400, message, code="field_not_allowed", param=name)
+            raise ApiError(FIELD_NOT_ALLOWED, message, param=name)
         if kind == "source":
             message = "An image in a 'tool_result' has a 'source' that is not an object."
-            raise ApiError(
-                400, f"{message} Send one of type 'base64'.", code="invalid_value", param=name
-            )
+            raise ApiError(INVALID_VALUE, f"{message} Send one of type 'base64'.", param=name)
         if scheme == "data:":
             if not url[: url.find(",")].endswith(";base64"):
                 why = f"{name!r} has an '{kind}' with data that is not in base64."
                 message = f"{why} Send a URL such as 'data:image/png;base64,...'."
-                raise ApiError(400, message, code="invalid_value", param=name)
+                raise ApiError(INVALID_VALUE, message, param=name)
             continue
         if (host := _host_of(url)) not in hosts and not (files and scheme == "file:"):
             instead = "a source of type 'base64'" if kind == "image" else "a 'data:' URL"
@@ -53,7 +56,7 @@ def refuse_media_urls(path: str, fields: Mapping[str, Any], engine_args: Mapping
                 f" fetch from. Send {instead}, or ask the operators to list the host in"
                 " 'allowed_media_domains' of the model's 'engine_args'."
             )
-            raise ApiError(400, message, code="media_url_not_allowed", param=name)
+            raise ApiError(MEDIA_URL_NOT_ALLOWED, message, param=name)
 
 
 def _references_in(path: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

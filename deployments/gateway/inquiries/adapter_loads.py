@@ -1,4 +1,4 @@
-"""Makes a replica fetch and load a LoRA adapter (`deployments.engine.adapters`)."""
+"""Makes a replica fetch and load a LoRA adapter (`deployments.engine.adapters.loaded_adapters`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import aiohttp
 
-from deployments.gateway.intake.errors import NO_RETRY, ApiError
-from deployments.wire.adapter import ADAPTER_PATH, Adapter
+from deployments.gateway.api.operator_codes import ADAPTER_NOT_LOADED, UNUSABLE_ADAPTER
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.wire.engine_pass import EnginePasses
+from deployments.wire.lora_adapter import ADAPTER_PATH, Adapter
 
 # Enough to download some hundred megabytes, after the engine's current steps.
 LOAD_TIMEOUT_S = 600.0
@@ -44,7 +45,7 @@ class AdapterLoads:
                     with suppress(aiohttp.ClientError, OSError, ValueError, TypeError, KeyError):
                         return await self._fetch(url, name, source)
         message = "No engine loaded the adapter. Try again. The replicas' logs have the reasons."
-        raise ApiError(502, message, code="adapter_not_loaded", headers=NO_RETRY)
+        raise ApiError(ADAPTER_NOT_LOADED, message)
 
     async def _fetch(self, url: str, name: str, source: str) -> FetchedAdapter:
         response = self._session.post(
@@ -57,6 +58,6 @@ class AdapterLoads:
             body = await answer.json()
             if answer.status != 200:
                 message = body["error"]["message"]
-                raise ApiError(400, message, code="unusable_adapter", param="lora_path")
+                raise ApiError(UNUSABLE_ADAPTER, message, param="lora_path")
             adapter = Adapter(body["name"], body["digest"], body["source"])
             return FetchedAdapter(adapter, body["rank"], body["bytes"])

@@ -15,18 +15,32 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from deployments.gateway.api import endpoints
+from deployments.gateway.api.load_codes import NO_REPLICA
+from deployments.gateway.api.operator_codes import (
+    ADAPTER_EXISTS,
+    NO_ADAPTERS,
+    TOO_MANY_ADAPTERS,
+    UNKNOWN_ADAPTER,
+)
+from deployments.gateway.api.request_codes import (
+    BODY_TOO_LARGE,
+    INVALID_JSON,
+    INVALID_VALUE,
+    MISSING_VALUE,
+)
 from deployments.gateway.inquiries.adapter_loads import AdapterLoads
+from deployments.gateway.intake.api_errors import ApiError, no_redis
 from deployments.gateway.intake.api_keys import KeyHolder
-from deployments.gateway.intake.errors import ApiError, no_redis
 from deployments.gateway.intake.in_force import InForce
-from deployments.gateway.models.adapters import (
+from deployments.gateway.models.shared_adapters import (
     MOST_ADAPTERS,
     PERIOD_S,
     LoadedAdapter,
     is_usable,
 )
 from deployments.gateway.pool.pools import Pools
-from router.redis_client import REDIS_FAILURES
+from router.redis.redis_client import REDIS_FAILURES
 
 # The time until every gateway that reaches Redis has read a change.
 KNOWN_AFTER_S = PERIOD_S + 0.5
@@ -50,9 +64,9 @@ class AdapterRequests:
         self._loads = loads
 
     def add_to(self, app: Starlette) -> None:
-        app.add_route("/antefix/adapters", self.show, methods=["GET"])
-        app.add_route("/v1/load_lora_adapter", self.load, methods=["POST"])
-        app.add_route("/v1/unload_lora_adapter", self.unload, methods=["POST"])
+        endpoints.ADAPTERS.add_to(app, self.show)
+        endpoints.LOAD_ADAPTER.add_to(app, self.load)
+        endpoints.UNLOAD_ADAPTER.add_to(app, self.unload)
 
     async def show(self, request: Request) -> Response:
         self._check(request)
@@ -73,10 +87,10 @@ class AdapterRequests:
                 f"'lora_name' is {name[:100]!r}. Use letters, digits and ._:/@+- in it, up to 128"
                 " characters."
             )
-            raise ApiError(400, message, code="invalid_value", param="lora_name")
+            raise ApiError(INVALID_VALUE, message, param="lora_name")
         if self._adapters.is_taken(name):
             message = f"{name!r} is the name of a model. Give the adapter another name."
-            raise ApiError(400, message, code="invalid_value", param="lora_name")
+            raise ApiError(INVALID_VALUE, message, param="lora_name")
         await self._read()
         known, pool = self._adapters.by_name.get(name), self._pool_of(body)
         if known is not None and body.get("load_inplace") is not True:
@@ -84,13 +98,13 @@ class AdapterRequests:
                 f"The adapter {name!r} is loaded. Set 'load_inplace' to true to replace its "
                 "weights, or unload it first."
             )
-            raise ApiError(400, message, code="adapter_exists", param="lora_name")
+            raise ApiError(ADAPTER_EXISTS, message, param="lora_name")
         if known is not None and known.pool != pool:
             message = f"The adapter {name!r} is loaded in the pool {known.pool!r}. Unload it first."
-            raise ApiError(400, message, code="adapter_exists", param="lora_name")
+            raise ApiError(ADAPTER_EXISTS, message, param="lora_name")
         if known is None and len(self._adapters.by_name) >= MOST_ADAPTERS:
             message = f"The fleet has {MOST_ADAPTERS} adapters, its limit. Unload one first."
-            raise ApiError(400, message, code="too_many_adapters", param="lora_name")
+            raise ApiError(TOO_MANY_ADAPTERS, message, param="lora_name")
         fetched = await self._loads.fetch(self._engines_of(pool), name, source)
         loaded = LoadedAdapter(fetched.adapter, pool, fetched.rank, fetched.size, time.time())
         try:
@@ -109,7 +123,7 @@ class AdapterRequests:
         if name not in self._adapters.by_name:
             names = ", ".join(sorted(self._adapters.by_name)) or "none"
             message = f"No adapter {name[:100]!r} is loaded. Loaded adapters: {names}."
-            raise ApiError(404, message, code="unknown_adapter", param="lora_name")
+            raise ApiError(UNKNOWN_ADAPTER, message, param="lora_name")
         try:
             await self._adapters.remove(name)
         except REDIS_FAILURES:
@@ -129,22 +143,22 @@ class AdapterRequests:
         }
         if not accepting:
             message = "No pool of the fleet accepts adapters. Set `adapters.sources` of a pool."
-            raise ApiError(400, message, code="no_adapters")
+            raise ApiError(NO_ADAPTERS, message)
         model = body.get("model")
         found = [name for name, pool in accepting.items() if model in (None, name, pool.model)]
         if len(found) == 1:
             return found[0]
         names = ", ".join(sorted(pool.model for pool in accepting.values()))
         message = f"'model' is {model!r}, but it must be one that accepts adapters: {names}."
-        raise ApiError(400, message, code="invalid_value", param="model")
+        raise ApiError(INVALID_VALUE, message, param="model")
 
     def _engines_of(self, pool: str) -> list[str]:
         """Return the URLs of a pool's replicas, least loaded first. Raises ApiError 503."""
         loads = self._pools.by_name[pool].scheduler.board.loads().values()
         if not loads:
-            message = f"The pool {pool!r} has no replica to load the adapter. Try again later."
-            raise ApiError(503, message, code="no_replica", retry_after=5)
-        by_load = sorted(loads, key=lambda load: load.waiting + load.running)
+            message = f"The pool {pool!r} has no replica to load the adapter. Try again in 5 s."
+            raise ApiError(NO_REPLICA, message, retry_after=5)
+        by_load = sorted(loads, key=lambda load: load.queue.waiting + load.queue.running)
         return [load.url for load in by_load]
 
     async def _read(self) -> None:
@@ -165,7 +179,9 @@ class AdapterRequests:
             "rank": loaded.rank,
             "bytes": loaded.size,
             "loaded_at": loaded.loaded_at,
-            "replicas": sorted(name for name, load in loads if engine_name in load.adapters),
+            "replicas": sorted(
+                name for name, load in loads if engine_name in load.adapters.resident
+            ),
         }
 
 
@@ -175,14 +191,14 @@ async def _body_of(request: Request) -> dict[str, Any]:
         received += chunk
         if len(received) > MAX_BODY_BYTES:
             message = f"The body is larger than {MAX_BODY_BYTES} bytes. Send a smaller one."
-            raise ApiError(413, message, code="body_too_large")
+            raise ApiError(BODY_TOO_LARGE, message)
     try:
         body = json.loads(received)
     except ValueError:
         body = None
     if not isinstance(body, dict):
         message = "The body must be a JSON object with 'lora_name'."
-        raise ApiError(400, message, code="invalid_json")
+        raise ApiError(INVALID_JSON, message)
     return body
 
 
@@ -191,4 +207,4 @@ def _text(body: dict[str, Any], name: str) -> str:
     if isinstance(value, str) and value:
         return value
     message = f"{name!r} must be a non-empty string."
-    raise ApiError(400, message, code="missing_value", param=name)
+    raise ApiError(MISSING_VALUE, message, param=name)

@@ -10,12 +10,15 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from deployments.gateway.api import endpoints
+from deployments.gateway.api.operator_codes import CANARY_CHANGED, UNKNOWN_CANARY
+from deployments.gateway.api.request_codes import INVALID_VALUE
+from deployments.gateway.intake.api_errors import ApiError, no_redis
 from deployments.gateway.intake.api_keys import KeyHolder
-from deployments.gateway.intake.errors import NO_RETRY, ApiError, no_redis
 from deployments.gateway.intake.in_force import InForce
 from deployments.gateway.models.canaries import Canaries, Canary
-from router.canary import SHARES
-from router.redis_client import REDIS_FAILURES
+from deployments.gateway.models.canary_test import SHARES
+from router.redis.redis_client import REDIS_FAILURES
 
 ACTIONS = {"promote": "promoted", "abort": "aborted"}
 
@@ -31,8 +34,8 @@ class CanaryRequests:
         self._canaries = canaries
 
     def add_to(self, app: Starlette) -> None:
-        app.add_route("/antefix/canaries", self.show, methods=["GET"])
-        app.add_route("/antefix/canaries/{model:path}", self.end, methods=["POST"])
+        endpoints.CANARIES.add_to(app, self.show)
+        endpoints.END_CANARY.add_to(app, self.end)
 
     async def show(self, request: Request) -> Response:
         self._check(request)
@@ -45,18 +48,18 @@ class CanaryRequests:
         route, action = request.path_params["model"], request.query_params.get("action", "")
         if action not in ACTIONS:
             message = f"'action' is {action[:20]!r}, but it must be promote or abort."
-            raise ApiError(400, message, code="invalid_value", param="action")
+            raise ApiError(INVALID_VALUE, message, param="action")
         if route not in self._canaries.by_route:
             names = ", ".join(self._canaries.by_route) or "none"
             message = f"The model {route[:100]!r} has no canary. Models with a canary: {names}."
-            raise ApiError(404, message, code="unknown_canary", param="model")
+            raise ApiError(UNKNOWN_CANARY, message, param="model")
         try:
             done = await self._canaries.end(route, ACTIONS[action], "An operator ended it.")
         except REDIS_FAILURES:
             raise no_redis("the canaries") from None
         if done is None:
             message = "The canary has just changed. Check it with GET, and try again."
-            raise ApiError(409, message, code="canary_changed", headers=NO_RETRY)
+            raise ApiError(CANARY_CHANGED, message)
         return JSONResponse(_status(self._canaries.by_route[route]))
 
     def _check(self, request: Request) -> None:

@@ -11,9 +11,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from common.loops import Loops
+from deployments.gateway.api import endpoints
+from deployments.gateway.api.response_headers import RETRY_AFTER
 from deployments.gateway.inquiries.peers import Peers
 from deployments.gateway.inquiries.status import pools_ready
-from deployments.gateway.pool.pool import GatewayPool
+from deployments.gateway.pool.gateway_pool import GatewayPool
 from deployments.gateway.pool.serve_controller import ServeController
 
 
@@ -43,8 +45,9 @@ class Health:
         self._session = session
 
     def add_to(self, app: Starlette) -> None:
-        for name, answer in (("live", self.live), ("ready", self.ready), ("serving", self.serving)):
-            app.add_route(f"/health/{name}", answer, methods=["GET"])
+        endpoints.LIVE.add_to(app, self.live)
+        endpoints.READY.add_to(app, self.ready)
+        endpoints.SERVING.add_to(app, self.serving)
 
     async def live(self, request: Request) -> Response:
         """Return 200 while all background loops run, otherwise 503 with the ended ones."""
@@ -89,4 +92,4 @@ class Health:
 
 
 def _unavailable(body: Mapping[str, object]) -> Response:
-    return JSONResponse(body, status_code=503, headers={"retry-after": "2"})
+    return JSONResponse(body, status_code=503, headers={RETRY_AFTER: "2"})

@@ -8,23 +8,30 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from deployments.gateway.api import endpoints
+from deployments.gateway.api.limits import EXPLANATION_TTL_S
+from deployments.gateway.api.request_codes import UNKNOWN_REQUEST
 from deployments.gateway.inquiries.status import StatusSources, fleet_status
 from deployments.gateway.inquiries.traffic_status import minutes_of
+from deployments.gateway.intake.api_errors import ApiError, no_redis, shape_of
 from deployments.gateway.intake.api_keys import ApiKeys, KeyHolder
-from deployments.gateway.intake.errors import ApiError, no_redis, shape_of
-from deployments.gateway.intake.keys_file import KeyRights
-from deployments.gateway.pool.model_cards import as_anthropic, merged_openapi, no_description
+from deployments.gateway.pool.model_cards import (
+    anthropic_page,
+    as_anthropic,
+    merged_openapi,
+    no_description,
+)
 from deployments.gateway.record.explanations import (
-    EXPLANATION_TTL_S,
     Explanations,
     decisions_of,
     only_failed,
 )
 from deployments.wire.inference_paths import INFERENCE_PATHS
-from router.redis_client import REDIS_FAILURES
+from router.redis.redis_client import REDIS_FAILURES
 
 
 class Inquiries:
@@ -52,15 +59,12 @@ class Inquiries:
         self._own_paths = own_paths
 
     def add_to(self, app: Starlette) -> None:
-        for path, answer in (
-            ("/v1/models", self.models),
-            ("/v1/models/{model:path}", self.model),
-            ("/antefix/status", self.status),
-            ("/antefix/requests/{request_id}", self.explain),
-            ("/antefix/decisions", self.decisions),
-            ("/openapi.json", self.openapi),
-        ):
-            app.add_route(path, answer, methods=["GET"])
+        endpoints.MODELS.add_to(app, self.models)
+        endpoints.MODEL.add_to(app, self.model)
+        endpoints.STATUS.add_to(app, self.status)
+        endpoints.EXPLANATION.add_to(app, self.explain)
+        endpoints.DECISIONS.add_to(app, self.decisions)
+        endpoints.OPENAPI.add_to(app, self.openapi)
 
     async def models(self, request: Request) -> Response:
         rights = self._holder_of(request).rights
@@ -69,15 +73,17 @@ class Inquiries:
         known = self._pools.models
         own = {card["id"]: card for cards in cards_of for card in cards if card["id"] in known}
         routed = [self._routed(own, name) for name in known if name not in own]
-        cards = [card for card in (*own.values(), *routed) if self._may_use(rights, card["id"])]
+        cards = [
+            card for card in (*own.values(), *routed) if self._pools.may_use(rights, card["id"])
+        ]
         if shape_of(request.url.path, request.headers) != "anthropic":
             return JSONResponse({"object": "list", "data": cards})
-        models = as_anthropic(cards)
-        ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]} if models else {}
-        return JSONResponse({"data": models, "has_more": False, **ends})
+        return JSONResponse(anthropic_page(as_anthropic(cards), request.query_params))
 
     async def model(self, request: Request) -> Response:
         model = request.path_params["model"]
+        if not model.strip("/") or model.endswith("/"):
+            raise HTTPException(404)  # which redirects to the path without the slash
         await self._pools.look_for(model)
         route = self._pools.check(self._holder_of(request).rights, model)
         cards = await self._pools.cards[route.pools[0]].models()
@@ -86,10 +92,6 @@ class Inquiries:
         if shape_of(request.url.path, request.headers) == "anthropic":
             (card,) = as_anthropic([card])
         return JSONResponse(card)
-
-    def _may_use(self, rights: KeyRights, model: str) -> bool:
-        route = self._pools.models.get(model)
-        return rights.may_use(model) or (route is not None and rights.may_use(route.name))
 
     def _routed(self, own: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Return a card for a name that no engine lists: the card of the pool with most weight."""
@@ -125,7 +127,7 @@ class Inquiries:
                 f"The request {request_id[:128]!r} is unknown. Ask for the x-request-id of an"
                 f" answer, within {EXPLANATION_TTL_S} s of its end."
             )
-            raise ApiError(404, message, code="unknown_request", param="request_id")
+            raise ApiError(UNKNOWN_REQUEST, message, param="request_id")
         return JSONResponse(found)
 
     async def decisions(self, request: Request) -> Response:

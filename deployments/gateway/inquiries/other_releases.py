@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable, Mapping
 
 from common.loops import forever
-from router import redis_keys
-from router.redis_client import REDIS_FAILURES, AsyncRedis
-from router.slots import REDIS_TIMEOUT_S
+from router.index.slots import REDIS_TIMEOUT_S
+from router.redis import redis_keys
+from router.redis.redis_client import REDIS_FAILURES, AsyncRedis
 
 logger = logging.getLogger("ray.serve")
 
@@ -65,7 +65,7 @@ class SchemaWatch:
             "schemas",
             self.look,
             PERIOD_S,
-            fails="other releases in this fleet's Redis are not detected",
+            fails="failed to look for other releases in this fleet's Redis",
             logger=logger,
             outages=REDIS_FAILURES,
         )

@@ -1,4 +1,4 @@
-"""Makes a replica profile its engine (`deployments.engine.profiling`)."""
+"""Makes a replica profile its engine (`deployments.engine.serving.profiling`)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 import aiohttp
 
-from deployments.gateway.intake.errors import NO_RETRY, ApiError
+from deployments.gateway.api.request_codes import CANNOT_PROFILE
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.wire.engine_pass import EnginePasses
-from deployments.wire.headers import LONGEST_PROFILE_S, PROFILE_PATH
+from deployments.wire.headers import PROFILE_PATH
 
 # Time to write a trace: for many steps it exceeds the time to record it.
 WRITING_S = 600.0
@@ -16,8 +17,6 @@ WRITING_S = 600.0
 
 class ProfileRequests:
     """Sends profile requests to replicas, with the fleet's secret."""
-
-    longest_s = LONGEST_PROFILE_S
 
     def __init__(self, session: aiohttp.ClientSession, engine_secret: str) -> None:
         self._session = session
@@ -39,12 +38,7 @@ class ProfileRequests:
                 body: dict[str, Any] = await answer.json()
                 if answer.status == 200:
                     return {"folder": body["folder"], "files": body["files"]}
-                raise ApiError(
-                    answer.status,
-                    body["error"]["message"],
-                    code="cannot_profile",
-                    headers=NO_RETRY,
-                )
+                raise ApiError(CANNOT_PROFILE, body["error"]["message"], status=answer.status)
         except (aiohttp.ClientError, OSError, ValueError, TypeError, KeyError, TimeoutError):
             message = "The engine could not be profiled. Its replica's log has the reason."
-            raise ApiError(502, message, code="cannot_profile", headers=NO_RETRY) from None
+            raise ApiError(CANNOT_PROFILE, message) from None

@@ -10,11 +10,20 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from deployments.gateway.api import endpoints
+from deployments.gateway.api.load_codes import NO_REPLICA
+from deployments.gateway.api.request_codes import (
+    INVALID_VALUE,
+    MISSING_VALUE,
+    UNKNOWN_POOL,
+    UNKNOWN_REPLICA,
+)
 from deployments.gateway.inquiries.profile_requests import ProfileRequests
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.api_keys import KeyHolder
-from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.in_force import InForce
 from deployments.gateway.pool.pools import Pools
+from deployments.wire.headers import LONGEST_PROFILE_S
 
 T = TypeVar("T")
 
@@ -35,7 +44,7 @@ class Profiles:
         self._requests = requests
 
     def add_to(self, app: Starlette) -> None:
-        app.add_route("/antefix/profile", self.profile, methods=["POST"])
+        endpoints.PROFILE.add_to(app, self.profile)
 
     async def profile(self, request: Request) -> Response:
         """Profile an engine for `?seconds=`, 5 by default.
@@ -45,15 +54,15 @@ class Profiles:
         """
         self._holder_of(request).check_operator(self._in_force.fleet.gateway, "profile an engine")
         query = request.query_params
-        seconds = _seconds(query.get("seconds", "5"), self._requests.longest_s)
+        seconds = _seconds(query.get("seconds", "5"), LONGEST_PROFILE_S)
         pool, board = _one_of(
             {name: pool.scheduler.board for name, pool in self._pools.by_name.items()},
             query.get("pool"),
             "pool",
         )
         if not (loads := board.loads()):
-            message = f"The pool {pool!r} has no replica. Try again later."
-            raise ApiError(503, message, code="no_replica", retry_after=5)
+            message = f"The pool {pool!r} has no replica. Try again in 5 s."
+            raise ApiError(NO_REPLICA, message, retry_after=5)
         replica, load = _one_of(loads, query.get("replica"), "replica")
         traces = await self._requests.profile(load.url, seconds)
         where = {"pool": pool, "replica": replica, "node_ip": load.node_ip}
@@ -67,7 +76,7 @@ def _seconds(text: str, most: float) -> float:
         seconds = math.nan
     if not 0 < seconds <= most:
         message = f"'seconds' is {text[:20]!r}. Send a number above 0 and up to {most:g}."
-        raise ApiError(400, message, code="invalid_value", param="seconds")
+        raise ApiError(INVALID_VALUE, message, param="seconds")
     return seconds
 
 
@@ -81,10 +90,10 @@ def _one_of(there: Mapping[str, T], name: str | None, kind: str) -> tuple[str, T
         return next(iter(there.items()))
     if name is None:
         message = f"There is more than one {kind}. Send '{kind}', one of: {known}."
-        raise ApiError(400, message, code="missing_value", param=kind)
+        raise ApiError(MISSING_VALUE, message, param=kind)
     if name not in there:
         message = f"The {kind} {name[:128]!r} does not exist. Send one of: {known}."
         if kind == "pool":
-            raise ApiError(404, message, code="unknown_pool", param=kind)
-        raise ApiError(404, message, code="unknown_replica", param=kind)
+            raise ApiError(UNKNOWN_POOL, message, param=kind)
+        raise ApiError(UNKNOWN_REPLICA, message, param=kind)
     return name, there[name]

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from autoscaling.outage import Outage
+from autoscaling.admission.outage import Outage
 from common.percentiles import percentile
 from common.release import VERSION
 from deployments.gateway.inquiries.traffic_status import pool_traffic, tenants_status
 from deployments.gateway.intake.in_force import InForce
-from deployments.gateway.pool.pool import GatewayPool
+from deployments.gateway.pool.gateway_pool import GatewayPool
 from deployments.gateway.pool.pools import Pools, least_replicas, target_replicas
 from deployments.gateway.pool.serve_controller import ServeController
-from observability.budget_metrics import BudgetMetrics
-from observability.traffic import ServedTraffic
-from router.cost import predict_ttft
-from router.load import LoadBoard, ReplicaLoad
+from observability.metrics.budget_metrics import BudgetMetrics
+from observability.metrics.traffic import ServedTraffic
+from router.board.load import LoadBoard, ReplicaLoad
+from router.choice.cost import predict_ttft
 
 # The prompt whose TTFT `status` predicts for each replica, in tokens.
 REFERENCE_PROMPT_TOKENS = 512
@@ -41,6 +41,7 @@ class StatusSources:
     controller: ServeController
     traffic: ServedTraffic
     budgets: BudgetMetrics
+    is_held: Callable[[str], bool]
 
 
 async def pools_ready(pools: Mapping[str, GatewayPool], controller: ServeController) -> list[str]:
@@ -86,7 +87,7 @@ async def fleet_status(
             | {"traffic": pool_traffic(traffic, name, tenant, minutes)}
             for name, pool in pools.items()
         },
-        **tenants_status(traffic, sources.budgets, tenant, now),
+        **tenants_status(traffic, sources.budgets, tenant, now, sources.is_held),
     }
 
 
@@ -96,9 +97,9 @@ def _pool_status(
     replicas, admission = _replicas(pool.scheduler.board, running), admission_status(pool)
     if tenant is not None:
         replicas = [replica | dict.fromkeys(_OF_OPERATORS) for replica in replicas]
-        own = admission["waiting_by_tenant"].get(tenant, 0)
-        admission |= {"waiting": own, "waiting_by_tenant": {tenant: own} if own else {}}
-        admission |= {"oldest_wait_s": None, "held": None}
+        own = admission["queued_by_tenant"].get(tenant, 0)
+        admission |= {"queued": own, "queued_by_tenant": {tenant: own} if own else {}}
+        admission |= {"oldest_queued_s": None, "held": None}
     return {
         "model": pool.settings.served_model_name,
         "target_replicas": target_replicas(pool, states),
@@ -125,9 +126,9 @@ def admission_status(pool: GatewayPool) -> dict[str, Any]:
     promised = {"interactive": slo.interactive, "batch": slo.batch}
     return {
         "slo": {name: slo.model_dump() for name, slo in promised.items() if slo},
-        "waiting": sum(map(len, rooms)),
-        "waiting_by_tenant": Counter(rooms[0].by_tenant) + Counter(rooms[1].by_tenant),
-        "oldest_wait_s": round(max(room.oldest_s(now) for room in rooms), 3),
+        "queued": sum(map(len, rooms)),
+        "queued_by_tenant": Counter(rooms[0].by_tenant) + Counter(rooms[1].by_tenant),
+        "oldest_queued_s": round(max(room.oldest_s(now) for room in rooms), 3),
         "held": scheduler.unassigned,
         "outage": _outage_status(scheduler.outage, now),
         "overflowing": gate is not None and gate.open,
@@ -176,13 +177,13 @@ def _replica_status(load: ReplicaLoad, role: str) -> dict[str, Any]:
         "replica": load.replica_id,
         "role": role,
         "slot": load.slot,
-        "synced": load.synced,
+        "synced": load.cache.synced,
         "url": load.url,
         "node_ip": load.node_ip,
-        "waiting": load.waiting,
-        "running": load.running,
-        "queued_prefill_tokens": load.queued_prefill_tokens,
-        "kv_use": round(load.kv_use, 4),
+        "waiting": load.queue.waiting,
+        "running": load.queue.running,
+        "queued_prefill_tokens": load.queue.prefill_tokens,
+        "kv_use": round(load.cache.use, 4),
         "predicted_ttft_s": round(predict_ttft(load, REFERENCE_PROMPT_TOKENS), 4),
         "startup_s": round(load.startup_s, 1),
         "dtype": load.dtype or None,

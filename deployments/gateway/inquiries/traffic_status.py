@@ -5,16 +5,18 @@ Tenants see their own part. `tenant` None: for operators, who see all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
 
-from deployments.gateway.intake.errors import ApiError
-from observability.budget_metrics import BudgetMetrics
-from observability.traffic import POOL_MINUTES, ServedTraffic
+from deployments.gateway.api.request_codes import INVALID_VALUE
+from deployments.gateway.intake.api_errors import ApiError
+from observability.metrics.budget_metrics import BudgetMetrics
+from observability.metrics.traffic import POOL_MINUTES, ServedTraffic
+from observability.traces.request_record import Outcome
 
 # Only the busiest, since a page cannot list a thousand tenants.
 TENANTS_SHOWN = 50
-_OUTCOMES = ("ok", "invalid", "rejected", "deadline", "failed", "cancelled")
+_OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
 
 def minutes_of(value: str | None) -> int | None:
@@ -26,14 +28,14 @@ def minutes_of(value: str | None) -> int | None:
         message = (
             f"'minutes' is {value[:100]!r}, but it must be a whole number from 1 to {POOL_MINUTES}."
         )
-        raise ApiError(400, message, code="invalid_value", param="minutes")
+        raise ApiError(INVALID_VALUE, message, param="minutes")
     return minutes
 
 
 def pool_traffic(
     traffic: ServedTraffic, pool: str, tenant: str | None, minutes: int | None
 ) -> dict[str, Any]:
-    """Return a pool's counts (`observability.traffic`): in total, and the last `minutes` in steps.
+    """Return a pool's counts: in total, and of the last `minutes` in steps.
 
     Totals are since the process began.
     """
@@ -43,11 +45,15 @@ def pool_traffic(
 
 
 def tenants_status(
-    traffic: ServedTraffic, budgets: BudgetMetrics, tenant: str | None, now: float
+    traffic: ServedTraffic,
+    budgets: BudgetMetrics,
+    tenant: str | None,
+    now: float,
+    is_held: Callable[[str], bool] = lambda tenant: False,
 ) -> dict[str, Any]:
     """Return the busiest tenants' counts of the last hour and limits, up to TENANTS_SHOWN.
 
-    `now` is the event loop's time.
+    `now` is the event loop's time. `is_held`: a tenant gets one request at a time.
     """
     used = traffic.by_tenant()
     names = {*used, *budgets.tenants} if tenant is None else {tenant}
@@ -60,6 +66,7 @@ def tenants_status(
                 "tenant": name,
                 "last_hour": used.get(name, {}),
                 "limits": [vars(limit) for limit in limits.get(name, ())],
+                **({"held": True} if is_held(name) else {}),
             }
             for name in shown
         ],

@@ -15,13 +15,21 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import Problem
 from common.loops import forever
 from deployments.fleet.fleet import GatewaySettings
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.api.key_codes import (
+    EXPIRED_API_KEY,
+    INVALID_API_KEY,
+    MISSING_API_KEY,
+    NOT_AN_OPERATOR,
+    REVOKED_API_KEY,
+)
+from deployments.gateway.api.request_headers import API_KEY_HEADER, AUTHORIZATION
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.keys_file import (
     KeyRights,
     StoredKey,
@@ -52,7 +60,7 @@ class KeyHolder:
 
     tenant: str
     rights: KeyRights
-    alone: bool = field(default=False, compare=False)
+    alone: bool
 
     def is_operator(self, settings: GatewaySettings) -> bool:
         return self.rights.operator and settings.is_operator(self.tenant)
@@ -61,10 +69,9 @@ class KeyHolder:
         """Raises ApiError 403 for other keys; `may` is a verb phrase for the operators' right."""
         if not self.is_operator(settings):
             raise ApiError(
-                403,
-                f"Only operators {may}. Use an operator's key, or set "
+                NOT_AN_OPERATOR,
+                f"Only operators {may}. Use an operator's key, or ask an operator to set "
                 f"`gateway.tenants.{self.tenant}.operator: true` in the fleet file.",
-                code="not_an_operator",
             )
 
     def sees_loads(self, settings: GatewaySettings) -> bool:
@@ -87,12 +94,13 @@ class KeyHolder:
 class ApiKeys:
     """The keys that a gateway accepts, as salted hashes so that no memory dump contains a key.
 
-    `given` maps keys to tenants; a file may add others. `stale`: the file's faults, as sentence
-    fragments for operators.
+    `given` maps keys to tenants; a file may add others. `clock`: Unix time. `stale`: the file's
+    faults, as sentence fragments for operators.
     """
 
-    def __init__(self, given: Mapping[str, str]) -> None:
-        keys = (stored(tenant, key, plain=True) for key, tenant in given.items())
+    def __init__(self, given: Mapping[str, str], clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        keys = (stored(tenant, key) for key, tenant in given.items())
         self._given = {key.id: key for key in keys}
         self._use(self._given)
         self._revoked: set[str] = set()
@@ -109,28 +117,28 @@ class ApiKeys:
 
         The key is in `Authorization`, or in `x-api-key` as clients of Anthropic's API send it.
         """
-        scheme, _, key = headers.get("authorization", "").partition(" ")
+        scheme, _, key = headers.get(AUTHORIZATION, "").partition(" ")
         is_bearer = scheme.lower() == "bearer" and bool(key.strip())
-        given = (key if is_bearer else headers.get("x-api-key", "")).strip()
+        given = (key if is_bearer else headers.get(API_KEY_HEADER, "")).strip()
         if not given:
             message = (
                 "The request has no API key. Send the header 'Authorization: Bearer YOUR_KEY',"
                 " or 'x-api-key: YOUR_KEY'."
             )
-            raise ApiError(401, message, code="missing_api_key")
+            raise ApiError(MISSING_API_KEY, message)
         found = self._keys.get(id_of(given), self._unknown)
         # first, so that errors reveal nothing about a key from its id, which is no secret
         if not hmac.compare_digest(found.digest, digest_of(found.salt, given)):
             message = "The API key is unknown. Ask the operators for a valid one."
-            raise ApiError(401, message, code="invalid_api_key")
-        if found.revoked is not None or found.id in self._revoked:
+            raise ApiError(INVALID_API_KEY, message)
+        if found.id in self._revoked:
             message = "The API key was revoked. Ask the operators for a new one."
-            raise ApiError(401, message, code="revoked_api_key")
-        if found.expires is not None and time.time() >= found.expires:
+            raise ApiError(REVOKED_API_KEY, message)
+        if found.expires is not None and self._clock() >= found.expires:
             message = (
                 f"The API key expired at {written(found.expires)}. Ask the operators for a new one."
             )
-            raise ApiError(401, message, code="expired_api_key")
+            raise ApiError(EXPIRED_API_KEY, message)
         return KeyHolder(found.tenant, found.rights, self._alone)
 
     async def follow(self, file: Path, period_s: float = READ_PERIOD_S) -> None:
@@ -139,7 +147,7 @@ class ApiKeys:
         async def take() -> None:
             self.take(file)
 
-        fails = "the API keys stay as they are"
+        fails = "failed to read the API keys; keeping the last ones"
         await forever("api_keys", take, period_s, fails=fails, logger=logger)
 
     def take(self, file: Path) -> None:
@@ -162,7 +170,7 @@ class ApiKeys:
     def _report(self, faults: tuple[str, ...]) -> None:
         for fault in faults:
             if fault not in self.stale:
-                logger.warning("the keys file: %s", fault)
+                logger.warning("found a fault in the keys file: %s", fault)
         self.stale = faults
 
 
@@ -185,7 +193,7 @@ class WrongKeys:
             senders = ", ".join(f"{name[:64]} ({count})" for name, count in most)
             number = self._by_address.total()
             logger.warning(
-                "requests with a wrong API key: %d, most of them from %s", number, senders
+                "rejected requests with a wrong API key: %d, most of them from %s", number, senders
             )
             self._logged_at = now
             self._by_address.clear()

@@ -17,15 +17,18 @@ from functools import partial
 from typing import Any, TypeVar
 
 from deployments.fleet.fleet import GatewaySettings
+from deployments.gateway.api.load_codes import DEADLINE_EXCEEDED, GATEWAY_FULL
+from deployments.gateway.api.request_codes import BODY_TIMEOUT
+from deployments.gateway.api.request_headers import CONTENT_LENGTH, CONTENT_TYPE
 from deployments.gateway.intake import request_body
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.body_room import Held, has_room
-from deployments.gateway.intake.errors import NO_RETRY, ApiError
 from deployments.gateway.intake.long_prompts import LONG_PROMPTS
-from deployments.gateway.intake.request_options import TIMEOUT_HEADER
+from deployments.gateway.intake.request_options import advice_on_time
 from deployments.gateway.intake.tenant_turns import TenantTurns
-from deployments.wire.forms import Form
 from deployments.wire.inference_paths import inference_path
-from observability.request_record import RequestRecord
+from deployments.wire.multipart import Form
+from observability.traces.request_record import RequestRecord
 
 Result = TypeVar("Result")
 
@@ -59,6 +62,7 @@ class Bodies:
     def __init__(self) -> None:
         self.held_bytes = 0
         self._tenant_bytes: Counter[str] = Counter()
+        self._request_bytes: Counter[RequestRecord] = Counter()
         self._turns = TenantTurns()
         self._threads = ThreadPoolExecutor(1, "bodies")
 
@@ -76,7 +80,7 @@ class Bodies:
         """
         limits, timeout_s = upload.limits, upload.timeout_s
         deadline = upload.record.arrived + timeout_s
-        is_form = inference_path(upload.record.path).is_form
+        is_form = inference_path(upload.record.facts.path).is_form
         try:
             async with asyncio.timeout_at(deadline):
                 chunks = self._held(upload)
@@ -86,19 +90,20 @@ class Bodies:
         except TimeoutError:
             message = (
                 f"The body did not arrive within {timeout_s:g} s."
-                f" Send it faster, or ask for more time with {TIMEOUT_HEADER}."
+                f" Send it faster. {advice_on_time(timeout_s, limits.request_timeout_s)}"
             )
-            raise ApiError(408, message, code="body_timeout") from None
-        upload.record.complete(asyncio.get_running_loop().time())
-        tenant, check = upload.record.tenant, upload.check_model
+            raise ApiError(BODY_TIMEOUT, message) from None
+        upload.record.uploaded(asyncio.get_running_loop().time())
+        tenant, check = upload.record.facts.tenant, upload.check_model
         try:
             async with asyncio.timeout_at(deadline):
                 if is_form:
-                    fields, form = await self._form(body, upload.headers["content-type"], tenant)
+                    fields, form = await self._form(body, upload.headers[CONTENT_TYPE], tenant)
                     return body, fields, form
-                return body, await self.parsed(body, limits.max_list_items, tenant, check), None
+                path, most = upload.record.facts.path, limits.max_list_items
+                return body, await self.parsed(body, most, tenant, check, path), None
         except TimeoutError:
-            raise _parsed_too_late(timeout_s) from None
+            raise _parsed_too_late(timeout_s, limits.request_timeout_s) from None
 
     async def parsed(
         self,
@@ -106,18 +111,19 @@ class Bodies:
         max_list_items: int,
         tenant: str = "",
         check_model: Callable[[str], object] = _no_check,
+        path: str = "",
     ) -> dict[str, Any]:
         """Return the fields of a JSON body. Large bodies wait for the tenant's turn.
 
         Raises the errors of `request_body.parse` and `check_model`.
         """
         if len(body) <= request_body.LARGE_BODY_BYTES:
-            return request_body.parse(body, max_list_items)
+            return request_body.parse(body, max_list_items, path)
         async with self._turns.of(tenant):
             model = await self._in_thread(partial(request_body.peeked_model, body))
             if model is not None:
                 check_model(model)
-            return await self._in_thread(partial(request_body.parse, body, max_list_items))
+            return await self._in_thread(partial(request_body.parse, body, max_list_items, path))
 
     async def _form(
         self, body: bytes, content_type: str, tenant: str
@@ -131,7 +137,7 @@ class Bodies:
 
     def settle(self, record: RequestRecord) -> None:
         """Release the body of a request that has ended."""
-        self._holds(record, -record.body_bytes)
+        self._holds(record, -self._request_bytes[record])
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -145,42 +151,48 @@ class Bodies:
 
     async def _held(self, upload: Upload) -> AsyncIterator[bytes]:
         record, is_counted = upload.record, False
-        length = upload.headers.get("content-length", "0")
+        length = upload.headers.get(CONTENT_LENGTH, "0")
         size = int(length) if length.isdigit() else 0
         if size > request_body.LARGE_BODY_BYTES:
             is_counted = True
             await upload.count()
         async for chunk in upload.body:
-            held = Held(record.body_bytes, self._tenant_bytes[record.tenant], self.held_bytes)
+            held = Held(
+                self._request_bytes[record],
+                self._tenant_bytes[record.facts.tenant],
+                self.held_bytes,
+            )
             most = upload.limits.max_bodies_bytes
             if not has_room(held, len(chunk), most, upload.is_only_tenant):
                 raise _gateway_full()
             self._holds(record, len(chunk))
-            if record.body_bytes > request_body.LARGE_BODY_BYTES and not is_counted:
+            if self._request_bytes[record] > request_body.LARGE_BODY_BYTES and not is_counted:
                 is_counted = True
                 await upload.count()
             yield chunk
 
     def _holds(self, record: RequestRecord, more: int) -> None:
-        record.body_bytes += more
         self.held_bytes += more
-        self._tenant_bytes[record.tenant] += more
-        if not self._tenant_bytes[record.tenant]:
-            del self._tenant_bytes[record.tenant]
+        self._request_bytes[record] += more
+        self._tenant_bytes[record.facts.tenant] += more
+        if not self._request_bytes[record]:
+            del self._request_bytes[record]
+        if not self._tenant_bytes[record.facts.tenant]:
+            del self._tenant_bytes[record.facts.tenant]
 
 
 def _gateway_full() -> ApiError:
     message = (
         "The open requests of all tenants, or of this tenant, use all the memory that this gateway"
-        " has for bodies. Try again later, or with a smaller request."
+        " has for bodies. Try again in 1 s, or send a smaller request."
     )
-    return ApiError(503, message, code="gateway_full", retry_after=1)
+    return ApiError(GATEWAY_FULL, message, retry_after=1)
 
 
-def _parsed_too_late(timeout_s: float) -> ApiError:
+def _parsed_too_late(timeout_s: float, limit_s: float) -> ApiError:
     message = (
         f"The body was not parsed within the {timeout_s:g} s that the request may take, because"
-        f" other large bodies came first. Send a smaller one, or ask for more time with"
-        f" {TIMEOUT_HEADER}."
+        f" other large bodies came first. Send a smaller one."
+        f" {advice_on_time(timeout_s, limit_s)}"
     )
-    return ApiError(504, message, code="deadline_exceeded", headers=NO_RETRY)
+    return ApiError(DEADLINE_EXCEEDED, message)

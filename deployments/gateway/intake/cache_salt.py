@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.api.request_codes import INVALID_CACHE_SALT
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.wire.inference_paths import inference_path
 
 
@@ -39,7 +40,7 @@ class CacheSalts:
         salt = fields.get("cache_salt")
         if salt is not None and not (isinstance(salt, str) and salt):
             message = "'cache_salt' must be a non-empty string. Correct it, or omit it."
-            raise ApiError(400, message, code="invalid_cache_salt", param="cache_salt")
+            raise ApiError(INVALID_CACHE_SALT, message, param="cache_salt")
         hash_ = self._hash.copy()
         hash_.update(json.dumps([group, None if group else tenant, salt]).encode())
         return hash_.hexdigest()

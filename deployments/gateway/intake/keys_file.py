@@ -30,7 +30,8 @@ from typing import cast
 from urllib.parse import quote, unquote
 
 from autoscaling.slo import PriorityClass
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.api.key_codes import MODEL_NOT_ALLOWED
+from deployments.gateway.intake.api_errors import ApiError
 
 MIN_KEY_CHARACTERS = 16
 _GENERATED = re.compile(r"afx_([0-9a-f]{12})_[0-9A-Za-z]{43}")
@@ -63,7 +64,7 @@ class KeyRights:
                 f"This key may not use the model {model[:100]!r}. Use another model, or ask the"
                 " operators for a key that may."
             )
-            raise ApiError(403, message, code="model_not_allowed", param="model")
+            raise ApiError(MODEL_NOT_ALLOWED, message, param="model")
 
 
 @dataclass(frozen=True, repr=False)
@@ -231,7 +232,7 @@ def _entry(number: int, part: str) -> Entry:
     elif not (value.isascii() and value.isprintable()):
         wrong = "has characters that HTTP headers cannot have"
     if wrong:
-        fault = f"API key {number} {wrong}: make another with antefix keys create"
+        fault = f"API key {number} {wrong}: make another with antefix key create"
         return Entry(part, None, fault)
     return Entry(part, stored(tenant, value, plain=True))
 

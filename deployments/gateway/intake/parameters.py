@@ -45,6 +45,7 @@ class RequestParameters:
     `names_logprobs`: the request names the token ids for `logprobs`, and an engine's `max_logprobs`
     does not limit them.
     `priority` None: it is unreadable.
+    `pads`: each prompt is padded to the model's context.
     `shared_bytes`: the bytes of the body that precede each document. The engine reads them again
     for each document after the first.
     """
@@ -54,12 +55,12 @@ class RequestParameters:
     prompts: int
     stream: bool
     beam_search: bool
-    background: bool
     priority: int | None
     logprobs: int | None
     prompt_logprobs: int | None
     names_logprobs: bool = False
     shared_bytes: int = 0
+    pads: bool = False
 
     @property
     def sequences(self) -> int:
@@ -84,12 +85,12 @@ def parameters_of(path: str, fields: Mapping[str, Any]) -> RequestParameters:
         + sum(_documents(fields.get(name)) for name in api.documents),
         stream=api.generates and _flag(fields, "stream"),
         beam_search=beam_search,
-        background=path == RESPONSES and _flag(fields, "background", unreadable=True),
         priority=_whole(fields, "priority", absent=0, unreadable=None) if api.has_priority else 0,
         logprobs=_logprobs(path, fields),
         prompt_logprobs=_prompt_logprobs(api, fields),
         names_logprobs=api.has_n and _of_token_ids(fields) > 0,
-        shared_bytes=sum(_text_bytes(fields.get(name)) for name in api.shared),
+        shared_bytes=sum(_shared_bytes(fields.get(name)) for name in api.shared),
+        pads=api.has_padding and fields.get("padding") == "max_length",
     )
 
 
@@ -184,11 +185,21 @@ def _documents(value: object) -> int:
     return 0 if value is None else 1
 
 
-def _text_bytes(value: object) -> int:
-    """Return the bytes of a text, or of a list's only text; otherwise 0.
+def _shared_bytes(value: object) -> int:
+    """Return the bytes of a text, or of all in an object, or in a list's only one; otherwise 0.
 
-    Several texts are paired with one document each, so the engine repeats none.
+    Several are paired with one document each, so the engine repeats none.
     """
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    return len(value.encode(errors="surrogatepass")) if isinstance(value, str) else 0
+    if isinstance(value, list):
+        value = value[0] if len(value) == 1 else None
+    values = list(value.values()) if isinstance(value, dict) else [value]
+    found = 0
+    while values:
+        each = values.pop()
+        if isinstance(each, dict):
+            values += [*each, *each.values()]
+        elif isinstance(each, list):
+            values += each
+        elif each is not None:
+            found += len(str(each).encode(errors="surrogatepass"))
+    return found

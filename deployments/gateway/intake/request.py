@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from deployments.gateway.intake.errors import NO_RETRY, ApiError
+from deployments.gateway.api.load_codes import DEADLINE_EXCEEDED
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.parameters import RequestParameters, parameters_of
 from deployments.gateway.intake.request_body import extended
-from deployments.gateway.intake.request_options import RequestOptions
-from deployments.wire.adapter import Adapter
-from deployments.wire.forms import Form
-from observability.request_record import RequestRecord
-from router.index import Depths
-from router.policies import PlacementRequest
+from deployments.gateway.intake.request_options import RequestOptions, advice_on_time
+from deployments.wire.lora_adapter import Adapter
+from deployments.wire.multipart import Form
+from observability.traces.request_record import RequestRecord
+from router.choice.policies import PlacementRequest
+from router.index.index import Depths
 
 Result = TypeVar("Result")
 
@@ -31,9 +32,11 @@ class EngineRequest:
 
     `body`: the client's own bytes. `cache_salt`: the salt of its cached prompt; None: it caches
     none. `arrived`: when the body was complete, and `deadline`, both in seconds of the loop's time.
-    `model`: the engine's own name; `is_renamed`: the body has another name. `adapter`: the LoRA
-    adapter of that name, which the engine loads if needed. `form`: the body's form; None: it is
-    JSON. `record`: the gateway adds its findings here.
+    `timeout_s`: the time that the request may take, of at most `timeout_limit_s`. `model`: the
+    engine's own name; `is_renamed`: the body has another name. `adapter`: the LoRA adapter of that
+    name, which the engine loads if needed. `form`: the body's form; None: it is JSON. `record`: the
+    gateway adds its findings here. `changes`: the fields that the engine gets instead of the
+    client's.
     """
 
     request_id: str
@@ -45,10 +48,12 @@ class EngineRequest:
     arrived: float
     deadline: float
     timeout_s: float
+    timeout_limit_s: float
     record: RequestRecord
     is_renamed: bool = False
     adapter: Adapter | None = None
     form: Form | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def content_type(self) -> str:
@@ -68,16 +73,15 @@ class EngineRequest:
         if self.form is not None:
             return self.form.extended(self.body, {"model": self.model} if self.is_renamed else {})
         own = {"cache_salt": self.cache_salt, "model": self.model if self.is_renamed else None}
-        return extended(
-            self.body, {name: value for name, value in own.items() if value is not None}
-        )
+        given = {name: value for name, value in own.items() if value is not None}
+        return extended(self.body, {**self.changes, **given})
 
     def deadline_passed(self) -> ApiError:
         message = (
-            f"The request was not finished within {self.timeout_s:g} s and was stopped."
-            " Ask for fewer tokens, or for more time."
+            f"The request was not finished within {self.timeout_s:g} s and was stopped. Ask for"
+            f" fewer tokens. {advice_on_time(self.timeout_s, self.timeout_limit_s)}"
         )
-        return ApiError(504, message, code="deadline_exceeded", headers=NO_RETRY)
+        return ApiError(DEADLINE_EXCEEDED, message)
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,26 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 
+from deployments.gateway.api.limits import MAX_ITEMS, MAX_VALUES
+from deployments.gateway.api.request_codes import (
+    ARRAY_ABOVE_MAX_LENGTH,
+    BODY_TOO_LARGE,
+    EMPTY_ARRAY,
+    INVALID_FORM,
+    INVALID_JSON,
+    INVALID_TYPE,
+    INVALID_UNICODE,
+    INVALID_VALUE,
+    MISSING_REQUIRED_PARAMETER,
+    UNSUPPORTED_CONTENT_ENCODING,
+    UNSUPPORTED_CONTENT_TYPE,
+)
+from deployments.gateway.api.request_headers import CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE
+from deployments.gateway.api.response_headers import ACCEPT_ENCODING
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.body_room import SMALL_BODY_BYTES
-from deployments.gateway.intake.errors import ApiError
-from deployments.gateway.intake.unreadable import refuse_unreadable
-from deployments.wire.forms import FORM_TYPE, BadForm, Form, FormFile, read_form
+from deployments.gateway.intake.unreadable import refuse_bad_items, refuse_unreadable
+from deployments.wire.multipart import FORM_TYPE, BadForm, Form, FormFile, read_form
 
 _JSON_TYPE = "application/json"
 XARGS = "vllm_xargs"
@@ -28,11 +44,6 @@ _LISTS_PER_TOKEN = ("stop", "stop_token_ids", "bad_words", "stop_sequences")
 # A larger body is counted before it is parsed, and parsed in a thread: it would delay all requests
 # by milliseconds.
 LARGE_BODY_BYTES = SMALL_BODY_BYTES
-# Strings, arrays and objects of one body, names of fields included. Each takes up to 200 bytes of
-# memory, here and again in the engine.
-MAX_VALUES = 100_000
-# Items of arrays and objects. A list of tokens has many.
-MAX_ITEMS = 1_000_000
 # Bytes of JSON per token: a rough average for English.
 _BYTES_PER_TOKEN = 4
 # An image's tokens depend on its model and size: models read a screen as 256 to 2,700.
@@ -53,23 +64,23 @@ async def read(
     Raises ApiError: 413 beyond `max_body_bytes`; 415 for a compressed body, and for a content type
     other than JSON, or than a form's if `is_form`.
     """
-    content_type = headers.get("content-type", "")
+    content_type = headers.get(CONTENT_TYPE, "")
     if content_type.partition(";")[0].strip().lower() != (FORM_TYPE if is_form else _JSON_TYPE):
         message = f"The content type {content_type[:100] or '(none)'!r} is not supported. " + (
             f"Send a form with the audio in 'file', as '{FORM_TYPE}'."
             if is_form
             else f"Send JSON with the header 'Content-Type: {_JSON_TYPE}'."
         )
-        raise ApiError(415, message, code="unsupported_content_type")
-    encoding = headers.get("content-encoding", "").strip().lower()
+        raise ApiError(UNSUPPORTED_CONTENT_TYPE, message)
+    encoding = headers.get(CONTENT_ENCODING, "").strip().lower()
     if encoding not in ("", "identity"):
         message = (
             f"The content encoding {encoding[:100]!r} is not supported."
-            " Send the body as it is, without the header 'Content-Encoding'."
+            " Send the body uncompressed, without the header 'Content-Encoding'."
         )
-        identity = {"accept-encoding": "identity"}
-        raise ApiError(415, message, code="unsupported_content_encoding", headers=identity)
-    length = headers.get("content-length", "0")
+        identity: dict[str, str] = {ACCEPT_ENCODING: "identity"}
+        raise ApiError(UNSUPPORTED_CONTENT_ENCODING, message, headers=identity)
+    length = headers.get(CONTENT_LENGTH, "0")
     if length.isdigit() and int(length) > max_body_bytes:
         _too_large(max_body_bytes)
     parts, size = [], 0
@@ -81,8 +92,11 @@ async def read(
     return b"".join(parts)
 
 
-def parse(body: bytes, max_list_items: int) -> dict[str, Any]:
-    """Return the body's fields, whose strings a tokenizer can encode. Raises ApiError 400."""
+def parse(body: bytes, max_list_items: int, path: str = "") -> dict[str, Any]:
+    """Return the body's fields, whose strings a tokenizer can encode. Raises ApiError 400.
+
+    `path`: whose engines must read every item of the body's lists.
+    """
     if len(body) > LARGE_BODY_BYTES:
         _refuse_too_many(body)
     fields = _decoded(body)
@@ -90,18 +104,18 @@ def parse(body: bytes, max_list_items: int) -> dict[str, Any]:
         raise _malformed(f"it must be an object, not {_json_type(fields)}")
     if fields.get("messages") == []:
         message = "'messages' is empty. Send at least one message."
-        raise ApiError(400, message, code="empty_array", param="messages")
+        raise ApiError(EMPTY_ARRAY, message, param="messages")
     for name in _LISTS_PER_TOKEN:
         value = fields.get(name)
         if isinstance(value, list) and len(value) > max_list_items:
             raise ApiError(
-                400,
+                ARRAY_ABOVE_MAX_LENGTH,
                 f"{name!r} has {len(value)} items, but at most {max_list_items} are allowed. "
                 "Send fewer.",
-                code="array_above_max_length",
                 param=name,
             )
     refuse_unreadable(fields, body)
+    refuse_bad_items(path, fields)
     return fields
 
 
@@ -114,17 +128,17 @@ def parse_form(body: bytes, content_type: str) -> tuple[dict[str, Any], Form]:
         form = read_form(body, content_type)
     except BadForm as error:
         message = f"The form cannot be read: {error}. Send '{FORM_TYPE}' as HTTP clients write it."
-        raise ApiError(400, message, code="invalid_form") from None
+        raise ApiError(INVALID_FORM, message) from None
     if "file" not in form.files:
         message = "'file' is missing. Send the audio as a part with this name and a file name."
-        raise ApiError(400, message, code="missing_required_parameter", param="file")
+        raise ApiError(MISSING_REQUIRED_PARAMETER, message, param="file")
     fields: dict[str, Any] = dict(form.fields)
     if xargs := form.fields.get(XARGS):  # vLLM ignores an empty text
         try:
             fields[XARGS] = json.loads(xargs)
         except (ValueError, RecursionError):
             message = f"{XARGS!r} is not valid JSON. Send an object, or omit it."
-            raise ApiError(400, message, code="invalid_value", param=XARGS) from None
+            raise ApiError(INVALID_VALUE, message, param=XARGS) from None
         refuse_unreadable({XARGS: fields[XARGS]}, xargs.encode())
     return fields, form
 
@@ -136,9 +150,9 @@ def model_of(fields: Mapping[str, Any]) -> str:
         return model
     if model is None or model == "":
         message = "'model' is missing. Name the model to use; GET /v1/models lists them."
-        raise ApiError(400, message, code="missing_required_parameter", param="model")
+        raise ApiError(MISSING_REQUIRED_PARAMETER, message, param="model")
     message = f"'model' must be a string, not {_json_type(model)}. GET /v1/models lists the models."
-    raise ApiError(400, message, code="invalid_type", param="model")
+    raise ApiError(INVALID_TYPE, message, param="model")
 
 
 def estimate_prompt_tokens(
@@ -166,18 +180,18 @@ def estimate_audio_tokens(file: FormFile) -> int:
     return max(1, file.size * _TOKENS_PER_S // bytes_per_s)
 
 
-def extended(body: bytes, more: Mapping[str, str]) -> bytes:
+def extended(body: bytes, more: Mapping[str, Any]) -> bytes:
     """Return a non-empty JSON object with more fields. Of duplicate names, parsers use the last."""
     if not more:
         return body
     # slicing bytes would copy what may be megabytes
     own = memoryview(body)[: body.rindex(b"}")]
-    return b"".join((own, b",", json.dumps(more, separators=(",", ":")).encode()[1:]))
+    return b"".join((own, b",", msgspec.json.encode(more)[1:]))
 
 
 def _too_large(max_body_bytes: int) -> NoReturn:
     message = f"The body is larger than the allowed {max_body_bytes} bytes. Send a smaller one."
-    raise ApiError(413, message, code="body_too_large")
+    raise ApiError(BODY_TOO_LARGE, message)
 
 
 class _Model(msgspec.Struct):
@@ -262,7 +276,7 @@ def _too_many(most: int, of_what: str) -> ApiError:
         f"The body has more than {most} {of_what}, the limit of a request."
         " Split it into several requests."
     )
-    return ApiError(400, message, code="invalid_json")
+    return ApiError(INVALID_JSON, message)
 
 
 def _not_json(constant: str) -> NoReturn:
@@ -271,7 +285,7 @@ def _not_json(constant: str) -> NoReturn:
 
 def _malformed(why: str) -> ApiError:
     message = f"The body is not a JSON request: {why}. Send a JSON object, encoded as UTF-8."
-    return ApiError(400, message, code="invalid_json")
+    return ApiError(INVALID_JSON, message)
 
 
 def _refuse_lone_surrogates(fields: Mapping[str, Any]) -> None:
@@ -284,7 +298,7 @@ def _refuse_lone_surrogates(fields: Mapping[str, Any]) -> None:
                 " which is not a character. Send it as a pair, or omit it."
             )
             param = name if name.isascii() else None
-            raise ApiError(400, message, code="invalid_unicode", param=param) from None
+            raise ApiError(INVALID_UNICODE, message, param=param) from None
 
 
 def _json_type(value: object) -> str:

@@ -6,16 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
-from autoscaling.overflow import OverflowChoice
+from autoscaling.admission.overflow import OverflowChoice
 from autoscaling.slo import PriorityClass
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.api.key_codes import (
+    OVERFLOW_NOT_ALLOWED,
+    POLICY_NOT_ALLOWED,
+    PRIORITY_NOT_ALLOWED,
+)
+from deployments.gateway.api.request_codes import INVALID_HEADER, INVALID_TIMEOUT, UNKNOWN_POLICY
+from deployments.gateway.api.request_headers import (
+    OVERFLOW_HEADER,
+    POLICY_HEADER,
+    PRIORITY_HEADER,
+    TIMEOUT_HEADER,
+)
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.keys_file import KeyRights
-from router.policies import POLICY_NAMES
+from router.choice.policies import POLICY_NAMES
 
-POLICY_HEADER = "x-antefix-policy"
-PRIORITY_HEADER = "x-antefix-priority"
-OVERFLOW_HEADER = "x-antefix-overflow"
-TIMEOUT_HEADER = "x-antefix-timeout"
 # https://platform.openai.com/docs/guides/flex-processing. For other tiers, the key's class applies.
 _CLASS_OF_TIER: Mapping[str, PriorityClass] = {"flex": "batch", "priority": "interactive"}
 _OMIT = "Omit it, or ask the operators for another key."
@@ -49,13 +57,13 @@ def options_of(
     policy = headers.get(POLICY_HEADER)
     if policy is not None and not rights.policy:
         message = f"This key may not send the header {POLICY_HEADER}. {_OMIT}"
-        raise ApiError(403, message, code="policy_not_allowed", param=POLICY_HEADER)
+        raise ApiError(POLICY_NOT_ALLOWED, message, param=POLICY_HEADER)
     if policy is not None and policy not in POLICY_NAMES:
         message = (
             f"The header {POLICY_HEADER} is {policy[:100]!r}, but it must be one of"
             f" {', '.join(POLICY_NAMES)}."
         )
-        raise ApiError(400, message, code="unknown_policy", param=POLICY_HEADER)
+        raise ApiError(UNKNOWN_POLICY, message, param=POLICY_HEADER)
     tier = fields.get("service_tier")
     of_tier = _CLASS_OF_TIER.get(tier) if isinstance(tier, str) else None
     given = _word_of(headers, PRIORITY_HEADER, get_args(PriorityClass))
@@ -66,14 +74,14 @@ def options_of(
             f"'{where}' asks for the class 'interactive', but this key may use only 'batch'."
             f" Omit it, or ask the operators to allow the class for this key."
         )
-        raise ApiError(403, message, code="priority_not_allowed", param=where)
+        raise ApiError(PRIORITY_NOT_ALLOWED, message, param=where)
     overflow = _word_of(headers, OVERFLOW_HEADER, get_args(OverflowChoice)) or "allow"
     if not rights.overflow or (overflow_model and not rights.may_use(overflow_model)):
         if overflow == "only":
             message = (
                 f"The header {OVERFLOW_HEADER} is 'only', but this key may not overflow. {_OMIT}"
             )
-            raise ApiError(403, message, code="overflow_not_allowed", param=OVERFLOW_HEADER)
+            raise ApiError(OVERFLOW_NOT_ALLOWED, message, param=OVERFLOW_HEADER)
         overflow = "never"
     return RequestOptions(priority, cast(OverflowChoice, overflow), policy)
 
@@ -82,8 +90,16 @@ def _word_of(headers: Mapping[str, str], name: str, words: tuple[str, ...]) -> s
     word = headers.get(name)
     if word is not None and word not in words:
         message = f"The header {name} is {word[:100]!r}, but it must be one of {', '.join(words)}."
-        raise ApiError(400, message, code="invalid_header", param=name)
+        raise ApiError(INVALID_HEADER, message, param=name)
     return word
+
+
+def advice_on_time(timeout_s: float, limit_s: float) -> str:
+    """Return a sentence for a client whose request took longer than its timeout; `limit_s`: the
+    longest one that `timeout_of` takes."""
+    if timeout_s < limit_s:
+        return f"You can raise the timeout to {limit_s:g} s with the header {TIMEOUT_HEADER}."
+    return f"The timeout is already at its maximum, {limit_s:g} s."
 
 
 def timeout_of(headers: Mapping[str, str], limit_s: float) -> float:
@@ -100,5 +116,5 @@ def timeout_of(headers: Mapping[str, str], limit_s: float) -> float:
             f"The header {TIMEOUT_HEADER} is {given!r}, but it must be a number of seconds above 0"
             f" and at most {limit_s:g}."
         )
-        raise ApiError(400, message, code="invalid_timeout", param=TIMEOUT_HEADER)
+        raise ApiError(INVALID_TIMEOUT, message, param=TIMEOUT_HEADER)
     return timeout_s

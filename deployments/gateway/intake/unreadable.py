@@ -1,6 +1,8 @@
-"""Rejects values on which vLLM's API fails with a 5xx instead of rejecting them.
+"""Rejects what vLLM's API cannot read, or cannot reject cheaply.
 
-`tests/every_field` found these in vLLM 0.32: it sends every field of the API to a real engine.
+`tests/every_field` sends every field of the API to a real engine, and found values on which vLLM
+0.32 fails with a 5xx. One bad item of a list costs vLLM hundreds of errors. So the gateway looks at
+the items of all lists, and stops at the first that no engine reads.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.api.request_codes import FIELD_NOT_ALLOWED, INVALID_VALUE
+from deployments.gateway.intake.api_errors import ApiError
+from deployments.wire.items.kinds import first_fault
 
 # The translation makes all digits 0 and both exponent letters e. Then only a body with one of these
 # sequences can have a number of more than 64 bits. A regular expression would double the time to
@@ -27,10 +31,16 @@ def refuse_unreadable(fields: Mapping[str, Any], body: bytes) -> None:
     constraint = fields.get("structured_outputs")
     if constraint is not None and not isinstance(constraint, dict):
         _refuse("structured_outputs", "must be an object, such as {'choice': ['yes', 'no']}.")
-    items = fields.get("input")
-    for number, item in enumerate(items if isinstance(items, list) else ()):
-        if isinstance(item, dict) and item.get("role") == "assistant":
-            _refuse_no_text(number, item.get("content"))
+
+
+def refuse_bad_items(path: str, fields: Mapping[str, Any]) -> None:
+    """Raises ApiError 400 for the first item that engines do not read, or would read in part."""
+    fault = first_fault(path, fields)
+    if fault is None:
+        return
+    if fault.is_ignored:
+        raise ApiError(FIELD_NOT_ALLOWED, fault.message, param=fault.field)
+    raise ApiError(INVALID_VALUE, fault.message, param=fault.field)
 
 
 def _may_hold_large_numbers(body: bytes) -> bool:
@@ -63,17 +73,5 @@ def _is_large(value: Any) -> bool:
     return isinstance(value, float) and math.isinf(value)
 
 
-def _refuse_no_text(number: int, content: Any) -> None:
-    if not isinstance(content, list):
-        return
-    first = content[0] if content else None
-    if not (isinstance(first, dict) and isinstance(first.get("text"), str)):
-        _refuse(
-            "input",
-            f"has an assistant message, item {number}, whose 'content' does not begin with a text."
-            " Send a text first, or omit the message.",
-        )
-
-
 def _refuse(name: str, why: str) -> NoReturn:
-    raise ApiError(400, f"{name!r} {why}", code="invalid_value", param=name)
+    raise ApiError(INVALID_VALUE, f"{name!r} {why}", param=name)

@@ -28,11 +28,15 @@ import msgspec
 from common.loops import forever
 from common.percentiles import percentile
 from deployments.fleet.fleet import Fleet
-from deployments.fleet.settings.model_routes import ModelRoute
-from observability.canary_metrics import CanaryReading
-from observability.request_record import RequestRecord
-from router import redis_keys
-from router.canary import (
+from deployments.fleet.settings.model_names import ModelRoute
+from deployments.gateway.models.canary_state import (
+    CanaryPlan,
+    CanaryState,
+    first,
+    is_of_later_settings,
+    next_state,
+)
+from deployments.gateway.models.canary_test import (
     LEAST_OF_BASE,
     PERCENTILE,
     CanaryRule,
@@ -44,16 +48,12 @@ from router.canary import (
     won_by,
     worse_in,
 )
-from router.canary_state import (
-    CanaryPlan,
-    CanaryState,
-    first,
-    is_of_later_settings,
-    next_state,
-)
-from router.redis_client import REDIS_FAILURES, AsyncRedis
-from router.signature import Signer, opened, signed
-from router.slots import REDIS_TIMEOUT_S
+from observability.metrics.canary_metrics import CanaryReading
+from observability.traces.request_record import AnswerEnd, RequestRecord
+from router.index.slots import REDIS_TIMEOUT_S
+from router.redis import redis_keys
+from router.redis.redis_client import REDIS_FAILURES, AsyncRedis
+from router.redis.signature import Signer, opened, signed
 
 logger = logging.getLogger("ray.serve")
 
@@ -115,20 +115,20 @@ class Canary:
         """The canary's share of new conversations, from 0 to 1."""
         return self.state.share(self.plan) if self.state is not None else 0.0
 
-    def ended(self, record: RequestRecord, now: float) -> None:
+    def ended(self, record: RequestRecord, end: AnswerEnd, now: float) -> None:
         """Add a request of the route that has ended. `now` is Unix time."""
-        if record.outcome == "cancelled" or record.outcome == "invalid":
+        if end.outcome == "cancelled" or end.outcome == "invalid":
             return
-        is_rejected = record.outcome == "rejected"
-        if record.routed_to != self.of:
+        is_rejected, tpot_s = end.outcome == "rejected", record.tpot_s(end)
+        if record.facts.routed_to != self.of:
             if is_rejected:
                 self.base_rejected_at = now
             if record.ttft_s is not None:
                 self.base_ttft_s.append((now, record.ttft_s))
-            if record.tpot_s is not None:
-                self.base_tpot_s.append((now, record.tpot_s))
-            if record.finish_reason:
-                self.base_reasons.append(record.finish_reason)
+            if tpot_s is not None:
+                self.base_tpot_s.append((now, tpot_s))
+            if end.finish_reason:
+                self.base_reasons.append(end.finish_reason)
             return
         if is_rejected and now - self.base_rejected_at < BASE_S:
             return  # all of them are full
@@ -138,10 +138,10 @@ class Canary:
             _percentile_of(self.base_tpot_s, now),
             Counter(self.base_reasons),
         )
-        failed = is_rejected or record.outcome in ("failed", "deadline")
+        failed = is_rejected or end.outcome in ("failed", "deadline")
         # a rare adapter waits for its load, however good it is
         ttft_s = None if self.is_adapter else record.ttft_s
-        request = EndedRequest(ttft_s, record.tpot_s, failed, record.finish_reason)
+        request = EndedRequest(ttft_s, tpot_s, failed, end.finish_reason)
         add(self.log_wealths, won_by(request, base, self.rule), self.epoch(now))
 
     def epoch(self, now: float) -> int:
@@ -206,10 +206,10 @@ class Canaries:
             for name, canary in self.by_route.items()
         }
 
-    def ended(self, record: RequestRecord) -> None:
+    def ended(self, record: RequestRecord, end: AnswerEnd) -> None:
         """Add a request that has ended, of any model."""
-        if (canary := self.by_route.get(record.model)) is not None:
-            canary.ended(record, _now())
+        if (canary := self.by_route.get(record.facts.model)) is not None:
+            canary.ended(record, end, _now())
             if canary.share and canary.is_worse(_now()):
                 self._looks.set()
 
@@ -218,7 +218,7 @@ class Canaries:
         await forever(
             "canaries",
             self._step,
-            fails="canaries stay on their steps",
+            fails="failed to judge canaries; keeping their steps",
             logger=logger,
             outages=REDIS_FAILURES,
         )
@@ -260,7 +260,8 @@ class Canaries:
             _now(),
         )
         if found is not None and await self._replace(canary, found):
-            logger.warning("canary of %s: %s. %s", canary.route, found.status, found.why)
+            level = logging.WARNING if found.status == "aborted" else logging.INFO
+            logger.log(level, "canary of %s: %s. %s", canary.route, found.status, found.why)
 
     async def _read(self, canary: Canary) -> bool:
         """Read the canary's state from Redis, or write its first one. Return whether that worked.

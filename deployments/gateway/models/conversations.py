@@ -44,7 +44,9 @@ def _beginning(path: str, fields: Mapping[str, Any]) -> Any:
         prompt = fields.get("prompt")
         return prompt[:_PROMPT_CHARS] if isinstance(prompt, str | list) else prompt
     before = [_without_billing(fields.get(name)) for name in _BEFORE_MESSAGES]
-    messages = fields.get("messages", fields.get("input"))
+    messages = fields.get("messages")
+    if messages is None:
+        messages = fields.get("input")
     if not isinstance(messages, list):
         return [*before, messages]
     for number, message in enumerate(messages):

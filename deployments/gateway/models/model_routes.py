@@ -3,10 +3,10 @@
 key                    value                        lifetime
 conversation:<hash>    a pool's or adapter's name   KEPT_S after its last request
 
-Weights choose the pool of a new conversation (`router.model_routes`), so all gateways choose the
-same one without Redis. Redis stores the choice, so a conversation keeps its pool when weights
-change. If Redis does not answer in time, weights choose again. The hashes are keyed with the
-fleet's secret, so Redis access does not suffice to test a prompt against them.
+Weights choose the pool of a new conversation (`deployments.gateway.models.weighted_pools`), so all
+gateways choose the same one without Redis. Redis stores the choice, so a conversation keeps its
+pool when weights change. If Redis does not answer in time, weights choose again. The hashes are
+keyed with the fleet's secret, so Redis access does not suffice to test a prompt against them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.models.conversations import conversation_of
-from observability.request_record import RequestRecord, RoutedBy
-from router import redis_keys
-from router.model_routes import chosen
-from router.redis_client import REDIS_FAILURES, AsyncRedis
+from deployments.gateway.models.weighted_pools import chosen
+from observability.traces.request_record import RequestRecord, RoutedBy
+from router.redis import redis_keys
+from router.redis.redis_client import REDIS_FAILURES, AsyncRedis
 
 logger = logging.getLogger("ray.serve")
 
@@ -172,7 +172,9 @@ class Conversations:
     ) -> bytes | None:
         """Return the name of a request's conversation, 16 bytes; None if it belongs to none."""
         session = headers.get(session_header)
-        return conversation_of(self._secret, record.path, record.tenant, fields, session)
+        return conversation_of(
+            self._secret, record.facts.path, record.facts.tenant, fields, session
+        )
 
     def keep(self, route: WeightedPools, conversation: KnownConversation | None, of: str) -> None:
         """Store the pool or adapter of a conversation, in the background."""
@@ -186,7 +188,7 @@ class Conversations:
         try:
             await self._redis.set(key, of, ex=KEPT_S)
         except REDIS_FAILURES as error:
-            logger.debug("a conversation's pool was not stored: %s", type(error).__name__)
+            logger.debug("failed to store the pool of a conversation: %s", type(error).__name__)
 
     def _key(self, route: WeightedPools, name: bytes) -> str:
         named = blake2b(

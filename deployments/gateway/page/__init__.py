@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -17,21 +18,33 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from deployments.gateway.api import endpoints
+from deployments.gateway.api.request_headers import ACCEPT, IF_NONE_MATCH
+from deployments.gateway.api.response_headers import (
+    CACHE_CONTROL,
+    CONTENT_SECURITY_POLICY,
+    CONTENT_TYPE_OPTIONS,
+    ETAG,
+    LOCATION,
+    REFERRER_POLICY,
+    VARY,
+)
+
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+_HEADERS: Mapping[str, str] = {
+    CONTENT_SECURITY_POLICY: "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
     # names that users chose can never become markup, even if the page has a bug
     "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    CONTENT_TYPE_OPTIONS: "nosniff",
+    REFERRER_POLICY: "no-referrer",
     # browsers revalidate each time and get 304, so they never mix files of two releases
-    "cache-control": "no-cache",
+    CACHE_CONTROL: "no-cache",
 }
 
 
@@ -47,19 +60,22 @@ def add_page(app: Starlette, platform: str = "") -> None:
     """
     for file in Path(__file__).parent.iterdir():
         if media_type := _MEDIA_TYPES.get(file.suffix):
-            path = "/antefix/" + ("" if file.name == "index.html" else f"assets/{file.name}")
+            endpoint = endpoints.PAGE
+            if file.name != "index.html":
+                route = endpoints.PAGE_FILE.route.replace("{file}", file.name)
+                endpoint = endpoints.PAGE_FILE._replace(route=route)
             content = file.read_bytes()
             if platform == "kubernetes":
                 content = content.replace(_LOCAL, _KUBERNETES)
-            app.add_route(path, partial(_answer, content, media_type), methods=["GET"])
-    app.add_route("/", _lead_browsers_here, methods=["GET"])
+            endpoint.add_to(app, partial(_answer, content, media_type))
+    endpoints.ROOT.add_to(app, _lead_browsers_here)
 
 
 async def _lead_browsers_here(request: Request) -> Response:
     """Redirect to the page. Raises HTTPException 404 for clients that do not accept HTML."""
-    if not asks_for_html(request.headers.get("accept", "")):
+    if not asks_for_html(request.headers.get(ACCEPT, "")):
         raise HTTPException(404)
-    headers = {"location": "antefix/", "vary": "accept", "cache-control": "no-cache"}
+    headers: dict[str, str] = {LOCATION: "antefix/", VARY: "accept", CACHE_CONTROL: "no-cache"}
     return Response(status_code=307, headers=headers)
 
 
@@ -73,7 +89,7 @@ def asks_for_html(accept: str) -> bool:
 
 
 async def _answer(content: bytes, media_type: str, request: Request) -> Response:
-    headers = {**_HEADERS, "etag": f'"{hashlib.sha256(content).hexdigest()[:32]}"'}
-    if headers["etag"] in request.headers.get("if-none-match", ""):
+    headers: dict[str, str] = {**_HEADERS, ETAG: f'"{hashlib.sha256(content).hexdigest()[:32]}"'}
+    if headers[ETAG] in request.headers.get(IF_NONE_MATCH, ""):
         return Response(status_code=304, headers=headers)
     return Response(content, media_type=media_type, headers=headers)

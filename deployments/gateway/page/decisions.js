@@ -2,7 +2,7 @@
 
 import { chip, clock, count, definitions, el, NONE, seconds, tokens } from "./dom.js";
 import { explanation, OUTCOMES, VERDICTS } from "./explanation.js";
-import { isFailed, isRefused, missed, observed, outcomeOf, verdictOf } from "./facts.js";
+import { isFailed, isInvalid, isRejected, missed, observed, outcomeOf, verdictOf } from "./facts.js";
 import { hint } from "./hints.js";
 
 const COLUMNS = [
@@ -10,7 +10,7 @@ const COLUMNS = [
   ["id", "Request", "The x-request-id of the request and of its answer.", (of) => of.request_id],
   ["tenant", "Tenant", "The owner of its API key.", (of) => of.tenant],
   ["model", "Model", "The model that served it, or would have.", (of) => of.model ?? NONE],
-  ["verdict", "Verdict", "Admitted. Overflowed: a smaller model answered. Queued: it ended while it waited for its turn. Refused.", (of) =>
+  ["verdict", "Verdict", "Admitted. Overflowed: a smaller model answered. Queued: it ended while it waited for its turn. Rejected: no replica got it.", (of) =>
     (verdictOf(of) === null ? NONE : chip(verdictOf(of), VERDICTS[verdictOf(of)] ?? "plain"))],
   ["outcome", "Outcome", "How it ended. Ok. Invalid: the request was wrong. Rejected: 429. Deadline: 504. Failed: 5xx, or an interrupted "
     + "stream. Cancelled: the client left.", (of) =>
@@ -26,7 +26,8 @@ const COLUMNS = [
 
 const FILTERS = [
   ["Missed SLO", "The first token, the tokens after it or the end was later than the class's objective, or the deadline passed."],
-  ["Refused", "Not admitted (429, 503), or invalid (4xx)."],
+  ["Rejected", "Admission or a budget rejected it (429, 503)."],
+  ["Invalid", "The request was wrong (4xx other than 429), which is no failure of the fleet."],
   ["Failed", "The last hundred that ended by an error or by their deadline, or whose client left."],
 ];
 
@@ -95,8 +96,8 @@ export class Decisions {
   draw() {
     const only = document.querySelector("[name=only]:checked").value;
     const text = this.part("find").value.trim().toLowerCase();
-    const wanted = (of) => (only !== "missed" || missed(of)) && (only !== "refused" || isRefused(of))
-      && (only !== "failed" || isFailed(of)) && (!text || SEARCHED.some((name) => String(of[name] ?? "").toLowerCase().includes(text))
+    const wanted = (of) => (only !== "missed" || missed(of)) && (only !== "rejected" || isRejected(of))
+      && (only !== "invalid" || isInvalid(of)) && (only !== "failed" || isFailed(of)) && (!text || SEARCHED.some((name) => String(of[name] ?? "").toLowerCase().includes(text))
         || (verdictOf(of) ?? "").includes(text));
     // an open decision stays, although newer ones have pushed it out
     const latest = only === "failed" ? this.failures : this.decisions;
@@ -139,7 +140,7 @@ function item(decision) {
   details.addEventListener("toggle", () => {
     if (details.open && !body.firstChild) body.append(...explanation(decision).filter(Boolean));
   });
-  const node = el("li", { class: missed(decision) ? "late" : isRefused(decision) || isFailed(decision) ? "refused" : null }, details);
+  const node = el("li", {}, details);
   node.decision = decision;
   return node;
 }

@@ -59,7 +59,7 @@ export function percent(share) {
   if (share === null || share === undefined || Number.isNaN(share)) return NONE;
   const value = share * 100;
   const exact = (value > 0 && value < 1) || (value > 99 && value < 100);
-  return `${value.toFixed(exact ? 1 : 0)}${SPACE}%`;
+  return `${value.toFixed(exact ? 1 : 0)}%`;
 }
 
 export function clock(date) {

@@ -45,7 +45,6 @@ function words(decision) {
 function prompt(decision) {
   const { counted } = decision.prompt_tokens;
   if (counted === null) return null;
-  if (decision.rejoined) return `${tokens(decision.prompt_tokens.confirmed)}; not read again.`;
   const known = decision.prompt_known
     ? `${tokens(counted)}, as the engine would count them`
     : `about ${tokens(counted)}, estimated from its length: the gateway cannot tokenize for this model`;
@@ -62,7 +61,7 @@ function admission(decision) {
     chip(verdict, VERDICTS[verdict] ?? "plain"), ` Class ${priority}`,
     decision.slo_ttft_s === null ? ", no objective" : `, first token promised within ${objective(decision.slo_ttft_s)}`,
     (decision.slo_e2e_s ?? null) === null ? "" : `, the whole answer within ${objective(decision.slo_e2e_s)}`,
-    ["refused", "queued"].includes(verdict) ? "" : `, admitted ${seconds(waited)} after it arrived`,
+    ["rejected", "queued"].includes(verdict) ? "" : `, admitted ${seconds(waited)} after it arrived`,
     `: ${reason.replace(/\.$/, "")}.`,
   ];
 }
@@ -79,8 +78,8 @@ function budget({ budget: of }) {
   const whose = ({ model }) => model ? ` of ${model}` : "";
   const limits = of.limits.map((one) => one.left === null ? `${count(one.limit)} ${LIMITS[one.kind]}${whose(one)}`
     : `${count(one.left)} left of ${count(one.limit)} ${LIMITS[one.kind]}${whose(one)}`).join(", ");
-  const how = of.refused === "unknown" ? "How much was used is unknown: Redis was unavailable, or had just started"
-    : of.refused ? `No room: its tenant may have no more ${LIMITS[of.refused]}` : `It took at most ${tokens(of.tokens)}`;
+  const how = of.exhausted === "unknown" ? "How much was used is unknown: Redis was unavailable, or had just started"
+    : of.exhausted ? `No room: its tenant may have no more ${LIMITS[of.exhausted]}` : `It took at most ${tokens(of.tokens)}`;
   return `${how}${of.by_share ? ", by this gateway's share, because Redis is unavailable" : ""}; ${limits}.`;
 }
 
@@ -88,7 +87,7 @@ const PHASES = {
   upload_s: "to upload it (not counted)",
   read_s: "to read the prompt and look it up",
   promotion_s: "to give a warm replica traffic",
-  wait_s: "waiting for its turn",
+  queued_s: "queued for its turn",
   retry_s: "on attempts that failed",
   engine_s: "in the engine, from placement to first token",
 };
@@ -98,20 +97,19 @@ function phases(decision) {
   return spent.map(([name, on]) => `${seconds(decision.phases[name])} ${on}`).join(", ");
 }
 
-export const VERDICTS = { admitted: "plain", overflowed: "warn", queued: "warn", refused: "bad" };
+export const VERDICTS = { admitted: "plain", overflowed: "warn", queued: "warn", rejected: "bad" };
 
 export const OUTCOMES = { ok: "ok", invalid: "warn", rejected: "bad", deadline: "bad", failed: "bad", cancelled: "warn" };
 
 function why(decision) {
   const [first] = decision.candidates;
   if (!decision.admission) return [];
-  if (["refused", "queued"].includes(verdictOf(decision))) {
-    if (decision.budget?.refused) return ["No replica: it was not placed."];
+  if (["rejected", "queued"].includes(verdictOf(decision))) {
+    if (decision.budget?.exhausted) return ["No replica: it was not placed."];
     return [first ? `No replica: the best was ${first.replica_id}${first.predicted_ttft === undefined ? "" : `, predicted ${seconds(first.predicted_ttft)} to the first token`}.`
       : decision.admission.outage ? "None: no replica was up." : "None: no replica was known."];
   }
   const policy = POLICIES[decision.policy] ?? "";
-  if (decision.rejoined) return [`${decision.replica} was making this stream already, for a gateway that was lost: it was not placed again.`];
   if (!first && !decision.replica) return [`None: no replica was ${decision.admission.outage ? "up" : "known"} when it was placed.`];
   if (!first) return [`${decision.replica} took it: no replica was ${decision.admission.outage ? "up" : "known"} when it was placed.`];
   const chosen = `Policy ${decision.policy} chose ${first.replica_id}. `;
@@ -135,11 +133,11 @@ const ENDS = {
   deadline: "Its time was up",
   failed: "It failed",
   cancelled: "Its client left",
-  invalid: "It was refused as invalid",
+  invalid: "The request was invalid",
   rejected: "It was rejected",
 };
 
-// The end of a request that was not answered in full. An older gateway reports only refusals.
+// The end of a request that was not answered in full. An older gateway reports only rejections.
 function end(decision) {
   const outcome = outcomeOf(decision);
   const at = STAGES[decision.stage]?.(decision.last_replica) ?? "";
@@ -153,12 +151,11 @@ function end(decision) {
 
 function outcome(decision) {
   return outcomeOf(decision) === "ok" ? served(decision)
-    : [...end(decision), ...(observed(decision) === null || decision.rejoined ? [] : served(decision))];
+    : [...end(decision), ...(observed(decision) === null ? [] : served(decision))];
 }
 
 function served(decision) {
   const ttft = observed(decision);
-  if (decision.rejoined) return [`Its client had ${count(decision.rejoined.events)} of the stream's events, and got the rest from this gateway.`];
   if (ttft === null) return ["Answered. The engine did not report its first token."];
   // `engine`: since it was placed, which is what is predicted; a gateway of an older release has none
   const { predicted, engine = ttft } = decision.ttft_s;

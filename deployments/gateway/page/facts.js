@@ -10,62 +10,65 @@ export const verdictOf = (decision) => decision.admission?.verdict ?? null;
 // How it ended; null: it is under way. A gateway of an older release does not say.
 export function outcomeOf(decision) {
   if (decision.outcome !== undefined) return decision.outcome;
-  return verdictOf(decision) === "refused" ? "rejected" : "ok";
+  return verdictOf(decision) === "rejected" ? "rejected" : "ok";
 }
 
-export const isRefused = (decision) => verdictOf(decision) === "refused"
-  || ["rejected", "invalid"].includes(outcomeOf(decision));
+export const isRejected = (decision) => verdictOf(decision) === "rejected" || outcomeOf(decision) === "rejected";
+
+export const isInvalid = (decision) => outcomeOf(decision) === "invalid";
 
 export const isFailed = (decision) => ["failed", "deadline", "cancelled"].includes(outcomeOf(decision));
 
 // Whether it missed an objective: its deadline passed, or its first token, the tokens after it or
 // its end was late. A client that left counts if it had waited longer than promised for its first
-// token or for its end. When the rest of another gateway's stream was due is not known here.
+// token or for its end.
 export function missed(decision) {
   const outcome = outcomeOf(decision);
   if (outcome === "deadline") return true;
-  if (isRefused(decision)) return false;
+  if (isRejected(decision) || isInvalid(decision)) return false;
   const waited = observed(decision) ?? (isFailed(decision) ? decision.duration_s : null);
   if (decision.slo_ttft_s !== null && waited !== null && waited > decision.slo_ttft_s) return true;
-  if (!decision.rejoined && decision.duration_s > (decision.slo_e2e_s ?? Infinity)) return true;
+  if (decision.duration_s > (decision.slo_e2e_s ?? Infinity)) return true;
   return (decision.slo_tpot_s ?? null) !== null && (decision.tpot_s ?? 0) > decision.slo_tpot_s;
 }
 
-// Whether it counts for or against the goodput: neither what a client got wrong, nor what a client
-// left in time.
-export function counts(decision) {
+// What became of a request. Charts, tables and figures all show these groups, and each decision is
+// in exactly one. `uncounted` requests have no effect on goodput: the request was invalid, or its
+// client left in time.
+export function fateOf(decision) {
   const outcome = outcomeOf(decision);
-  return ["ok", "rejected", "failed", "deadline"].includes(outcome)
-    || (outcome === "cancelled" && missed(decision));
+  if (["failed", "deadline"].includes(outcome)) return "failed";
+  if (outcome === "rejected") return "rejected";
+  if (missed(decision)) return "late";
+  return ["invalid", "cancelled"].includes(outcome) ? "uncounted" : "good";
 }
 
 // Where explanations were dropped, one stands for several requests.
 const weight = (decision) => decision.stands_for ?? 1;
 const total = (decisions) => decisions.reduce((sum, decision) => sum + weight(decision), 0);
 
-// How one priority class fared. `goodput`: the share of what arrived that was served in full and
-// in time; `kept`: the share of what got a first token that was in time.
+// How one priority class fared. `goodput`: the share of counted requests that were served in full
+// and in time.
 export function fared(decisions, priority) {
   return { name: priority, ...result(decisions.filter((of) => of.admission?.priority === priority)) };
 }
 
 export function result(decisions) {
   const served = decisions.filter((decision) => observed(decision) !== null);
-  const hasFailed = (decision) => ["failed", "deadline"].includes(outcomeOf(decision));
-  const late = decisions.filter((decision) => missed(decision) && !hasFailed(decision));
-  const arrived = decisions.filter(counts);
-  const good = arrived.filter((decision) => outcomeOf(decision) === "ok" && !missed(decision));
-  const promised = served.filter((decision) => decision.slo_ttft_s !== null);
+  const ended = decisions.filter((decision) => outcomeOf(decision) !== null);
+  const [good, late, rejected, failed, uncounted] = ["good", "late", "rejected", "failed", "uncounted"]
+    .map((fate) => total(ended.filter((decision) => fateOf(decision) === fate)));
+  const counted = good + late + rejected + failed;
   const ttfts = served.map(observed).sort((a, b) => a - b);
   return {
-    arrived: total(arrived),
-    good: total(good),
-    goodput: arrived.length ? total(good) / total(arrived) : null,
+    good,
+    late,
+    rejected,
+    failed,
+    uncounted,
+    counted,
+    goodput: counted ? good / counted : null,
     served: total(served),
-    kept: promised.length ? 1 - total(promised.filter(missed)) / total(promised) : null,
-    late: total(late),
-    refused: total(decisions.filter((of) => isRefused(of) && counts(of))),
-    failed: total(decisions.filter(hasFailed)),
     p50: quantile(ttfts, 0.5),
     p99: quantile(ttfts, 0.99),
   };

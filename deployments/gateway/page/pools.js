@@ -2,10 +2,10 @@
 
 import { at, chart, logTicks } from "./chart.js";
 import { bar, chip, clock, count, el, explained, figure, NONE, objective, percent, renew, seconds, svg, swatch, table, tokens } from "./dom.js";
-import { fared, isFailed, isRefused, LOSSES, missed, observed, result, reuse } from "./facts.js";
+import { fared, fateOf, LOSSES, observed, result, reuse } from "./facts.js";
 import { hint } from "./hints.js";
 
-// For the goodput's colour: the SLO file's 99 % for time to first token, and ten times its budget.
+// For the goodput's color: the SLO file's 99% for time to first token, and ten times its budget.
 const GOOD = 0.99;
 const POOR = 0.9;
 
@@ -53,18 +53,18 @@ const INTRODUCTION = [
   "A pool is a group of replicas of one model. Each replica is a vLLM engine with its own KV cache: what it has computed of a "
   + "prompt, it does not compute again. Figures of decisions cover the last hundred that you may see. Replicas, waiting and "
   + "overflow are as the gateway that answered sees them now.",
-  "A healthy pool has a goodput near 100 %, a high hit rate where prompts begin alike, even loads and small prediction errors. "
+  "A healthy pool has a goodput near 100%, a high hit rate where prompts begin alike, even loads and small prediction errors. "
   + "If many requests are late and replicas are busy, or if waiting or overflow does not end, the pool needs more replicas. "
   + "If the hit rate is low and much is lost to routing, open some of those decisions below.",
 ];
 
 const FIGURES = [
-  ["Goodput", "The share of the last requests that were answered in full and within their class's objectives. Late, refused (429), "
-    + "timed out and failed requests count as not good. Wrong requests (4xx), and those that their client left in time, do not count."],
+  ["Goodput", "The share of the last requests that were answered in full and within their class's objectives. Late, rejected (429), "
+    + "timed out and failed requests count as not good. Invalid requests (4xx other than 429), and those that their client left in time, do not count."],
   ["Hit rate", "The share of all prompt tokens that engines took from their KV cache."],
   ["Replicas", "Running replicas, and how many there should be. Replicas in other states are below, as Ray Serve reports them. "
     + "Red: the pool has no replica."],
-  ["Waiting", "Requests that wait in this gateway for their turn, or for a replica to start."],
+  ["Waiting", "Requests that are queued in this gateway for their turn, or wait for a replica to start."],
   ["Overflow", "Whether a smaller model answers for this pool now, and its share of the last minute's requests."],
   ["Prefix index", "Redis stores which replica has cached what. Half of the lookups take at most the p50. Without the index, the "
     + "gateway places requests by load only."],
@@ -107,18 +107,19 @@ function figures(pool, all, source, redisAway) {
   const running = states.RUNNING ?? 0;
   const others = Object.entries(states).filter(([state, n]) => state !== "RUNNING" && n)
     .map(([state, n]) => `${n} ${state.toLowerCase()}`).join(", ");
-  const waiting = admission.waiting + admission.held;
+  const waiting = admission.queued + admission.held;
   const error = index.ttft_prediction_error;
   const promises = Object.keys(admission.slo).length > 0;
   return [
     figure("Goodput", percent(goodput), goodput === null ? "" : goodput >= GOOD ? "ok" : goodput >= POOR ? "warn" : "bad",
-      all.arrived ? [promises ? `${percent(all.kept)} of served; ` : "no SLO; ", `${count(all.late)} late, ${count(all.refused)} refused, ${count(all.failed)} failed`]
+      all.counted || all.uncounted ? [promises ? "" : "no SLO; ", `${count(all.late)} late, ${count(all.rejected)} rejected, ${count(all.failed)} failed`,
+        all.uncounted ? `, ${count(all.uncounted)} not counted` : ""]
         : promises ? "none yet" : "no SLO, none yet"),
     figure("Hit rate", percent(source.prompt ? source.reused / source.prompt : null), "",
       source.prompt ? `of ${tokens(source.prompt)}` : "none served yet"),
     figure("Replicas", `${running} of ${target}`, running >= target ? "" : running ? "warn" : "bad", others || "running"),
     figure("Waiting", count(waiting), waiting ? "warn" : "",
-      admission.held ? `${admission.held} for a replica` : admission.waiting ? `oldest ${seconds(admission.oldest_wait_s)}` : "requests"),
+      admission.held ? `${admission.held} for a replica` : admission.queued ? `oldest ${seconds(admission.oldest_queued_s)}` : "requests"),
     figure("Overflow", pool.overflow_to === null ? "none" : admission.overflowing ? "open" : "closed", admission.overflowing ? "warn" : "",
       pool.overflow_to === null ? "no other pool" : `${percent(admission.overflow_share)} to ${pool.overflow_to}`),
     redisAway || !index.answers ? figure("Prefix index", "unavailable", "bad", "placing by load")
@@ -130,7 +131,7 @@ function figures(pool, all, source, redisAway) {
 // What the autoscaler decided by, in words.
 const BECAUSE = {
   forecast: "for the load that it expects", backlog: "for the prompts that wait", in_flight: "for the requests in progress",
-  promoted: "because warm replicas took traffic", refused: "because the pool refuses too many requests",
+  promoted: "because warm replicas took traffic", rejected: "because the pool rejects too many requests",
   arrivals: "because requests arrived", hold: "and keeps replicas for a while that are no longer needed",
   "less was needed": "because less was needed",
 };
@@ -154,12 +155,13 @@ const CLASSES = [
     of.slo?.e2e_s ? el("small", {}, ` E2E ≤ ${objective(of.slo.e2e_s)}`) : null,
   ], "num"],
   ["Goodput", "The share of requests that were answered in full and in time.", (of) => percent(of.goodput), "num"],
-  ["Of served", "The share in time of those with a first token.", (of) => percent(of.kept), "num"],
   ["p50", "Half of the first tokens came within this time.", (of) => seconds(of.p50), "num"],
   ["p99", "99 of 100 first tokens came within this time; of fewer than a hundred, all.", (of) => seconds(of.p99), "num"],
   ["Served", "Requests among the last decisions that got a first token.", (of) => count(of.served), "num"],
-  ["Refused", "Answered with 429: no replica was sure to meet the SLO.", (of) => count(of.refused), "num"],
+  ["Late", "Answered, or left by the client, after an objective was missed.", (of) => count(of.late), "num"],
+  ["Rejected", "Answered with 429: no replica was sure to meet the SLO.", (of) => count(of.rejected), "num"],
   ["Failed", "Ended by an error (5xx) or by their deadline (504).", (of) => count(of.failed), "num"],
+  ["Not counted", "Invalid (4xx other than 429), or left by the client in time. They do not count for goodput.", (of) => count(of.uncounted), "num"],
 ];
 
 function promise(byClass, decisions) {
@@ -181,30 +183,37 @@ function ttftChart(decisions, byClass) {
   const across = (i) => 1 - (i + 0.5) * step;
   const marks = decisions.map((decision, i) => mark(decision, across(i), observed(decision) === null ? 1 : share(observed(decision))));
   const lines = slos.map((slo) => at(0, share(slo), svg("line", { class: "slo", x1: 0, x2: "100%" })));
-  const late = decisions.filter(missed).length;
-  const refused = decisions.filter(isRefused).length;
-  const failed = decisions.filter(isFailed).length;
+  const { late, rejected, failed, uncounted } = result(decisions);
   return chart({
-    label: `Time to first token of the last ${decisions.length} decisions: ${late} late, ${refused} refused, ${failed} failed`,
+    label: `Time to first token of the last ${decisions.length} decisions: ${late} late, ${rejected} rejected, ${failed} failed, ${uncounted} not counted`,
     ticks: logTicks(low, high).map((ttft) => [share(ttft), seconds(ttft)]),
     times: [0, Math.floor(decisions.length / 2), decisions.length - 1].map((i) => [across(i), arrived(decisions[i])]),
     shapes: [lines, marks],
     keys: [
       el("span", { class: "key ok" }, "● in time"), el("span", { class: "key bad" }, "▲ late"),
-      el("span", { class: "key bad" }, "× refused or failed"),
+      el("span", { class: "key bad" }, "× rejected or failed"),
+      el("span", { class: "key" }, "□ not counted"),
       slos.length ? el("span", { class: "key" }, "┄ SLO") : null],
   });
 }
+
+// The shape of a decision's mark, by what became of it.
+const CROSS = "M-3.5 -3.5l7 7m0-7l-7 7";
+const MARKS = {
+  good: "M-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0-6.4 0z",
+  late: "M0 -5l5 9h-10z",
+  rejected: CROSS,
+  failed: CROSS,
+  uncounted: "M-3 -3h6v6h-6z",
+};
 
 const arrived = (decision) => clock(new Date(decision.at * 1000));
 
 // Selecting it opens its decision, which keyboards reach in the list.
 function mark(decision, across, share) {
-  const bad = isRefused(decision) || isFailed(decision);
-  const path = bad ? "M-3.5 -3.5l7 7m0-7l-7 7"
-    : missed(decision) ? "M0 -5l5 9h-10z" : "M-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0-6.4 0z";
-  const kind = bad ? "refused" : missed(decision) ? "late" : decision.slo_ttft_s === null ? "free" : "in-time";
-  const shape = svg("path", { class: kind, d: path });
+  const fate = fateOf(decision);
+  const kind = fate === "good" && decision.slo_ttft_s !== null ? "in-time" : fate;
+  const shape = svg("path", { class: kind, d: MARKS[fate] });
   shape.addEventListener("click", () => {
     location.hash = new URLSearchParams({ request: decision.request_id });
   });

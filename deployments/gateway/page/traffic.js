@@ -11,12 +11,13 @@ const HEARD_S = 60;
 // Answers that are closer show nothing: gateways count once a second.
 const LEAST_S = 1;
 
-// Outcomes, as the charts show them.
+// Outcomes, as the chart and the table show them: class, name, outcomes, meaning.
 const GROUPS = [
-  ["answered", "answered", ["ok"]],
-  ["uncounted", "wrong, or left by the client", ["invalid", "cancelled"]],
-  ["rejected", "refused", ["rejected"]],
-  ["failed", "failed or timed out", ["failed", "deadline"]],
+  ["answered", "Answered", ["ok"], "Requests that were answered in full."],
+  ["uncounted", "Not counted", ["invalid", "cancelled"], "Requests that were invalid (4xx other than 429), or that their client left. "
+    + "Goodput counts them only if their client left after an objective was missed."],
+  ["rejected", "Rejected", ["rejected"], "Requests that admission rejected with 429."],
+  ["failed", "Failed", ["failed", "deadline"], "Requests that ended by an error (5xx), or by their deadline (504)."],
 ];
 const OUTCOMES = GROUPS.flatMap(([, , outcomes]) => outcomes);
 const FAILED = GROUPS.at(-1)[2];
@@ -31,9 +32,7 @@ const rate = (value) => (value === null ? NONE : rateOf.format(value));
 const COLUMNS = [
   ["Pool", "The pool that answered. A request that overflowed counts for the pool that it went to.", ({ name }) => name],
   ["Requests", "Requests that ended in the time range, whatever their outcome.", ({ sums }) => count(requestsOf(sums)), "num"],
-  ["Answered", "Requests that were answered in full.", ({ sums }) => count(sums.ok ?? 0), "num"],
-  ["Refused", "Requests that admission rejected with 429.", ({ sums }) => count(sums.rejected ?? 0), "num"],
-  ["Failed", "Requests that ended by an error (5xx), or by their deadline (504).", ({ sums }) => count(failedOf(sums)), "num"],
+  ...GROUPS.map(([, name, outcomes, about]) => [name, about, ({ sums }) => count(sumOf(sums, outcomes)), "num"]),
   ["Goodput", "The share of requests that were answered in full and within their class's objectives.", ({ sums }) => percent((sums.good ?? 0) / ((sums.good ?? 0) + (sums.bad ?? 0))), "num"],
   ["Prompt tokens", "Prompt tokens of these requests, cached ones included.", ({ sums }) => tokens(sums.prompt_tokens ?? 0), "num"],
   ["Cached", "The share of prompt tokens that engines took from their KV cache.", ({ sums }) => percent((sums.cached_tokens ?? 0) / (sums.prompt_tokens ?? 0)), "num"],
@@ -41,7 +40,8 @@ const COLUMNS = [
 ];
 
 const TERMS = [
-  ["Requests/s, tokens/s, errors/s", `Means over the last ${WINDOW_S} s. A request counts when it ends, with all of its tokens.`],
+  ["Requests/s, tokens/s, errors/s", `Means over the last ${WINDOW_S} s. When the page opens: since the start of the chart's last bar but one. `
+    + "A request counts when it ends, with all of its tokens."],
   ["Counted by", "Each gateway process counts in its memory, from its start. The page adds up those that answered it lately. Grafana and "
     + "Prometheus have the counts of all gateways, for longer."],
   ["Time range", "A gateway keeps the counts of a pool for 24 hours, and those of a single tenant for one hour. The last bar is not complete."],
@@ -94,21 +94,34 @@ export class Traffic {
   }
 }
 
-// Null: no gateway has answered twice.
+// The sum of all gateways' rates. Null: a gateway of an older release reports no history.
 function perSecond(heard, names) {
   const total = (answer) => answer.pools.reduce((sum, pool) => sum + sumOf(pool.total, names), 0);
-  const rates = heard.map((answers) => [answers[0], answers.at(-1)])
-    .filter(([first, last]) => last.at - first.at >= LEAST_S)
-    .map(([first, last]) => Math.max(0, total(last) - total(first)) / (last.at - first.at));
+  const rates = heard.map((answers) => {
+    const [first, last] = [answers[0], answers.at(-1)];
+    if (last.at - first.at < LEAST_S) return fromHistory(last, names);
+    return Math.max(0, total(last) - total(first)) / (last.at - first.at);
+  }).filter((one) => one !== null);
   return rates.length ? rates.reduce((sum, one) => sum + one, 0) : null;
+}
+
+// The rate by one answer only: over the last two steps of its history, as far as the gateway ran.
+function fromHistory({ since, at, pools }, names) {
+  const histories = pools.map((pool) => pool.history).filter(Boolean);
+  if (!histories.length) return null;
+  const { begins, step_s, points } = histories[0];
+  const from = Math.max(since, begins + (points - 2) * step_s);
+  const ended = histories.reduce((sum, { counts }) => sum
+    + names.reduce((of, name) => of + (counts[name] ?? []).slice(-2).reduce((two, one) => two + one, 0), 0), 0);
+  return ended / Math.max(LEAST_S, at - from);
 }
 
 function figures(requests, prompt, output, failed, rejected) {
   return [
-    figure("Requests/s", rate(requests), "", requests === null ? "measured from the second answer on" : "ended"),
+    figure("Requests/s", rate(requests), "", "ended"),
     figure("Prompt tokens/s", rate(prompt), "", "cached ones included"),
     figure("Output tokens/s", rate(output), "", "generated"),
-    figure("Errors/s", rate(failed), failed ? "bad" : "", `${rate(rejected)} refused/s`),
+    figure("Errors/s", rate(failed), failed ? "bad" : "", `${rate(rejected)} rejected/s`),
   ];
 }
 
@@ -152,7 +165,7 @@ function charts(history) {
   return [
     el("div", {}, el("h3", {}, "Requests per second"), bars({
       label: `Requests per second ${range}, by outcome`, times,
-      series: GROUPS.map(([kind, name, outcomes]) => [kind, name, values(outcomes)]),
+      series: GROUPS.map(([kind, name, outcomes]) => [kind, name.toLowerCase(), values(outcomes)]),
     })),
     el("div", {}, el("h3", {}, "Tokens per second"), bars({
       label: `Tokens per second ${range}: prompt tokens from the cache, computed prompt tokens, and output tokens`, times,

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from deployments.prompt import PromptPieces
 from deployments.prompt.cuts import MIN_PIECE_CHARS
-from router.segment_keys import KEY_BYTES, Namespace, SegmentHasher, pack
+from router.index.segment_keys import KEY_BYTES, Namespace, SegmentHasher, pack
 
 # A prompt of 100,000 tokens in one piece takes 14 kB.
 MOST_BYTES = 32 * 2**20

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,15 +16,20 @@ from typing import Any
 
 import aiohttp
 
-from deployments.gateway.intake.errors import ApiError
-from deployments.gateway.pool.parts import Connections
-from deployments.gateway.pool.pool import GatewayPool
+from deployments.gateway.api.load_codes import NO_REPLICA
+from deployments.gateway.api.request_codes import INVALID_VALUE
+from deployments.gateway.api.request_headers import API_KEY_HEADER
+from deployments.gateway.intake.api_errors import ApiError
+from deployments.gateway.pool.gateway_pool import GatewayPool
+from deployments.gateway.pool.pool_parts import Connections
 from deployments.wire.engine_pass import EnginePasses
 
 ASK_TIMEOUT_S = 5.0
 # Lifetimes of a cached answer, and of a failure.
 KEPT_S = 60.0
 RETRY_S = 1.0
+# In a page of Anthropic's list.
+MOST_MODELS = 1000
 # `created` of every model: 2026-11-21, the day of Antefix's first commit. vLLM reports the time of
 # the call. A constant is the same at every gateway, after a restart and without Redis.
 CREATED = 1_795_219_200
@@ -96,17 +102,56 @@ class _CachedAnswer:
 
 
 def no_description() -> ApiError:
-    message = "No engine has described its API yet. Try again later."
-    return ApiError(503, message, code="no_replica", retry_after=5)
+    message = "No engine has described its API yet. Try again in 5 s."
+    return ApiError(NO_REPLICA, message, retry_after=5)
 
 
-def as_anthropic(cards: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
+def as_anthropic(cards: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return models in the format of https://docs.anthropic.com/en/api/models-list."""
     created = datetime.fromtimestamp(CREATED, UTC).isoformat().replace("+00:00", "Z")
     return [
-        {"type": "model", "id": card["id"], "display_name": card["id"], "created_at": created}
+        {
+            "type": "model",
+            "id": card["id"],
+            "display_name": card["id"],
+            "created_at": created,
+            "max_input_tokens": card.get("max_model_len"),
+            "max_tokens": card.get("max_model_len"),
+            "lifecycle": "active",
+        }
         for card in cards
     ]
+
+
+def anthropic_page(models: Sequence[Mapping[str, Any]], asked: Mapping[str, str]) -> dict[str, Any]:
+    """Return a page of Anthropic's list, for the query `asked`; without `limit`, all that follow
+    `after_id` or precede `before_id`. Raises ApiError 400."""
+    limit = asked.get("limit")
+    most = len(models)
+    if limit is not None:
+        most = int(limit) if re.fullmatch("[0-9]{1,4}", limit) else 0
+        if not 1 <= most <= MOST_MODELS:
+            raise _no_page("limit", f"is not a whole number from 1 to {MOST_MODELS}")
+    places = {model["id"]: place for place, model in enumerate(models)}
+    for name in ("after_id", "before_id"):
+        if name in asked and asked[name] not in places:
+            raise _no_page(name, f"names no listed model: {asked[name][:100]!r}")
+    begin = places[asked["after_id"]] + 1 if "after_id" in asked else 0
+    end = places[asked["before_id"]] if "before_id" in asked else len(models)
+    found = models[begin:end]
+    # backwards, a page is the one next to the model
+    page = found[-most:] if "before_id" in asked else found[:most]
+    return {
+        "data": list(page),
+        "has_more": len(page) < len(found),
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+    }
+
+
+def _no_page(name: str, why: str) -> ApiError:
+    message = f"The query parameter {name!r} {why}. Correct it, or omit it."
+    return ApiError(INVALID_VALUE, message, param=name)
 
 
 def merged_openapi(
@@ -125,12 +170,12 @@ def merged_openapi(
         components |= (schema.get("components") or {}).get("schemas") or {}
     schemes = {
         "key": {"type": "http", "scheme": "bearer"},
-        "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        API_KEY_HEADER: {"type": "apiKey", "in": "header", "name": API_KEY_HEADER},
     }
     return {
         **schemas[0],
         "info": {"title": "Antefix", "version": schemas[0]["info"]["version"]},
         "paths": {**described, **own},
         "components": {"schemas": components, "securitySchemes": schemes},
-        "security": [{"key": []}, {"x-api-key": []}],
+        "security": [{"key": []}, {API_KEY_HEADER: []}],
     }

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from autoscaling.overflow import Needs, Offers, refusal
+from autoscaling.admission.overflow import Needs, Offers, refusal
 from deployments.fleet.pool import Pool
 from deployments.gateway.intake.parameters import VOCABULARY, parameters_of
 from deployments.gateway.intake.request import EngineRequest, PoolRequest
 from deployments.wire.inference_paths import CHAT, COMPLETIONS, MESSAGES
 from deployments.wire.message_parts import parts_in
-from router.load import ReplicaLoad
+from router.board.load import ReplicaLoad
 
 _OVERFLOWING_PATHS = (CHAT, COMPLETIONS, MESSAGES)
 # OpenAI's value, and Anthropic's.

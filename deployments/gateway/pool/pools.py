@@ -8,18 +8,19 @@ from collections.abc import Callable, Mapping
 
 from common.loops import Loops
 from deployments.fleet.fleet import Fleet
+from deployments.gateway.api.request_codes import MODEL_NOT_FOUND
 from deployments.gateway.attempt.transport import Transport
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.keys_file import KeyRights
-from deployments.gateway.models.adapters import Adapters
 from deployments.gateway.models.model_routes import WeightedPools, routes_of
+from deployments.gateway.models.shared_adapters import Adapters
+from deployments.gateway.pool.gateway_pool import GatewayPool
 from deployments.gateway.pool.model_cards import ModelCards
-from deployments.gateway.pool.parts import Connections, parts_of
-from deployments.gateway.pool.pool import GatewayPool
+from deployments.gateway.pool.pool_parts import Connections, parts_of
 from deployments.gateway.pool.serve_controller import AllReplicas, Question
-from observability.families import Families
-from observability.metrics import AdmissionMetrics, RoutingMetrics
-from router.redis_client import REDIS_FAILURES
+from observability.metrics.families import Families
+from observability.metrics.metrics import AdmissionMetrics, RoutingMetrics
+from router.redis.redis_client import REDIS_FAILURES
 
 LOOK_PERIOD_S = 0.25
 _NOT_STARTING = ("RUNNING", "STOPPING", "PENDING_MIGRATION")
@@ -90,19 +91,29 @@ class Pools:
         """Return whether the name may be an adapter's: no model has it, and adapters are in use."""
         return model not in self._routes and self.adapters.is_used
 
-    def route_of(self, model: str) -> WeightedPools:
-        """Return the route of a model or adapter. Raises ApiError 404."""
+    def route_of(self, model: str, rights: KeyRights) -> WeightedPools:
+        """Return the route of a model or adapter. Raises ApiError 404, which names those that the
+        key may use."""
         if route := self._routes.get(model) or self.adapters.routes.get(model):
             return route
-        names = ", ".join(sorted(self.models))
+        usable = [name for name in self.models if self.may_use(rights, name)]
+        advice = f"Use one of: {', '.join(sorted(usable))}."
+        if not usable:
+            advice = "This key may use no model. Ask the operators for a key that may."
         shown = model if len(model) <= 100 else model[:100] + "..."
-        message = f"The model {shown!r} does not exist. Use one of: {names}."
-        if absent := self.adapters.not_loaded.get(model):
+        message = f"The model {shown!r} does not exist. {advice}"
+        absent = self.adapters.not_loaded.get(model)
+        if absent and rights.may_use(model):
             message = (
                 f"No adapter of the model {shown!r} is loaded: {', '.join(absent)}. An operator "
-                f"can load one. Use one of: {names}."
+                f"can load one. {advice}"
             )
-        raise ApiError(404, message, code="model_not_found", param="model")
+        raise ApiError(MODEL_NOT_FOUND, message, param="model")
+
+    def may_use(self, rights: KeyRights, model: str) -> bool:
+        """Return whether a key may use a name: by itself, or by its model's own name."""
+        route = self.models.get(model)
+        return rights.may_use(model) or (route is not None and rights.may_use(route.name))
 
     def check(self, rights: KeyRights, model: str) -> WeightedPools:
         """Return the route of a model or adapter that the key may use.
@@ -110,25 +121,9 @@ class Pools:
         Raises ApiError: 404 if no pool serves it, 403 if the key may use neither this name nor the
         model's own.
         """
-        route = self.route_of(model)
+        route = self.route_of(model, rights)
         rights.check_model(route.name if rights.may_use(route.name) else model)
         return route
-
-    def all_of(
-        self,
-        route: WeightedPools,
-        first: GatewayPool,
-        may_overflow_to: Callable[[str], bool] | None,
-    ) -> list[GatewayPool]:
-        """Return all pools that may have served a request for the model, `first` first.
-
-        `may_overflow_to`: whether a model may answer instead; None: no model may.
-        """
-        found = list(dict.fromkeys((first, *(self.by_name[name] for name in route.pools))))
-        if may_overflow_to is not None:
-            elsewhere = [pool.overflow for pool in found if pool.overflow is not None]
-            found += [pool for pool in elsewhere if may_overflow_to(pool.model)]
-        return found
 
     def refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:
         """Update the gauges; `states` is as in `serve_controller.Status`."""

@@ -22,12 +22,12 @@ from deployments.gateway.pool.known_prompts import KnownPrompts
 from deployments.gateway.pool.renderer_client import RendererClient
 from deployments.wire.inference_paths import COUNT_TOKENS
 from deployments.wire.message_parts import media_lengths
-from observability.metrics import RoutingMetrics
-from router.index import Depths
-from router.load import LoadBoard
-from router.policies import PlacementRequest
-from router.pool_feeds import PoolFeeds
-from router.segment_keys import Namespace, SegmentHasher
+from observability.metrics.metrics import RoutingMetrics
+from router.board.load import LoadBoard
+from router.board.pool_feeds import PoolFeeds
+from router.choice.policies import PlacementRequest
+from router.index.index import Depths
+from router.index.segment_keys import Namespace, SegmentHasher
 
 # A longer body is tokenized in a thread, because it would delay all requests by milliseconds: a
 # body of this many digits, one token each, takes 4 ms.

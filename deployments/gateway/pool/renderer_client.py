@@ -20,7 +20,7 @@ from deployments.gateway.intake.long_prompts import LONG_PROMPTS
 from deployments.prompt import PromptTokens, RendererFacts
 from deployments.wire.engine_pass import EnginePasses
 from deployments.wire.headers import RENDERER_PATH
-from router.load import LoadBoard, ReplicaLoad
+from router.board.load import LoadBoard, ReplicaLoad
 
 logger = logging.getLogger("ray.serve")
 
@@ -53,7 +53,7 @@ class RendererClient:
         await forever(
             "renderer",
             follow,
-            fails="prompts are placed by load only",
+            fails="failed to read an engine's renderer; routing prompts by load",
             logger=logger,
             outages=(aiohttp.ClientError, OSError, TimeoutError),
         )

@@ -1,7 +1,7 @@
 """Schedules a pool's requests.
 
-`autoscaling.pool_scheduler` decides. This module waits for turns, and turns a decision into an
-attempt on an engine or an error for the client. A request is decided once, before its first
+`autoscaling.admission.pool_scheduler` decides. This module waits for turns, and turns a decision
+into an attempt on an engine or an error for the client. A request is decided once, before its first
 attempt. Admitted requests are not rejected later, unless the pool loses its last replica before the
 answer begins. Admission fails open: an error while deciding admits the request.
 """
@@ -18,17 +18,17 @@ from functools import partial
 
 from starlette.types import Receive
 
-from autoscaling.admission import Verdict
-from autoscaling.cheapest import PoolOffer, cheapest
-from autoscaling.scheduling import Attempt, Decision, SchedulingRequest
+from autoscaling.admission.admission import Verdict
+from autoscaling.admission.cheapest import PoolOffer, cheapest
+from autoscaling.admission.scheduling_request import Attempt, Decision, SchedulingRequest
 from deployments.gateway.attempt.engine_attempt import DecideAnew, EngineAttempt, OutageWatch
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.request import PoolRequest, nobody_leaves
+from deployments.gateway.pool.gateway_pool import GatewayPool
 from deployments.gateway.pool.overflow_contract import renamed
-from deployments.gateway.pool.pool import GatewayPool
-from deployments.gateway.pool.refusals import cannot_overflow, refusal, why_refused
-from deployments.gateway.record.pool_reporter import AdmissionVerdict, Admitted
-from router.placement import BLIND
+from deployments.gateway.pool.rejections import cannot_overflow, rejection, why_rejected
+from deployments.gateway.record.pool_reporter import Admitted
+from router.choice.placement import BLIND
 
 logger = logging.getLogger("ray.serve")
 
@@ -54,20 +54,16 @@ async def schedule(
     try:
         decision = await _decide(pool, request, is_again)
     except Exception:  # must not fail a request that an engine could serve
-        logger.exception("request %s is admitted without a decision", request.engine.request_id)
-        request.engine.record.verdict = "admit"
+        logger.exception(
+            "failed to decide about request %s; admitting it", request.engine.request_id
+        )
+        request.engine.record.admitted("admitted")
         attempt = pool.scheduler.place_anywhere(_request_of(request, None))
-        return _attempt(pool, request, attempt, Verdict("admit", "deciding failed"))
-    if decision.verdict.kind == "overflow":
+        return _attempt(pool, request, attempt, Verdict("admitted", "deciding failed"))
+    if decision.verdict.kind == "overflowed":
         assert pool.overflow is not None
         return await _overflow(pool, pool.overflow, request, decision, receive)
     return await _carry_out(pool, request, decision, receive)
-
-
-def place_unread(pool: GatewayPool, request: PoolRequest, failed: frozenset[str]) -> EngineAttempt:
-    """Place a request whose answer another gateway began, so that another engine may resume it."""
-    attempt = pool.scheduler.place(_request_of(request, None), failed)
-    return _attempt(pool, request, attempt, Verdict("admit", "it was admitted before"))
 
 
 def choose(reads: Sequence[Read]) -> Read:
@@ -78,12 +74,14 @@ def choose(reads: Sequence[Read]) -> Read:
     record = reads[0][1].engine.record
     try:
         offers = [_offer(*each) for each in reads]
-        chosen, record.routed_by = cheapest(offers)
+        chosen, by = cheapest(offers)
         index = random.randrange(len(reads)) if chosen is None else chosen
     except Exception:  # must not fail a request that an engine could serve
-        logger.exception("request %s goes to the first pool of its model", record.request_id)
+        logger.exception(
+            "failed to select a pool for request %s; using the first one", record.facts.request_id
+        )
         return reads[0]
-    record.offers = tuple(map(asdict, offers))
+    record.offered(by, tuple(map(asdict, offers)))
     return reads[index]
 
 
@@ -118,7 +116,7 @@ def place_copy(pool: GatewayPool, request: PoolRequest, most_wait_s: float) -> E
     if pool.is_waited_for or index is None or considered.placement.policy == BLIND:
         return None
     attempt = pool.scheduler.take(copied, considered, index)
-    return _attempt(pool, request, attempt, Verdict("admit", "its engine begins it soon"))
+    return _attempt(pool, request, attempt, Verdict("admitted", "its engine begins it soon"))
 
 
 async def _decide(pool: GatewayPool, request: PoolRequest, is_again: bool) -> Decision:
@@ -130,8 +128,7 @@ async def _decide(pool: GatewayPool, request: PoolRequest, is_again: bool) -> De
     if pool.scheduler.needs_warm(case, considered):
         began = asyncio.get_running_loop().time()
         await pool.parts.promotions.promote(case.arrived)
-        phases = request.engine.record.phases
-        phases.promotion_s = asyncio.get_running_loop().time() - began
+        request.engine.record.promoted(asyncio.get_running_loop().time() - began)
         considered = pool.scheduler.consider(case)
     return pool.scheduler.decide(case, considered)
 
@@ -143,22 +140,23 @@ async def _carry_out(
     _count(pool, request, decision)
     anew = _anew(pool, request, decision)
     if decision.evicted is not None:
-        pool.parts.turns.refuse(decision.evicted)
+        pool.parts.turns.reject(decision.evicted)
     if (waiter := decision.waiter) is not None:
-        _explain(pool, request, decision, "queued", decision.verdict.reason)
+        _explain(pool, request, decision, decision.verdict.reason)
         pool.feeds.loads.want()  # read loads often from now on
         turn = await pool.parts.turns.of(waiter, receive)
         if turn == "anew":
             return await schedule(pool, request, receive, is_again=True)
-        if turn == "refused":
-            decision = decision.refused_after_all()
+        if turn == "rejected":
+            decision = decision.rejected_after_all()
             _count(pool, request, decision)
-            raise _refused(pool, request, decision)
-        request.engine.record.phases.wait_s += turn.placed_at - waiter.since
-        verdict = replace(decision.verdict, reason="its turn came", outage=False)
+            raise _rejected(pool, request, decision)
+        request.engine.record.waited(turn.placed_at - waiter.since)
+        request.engine.record.admitted("admitted")
+        verdict = replace(decision.verdict, kind="admitted", reason="its turn came", outage=False)
         return _attempt(pool, request, turn, verdict, anew)
     if decision.attempt is None:
-        raise _refused(pool, request, decision)
+        raise _rejected(pool, request, decision)
     return _attempt(pool, request, decision.attempt, decision.verdict, anew)
 
 
@@ -180,38 +178,36 @@ async def _overflow(
     here = await pool.read(engine, fields, request.headers, request.options, receive)
     unfit = pool.unfit(here, origin.settings) if here.prompt.known else None
     final = pool.scheduler.stand_in(_request_of(here, None), origin.scheduler, decision, unfit)
-    if final.verdict.kind != "overflow":
+    if final.verdict.kind != "overflowed":
         return await _carry_out(origin, request, final, receive)
     assert final.attempt is not None
     _count(origin, request, final)
-    pool.parts.admission_metrics.decided(request.options.priority, "admit")
+    pool.parts.admission_metrics.decided(request.options.priority, "admitted")
     anew = _anew(origin, request, decision)
     return _attempt(pool, here, final.attempt, final.verdict, anew)
 
 
-def _refused(pool: GatewayPool, request: PoolRequest, decision: Decision) -> ApiError:
+def _rejected(pool: GatewayPool, request: PoolRequest, decision: Decision) -> ApiError:
     """Return the error for the client of a rejected request, and explain the rejection."""
     if (error := cannot_overflow(decision)) is not None:
         return error
     slo = pool.settings.slo.by_class().get(request.options.priority)
-    why = why_refused(decision, slo, pool.overflow_model)
-    _explain(pool, request, decision, "refused", why)
-    return refusal(decision, why)
+    why = why_rejected(decision, slo, pool.overflow_model)
+    _explain(pool, request, decision, why)
+    return rejection(decision, why)
 
 
-def _explain(
-    pool: GatewayPool, request: PoolRequest, decision: Decision, decided: AdmissionVerdict, why: str
-) -> None:
+def _explain(pool: GatewayPool, request: PoolRequest, decision: Decision, why: str) -> None:
     with contextlib.suppress(Exception):  # an explanation must not change the answer
         waited_s = asyncio.get_running_loop().time() - request.engine.arrived
-        outage = decision.verdict.outage
-        admitted = Admitted(request.options.priority, decided, why, waited_s, outage)
+        verdict = decision.verdict
+        admitted = Admitted(request.options.priority, verdict.kind, why, waited_s, verdict.outage)
         pool.reporter.unplaced(request, decision.considered.placement, admitted)
 
 
 def _count(pool: GatewayPool, request: PoolRequest, decision: Decision) -> None:
     verdict, priority = decision.verdict, request.options.priority
-    request.engine.record.verdict = verdict.kind
+    request.engine.record.admitted(verdict.kind)
     pool.parts.admission_metrics.decided(priority, verdict.kind)
     if verdict.outage:
         pool.parts.admission_metrics.decided_in_outage(priority, verdict.kind)
@@ -232,31 +228,31 @@ def _attempt(
     anew: DecideAnew | None = None,
 ) -> EngineAttempt:
     waited_s = asyncio.get_running_loop().time() - request.engine.arrived
-    decided: AdmissionVerdict = "overflowed" if verdict.kind == "overflow" else "admitted"
-    admitted = Admitted(request.options.priority, decided, verdict.reason, waited_s, verdict.outage)
+    priority, reason = request.options.priority, verdict.reason
+    admitted = Admitted(priority, verdict.kind, reason, waited_s, verdict.outage)
     return EngineAttempt(
-        pool.scheduler,
-        pool.reporter,
-        pool.transport,
-        pool.parts.moves,
-        request,
-        attempt,
-        admitted,
-        anew and OutageWatch(pool.next_outage, anew),
+        scheduler=pool.scheduler,
+        reporter=pool.reporter,
+        transport=pool.transport,
+        moves=pool.parts.moves,
+        request=request,
+        attempt=attempt,
+        admitted=admitted,
+        outage=anew and OutageWatch(pool.next_outage, anew),
     )
 
 
 def _request_of(request: PoolRequest, no_overflow: str | None) -> SchedulingRequest:
     options = request.options
     return SchedulingRequest(
-        request.prompt.placement,
-        request.prompt.depths,
-        request.engine.arrived,
-        request.engine.tenant,
-        options.priority,
-        options.policy,
-        options.overflow,
-        no_overflow,
-        request.parameters.sequences,
-        request.engine.deadline,
+        prompt=request.prompt.placement,
+        depths=request.prompt.depths,
+        arrived=request.engine.arrived,
+        tenant=request.engine.tenant,
+        priority=options.priority,
+        policy=options.policy,
+        overflow=options.overflow,
+        no_overflow=no_overflow,
+        sequences=request.parameters.sequences,
+        deadline=request.engine.deadline,
     )

@@ -102,7 +102,7 @@ class Question(Generic[Answer]):
         await forever(
             "serve_controller",
             self._step,
-            fails="Ray Serve's controller does not report what runs",
+            fails="failed to read from Ray Serve's controller what runs",
             logger=logger,
             outages=(Late, RayError, RayServeException),
         )

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-from autoscaling.outage import Outage
+from autoscaling.admission.outage import Outage
 from deployments.gateway.pool.serve_controller import AllReplicas, Question, Starting
-from router.load import LoadBoard
+from router.board.load import LoadBoard
 
 
 class StartWatch:

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from autoscaling.pool_scheduler import PoolScheduler
-from autoscaling.scheduling import Attempt, SchedulingRequest
-from autoscaling.waiting import Waiter
+from autoscaling.admission.pool_scheduler import PoolScheduler
+from autoscaling.admission.scheduling_request import Attempt, SchedulingRequest
+from autoscaling.admission.waiting import Waiter
 from common.loops import until_next
 from deployments.gateway.intake.request import client_gone
 
@@ -20,7 +20,7 @@ TURN_PERIOD_S = 0.05
 # The period of checks while no request waits.
 IDLE_PERIOD_S = 1.0
 # Results instead of a turn: another tenant's request took the place; or it must be decided again.
-Refused = Literal["refused"]
+Rejected = Literal["rejected"]
 Anew = Literal["anew"]
 
 
@@ -30,7 +30,7 @@ class Turns:
     def __init__(self, scheduler: PoolScheduler) -> None:
         self._scheduler = scheduler
         self._waiting: dict[
-            Waiter[SchedulingRequest], asyncio.Future[Attempt | Refused | Anew]
+            Waiter[SchedulingRequest], asyncio.Future[Attempt | Rejected | Anew]
         ] = {}
         self._may_come = asyncio.Event()
         scheduler.freed = self._freed
@@ -40,9 +40,9 @@ class Turns:
 
     async def of(
         self, waiter: Waiter[SchedulingRequest], receive: Receive
-    ) -> Attempt | Refused | Anew:
+    ) -> Attempt | Rejected | Anew:
         """Wait for a request's turn. Raises ClientDisconnect if its client leaves."""
-        turn: asyncio.Future[Attempt | Refused | Anew] = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[Attempt | Rejected | Anew] = asyncio.get_running_loop().create_future()
         self._waiting[waiter] = turn
         self._may_come.set()  # wake `give`, which now checks more often
         gone = asyncio.ensure_future(client_gone(receive))
@@ -62,9 +62,9 @@ class Turns:
             del self._waiting[waiter]
             self._may_come.set()  # a shorter queue changes the demand
 
-    def refuse(self, waiter: Waiter[SchedulingRequest]) -> None:
+    def reject(self, waiter: Waiter[SchedulingRequest]) -> None:
         """Reject a waiting request that lost its place."""
-        self._waiting[waiter].set_result("refused")
+        self._waiting[waiter].set_result("rejected")
 
     def decide_anew(self) -> None:
         """Have all waiting requests decided again, in order: their turn may never come."""

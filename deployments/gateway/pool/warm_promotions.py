@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from deployments.gateway.record.pool_reporter import PoolReporter
-from router.load import LoadBoard
-from router.pool_feeds import PoolFeeds
+from router.board.load import LoadBoard
+from router.board.pool_feeds import PoolFeeds
 
 # The longest wait of a request for a promotion, which takes one round trip to Redis.
 BUDGET_S = 0.25

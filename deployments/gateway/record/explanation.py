@@ -10,34 +10,39 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from observability.request_record import RequestRecord
+from observability.traces.request_record import AnswerEnd, RequestRecord
 
 logger = logging.getLogger("ray.serve")
 
 
-def explanation_of(record: RequestRecord, has_ended: bool) -> dict[str, Any]:
+def explanation_of(
+    record: RequestRecord, duration_s: float, end: AnswerEnd | None = None
+) -> dict[str, Any]:
     """Return the current explanation of a request.
 
-    Times are in seconds; `at` is the Unix time of its arrival. Until it `has_ended`, `outcome` is
-    null and `duration_s` is the time so far. `stage` is the last stage that it reached. `replica`
-    is the one that answered, or without a first token the last one that it was sent to.
+    Times are in seconds; `at` is the Unix time of its arrival. Until it has an `end`, `outcome` is
+    null. `duration_s` is the time until its end, or so far. `stage` is the last stage that it
+    reached. `replica` is the one that answered, or without a first token the last one that it was
+    sent to.
     """
     return {
-        "request_id": record.request_id,
-        "tenant": record.tenant,
-        "at": round(time.time() - record.duration_s, 3),
-        "path": record.path,
+        "request_id": record.facts.request_id,
+        "tenant": record.facts.tenant,
+        "at": round(time.time() - duration_s, 3),
+        "path": record.facts.path,
         "replica": record.replica_id or None,
+        "route": route_of(record),
         **_decided(record),
         "last_replica": record.replica_id or None,
-        "outcome": record.outcome if has_ended else None,
-        "status": (record.status or None) if has_ended else None,
-        "error": record.error or None,
+        "outcome": end.outcome if end else None,
+        "status": end.status if end else None,
+        "error": (end.error or None) if end else None,
         "stage": record.stage,
-        "duration_s": round(record.duration_s, 5),
-        "tpot_s": record.tpot_s if has_ended else None,
-        "output_tokens": record.output_tokens if has_ended else None,
+        "duration_s": round(duration_s, 5),
+        "tpot_s": record.tpot_s(end) if end else None,
+        "output_tokens": end.output_tokens if end else None,
         "budget": record.charge,
+        "left_out_tools": list(record.facts.left_out_tools),
         "phases": {**vars(record.phases)},
     }
 
@@ -45,27 +50,26 @@ def explanation_of(record: RequestRecord, has_ended: bool) -> dict[str, Any]:
 def route_of(record: RequestRecord) -> dict[str, Any]:
     """Return the requested model, why its pool was chosen, and the offers of competing pools."""
     return {
-        "model": record.model or None,
-        "by": record.routed_by or None,
-        "offers": list(record.offers),
+        "model": record.facts.model or None,
+        "by": record.facts.routed_by or None,
+        "offers": list(record.facts.offers),
     }
 
 
 def _decided(record: RequestRecord) -> Mapping[str, Any]:
     try:
-        if record.explain is not None:
-            return record.explain()
+        if record.decision is not None:
+            return record.decision.explained()
     except Exception:
-        logger.exception("the placement of request %s is not explained", record.request_id)
+        logger.exception("failed to explain the placement of request %s", record.facts.request_id)
     return _undecided(record)
 
 
 def _undecided(record: RequestRecord) -> dict[str, Any]:
     """The fields of `PoolReporter.decided` for a request that ended before a decision."""
     return {
-        "pool": record.pool or None,
-        "model": record.model or None,
-        "route": route_of(record),
+        "pool": record.facts.pool or None,
+        "model": record.facts.model or None,
         "policy": None,
         "admission": None,
         "slo_ttft_s": None,

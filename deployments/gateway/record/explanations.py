@@ -26,20 +26,20 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from common.loops import forever
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.api.limits import DECISIONS, EXPLANATION_TTL_S
+from deployments.gateway.api.request_codes import INVALID_LIMIT, INVALID_VALUE
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.record.explanation import explanation_of
 from deployments.gateway.record.explanation_queue import ExplanationQueue, Kept, Kind, WritingRate
 from deployments.gateway.record.packed_explanation import joined, of_its_own, packed, unpacked
-from observability.request_record import RequestRecord
-from router import redis_keys
-from router.redis_client import REDIS_FAILURES, AsyncRedis
+from observability.traces.request_record import AnswerEnd, RequestRecord
+from router.redis import redis_keys
+from router.redis.redis_client import REDIS_FAILURES, AsyncRedis
 
 logger = logging.getLogger("ray.serve")
 
-# The minimum lifetime of an explanation. It ends at most MINUTE_S later.
-EXPLANATION_TTL_S = 120
+# An explanation ends at most this long after EXPLANATION_TTL_S.
 MINUTE_S = 60
-DECISIONS = 100
 # The lifetime of a list after its last write, such as that of a removed fleet or tenant.
 DECISIONS_TTL_S = 3600
 WAITING_AT_MOST = 1024
@@ -87,14 +87,15 @@ class Explanations:
         """Explain the request before its end if it takes longer than `under_way_s`."""
         self._look_again(record, self.under_way_s)
 
-    def ended(self, record: RequestRecord) -> None:
-        """Store the explanation of a request that has ended, whose `record.duration_s` is set."""
+    def ended(self, record: RequestRecord, end: AnswerEnd) -> None:
+        """Store the explanation of a request that has ended."""
         if (timer := self._under_way.pop(record, None)) is not None:
             timer.cancel()
-        try:
-            self.keep(record.tenant, record.request_id, explanation_of(record, has_ended=True))
-        finally:
-            record.explain = None  # breaks a reference cycle: its attempt refers to the record
+        self.keep(
+            record.facts.tenant,
+            record.facts.request_id,
+            explanation_of(record, end.duration_s, end),
+        )
 
     def keep(self, tenant: str, request_id: str, explanation: Mapping[str, Any]) -> None:
         """Queue an explanation, which must not change any more. Never waits."""
@@ -152,7 +153,7 @@ class Explanations:
         await forever(
             "explanations",
             self._write_some,
-            fails="explanations are not stored",
+            fails="failed to store explanations",
             logger=logger,
             outages=REDIS_FAILURES,
         )
@@ -215,9 +216,9 @@ class Explanations:
         self._under_way[record] = loop.call_later(after_s, self._explain_under_way, record)
 
     def _explain_under_way(self, record: RequestRecord) -> None:
-        record.duration_s = asyncio.get_running_loop().time() - record.arrived
+        so_far_s = asyncio.get_running_loop().time() - record.arrived
         self._look_again(record, MINUTE_S)
-        self.keep(record.tenant, record.request_id, explanation_of(record, has_ended=False))
+        self.keep(record.facts.tenant, record.facts.request_id, explanation_of(record, so_far_s))
 
     def _minute_of(self, tenant: str, minute: int) -> str:
         # quoted: a tenant's name may contain a colon
@@ -246,7 +247,7 @@ def decisions_of(value: str | None) -> int:
         message = (
             f"'limit' is {value[:100]!r}, but it must be a whole number from 1 to {DECISIONS}."
         )
-        raise ApiError(400, message, code="invalid_limit", param="limit")
+        raise ApiError(INVALID_LIMIT, message, param="limit")
     return limit
 
 
@@ -254,5 +255,5 @@ def only_failed(value: str | None) -> bool:
     """Return whether the query parameter `only` is "failed". Raises ApiError 400."""
     if value not in (None, "failed"):
         message = f"'only' is {value[:100]!r}, but it must be 'failed'. Omit it for all decisions."
-        raise ApiError(400, message, code="invalid_value", param="only")
+        raise ApiError(INVALID_VALUE, message, param="only")
     return value is not None

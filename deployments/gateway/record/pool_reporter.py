@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from autoscaling.slo import PriorityClass, Slo
+from common.verdicts import VerdictKind
 from deployments.gateway.intake.request import EngineRequest, PoolRequest, Prompt
-from deployments.gateway.record.explanation import route_of
-from observability.metrics import RoutingMetrics, Served, ShadowChoice
-from router.load import LoadBoard
-from router.loss import NotReused, split
-from router.placement import Placement, ShadowDecision, reusable_tokens
+from observability.metrics.metrics import RoutingMetrics, Served, ShadowChoice
+from observability.traces.request_record import Explained
+from router.board.load import LoadBoard
+from router.choice.loss import NotReused, split
+from router.choice.placement import Placement, ShadowDecision, reusable_tokens
 
 # The number of candidates in an explanation: the best ones, and the one that served.
 CANDIDATES = 8
-
-AdmissionVerdict = Literal["admitted", "overflowed", "queued", "refused"]
 
 
 @dataclass(frozen=True)
@@ -43,15 +42,30 @@ class Outcome:
 class Admitted:
     """The decision about a request, `waited_s` seconds after its arrival.
 
-    `outage`: the pool of its model had no replica, which decided. The fields are the `admission` of
+    `outage`: the decision was forced by a pool without replicas. The fields are the `admission` of
     an explanation.
     """
 
     priority: PriorityClass
-    verdict: AdmissionVerdict
+    verdict: VerdictKind
     reason: str
     waited_s: float
     outage: bool = False
+
+
+@dataclass(frozen=True)
+class PlacementDecision:
+    """The decision to place a request, which is explained only if its explanation is read before
+    its first token. `model`: the name at its engine."""
+
+    reporter: PoolReporter
+    model: str
+    prompt: Prompt
+    placement: Placement
+    admitted: Admitted
+
+    def explained(self) -> Mapping[str, Any]:
+        return self.reporter.decided(self.model, self.prompt, self.placement, self.admitted)
 
 
 class PoolReporter:
@@ -117,7 +131,7 @@ class PoolReporter:
         if shadow := placement.shadow:
             agrees = shadow.replica_id == outcome.replica_id
             self._metrics.shadow(ShadowChoice(shadow.policy, agrees, shadow.regret_s))
-        explanation = self.decided(request, prompt, placement, admitted)
+        explanation = self.decided(request.model, prompt, placement, admitted)
         explanation |= {
             "replica": outcome.replica_id,
             "cached_tokens": {
@@ -139,19 +153,10 @@ class PoolReporter:
         explanation["prompt_tokens"]["confirmed"] = outcome.prompt_tokens
         return explanation
 
-    def resumed(self, request: PoolRequest, events: int) -> Mapping[str, Any]:
-        """Explain the rest of another gateway's stream. The client already has `events` of it."""
-        engine, record = request.engine, request.engine.record
-        reason = "it resumes a stream whose gateway was lost"
-        admitted = Admitted(request.options.priority, "admitted", reason, 0.0)
-        explanation = self.decided(engine, request.prompt, Placement(()), admitted)
-        explanation |= {"replica": record.replica_id, "rejoined": {"events": events}}
-        explanation["prompt_tokens"]["confirmed"] = record.prompt_tokens
-        return explanation
-
-    def refused(self, request: PoolRequest, why: str, waited_s: float) -> None:
+    def rejected(self, request: PoolRequest, why: str, waited_s: float) -> None:
         """Explain a request that is rejected before its placement."""
-        admitted = Admitted(request.options.priority, "refused", why, waited_s)
+        request.engine.record.admitted("rejected")
+        admitted = Admitted(request.options.priority, "rejected", why, waited_s)
         self.unplaced(request, Placement(()), admitted)
 
     def unplaced(self, request: PoolRequest, placement: Placement, admitted: Admitted) -> None:
@@ -159,22 +164,18 @@ class PoolReporter:
 
         The record keeps only the candidates of `placement` that the explanation shows.
         """
-        explanation = self.decided(request.engine, request.prompt, placement, admitted)
-        request.engine.record.explain = lambda: explanation
+        engine = request.engine
+        explanation = self.decided(engine.model, request.prompt, placement, admitted)
+        engine.record.decided(Explained(explanation))
 
     def decided(
-        self,
-        request: EngineRequest,
-        prompt: Prompt,
-        placement: Placement,
-        admitted: Admitted,
+        self, model: str, prompt: Prompt, placement: Placement, admitted: Admitted
     ) -> dict[str, Any]:
         """Return the decision about a request, and the facts it is based on."""
         slo = self.slos.get(admitted.priority)
         return {
             "pool": self.pool,
-            "model": request.model,
-            "route": route_of(request.record),
+            "model": model,
             "policy": placement.policy,
             "admission": {**vars(admitted)},
             "slo_ttft_s": slo.ttft_s if slo else None,

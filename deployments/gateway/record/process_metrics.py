@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from common.loops import failures
 from deployments.process import http_connection
 from deployments.process.connection_refusals import CODES
-from observability.families import Families
-from observability.metrics import ProcessCounts
-from router.demand import Decided
-from router.signature import forged
+from observability.metrics.families import Families
+from observability.metrics.metrics import ProcessCounts
+from router.board.pool_demand import Decided
+from router.redis.signature import forged
 
 
 class ProcessMetrics:
@@ -18,8 +18,8 @@ class ProcessMetrics:
 
     def __init__(self, families: Families) -> None:
         self._loops = ProcessCounts(families.loop_failures)
-        self._connections_refused = ProcessCounts(families.connections_refused)
-        self._connections_refused.own(dict.fromkeys(CODES, 0))
+        self._connections_rejected = ProcessCounts(families.connections_rejected)
+        self._connections_rejected.own({code.name: 0 for code in CODES})
         self._forged = ProcessCounts(families.shared.redis_forged)
 
     def refresh(self, decided: Iterable[Decided]) -> None:
@@ -28,7 +28,7 @@ class ProcessMetrics:
         One autoscaler process decides for all pools, so its counters are not added.
         """
         self._loops.own(failures)
-        self._connections_refused.own(http_connection.refused)
+        self._connections_rejected.own(http_connection.refused)
         self._forged.own(forged)
         if known := list(decided):
             self._loops.heard("autoscaler", max(decision.failures for decision in known))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from observability.request_record import RequestRecord
+from observability.traces.request_record import AnswerEnd, RequestRecord
 
 # Operators filter by this name, so it stays the same if the module moves.
 logger = logging.getLogger("deployments.gateway.request_log")
@@ -13,42 +13,42 @@ logger = logging.getLogger("deployments.gateway.request_log")
 MESSAGE = "request ended"
 
 
-def log_request(record: RequestRecord) -> None:
+def log_request(record: RequestRecord, end: AnswerEnd) -> None:
     """Log the result of a request: times in seconds, numbers of tokens, names."""
     if not logger.isEnabledFor(logging.INFO):
         return
     # avoids `logger.info`, which looks up its caller's line: a seventh of the cost
-    extra = {"facts": _facts(record)}
+    extra = {"facts": _facts(record, end)}
     line = logger.makeRecord(logger.name, logging.INFO, __file__, 0, MESSAGE, (), None, extra=extra)
     logger.handle(line)
 
 
-def _facts(record: RequestRecord) -> dict[str, Any]:
+def _facts(record: RequestRecord, end: AnswerEnd) -> dict[str, Any]:
     facts = {
-        "request_id": record.request_id,
-        "tenant": record.tenant,
-        "pool": record.pool,
-        "priority": record.priority,
-        "model": record.model,
-        "routed_by": "" if record.routed_by == "only" else record.routed_by,
-        "path": record.path,
+        "request_id": record.facts.request_id,
+        "tenant": record.facts.tenant,
+        "pool": record.facts.pool,
+        "priority": record.facts.priority,
+        "model": record.facts.model,
+        "routed_by": "" if record.facts.routed_by == "only" else record.facts.routed_by,
+        "path": record.facts.path,
         "verdict": record.verdict,
         "served_by_pool": record.served_by,
         "served_by_replica": record.replica_id,
-        "status": record.status,
-        "outcome": record.outcome,
-        "error": record.error,
-        "stage": "" if record.outcome == "ok" else record.stage,
-        "resumed": record.resumed,
-        "moved": record.moved,
-        "resume_mode": record.resume_mode,
-        "duration_s": _rounded(record.duration_s),
+        "status": end.status,
+        "outcome": end.outcome,
+        "error": end.error,
+        "stage": "" if end.outcome == "ok" else record.stage,
+        "resumed": end.resumed,
+        "moved": end.moved,
+        "resume_mode": end.resume_mode,
+        "duration_s": _rounded(end.duration_s),
         "ttft_s": _rounded(record.ttft_s),
         **{name: _rounded(seconds) or None for name, seconds in vars(record.phases).items()},
-        "tpot_s": _rounded(record.tpot_s),
+        "tpot_s": _rounded(record.tpot_s(end)),
         "prompt_tokens": record.prompt_tokens,
         "cached_tokens": record.cached_tokens,
-        "output_tokens": record.output_tokens,
+        "output_tokens": end.output_tokens,
     }
     return {name: value for name, value in facts.items() if value not in (None, "")}
 

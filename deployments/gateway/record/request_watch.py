@@ -5,7 +5,6 @@ Every request with a valid API key ends in `RequestWatch.ended`, exactly once, w
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -13,8 +12,8 @@ from typing import Protocol
 from deployments.fleet.pool import Pool
 from deployments.gateway.record.explanations import Explanations
 from deployments.gateway.record.request_log import log_request
-from observability.request_metrics import Prices, Promise, RequestMetrics
-from observability.request_record import CLIENT_LEFT, RequestRecord
+from observability.metrics.request_metrics import Prices, Promise, RequestMetrics
+from observability.traces.request_record import AnswerEnd, RequestRecord
 
 logger = logging.getLogger("ray.serve")
 
@@ -24,7 +23,7 @@ class AnyWatch(Protocol):
 
     def first_token(self, record: RequestRecord) -> None: ...
 
-    def ended(self, record: RequestRecord) -> None: ...
+    def ended(self, record: RequestRecord, end: AnswerEnd) -> None: ...
 
 
 class RequestWatch:
@@ -34,7 +33,7 @@ class RequestWatch:
         self,
         metrics: RequestMetrics,
         explanations: Explanations,
-        *settle: Callable[[RequestRecord], None],
+        *settle: Callable[[RequestRecord, AnswerEnd], None],
     ) -> None:
         self._metrics = metrics
         self._explanations = explanations
@@ -48,14 +47,12 @@ class RequestWatch:
         try:
             self._metrics.first_token(record)
         except Exception:
-            logger.exception("the first token of request %s is not counted", record.request_id)
+            logger.exception(
+                "failed to count the first token of request %s", record.facts.request_id
+            )
 
-    def ended(self, record: RequestRecord) -> None:
+    def ended(self, record: RequestRecord, end: AnswerEnd) -> None:
         """Record the end of a request, with any outcome, even if its pool is not known yet."""
-        ended_at = record.left_at or asyncio.get_running_loop().time()
-        record.duration_s = ended_at - record.arrived
-        if record.outcome == "cancelled":
-            record.status = record.status or CLIENT_LEFT
         explain = self._explanations.ended
         # separately: if a log line cannot be written, the trace's span must still end
         for report in (
@@ -66,9 +63,9 @@ class RequestWatch:
             explain,
         ):
             try:
-                report(record)
+                report(record, end)
             except Exception:
-                logger.exception("request %s is not fully reported", record.request_id)
+                logger.exception("failed to report the end of request %s", record.facts.request_id)
 
 
 def promise_of(pool: Pool) -> Promise:

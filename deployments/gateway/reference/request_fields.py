@@ -1,23 +1,21 @@
 """The body fields that a gateway reads or refuses, as docs/api.md lists them.
 
-The engine reads and validates all others.
+`deployments.wire.field_table` lists all fields, with their costs and bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from deployments.gateway.checks.engine_fields import OF_ENGINES
-from deployments.gateway.checks.ignored_fields import (
-    ANTHROPIC_TOOLS,
-    BUILT_IN_TOOLS,
-    CONSTRAINTS,
-    OF_CHATS,
-    OF_MESSAGES,
-    OF_RESPONSES,
+from deployments.gateway.api.key_codes import PRIORITY_NOT_ALLOWED
+from deployments.gateway.api.request_codes import (
+    FIELD_NOT_ALLOWED,
+    INVALID_VALUE,
+    MEDIA_URL_NOT_ALLOWED,
 )
 from deployments.gateway.checks.kept_elsewhere import ANTHROPIC_FILES, FILES
+from deployments.process.error_code import ErrorCode
 
 
 class FieldsRead(NamedTuple):
@@ -28,60 +26,88 @@ class FieldsRead(NamedTuple):
     use: str
 
 
-class RefusedField(NamedTuple):
-    """`what`: the field or value, as Markdown. `remedy`: whole sentences."""
+class RefusedValue(NamedTuple):
+    """`what`: the value, as Markdown. `remedy`: whole sentences."""
 
     what: str
     paths: str
-    code: str
     remedy: str
+    code: ErrorCode = FIELD_NOT_ALLOWED
 
 
 # Chat completions, completions, responses and messages.
 _GENERATING = "generating"
 _AUDIO = "transcriptions, translations"
-_NOT_ALLOWED = "field_not_allowed"
 
 READ = (
-    FieldsRead(("model",), "all", "Selects the pool. Required."),
-    FieldsRead(("stream",), _GENERATING, "Selects a [stream](#streams) or one JSON answer."),
+    FieldsRead(("model",), "all", "Required. Selects the pool."),
+    FieldsRead(
+        ("stream",),
+        _GENERATING,
+        "Selects whether the response is a [stream](#streams) or a single JSON object.",
+    ),
     FieldsRead(
         ("service_tier",),
         "all",
-        "`flex` means the class `batch`, `priority` means `interactive`. For others the key "
-        "decides. The header `x-antefix-priority` comes first.",
+        "`flex` means the class `batch`, and `priority` means `interactive`. For other values, the "
+        "key decides. The header `x-antefix-priority` takes precedence.",
     ),
     FieldsRead(
         ("n", "use_beam_search"),
         "chat completions, completions",
-        "`gateway.max_n` limits `n`. Budgets reserve tokens for each answer.",
+        "`gateway.max_n` limits `n`. Budgets reserve tokens for every answer.",
     ),
     FieldsRead(
         ("file",),
         _AUDIO,
-        "Required. Its size [estimates](clients.md#audio) its tokens for placement and budgets. "
-        "The form also has `stream`, `max_completion_tokens`, `use_beam_search`, and `n` for the "
-        "beams.",
+        "Required. For placement and budgets, the gateway [estimates](clients.md#audio) the number "
+        "of tokens from the size of the file. The form can also contain `stream`, "
+        "`max_completion_tokens`, `use_beam_search`, and `n` for the number of beams.",
     ),
     FieldsRead(
         ("prompt", "prompt_embeds", "input", "messages", "data"),
         "completions, embeddings, `/classify`, `/pooling`",
-        "Each prompt of a list counts as a sequence. `gateway.max_sequences` limits them.",
+        "Each prompt in a list counts as a sequence. `gateway.max_sequences` limits the number of "
+        "sequences.",
     ),
     FieldsRead(
         ("documents", "items", "text_2", "data_2", "texts", "images", "inputs"),
-        "`/rerank`, `/score`",
-        "Each document counts as a sequence, too.",
+        "`/rerank`, `/score`; `/v2/embed` for the last three",
+        "Each document also counts as a sequence.",
     ),
     FieldsRead(
-        ("query", "queries", "text_1", "data_1", "instruction"),
+        ("tokens",),
+        "`/detokenize`",
+        "The limit is four times the context length. The texts of `/tokenize` have a similar "
+        "limit, as described under [request limits](security.md#request-limits).",
+    ),
+    FieldsRead(
+        ("truncate_prompt_tokens",),
+        "chat completions, completions, embeddings, `/classify`, `/pooling`, `/rerank`, `/score`",
+        "If it is set, each text has the same limit, because vLLM tokenizes the whole text.",
+    ),
+    FieldsRead(
+        ("padding",),
+        "embeddings, `/classify`, `/pooling`, `/rerank`, `/score`",
+        "If it is `max_length`, placement and budgets count each input as the whole context of the "
+        "model.",
+    ),
+    FieldsRead(
+        ("input_type",),
+        "`/v2/embed`",
+        "If it is set, budgets count 64 additional tokens for each text, because a task may "
+        "precede the text.",
+    ),
+    FieldsRead(
+        ("query", "queries", "text_1", "data_1", "instruction", "chat_template_kwargs"),
         "`/rerank`, `/score`",
         "Placement and budgets count the query once for each document, as the engine reads it.",
     ),
     FieldsRead(
         ("max_tokens", "max_completion_tokens", "max_output_tokens"),
         _GENERATING,
-        "Budgets reserve this many tokens for each answer. The overflow pool must have room.",
+        "Budgets reserve this number of tokens for each answer. The context of the overflow model "
+        "must have room for them.",
     ),
     FieldsRead(
         (
@@ -89,27 +115,28 @@ READ = (
             *("echo", "include"),
         ),
         _GENERATING,
-        "`gateway.max_answer_logprobs` limits the logprobs that one answer may hold.",
+        "`gateway.max_answer_logprobs` limits the number of logprobs per answer.",
     ),
     FieldsRead(
         ("stop", "stop_token_ids", "bad_words", "stop_sequences"),
-        "all",
-        "`gateway.max_list_items` limits each list.",
+        "generating",
+        "`gateway.max_list_items` limits each list. Engines accept 64 stop strings, or the number "
+        "in `VLLM_MAX_STOP_STRINGS` in the pool's `env`.",
     ),
     FieldsRead(
         ("cache_salt",),
-        "all but `/tokenize` and `/detokenize`",
-        "Separates cached prompts, in addition to the tenant or its `cache_group`.",
+        "all except `/tokenize` and `/detokenize`",
+        "Separates cached prompts further within a tenant or its `cache_group`.",
     ),
     FieldsRead(
         ("priority",),
-        "all but messages, `/tokenize` and `/detokenize`",
+        "all except messages, `/tokenize` and `/detokenize`",
         "Sets vLLM's own priority. Only tenants with `engine_priority` may set it.",
     ),
     FieldsRead(
         ("vllm_xargs",),
-        "all",
-        "May hold only the names in the pool's `allowed_xargs`.",
+        "generating, transcriptions, translations",
+        "May contain only the names that are listed in the pool's `allowed_xargs`.",
     ),
     FieldsRead(
         (
@@ -117,7 +144,7 @@ READ = (
             *("allowed_token_ids", "output_config"),
         ),
         "chat completions, completions, messages",
-        "Decide whether the overflow model may answer instead.",
+        "These fields decide whether the overflow model can answer instead.",
     ),
     FieldsRead(
         (
@@ -128,112 +155,99 @@ READ = (
             *("system", "thinking", "output_config"),
         ),
         _GENERATING,
-        "The gateway tokenizes the prompt from these, to find cached prefixes. If it cannot, it "
-        "estimates the length and serves the request.",
+        "From these fields, the gateway tokenizes the prompt to find cached prefixes. If it "
+        "cannot, it estimates the length and serves the request.",
     ),
 )
 
 
-def _with_remedies(remedies: Mapping[str, str], paths: str) -> Iterator[RefusedField]:
-    for name, remedy in remedies.items():
-        yield RefusedField(f"`{name}`", paths, _NOT_ALLOWED, remedy)
-
-
-def _listed(names: tuple[str, ...]) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-# What a gateway refuses, whatever the engine would do with it.
-REFUSED = (
-    *_with_remedies(dict.fromkeys(OF_ENGINES, "Only engines may set it. Omit it."), "all"),
-    RefusedField(
+# Values that a gateway refuses, whatever the engine would do with them.
+REFUSED_VALUES = (
+    RefusedValue(
         "names in `vllm_xargs`",
         "all",
-        _NOT_ALLOWED,
         "Omit them, or ask the operators to list them in the pool's `allowed_xargs`.",
     ),
-    RefusedField(
+    RefusedValue(
         "`priority` other than 0",
-        "all but messages, `/tokenize` and `/detokenize`",
-        "priority_not_allowed",
+        "all except messages, `/tokenize` and `/detokenize`",
         "Omit it, or ask the operators for `engine_priority`.",
+        PRIORITY_NOT_ALLOWED,
     ),
-    *_with_remedies(CONSTRAINTS, _GENERATING),
-    RefusedField(
-        "other `guided_*`",
-        _GENERATING,
-        _NOT_ALLOWED,
-        "Use `structured_outputs` or `response_format`.",
+    RefusedValue(
+        "keys of `media_io_kwargs` and `mm_processor_kwargs` that are not [listed](#keys-of-media)",
+        "all",
+        "Omit them, or ask the operators to set them in the pool's `engine_args`.",
     ),
-    *_with_remedies(OF_CHATS, "chat completions"),
-    *_with_remedies(OF_MESSAGES, "messages"),
-    *_with_remedies(OF_RESPONSES, "responses"),
-    RefusedField(
-        "`previous_response_id`",
-        "responses",
-        _NOT_ALLOWED,
-        "No responses are stored. Send the conversation so far in `input`.",
+    RefusedValue(
+        "`tool_choice` that requires a [tool that Antefix does not "
+        "run](#tools-that-antefix-does-not-run)",
+        "generating",
+        "Describe it as an ordinary tool, and run it yourself.",
     ),
-    RefusedField(
-        "`background`",
-        "responses",
-        _NOT_ALLOWED,
-        "No responses are stored. Set `stream` if an answer takes long.",
+    RefusedValue(
+        "a tool, or a `tool_choice`, of an unknown type",
+        "generating",
+        "Describe it as a `function`, or for messages as a `custom` tool.",
     ),
-    RefusedField(
-        f"built-in tools: {_listed(BUILT_IN_TOOLS)}, and their versions",
-        "responses",
-        _NOT_ALLOWED,
-        "Describe them as ordinary tools, and run them yourself. Engines with a `tool_server` run "
-        "some of them.",
-    ),
-    RefusedField(
-        f"built-in tools: {_listed(ANTHROPIC_TOOLS)}, and their versions",
-        "messages",
-        _NOT_ALLOWED,
-        "Describe them as ordinary tools, and run them yourself.",
-    ),
-    RefusedField(
+    RefusedValue(
         f"message parts of type {_listed(FILES)}",
         "all",
-        _NOT_ALLOWED,
         "Engines read no files. Send the text, or an image as a `data:` URL.",
     ),
-    RefusedField(
+    RefusedValue(
         f"content blocks of type {_listed(ANTHROPIC_FILES)}",
         "messages",
-        _NOT_ALLOWED,
         "Engines read no files. Send the text, or an image with a `source` of type `base64`.",
     ),
-    RefusedField(
-        "a part's `uuid`; without content, a `file_id`, a stored item's id, or a spoken answer's",
+    RefusedValue(
+        "the `uuid` of a part; without content, a `file_id`, or the id of a stored item or of a "
+        "spoken answer",
         "all",
-        _NOT_ALLOWED,
-        "Nothing is stored. Send the content itself.",
+        "Antefix stores nothing. Send the content itself.",
     ),
-    RefusedField(
+    RefusedValue(
         "`image_url`, `audio_url`, `video_url`, or an image's `source`, of a host that the pool "
         "does not allow",
         "all",
-        "media_url_not_allowed",
         "Send a `data:` URL, or ask the operators to list the host in `allowed_media_domains`.",
+        MEDIA_URL_NOT_ALLOWED,
     ),
-    RefusedField(
-        "a number of more than 64 bits",
+    RefusedValue(
+        "a number with more than 64 bits",
         "all",
-        "invalid_value",
         "Send a smaller number.",
+        INVALID_VALUE,
     ),
-    RefusedField(
+    RefusedValue(
         "`structured_outputs` that is not an object",
         "all",
-        "invalid_value",
         "Send an object, such as `{'choice': ['yes', 'no']}`.",
+        INVALID_VALUE,
     ),
-    RefusedField(
-        "an assistant's message in `input` that does not begin with text",
+    RefusedValue(
+        "an item, a part or a block whose type is not [in this list](#items-that-engines-read)",
         "all",
-        "invalid_value",
-        "Send text first, or omit the message.",
+        "Send its content as text.",
+    ),
+    RefusedValue(
+        "a field of a message, an item or a block that engines ignore, except metadata",
+        "all",
+        "Omit it. Metadata such as `cache_control`, `annotations` and `id` are accepted.",
+    ),
+    RefusedValue(
+        "`encrypted_content` of a reasoning item",
+        "responses",
+        "Engines cannot decrypt it. Omit it.",
+    ),
+    RefusedValue(
+        "a list item that lacks a required field, or has the wrong JSON type",
+        "all",
+        "The message names the item by its index. Correct it, or omit it.",
+        INVALID_VALUE,
     ),
 )

@@ -26,8 +26,8 @@
 {{- $wrong = append $wrong (printf "fleet.%s.host is %s: a pod is reached at its own address, so leave it out, and set ipFamily to IPv6 if that is an IPv6 address" $key $host) -}}
 {{- end -}}
 {{- end -}}
-{{- if and (gt (.Values.fleet.surge_percent | default 0 | int) 0) (not .Values.autoscaler.enabled) -}}
-{{- $wrong = append $wrong (printf "fleet.surge_percent is %v, but there are no pods for more replicas: set autoscaler.enabled to true, or leave it out" .Values.fleet.surge_percent) -}}
+{{- if and (gt (.Values.fleet.surge_percent | default 0 | int) 0) (not .Values.rayAutoscaler.enabled) -}}
+{{- $wrong = append $wrong (printf "fleet.surge_percent is %v, but there are no pods for more replicas: set rayAutoscaler.enabled to true, or leave it out" .Values.fleet.surge_percent) -}}
 {{- end -}}
 {{- $per := $gateway.replicas_per_node -}}
 {{- if not (or (kindIs "invalid" $per) (eq (toString $per) "1")) -}}
@@ -58,16 +58,16 @@
 {{- end -}}
 {{- range $variable, $value := $pool.env | default dict -}}
 {{- if contains "${" (replace "$${" "" (toString $value)) -}}
-{{- $wrong = append $wrong (printf "fleet.pools.%s.env.%s is %s: leave it out, and give engines the variable with engine.envFrom, or models.hub.existingSecret for HF_TOKEN" $name $variable $value) -}}
+{{- $wrong = append $wrong (printf "fleet.pools.%s.env.%s is %s: leave it out, and give engines the variable with enginePods.envFrom, or models.hub.existingSecret for HF_TOKEN" $name $variable $value) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (kindIs "string" $pool.slo) (ne (toString $pool.slo) "default") -}}
 {{- $wrong = append $wrong (printf "fleet.pools.%s.slo is %s: that file is not in the pods, so write the targets here, or use default" $name $pool.slo) -}}
 {{- end -}}
 {{- end -}}
-{{- range $name, $_ := .Values.pools -}}
+{{- range $name, $_ := .Values.poolPods -}}
 {{- if not (hasKey $pools $name) -}}
-{{- $wrong = append $wrong (printf "pools.%s: fleet.pools has no such pool, only %s" $name (keys $pools | sortAlpha | join ", " | default "none")) -}}
+{{- $wrong = append $wrong (printf "poolPods.%s: fleet.pools has no such pool, only %s" $name (keys $pools | sortAlpha | join ", " | default "none")) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $wrong -}}
@@ -97,11 +97,20 @@
 {{- end -}}
 {{- range $kinds -}}
 {{- $repository := (index $.Values.image .).repository -}}
-{{- if not (or $.Values.image.registry (contains "/" $repository)) -}}
+{{- if not (or $.Values.global.imageRegistry $.Values.image.registry (contains "/" $repository)) -}}
 {{- $wrong = append $wrong (printf "image.registry is empty, so image.%s.repository is %s, which no public registry has: build it with make image-%s, push it, and set image.registry, such as registry.example.com/llm" . $repository .) -}}
 {{- end -}}
 {{- end -}}
 {{- $redis := .Values.redis -}}
+{{- $images := dict "image.cpu" .Values.image.cpu "image.gpu" .Values.image.gpu "redis.image" $redis.image "warmNodes.image" .Values.warmNodes.image -}}
+{{- range $key, $image := $images -}}
+{{- $own := hasKey $image "registry" | ternary (printf "%s.registry" $key) "image.registry" -}}
+{{- $registry := hasKey $image "registry" | ternary $image.registry $.Values.image.registry -}}
+{{- $named := $.Values.global.imageRegistry | empty | ternary $own "global.imageRegistry" -}}
+{{- if and ($.Values.global.imageRegistry | default $registry) (regexMatch `^([^/]*[.:][^/]*|localhost)/` $image.repository) -}}
+{{- $wrong = append $wrong (printf "%s.repository is %s, which starts with a registry, and %s names one too: write the registry in %s only" $key $image.repository $named $own) -}}
+{{- end -}}
+{{- end -}}
 {{- $external := $redis.external -}}
 {{- if not .Values.auth.generate -}}
 {{- if not .Values.auth.existingSecret -}}

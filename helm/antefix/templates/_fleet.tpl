@@ -4,10 +4,10 @@
 {{/* Remove, in place, the pools that a later values file set to null. Helm does so only for keys of the
      chart's values.yaml. Templates that read pools include this first. Takes the root context. */}}
 {{- define "antefix.withoutNulls" -}}
-{{- range $section := list .Values .Values.fleet -}}
-{{- range $name, $pool := $section.pools | default dict -}}
+{{- range $pools := list .Values.poolPods .Values.fleet.pools -}}
+{{- range $name, $pool := $pools | default dict -}}
 {{- if kindIs "invalid" $pool -}}
-{{- $_ := unset $section.pools $name -}}
+{{- $_ := unset $pools $name -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -75,10 +75,10 @@
 
 {{/* All templates below take (dict "root" $ "pool" NAME). */}}
 
-{{/* `engine` of the values, overridden by the pool's keys, as YAML. */}}
+{{/* `enginePods` of the values, overridden by the pool's keys, as YAML. */}}
 {{- define "antefix.poolSettings" -}}
-{{- $settings := deepCopy .root.Values.engine -}}
-{{- range $key, $value := index .root.Values.pools .pool | default dict -}}
+{{- $settings := deepCopy .root.Values.enginePods -}}
+{{- range $key, $value := index .root.Values.poolPods .pool | default dict -}}
 {{- $_ := set $settings $key $value -}}
 {{- end -}}
 {{- toYaml $settings -}}

@@ -11,7 +11,7 @@
 -}}
 {{- /* KubeRay creates a new cluster for changed pods, but not for other numbers of pods */ -}}
 {{- $annotations := dict -}}
-{{- if not .Values.autoscaler.enabled -}}
+{{- if not .Values.rayAutoscaler.enabled -}}
 {{- $numbers := dict "gateway" ((.Values.fleet.gateway | default dict).replicas | default 1 | int64) -}}
 {{- range $name, $_ := .Values.fleet.pools -}}
 {{- $pods := include "antefix.podsOfPool" (dict "root" $ "pool" $name) | fromJson -}}
@@ -20,7 +20,7 @@
 {{- $_ := set $annotations "antefix/pods" (toJson $numbers) -}}
 {{- end -}}
 {{- /* KubeRay creates a new head when the lost one is gone, which takes 300 s by default */ -}}
-{{- $settings := deepCopy .Values.head -}}
+{{- $settings := deepCopy .Values.rayHead -}}
 {{- range $taint := list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" -}}
 {{- $toleration := dict "key" $taint "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 30 -}}
 {{- $_ := set $settings "tolerations" (append $settings.tolerations $toleration) -}}
@@ -41,7 +41,7 @@
   (dict "name" "antefix-metrics" "containerPort" (.fleet.metrics.port | default 9464 | int64))
   (dict "name" "metrics" "containerPort" 8080)
 -}}
-{{- $settings := deepCopy .root.Values.gateway -}}
+{{- $settings := deepCopy .root.Values.gatewayPods -}}
 {{- if not $settings.affinity -}}
 {{- $labels := include "antefix.selector" (dict "root" .root "component" "gateway") | fromYaml -}}
 {{- $term := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" $labels) -}}

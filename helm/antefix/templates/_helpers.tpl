@@ -58,10 +58,11 @@ antefix/pool: {{ . }}
 {{- include "antefix.image" (dict "root" . "image" .Values.image.gpu) -}}
 {{- end -}}
 
-{{/* Takes (dict "root" $ "image" ...). */}}
+{{/* Takes (dict "root" $ "image" ...). An image without the key `registry` is one of Antefix's. */}}
 {{- define "antefix.image" -}}
 {{- $repository := .image.repository -}}
-{{- with .root.Values.image.registry -}}
+{{- $registry := hasKey .image "registry" | ternary .image.registry .root.Values.image.registry -}}
+{{- with .root.Values.global.imageRegistry | default $registry -}}
 {{- $repository = printf "%s/%s" (trimSuffix "/" .) $repository -}}
 {{- end -}}
 {{- if .image.digest -}}
@@ -73,34 +74,24 @@ antefix/pool: {{ . }}
 
 {{/* The key imagePullSecrets of a pod's spec, or nothing. */}}
 {{- define "antefix.imagePullSecrets" -}}
-{{- with .Values.image.pullSecrets -}}
-imagePullSecrets:
-{{- range . }}
-  - name: {{ . }}
-{{- end }}
+{{- with concat .Values.global.imagePullSecrets .Values.imagePullSecrets | uniq -}}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
-{{/* These two together meet the restricted pod security standard. */}}
+{{/* Without nulls, which stand for what the cluster chooses. */}}
 {{- define "antefix.podSecurityContext" -}}
-runAsNonRoot: true
-{{- with .Values.podSecurity.runAsUser }}
-runAsUser: {{ int64 . }}
-runAsGroup: {{ int64 . }}
-{{- end }}
-{{- with .Values.podSecurity.fsGroup }}
-fsGroup: {{ int64 . }}
-{{- end }}
-{{- /* changing the group of every file of the weights at each start would take minutes */}}
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile:
-  type: RuntimeDefault
+{{- include "antefix.merged" (dict "below" dict "above" .Values.podSecurityContext) | fromJson | toYaml -}}
 {{- end -}}
 
 {{- define "antefix.containerSecurityContext" -}}
-allowPrivilegeEscalation: false
-capabilities:
-  drop: [ALL]
+{{- include "antefix.merged" (dict "below" dict "above" .Values.securityContext) | fromJson | toYaml -}}
+{{- end -}}
+
+{{/* For containers that write only to volumes. */}}
+{{- define "antefix.readOnlySecurityContext" -}}
+{{- $below := dict "readOnlyRootFilesystem" true -}}
+{{- include "antefix.merged" (dict "below" $below "above" .Values.securityContext) | fromJson | toYaml -}}
 {{- end -}}
 
 {{/* Name of the Secret with api-keys and engine-secret. */}}

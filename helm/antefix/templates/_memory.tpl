@@ -1,6 +1,6 @@
 {{/* Check that engines on CPUs have the memory that vLLM requires at its start: the container's limit must fit
      weights, processes and the KV cache. `antefix k8s preflight` knows the weights of more models
-     (k8s/cpu_memory.py has the sources of the numbers). Without a dtype the node's CPU decides, and float32
+     (k8s/preflight/cpu_memory.py has the sources of the numbers). Without a dtype the node's CPU decides, and float32
      takes the most. Takes the root context. */}}
 {{- define "antefix.wrongMemory" -}}
 {{- $wrong := list -}}
@@ -16,10 +16,9 @@
 {{- if eq $pool.model "embedded" -}}
 {{- $weights = index $embedded ($args.dtype | default "auto") | default 269030016.0 -}}
 {{- end -}}
-{{- $waiting := ternary 1073741824.0 0.0 ($pool.prestart | default false) -}}
-{{- $need := addf $cache $weights $processes $waiting -}}
+{{- $need := addf $cache $weights $processes -}}
 {{- if lt (include "antefix.bytes" $limit | float64) $need -}}
-{{- $own := (index $.Values.pools $name | default dict).resources | empty | ternary "engine" (printf "pools.%s" $name) -}}
+{{- $own := (index $.Values.poolPods $name | default dict).resources | empty | ternary "enginePods" (printf "poolPods.%s" $name) -}}
 {{- $wrong = append $wrong (printf "%s.resources.limits.memory is %s: vLLM would refuse to start engines of %s, whose KV cache, weights and processes take %.2f GiB. Set it to %dGi or more, or lower VLLM_CPU_KVCACHE_SPACE" $own $limit $name (divf $need 1073741824.0) (divf $need 1073741824.0 | ceil | int64)) -}}
 {{- end -}}
 {{- end -}}

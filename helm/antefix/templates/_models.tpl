@@ -147,7 +147,7 @@ If such a pod exited, Kubernetes would replace it at once, and its log would be 
 set -euo pipefail
 {{ include "antefix.modelMarker" . }}
 {{ include "antefix.markModel" . }}
-unwritable="$HF_HOME cannot be written by user $(id -u): give the volume to that user, or set podSecurity"
+unwritable="$HF_HOME cannot be written by user $(id -u): give the volume to that user, or set podSecurityContext"
 {{- if .once }}
 once_more() { echo "$1; once more in 30 s" >&2; sleep 30; }
 until mkdir -p "$HF_HOME/.antefix"; do once_more "$unwritable"; done

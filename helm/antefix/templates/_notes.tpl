@@ -13,7 +13,7 @@
 {{/* The external URL of the API; empty if there is none. */}}
 {{- define "antefix.outside" -}}
 {{- if and .Values.ingress.enabled .Values.ingress.hosts -}}
-{{- printf "%s://%s" (.Values.ingress.tlsSecret | empty | ternary "http" "https") (first .Values.ingress.hosts) -}}
+{{- printf "%s://%s" (.Values.ingress.tls | empty | ternary "http" "https") (first .Values.ingress.hosts) -}}
 {{- else if and .Values.httpRoute.enabled .Values.httpRoute.hostnames -}}
 {{- printf "https://%s" (first .Values.httpRoute.hostnames) -}}
 {{- end -}}
@@ -23,13 +23,13 @@
 {{- define "antefix.notEnabled" -}}
 {{- $v := .Values -}}
 {{- $features := list
-  (list (or $v.ingress.enabled $v.httpRoute.enabled) "access from outside the cluster" "ingress.enabled or httpRoute.enabled")
+  (list (or $v.ingress.enabled $v.httpRoute.enabled (ne $v.service.type "ClusterIP")) "access from outside the cluster" "ingress.enabled or httpRoute.enabled")
   (list $v.metrics.podMonitor.enabled "metrics in Prometheus" "metrics.podMonitor.enabled")
-  (list $v.metrics.rules.enabled "burn-rate alerts of the SLOs" "metrics.rules.enabled")
+  (list $v.metrics.prometheusRule.enabled "burn-rate alerts of the SLOs" "metrics.prometheusRule.enabled")
   (list $v.metrics.dashboards.enabled "Grafana's dashboards" "metrics.dashboards.enabled")
   (list $v.tracing.otlpEndpoint "traces" "tracing.otlpEndpoint")
   (list (ne $v.models.storage "none") "stored weights (each pod downloads them)" "models.storage")
-  (list $v.autoscaler.enabled "pods added and removed with replicas" "autoscaler.enabled")
+  (list $v.rayAutoscaler.enabled "pods added and removed with replicas" "rayAutoscaler.enabled")
   (list $v.warmNodes.enabled "warm GPU nodes" "warmNodes.enabled")
   (list $v.gcsFaultTolerance.enabled "a fleet that survives loss of the head" "gcsFaultTolerance.enabled")
   (list $v.rayAuth.enabled "a token for Ray's ports" "rayAuth.enabled")
@@ -50,8 +50,8 @@
 {{- $request := kindIs "invalid" $gateway.request_timeout_s | ternary 600 $gateway.request_timeout_s -}}
 {{- $drain := kindIs "invalid" $gateway.drain_timeout_s | ternary 60 $gateway.drain_timeout_s -}}
 {{- if lt (float64 $drain) (float64 $request) }}
-- An answer may take {{ $request }} s, but an engine that is removed cuts its answers after {{ $drain }} s:
-  set fleet.gateway.drain_timeout_s to {{ $request }} to lose none.
+- An answer may take {{ $request }} s, but when a gateway or an engine is removed, its answers are cut after {{ $drain }} s,
+  except those that another engine resumes: set fleet.gateway.drain_timeout_s to {{ $request }} to lose none.
 {{- end -}}
 {{- if eq ($gateway.replicas | default 1 | int64) 1 }}
 - There is one gateway: while its node is unavailable, requests fail. Set fleet.gateway.replicas to 2.
@@ -61,13 +61,13 @@
 {{- $type := ($pool.resources | default dict).accelerator_type -}}
 {{- if and $type (not $settings.nodeSelector) (not $settings.affinity) }}
 - fleet.pools.{{ $name }}.resources.accelerator_type is {{ $type }}, which does not select nodes here: set
-  pools.{{ $name }}.nodeSelector, such as nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB.
+  poolPods.{{ $name }}.nodeSelector, such as nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB.
 {{- end -}}
 {{- end -}}
 {{- with .Values.podDisruptionBudget -}}
-{{- if and .enabled .head (not $.Values.gcsFaultTolerance.enabled) }}
+{{- if and .enabled .protectHead (not $.Values.gcsFaultTolerance.enabled) }}
 - The head cannot be evicted, so draining its node and managed node upgrades fail there: keep it on a node
-  that stays, or set gcsFaultTolerance.enabled, or podDisruptionBudget.head to false.
+  that stays, or set gcsFaultTolerance.enabled, or podDisruptionBudget.protectHead to false.
 {{- end -}}
 {{- end -}}
 {{- if and (eq .Values.models.storage "none") (include "antefix.hubModels" .) }}

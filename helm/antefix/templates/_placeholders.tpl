@@ -6,6 +6,7 @@
 {{- $wrong := list -}}
 {{- $remedies := dict
   "image." "write the registry of your images"
+  "global.imageRegistry" "write the registry of your images"
   "ingress.hosts" "write the hosts that clients call, or set ingress.enabled to false"
   "httpRoute.hostnames" "write the hosts that clients call, or set httpRoute.enabled to false"
   "metrics.dashboards.grafanaUrl" "write the URL of your Grafana, or leave it out"

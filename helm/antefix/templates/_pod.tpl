@@ -19,7 +19,7 @@ metadata:
 spec:
   serviceAccountName: {{ include "antefix.serviceAccountName" .root }}
   # only Ray's autoscaler, in the head's pod, uses Kubernetes' API
-  automountServiceAccountToken: {{ and $head .root.Values.autoscaler.enabled }}
+  automountServiceAccountToken: {{ and $head .root.Values.rayAutoscaler.enabled }}
   # otherwise Antefix would read the Service's variables, such as ANTEFIX_PORT, as settings
   enableServiceLinks: false
   # otherwise Ray's autoscaler and the loops of init containers are PID 1, and Linux does not deliver SIGTERM to
@@ -57,6 +57,9 @@ spec:
     - name: ray-{{ .component }}
       image: {{ .image }}
       imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+      # KubeRay runs it before `ray start`, in the same shell. It copies the logs of Ray's processes, which are
+      # in files, to the container's stdout
+      args: [{{ list "{ python -m deployments.process.log_to_stdout" .component .pool "& }" | compact | join " " | quote }}]
       ports:
         {{- toYaml .ports | nindent 8 }}
       env:
@@ -76,7 +79,7 @@ spec:
       # both probes replace KubeRay's. Its readiness probe asks workers for Ray Serve's proxy, which does not
       # run here. Before 1.6 its liveness probe needs a program in the image
       livenessProbe:
-        {{- $replaceable := and $head .root.Values.gcsFaultTolerance.enabled .root.Values.autoscaler.enabled }}
+        {{- $replaceable := and $head .root.Values.gcsFaultTolerance.enabled .root.Values.rayAutoscaler.enabled }}
         {{- if $replaceable }}
         # checks Ray's autoscaler too: its container is not restarted, since Ray's second autoscaler requires
         # pods without restarts. With its state in Redis, a new head costs no request
@@ -160,7 +163,7 @@ spec:
 {{- $resources := deepCopy .settings.resources -}}
 {{- if .gpus -}}
 {{- range $kind := list "requests" "limits" -}}
-{{- $gpu := dict $.root.Values.engine.gpuResource $.gpus -}}
+{{- $gpu := dict $.root.Values.enginePods.gpuResource $.gpus -}}
 {{- $_ := set $resources $kind (merge $gpu (index $resources $kind | default dict)) -}}
 {{- end -}}
 {{- end -}}

@@ -6,11 +6,12 @@
 {{- $settings := .settings -}}
 {{- $pod := fromYaml .template -}}
 {{- /* init containers too: the download of weights needs the same proxy, mirror and certificates */ -}}
-{{- $each := dict "env" $settings.extraEnv "envFrom" $settings.envFrom "volumeMounts" $settings.volumeMounts -}}
-{{- range $kind := list "containers" "initContainers" -}}
+{{- $each := pick $settings "env" "envFrom" "volumeMounts" -}}
+{{- $own := merge (pick $settings "livenessProbe" "readinessProbe") $each -}}
+{{- range $kind, $added := dict "containers" $own "initContainers" $each -}}
 {{- $containers := list -}}
 {{- range index $pod.spec $kind -}}
-{{- $merged := include "antefix.merged" (dict "below" . "above" (include "antefix.given" $each | fromJson)) -}}
+{{- $merged := include "antefix.merged" (dict "below" . "above" (include "antefix.given" $added | fromJson)) -}}
 {{- $containers = append $containers ($merged | fromJson) -}}
 {{- end -}}
 {{- if $containers -}}

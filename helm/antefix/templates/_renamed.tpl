@@ -1,9 +1,14 @@
 {{/*
-Fails if the values contain keys of renamed.yaml, and lists all of them. Takes the root context.
+Fails if the values contain keys of renamed.yaml, or removed keys of the fleet file, and lists all
+of them. Takes the root context.
 */}}
 {{- define "antefix.checkRenamed" -}}
 {{- $found := list -}}
+{{- $remedies := (.Files.Get "applications.json" | fromJson).removed -}}
 {{- range $path, $instead := .Files.Get "renamed.yaml" | fromYaml -}}
+  {{- $_ := set $remedies $path (printf "write %s" $instead) -}}
+{{- end -}}
+{{- range $path, $remedy := $remedies -}}
   {{- $places := list (dict "path" list "value" $.Values) -}}
   {{- range $part := splitList "." $path -}}
     {{- $next := list -}}
@@ -19,7 +24,7 @@ Fails if the values contain keys of renamed.yaml, and lists all of them. Takes t
     {{- $places = $next -}}
   {{- end -}}
   {{- range $places -}}
-    {{- $found = append $found (printf "%s is not a key of this chart: write %s" (join "." .path) $instead) -}}
+    {{- $found = append $found (printf "%s is not a key of this chart: %s" (join "." .path) $remedy) -}}
   {{- end -}}
 {{- end -}}
 {{- if $found -}}

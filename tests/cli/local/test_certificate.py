@@ -7,7 +7,7 @@ from cryptography import x509
 from cli.local import certificate
 
 
-def test_it_is_made_once(tmp_path: Path) -> None:
+def test_a_certificate_is_created_once(tmp_path: Path) -> None:
     first = certificate.ray_environment(tmp_path)
     made = Path(first["RAY_TLS_SERVER_CERT"]).read_bytes()
     assert certificate.ray_environment(tmp_path) == first
@@ -19,7 +19,7 @@ def test_only_its_user_reads_the_key(tmp_path: Path) -> None:
     assert key.stat().st_mode & 0o077 == 0
 
 
-def test_it_names_loopback(tmp_path: Path) -> None:
+def test_the_certificate_is_valid_for_loopback(tmp_path: Path) -> None:
     pem = Path(certificate.ray_environment(tmp_path)["RAY_TLS_CA_CERT"]).read_bytes()
     names = x509.load_pem_x509_certificate(pem).extensions.get_extension_for_class(
         x509.SubjectAlternativeName

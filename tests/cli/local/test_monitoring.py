@@ -164,7 +164,7 @@ def test_a_wrong_file_is_reported_with_its_reason_and_leaves_nothing_running(
     assert processes.processes(beside.run_id) == []
 
 
-def test_one_that_is_never_ready_is_given_up(beside: Beside, metrics_url: str) -> None:
+def test_a_program_that_never_becomes_ready_is_an_error(beside: Beside, metrics_url: str) -> None:
     idle = beside.folder.parent / "idle"
     idle.write_text("#!/bin/sh\nexec sleep 600\n")
     idle.chmod(0o700)

@@ -7,7 +7,7 @@ import pytest
 
 from cli.local.quantizer import quantize
 from common.errors import Problem
-from weights.quantize_job import QuantizeJob
+from weights.quantize.quantize_job import QuantizeJob
 
 WRITES = """
 (folder / "model").mkdir()
@@ -30,9 +30,10 @@ class Quantizer:
         self._packages = folder / "packages"
 
     def does(self, script: str) -> None:
-        package = self._packages / "weights"
+        package = self._packages / "weights" / "quantize"
         package.mkdir(parents=True, exist_ok=True)
-        (package / "__init__.py").touch()
+        for folder in (package.parent, package):
+            (folder / "__init__.py").touch()
         head = "import sys, os, pathlib\nfolder = pathlib.Path(sys.argv[1])\n"
         (package / "quantizing.py").write_text(head + script)
 
@@ -99,7 +100,7 @@ def test_the_same_job_finds_its_layers_again(quantizer: Quantizer) -> None:
     assert quantizer.said == ["resuming an earlier run: 1 layers are done"]
 
 
-def test_another_job_starts_over_and_says_so(quantizer: Quantizer) -> None:
+def test_a_changed_job_starts_over_and_reports_it(quantizer: Quantizer) -> None:
     quantizer.does(KEEPS_A_LAYER + "sys.exit(1)")
     with pytest.raises(Problem):
         quantizer.run()

@@ -75,7 +75,7 @@ def test_a_redis_restarts_more_than_once(embedded: Embedded) -> None:
     assert "restarts it in 1 s" in embedded.log()
 
 
-def test_it_ends_with_its_fleet(embedded: Embedded) -> None:
+def test_the_keeper_stops_with_its_fleet(embedded: Embedded) -> None:
     os.kill(embedded.pid(), signal.SIGKILL)
     embedded.pid()
     cluster.stop(embedded.home, embedded.state)
@@ -91,5 +91,5 @@ def test_a_redis_that_ends_again_and_again_is_started_ever_less_often() -> None:
     assert pauses[-1] == LONGEST_PAUSE_S
 
 
-def test_one_that_served_for_long_is_started_again_at_once() -> None:
+def test_a_redis_that_ran_for_a_long_time_restarts_without_delay() -> None:
     assert next_pause_s(LONGEST_PAUSE_S, lived_s=STEADY_S) == 0.0

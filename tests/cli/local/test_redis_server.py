@@ -46,7 +46,7 @@ def password(server: RedisServer) -> str:
     return found
 
 
-def test_it_serves_as_soon_as_start_returns(server: RedisServer) -> None:
+def test_redis_serves_as_soon_as_start_returns(server: RedisServer) -> None:
     with redis.Redis.from_url(server.url) as client:
         client.set("key", "value")
         assert client.get("key") == b"value"
@@ -62,7 +62,7 @@ def test_redis_refuses_clients_without_the_password(server: RedisServer, wrong: 
         client.ping()
 
 
-def test_it_listens_on_loopback_only(server: RedisServer) -> None:
+def test_redis_listens_on_loopback_only(server: RedisServer) -> None:
     _, port = address(server)
     tables = [Path(table) for table in ("/proc/net/tcp", "/proc/net/tcp6")]
     rows = [row.split() for t in tables if t.exists() for row in t.read_text().splitlines()[1:]]
@@ -93,7 +93,7 @@ def test_each_server_has_its_own_port_and_password(
         redis_server.stop(other)
 
 
-def test_it_is_bounded_and_writes_nothing_to_disk(server: RedisServer) -> None:
+def test_redis_has_a_memory_limit_and_writes_nothing_to_disk(server: RedisServer) -> None:
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
         names = ("maxmemory", "maxmemory-policy", "save", "appendonly")
         settings = {name: client.config_get(name)[name] for name in names}
@@ -105,11 +105,11 @@ def test_it_is_bounded_and_writes_nothing_to_disk(server: RedisServer) -> None:
     }
 
 
-def test_it_outlives_the_session_that_started_it(server: RedisServer) -> None:
+def test_redis_outlives_the_session_that_started_it(server: RedisServer) -> None:
     assert os.getsid(server.pid) == server.pid
 
 
-def test_its_log_is_for_its_user_only(server: RedisServer, log_file: Path) -> None:
+def test_only_the_user_can_read_the_log_of_redis(server: RedisServer, log_file: Path) -> None:
     assert "Ready to accept connections" in log_file.read_text()
     assert stat.S_IMODE(log_file.stat().st_mode) == 0o600
 

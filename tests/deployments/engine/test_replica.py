@@ -12,11 +12,11 @@ import pytest
 
 from cli.local.ports import free_ports
 from common.loops import Loops
-from deployments.engine import start_failures
-from deployments.engine.hang import EngineHealth
 from deployments.engine.replica import cause_to_leave, check_health
-from deployments.engine.start_failures import EngineFailed, engine_failures
-from router.redis_client import connect
+from deployments.engine.start import start_failures
+from deployments.engine.start.start_failures import EngineFailed, engine_failures
+from deployments.engine.watchdog.hang import EngineHealth
+from router.redis.redis_client import connect
 from tests.router.index_engine import Replica, replica_on
 from tests.router.index_redis import POOL, registry
 from tests.router.redis_process import running
@@ -33,7 +33,7 @@ def failing(error: Exception) -> None:
     asyncio.run(start())
 
 
-def test_where_vllm_says_to_look_above_its_own_reason_is_raised(
+def test_the_root_cause_is_raised_when_vllm_refers_to_earlier_log_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_failures, "ray_logs", lambda: tmp_path)

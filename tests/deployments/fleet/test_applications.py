@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from deployments.fleet import applications
 from deployments.fleet.applications import restarts, serve_config, settings_of
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
+from deployments.fleet.reach import Reach
 
 FLEET: dict[str, Any] = {
     "name": "example",
@@ -40,36 +40,20 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return fleet
 
 
-def fields(of: type[BaseModel]) -> Iterator[str]:
-    """`section.field`, or `field` where there is no section."""
+def reaches(of: type[BaseModel]) -> Iterator[tuple[str, int]]:
+    """Yield each setting below sections without a reach, with the number of its reaches."""
     for name, field in of.model_fields.items():
+        number = sum(isinstance(mark, Reach) for mark in field.metadata)
         section = field.annotation
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            yield from (f"{name}.{inner}" for inner in section.model_fields)
-        else:
-            yield name
+        if not number and isinstance(section, type) and issubclass(section, BaseModel):
+            yield from reaches(section)
+        elif name != "pools":
+            yield name, number
 
 
-@pytest.mark.parametrize(
-    ("of", "tables"),
-    [
-        (
-            Fleet,
-            (applications.COLD_FOR_ALL, applications.COLD_FOR_GATEWAYS, applications.HOT),
-        ),
-        (Pool, (applications.COLD_FOR_POOL, applications.HOT_OF_POOL)),
-    ],
-)
-def test_every_field_is_cold_or_hot(
-    of: type[BaseModel], tables: tuple[tuple[str, ...], ...]
-) -> None:
-    listed = [path for table in tables for path in table]
-    for field in fields(of):
-        if field != "pools":
-            found = [path for path in listed if path in (field, field.partition(".")[0])]
-            assert len(found) == 1, f"{of.__name__}.{field} is in {found}"
-    known = {*fields(of)} | {field.partition(".")[0] for field in fields(of)}
-    assert {*listed} <= known
+@pytest.mark.parametrize("of", [Fleet, Pool])
+def test_every_setting_has_one_reach(of: type[BaseModel]) -> None:
+    assert {name for name, number in reaches(of) if number != 1} == set()
 
 
 @pytest.mark.parametrize(

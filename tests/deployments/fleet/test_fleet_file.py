@@ -17,8 +17,8 @@ from deployments.fleet.fleet_file import (
 from deployments.fleet.settings.engine_args import EngineArgRefused
 from deployments.fleet.settings.redis_url import refusal_of
 from deployments.fleet.weights_check import WeightsCheck
-from observability.slo import SHIPPED, load
-from weights.finding import Finding
+from observability.alerts.slo_file import SHIPPED, load
+from weights.kernels.finding import Finding
 
 SMALLEST = "name: small\npools:\n  engine:\n    model: embedded\n"
 
@@ -189,7 +189,8 @@ def test_a_refusal_by_vllm_is_reported_at_the_key_as_the_file_spells_it(
     assert str(caught.value).splitlines() == [
         "fleet.yaml:6: pools.engine.engine_args.max-model-len = x: not a whole number. Write one.",
         "fleet.yaml:7: pools.engine.engine_args.host: Antefix sets this itself."
-        " The gateway listens for HTTP, not the engine. Set gateway.host and gateway.port.",
+        " The gateway listens for HTTP, and the engine does not."
+        " Set gateway.host and gateway.port.",
         "fleet.yaml:9: pools.engine.engine_args.speculative_config.methd: unknown key."
         " Did you mean method?",
     ]

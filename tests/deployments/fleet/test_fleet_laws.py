@@ -20,8 +20,8 @@ from deployments.fleet.settings.objectives import (
     Tenant,
 )
 from deployments.fleet.settings.quality import Quality
-from deployments.fleet.settings.speculation import SpeculationSettings
-from observability.slo import Target, Throughput
+from deployments.fleet.settings.speculation_settings import SpeculationSettings
+from observability.alerts.slo_file import Target, Throughput
 
 
 def fleet_of(text: str) -> Fleet:

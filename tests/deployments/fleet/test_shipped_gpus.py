@@ -11,13 +11,13 @@ from deployments.fleet.devices import OfferedGpu
 from deployments.fleet.pool import Pool
 from deployments.fleet.weights_check import check_weights
 from tests.shipped import GPU_KINDS, ROOT, SIZES, combined, fleet_in, parsed_fleet
-from weights.drafting import DraftEngine, planned_draft
-from weights.gpus import Gpu, gpu_called
-from weights.known_models import known_config
-from weights.model_shape import ModelShape, shape_of
-from weights.plan import plan_for
-from weights.roofline import RooflineEngine, prefill_rate
-from weights.sizing import SizingTarget, stored_precision
+from weights.model.gpus import Gpu, gpu_called
+from weights.model.known_models import known_config
+from weights.model.model_shape import ModelShape, shape_of
+from weights.plan.drafting import DraftEngine, planned_draft
+from weights.plan.plan import plan_for
+from weights.plan.roofline import RooflineEngine, prefill_rate
+from weights.plan.sizing import SizingTarget, stored_precision
 
 # tokens: of the mean request, as the files' comments say, and of the prompt for which ttft_s is set
 PROMPT, OUTPUT, LONG_PROMPT = 2000, 400, 7200

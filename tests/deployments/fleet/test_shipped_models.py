@@ -9,15 +9,15 @@ import pytest
 from deployments.fleet.model_lookup import draft_model
 from deployments.fleet.weights_check import check_weights
 from deployments.models.model import EMBEDDED
-from tests.shipped import FLEET_FILES, VALUES_FILES, fleet_in
-from weights.kernels import stored_in
-from weights.known_models import known_model
-from weights.model_shape import shape_of
+from tests.shipped import FLEET_FILES, PLANNED_FILES, VALUES_FILES, fleet_in
+from weights.kernels.kernels import stored_in
+from weights.model.known_models import known_model
+from weights.model.model_shape import shape_of
 
 AWQ = "hugging-quants/Meta-Llama-3.1-{}-Instruct-AWQ-INT4"
 
 each_file = pytest.mark.parametrize(
-    "file", [*FLEET_FILES, *VALUES_FILES], ids=lambda file: file.stem
+    "file", [*FLEET_FILES, *VALUES_FILES, *PLANNED_FILES], ids=lambda file: file.stem
 )
 
 
@@ -29,9 +29,9 @@ def models_of(file: Path) -> set[str]:
 
 
 @each_file
-def test_every_model_is_known_with_its_licence(file: Path) -> None:
+def test_every_model_is_known_with_its_license(file: Path) -> None:
     known = {name: known_model(name) for name in models_of(file) - {EMBEDDED}}
-    assert [name for name, of in known.items() if of is None or not of.licence] == []
+    assert [name for name, of in known.items() if of is None or not of.license] == []
 
 
 @each_file

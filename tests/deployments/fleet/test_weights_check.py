@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from cli.exit_codes import ExitCode
+from cli.common.exit_codes import ExitCode
 from cli.main import app
 from common.errors import Problem
 from common.yaml_file import Fault
@@ -42,12 +42,12 @@ from tests.deployments.fleet.weighed_pools import (
 from tests.deployments.fleet.weights_allowed import ALLOWED, WARNED
 from tests.deployments.fleet.weights_refused import REFUSED
 from tests.helm.helm import put_on_path
-from weights.gpus import GPUS, Gpu
-from weights.known_models import known_config, known_models
-from weights.model_shape import shape_of
-from weights.plan import plan_for
-from weights.plan_fleet import fleet_yaml
-from weights.sizing import Option, SizingTarget
+from weights.model.gpus import GPUS, Gpu
+from weights.model.known_models import known_config, known_models
+from weights.model.model_shape import shape_of
+from weights.plan.plan import plan_for
+from weights.plan.plan_fleet import fleet_yaml
+from weights.plan.sizing import Option, SizingTarget
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def check(tmp_path: Path, pool: Pool) -> CheckedFleet:
     return check_fleet(fleet_file(tmp_path, pool), check_engine_args=False)
 
 
-def said(problems: Iterable[Fault]) -> list[str]:
+def texts_of(problems: Iterable[Fault]) -> list[str]:
     return [replace(problem, line=None).text("") for problem in problems]
 
 
@@ -74,12 +74,12 @@ def expected(case: Case, tmp_path: Path) -> str:
 def test_weights_that_cannot_work_are_refused(case: Case, tmp_path: Path) -> None:
     with pytest.raises(FleetError) as caught:
         check(tmp_path, case.wrong)
-    assert said(caught.value.faults) == [expected(case, tmp_path)]
+    assert texts_of(caught.value.faults) == [expected(case, tmp_path)]
 
 
 @pytest.mark.parametrize("case", WARNED.values(), ids=WARNED)
 def test_weights_that_work_badly_are_a_warning(case: Case, tmp_path: Path) -> None:
-    assert said(check(tmp_path, case.wrong).warnings) == [expected(case, tmp_path)]
+    assert texts_of(check(tmp_path, case.wrong).warnings) == [expected(case, tmp_path)]
 
 
 @pytest.mark.parametrize("case", (REFUSED | WARNED).values(), ids=REFUSED | WARNED)
@@ -202,7 +202,7 @@ def test_the_fleets_that_ship_pass(name: str) -> None:
 def test_config_check_checks_all_of_the_fleets_that_ship(name: str) -> None:
     result = CliRunner().invoke(app, ["config", "check", name, "--no-engine-args"])
     assert (result.exit_code, result.stderr) == (ExitCode.OK, "")
-    assert result.stdout == f"{name}: fine\n"
+    assert result.stdout == f"{name}: valid\n"
 
 
 def test_weights_that_a_folder_holds_twice_count_once(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_the_output_of_antefix_plan_passes(
     try:
         plan = plan_for(shape_of(config), gpu, wish)
     except Problem:
-        return  # nothing fits
+        reject()  # nothing fits
     text = fleet_yaml(plan, model)
     options = [plan.chosen, *([plan.overflow.option] if plan.overflow else [])]
     with TemporaryDirectory() as folder, contextlib.chdir(folder):
@@ -268,7 +268,7 @@ def warned(tmp_path: Path) -> str:
 def test_config_check_prints_warnings_to_stderr(warned: str) -> None:
     result = CliRunner().invoke(app, ["config", "check", warned, "--no-engine-args"])
     assert result.exit_code == ExitCode.OK
-    assert result.stdout == f"{warned}: fine\n"
+    assert result.stdout == f"{warned}: valid\n"
     assert result.stderr == (
         f"warning: {warned}:5: pools.engine.engine_args.linear_backend = exllama: selects a "
         "slower kernel than vLLM's choice. Leave it out.\n"
@@ -276,7 +276,7 @@ def test_config_check_prints_warnings_to_stderr(warned: str) -> None:
 
 
 def test_config_check_has_warnings_and_notes_in_its_json(warned: str) -> None:
-    result = CliRunner().invoke(app, ["config", "check", warned, "--no-engine-args", "--json"])
+    result = CliRunner().invoke(app, ["config", "check", warned, "--no-engine-args", "-o", "json"])
     answer = json.loads(result.stdout)
     [warning] = answer["warnings"]
     assert (answer["problems"], answer["notes"]) == ([], [])
@@ -291,7 +291,9 @@ def test_config_check_has_warnings_and_notes_in_its_json(warned: str) -> None:
 
 def test_config_check_ends_with_the_exit_code_of_a_wrong_fleet(tmp_path: Path) -> None:
     file = fleet_file(tmp_path, REFUSED["heads over GPUs"].wrong)
-    result = CliRunner().invoke(app, ["config", "check", str(file), "--no-engine-args", "--json"])
+    result = CliRunner().invoke(
+        app, ["config", "check", str(file), "--no-engine-args", "-o", "json"]
+    )
     assert result.exit_code == ExitCode.INVALID_FLEET
     [problem] = json.loads(result.stdout)["error"]["problems"]
     assert problem["path"] == "pools.engine.engine_args.tensor_parallel_size"

@@ -2,8 +2,9 @@
 
 import pytest
 
+from common.yaml_file import read_yaml
 from deployments.fleet.fleet import Fleet
-from deployments.fleet.fleet_file import FleetError, parse_fleet
+from deployments.fleet.fleet_file import FleetError, check_text, parse_fleet
 
 SLO = "slo: {interactive: {ttft_s: 1}}"
 SMALLEST = "name: small\npools:\n  engine:\n    model: embedded\n"
@@ -24,12 +25,26 @@ def with_pool(lines: str) -> str:
     return SMALLEST + "".join(f"    {line}\n" for line in lines.splitlines())
 
 
+@pytest.mark.parametrize(
+    "number", ["10", "0", "0x10", "1_000", "1e3", '"010"', "-1", "true", "off", "yes"]
+)
+def test_a_number_that_is_what_it_looks_like_is_read(number: str) -> None:
+    assert read_yaml(f"name: {number}\n", "").faults == ()
+
+
 def with_redis(url: str) -> str:
     return f"{SMALLEST}redis:\n  url: {url}\n"
 
 
 # What stands in the file, and the one line a person sees.
 WRONG: dict[str, tuple[str, str]] = {
+    "removed key": (
+        SMALLEST + "gateway: {resume_within_s: 20}\n",
+        ":5: gateway.resume_within_s: this key was removed. Delete it. A lost gateway ends its"
+        " streams, and clients send these requests again. `pools.NAME.resume` still selects how the"
+        " answers of a lost engine are resumed. OpenAI's background responses will let clients"
+        " fetch the rest of an answer.",
+    ),
     "empty": (
         "",
         ":1: the file is empty. Begin with name: and pools:, as fleets/laptop.yaml does.",
@@ -52,6 +67,24 @@ WRONG: dict[str, tuple[str, str]] = {
         SMALLEST + "    env: {A: ${B}}\n",
         ":5: not YAML, column 15: expected ',' or '}', but got '{' (while parsing a flow mapping)."
         ' Quote it inside { }: "${VARIABLE}".',
+    ),
+    "octal": (
+        with_pool("replicas: 010"),
+        ":5: pools.engine.replicas = 010: YAML reads it as 8, an octal number."
+        ' Omit the leading zeros, or quote the text: "010".',
+    ),
+    "base 60": (
+        SMALLEST + "gateway: {request_timeout_s: 1:30}\n",
+        ":5: gateway.request_timeout_s = 1:30: YAML reads it as 90, a number to the base of 60."
+        ' Write the number of seconds, or quote the text: "1:30".',
+    ),
+    "a pool whose name is a word for true": (
+        "name: small\npools:\n  on:\n    model: embedded\n",
+        ':3: pools.on: YAML reads it as true. Quote it: "on".',
+    ),
+    "a date": (
+        with_pool("revision: 2026-11-28"),
+        ':5: pools.engine.revision = 2026-11-28: YAML reads it as a date. Quote it: "2026-11-28".',
     ),
     "two documents": (
         SMALLEST + "---\nname: b\n",
@@ -91,7 +124,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "bad model": (
         SMALLEST.replace("embedded", "my model"),
         ":4: pools.engine.model = my model: neither `embedded`, a Hugging Face id nor a path."
-        " Write organisation/model, or begin a path with / or ./.",
+        " Write organization/model, or begin a path with / or ./.",
     ),
     "path without a usable name": (
         SMALLEST.replace("embedded", "/models/my model"),
@@ -153,7 +186,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "reserved variable": (
         with_pool('env: {CUDA_VISIBLE_DEVICES: "0"}'),
         ":5: pools.engine.env.CUDA_VISIBLE_DEVICES: Antefix sets this itself."
-        " Ray picks the GPUs of a replica. Set resources of the pool.",
+        " Ray chooses the GPUs of a replica. Set resources in the pool.",
     ),
     "unset variable": (
         with_pool("env:\n  A: x${AFX_UNSET}"),
@@ -173,7 +206,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "family of reserved engine arguments": (
         with_pool("engine_args:\n  data_parallel_size: 2"),
         ":6: pools.engine.engine_args.data_parallel_size: Antefix sets this itself."
-        " Antefix distributes requests to replicas itself. Set replicas of the pool.",
+        " Antefix distributes requests to replicas itself. Set replicas in the pool.",
     ),
     "engine argument with dashes": (
         with_pool("engine_args:\n  --max-model-len: 2"),
@@ -309,7 +342,13 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "the old name of overflow": (
         with_pool("overflow_to: b"),
-        ":5: pools.engine.overflow_to: unknown key. Did you mean overflow?",
+        ":5: pools.engine.overflow_to: this key was removed."
+        " Write `overflow: {to: NAME}` in the same pool.",
+    ),
+    "a key that was removed": (
+        with_pool("prestart: true"),
+        ":5: pools.engine.prestart: this key was removed."
+        " Set `warm_replicas` to have loaded engines that take over at once.",
     ),
     "no replica": (
         with_pool("replicas: 0"),
@@ -400,3 +439,19 @@ def test_all_problems_are_reported_at_once_in_the_order_of_the_file() -> None:
         (5, "pools.engine.env.B"),
         (5, "pools.engine.overflow.to"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("slo", "warned"),
+    [
+        ("{interactive: {ttft_s: 500}}", "ttft_s = 500: is in seconds"),
+        ("{interactive: {ttft_s: 1, tpot_s: 50}}", "Write 0.05 if you mean 50 milliseconds"),
+        ("{interactive: {ttft_s: 30, tpot_s: 0.5}}", ""),
+        ("{batch: {ttft_s: 500}}", ""),
+    ],
+)
+def test_an_objective_in_milliseconds_is_warned_of(slo: str, warned: str) -> None:
+    checked = check_text(with_pool(f"slo: {slo}"), check_engine_args=False)
+    texts = [warning.text("fleet.yaml") for warning in checked.warnings]
+    assert bool(texts) == bool(warned)
+    assert warned in "".join(texts)

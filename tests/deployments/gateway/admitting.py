@@ -21,7 +21,7 @@ FULL, BUSY, FREE = 9000, 1200, 0
 
 
 @contextmanager
-def explained(front: Front) -> Iterator[list[dict[str, Any]]]:
+def recorded_explanations(front: Front) -> Iterator[list[dict[str, Any]]]:
     """The explanations that are kept meanwhile; Redis, which would hold them, is not there."""
     kept: list[dict[str, Any]] = []
 

@@ -10,6 +10,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError
 from starlette.responses import JSONResponse
 
+from deployments.wire.field_table import taken_by
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front
 from tests.waiting import until
@@ -22,7 +23,9 @@ Ask = Callable[[Front, FakeEngine], Awaitable[None]]
 async def ask(front: Front, path: str = "/v1/chat/completions", **fields: Any) -> None:
     """The request with the secret in all that a client may write freely."""
     more = {"x-secret": SECRET, "x-session-id": SECRET, **fields.pop("headers", {})}
-    body = {"messages": [{"role": "user", "content": SECRET}], "user": SECRET, "stop": SECRET}
+    body: dict[str, Any] = {"user": SECRET, "stop": SECRET}
+    if "messages" in taken_by(path):
+        body["messages"] = [{"role": "user", "content": SECRET}]
     async with front.post(f"{path}?q={SECRET}", headers=more, **{**body, **fields}) as answer:
         await answer.read()
 
@@ -43,7 +46,7 @@ async def of_no_such_model(front: Front, engine: FakeEngine) -> None:
     await ask(front, model=SECRET)
 
 
-async def no_json(front: Front, engine: FakeEngine) -> None:
+async def with_invalid_json(front: Front, engine: FakeEngine) -> None:
     headers = {**front.headers, "content-type": "application/json"}
     body = f'{{"prompt": "{SECRET}'
     async with front.http.post(front.url + "/v1/completions", data=body, headers=headers):
@@ -69,12 +72,12 @@ async def failed_by_the_engine(front: Front, engine: FakeEngine) -> None:
     await ask(front)
 
 
-async def broken_off_before_its_answer(front: Front, engine: FakeEngine) -> None:
+async def interrupted_before_its_answer(front: Front, engine: FakeEngine) -> None:
     engine.dies_after = 0
     await ask(front)
 
 
-async def broken_off_in_its_stream(front: Front, engine: FakeEngine) -> None:
+async def interrupted_in_its_stream(front: Front, engine: FakeEngine) -> None:
     engine.dies_after, engine.offers_resumable = 2, False
     await ask(front, stream=True)
 
@@ -89,7 +92,7 @@ async def out_of_time_in_its_stream(front: Front, engine: FakeEngine) -> None:
     await ask(front, headers={"x-antefix-timeout": "2"}, stream=True)
 
 
-async def left_by_its_client(front: Front, engine: FakeEngine) -> None:
+async def cancelled_by_its_client(front: Front, engine: FakeEngine) -> None:
     engine.pauses_after = 1
     client = asyncio.ensure_future(ask(front))
     await until(lambda: engine.running == 1)
@@ -113,16 +116,16 @@ WAYS: list[tuple[Ask, str, str]] = [
     (streamed, "ok", ""),
     (completed, "ok", ""),
     (of_no_such_model, "invalid", "model_not_found"),
-    (no_json, "invalid", "invalid_json"),
+    (with_invalid_json, "invalid", "invalid_json"),
     (too_large, "invalid", "body_too_large"),
     (with_a_wrong_header, "invalid", "unknown_policy"),
     (refused_by_the_engine, "invalid", "invalid_value"),
     (failed_by_the_engine, "failed", "engine_error"),
-    (broken_off_before_its_answer, "failed", "engine_unavailable"),
-    (broken_off_in_its_stream, "failed", "engine_unavailable"),
+    (interrupted_before_its_answer, "failed", "engine_unavailable"),
+    (interrupted_in_its_stream, "failed", "engine_unavailable"),
     (out_of_time, "deadline", "deadline_exceeded"),
     (out_of_time_in_its_stream, "deadline", "deadline_exceeded"),
-    (left_by_its_client, "cancelled", ""),
+    (cancelled_by_its_client, "cancelled", ""),
     (without_room, "rejected", "queue_full"),
     (without_ray, "failed", "no_replica"),
 ]

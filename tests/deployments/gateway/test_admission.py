@@ -16,7 +16,7 @@ from tests.deployments.gateway.admitting import (
     FULL,
     SLO,
     error_of,
-    explained,
+    recorded_explanations,
     served_by,
 )
 from tests.fakes.engine import FakeEngine
@@ -58,16 +58,19 @@ async def test_a_rejected_request_gets_the_time_to_retry(
     front: Front, engine: FakeEngine, other: FakeEngine
 ) -> None:
     front.sees_queues({engine: FULL, other: FULL + 1000})
-    with explained(front) as explanations:
+    with recorded_explanations(front) as explanations:
         answer = await front.post()
         assert answer.status == 429
         assert 7 <= int(answer.headers["retry-after"]) <= 8
         error = await error_of(answer)
         assert (error["type"], error["code"]) == ("rate_limit_error", "over_capacity")
-        assert "within 2 s" in error["message"] and "in 9.0 s" in error["message"]
+        assert error["message"].startswith(
+            "The model is at capacity: the lowest predicted time to first token is 9.0 s; the limit"
+            " for interactive requests is 2 s. Try again in "
+        )
     (told,) = explanations
     assert told["request_id"] == answer.headers["x-request-id"]
-    assert told["admission"]["verdict"] == "refused"
+    assert told["admission"]["verdict"] == "rejected"
     assert {c["replica_id"] for c in told["candidates"]} == {"r0", "r1"}
     assert not engine.bodies and not other.bodies
 
@@ -79,10 +82,10 @@ async def test_a_refusal_counts_against_no_replica(
     for _ in range(3):
         async with front.post() as answer:
             assert answer.status == 429
-    assert all(load.waiting == 0 for load in front.pool.scheduler.board.loads().values())
+    assert all(load.queue.waiting == 0 for load in front.pool.scheduler.board.loads().values())
     metrics = await front.metrics()
-    assert metrics["antefix_admissions_total", "interactive", "reject"] == 3
-    assert front.pool.scheduler.demand.refused == front.pool.scheduler.demand.arrived == 3
+    assert metrics["antefix_admissions_total", "interactive", "rejected"] == 3
+    assert front.pool.scheduler.demand.rejected == front.pool.scheduler.demand.arrived == 3
 
 
 async def test_an_idle_replica_admits_a_prompt_of_any_length(
@@ -128,12 +131,12 @@ async def test_a_batch_request_waits_for_its_turn(
     waiting = asyncio.ensure_future(served_by(front, BATCH))
     await until(lambda: len(front.pool.scheduler.admission.queue) == 1)
     assert not engine.bodies
-    assert (await front.metrics())["antefix_batch_waiting_requests",] == 1
+    assert (await front.metrics())["antefix_batch_queued_requests",] == 1
     await until(lambda: front.pool.scheduler.demand.waiting == 1)
     front.sees_queues({engine: FREE, other: FULL})
     assert await waiting == "small"
     assert len(front.pool.scheduler.admission.queue) == 0
-    assert (await front.metrics())["antefix_admissions_total", "batch", "wait"] == 1
+    assert (await front.metrics())["antefix_admissions_total", "batch", "queued"] == 1
 
 
 async def test_an_interactive_request_overtakes_queued_batch_requests(
@@ -207,7 +210,7 @@ async def test_a_key_bounds_the_class(front: Front, engine: FakeEngine, other: F
     async with front.post(headers=bearer) as answer:
         assert answer.status == 200
     metrics = await front.metrics()
-    assert metrics["antefix_admissions_total", "batch", "admit"] == 1
+    assert metrics["antefix_admissions_total", "batch", "admitted"] == 1
 
 
 @pytest.mark.parametrize(

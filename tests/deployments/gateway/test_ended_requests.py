@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 
 from deployments.gateway.gateway import Gateway
-from router.redis_client import AsyncRedis
-from tests.deployments.gateway.admitting import BATCH, BUSY, FULL, SLO, explained
+from router.redis.redis_client import AsyncRedis
+from tests.deployments.gateway.admitting import BATCH, BUSY, FULL, SLO, recorded_explanations
 from tests.deployments.gateway.endings import SECRET, WAYS, Ask, ask
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import OTHER_KEY, OTHER_TENANT, TENANT, Front, gateway_before
@@ -60,7 +60,7 @@ async def redis(server: RedisProcess) -> AsyncIterator[AsyncRedis]:
 async def test_each_way_to_end_is_explained_once_with_its_outcome(
     front: Front, engine: FakeEngine, way: Ask, outcome: str, error: str
 ) -> None:
-    with explained(front) as kept:
+    with recorded_explanations(front) as kept:
         await way(front, engine)
         await until(lambda: kept)
     (told,) = kept
@@ -75,7 +75,7 @@ async def test_each_way_to_end_is_explained_once_with_its_outcome(
 async def test_the_explanation_of_a_placed_request_names_its_replica(
     front: Front, engine: FakeEngine, way: Ask, outcome: str, error: str
 ) -> None:
-    with explained(front) as kept:
+    with recorded_explanations(front) as kept:
         await way(front, engine)
         await until(lambda: kept)
     (told,) = kept
@@ -106,7 +106,7 @@ async def test_a_request_that_runs_out_of_time_is_found_by_its_id(
             assert (await answer.json())["decisions"] == [told]
 
 
-async def test_only_the_failed_are_listed_where_they_are_asked_for(
+async def test_the_filter_for_failed_requests_lists_only_failed_requests(
     engine: FakeEngine, server: RedisProcess, redis: AsyncRedis
 ) -> None:
     async with gateway_before(engine, redis_url=server.url) as front:
@@ -130,7 +130,7 @@ async def uploading(front: Front) -> asyncio.StreamWriter:
 
 async def test_a_client_that_leaves_while_it_uploads_is_explained(front: Front) -> None:
     state = front.gateway.server.state
-    with explained(front) as kept:
+    with recorded_explanations(front) as kept:
         writer = await uploading(front)
         await until(lambda: state.tasks)
         writer.close()
@@ -144,7 +144,7 @@ async def test_a_client_that_leaves_before_its_first_token_is_explained(
     front: Front, engine: FakeEngine
 ) -> None:
     engine.pauses_after = 0
-    with explained(front) as kept:
+    with recorded_explanations(front) as kept:
         client = asyncio.ensure_future(ask(front, stream=True, headers=ID))
         await until(lambda: engine.running == 1)
         client.cancel()
@@ -158,7 +158,7 @@ async def test_a_request_that_ends_while_it_waits_for_its_turn_is_explained(way:
     engine, other = FakeEngine("r1"), FakeEngine("r2")
     async with gateway_before(engine, other, pool={"slo": SLO, "batch_queue": 2}) as front:
         front.sees_queues({engine: BUSY, other: FULL})
-        with explained(front) as kept:
+        with recorded_explanations(front) as kept:
             timeout = {"x-antefix-timeout": "0.3" if way == "deadline" else "60"}
             client = asyncio.ensure_future(ask(front, headers={**BATCH, **timeout}))
             await until(lambda: len(front.pool.scheduler.admission.queue) == 1)
@@ -230,7 +230,7 @@ async def test_a_request_that_was_under_way_for_long_lasts_until_its_end(
 ) -> None:
     front.gateway.parts.explanations.under_way_s = 0.05
     engine.pauses_after = 1
-    with explained(front) as kept:
+    with recorded_explanations(front) as kept:
         async with front.post(headers=ID, stream=True) as answer:
             await until(lambda: kept)
             engine.go_on.set()
@@ -247,7 +247,7 @@ async def test_an_explanation_that_fails_leaves_the_outcome(
         raise ValueError(SECRET)
 
     monkeypatch.setattr(front.pool.reporter, "decided", fails)
-    with explained(front) as kept:
+    with recorded_explanations(front) as kept:
         async with front.post(headers=ID) as answer:
             assert answer.status == 200
         await until(lambda: kept)
@@ -256,7 +256,7 @@ async def test_an_explanation_that_fails_leaves_the_outcome(
 
 
 async def test_a_wrong_key_is_nobodys_request(front: Front) -> None:
-    with explained(front) as kept:
+    with recorded_explanations(front) as kept:
         wrong = {"authorization": "Bearer sk-wrong"}
         async with front.post(headers=wrong) as answer:
             assert answer.status == 401

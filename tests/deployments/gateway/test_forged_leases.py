@@ -10,10 +10,10 @@ import pytest
 import redis
 from redis.exceptions import NoPermissionError
 
-from router import slots
-from router.lease_signature import LeaseSigner
-from router.redis_client import connect
-from router.signature import Signer
+from router.index import slots
+from router.redis.lease_signature import LeaseSigner
+from router.redis.redis_client import connect
+from router.redis.signature import Signer
 from tests.fakes.engine import SECRET, FakeEngine
 from tests.fakes.front import FLEET, POOL, REDIS_NAME, Front, gateway_before
 from tests.router.redis_process import RedisProcess
@@ -67,7 +67,7 @@ async def test_a_lease_that_the_fleet_did_not_sign_gets_no_prompt(
     await forged.stop()
 
 
-async def test_one_that_the_fleet_signed_does(redis_url: str) -> None:
+async def test_a_lease_that_the_fleet_signed_gets_requests(redis_url: str) -> None:
     """So the test above would fail without the signature."""
     forged = FakeEngine("r9")
     await forged.start()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autoscaling.waiting import WaitingRoom
+from autoscaling.admission.waiting import WaitingRoom
 from deployments.wire.headers import CACHED_TOKENS_HEADER
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import FakeEngine
@@ -159,9 +159,9 @@ async def test_status_hides_names_queues_and_addresses_of_others(
     front: Front, waiting: None
 ) -> None:
     pool = await status_of(front)
-    assert pool["admission"]["waiting"] == 1
-    assert pool["admission"]["waiting_by_tenant"] == {OTHER_TENANT: 1}
-    assert pool["admission"]["oldest_wait_s"] is pool["admission"]["held"] is None
+    assert pool["admission"]["queued"] == 1
+    assert pool["admission"]["queued_by_tenant"] == {OTHER_TENANT: 1}
+    assert pool["admission"]["oldest_queued_s"] is pool["admission"]["held"] is None
     for replica in pool["replicas"]:
         assert replica["replica"] in ("r0", "r1") and replica["role"] == "active"
         for name in ("url", "node_ip", "slot", "waiting", "running", "kv_use", "predicted_ttft_s"):
@@ -172,7 +172,7 @@ async def test_status_hides_names_queues_and_addresses_of_others(
 @pytest.mark.parametrize("front", [{OTHER_TENANT: {"operator": True}}], indirect=True, ids=[""])
 async def test_an_operator_sees_names_queues_and_addresses(front: Front, waiting: None) -> None:
     pool = await status_of(front)
-    assert pool["admission"]["waiting_by_tenant"] == {TENANT: 2, OTHER_TENANT: 1}
+    assert pool["admission"]["queued_by_tenant"] == {TENANT: 2, OTHER_TENANT: 1}
     assert [replica["node_ip"] for replica in pool["replicas"]] == ["127.0.0.1"] * 2
 
 

@@ -109,10 +109,10 @@ async def test_an_engine_that_is_lost_costs_the_client_nothing(
         message = await stream.get_final_message()
     assert text_of(message) == TEXT
     # message_start, content_block_start and two tokens
-    assert [known.events for known in second.went_on_with] == [4]
+    assert [known.events for known in second.resumed_with] == [4]
 
 
-async def test_a_stream_that_no_engine_continues_ends_with_an_error(
+async def test_a_stream_that_no_engine_resumes_ends_with_an_error(
     client: AsyncAnthropic, first: FakeEngine
 ) -> None:
     first.offers_resumable, first.dies_after = False, 2
@@ -130,7 +130,7 @@ async def test_a_dead_engine_that_says_so_is_replaced(
     async with client.messages.stream(**ASKED) as stream:
         message = await stream.get_final_message()
     assert text_of(message) == TEXT
-    assert second.went_on_with
+    assert second.resumed_with
 
 
 async def test_tokens_are_counted_by_an_engine_until_the_gateway_knows_how(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from autoscaling import outage
+from autoscaling.admission import outage
 from deployments.gateway.inquiries.status import admission_status
 from deployments.gateway.pool import serve_controller
 from deployments.gateway.pool.serve_controller import Replicas, Starting, replicas_of
@@ -48,7 +48,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
     serve = Serve()
     monkeypatch.setattr(serve_controller, "ask_replicas", serve.replicas)
     monkeypatch.setattr(serve_controller, "FRESH_S", 0.1)
-    # as if a lease's time passed at once: tests/autoscaling/test_outage.py has it pass
+    # as if a lease's time passed at once: tests/autoscaling/admission/test_outage.py has it pass
     monkeypatch.setattr(outage, "LEASE_S", 0.0)
     return serve
 
@@ -101,8 +101,8 @@ async def test_all_overflow_at_once_whatever_the_share(
         assert explained["admission"]["outage"] is True
         assert "no replica is up" in explained["admission"]["reason"]
         metrics = await front.metrics()
-        assert metrics["antefix_outage_admissions_total", "interactive", "overflow"] == 8
-        assert metrics["antefix_admissions_total", "interactive", "overflow"] == 8
+        assert metrics["antefix_outage_admissions_total", "interactive", "overflowed"] == 8
+        assert metrics["antefix_admissions_total", "interactive", "overflowed"] == 8
         assert metrics["antefix_overflow_share_ratio",] == 0
         assert metrics["antefix_outage",] == 1
         told = admission_status(front.pool)["outage"]
@@ -122,14 +122,14 @@ async def test_a_request_that_cannot_wait_for_the_start_is_rejected_at_once(
             assert error["code"] == "no_replica"
             assert "in 500 s" in error["message"]
             demand = front.pool.scheduler.demand
-            assert (demand.arrived, demand.refused) == (1, 1)
+            assert (demand.arrived, demand.rejected) == (1, 1)
         await comes_back(front, serve, engine, redis_url)
         assert await served_by(front) == "small"
         assert (await front.metrics())["antefix_outage",] == 0
         assert admission_status(front.pool)["outage"] is None
 
 
-async def test_one_that_has_the_time_waits_for_the_start(
+async def test_a_request_with_enough_time_waits_for_the_replica_that_starts(
     engine: FakeEngine, serve: Serve, redis_url: str
 ) -> None:
     async with gateway_before(engine, redis_url=redis_url) as front:
@@ -139,7 +139,7 @@ async def test_one_that_has_the_time_waits_for_the_start(
             await comes_back(front, serve, engine, redis_url)
             assert await held == "small"
         metrics = await front.metrics()
-        assert metrics["antefix_outage_admissions_total", "interactive", "admit"] == 1
+        assert metrics["antefix_outage_admissions_total", "interactive", "admitted"] == 1
 
 
 async def test_a_start_that_is_under_way_is_nearly_over(
@@ -250,11 +250,11 @@ async def test_a_request_admitted_before_an_outage_may_wait_for_the_start(
             await comes_back(front, serve, engine, redis_url)
             assert await held == "small"
         metrics = await front.metrics()
-        assert metrics["antefix_outage_admissions_total", "interactive", "admit"] == 1
+        assert metrics["antefix_outage_admissions_total", "interactive", "admitted"] == 1
 
 
 @pytest.mark.parametrize("known", ["nothing of a start", "a replica that runs", "no such pool"])
-async def test_where_it_is_not_certain_that_none_is_up_requests_are_held_as_ever(
+async def test_requests_queue_when_it_is_uncertain_that_no_replica_serves(
     engine: FakeEngine, serve: Serve, redis_url: str, known: str
 ) -> None:
     """A replica that cannot reach Redis, and one whose controller is unavailable, serve all the

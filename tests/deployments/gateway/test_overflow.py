@@ -13,13 +13,13 @@ import pytest
 
 from deployments.gateway.inquiries.status import admission_status
 from deployments.gateway.intake.request import Prompt
-from router.policies import PlacementRequest
+from router.choice.policies import PlacementRequest
 from tests.deployments.gateway.admitting import (
     FREE,
     FULL,
     SLO,
     error_of,
-    explained,
+    recorded_explanations,
     served_by,
 )
 from tests.fakes.engine import FakeEngine
@@ -58,7 +58,7 @@ async def test_a_request_beyond_the_slo_overflows_and_reports_it(
     overflowing: Front, engine: FakeEngine, small: FakeEngine
 ) -> None:
     overflowing.sees_queues({engine: FULL})
-    with explained(overflowing) as explanations:
+    with recorded_explanations(overflowing) as explanations:
         answer = await overflowing.post(temperature=0.1234567890123)
         assert (await answer.json())["model"] == "tiny"
         assert answer.headers["x-antefix-model"] == "tiny"
@@ -70,7 +70,7 @@ async def test_a_request_beyond_the_slo_overflows_and_reports_it(
     assert asked["temperature"] == 0.1234567890123
     assert asked["messages"] == [{"role": "user", "content": "hello"}]
     metrics = await overflowing.metrics()
-    assert metrics["antefix_admissions_total", "interactive", "overflow"] == 1
+    assert metrics["antefix_admissions_total", "interactive", "overflowed"] == 1
     assert overflowing.pool.scheduler.demand.overflowed == 1
 
 
@@ -94,7 +94,7 @@ async def test_many_requests_at_once_do_not_all_overflow_into_an_empty_queue(
     messages = [{"role": "user", "content": "w" * 900}]
     with (
         patch.object(reader, "read", after_all_are_decided),
-        explained(overflowing) as explanations,
+        recorded_explanations(overflowing) as explanations,
     ):
         posts = [asyncio.ensure_future(overflowing.post(messages=messages)) for _ in range(60)]
         await until(lambda: reading + sum(post.done() for post in posts) == 60)
@@ -109,16 +109,16 @@ async def test_many_requests_at_once_do_not_all_overflow_into_an_empty_queue(
     assert all(1 <= int(answer.headers["retry-after"]) <= 7 for answer in late)
     told = {one["request_id"]: one["admission"] for one in explanations}
     for answer in refused:
-        assert told[answer.headers["x-request-id"]]["verdict"] == "refused"
+        assert told[answer.headers["x-request-id"]]["verdict"] == "rejected"
     served = len(answers) - len(refused)
     metrics = await overflowing.metrics()
-    assert metrics["antefix_admissions_total", "interactive", "overflow"] == served
-    assert metrics["antefix_admissions_total", "interactive", "reject"] == len(refused)
+    assert metrics["antefix_admissions_total", "interactive", "overflowed"] == served
+    assert metrics["antefix_admissions_total", "interactive", "rejected"] == len(refused)
     demand = overflowing.pool.scheduler.demand
-    assert (demand.arrived, demand.overflowed, demand.refused) == (60, served, len(refused))
+    assert (demand.arrived, demand.overflowed, demand.rejected) == (60, served, len(refused))
 
 
-async def test_one_that_is_too_long_for_the_other_model_is_refused_and_explained(
+async def test_a_prompt_too_long_for_the_overflow_model_is_rejected_and_explained(
     overflowing: Front, engine: FakeEngine, small: FakeEngine
 ) -> None:
     """Only once it is read in that model's tokens: this prompt is longer there."""
@@ -128,17 +128,17 @@ async def test_one_that_is_too_long_for_the_other_model_is_refused_and_explained
     async def longer(*asked: Any) -> Prompt:
         return Prompt(PlacementRequest(5000), True, {}, 0.0, 0.0)
 
-    with patch.object(reader, "read", longer), explained(overflowing) as explanations:
+    with patch.object(reader, "read", longer), recorded_explanations(overflowing) as explanations:
         answer = await overflowing.post()
     assert answer.status == 429
     # its own pool's backlog, not a guess
     assert 7 <= int(answer.headers["retry-after"]) <= 8
     assert "context holds 1000" in (await error_of(answer))["message"]
     (told,) = explanations
-    assert (told["pool"], told["admission"]["verdict"]) == ("main", "refused")
+    assert (told["pool"], told["admission"]["verdict"]) == ("main", "rejected")
     assert not small.bodies
     demand = overflowing.pool.scheduler.demand
-    assert (demand.arrived, demand.refused, demand.overflowed) == (1, 1, 0)
+    assert (demand.arrived, demand.rejected, demand.overflowed) == (1, 1, 0)
     assert overflowing.pools["small"].scheduler.demand.arrived == 0
     # nothing of the share is used up
     assert admission_status(overflowing.pool)["overflow_share"] == 0.0
@@ -208,7 +208,7 @@ async def test_a_request_that_the_small_model_cannot_serve_is_rejected_instead(
     assert not small.bodies
 
 
-async def test_when_both_are_full_it_is_refused(
+async def test_a_request_is_rejected_when_both_pools_are_full(
     overflowing: Front, engine: FakeEngine, small: FakeEngine
 ) -> None:
     overflowing.sees_queues({engine: FULL})

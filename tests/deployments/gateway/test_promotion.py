@@ -11,11 +11,11 @@ import pytest
 
 from deployments.autoscaler import Watch
 from deployments.gateway.pool.turns import TURN_PERIOD_S
-from router import active
-from router.active import Active, ActiveWriter
-from router.redis_client import connect
-from router.redis_keys import BoardName
-from router.signature import Signer
+from router.board import active
+from router.board.active import Active, ActiveWriter
+from router.redis.redis_client import connect
+from router.redis.redis_keys import BoardName
+from router.redis.signature import Signer
 from tests.fakes.engine import SECRET, FakeEngine
 from tests.fakes.front import POOL, Front, gateway_before
 from tests.router.redis_process import RedisProcess
@@ -78,7 +78,7 @@ async def test_the_request_that_needs_a_warm_replica_gets_it(
     metrics = await front.metrics()
     assert metrics["antefix_warm_promotions_total",] == 1
     assert metrics["antefix_warm_promotion_first_token_seconds_count",] == 1
-    assert metrics["antefix_admissions_total", "interactive", "admit"] == 1
+    assert metrics["antefix_admissions_total", "interactive", "admitted"] == 1
     redis = connect(redis_url)
     assert await active.read(redis, POOL, Signer(SECRET)) == Active(2, promoted=1)
     await redis.aclose()

@@ -76,8 +76,8 @@ async def test_a_refused_stream_counts_as_a_mistake_of_its_client(
     first.answers = stream(refused(CHAT))
     async with front.post(stream=True) as answer:
         assert answer.status == 400
+    await until(lambda: front.counted()["antefix_requests_total", "invalid", "interactive"] == 1)
     metrics = await front.metrics()
-    assert metrics["antefix_requests_total", "invalid", "interactive"] == 1
     names = {"antefix_slo_events_total", "antefix_ttft_seconds_count", "antefix_requests_total"}
     counted = {of for of, number in metrics.items() if of[0] in names and number}
     assert counted == {("antefix_requests_total", "invalid", "interactive")}

@@ -18,7 +18,7 @@ from deployments.wire.headers import (
     PROMPT_TOKENS_HEADER,
 )
 from deployments.wire.inference_paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from router.policies import POLICY_NAMES
+from router.choice.policies import POLICY_NAMES
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
@@ -304,7 +304,7 @@ async def test_losses_say_where_reusable_tokens_were_lost(
     await front.published["r1"].caches(PROMPT[:48])
     engines[1].cached_tokens = 32  # a segment went between the decision and the prefill
     board = front.pool.scheduler.board
-    await until(lambda: all(load.synced for load in board.loads().values()))
+    await until(lambda: all(load.cache.synced for load in board.loads().values()))
     told = await headers_of(front)
     metrics = await front.metrics()
     loss = {

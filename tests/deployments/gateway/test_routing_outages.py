@@ -14,7 +14,7 @@ from deployments.wire.headers import (
     LOAD_HEADER,
     PROMPT_TOKENS_HEADER,
 )
-from router.load import LoadReport
+from router.board.load import LoadReport, ReplicaQueue
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
@@ -53,7 +53,7 @@ async def test_a_report_with_an_answer_is_on_the_board_at_once() -> None:
         board = front.pool.scheduler.board
         async with front.post(stream=True) as answer:
             load = board.loads()["r0"]
-            assert (load.waiting, load.running, load.sequence) == (0, 1, 1)
+            assert (load.queue.waiting, load.queue.running, load.sequence) == (0, 1, 1)
             engine.go_on.set()
             await answer.read()
 
@@ -66,7 +66,7 @@ async def test_garbage_in_an_engines_headers_fails_nothing(header: str, garbage:
         PROMPT_TOKENS_HEADER: "80",
         CACHED_TOKENS_HEADER: "16",
         ENGINE_TTFT_HEADER: "0.25",
-        LOAD_HEADER: LoadReport(1, 0, 0, 0).to_header(),
+        LOAD_HEADER: LoadReport(1, ReplicaQueue(0, 0, 0)).to_header(),
     }
     engine.answers = Response("{}", headers={**sane, header: garbage})
     async with gateway_before(engine) as front:

@@ -11,7 +11,7 @@ import pytest
 
 from deployments.fleet.applications import settings_of
 from deployments.gateway.gateway import Gateway
-from deployments.gateway.parts import Secrets
+from deployments.gateway.gateway_parts import Secrets
 from tests.fakes.engine import SECRET, FakeEngine
 from tests.fakes.front import KEY, TENANT, Front, _Gateway, gateway_before
 from tests.waiting import until

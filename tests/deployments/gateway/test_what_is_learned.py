@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
-from autoscaling.pool_scheduler import PoolScheduler
-from autoscaling.scheduling import Attempt, SchedulingRequest
-from tests.deployments.gateway.admitting import BATCH, BUSY, FREE, SLO, explained
+from autoscaling.admission.pool_scheduler import PoolScheduler
+from autoscaling.admission.scheduling_request import Attempt, SchedulingRequest
+from tests.deployments.gateway.admitting import BATCH, BUSY, FREE, SLO, recorded_explanations
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
 from tests.waiting import until
@@ -52,7 +52,7 @@ async def front(engine: FakeEngine, other: FakeEngine) -> AsyncIterator[Front]:
 @pytest.fixture
 def seen(front: Front) -> Iterator[Seen]:
     scheduler = front.pool.scheduler
-    with explained(front) as explanations:
+    with recorded_explanations(front) as explanations:
         seen = Seen([], [], explanations)
 
         def observed(attempt: Attempt, ttft_s: float) -> None:
@@ -87,8 +87,8 @@ async def test_the_wait_for_a_turn_is_not_learned(
     (learned,) = seen.learned
     assert learned <= until_s
     assert told["ttft_s"]["engine"] == learned
-    assert told["phases"]["wait_s"] >= freed_at - since
-    assert told["ttft_s"]["observed"] >= learned + told["phases"]["wait_s"]
+    assert told["phases"]["queued_s"] >= freed_at - since
+    assert told["ttft_s"]["observed"] >= learned + told["phases"]["queued_s"]
 
 
 async def test_a_slow_upload_is_neither_learned_nor_held_against_the_request(
@@ -130,7 +130,7 @@ async def test_nothing_is_learned_from_a_second_attempt(
     assert told["ttft_s"]["observed"] >= told["ttft_s"]["engine"] + told["phases"]["retry_s"]
 
 
-async def test_nothing_is_learned_from_one_that_was_sent_on_to_another_replica(
+async def test_a_request_forwarded_to_a_different_replica_teaches_the_gateway_nothing(
     front: Front, seen: Seen, engine: FakeEngine, other: FakeEngine
 ) -> None:
     engine.tickets.limit = 0
@@ -156,7 +156,7 @@ async def test_each_part_of_the_time_to_first_token_is_counted_apart(
     metrics = await front.metrics()
     for phase in ("upload", "read", "engine"):
         assert metrics["antefix_ttft_phase_seconds_count", phase] == 1, phase
-    for phase in ("wait", "promotion", "retry"):
+    for phase in ("queued", "promotion", "retry"):
         assert metrics["antefix_ttft_phase_seconds_count", phase] == 0, phase
     told = (await seen.told())["phases"]
     assert metrics["antefix_ttft_phase_seconds_sum", "engine"] == pytest.approx(told["engine_s"])

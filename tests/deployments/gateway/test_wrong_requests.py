@@ -19,7 +19,7 @@ from tests.fakes.front import KEY, Front, gateway_before
 from tests.waiting import until
 from tests.wrong_requests.asking import Port, WrongRequest
 from tests.wrong_requests.clients import faults_of_clients
-from tests.wrong_requests.laws import none_is_a_fault
+from tests.wrong_requests.laws import assert_no_faults
 from tests.wrong_requests.making import wrong_bodies, wrong_bytes, wrong_headers, wrong_targets
 
 pytestmark = pytest.mark.hypothesis
@@ -72,7 +72,7 @@ def test_every_wrong_request_returns_an_error(
     with caplog.at_level(logging.INFO), _served(_AnswersAll(), redis_url) as (front, loop):
         knows = until(lambda: front.pool.reader.renderer.prompt_tokens, 30)
         asyncio.run_coroutine_threadsafe(knows, loop).result()
-        none_is_a_fault(_port(front.url, KEY), requests, settings().max_examples)
+        assert_no_faults(_port(front.url, KEY), requests, settings().max_examples)
         lets_go = until(lambda: not front.gateway.parts.bodies.held_bytes, 30)
         asyncio.run_coroutine_threadsafe(lets_go, loop).result()
     assert not [record.getMessage() for record in caplog.records if record.exc_info]

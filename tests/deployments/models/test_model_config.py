@@ -9,7 +9,7 @@ import pytest
 from common.errors import Problem
 from deployments.models.model import embedded_model
 from deployments.models.model_config import EMBEDDED_CONFIG, model_config
-from weights.model_shape import shape_of
+from weights.model.model_shape import shape_of
 
 
 def refused(*arguments: Any, **more: Any) -> Problem:

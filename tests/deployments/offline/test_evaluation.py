@@ -12,8 +12,8 @@ from common.errors import Problem
 from deployments.offline import evaluation
 from deployments.offline.evaluation import EvaluationTask, Window, evaluate
 from deployments.offline.offline_engine import Generated, Loaded, OfflineEngine, Tokens
-from weights.report import Evaluation
-from weights.statistics import TokenFigures, compared
+from weights.evaluate.report import Evaluation
+from weights.evaluate.statistics import TokenFigures, compared
 
 VOCABULARY = 8
 BOS = 7
@@ -121,7 +121,7 @@ def test_more_noise_is_a_greater_loss() -> None:
     assert much.exceeded(max_kl=little.kl.value, max_ppl_increase=None)
 
 
-def test_it_makes_no_difference_to_quality_whether_both_are_loaded_at_once() -> None:
+def test_results_are_equal_whether_engines_run_together_or_in_turn() -> None:
     one, other = (
         run(TinyEngine(1), TinyEngine(1, 0.5), asked(together=together))
         for together in (True, False)

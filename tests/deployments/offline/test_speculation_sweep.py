@@ -7,7 +7,7 @@ import pytest
 
 from deployments.offline.offline_engine import Generated
 from deployments.offline.speculation_sweep import MeasuredArm, Way, with_acceptance
-from weights.speculation import recommend
+from weights.speculation.draft_yield import recommend
 
 # 100 tokens in 10 s without speculation
 WITHOUT = Generated([[1, 2], [3, 4]], 10.0, 100, 0.1, 0.1, 10.0, 0, 0, 0)

@@ -9,7 +9,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from deployments.process.http_connection import BoundedConnection, ConnectionLimits
+from deployments.process.connection_limits import ConnectionLimits
+from deployments.process.http_connection import BoundedConnection
 from deployments.process.http_server import HttpServer
 from tests.sentences import assert_sentences
 from tests.waiting import until

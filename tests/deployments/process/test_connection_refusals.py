@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deployments.gateway.record.process_metrics import ProcessMetrics
 from deployments.process import connection_refusals as refusals
-from observability.families import Families
+from observability.metrics.families import Families
 
 EVERY = (
     refusals.head_too_large(1),
@@ -20,12 +20,12 @@ EVERY = (
 
 
 def test_every_code_is_listed() -> None:
-    assert {refusal.code for refusal in EVERY if refusal} == set(refusals.CODES)
+    assert {refusal.error for refusal in EVERY if refusal} == set(refusals.CODES)
 
 
 def test_refused_connections_are_counted_from_0_on() -> None:
     families = Families()
     ProcessMetrics(families)
-    (metric,) = families.connections_refused.collect()
+    (metric,) = families.connections_rejected.collect()
     shown = {tuple(sample.labels.values()) for sample in metric.samples}
-    assert shown >= {(code,) for code in refusals.CODES}
+    assert shown >= {(code.name,) for code in refusals.CODES}

@@ -136,7 +136,7 @@ def test_a_process_may_open_as_many_files_as_its_connections_need(
     script = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, {hard}))
-from deployments.process.http_connection import ConnectionLimits
+from deployments.process.connection_limits import ConnectionLimits
 print(ConnectionLimits().connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
     done = subprocess.run(
@@ -271,7 +271,7 @@ async def test_strangers_do_not_fill_the_log(
                 writer.write(b"hello\r\n\r\n")
                 await answer_on(reader)
                 writer.close()
-    told = [record for record in caplog.records if "refused" in record.getMessage()]
+    told = [record for record in caplog.records if "rejected" in record.getMessage()]
     assert len(told) == 1
     assert told[0].name == "deployments.process.http_connection"
     assert not [record for record in caplog.records if "Invalid HTTP" in record.getMessage()]

@@ -28,13 +28,13 @@ async def get(url: str) -> str:
         return await answer.text()
 
 
-async def test_it_serves_as_soon_as_start_returns() -> None:
+async def test_the_server_serves_as_soon_as_start_returns() -> None:
     server = HttpServer(answering("here"))
     assert await get(await server.start("127.0.0.1")) == "here"
     await server.drain()
 
 
-async def test_it_serves_ipv6() -> None:
+async def test_the_server_serves_ipv6() -> None:
     server = HttpServer(answering("here"))
     try:
         url = await server.start("::1")

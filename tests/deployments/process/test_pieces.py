@@ -20,7 +20,7 @@ def body(piece: bytes, more: bool = True) -> dict[str, Any]:
     return {"type": "http.response.body", "body": piece, "more_body": more}
 
 
-async def test_they_are_in_their_place_between_those_that_do() -> None:
+async def test_direct_pieces_keep_their_place_between_pieces_sent_through_asgi() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         pieces = pieces_of(scope)
         await send(start())
@@ -36,7 +36,7 @@ async def test_they_are_in_their_place_between_those_that_do() -> None:
                 assert await answer.read() == b"a" * 20 + b"bc" + b"d" * 300 + b"e"
 
 
-async def test_none_is_taken_but_in_the_middle_of_an_answer() -> None:
+async def test_direct_pieces_are_accepted_only_in_the_middle_of_an_answer() -> None:
     found: list[bool] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,7 +57,7 @@ async def test_none_is_taken_but_in_the_middle_of_an_answer() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_none_is_taken_of_an_answer_with_a_length(method: str) -> None:
+async def test_an_answer_with_a_content_length_accepts_no_direct_pieces(method: str) -> None:
     found: list[bool] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,7 +74,7 @@ async def test_none_is_taken_of_an_answer_with_a_length(method: str) -> None:
     assert found == [False]
 
 
-async def test_none_is_taken_while_the_client_takes_none() -> None:
+async def test_no_direct_pieces_are_accepted_while_the_client_does_not_read() -> None:
     all_pieces: list[AnswerPieces] = []
     written = 0
 
@@ -100,7 +100,7 @@ async def test_none_is_taken_while_the_client_takes_none() -> None:
         assert await answer.read() == bytes(written) + b"xy"
 
 
-async def test_none_is_taken_once_the_client_has_left() -> None:
+async def test_no_direct_pieces_are_accepted_after_the_client_has_left() -> None:
     found: list[AnswerPieces] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -119,5 +119,5 @@ async def test_none_is_taken_once_the_client_has_left() -> None:
         await until(lambda: not found[0].take_one)
 
 
-async def test_another_server_takes_none() -> None:
+async def test_a_foreign_server_accepts_no_direct_pieces() -> None:
     assert not pieces_of({"type": "http"}).take_one

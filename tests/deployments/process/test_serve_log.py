@@ -68,14 +68,14 @@ def test_records_of_any_package_reach_only_serves_file_and_only_once(
     assert "told once" not in capfd.readouterr().err
 
 
-def test_a_line_says_when_how_grave_who_and_what(lines: Lines) -> None:
+def test_a_log_line_has_time_level_logger_message_component_and_facts(lines: Lines) -> None:
     adopt_logs("engine")
-    logging.getLogger("router.index").error("gone", extra={"facts": {"seconds": 1.5}})
+    logging.getLogger("router.index.index").error("gone", extra={"facts": {"seconds": 1.5}})
     (line,) = lines()
     assert line.pop("timestamp").endswith("+00:00")
     assert line == {
         "level": "ERROR",
-        "logger": "router.index",
+        "logger": "router.index.index",
         "message": "gone",
         "component": "engine",
         "seconds": 1.5,

@@ -95,6 +95,7 @@ MESSAGED: dict[str, Request] = {
     "a call without input": messages(USER, assistant({**USED, "input": None}), user(result("21"))),
     "a result of blocks": messages(USER, assistant(USED), user(result(text("21", "°C")))),
     "a result of nothing": messages(USER, assistant(USED), user(result(None))),
+    "a result of no call": messages(USER, user({"type": "tool_result", "content": "21"})),
     "a result that failed": messages(USER, assistant(USED), user(result("no", is_error=True))),
     "thinking enabled": messages(
         USER, thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2000

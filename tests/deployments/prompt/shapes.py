@@ -283,7 +283,7 @@ RESPONDED: dict[str, Request] = {
             {
                 "type": "message",
                 "role": "assistant",
-                "content": [{"type": "output_text", "text": t} for t in ("Hi", "lost")],
+                "content": [{"type": "output_text", "text": t} for t in ("Hi", ", you")],
             },
             {"role": "user", "content": "And?"},
         ]
@@ -357,7 +357,7 @@ RESPONDED: dict[str, Request] = {
     "truncation auto": response(LONG, truncation="auto"),
     "truncation auto, output": response(LONG, truncation="auto", max_output_tokens=9),
     "truncation disabled": response("Hello", truncation="disabled"),
-    "truncation null": response(LONG, truncation=None),
+    "truncation null": response("Hello", truncation=None),
     "a stream, stored": response("Hello", stream=True, store=True),
 }
 

@@ -127,11 +127,11 @@ def test_messages_are_cut_before_in_every_tokenizer(name: str) -> None:
         pytest.param(AddedToken("<cut>", normalized=True), id="a normalizer may make it"),
         pytest.param(AddedToken("cut", normalized=False), id="it may end a word"),
         pytest.param(AddedToken("_cut", normalized=False), id="it may end a name"),
-        pytest.param(AddedToken("\n<cut>", normalized=False), id="its neighbour may swallow it"),
+        pytest.param(AddedToken("\n<cut>", normalized=False), id="its neighbor may swallow it"),
         pytest.param(AddedToken("<cu<cu", normalized=False), id="it may overlap itself"),
     ],
 )
-def test_no_text_is_cut_before_a_token_that_depends_on_its_neighbours(added: AddedToken) -> None:
+def test_no_text_is_cut_before_a_token_that_depends_on_its_neighbors(added: AddedToken) -> None:
     tokenizer = small_tokenizer()
     tokenizer.add_tokens([added])
     assert safe_to_cut_before(tokenizer, added.content) == ()

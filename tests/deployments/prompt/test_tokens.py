@@ -188,7 +188,7 @@ def test_many_threads_get_what_one_gets() -> None:
         assert list(threads.map(lambda each: GATEWAY.token_ids(CHAT, each), chats)) == alone
 
 
-def test_it_loads_neither_vllm_nor_transformers_nor_torch() -> None:
+def test_deployments_prompt_imports_neither_vllm_nor_transformers_nor_torch() -> None:
     code = (
         "import sys, deployments.prompt; "
         "print(*{'vllm', 'transformers', 'torch', 'numpy'} & sys.modules.keys())"

@@ -22,9 +22,6 @@ UNKNOWN: dict[str, Request] = {
     "an image": chat(
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
     ),
-    "a refusal part": chat(
-        USER, {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, USER
-    ),
     "a part with more in it": chat({"role": "user", "content": text("one", mood=1)}),
     "a string as a part": chat({"role": "ipython", "content": ["one"]}),
     "a custom template": chat(USER, chat_template="{{ messages[0].content }}"),

@@ -33,9 +33,10 @@ from vllm.renderers import BaseRenderer, renderer_from_config
 from vllm.renderers.chat_utils import load_chat_template
 from vllm.renderers.online_renderer import OnlineRenderer
 
-from deployments.engine.vllm.args import parse
-from deployments.engine.vllm.facts import renderer_facts
-from deployments.engine.vllm.messages import messages_facts
+from deployments.engine.vllm.api_server.anthropic_messages import messages_facts
+from deployments.engine.vllm.arguments.args import parse
+from deployments.engine.vllm.tokenizing_facts import renderer_facts
+from deployments.wire.items.completed import completed
 from tests.deployments.prompt.message_shapes import COUNT_TOKENS, MESSAGES
 
 # Of a setup's arguments, those that change the renderer itself.
@@ -95,6 +96,7 @@ async def chat_of(
 
 
 async def prompts_of(server: OnlineRenderer, path: str, fields: dict[str, Any]) -> Any:
+    fields = completed(path, fields)
     if path in ("/v1/chat/completions", MESSAGES, COUNT_TOKENS):
         chat = await chat_of(server, path, fields)
         rendered = await server.render_chat(chat)

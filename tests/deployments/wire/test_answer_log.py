@@ -8,36 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.wire.answer_log import AnswerLog, EventCounter, FirstEvents
+from deployments.wire.answer_log import AnswerLog, FirstEvents
 from deployments.wire.headers import RESUMABLE_HEADER, RESUME_FIELD, TOKENS_COMMENT
-
-
-def events_in(stream: bytes) -> int:
-    return sum(not block.startswith(b":") for block in stream.split(b"\n\n")[:-1])
-
-
-@given(st.lists(st.text(":a\n", max_size=6).map(str.encode), max_size=30))
-def test_it_counts_what_the_whole_stream_has(parts: list[bytes]) -> None:
-    counter, stream = EventCounter(), b""
-    for part in parts:
-        counter.add(part)
-        stream += part
-        assert counter.events == events_in(stream)
-
-
-def test_a_large_event_in_many_parts_takes_time_only_for_its_bytes() -> None:
-    counter = EventCounter()
-    looked_at = 0
-
-    class Part(bytes):
-        def __radd__(self, before: bytes) -> bytes:
-            nonlocal looked_at
-            looked_at += len(before) + len(self)
-            return before + bytes(self)
-
-    for _ in range(1000):
-        counter.add(Part(b"x" * 10))
-    assert looked_at <= 1000 * 13
 
 
 @pytest.mark.parametrize("piece", [1, 3, 100])
@@ -45,7 +17,7 @@ def test_comments_are_none_of_the_events_that_a_client_has(piece: int) -> None:
     stream = b": alive\n\ndata: 1\n\n: alive\n\ndata: 2\n\n: alive\n\ndata: 3"
     first = FirstEvents(2)
     pieces = [stream[at : at + piece] for at in range(0, len(stream), piece)]
-    assert b"".join(map(first.dropped_from_bytes, pieces)) == b": alive\n\ndata: 3"
+    assert b"".join(map(first.dropped_from, pieces)) == b": alive\n\ndata: 3"
 
 
 ROLE = b'data: {"choices":[{"delta":{"role":"assistant"},"logprobs":null}]}'
@@ -76,15 +48,53 @@ def test_tokens_whose_logprobs_did_not_arrive_are_generated_again(
         else:
             log.add_events([block])
     told = sum(block.isdigit() for block in blocks)
-    body = log.body_to_continue(b'{"logprobs":true}' if wants else b'{"n":1}')
-    assert body is not None
+    body = log.body_to_resume(b'{"logprobs":true}' if wants else b'{"n":1}')
     known = json.loads(body)[RESUME_FIELD]
     assert len(known["chunks"]) == (seen if wants else told)
     assert known["events"] == len(blocks) - told
-    assert log.output_tokens == told  # while no other engine continues it
-    log.continues()
+    assert log.output_tokens == told  # while no other engine resumes it
+    log.resumes()
     assert log.output_tokens == (seen if wants else told)
     log.add_tokens(TOKENS_COMMENT + b"0 7")
-    again = log.body_to_continue(b'{"n":1}')
-    assert again is not None
-    assert json.loads(again)[RESUME_FIELD]["chunks"][-1] == [0, [7]]
+    again = log.body_to_resume(b'{"n":1}')
+    # the tokens that the last engine did not get are gone: it has generated others in their place
+    sent = known["chunks"]
+    assert json.loads(again)[RESUME_FIELD]["chunks"] == [*sent, [0, [7]]]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 99_999), min_size=1, max_size=4), max_size=8),
+    st.integers(0, 8),
+    st.lists(st.integers(0, 99_999), min_size=1, max_size=4),
+)
+def test_an_engine_continues_after_exactly_the_tokens_that_it_got(
+    told: list[list[int]], seen: int, more: list[int]
+) -> None:
+    """Those whose event the client has, and then its own."""
+    log = AnswerLog()
+    log.begin({RESUMABLE_HEADER: "engine"})
+    log.add_events([ROLE])
+    for number, ids in enumerate(told):
+        log.add_tokens(comment_of(ids))
+        if number < seen:
+            log.add_events([TOKEN])
+    kept = told[:seen]
+    assert chunks_sent(log) == [[0, ids] for ids in kept]
+    log.resumes()
+    assert log.output_tokens == sum(map(len, kept))
+    log.add_tokens(comment_of(more))
+    log.add_events([TOKEN])
+    assert chunks_sent(log) == [[0, ids] for ids in [*kept, more]]
+    log.resumes()
+    assert log.output_tokens == sum(map(len, kept)) + len(more)
+
+
+def comment_of(ids: list[int]) -> bytes:
+    return TOKENS_COMMENT + b"0 " + b",".join(b"%d" % each for each in ids)
+
+
+def chunks_sent(log: AnswerLog) -> list[list[object]]:
+    """Return what the next engine gets, for a request with logprobs."""
+    body = log.body_to_resume(b'{"logprobs":true}')
+    chunks: list[list[object]] = json.loads(body)[RESUME_FIELD]["chunks"]
+    return chunks

@@ -30,7 +30,7 @@ SLOW: dict[str, Any] = {"type": "string", "maxLength": 255}
         {"tools": [{"type": "function", "name": "f", "strict": True}]},
     ],
 )
-def test_one_whose_form_is_not_plain_may_need_a_trial(fields: dict[str, Any]) -> None:
+def test_a_constraint_that_is_not_plain_may_need_a_trial(fields: dict[str, Any]) -> None:
     assert needs_trial(fields)
 
 
@@ -54,7 +54,7 @@ def test_one_whose_form_is_not_plain_may_need_a_trial(fields: dict[str, Any]) ->
         {"tools": [5, {"function": 5}]},
     ],
 )
-def test_any_other_needs_none(fields: dict[str, Any]) -> None:
+def test_other_requests_need_no_trial(fields: dict[str, Any]) -> None:
     assert not needs_trial(fields)
 
 

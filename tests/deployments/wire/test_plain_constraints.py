@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,8 +19,10 @@ from tests.any_constraint import JSON, PATTERNS, objects
     [
         ("choice", ["yes", "no"]),
         ("json", objects(100, type="string")),
+        ("json", {"properties": {f"p{i}": {} for i in range(20)}}),
         ("json", json.dumps(objects(20, type="string", description="What it says."))),
         ("json", {"properties": {"pattern": {"enum": ["a", "b"]}, "a": {"anyOf": [{}, True]}}}),
+        ("json", objects(50, anyOf=[{"type": "string"}, {"type": "null"}])),
         ("regex", None),
     ],
 )
@@ -37,12 +39,17 @@ def test_small_constraints_of_simple_parts_are_plain(kind: str, constraint: Any)
         ("choice", ["x" * 5000]),
         ("choice", ["x"] * 201),
         ("json", objects(101, type="string")),
+        ("json", {"properties": {f"p{i}": {} for i in range(21)}}),
+        ("json", {"properties": {f"p{i}": {} for i in range(40)}, "required": ["x"] * 40}),
+        ("json", {"items": {"anyOf": [{"properties": {f"p{i}": {} for i in range(11)}}] * 2}}),
         ("json", objects(1, type="string", maxLength=255)),
         ("json", objects(1, type="array", items={"pattern": "a"})),
         ("json", {"anyOf": [{"type": "string", "maxLength": 255}]}),
         ("json", {"additionalProperties": {"minItems": 5}}),
         ("json", {"properties": {"a": 5}}),
         ("json", {"enum": list(range(201))}),
+        ("json", {"items": {"anyOf": [{"type": "array", "items": {"type": "string"}}] * 60}}),
+        ("json", {"anyOf": [{"anyOf": [{"anyOf": [{}] * 15}] * 15}] * 15}),
         ("json", {"$ref": "#"}),
         ("json", {"unknown": {"maxLength": 255}}),
         ("json", "{"),
@@ -58,17 +65,63 @@ def test_no_constraint_makes_the_look_for_plain_ones_raise(kind: str, constraint
     assert is_plain(kind, constraint) in (True, False)
 
 
+class Read:
+    """How many items of its lists and objects were read."""
+
+    items = 0
+
+    def within(self, given: Any) -> Any:
+        """Return the same, and count what is read of it."""
+        if isinstance(given, dict):
+            return _CountedDict({name: self.within(each) for name, each in given.items()}, self)
+        if isinstance(given, list):
+            return _CountedList([self.within(each) for each in given], self)
+        return given
+
+
+class _CountedList(list[Any]):
+    def __init__(self, items: list[Any], read: Read) -> None:
+        super().__init__(items)
+        self._read = read
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in super().__iter__():
+            self._read.items += 1
+            yield item
+
+
+class _CountedDict(dict[str, Any]):
+    def __init__(self, items: dict[str, Any], read: Read) -> None:
+        super().__init__(items)
+        self._read = read
+
+    def items(self) -> Any:
+        return _CountedList(list(super().items()), self._read)
+
+    def values(self) -> Any:
+        return _CountedList(list(super().values()), self._read)
+
+
+@pytest.mark.parametrize("size", [1_000, 10_000])
 @pytest.mark.parametrize(
-    "huge",
+    "huge_of",
     [
-        {"enum": list(range(3_000_000))},
-        {"properties": {f"p{i}": {} for i in range(1_000_000)}},
-        {"required": [[[]] * 1_000_000]},
-        ["x"] * 3_000_000,
+        lambda size: {"enum": list(range(size * 10))},
+        lambda size: {"properties": {f"p{i}": {} for i in range(size * 10)}},
+        lambda size: {"required": [[[]] * size * 10]},
+        lambda size: {"anyOf": [{"anyOf": [{}] * 100}] * (size // 10)},
+        lambda size: ["x"] * size * 10,
     ],
-    ids=["enum", "properties", "required", "choices"],
+    ids=["enum", "properties", "required", "nested", "choices"],
 )
-def test_a_huge_constraint_is_not_read_to_its_end(huge: Any) -> None:
-    began = time.process_time()
+def test_a_huge_constraint_is_not_read_to_its_end(huge_of: Callable[[int], Any], size: int) -> None:
+    read = Read()
+    huge = read.within(huge_of(size))
     assert not any(is_plain(kind, huge) for kind in KINDS)
-    assert time.process_time() - began < 0.3
+    assert read.items <= 4_200  # at most one for each of the bytes that a plain one may have
+
+
+def test_a_constraint_within_the_limits_is_read_to_its_end() -> None:
+    read = Read()
+    assert is_plain("json", read.within({"properties": {f"p{i}": {} for i in range(20)}}))
+    assert read.items >= 20

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -21,15 +20,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
-from benchmarks.stand.made_adapter import make_adapter
-from deployments.engine.confirming import Confirming
-from deployments.engine.held_answers import HeldAnswers
+from benchmarks.harness.fleets.made_adapter import make_adapter
 from deployments.engine.vllm.adapter import VllmEngine
 from deployments.models.model import embedded_model
-from deployments.process.http_server import HttpServer
-from router.load import LoadReport
 from tests.deployments.engine.vllm.cut_answers import MODEL
-from weights.drafts import first_layers
+from tests.served import at_a_url, confirming, stdout_for_the_test
+from weights.speculation.drafts import first_layers
 
 ADAPTER = "adapted"
 # In place of tokens that no prompt here has.
@@ -37,7 +33,7 @@ THINKS = {"<repo_name>": "<think>", "<file_sep>": "</think>"}
 END_OF_THOUGHT = 5
 
 
-def made_to_think(model: Path) -> None:
+def add_thinking_tokens(model: Path) -> None:
     """Parsers of reasoning look for these; the model says them where a request demands it."""
     file = model / "tokenizer.json"
     tokenizer = json.loads(file.read_text())
@@ -53,7 +49,7 @@ def made_to_think(model: Path) -> None:
 async def serve(engine_args: dict[str, Any], folder: Path, said: Any) -> None:
     # that an answer goes on as it would have does not depend on the depth of its model
     first_layers(embedded_model(lambda fraction, what: None), 2, folder)
-    made_to_think(folder)
+    add_thinking_tokens(folder)
     make_adapter(folder, adapter := folder.with_name(ADAPTER))
     engine_args["enable_lora"] = True
     engine_args["lora_modules"] = [{"name": ADAPTER, "path": str(adapter)}]
@@ -62,20 +58,15 @@ async def serve(engine_args: dict[str, Any], folder: Path, said: Any) -> None:
     async def reset(request: Request) -> Response:
         return JSONResponse(await engine.reset_prefix_cache())
 
-    inside = HeldAnswers(Confirming(engine.app, lambda: LoadReport(1, 0, 0, 0)))
-    app = Starlette(routes=[Route("/reset", reset, methods=["POST"]), Mount("/", inside)])
-    server = HttpServer(app)
-    url = await server.start("127.0.0.1")
-    children = [child.pid for child in psutil.Process().children(recursive=True)]
-    print(json.dumps({"url": url, "processes": children}), file=said, flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    inside.close()
-    await server.drain()
-    engine.stop()
+    inside = Mount("/", confirming(engine))
+    app = Starlette(routes=[Route("/reset", reset, methods=["POST"]), inside])
+    async with at_a_url(engine, app) as url:
+        children = [child.pid for child in psutil.Process().children(recursive=True)]
+        print(json.dumps({"url": url, "processes": children}), file=said, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
 
 
 if __name__ == "__main__":
-    to_the_test = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # vLLM prints
+    lines = stdout_for_the_test()
     with tempfile.TemporaryDirectory() as temporary:
-        asyncio.run(serve(json.loads(sys.argv[1]), Path(temporary, "model"), to_the_test))
+        asyncio.run(serve(json.loads(sys.argv[1]), Path(temporary, "model"), lines))

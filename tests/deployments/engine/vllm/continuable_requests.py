@@ -105,7 +105,7 @@ THOUGHTS: dict[str, tuple[str, Body]] = {
 }
 
 
-def asked(path: str, body: Body) -> Body:
+def request_body(path: str, body: Body) -> Body:
     text = MESSAGES[0]["content"]
     prompts: Body = {CHAT: {"messages": MESSAGES}, RESPONSES: {"input": text}}
     prompt: Body = prompts.get(path, {"prompt": text})

@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 
 from deployments.wire.answer_log import AnswerLog
-from deployments.wire.continuation import tokens_comment
 from deployments.wire.headers import RESUMABLE_HEADER, RESUME_FIELD
+from deployments.wire.resumable import tokens_comment
 
 MODEL = "small"
 Body = dict[str, Any]
@@ -70,7 +70,7 @@ async def ask(http: aiohttp.ClientSession, path: str, body: Body) -> Answer:
     return answer
 
 
-def told(answer: Answer, cut: int, body: Body | None = None) -> Body:
+def resume_state(answer: Answer, cut: int, body: Body | None = None) -> Body:
     """What a gateway knows of it after `cut` of its comments and events, and reports of it where
     the request has this body."""
     log = AnswerLog()
@@ -80,15 +80,14 @@ def told(answer: Answer, cut: int, body: Body | None = None) -> Body:
             log.add_tokens(tokens_comment(*what).removesuffix(b"\n\n"))
         else:
             log.add_events([what[0].encode()])
-    continued = log.body_to_continue(json.dumps(body or {"model": MODEL}).encode())
-    assert continued is not None
+    continued = log.body_to_resume(json.dumps(body or {"model": MODEL}).encode())
     known: Body = json.loads(continued)[RESUME_FIELD]
     # also where no event came: otherwise the two would have been made in different seconds
     created = _CREATED.search(answer.events[0]) if answer.events else None
     return known | {"created": int(created[1]) if created else 0}
 
 
-def cuts(answer: Answer, around: Sequence[int] = ()) -> list[int]:
+def cut_positions(answer: Answer, around: Sequence[int] = ()) -> list[int]:
     """Places in it: behind its first comment and event, in the middle and one on, at its end, and
     behind and in front of the tokens `around`."""
     places = len(answer.came)

@@ -24,6 +24,7 @@ from deployments.wire.inference_paths import (
     TRANSCRIPTIONS,
     TRANSLATIONS,
 )
+from deployments.wire.items.completed import completed
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -101,7 +102,9 @@ def by_vllm(path: str, fields: dict[str, Any]) -> RequestParameters:
         TRANSLATIONS: TranslationRequest,
     }
     try:
-        asked: Any = TypeAdapter(kinds[path]).validate_python({**LEAST[path], **fields})
+        sent = {**LEAST[path], **fields}
+        sent = sent if path in AUDIO else completed(path, sent)  # as a replica does
+        asked: Any = TypeAdapter(kinds[path]).validate_python(sent)
         if path == MESSAGES:
             asked = AnthropicServingMessages.to_chat_completion_request(asked)
         elif path not in GENERATING:
@@ -127,7 +130,6 @@ def _asked(request: Any, params: Any) -> RequestParameters:
         prompts=1,
         stream=_own(request, "stream"),
         beam_search=_own(request, "use_beam_search"),
-        background=_own(request, "background"),
         priority=request.priority if "priority" in type(request).model_fields else 0,
         logprobs=_count(params, "logprob_token_ids") or _count(params, "logprobs"),
         prompt_logprobs=_count(params, "prompt_logprobs"),
@@ -158,7 +160,6 @@ def differs(path: str, fields: dict[str, Any]) -> str | None:
         "n": (read.n, right.n),
         "stream": (read.stream, right.stream),
         "beam_search": (read.beam_search, right.beam_search),
-        "background": (read.background, right.background),
         "priority": (read.priority, right.priority),
     }
     if not right.beam_search:

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.stand.made_adapter import RANK, make_adapter
-from deployments.engine.adapter_files import WEIGHTS
-from deployments.engine.vllm import cpu_lora
+from benchmarks.harness.fleets.made_adapter import RANK, make_adapter
+from deployments.engine.adapters.adapter_files import WEIGHTS
 from deployments.engine.vllm.lora import EngineLoras
+from deployments.engine.vllm.patches import cpu_lora
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from deployments.engine.vllm.continuing import _OF_SCHEDULING, made_by, proof_of, why_not
-from deployments.engine.vllm.continuing_ids import keep_ids, why_no_responses
-from deployments.wire import continuation
-from deployments.wire.continuation import Continuation, Known
+from deployments.engine.vllm.resuming.continuing import _OF_SCHEDULING, made_by, proof_of, why_not
+from deployments.engine.vllm.resuming.continuing_ids import keep_ids, why_no_responses
+from deployments.wire import resumable
+from deployments.wire.resumable import Known, ResumableExchange
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -102,13 +102,13 @@ def test_ids_are_those_of_the_exchange_wherever_vllm_draws_them() -> None:
 
     keep_ids()
     drawn = [protocol, serving, streaming_events, utils, chat_utils]
-    token = continuation.current.set(exchange := Continuation(None))
+    token = resumable.current.set(exchange := ResumableExchange(None))
     try:
         ids = [module.random_uuid() for module in drawn]
         ids += [chat_utils.make_tool_call_id().removeprefix("chatcmpl-tool-")]
     finally:
-        continuation.current.reset(token)
-    again = Continuation(Known((), 0, 0, 0, f"it-{exchange._seed}"))
+        resumable.current.reset(token)
+    again = ResumableExchange(Known((), 0, 0, 0, f"it-{exchange._seed}"))
     assert ids == [again.next_id() for _ in ids]
     assert serving.random_uuid() != serving.random_uuid()
     source = inspect.getsource(serving)
@@ -134,7 +134,7 @@ def test_a_proof_is_of_one_kind_of_processor_and_of_kernels(
     found = {proof_of(maker), proof_of(made("/a/other", {}))}
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     found.add(proof_of(maker))
-    platform = "deployments.engine.vllm.continuing.current_platform.get_device_name"
+    platform = "deployments.engine.vllm.resuming.continuing.current_platform.get_device_name"
     monkeypatch.setattr(platform, lambda: "NVIDIA L4")
     found.add(proof_of(maker))
     assert len(found) == 4

@@ -2,24 +2,30 @@
 
 import asyncio
 import fnmatch
-import importlib.util
 import inspect
 import os
 from collections.abc import AsyncGenerator
 from importlib import import_module
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from vllm.sampling_params import StructuredOutputsParams
 
-from deployments.engine.vllm import compile_cache, core_process, stats
-from deployments.engine.vllm.args import _flags, parse
-from deployments.engine.vllm.heartbeat import HEARTBEAT
+from deployments.engine.vllm import core_process
+from deployments.engine.vllm.arguments.args import _flags, parse
+from deployments.engine.vllm.grammars.constraints import Unfit
+from deployments.engine.vllm.grammars.grammar_gate import AdmittedConstraint
+from deployments.engine.vllm.grammars.mask_watch import SLOW_MASKS
+from deployments.engine.vllm.patches import compile_cache
 from deployments.engine.vllm.plugin import _say_what_the_engine_does
-from deployments.engine.vllm.speculation import TAKE_ANY_NUMBER, Measured, measure
-from deployments.engine.vllm.stats import EngineStats
+from deployments.engine.vllm.watch import stats
+from deployments.engine.vllm.watch.heartbeat import HEARTBEAT
+from deployments.engine.vllm.watch.measured_speculation import TAKE_ANY_NUMBER, Measured, measure
+from deployments.engine.vllm.watch.stats import EngineStats
 from deployments.engine.vllm.watched_engine import CallInEngine, WatchedEngine
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
 
@@ -90,7 +96,9 @@ def test_request_states_show_queued_requests() -> None:
     assert IterationStats().inter_token_latencies_iter == []
 
 
-def test_an_engine_can_say_what_it_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_vllm_has_the_hooks_that_observe_an_engines_steps(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from vllm.config import DeviceConfig, ModelConfig
     from vllm.sampling_params import SamplingParams
     from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
@@ -143,23 +151,11 @@ def test_antefix_can_start_the_engines_process(
     for said in ("context = get_mp_context()", "context.Process(", "target=", "name=", "kwargs="):
         assert said in source
     assert "proc.start()" in source
-    with core_process.begun_by_us():
+    with core_process.spawned_engines():
         ours = utils.get_mp_context()
         assert ours.get_start_method() == "spawn"
         process = ours.Process(target=print, name="EngineCore", kwargs={})
-        assert isinstance(process, core_process._EngineProcess)
-    for name in core_process._MODULES:
-        assert importlib.util.find_spec(name), name
-
-
-def test_a_process_that_imports_a_gpus_worker_imports_its_runner_v2() -> None:
-    """So `core_process` names only the worker."""
-    from vllm.v1.worker import gpu_worker
-    from vllm.v1.worker.gpu import warmup
-
-    assert vars(gpu_worker)["warmup_kernels"] is warmup.warmup_kernels
-    runner = vars(warmup)["GPUModelRunner"]
-    assert runner.__module__ == "vllm.v1.worker.gpu.model_runner"
+        assert isinstance(process, SpawnProcess)
 
 
 @pytest.mark.parametrize(("reports_reuse", "mode"), [(False, "incremental"), (True, "full")])
@@ -236,7 +232,7 @@ async def test_a_constraint_that_waits_for_its_trial_is_not_in_the_queue() -> No
     tried = asyncio.Event()
 
     class Gate:
-        async def admit(self, structured: Any, of: str) -> None:
+        async def admit(self, structured: Any, of: str, sequences: int) -> None:
             await tried.wait()
 
     async def outputs() -> AsyncGenerator[Any, None]:
@@ -258,6 +254,60 @@ async def test_a_constraint_that_waits_for_its_trial_is_not_in_the_queue() -> No
     assert engine.queue() == (0, 0, 0)
 
 
+async def test_an_answer_that_was_ended_for_slow_masks_is_the_client_s_error() -> None:
+    stopped: list[Any] = []
+
+    class Gate:
+        async def admit(self, structured: Any, of: str, sequences: int) -> None:
+            pass
+
+        def stopped(self, structured: Any, mask_ms: float) -> None:
+            stopped.append((structured, mask_ms))
+
+    async def outputs() -> AsyncGenerator[Any, None]:
+        yield SimpleNamespace(
+            outputs=[SimpleNamespace(stop_reason=f"{SLOW_MASKS}61.5")], finished=True
+        )
+
+    engine = object.__new__(WatchedEngine)
+    engine.watch()
+    engine.output_processor = SimpleNamespace(request_states={}, external_req_ids={})
+    engine.grammars = Gate()  # type: ignore[assignment]
+    asked = StructuredOutputsParams(regex="a")
+    params = SimpleNamespace(n=1, structured_outputs=asked, extra_args={})
+    with pytest.raises(Unfit, match="ended the answer") as error:
+        await anext(engine._watched(outputs(), {"prompt_token_ids": [1, 2, 3]}, "a", params))
+    assert error.value.parameter == "structured_outputs.regex"
+    assert stopped == [(asked, 61.5)]
+
+
+@pytest.mark.parametrize("ends", ["alone", "by its client"])
+async def test_a_request_leaves_the_masks_of_its_engine_when_it_ends(ends: str) -> None:
+    left: list[bool] = []
+
+    class Gate:
+        async def admit(self, structured: Any, of: str, sequences: int) -> AdmittedConstraint:
+            return AdmittedConstraint(None, lambda: left.append(True))
+
+    async def outputs() -> AsyncGenerator[Any, None]:
+        one = SimpleNamespace(stop_reason=None, finish_reason="stop", index=0, token_ids=[])
+        yield SimpleNamespace(outputs=[one], finished=True)
+
+    engine = object.__new__(WatchedEngine)
+    engine.watch()
+    engine.output_processor = SimpleNamespace(request_states={}, external_req_ids={})
+    engine.grammars = Gate()  # type: ignore[assignment]
+    asked = StructuredOutputsParams(regex="a")
+    params = SimpleNamespace(n=1, structured_outputs=asked, extra_args={})
+    answer = engine._watched(outputs(), {"prompt_token_ids": [1, 2, 3]}, "a", params)
+    await anext(answer)
+    assert not left
+    if ends == "alone":
+        assert [one async for one in answer] == []
+    await answer.aclose()
+    assert left == [True]
+
+
 def test_the_cpu_build_still_does_not_know_ray() -> None:
     """Why `deployments.app` keeps its replicas in one node, and why stages on two nodes are tested
     only with GPUs. (Its pipeline of processes loads, and fails at the first request.)
@@ -277,7 +327,7 @@ def test_the_kind_of_scheduler_stays_as_vllm_would_have_it(
     kind = SimpleNamespace(scheduler_cls=None, async_scheduling=asynchronous)
     config: Any = SimpleNamespace(speculative_config=object(), scheduler_config=kind)
     measure(config, "keep", tmp_path / "report")
-    assert kind.scheduler_cls == f"deployments.engine.vllm.measured_schedulers.{scheduler}"
+    assert kind.scheduler_cls == f"deployments.engine.vllm.watch.measured_schedulers.{scheduler}"
     module, _, name = kind.scheduler_cls.rpartition(".")
     made = getattr(import_module(module), name)
     assert issubclass(made, Measured)

@@ -10,11 +10,24 @@ from typing import Any, get_args
 import pytest
 
 from deployments.app import ENGINE_ENVIRONMENT
-from deployments.engine.vllm import prompt_length
 from deployments.engine.vllm.adapter import NO_HOSTS
+from deployments.engine.vllm.api_server import prompt_length
 from deployments.gateway.attempt.engine_errors import EngineError
 from deployments.gateway.checks import kept_elsewhere
-from deployments.gateway.intake.errors import from_engine
+from deployments.gateway.intake.api_errors import from_engine
+from deployments.wire import field_table
+from deployments.wire.inference_paths import (
+    CHAT,
+    COMPLETIONS,
+    COUNT_TOKENS,
+    EMBED,
+    EMBEDDINGS,
+    INFERENCE_PATHS,
+    MESSAGES,
+    RESPONSES,
+    TRANSCRIPTIONS,
+    TRANSLATIONS,
+)
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -73,54 +86,116 @@ def test_a_response_names_a_prompt_that_fills_the_context_as_others_do() -> None
     assert serving._validate_generator_input(10).error.param == "input_tokens"
 
 
-# Safe in anybody's hands: they change one request's own answer, and vLLM bounds what they hold.
-FOR_CLIENTS = """
-add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt chat_template
-chat_template_kwargs continue_final_message data data_1 data_2 dimensions documents echo embed_dtype
-enable_response_messages encoding_format endianness frequency_penalty ignore_eos include
-include_reasoning include_stop_str_in_output input instruction instructions items length_penalty
-logit_bias logprob_token_ids logprobs max_completion_tokens max_output_tokens max_tokens
-max_tokens_per_doc max_tokens_per_query max_tool_calls media_io_kwargs messages metadata min_p
-min_tokens mm_payload mm_processor_kwargs model output_config padding parallel_tool_calls
-presence_penalty previous_input_messages prompt prompt_cache_key prompt_embeds prompt_logprobs
-queries query reasoning reasoning_effort repetition_detection repetition_penalty request_id
-response_format return_mm_kwargs return_prompt_text return_token_ids return_token_offsets
-return_token_strs return_tokens_as_token_ids routed_experts_prompt_start seed service_tier
-session_id skip_special_tokens spaces_between_special_tokens stop stop_sequences stop_token_ids
-store stream stream_interval stream_options structured_outputs suffix system task temperature text
-text_1 text_2 thinking thinking_token_budget tokens tool_choice tools top_k top_logprobs top_n top_p
-truncate_prompt_tokens truncation truncation_side use_activation use_beam_search user watermarking
-"""
-# Refused or bounded by `deployments.gateway.checks.engine_fields`.
-BOUNDED = """
-background ec_transfer_params kv_transfer_params n previous_response_id priority vllm_xargs
-"""
+def model_fields(of: Any) -> set[str]:
+    """The names by which clients send the fields of a model, or of a union of some."""
+    inside = {name for part in get_args(of) for name in model_fields(part)}
+    own = getattr(of, "model_fields", {})
+    return inside | {field.alias or name for name, field in own.items()}
 
 
-def test_of_every_field_it_is_decided_whether_clients_may_set_it() -> None:
-    """A field that vLLM adds fails here: let it through, or refuse it, on purpose."""
+def request_models() -> dict[str, Any]:
+    """vLLM's request model of each path."""
     from vllm.entrypoints.anthropic import protocol as anthropic
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
     from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
-    from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
+    from vllm.entrypoints.pooling.embed.protocol import CohereEmbedRequest, EmbeddingRequest
     from vllm.entrypoints.pooling.pooling.protocol import PoolingRequest
     from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
     from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeRequest
+    from vllm.entrypoints.speech_to_text.transcription.protocol import TranscriptionRequest
+    from vllm.entrypoints.speech_to_text.translation.protocol import TranslationRequest
 
-    def fields(of: Any) -> set[str]:
-        """Of a model, or of a union of some."""
-        inside = {name for part in get_args(of) for name in fields(part)}
-        return inside | set(getattr(of, "model_fields", ()))
+    return {
+        CHAT: ChatCompletionRequest,
+        COMPLETIONS: CompletionRequest,
+        RESPONSES: ResponsesRequest,
+        MESSAGES: anthropic.AnthropicMessagesRequest,
+        COUNT_TOKENS: anthropic.AnthropicCountTokensRequest,
+        EMBEDDINGS: EmbeddingRequest,
+        EMBED: CohereEmbedRequest,
+        field_table.CLASSIFY: ClassificationRequest,
+        field_table.POOLING: PoolingRequest,
+        **dict.fromkeys(field_table.RERANK, RerankRequest),
+        **dict.fromkeys(field_table.SCORE, ScoreRequest),
+        TRANSCRIPTIONS: TranscriptionRequest,
+        TRANSLATIONS: TranslationRequest,
+        field_table.TOKENIZE: TokenizeRequest,
+        field_table.DETOKENIZE: DetokenizeRequest,
+    }
 
-    requests = (
-        *(ChatCompletionRequest, CompletionRequest, ResponsesRequest, EmbeddingRequest),
-        *(anthropic.AnthropicMessagesRequest, anthropic.AnthropicCountTokensRequest),
-        *(ClassificationRequest, PoolingRequest, RerankRequest, ScoreRequest),
-    )
-    found = [fields(of) for of in (*requests, TokenizeRequest, DetokenizeRequest)]
-    assert set().union(*found) == {*FOR_CLIENTS.split(), *BOUNDED.split()}
+
+@pytest.mark.parametrize("path", INFERENCE_PATHS)
+def test_a_field_of_vllm_has_a_row_with_its_cost_or_is_refused(path: str) -> None:
+    """A field that vLLM adds fails here: say what it costs and what bounds it, or refuse it."""
+    of_vllm = model_fields(request_models()[path])
+    taken = field_table.taken_by(path)
+    read = {name for name, row in taken.items() if not row.by_gateway}
+    assert of_vllm - taken.keys() - field_table.refused_on(path).keys() == set()
+    assert read - of_vllm == set()
+
+
+def test_what_a_row_names_as_its_enforcement_exists() -> None:
+    named = {name for row in field_table.TAKEN for name in row.enforced}
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not exists(name)] == []
+
+
+def exists(dotted: str) -> bool:
+    """Whether a module has this function, class or constant, or a class of it this setting."""
+    parts = dotted.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            found: Any = import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[cut:]:
+            found = getattr(found, "model_fields", {}).get(name) or getattr(found, name, None)
+        return found is not None
+    return False
+
+
+def test_a_row_without_its_enforcement_would_be_found() -> None:
+    assert exists("deployments.fleet.fleet.GatewaySettings.max_n")
+    assert not exists("deployments.fleet.fleet.GatewaySettings.max_of_yesterday")
+    assert not exists("deployments.gateway.checks.no_such_module.check")
+
+
+def test_every_bounded_row_names_its_enforcement() -> None:
+    assert [row.names for row in field_table.TAKEN if bool(row.bound) != bool(row.enforced)] == []
+
+
+def test_vllm_takes_no_more_ids_for_logprobs_than_gateways() -> None:
+    from vllm.sampling_params import MAX_LOGPROB_TOKEN_IDS
+
+    assert MAX_LOGPROB_TOKEN_IDS == field_table.MAX_LOGPROB_TOKEN_IDS
+
+
+def test_patterns_of_repetitions_take_few_comparisons() -> None:
+    """The most that the bounds allow, on the answer for which vLLM compares most."""
+    from vllm.sampling_params import RepetitionDetectionParams
+    from vllm.v1.core.sched.utils import check_sequence_repetition
+
+    class Counted(list[int]):
+        looked = 0
+
+        def __getitem__(self, at: Any) -> Any:
+            Counted.looked += 1
+            return super().__getitem__(at)
+
+    most, of = 0, field_table
+    for size in range(2, of.MAX_PATTERN_SIZE + 1):
+        count = of.MAX_PATTERN_TOKENS // size
+        for least in (1, size // 2, size):
+            params = RepetitionDetectionParams(size, least, count)
+            for other in range(1, of.MAX_PATTERN_TOKENS, 7):
+                Counted.looked = 0
+                answer = Counted([1] * (2 * of.MAX_PATTERN_TOKENS))
+                answer[-other] = 2
+                check_sequence_repetition(answer, params)
+                most = max(most, Counted.looked)
+    assert 100 < most < 8_000
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/a.png", "https://example.com/a.png"])
@@ -166,7 +241,7 @@ def test_a_client_error_that_a_stream_returns_is_not_logged(
 ) -> None:
     from vllm.exceptions import VLLMValidationError
 
-    from deployments.engine.vllm import streams
+    from deployments.engine.vllm.api_server import streams
 
     def meet(logger: logging.Logger, error: Exception) -> None:
         try:

@@ -42,7 +42,7 @@ def test_arguments_that_vllm_accepted_are_not_checked_again(
     assert asked.pools == [["bad", "good"], ["bad"]]
 
 
-def test_another_version_of_vllm_is_asked_again(
+def test_engine_arguments_are_checked_again_with_a_new_version_of_vllm(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Asked([])
@@ -75,9 +75,7 @@ def test_without_vllm_a_warning_says_that_nothing_was_checked(
     monkeypatch.setattr(engine_args, "find_spec", lambda name: None)
     with caplog.at_level(logging.WARNING):
         assert parse_fleet("name: a\npools: {b: {model: c/d, engine_args: {nonsense: 1}}}\n")
-    assert caplog.messages == [
-        "vLLM is not installed here, so engine_args were not checked against it"
-    ]
+    assert caplog.messages == ["cannot check engine_args: vLLM is not installed here"]
 
 
 def test_a_vllm_that_cannot_be_imported_is_a_warning(
@@ -85,4 +83,4 @@ def test_a_vllm_that_cannot_be_imported_is_a_warning(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     assert refused_by_vllm({"a": {}}) == []
-    assert "vLLM could not be asked, so engine_args were not checked" in caplog.text
+    assert "failed to check engine_args with vLLM" in caplog.text

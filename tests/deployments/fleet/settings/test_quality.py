@@ -9,9 +9,9 @@ from deployments.fleet.fleet_file import FleetError, parse_fleet
 from deployments.fleet.settings.quality import Quality, prove
 from tests.weights.checkpoints import write_model
 from tests.weights.evaluations import evaluation, side
-from weights import report, task_scores
-from weights.checkpoint import weights_digest
-from weights.task_scores import TaskScore, TaskScores
+from weights.evaluate import report, task_scores
+from weights.evaluate.task_scores import TaskScore, TaskScores
+from weights.model.checkpoint import weights_digest
 
 LIMITS = Quality(max_kl=0.06, max_ppl_increase=0.1)
 

@@ -37,7 +37,7 @@ def event(text: str) -> bytes:
     return b"data: " + json.dumps({"created": 17, "choices": [{"text": text}]}).encode() + b"\n\n"
 
 
-def told(index: int, tokens: list[int]) -> bytes:
+def tokens_comment(index: int, tokens: list[int]) -> bytes:
     return TOKENS_COMMENT + f"{index} {','.join(map(str, tokens))}\n\n".encode()
 
 
@@ -61,8 +61,7 @@ def through(stream: bytes, cuts: list[int]) -> tuple[bytes, AnswerLog]:
 
 
 def resume_of(log: AnswerLog) -> Any:
-    body = log.body_to_continue(BODY)
-    assert body is not None
+    body = log.body_to_resume(BODY)
     fields: dict[str, Any] = json.loads(body)
     told = fields.pop(RESUME_FIELD)
     assert fields == json.loads(BODY)
@@ -75,11 +74,13 @@ def resume_of(log: AnswerLog) -> Any:
 )
 @example(said=[([], COMMENT.decode()), ([(0, [1])], "see " + COMMENT.decode())], cuts=[])
 @example(said=[([(0, [1])], "a")], cuts=list(range(400)))
-def test_all_but_our_comments_reaches_the_client_however_it_is_read(
+def test_everything_except_token_comments_reaches_the_client(
     said: list[tuple[list[tuple[int, list[int]]], str]], cuts: list[int]
 ) -> None:
     events = b"".join(event(text) for _, text in said) + DONE
-    stream = b"".join(b"".join(told(*c) for c in of) + event(text) for of, text in said) + DONE
+    stream = (
+        b"".join(b"".join(tokens_comment(*c) for c in of) + event(text) for of, text in said) + DONE
+    )
     tokens: list[Any] = [[index, ids] for of, _ in said for index, ids in of]
     ids = sum(len(ids) for _, ids in tokens)
     for end, count in ((COMMENT, max(ids, 12)), (b"", ids)):
@@ -106,7 +107,9 @@ def test_a_response_is_complete_with_its_last_event() -> None:
 
 @given(cut=st.integers(0, 400))
 def test_of_a_stream_that_is_cut_the_client_has_whole_events(cut: int) -> None:
-    stream = (told(0, [1]) + event("a") + told(0, [2]) + event("b") + DONE)[:cut]
+    stream = (tokens_comment(0, [1]) + event("a") + tokens_comment(0, [2]) + event("b") + DONE)[
+        :cut
+    ]
     log = begun()
     passed = EventReader(log).passed_on(stream)
     assert passed == b"".join(of + b"\n\n" for of in passed.split(b"\n\n")[:-1])
@@ -140,8 +143,10 @@ def test_text_that_only_resembles_a_comment_of_antefix_reaches_the_client(
 def test_no_event_waits_for_the_next() -> None:
     reader = EventReader(begun())
     assert reader.passed_on(event("a")) == event("a")
-    assert reader.passed_on(told(0, [1]) + event(COMMENT.decode())) == event(COMMENT.decode())
-    assert reader.passed_on(told(0, [2])) == b""
+    assert reader.passed_on(tokens_comment(0, [1]) + event(COMMENT.decode())) == event(
+        COMMENT.decode()
+    )
+    assert reader.passed_on(tokens_comment(0, [2])) == b""
 
 
 @pytest.mark.parametrize(
@@ -195,7 +200,11 @@ def test_a_streams_last_comment_says_why_it_ended(cuts: list[int]) -> None:
 def test_an_answer_in_one_piece_says_why_it_ended() -> None:
     log = begun()
     reader = ProgressReader(log)
-    for piece in (told(0, [1]), OUTPUT_TOKENS_COMMENT + b"1 stop\n\n", ANSWER_COMMENT + b"2\n\n{}"):
+    for piece in (
+        tokens_comment(0, [1]),
+        OUTPUT_TOKENS_COMMENT + b"1 stop\n\n",
+        ANSWER_COMMENT + b"2\n\n{}",
+    ):
         reader.take(piece)
     assert reader.answer() == (200, b"{}")
     assert (log.finish_reason, log.output_tokens) == ("stop", 1)
@@ -203,8 +212,10 @@ def test_an_answer_in_one_piece_says_why_it_ended() -> None:
 
 def test_an_engine_that_resumes_an_answer_counts_only_its_own_tokens() -> None:
     log = begun()
-    EventReader(log).passed_on(told(0, [1, 2, 3]) + event("a"))
-    EventReader(log).passed_on(told(0, [4]) + event("b") + OUTPUT_TOKENS_COMMENT + b"1\n\n")
+    EventReader(log).passed_on(tokens_comment(0, [1, 2, 3]) + event("a"))
+    EventReader(log).passed_on(
+        tokens_comment(0, [4]) + event("b") + OUTPUT_TOKENS_COMMENT + b"1\n\n"
+    )
     assert log.counted_tokens == 4
 
 
@@ -235,7 +246,7 @@ def test_the_next_number_continues_those_of_the_events(last: bytes, number: int)
     cuts=st.lists(st.integers(0, 100), max_size=8), whole=st.sampled_from([b"{}", b'{"a":": "}'])
 )
 def test_an_answer_in_one_piece_is_separated_from_its_tokens(cuts: list[int], whole: bytes) -> None:
-    stream = told(0, [1, 2]) + told(1, [3]) + COMMENT
+    stream = tokens_comment(0, [1, 2]) + tokens_comment(1, [3]) + COMMENT
     for status, answer in ((b"", b": antefix-answer %d"), (b" 500", b": antefix-answer %d 500")):
         log = begun()
         reader = ProgressReader(log)
@@ -253,10 +264,9 @@ def test_of_a_very_long_answer_the_tokens_are_forgotten(monkeypatch: pytest.Monk
     log = begun()
     reader = EventReader(log)
     for number in range(100):
-        assert reader.passed_on(told(0, [number]) + event("a")) == event("a")
+        assert reader.passed_on(tokens_comment(0, [number]) + event("a")) == event("a")
         assert len(log._tokens) < 100
-    assert not log.can_continue
-    assert log.body_to_continue(BODY) is None
+    assert not log.can_resume
     assert (log.output_tokens, log.counted_tokens) == (None, 100)
 
 
@@ -264,10 +274,10 @@ def test_an_answer_whose_engine_did_not_say_so_is_not_gone_on_with() -> None:
     log = AnswerLog()
     log.begin({})
     EventReader(log).passed_on(event("a"))
-    assert log.body_to_continue(BODY) is None
+    assert not log.can_resume
 
 
 def test_an_answer_with_unreadable_tokens_is_not_resumed() -> None:
     log = begun()
     EventReader(log).passed_on(TOKENS_COMMENT + b"0 1,x\n\n" + event("a"))
-    assert log.body_to_continue(BODY) is None
+    assert not log.can_resume

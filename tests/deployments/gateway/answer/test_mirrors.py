@@ -156,7 +156,7 @@ async def test_a_request_that_the_mirror_refuses_is_counted(
 ) -> None:
     candidate.model = "renamed since"
     assert await ask(front) == (200, MODEL)
-    assert await outcomes(front, 1) == {"refused": 1}
+    assert await outcomes(front, 1) == {"invalid": 1}
 
 
 async def test_another_finish_reason_is_counted(front: Front, candidate: FakeEngine) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deployments.fleet.applications import settings_of
-from deployments.gateway.answer import move
+from deployments.gateway.answer import move, one_try
 from deployments.gateway.attempt import moves
 from deployments.gateway.attempt.engine_requests import EngineRequests
 from tests.fakes.engine import FIRST_TOKEN_ID, FakeEngine
@@ -25,6 +25,19 @@ LONG_S = 3600.0
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moves, "PERIOD_S", 0.01)
     monkeypatch.setattr(move, "AGAIN_S", 0.01)
+
+
+@pytest.fixture
+def movers(monkeypatch: pytest.MonkeyPatch) -> list[move.Mover]:
+    """The movers of all answers from now on."""
+    made: list[move.Mover] = []
+
+    def mover(*parts: Any) -> move.Mover:
+        made.append(move.Mover(*parts))
+        return made[-1]
+
+    monkeypatch.setattr(one_try, "Mover", mover)
+    return made
 
 
 @pytest.fixture
@@ -59,20 +72,20 @@ async def begin(front: Front, after: int = 2, **fields: Any) -> asyncio.Task[byt
     return task
 
 
-def who(front: Front) -> tuple[FakeEngine, FakeEngine]:
+def answering_and_idle_engine(front: Front) -> tuple[FakeEngine, FakeEngine]:
     """Who has the only answer, and who does not."""
     first, second = front.handle.engines
     return (first, second) if first.running else (second, first)
 
 
-async def leaves(front: Front, engine: FakeEngine) -> None:
+async def mark_leaving(front: Front, engine: FakeEngine) -> None:
     """Its gateway knows."""
     engine.leaving = True
     board = front.pool.scheduler.board
     await until(lambda: board.is_leaving(engine.replica_id))
 
 
-async def stays(front: Front, engine: FakeEngine) -> None:
+async def mark_staying(front: Front, engine: FakeEngine) -> None:
     """After all: another of its kind has come."""
     engine.leaving = False
     board = front.pool.scheduler.board
@@ -95,7 +108,7 @@ async def is_served_again(front: Front, **fields: Any) -> None:
     await whole(front, **fields)
 
 
-def anonymous(answer: bytes) -> bytes:
+def without_creation_times(answer: bytes) -> bytes:
     """Without the time at which its engine began it."""
     text = answer.decode()
     for slot in (1, 2):
@@ -105,70 +118,70 @@ def anonymous(answer: bytes) -> bytes:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_wherever_it_is_the_client_gets_what_it_would_have(
+async def test_a_moved_answer_equals_an_unmoved_answer_at_every_token(
     front: Front, path: str, stream: bool
 ) -> None:
     usage = {"stream_options": {"include_usage": True}} if stream else {}
-    expected = anonymous(await whole(front, path=path, stream=stream, **usage))
+    expected = without_creation_times(await whole(front, path=path, stream=stream, **usage))
     for after in some(range(1, TOKENS + 1)):
         answer = await begin(front, after, path=path, stream=stream, **usage)
-        there, other = who(front)
+        there, other = answering_and_idle_engine(front)
         other.pauses_after = None
         aborted = there.aborted
-        await leaves(front, there)
-        assert anonymous(await answer) == expected, after
-        known = other.went_on_with.pop()
+        await mark_leaving(front, there)
+        assert without_creation_times(await answer) == expected, after
+        known = other.resumed_with.pop()
         assert known.chunks == tuple((0, (FIRST_TOKEN_ID + n,)) for n in range(after))
         await until(lambda: there.aborted == aborted + 1)  # noqa: B023
-        await stays(front, there)
+        await mark_staying(front, there)
     await until(lambda: front.handle.slots_taken == 0)
     await until(lambda: not front.pool.scheduler.has_work)
 
 
 async def test_a_move_says_where_tokens_may_begin_to_differ(front: Front) -> None:
     answer = await begin(front, stream=True)
-    there, other = who(front)
-    other.pauses_after, other.continues_exactly = None, False
-    await leaves(front, there)
+    there, other = answering_and_idle_engine(front)
+    other.pauses_after, other.resumes_exactly = None, False
+    await mark_leaving(front, there)
     assert (await answer).count(b": antefix-resumed continued\n\n") == 1
     await counted(front, "antefix_moved_total", "continued", "moved")
 
 
 async def test_an_answer_leaves_an_engine_that_may_hang(front: Front) -> None:
-    expected = anonymous(await whole(front))
+    expected = without_creation_times(await whole(front))
     answer = await begin(front)
-    there, other = who(front)
+    there, other = answering_and_idle_engine(front)
     other.pauses_after = None
     there.suspect = True
-    assert anonymous(await answer) == expected
-    assert other.went_on_with and there.pauses_after
+    assert without_creation_times(await answer) == expected
+    assert other.resumed_with and there.pauses_after
 
 
-async def test_an_answer_stays_where_every_engine_may_hang(front: Front) -> None:
-    expected = anonymous(await whole(front))
+async def test_an_answer_stays_where_every_engine_may_hang(
+    front: Front, movers: list[move.Mover]
+) -> None:
+    expected = without_creation_times(await whole(front))
     answer = await begin(front)
-    there, other = who(front)
+    there, other = answering_and_idle_engine(front)
     there.suspect = other.suspect = True
     board = front.pool.scheduler.board
     await until(lambda: all(board.is_avoided(one.replica_id) for one in (there, other)))
-    await until(
-        lambda: all(record.moved == "stayed" for record in front.gateway.parts.requests.under_way)
-    )
-    assert not other.went_on_with
+    await until(lambda: movers[-1].moved == "stayed")
+    assert not other.resumed_with
     there.go_on.set()
-    assert anonymous(await answer) == expected
+    assert without_creation_times(await answer) == expected
 
 
 async def test_a_move_is_explained_and_counted_and_is_no_loss(front: Front) -> None:
     answer = await begin(front, stream=True)
-    there, other = who(front)
+    there, other = answering_and_idle_engine(front)
     other.pauses_after = None
-    await leaves(front, there)
+    await mark_leaving(front, there)
     await answer
     metrics = await counted(front, "antefix_moved_total", "exact", "moved")
     assert metrics["antefix_moved_total", "exact", "moved"] == 1
     assert metrics["antefix_moved_total", "", "stayed"] == 0
-    assert metrics["antefix_resumed_total", "exact", "continued"] == 0
+    assert metrics["antefix_resumed_total", "exact", "resumed"] == 0
     assert metrics["antefix_requests_total", "ok", "interactive"] == 1
     assert metrics["antefix_output_tokens_total",] == TOKENS
     assert metrics["antefix_ttft_seconds_count", "interactive"] == 1
@@ -184,13 +197,13 @@ async def test_a_move_is_explained_and_counted_and_is_no_loss(front: Front) -> N
 
 async def test_an_answer_moves_each_time_its_engine_is_removed(front: Front) -> None:
     answer = await begin(front, 1)
-    there, other = who(front)
+    there, other = answering_and_idle_engine(front)
     other.pauses_after = 3
-    await leaves(front, there)
+    await mark_leaving(front, there)
     await until(lambda: other.made == 2)
     there.pauses_after = None
-    await stays(front, there)
-    await leaves(front, other)
+    await mark_staying(front, there)
+    await mark_leaving(front, other)
     text = (await answer).decode()
     assert [text.count(f"t{n} ") for n in range(1, TOKENS + 1)] == [1] * TOKENS
     await counted(front, "antefix_moved_total", "exact", "moved")
@@ -201,31 +214,30 @@ async def test_an_answer_moves_each_time_its_engine_is_removed(front: Front) -> 
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("why", ["full", "cannot", "old", "dies", "absent"])
-async def test_where_none_can_take_it_it_ends_where_it_is(
-    front: Front, why: str, stream: bool
+async def test_an_answer_finishes_on_its_leaving_engine_when_no_other_engine_can_resume_it(
+    front: Front, movers: list[move.Mover], why: str, stream: bool
 ) -> None:
-    expected = anonymous(await whole(front, stream=stream))
+    expected = without_creation_times(await whole(front, stream=stream))
     answer = await begin(front, stream=stream)
-    there, other = who(front)
+    there, other = answering_and_idle_engine(front)
     asked = len(other.bodies)
     if why == "full":
         other.tickets.limit = 0
         front.handle.may_pick.clear()
     elif why == "absent":
         other.leaving = True
-        await leaves(front, other)
+        await mark_leaving(front, other)
     other.offers_resumable = why != "old"
     other.refuses_to_resume = why == "cannot"
     other.dies_after = 0 if why == "dies" else None
-    await leaves(front, there)
-    offers = front.gateway.parts.requests.under_way
-    await until(lambda: all(record.moved == "stayed" for record in offers))
+    await mark_leaving(front, there)
+    await until(lambda: movers[-1].moved == "stayed")
     if why in ("cannot", "old", "dies"):
         await until(lambda: len(other.bodies) > asked)
         await asyncio.sleep(0.1)  # several offers later
         assert len(other.bodies) == asked + 1, "asked again in vain"
     there.go_on.set()
-    assert anonymous(await answer) == expected
+    assert without_creation_times(await answer) == expected
     metrics = await counted(front, "antefix_moved_total", "", "stayed")
     assert metrics["antefix_moved_total", "exact", "moved"] == 0
     front.handle.may_pick.set()
@@ -237,14 +249,14 @@ async def test_where_none_can_take_it_it_ends_where_it_is(
 async def test_a_stream_without_a_token_yet_begins_elsewhere(front: Front) -> None:
     """It is unknown whether an answer in one piece has a token, so it stays."""
     there, other = front.handle.engines
-    await leaves(front, other)
+    await mark_leaving(front, other)
     for engine in front.handle.engines:
         engine.offers_resumable = False
     there.pauses_after = 0
     answers = [asyncio.create_task(whole(front, stream=stream)) for stream in (True, False)]
     await until(lambda: there.running == 2)
-    await stays(front, other)
-    await leaves(front, there)
+    await mark_staying(front, other)
+    await mark_leaving(front, there)
     assert (await answers[0]).endswith(b"data: [DONE]\n\n")
     await until(lambda: there.running == 1)
     there.go_on.set()
@@ -259,7 +271,7 @@ async def test_a_stream_that_has_its_first_token_just_then_stays(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there, other = front.handle.engines
-    await leaves(front, other)
+    await mark_leaving(front, other)
     there.pauses_after, there.offers_resumable = 0, False
     offers, post = front.pool.parts.moves, EngineRequests.post
     offers.after_s = None
@@ -273,8 +285,8 @@ async def test_a_stream_that_has_its_first_token_just_then_stays(
     monkeypatch.setattr(EngineRequests, "post", offered_late)
     answer = asyncio.create_task(whole(front))
     await until(lambda: there.running == 1)
-    await stays(front, other)
-    await leaves(front, there)
+    await mark_staying(front, other)
+    await mark_leaving(front, there)
     there.pauses_after = 2
     there.go_on.set()
     there.go_on.clear()
@@ -291,8 +303,8 @@ async def test_an_answer_that_cannot_be_resumed_stays(front: Front) -> None:
     for engine in front.handle.engines:
         engine.offers_resumable = False
     answer = await begin(front)
-    there, other = who(front)
-    await leaves(front, there)
+    there, other = answering_and_idle_engine(front)
+    await mark_leaving(front, there)
     await asyncio.sleep(0.1)
     there.go_on.set()
     assert (await answer).endswith(b"data: [DONE]\n\n")
@@ -302,26 +314,26 @@ async def test_an_answer_that_cannot_be_resumed_stays(front: Front) -> None:
 async def test_an_engine_that_is_lost_while_another_is_asked_has_lost_nothing(
     front: Front,
 ) -> None:
-    expected = anonymous(await whole(front))
+    expected = without_creation_times(await whole(front))
     answer = await begin(front)
-    there, other = who(front)
+    there, other = answering_and_idle_engine(front)
     other.pauses_after = 0
-    await leaves(front, there)
+    await mark_leaving(front, there)
     await until(lambda: other.running == 1)
     there.break_off()
     other.go_on.set()
-    assert anonymous(await answer) == expected
+    assert without_creation_times(await answer) == expected
     metrics = await counted(front, "antefix_moved_total", "exact", "moved")
-    assert metrics["antefix_resumed_total", "exact", "continued"] == 0
+    assert metrics["antefix_resumed_total", "exact", "resumed"] == 0
 
 
 async def test_a_client_that_leaves_meanwhile_leaves_both(front: Front) -> None:
     for engine in front.handle.engines:
         engine.pauses_after = 2
     answer = await ask(front).__aenter__()
-    there, other = who(front)
+    there, other = answering_and_idle_engine(front)
     other.pauses_after = 0
-    await leaves(front, there)
+    await mark_leaving(front, there)
     await until(lambda: other.running == 1)
     answer.close()
     await until(lambda: there.running == other.running == front.handle.slots_taken == 0)
@@ -330,17 +342,17 @@ async def test_a_client_that_leaves_meanwhile_leaves_both(front: Front) -> None:
 
 async def test_an_engine_that_leaves_was_not_killed_by_its_requests(front: Front) -> None:
     """The drain time is over: the answer is resumed, and it may be once more."""
-    expected = anonymous(await whole(front))
+    expected = without_creation_times(await whole(front))
     front.pool.parts.moves.after_s = None
     answer = await begin(front)
-    there, other = who(front)
-    await leaves(front, there)
+    there, other = answering_and_idle_engine(front)
+    await mark_leaving(front, there)
     other.pauses_after, other.dies_after = None, 4
     there.break_off()
     await until(lambda: other.made == 2)
     there.leaving, there.pauses_after = False, None
-    assert anonymous(await answer) == expected
-    await counted(front, "antefix_resumed_total", "exact", "continued")
+    assert without_creation_times(await answer) == expected
+    await counted(front, "antefix_resumed_total", "exact", "resumed")
     await is_served_again(front)
 
 
@@ -353,26 +365,26 @@ async def test_answers_stay_for_the_current_move_after_s_of_the_fleet_file(front
 
     await may_stay(LONG_S)
     answer = await begin(front)
-    there, other = who(front)
+    there, other = answering_and_idle_engine(front)
     other.pauses_after = None
-    await leaves(front, there)
+    await mark_leaving(front, there)
     await may_stay(None)
     await asyncio.sleep(0.1)
     assert not other.bodies
     await may_stay(0.0)
     assert (await answer).endswith(b"data: [DONE]\n\n")
-    assert len(other.went_on_with) == 1
+    assert len(other.resumed_with) == 1
 
 
 async def test_new_requests_avoid_leaving_engines_and_never_reach_closed_ones(
     front: Front,
 ) -> None:
     first, second = front.handle.engines
-    await leaves(front, first)
+    await mark_leaving(front, first)
     for _ in range(4):
         await whole(front)
     assert not first.bodies
-    await leaves(front, second)
+    await mark_leaving(front, second)
     await until(lambda: len(front.pool.scheduler.board.loads()) == 2)
     second.closed = True
     board = front.pool.scheduler.board

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deployments.gateway.answer.recovery import (
     GONE_AGAIN_S,
     NOTICED_S,
-    CannotContinue,
+    CannotResume,
     Course,
     DecideAgain,
     Event,
@@ -24,11 +24,14 @@ from deployments.gateway.answer.recovery import (
     TryFailed,
     TryThere,
     next_step,
+    resuming,
 )
+from observability.traces.request_record import Resumed
 
 LOST = TryFailed("a", at=1.0)
 REFUSED = TryFailed("a", at=1.0, was_lost=False)
 UNREACHED = TryFailed("a", at=1.0, was_lost=False, was_reached=False)
+NO_MEMORY = replace(LOST, ran_out_of_memory=True)
 LEAVING = replace(LOST, is_leaving=True)
 NEW = Course(retries=1)
 ONCE = Course(1, 1, frozenset("b"), frozenset("b"), 6.0)
@@ -37,14 +40,14 @@ HAS, CAN = True, True
 
 
 @pytest.mark.parametrize(
-    ("course", "event", "client_has_bytes", "can_continue", "step"),
+    ("course", "event", "client_has_bytes", "can_resume", "step"),
     [
         # before the client has anything, a retry begins anew
         (NEW, LOST, False, False, TryAgain(A)),
         (NEW, REFUSED, False, False, TryAgain(A)),
         # the known part of the answer is not computed twice
-        (NEW, LOST, False, CAN, TryAgain(A, continues=True)),
-        (NEW, LOST, HAS, CAN, TryAgain(A, continues=True)),
+        (NEW, LOST, False, CAN, TryAgain(A, resumes=True)),
+        (NEW, LOST, HAS, CAN, TryAgain(A, resumes=True)),
         # a client never gets the beginning again
         (NEW, LOST, HAS, False, GiveUp()),
         # the last try
@@ -53,15 +56,20 @@ HAS, CAN = True, True
         (ONCE, REFUSED, False, False, GiveUp()),
         (ONCE, UNREACHED, False, False, GiveUp()),
         # a replica that leaves costs no try, once
-        (ONCE, LEAVING, HAS, CAN, TryAgain(AB, continues=True)),
+        (ONCE, LEAVING, HAS, CAN, TryAgain(AB, resumes=True)),
         (replace(ONCE, failed=AB), LEAVING, HAS, CAN, GiveUp(is_fatal=True)),
         # Ray Serve has not noticed yet that the replica is gone
         (replace(ONCE, failed=AB), UNREACHED, False, False, TryAgain(AB, wait_s=GONE_AGAIN_S)),
         (replace(ONCE, failed=AB, noticed_at=0.5), UNREACHED, False, False, GiveUp()),
         (replace(ONCE, failed=AB), REFUSED, False, False, GiveUp()),
+        # it could exhaust the memory of each replica
+        (NEW, NO_MEMORY, False, False, GiveUp(is_memory=True)),
+        (NEW, NO_MEMORY, HAS, CAN, GiveUp(is_memory=True)),
+        (NEW, replace(REFUSED, ran_out_of_memory=True), False, False, GiveUp(is_memory=True)),
+        (ONCE, replace(LEAVING, ran_out_of_memory=True), HAS, CAN, GiveUp(is_memory=True)),
         # the engine that was asked cannot
-        (ONCE, CannotContinue(), False, False, TryAgain(frozenset("b"))),
-        (ONCE, CannotContinue(), HAS, False, GiveUp()),
+        (ONCE, CannotResume(), False, False, TryAgain(frozenset("b"))),
+        (ONCE, CannotResume(), HAS, False, GiveUp()),
         # no replica takes it
         (NEW, NotPlaced(), False, False, GiveUp()),
         (NEW, NotPlaced(), HAS, CAN, GiveUp()),
@@ -73,9 +81,68 @@ HAS, CAN = True, True
     ],
 )
 def test_each_failed_try_has_its_next_step(
-    course: Course, event: Event, client_has_bytes: bool, can_continue: bool, step: Step
+    course: Course, event: Event, client_has_bytes: bool, can_resume: bool, step: Step
 ) -> None:
-    assert next_step(course, event, client_has_bytes, can_continue)[1] == step
+    assert next_step(course, event, client_has_bytes, can_resume)[1] == step
+
+
+@pytest.mark.parametrize(
+    ("before", "event", "client_has_bytes", "can_resume", "resumed"),
+    [
+        # failed, until another engine resumes the answer
+        ("", LOST, HAS, CAN, "failed"),
+        ("", LOST, False, CAN, "failed"),
+        ("resumed", LOST, HAS, CAN, "failed"),
+        ("rejected", LOST, HAS, CAN, "failed"),
+        # it begins again, or never began
+        ("", LOST, False, False, ""),
+        ("resumed", LOST, False, False, "failed"),
+        ("", LOST, HAS, False, "impossible"),
+        ("resumed", LOST, HAS, False, "failed"),
+        ("rejected", LOST, HAS, False, "rejected"),
+        ("failed", CannotResume(), HAS, CAN, "rejected"),
+        ("failed", CannotResume(), False, False, "rejected"),
+        # what happens without a failed try
+        ("", NO_MEMORY, HAS, CAN, ""),
+        ("resumed", Leaves(), HAS, CAN, "resumed"),
+        ("failed", NoReplica(), HAS, CAN, "failed"),
+        ("", NotPlaced(), HAS, CAN, ""),
+    ],
+)
+def test_each_event_has_its_report(
+    before: Resumed, event: Event, client_has_bytes: bool, can_resume: bool, resumed: Resumed
+) -> None:
+    course, _ = next_step(replace(NEW, resumed=before), event, client_has_bytes, can_resume)
+    assert course.resumed == resumed
+
+
+@pytest.mark.parametrize("was_lost", [False, True])
+def test_tokens_are_exact_only_if_every_engine_resumed_exactly(was_lost: bool) -> None:
+    exact = resuming(NEW, is_exact=True, was_lost=was_lost)
+    assert (exact.resumed, exact.resume_mode) == ("resumed" if was_lost else "", "exact")
+    continued = resuming(resuming(exact, is_exact=False, was_lost=was_lost), True, was_lost)
+    assert continued.resume_mode == "continued"
+    anew, step = next_step(continued, REFUSED, False, False)
+    assert (step, anew.resume_mode) == (TryAgain(A), "")
+
+
+def test_the_loss_of_a_replica_that_was_leaving_makes_no_request_fatal() -> None:
+    """It ended on purpose, so the request was not the cause."""
+    course = Course(retries=1)
+    for event in (replace(LEAVING, replica_id="c"), replace(REFUSED, replica_id="b")):
+        course, step = next_step(course, event, False, False)
+        assert isinstance(step, TryAgain)
+    assert next_step(course, LOST, False, False)[1] == GiveUp(is_fatal=False)
+
+
+@pytest.mark.parametrize(("after_s", "counts"), [(0.0, False), (4.9, False), (5.0, True)])
+def test_a_replica_that_ray_serve_selects_again_costs_no_try_for_five_seconds(
+    after_s: float, counts: bool
+) -> None:
+    course, _ = next_step(Course(retries=1), replace(LOST, at=10.0), False, False)
+    after, step = next_step(course, replace(UNREACHED, at=10.0 + after_s), False, False)
+    assert after.tries == 1 + counts
+    assert step == (GiveUp() if counts else TryAgain(A, wait_s=0.1))
 
 
 FAILURES = st.builds(
@@ -86,7 +153,7 @@ FAILURES = st.builds(
     was_reached=st.booleans(),
     is_leaving=st.booleans(),
 )
-EVENTS = FAILURES | st.sampled_from([CannotContinue(), Leaves(), NoReplica(), NotPlaced()])
+EVENTS = FAILURES | st.sampled_from([CannotResume(), Leaves(), NoReplica(), NotPlaced()])
 CASES = st.lists(st.tuples(EVENTS, st.booleans(), st.booleans()), min_size=1, max_size=30)
 
 
@@ -95,16 +162,16 @@ def test_every_course_keeps_the_invariants(
     retries: int, cases: list[tuple[Event, bool, bool]]
 ) -> None:
     course = Course(retries)
-    for event, client_has_bytes, can_continue in cases:
+    for event, client_has_bytes, can_resume in cases:
         before = course
-        course, step = next_step(before, event, client_has_bytes, can_continue)
+        course, step = next_step(before, event, client_has_bytes, can_resume)
         assert course.retries == retries
         assert before.tries <= course.tries <= before.tries + 1
         assert course.lost <= course.failed
         assert before.failed <= course.failed
         if client_has_bytes:  # never the beginning again
             assert not isinstance(step, DecideAgain)
-            assert not isinstance(step, TryAgain) or (step.continues and can_continue)
+            assert not isinstance(step, TryAgain) or (step.resumes and can_resume)
         if isinstance(step, TryAgain):
             assert step.avoid == course.failed
         if isinstance(event, TryFailed):
@@ -113,7 +180,10 @@ def test_every_course_keeps_the_invariants(
             assert not (first and not event.is_leaving) or course.tries == before.tries + 1
             assert event.replica_id in course.failed
         else:
-            assert course == before
+            resumed, mode = before.resumed, before.resume_mode
+            assert replace(course, resumed=resumed, resume_mode=mode) == before
+        if client_has_bytes and isinstance(event, TryFailed | CannotResume):
+            assert course.resumed in ("rejected", "failed", "impossible")
         if isinstance(step, GiveUp):
             assert not step.is_fatal or len(course.lost) == retries + 1
             break

@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 from deployments.gateway.answer.stream_errors import error_event
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.api.load_codes import ENGINE_UNAVAILABLE
+from deployments.gateway.intake.api_errors import ApiError
 
-ERROR = ApiError(503, "The engine\nstopped.", code="engine_unavailable", param="p")
+ERROR = ApiError(ENGINE_UNAVAILABLE, "The engine\nstopped.", param="p", retry_after=1)
 
 
 def data_of(event: bytes) -> Any:

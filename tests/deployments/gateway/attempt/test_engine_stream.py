@@ -63,7 +63,7 @@ async def test_taken_pieces_are_taken_outside_of_tasks() -> None:
     assert None in tasks and len(tasks) <= 2
 
 
-async def test_it_reads_with_an_aiohttp_that_pauses_for_one_reason() -> None:
+async def test_streams_are_read_with_an_aiohttp_that_has_one_reason_to_pause() -> None:
     async with answering(PARTS, gap_s=0.01) as (http, url), http.get(url) as answer:
         assert answer.connection is not None
         delattr(answer.connection.protocol, "_buffer_paused")  # as in aiohttp 3.14.3

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from deployments.gateway.checks.answer_size import refuse_many_logprobs, refuse_many_sequences
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.parameters import parameters_of
 from deployments.wire.inference_paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES
 from tests.fakes.engine import FakeEngine

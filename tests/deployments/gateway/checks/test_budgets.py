@@ -262,7 +262,7 @@ async def test_an_explanation_names_the_limits_and_what_was_left(redis_url: str)
             {"model": "", "kind": "requests", "limit": 9, "left": 8},
             {"model": "", "kind": "concurrent", "limit": 3, "left": None},
         ]
-        assert told["refused"] is None and not told["by_share"]
+        assert told["exhausted"] is None and not told["by_share"]
         assert headers["x-ratelimit-remaining-tokens"] == str(tokens["left"])
 
         other = {"authorization": f"Bearer {OTHER_KEY}"}
@@ -286,12 +286,12 @@ async def test_a_request_that_no_budget_has_room_for_is_explained(redis_url: str
         _, code, headers = await ask_chat(front)
         assert code == "rate_limit_exceeded"
         told = await front.explanation_of(headers)
-        assert told["admission"]["verdict"] == "refused"
+        assert told["admission"]["verdict"] == "rejected"
         assert (
             "has reached its limit of 1 requests per minute for this model"
             in told["admission"]["reason"]
         )
-        assert told["budget"]["refused"] == "requests"
+        assert told["budget"]["exhausted"] == "requests"
         assert told["budget"]["limits"] == [
             {"model": MODEL, "kind": "requests", "limit": 1, "left": 0}
         ]
@@ -305,12 +305,12 @@ async def test_metrics_report_what_is_left_of_a_tenants_budgets(redis_url: str) 
         metrics = await front.metrics()
         assert metrics["antefix_budget_limit", *whose] == 2
         assert metrics["antefix_budget_left", *whose] == 2
-        assert metrics["antefix_budget_refusals_total", *whose] == 0
+        assert metrics["antefix_budget_rejections_total", *whose] == 0
         for _ in range(3):
             await ask_chat(front)
         metrics = await front.metrics()
         assert metrics["antefix_budget_left", *whose] == 0
-        assert metrics["antefix_budget_refusals_total", *whose] == 1
+        assert metrics["antefix_budget_rejections_total", *whose] == 1
         assert metrics["antefix_budget_limit", "concurrent", "", TENANT] == 9
 
 

@@ -1,4 +1,4 @@
-"""Fields that are only for engines are refused by name; all other fields that vLLM takes pass."""
+"""Values that not every client may set are refused by name."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.gateway.checks.engine_fields import refuse_engine_fields
-from deployments.gateway.intake.errors import ApiError
-from router.recent import Placed
+from deployments.gateway.intake.api_errors import ApiError
+from router.board.recent import Placed
 from tests.every_field.values import CHAT, COMPLETIONS, RESPONSES
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import KEY, OTHER_KEY, OTHER_TENANT, gateway_before
@@ -24,16 +24,10 @@ def refuse(fields: dict[str, Any], path: str = CHAT, may_prioritize: bool = Fals
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
     [
-        (CHAT, {"kv_transfer_params": {"do_remote_prefill": True}}, "kv_transfer_params"),
-        (CHAT, {"kv_transfer_params": {}}, "kv_transfer_params"),
-        (RESPONSES, {"ec_transfer_params": {"a": 1}}, "ec_transfer_params"),
         (COMPLETIONS, {"vllm_xargs": {"kv_cache_report_mode": "full"}}, "vllm_xargs"),
         (CHAT, {"vllm_xargs": {"steer": 1, "other": 1}}, "vllm_xargs"),
         (CHAT, {"vllm_xargs": {"": 1}}, "vllm_xargs"),
         (CHAT, {"vllm_xargs": {"x" * 10_000: 1}}, "vllm_xargs"),
-        (RESPONSES, {"previous_response_id": "resp_1"}, "previous_response_id"),
-        (RESPONSES, {"background": True}, "background"),
-        (RESPONSES, {"background": "true"}, "background"),
     ],
 )
 def test_fields_that_are_not_for_clients_are_refused_by_name(
@@ -61,15 +55,11 @@ def test_only_a_key_with_the_right_goes_before_others(priority: Any) -> None:
     [
         (CHAT, {"n": 1, "priority": 0, "store": True, "metadata": {"a": "b"}, "user": "me"}),
         (CHAT, {"n": 8, "vllm_xargs": {"steer": [1.5]}}),
-        (CHAT, {"n": None, "vllm_xargs": None, "priority": None, "kv_transfer_params": None}),
+        (CHAT, {"n": None, "vllm_xargs": None, "priority": None}),
         # vLLM refuses these itself, and says what is wrong with them
         (CHAT, {"n": "many", "vllm_xargs": "steer"}),
         (CHAT, {"n": [9], "vllm_xargs": []}),
-        # clients send it by default; engines keep nothing, and say so
-        (RESPONSES, {"store": True, "background": False, "previous_response_id": None}),
-        (RESPONSES, {"include": ["reasoning.encrypted_content"], "enable_response_messages": True}),
         (EMBEDDINGS, {"input": ["a"] * 1024, "encoding_format": "base64", "dimensions": 8}),
-        (CHAT, {"an unknown field": {"a": 1}}),
     ],
 )
 def test_fields_of_clients_pass(path: str, fields: dict[str, Any]) -> None:
@@ -80,7 +70,7 @@ ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
 )
-NAMES = ("n", "priority", "vllm_xargs", "prompt", "input", "background", "previous_response_id")
+NAMES = ("n", "priority", "vllm_xargs", "prompt", "input")
 
 
 @given(

@@ -12,11 +12,11 @@ import pytest
 
 from deployments.gateway.checks import fatal_requests
 from deployments.gateway.checks.fatal_requests import FatalRequests
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.request import EngineRequest
-from observability.request_record import RequestRecord
-from router import redis_keys
-from router.redis_client import AsyncRedis, connect
+from observability.traces.request_record import RequestFacts, RequestRecord
+from router.redis import redis_keys
+from router.redis.redis_client import AsyncRedis, connect
 from tests.sentences import assert_sentences
 from tests.waiting import until
 
@@ -39,9 +39,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return clock
 
 
-def asked(body: bytes = b"{}", tenant: str = "red") -> EngineRequest:
-    record = RequestRecord("id", tenant, PATH, 0.0)
-    return EngineRequest("id", tenant, PATH, body, None, "model", 0.0, 1e9, 60.0, record)
+def engine_request(body: bytes = b"{}", tenant: str = "red") -> EngineRequest:
+    record = RequestRecord(RequestFacts("id", tenant, PATH), 0.0)
+    return EngineRequest("id", tenant, PATH, body, None, "model", 0.0, 1e9, 60.0, 60.0, record)
 
 
 def of_a_gateway(redis: AsyncRedis, **times: Any) -> FatalRequests:
@@ -50,30 +50,30 @@ def of_a_gateway(redis: AsyncRedis, **times: Any) -> FatalRequests:
 
 def is_refused(known: FatalRequests, body: bytes = b"{}") -> bool:
     try:
-        known.check(asked(body))
+        known.check(engine_request(body))
     except ApiError as error:
         assert error.code == "engines_lost"
         return True
     return False
 
 
-async def test_another_gateway_learns_of_a_fatal_request_and_refuses_it_too(
+async def test_a_second_gateway_learns_of_a_fatal_request_and_rejects_it(
     redis: AsyncRedis,
 ) -> None:
     one, other = of_a_gateway(redis), of_a_gateway(redis)
-    one.add(asked(), 1)
+    one.add(engine_request(), 1)
     await one.exchange()
     assert not is_refused(other)
     await other.exchange()
     assert is_refused(other)
 
 
-async def test_after_the_clock_is_set_back_it_is_refused_no_longer_than_from_when_it_was_heard_of(
+async def test_a_clock_set_back_does_not_prolong_the_rejection_of_a_fatal_request(
     redis: AsyncRedis, clock: SimpleNamespace
 ) -> None:
     """Otherwise an expired record is trusted again and again, until the clock is where it was."""
     known, other = of_a_gateway(redis, kept_s=1), of_a_gateway(redis)
-    known.add(asked(), 1)
+    known.add(engine_request(), 1)
     await known.exchange()
     await redis.persist(redis_keys.key("fleet", "fatal"))  # its clock is set back, too
     clock.ahead_s = -3600.0
@@ -81,7 +81,7 @@ async def test_after_the_clock_is_set_back_it_is_refused_no_longer_than_from_whe
     for _ in range(2):
         await known.exchange()
         assert not is_refused(known)
-    other.add(asked(), 1)
+    other.add(engine_request(), 1)
     await other.exchange()
     await known.exchange()
     assert is_refused(known), "another time counts"
@@ -92,10 +92,10 @@ async def test_a_tenant_whose_requests_are_lost_again_has_one_engine_for_each(
 ) -> None:
     """A client that changes a byte each time took all the engines that there were."""
     one, other = of_a_gateway(redis, together_s=0.0), of_a_gateway(redis, together_s=0.0)
-    one.add(asked(b"1"), 1)
+    one.add(engine_request(b"1"), 1)
     assert one.retries("red", 1) == 1
     await asyncio.sleep(0.01)
-    one.add(asked(b"2"), 1)
+    one.add(engine_request(b"2"), 1)
     assert one.retries("red", 1) == 0
     assert one.retries("blue", 1) == 1
     await one.exchange()
@@ -107,7 +107,7 @@ async def test_requests_that_were_lost_together_are_not_suspected(redis: AsyncRe
     """One killed the engine, and the others were in it."""
     known = of_a_gateway(redis)
     for number in range(10):
-        known.add(asked(b"%d" % number), 1)
+        known.add(engine_request(b"%d" % number), 1)
     assert known.retries("red", 1) == 1
 
 
@@ -115,14 +115,14 @@ async def test_a_suspects_request_is_refused_from_its_second_loss_on(
     redis: AsyncRedis,
 ) -> None:
     known = of_a_gateway(redis, together_s=0.0)
-    known.add(asked(b"1"), 1)
+    known.add(engine_request(b"1"), 1)
     await asyncio.sleep(0.01)
-    known.add(asked(b"2"), 1)
-    error = known.add(asked(b"3"), known.retries("red", 1))
+    known.add(engine_request(b"2"), 1)
+    error = known.add(engine_request(b"3"), known.retries("red", 1))
     assert (error.status, error.code) == (503, "engines_lost")
     assert_sentences(error.message)
     assert not is_refused(known, b"3")
-    known.add(asked(b"3"), known.retries("red", 1))
+    known.add(engine_request(b"3"), known.retries("red", 1))
     assert is_refused(known, b"3")
 
 
@@ -130,8 +130,40 @@ async def test_a_suspect_is_none_any_more_after_minutes(
     redis: AsyncRedis,
 ) -> None:
     known = of_a_gateway(redis, kept_s=1, together_s=0.0)
-    known.add(asked(b"1"), 1)
+    known.add(engine_request(b"1"), 1)
     await asyncio.sleep(0.01)
-    known.add(asked(b"2"), 1)
+    known.add(engine_request(b"2"), 1)
     assert known.retries("red", 1) == 0
     await until(lambda: known.retries("red", 1) == 1)
+
+
+async def test_another_gateway_holds_the_tenant_too_until_minutes_have_passed(
+    redis: AsyncRedis,
+) -> None:
+    one, other = of_a_gateway(redis, kept_s=2), of_a_gateway(redis, kept_s=2)
+    one.fate_of(engine_request(), 1).out_of_memory("r0")
+    await one.exchange()
+    await other.exchange()
+    assert one.is_held("red") and other.is_held("red")
+    assert not one.is_held("blue") and not other.is_held("blue")
+    await until(lambda: not one.is_held("red") and not other.is_held("red"))
+
+
+async def test_a_request_at_another_gateway_clears_the_tenant_of_its_suspicion(
+    redis: AsyncRedis,
+) -> None:
+    one, other = of_a_gateway(redis), of_a_gateway(redis)
+    one.fate_of(engine_request(), 1).out_of_memory("r0")
+    other.fate_of(engine_request(tenant="blue"), 1).lost("r0")
+    assert one.is_held("red")
+    await other.exchange()
+    await one.exchange()
+    assert not one.is_held("red")
+
+
+async def test_many_requests_in_one_replica_are_remembered_as_two(redis: AsyncRedis) -> None:
+    known = of_a_gateway(redis)
+    for number in range(100):
+        known.fate_of(engine_request(b"%d" % number), 1).lost("r0")
+    await known.exchange()
+    assert await redis.zcard(redis_keys.key("fleet", "fatal")) == 2

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.gateway.checks.kept_elsewhere import refuse_kept_elsewhere
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.wire.inference_paths import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import gateway_before
@@ -72,7 +72,9 @@ def sourced(source: dict[str, Any]) -> dict[str, Any]:
         ),
     ],
 )
-def test_it_is_refused_with_the_remedy(path: str, fields: dict[str, Any], remedy: str) -> None:
+def test_a_reference_to_a_stored_item_is_rejected_with_the_remedy(
+    path: str, fields: dict[str, Any], remedy: str
+) -> None:
     with pytest.raises(ApiError) as refused:
         refuse_kept_elsewhere(path, fields)
     error = refused.value

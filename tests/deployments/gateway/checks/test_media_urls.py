@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from deployments.gateway.checks.media_urls import refuse_media_urls
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.wire.inference_paths import CHAT, EMBED, MESSAGES, RESPONSES
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import gateway_before

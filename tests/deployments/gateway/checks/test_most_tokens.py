@@ -9,14 +9,14 @@ import pytest
 from deployments.gateway.checks.most_tokens import most_tokens
 from deployments.gateway.intake.request import EngineRequest, PoolRequest, Prompt
 from deployments.gateway.intake.request_options import RequestOptions
-from observability.request_record import RequestRecord
-from router.policies import PlacementRequest
+from observability.traces.request_record import RequestFacts, RequestRecord
+from router.choice.policies import PlacementRequest
 from tests.fakes.front import TENANT
 from tests.fakes.limited_front import LENGTH
 
 
 def request(path: str, known: bool = True, prompt_tokens: int = 10, **fields: Any) -> PoolRequest:
-    record = RequestRecord("id", TENANT, path, 0.0)
+    record = RequestRecord(RequestFacts("id", TENANT, path), 0.0)
     engine = object.__new__(EngineRequest)
     for name, value in (("path", path), ("body", b"x" * 100), ("record", record)):
         object.__setattr__(engine, name, value)
@@ -115,3 +115,79 @@ def test_nothing_bounds_a_request_to_a_model_of_unknown_length() -> None:
     assert most_tokens(request(CHAT), None) is None
     assert most_tokens(request(CHAT, max_tokens=5), None) == 15
     assert most_tokens(request(CHAT, max_tokens=5, n="many"), None) is None
+
+
+PADDED: dict[str, Any] = {"padding": "max_length"}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "inputs"),
+    [
+        ("/v1/embeddings", {"input": ["a"] * 512}, 512),
+        ("/v1/embeddings", {"input": "a"}, 1),
+        ("/v1/embeddings", {"input": [[1], [2]]}, 2),
+        ("/v1/embeddings", {"messages": [{"role": "user", "content": "a"}]}, 1),
+        ("/classify", {"input": ["a", "b"]}, 2),
+        ("/pooling", {"input": ["a", "b"]}, 2),
+        ("/v2/rerank", {"query": "a", "documents": ["a"] * 9}, 9),
+        ("/score", {"text_1": "a", "text_2": ["a"] * 9}, 9),
+        ("/v1/score", {"queries": ["a"], "items": ["a"] * 9}, 9),
+    ],
+)
+def test_a_padded_input_takes_the_whole_context(
+    path: str, fields: dict[str, Any], inputs: int
+) -> None:
+    asked = request(path, known=False, **fields, **PADDED)
+    assert most_tokens(asked, LENGTH) == LENGTH * inputs
+    assert most_tokens(asked, None) is None
+    as_it_is = request(path, known=False, **fields, padding="do_not_pad")
+    assert (most_tokens(as_it_is, LENGTH) or 0) < LENGTH * inputs
+
+
+def test_no_other_path_pads() -> None:
+    for path in (CHAT, COMPLETION, "/v2/embed", "/tokenize"):
+        asked = request(path, known=False, max_tokens=5, **PADDED)
+        assert most_tokens(asked, LENGTH) == most_tokens(
+            request(path, known=False, max_tokens=5), LENGTH
+        )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"query": "x" * 50},
+        {"query": {"content": [{"type": "text", "text": "x" * 50}]}},
+        {"query": "", "instruction": "x" * 50},
+        {"query": "", "chat_template_kwargs": {"instruction": "x" * 50}},
+        {"query": "", "chat_template_kwargs": {"deep": {"er": ["x" * 50]}}},
+    ],
+)
+def test_all_that_is_read_with_each_document_counts_with_each(fields: dict[str, Any]) -> None:
+    few, many = (
+        most_tokens(request("/v2/rerank", known=False, documents=["a"] * count, **fields), 10**6)
+        for count in (10, 110)
+    )
+    assert few is not None and many is not None
+    assert many - few >= 100 * (50 + 512)
+
+
+def test_an_image_in_a_query_takes_the_context_of_each_document() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    for query in ({"content": [image]}, [{"content": [image]}]):
+        asked = request("/score", known=False, queries=query, documents=["a"] * 3)
+        assert most_tokens(asked, LENGTH) == 3 * LENGTH
+
+
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [
+        ({"texts": ["a"] * 64}, 100 + 512),
+        ({"texts": ["a"] * 64, "input_type": "search_query"}, 100 + 64 * 64),
+        ({"inputs": [{"content": [{"type": "text", "text": "a"}]}] * 64}, 100 + 64 * 64),
+        ({"images": ["data:image/png;base64,AA=="] * 2}, 2 * LENGTH),
+    ],
+)
+def test_a_text_for_cohere_reserves_little_more_than_for_openai(
+    fields: dict[str, Any], most: int
+) -> None:
+    assert most_tokens(request("/v2/embed", known=False, **fields), LENGTH) == most

@@ -16,8 +16,8 @@ from deployments.gateway.inquiries.other_releases import (
     SchemaWatch,
     others_in_use,
 )
-from router import redis_keys
-from router.redis_client import AsyncRedis, connect
+from router.redis import redis_keys
+from router.redis.redis_client import AsyncRedis, connect
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import REDIS_NAME, gateway_before
 from tests.router.index_redis import control

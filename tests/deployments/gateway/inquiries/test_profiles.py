@@ -30,7 +30,7 @@ async def front(engines: tuple[FakeEngine, FakeEngine]) -> AsyncIterator[Front]:
         yield front
 
 
-async def asked(front: Front, key: str = KEY, **query: str) -> tuple[int, dict[str, Any]]:
+async def request_profile(front: Front, key: str = KEY, **query: str) -> tuple[int, dict[str, Any]]:
     headers = {"authorization": f"Bearer {key}"}
     path = f"{front.url}/antefix/profile"
     async with front.http.post(path, params=query, headers=headers) as answer:
@@ -38,14 +38,16 @@ async def asked(front: Front, key: str = KEY, **query: str) -> tuple[int, dict[s
 
 
 async def test_one_engine_is_profiled(front: Front, engines: tuple[FakeEngine, FakeEngine]) -> None:
-    status, told = await asked(front, replica="r1", seconds="0.01")
+    status, told = await request_profile(front, replica="r1", seconds="0.01")
     where = {"pool": "main", "replica": "r1", "node_ip": "127.0.0.1", "seconds": 0.01}
     assert (status, told) == (200, {**where, **TRACES})
     assert [engine.profiler.profiles for engine in engines] == [0, 1]
 
 
-async def test_only_operators_may(front: Front, engines: tuple[FakeEngine, FakeEngine]) -> None:
-    status, told = await asked(front, OTHER_KEY, replica="r1", seconds="0.01")
+async def test_only_operators_may_profile_an_engine(
+    front: Front, engines: tuple[FakeEngine, FakeEngine]
+) -> None:
+    status, told = await request_profile(front, OTHER_KEY, replica="r1", seconds="0.01")
     assert (status, told["error"]["code"]) == (403, "not_an_operator")
     async with aiohttp.ClientSession() as http, http.post(f"{front.url}/antefix/profile") as answer:
         assert answer.status == 401
@@ -54,9 +56,9 @@ async def test_only_operators_may(front: Front, engines: tuple[FakeEngine, FakeE
 
 async def test_a_pool_without_a_replica_has_none_to_profile() -> None:
     async with gateway_before() as front:
-        status, told = await asked(front, seconds="0.01")
+        status, told = await request_profile(front, seconds="0.01")
     assert (status, told["error"]["code"]) == (503, "no_replica")
-    assert told["error"]["message"] == "The pool 'main' has no replica. Try again later."
+    assert told["error"]["message"] == "The pool 'main' has no replica. Try again in 5 s."
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ async def test_a_pool_without_a_replica_has_none_to_profile() -> None:
 async def test_an_impossible_profile_is_refused_with_its_parameter(
     front: Front, query: dict[str, str], status: int, param: str
 ) -> None:
-    found, told = await asked(front, **query)
+    found, told = await request_profile(front, **query)
     assert (found, told["error"]["param"]) == (status, param)
     assert_sentences(told["error"]["message"])
 
@@ -82,7 +84,7 @@ async def test_an_engine_without_a_profiler_says_what_to_set(
     front: Front, engines: tuple[FakeEngine, FakeEngine]
 ) -> None:
     engines[0].profiler.folder = None
-    status, told = await asked(front, replica="r0", seconds="0.01")
+    status, told = await request_profile(front, replica="r0", seconds="0.01")
     assert (status, told["error"]["code"]) == (409, "cannot_profile")
     assert "profiler_config" in told["error"]["message"]
 
@@ -102,12 +104,12 @@ async def test_a_profile_of_a_lost_engine_returns_an_error(
     front: Front, engines: tuple[FakeEngine, FakeEngine]
 ) -> None:
     await engines[0].server.drain()
-    status, told = await asked(front, replica="r0", seconds="0.01")
+    status, told = await request_profile(front, replica="r0", seconds="0.01")
     assert (status, told["error"]["code"]) == (502, "cannot_profile")
 
 
 async def test_the_command_says_where_the_traces_are(front: Front) -> None:
-    arguments = ["--replica", "r1", "--seconds", "0.01", "--base-url", front.url, "--api-key", KEY]
-    done = await asyncio.to_thread(CliRunner().invoke, app, ["profile", *arguments, "--json"])
+    arguments = ["--replica", "r1", "--duration", "0.01", "--base-url", front.url, "--api-key", KEY]
+    done = await asyncio.to_thread(CliRunner().invoke, app, ["profile", *arguments, "-o", "json"])
     where = {"pool": "main", "replica": "r1", "node_ip": "127.0.0.1", "seconds": 0.01}
     assert json.loads(done.stdout) == {**where, **TRACES}

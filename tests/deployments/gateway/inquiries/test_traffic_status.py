@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from deployments.gateway.inquiries.traffic_status import TENANTS_SHOWN, tenants_status
-from observability.budget_metrics import BudgetMetrics
-from observability.families import Families
-from observability.request_record import LimitLeft
-from observability.traffic import POOL_MINUTES, ServedTraffic
-from router.redis_client import connect
+from observability.metrics.budget_metrics import BudgetMetrics
+from observability.metrics.families import Families
+from observability.metrics.traffic import POOL_MINUTES, ServedTraffic
+from observability.traces.request_record import LimitLeft
+from router.redis.redis_client import connect
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import (
     OTHER_KEY,
@@ -23,7 +23,7 @@ from tests.fakes.front import (
     Front,
     gateway_before,
 )
-from tests.router.budget_redis import open_up
+from tests.router.budget_redis import write_initial_state
 from tests.sentences import assert_sentences
 from tests.waiting import until
 
@@ -38,7 +38,7 @@ SERVED = {"ok": 1, "good": 1, "prompt_tokens": 1, "output_tokens": 4}
 async def of_two_tenants(redis_url: str) -> AsyncIterator[Front]:
     """A gateway with an operator and a tenant that has a limit."""
     async with connect(redis_url) as redis:
-        await open_up(redis, REDIS_NAME)
+        await write_initial_state(redis, REDIS_NAME)
     async with gateway_before(FakeEngine(), redis_url=redis_url, tenants=TENANTS) as front:
         await until(lambda: not front.gateway.parts.budgets.by_share)
         yield front

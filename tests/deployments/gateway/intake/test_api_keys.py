@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from benchmarks.soak.held_items import held_items
 from deployments.fleet.fleet import GatewaySettings
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.api_keys import ADDRESSES_KEPT, ApiKeys, KeyHolder, WrongKeys
-from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.keys_file import KeyRights, StoredKey, new_key, stored
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import KEY, TENANT, gateway_before
 from tests.sentences import assert_sentences
+from tests.some import some
 from tests.waiting import cancelled, until
 
 KEYS = ApiKeys({"sk-one": "first", "sk-two": "second"})
@@ -144,7 +145,7 @@ def test_a_hashed_key_opens_with_its_rights(file: Path) -> None:
     line = stored("red", key, rights).line()
     assert key not in line and key.split("_")[2] not in line
     holder = taken(file, line).check({"authorization": f"Bearer {key}"})
-    assert holder == KeyHolder("red", rights)
+    assert holder == KeyHolder("red", rights, alone=True)
 
 
 def test_a_key_opens_nothing_once_it_has_expired(file: Path) -> None:
@@ -153,6 +154,43 @@ def test_a_key_opens_nothing_once_it_has_expired(file: Path) -> None:
     assert code_of(taken(file, stored("red", key, expires=now - 2).line()), key) == (
         "expired_api_key"
     )
+
+
+@pytest.mark.parametrize(
+    ("now", "code"),
+    [(1_800_000_059.9, ""), (1_800_000_060.0, "expired_api_key"), (2e9, "expired_api_key")],
+)
+def test_a_key_expires_at_its_time_and_not_after_it(file: Path, now: float, code: str) -> None:
+    key = new_key()
+    line = stored("red", key, expires=1_800_000_060.0).line()
+    assert code_of(taken(file, line, ApiKeys({}, lambda: now)), key) == code
+
+
+def test_a_tenant_is_alone_while_no_other_has_a_key(file: Path) -> None:
+    def is_alone(keys: ApiKeys) -> bool:
+        return keys.check({"authorization": f"Bearer {OLD}"}).alone
+
+    keys = taken(file, f"red={OLD}\nred={NEW}")
+    assert is_alone(keys)
+    assert not is_alone(taken(file, f"red={OLD}\nblue={NEW}", keys))
+    assert is_alone(taken(file, f"red={OLD}", keys))
+    # keys of the environment and of the file count together
+    assert not is_alone(taken(file, f"blue={NEW}", ApiKeys({OLD: "red"})))
+
+
+def test_only_a_sole_tenant_or_an_operator_sees_loads() -> None:
+    settings = GatewaySettings.model_validate(
+        {"tenants": {"red": {"operator": False}, "blue": {"operator": True}}}
+    )
+
+    def sees(tenant: str, alone: bool, operator: bool = True) -> bool:
+        return KeyHolder(tenant, KeyRights(operator=operator), alone).sees_loads(settings)
+
+    assert sees("red", alone=True) and not sees("red", alone=False)
+    assert sees("blue", alone=True) and sees("blue", alone=False)
+    # a key without the right sees none, for any tenant
+    assert not sees("red", alone=True, operator=False)
+    assert not sees("blue", alone=True, operator=False)
 
 
 @pytest.mark.parametrize("of_tenant", ["interactive", "batch"])
@@ -166,9 +204,45 @@ def test_a_key_has_the_lesser_of_its_rights_and_its_tenants_rights(
         {"tenants": {"red": {"priority": of_tenant, "operator": tenant_operates}}}
     )
     own = KeyRights(priority=of_key, operator=key_operates)  # type: ignore[arg-type]
-    rights = KeyHolder("red", own).rights_in(settings)
+    rights = KeyHolder("red", own, alone=False).rights_in(settings)
     assert rights.priority == ("batch" if "batch" in (of_key, of_tenant) else "interactive")
     assert rights.operator == (tenant_operates and key_operates)
+
+
+@pytest.mark.parametrize("key_may", [True, False])
+@pytest.mark.parametrize("tenant_may", [True, False])
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("operates", [True, False])
+def test_a_key_may_choose_its_policy_only_with_the_right_and_an_entitled_tenant(
+    key_may: bool, tenant_may: bool, alone: bool, operates: bool
+) -> None:
+    settings = GatewaySettings.model_validate(
+        {"tenants": {"red": {"policy_header": tenant_may, "operator": operates}}}
+    )
+    holder = KeyHolder("red", KeyRights(policy=key_may), alone)
+    assert holder.rights_in(settings).policy == (key_may and (tenant_may or alone or operates))
+
+
+@pytest.mark.parametrize(
+    ("key_operates", "tenant_operates"), [(True, False), (False, True), (False, False)]
+)
+@pytest.mark.parametrize("alone", [True, False])
+def test_only_an_operators_key_does_what_operators_do(
+    key_operates: bool, tenant_operates: bool, alone: bool
+) -> None:
+    settings = GatewaySettings.model_validate({"tenants": {"red": {"operator": tenant_operates}}})
+    holder = KeyHolder("red", KeyRights(operator=key_operates), alone)
+    with pytest.raises(ApiError, match="Only operators see and end canaries") as refused:
+        holder.check_operator(settings, "see and end canaries")
+    assert (refused.value.status, refused.value.code) == (403, "not_an_operator")
+    assert_sentences(refused.value.message)
+
+
+def test_an_operators_key_passes_the_check_of_operators() -> None:
+    settings = GatewaySettings.model_validate({"tenants": {"red": {"operator": True}}})
+    KeyHolder("red", KeyRights(operator=True), alone=False).check_operator(
+        settings, "load adapters"
+    )
 
 
 # --- following a file -----------------------------------------------------------------------
@@ -239,6 +313,12 @@ def test_a_key_that_is_revoked_on_one_line_is_revoked(file: Path, text: str) -> 
     assert code_of(taken(file, text), OLD) == "revoked_api_key"
 
 
+def test_a_file_with_a_revoked_key_has_no_fault(file: Path) -> None:
+    keys = taken(file, revoked(OLD).line())
+    keys.take(file)
+    assert code_of(keys, OLD) == "revoked_api_key" and keys.stale == ()
+
+
 def test_a_revoked_key_stays_so_when_its_file_is_rolled_back(file: Path) -> None:
     keys = taken(file, f"red={OLD}")
     taken(file, revoked(OLD).line(), keys)
@@ -263,12 +343,12 @@ def test_the_senders_of_wrong_keys_are_logged_once_a_minute(
         wrong.came_from("10.0.0.7")
     wrong.came_from("10.0.0.8")
     assert [record.getMessage() for record in caplog.records] == [
-        "requests with a wrong API key: 1, most of them from 10.0.0.7 (1)"
+        "rejected requests with a wrong API key: 1, most of them from 10.0.0.7 (1)"
     ]
     now[0] = 60.0
     wrong.came_from("10.0.0.8")
     assert caplog.records[-1].getMessage() == (
-        "requests with a wrong API key: 101, most of them from 10.0.0.7 (99), 10.0.0.8 (2)"
+        "rejected requests with a wrong API key: 101, most of them from 10.0.0.7 (99), 10.0.0.8 (2)"
     )
 
 
@@ -294,7 +374,7 @@ async def test_a_gateways_log_says_who_sends_wrong_keys(caplog: pytest.LogCaptur
             pass  # who sends no key guesses none
     told = [one for one in caplog.records if "wrong API key" in one.getMessage()]
     assert [one.getMessage() for one in told] == [
-        "requests with a wrong API key: 1, most of them from 127.0.0.1 (1)"
+        "rejected requests with a wrong API key: 1, most of them from 127.0.0.1 (1)"
     ]
 
 
@@ -341,3 +421,28 @@ async def test_a_gateway_reports_stale_keys_as_a_metric(file: Path) -> None:
         assert (await front.metrics())["antefix_keys_stale",] == 1
         async with front.get("/v1/models", headers={"authorization": f"Bearer {KEY}"}) as answer:
             assert answer.status == 200
+
+
+@pytest.mark.parametrize("models", [{MODEL}, {"other"}, set()])
+async def test_an_unknown_model_names_only_those_that_the_key_may_use(
+    file: Path, models: set[str]
+) -> None:
+    key = new_key()
+    headers = {"authorization": f"Bearer {key}"}
+    small = FakeEngine("r1", model="small-secret")
+    async with gateway_before(FakeEngine(), small=small) as front:
+        line = stored(TENANT, key, KeyRights(frozenset(models))).line()
+        taken(file, line, front.gateway.parts.keys)
+        said = []
+        async with front.post(headers=headers, model="gpt-9") as answer:
+            said.append((answer.status, await answer.json()))
+        # large enough to be checked before it arrives
+        async with front.post(headers=headers, model="gpt-9", pad="x" * 100_000) as answer:
+            said.append((answer.status, await answer.json()))
+        async with front.get("/v1/models/gpt-9", headers=headers) as answer:
+            said.append((answer.status, await answer.json()))
+    for status, body in some(said):
+        assert (status, body["error"]["code"]) == (404, "model_not_found")
+        assert_sentences(body["error"]["message"])
+        assert "small-secret" not in body["error"]["message"]
+        assert (f": {MODEL}." in body["error"]["message"]) == (MODEL in models)

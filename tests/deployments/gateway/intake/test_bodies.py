@@ -74,11 +74,11 @@ async def test_streams_go_on_while_a_large_body_is_parsed(monkeypatch: pytest.Mo
     parsing, go_on = threading.Event(), threading.Event()
     parse = request_body.parse
 
-    def slow(body: bytes, max_list_items: int) -> dict[str, Any]:
+    def slow(body: bytes, max_list_items: int, path: str) -> dict[str, Any]:
         if len(body) > request_body.LARGE_BODY_BYTES:
             parsing.set()
             assert go_on.wait(30)
-        return parse(body, max_list_items)
+        return parse(body, max_list_items, path)
 
     monkeypatch.setattr(request_body, "parse", slow)
     async with gateway_before(FakeEngine()) as front:
@@ -113,11 +113,11 @@ def parsed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[st
     parsing = Parsing()
     parse = request_body.parse
 
-    def slow(body: bytes, max_list_items: int) -> dict[str, Any]:
+    def slow(body: bytes, max_list_items: int, path: str) -> dict[str, Any]:
         if len(body) > request_body.LARGE_BODY_BYTES:
             order.append(json.loads(body)["metadata"])
             assert parsing.go_on.wait(60)
-        return parse(body, max_list_items)
+        return parse(body, max_list_items, path)
 
     monkeypatch.setattr(request_body, "parse", slow)
     try:

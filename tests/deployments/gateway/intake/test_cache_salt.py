@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.cache_salt import CacheSalts
-from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.request import EngineRequest
 from deployments.gateway.intake.request_body import extended
 from deployments.gateway.pool.overflow_contract import renamed
-from observability.request_record import RequestRecord
+from observability.traces.request_record import RequestFacts, RequestRecord
 
 CHAT = "/v1/chat/completions"
 SALTS = CacheSalts("secret")
@@ -40,7 +40,7 @@ def test_requests_share_a_salt_if_and_only_if_tenant_or_group_and_their_own_salt
 
 
 @given(owners)
-def test_a_salt_is_one_that_vllm_takes_and_another_fleets_is_another(
+def test_vllm_accepts_a_salt_and_each_fleet_has_a_different_one(
     owner: tuple[str, str | None, str | None],
 ) -> None:
     salt = salt_of(*owner)
@@ -80,9 +80,9 @@ def test_a_salted_body_is_the_clients_own_with_our_salt(
 
 def test_a_request_that_overflows_keeps_its_salt() -> None:
     fields = {"model": "large", "prompt": "x", "cache_salt": "mine"}
-    record = RequestRecord("id", "tenant", CHAT, 0.0)
+    record = RequestRecord(RequestFacts("id", "tenant", CHAT), 0.0)
     body = json.dumps(fields).encode()
-    asked = EngineRequest("id", "tenant", CHAT, body, "ours", "large", 0.0, 1.0, 1.0, record)
+    asked = EngineRequest("id", "tenant", CHAT, body, "ours", "large", 0.0, 1.0, 1.0, 1.0, record)
     there = renamed(asked, "small")
     assert there.cache_salt == "ours"
     assert json.loads(there.engine_body) == {"model": "small", "prompt": "x", "cache_salt": "ours"}

@@ -11,7 +11,7 @@ import pytest
 
 from deployments.gateway.intake.long_prompts import MOST_WAITING, LongPrompts
 from deployments.gateway.pool import prompt_reader
-from router.policies import PlacementRequest
+from router.choice.policies import PlacementRequest
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import KEY, OTHER_KEY, Front, gateway_before
 from tests.waiting import cancelled, until

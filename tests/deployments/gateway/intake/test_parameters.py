@@ -31,7 +31,9 @@ PATHS = (*INFERENCE_PATHS, "/v1/other")
         (MESSAGES, "max_tokens"),
     ],
 )
-def test_a_number_is_one_however_it_is_spelled(path: str, name: str, spelled: Any) -> None:
+def test_every_spelling_of_a_number_is_read_as_that_number(
+    path: str, name: str, spelled: Any
+) -> None:
     assert parameters_of(path, {name: spelled}).max_tokens == 24
 
 
@@ -77,13 +79,13 @@ def test_unreadable_parameters_stand_for_the_greatest_values(unreadable: Any) ->
 
 
 @pytest.mark.parametrize("spelled", [True, 1, 1.0, "true", "True", "1", "yes", "on", "t", "y"])
-def test_a_stream_is_one_however_it_is_asked_for(spelled: Any) -> None:
+def test_every_spelling_of_true_requests_a_stream(spelled: Any) -> None:
     assert parameters_of(CHAT, {"stream": spelled}).stream
     assert not parameters_of(EMBEDDINGS, {"stream": spelled}).stream
 
 
 @pytest.mark.parametrize("spelled", [None, False, 0, "false", "0", "no", "off"])
-def test_no_stream_is_none_however_it_is_declined(spelled: Any) -> None:
+def test_every_spelling_of_false_declines_a_stream(spelled: Any) -> None:
     assert not parameters_of(CHAT, {"stream": spelled}).stream
 
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.gateway.intake import request_body
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.request_body import estimate_audio_tokens
-from deployments.wire.forms import HEAD_BYTES, FormFile
+from deployments.wire.multipart import HEAD_BYTES, FormFile
 from tests.sentences import assert_sentences
 
 WRONG_MODELS: tuple[Any, ...] = (0, 1, 1.5, True, False, [], ["m"], {})

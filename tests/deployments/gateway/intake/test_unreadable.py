@@ -5,18 +5,16 @@ from typing import Any
 
 import pytest
 
-from deployments.gateway.intake.errors import ApiError
-from deployments.gateway.intake.unreadable import refuse_unreadable
+from deployments.gateway.intake.api_errors import ApiError
+from deployments.gateway.intake.unreadable import refuse_bad_items, refuse_unreadable
+from deployments.wire.inference_paths import CHAT, MESSAGES, RESPONSES
+from tests.fakes.engine import MODEL, FakeEngine
+from tests.fakes.front import gateway_before
 from tests.sentences import assert_sentences
 
 
 def refuse(body: bytes) -> None:
     refuse_unreadable(json.loads(body), body)
-
-
-def assistant(content: Any) -> bytes:
-    asked = {"role": "user", "content": "Hi."}
-    return json.dumps({"input": [asked, {"role": "assistant", "content": content}]}).encode()
 
 
 @pytest.mark.parametrize(
@@ -31,9 +29,6 @@ def assistant(content: Any) -> bytes:
         (b'{"temperature": -1E+0400}', "temperature"),
         (b'{"tools": [{"function": {"parameters": {"const": 1' + b"0" * 30 + b"}}}]}", "tools"),
         (b'{"min_p": 1' + b"0" * 400 + b".0}", "min_p"),
-        (assistant([]), "input"),
-        (assistant([{"type": "refusal", "refusal": "no"}]), "input"),
-        (assistant([{"type": "output_text", "text": None}]), "input"),
     ],
 )
 def test_a_body_that_vllm_fails_on_is_refused_with_its_field(body: bytes, param: str) -> None:
@@ -54,9 +49,41 @@ def test_a_body_that_vllm_fails_on_is_refused_with_its_field(body: bytes, param:
         b'{"repetition_penalty": 1e308}',
         b'{"input": "Hi."}',
         b'{"input": [[1, 2], [3]]}',
-        assistant("Hello."),
-        assistant([{"type": "output_text", "text": "Hello."}, {"type": "refusal"}]),
     ],
 )
 def test_a_body_that_vllm_can_read_passes(body: bytes) -> None:
     refuse(body)
+
+
+@pytest.mark.parametrize("number", [1, 20_000])
+async def test_a_gateway_asks_no_engine_about_bad_items(number: int) -> None:
+    engine = FakeEngine()
+    async with gateway_before(engine) as front:
+        body = {"model": MODEL, "input": [{"role": "user", "content": "Hi."}, *[{}] * number]}
+        url = front.url + RESPONSES
+        async with front.http.post(url, json=body, headers=front.headers) as answer:
+            error = (await answer.json())["error"]
+    assert (answer.status, error["code"], error["param"]) == (400, "invalid_value", "input")
+    assert error["message"].startswith("'input[1]' has no 'type'.")
+    assert_sentences(error["message"])
+    assert not engine.bodies
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "message"),
+    [
+        (RESPONSES, {"input": [{"type": "web_search_call"}]}, "'input[0]' has the type"),
+        (CHAT, {"messages": [{"role": "user", "content": "a", "prefix": True}]}, ".prefix' is"),
+        (MESSAGES, {"system": [{"type": "image"}]}, "'system[0]' has the type 'image'"),
+        (CHAT, {"documents": [{"a": 5}]}, "'documents[0].a' must be a string, not a number"),
+        (CHAT, {"logit_bias": {"1": {}}}, "'logit_bias.1' must be a number, not an object"),
+        ("/v1/completions", {"prompt": [[1, None]]}, "'prompt[0][1]' must be a whole number"),
+    ],
+)
+def test_the_first_bad_item_is_named(path: str, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        refuse_bad_items(path, fields)
+    assert refused.value.status == 400
+    assert refused.value.param in fields
+    assert message in refused.value.message
+    assert_sentences(refused.value.message)

@@ -16,6 +16,7 @@ from deployments.gateway.intake.keys_file import KeyRights, stored
 from deployments.gateway.intake.request import PoolRequest
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import TENANT, Front, gateway_before
+from tests.router.loads import changed
 from tests.waiting import cancelled, until
 
 SLO = {"interactive": {"ttft_s": 2.0}, "batch": {"ttft_s": 60.0}}
@@ -56,7 +57,7 @@ async def sets(front: Front, models: Mapping[str, Any], **pool: Any) -> None:
     assert not front.gateway.parts.in_force.refused
 
 
-async def asked(front: Front, **fields: Any) -> tuple[str, dict[str, Any]]:
+async def model_and_route(front: Front, **fields: Any) -> tuple[str, dict[str, Any]]:
     """The model that answered, and why its pool was chosen."""
     async with front.post(**{"model": "assistant", **fields}) as answer:
         assert answer.status == 200, await answer.text()
@@ -72,7 +73,7 @@ async def route_of() -> dict[str, Any]:
 async def test_a_request_goes_to_the_cheapest_that_meets_its_slo(
     front: Front, slow: FakeEngine, fast: FakeEngine
 ) -> None:
-    model, route = await asked(front)
+    model, route = await model_and_route(front)
     assert (model, route["by"]) == (MODEL, "price")
     assert [offer["pool"] for offer in route["offers"]] == ["main", "small"]
     assert all(offer["holds_slo"] for offer in route["offers"])
@@ -80,11 +81,11 @@ async def test_a_request_goes_to_the_cheapest_that_meets_its_slo(
     assert dear == pytest.approx(3 * cheap)
 
 
-async def test_it_goes_to_another_where_the_cheapest_does_not_meet_its_slo(
+async def test_a_request_goes_to_the_next_pool_when_the_cheapest_misses_the_slo(
     front: Front, slow: FakeEngine, fast: FakeEngine
 ) -> None:
     front.sees_queues({slow: 1_000_000})
-    model, route = await asked(front)
+    model, route = await model_and_route(front)
     assert (model, route["by"]) == ("fast", "price")
     assert [offer["holds_slo"] for offer in route["offers"]] == [False, True]
     assert json.loads(fast.bodies[-1])["model"] == "fast"
@@ -94,8 +95,8 @@ async def test_an_idle_pool_that_is_too_slow_does_not_meet_the_slo(
     front: Front, slow: FakeEngine, fast: FakeEngine
 ) -> None:
     front.sees(slow)
-    front.pools["main"].scheduler.board.update([replace(slow.load(), prefill_rate=1.0)])
-    model, route = await asked(front)
+    front.pools["main"].scheduler.board.update([changed(slow.load(), prefill_rate=1.0)])
+    model, route = await model_and_route(front)
     assert (model, route["by"]) == ("fast", "price")
     assert [offer["holds_slo"] for offer in route["offers"]] == [False, True]
 
@@ -103,10 +104,10 @@ async def test_an_idle_pool_that_is_too_slow_does_not_meet_the_slo(
 async def test_with_no_pool_known_all_of_them_serve(front: Front) -> None:
     front.sees()
     front.sees(pool="small")
-    assert {(await asked(front))[0] for _ in range(30)} == {MODEL, "fast"}
+    assert {(await model_and_route(front))[0] for _ in range(30)} == {MODEL, "fast"}
 
 
-async def test_it_goes_to_the_soonest_where_none_meets_its_slo(
+async def test_the_fastest_pool_is_chosen_when_no_pool_meets_the_slo(
     front: Front, slow: FakeEngine, fast: FakeEngine
 ) -> None:
     front.sees_queues({slow: 1_000_000})
@@ -120,10 +121,10 @@ async def test_it_goes_to_the_soonest_where_none_meets_its_slo(
 
 async def test_without_a_replica_the_other_pool_serves(front: Front, slow: FakeEngine) -> None:
     front.sees()
-    assert (await asked(front))[0] == "fast"
+    assert (await model_and_route(front))[0] == "fast"
     front.sees(slow)
     front.sees(pool="small")
-    assert (await asked(front))[0] == MODEL
+    assert (await model_and_route(front))[0] == MODEL
 
 
 async def test_a_pool_that_cannot_answer_does_not_compete(front: Front) -> None:
@@ -138,16 +139,16 @@ async def test_a_pool_that_cannot_answer_does_not_compete(front: Front) -> None:
 
 async def test_a_pool_of_weight_0_does_not_compete(front: Front, slow: FakeEngine) -> None:
     await sets(front, {"assistant": {"pools": {"main": 0, "small": 1}, "select": "price"}})
-    model, route = await asked(front)
+    model, route = await model_and_route(front)
     assert (model, route["by"], route["offers"]) == ("fast", "only", [])
 
 
 async def test_batch_requests_wait_for_the_cheap_pool_where_others_do_not(
     front: Front, slow: FakeEngine
 ) -> None:
-    front.sees_queues({slow: int(20 * slow.load().prefill_rate)})
-    assert (await asked(front))[0] == "fast"
-    waiting = asyncio.create_task(asked(front, service_tier="flex"))
+    front.sees_queues({slow: int(20 * slow.load().pace.prefill_rate)})
+    assert (await model_and_route(front))[0] == "fast"
+    waiting = asyncio.create_task(model_and_route(front, service_tier="flex"))
     await until(lambda: front.pools["main"].is_waited_for)
     await cancelled(waiting)
 

@@ -182,6 +182,12 @@ def test_every_api_has_conversations_and_embeddings_have_none() -> None:
     assert named("/v1/embeddings", input="hi") is None
 
 
+def test_null_messages_with_an_input_are_no_messages() -> None:
+    begun = named(RESPONSES, input=turns("hi"))
+    assert begun == named(RESPONSES, input=turns("hi"), messages=None)
+    assert begun != named(RESPONSES, input=turns("ho"), messages=None)
+
+
 def test_a_session_names_a_conversation_of_any_kind() -> None:
     for path in (CHAT, COMPLETIONS, "/v1/embeddings"):
         one = named(path, session="a", messages=turns("hi"))
@@ -190,6 +196,6 @@ def test_a_session_names_a_conversation_of_any_kind() -> None:
 
 
 @pytest.mark.parametrize("messages", [None, 5, "x", [], [5], [{"role": 5}], {"a": [{}]}])
-def test_nothing_that_a_request_holds_makes_it_raise(messages: Any) -> None:
+def test_naming_a_conversation_never_raises_for_any_request(messages: Any) -> None:
     for path in (CHAT, COMPLETIONS, RESPONSES, MESSAGES):
         assert named(path, messages=messages, system=messages, prompt=messages) is not None

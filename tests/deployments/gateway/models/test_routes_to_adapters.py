@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from deployments.fleet.applications import settings_of
-from tests.deployments.gateway.models.test_adapters import asked, loads, names, unloads
+from tests.deployments.gateway.models.test_shared_adapters import (
+    loads,
+    names,
+    status_and_model,
+    unloads,
+)
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
 from tests.fakes.loras import write_adapter
@@ -52,7 +57,7 @@ async def sets(front: Front, **route: Any) -> None:
 
 async def adapter_of(front: Front, number: int, model: str = "sql") -> str:
     """The adapter that answers a conversation."""
-    status, engine_name = await asked(front, model, **talk(number))
+    status, engine_name = await status_and_model(front, model, **talk(number))
     assert status == 200
     return engine_name.partition("@")[0]
 
@@ -66,7 +71,7 @@ async def test_conversations_are_split_and_each_stays_with_its_adapter(front: Fr
     assert {await adapter_of(front, n) for n in range(20, 30)} == {"sql-1"}
 
 
-async def test_it_is_a_model_to_clients(front: Front, engine: FakeEngine) -> None:
+async def test_clients_see_a_route_to_adapters_as_a_model(front: Front, engine: FakeEngine) -> None:
     await sets(front, adapters={"sql-1": 1}, aliases=["queries"])
     assert sorted(await names(front)) == ["queries", MODEL, "sql", "sql-1", "sql-2"]
     async with front.get("/v1/models/queries") as answer:
@@ -123,7 +128,7 @@ async def test_an_adapter_can_be_the_canary(front: Front, engine: FakeEngine, fa
     number = 0
     async with asyncio.timeout(60):
         while canary_of(front).state.status == "running":
-            await asked(front, "sql", **talk(number))
+            await status_and_model(front, "sql", **talk(number))
             number += 1
     assert canary_of(front).state.status == ("aborted" if fails else "promoted")
     assert {await adapter_of(front, number + n) for n in range(8)} == {

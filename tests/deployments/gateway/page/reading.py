@@ -72,11 +72,11 @@ async def served(front: Front, request_id: str, /, **changed: Any) -> dict[str, 
     return told
 
 
-def refused(told: dict[str, Any], request_id: str) -> dict[str, Any]:
+def rejected(told: dict[str, Any], request_id: str) -> dict[str, Any]:
     """The same as an explanation of a request that was not admitted."""
     parts = ("replica", "cached_tokens", "ttft_s", "reuse_loss_tokens", "shadow", "last_replica")
     ended = {"outcome": "rejected", "status": 429, "error": "over_capacity", "stage": "placement"}
-    admission = {"priority": "interactive", "verdict": "refused", "reason": "the pool is full"}
+    admission = {"priority": "interactive", "verdict": "rejected", "reason": "the pool is full"}
     kept = {name: part for name, part in told.items() if name not in parts}
     return {**kept, **ended, "request_id": request_id, "admission": admission}
 

@@ -11,7 +11,7 @@ from tests.deployments.gateway.page.reading import (
     NARROW,
     Reader,
     reading,
-    refused,
+    rejected,
     served,
 )
 from tests.fakes.front import KEY, TENANT, Front
@@ -32,13 +32,13 @@ async def arrange(front: Front) -> None:
     budget: dict[str, Any] = {
         "tokens": 600,
         "limits": [{"model": "", "kind": "requests", "limit": 60, "left": 59}],
-        "refused": None,
+        "exhausted": None,
         "by_share": False,
     }
     shadow = {"policy": "random", "replica_id": "r9", "cached_tokens": 3, "predicted_ttft": 0.1}
     more = {"shadow": shadow | {"regret": 2.5}, "budget": budget, "ttft_s": late}
     await served(front, "second", request_id="late", **more)
-    front.gateway.parts.explanations.keep(TENANT, "turned-away", refused(told, "turned-away"))
+    front.gateway.parts.explanations.keep(TENANT, "turned-away", rejected(told, "turned-away"))
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])

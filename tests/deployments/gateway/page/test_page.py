@@ -66,7 +66,7 @@ async def test_replicas_and_decisions_are_shown_without_a_complaint_or_a_strange
     for text in (MODEL, "admitted", "prefix", told["replica"]):
         await expect(row).to_contain_text(text)
     await expect(reader.page.locator("#pools")).to_contain_text(
-        "Goodput100 %100 % of served; 0 late, 0 refused, 0 failed"
+        "Goodput100%0 late, 0 rejected, 0 failed"
     )
     assert reader.faults == []
     assert all(url.startswith(front.url) for url in reader.asked)

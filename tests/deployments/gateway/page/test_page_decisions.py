@@ -1,13 +1,10 @@
 """The decisions on the page at /antefix/, in a real browser: each is shown, found and explained."""
 
-import asyncio
-
 import pytest
 from playwright.async_api import Browser, expect
 
-from deployments.gateway.answer.resuming import CLIENT_EVENTS_HEADER, RESUME_HEADER
 from deployments.gateway.record import explanations
-from tests.deployments.gateway.page.reading import SLO, Reader, failed, reading, refused, served
+from tests.deployments.gateway.page.reading import SLO, Reader, failed, reading, rejected, served
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import KEY, OTHER_KEY, TENANT, Front, gateway_before
 from tests.router.index_redis import control
@@ -37,45 +34,23 @@ async def test_a_decision_opens_by_keyboard_and_says_why(reader: Reader, front: 
 
 async def test_the_page_shows_each_phase_of_a_request(reader: Reader, front: Front) -> None:
     took = {"predicted": 1.0, "engine": 2.0, "observed": 5.5}
-    phases = {"upload_s": 9.0, "read_s": 0.5, "wait_s": 3.0, "retry_s": 0.0, "engine_s": 2.0}
+    phases = {"upload_s": 9.0, "read_s": 0.5, "queued_s": 3.0, "retry_s": 0.0, "engine_s": 2.0}
     await served(front, "first", request_id="slow", ttft_s=took, phases=phases)
     await reader.opens()
     await reader.decision("slow").locator("summary").first.click()
     body = reader.decision("slow").locator(".explanation")
     await expect(body).to_contain_text("9.00 s to upload it (not counted)")
-    await expect(body).to_contain_text("3.00 s waiting for its turn, 2.00 s in the engine")
-    await expect(body).to_contain_text("predicted 1.00 s (off by 50 %)")
-
-
-async def test_the_page_shows_the_rest_of_a_stream_as_such(
-    browser: Browser, server: RedisProcess
-) -> None:
-    with control(server) as client:
-        client.flushall()
-    engine = FakeEngine("r0")
-    async with gateway_before(engine, redis_url=server.url, resume_within_s=60.0) as front:
-        async with front.post(stream=True) as answer:
-            await answer.read()
-        rest = {RESUME_HEADER: answer.headers[RESUME_HEADER], CLIENT_EVENTS_HEADER: "2"}
-        async with front.post(headers={**rest, "x-request-id": "rest"}, stream=True) as answer:
-            await answer.read()
-        await front.explanation_of(answer.headers)
-        async with reading(browser, front) as reader:
-            await reader.opens()
-            await reader.decision("rest").locator("summary").first.click()
-            body = reader.decision("rest").locator(".explanation")
-            for said in ("r0 was making this stream already", "had 2 of the stream's events"):
-                await expect(body).to_contain_text(said)
-            assert reader.faults == []
+    await expect(body).to_contain_text("3.00 s queued for its turn, 2.00 s in the engine")
+    await expect(body).to_contain_text("predicted 1.00 s (off by 50%)")
 
 
 async def test_the_page_shows_the_budget_in_words(reader: Reader, front: Front) -> None:
     requests = {"model": "", "kind": "requests", "limit": 60, "left": 59}
     tokens = {"model": MODEL, "kind": "tokens", "limit": 5000, "left": 4400}
-    budget = {"tokens": 600, "limits": [requests, tokens], "refused": None, "by_share": False}
+    budget = {"tokens": 600, "limits": [requests, tokens], "exhausted": None, "by_share": False}
     told = await served(front, "first", request_id="charged", budget=budget)
-    empty = {**budget, "limits": [{**requests, "left": 0}], "refused": "requests"}
-    over = refused({**told, "budget": empty}, "over")
+    empty = {**budget, "limits": [{**requests, "left": 0}], "exhausted": "requests"}
+    over = rejected({**told, "budget": empty}, "over")
     front.gateway.parts.explanations.keep(TENANT, "over", {**over, "candidates": []})
     await reader.opens()
     for request_id, said in (
@@ -104,11 +79,11 @@ async def test_decisions_are_found_by_text_and_by_what_became_of_them(
 ) -> None:
     late = {"predicted": 0.2, "observed": 31.0}
     told = await served(front, "first", request_id="slow", ttft_s=late)
-    front.gateway.parts.explanations.keep(TENANT, "full", refused(told, "full"))
+    front.gateway.parts.explanations.keep(TENANT, "full", rejected(told, "full"))
     await reader.opens()
     await expect(reader.decisions()).to_have_count(3)
     only = reader.page.get_by_role("group", name="Which decisions")
-    for name, request_id in (("Missed SLO", "slow"), ("Refused", "full")):
+    for name, request_id in (("Missed SLO", "slow"), ("Rejected", "full")):
         await only.get_by_text(name).click()
         await expect(reader.decisions()).to_have_count(1)
         await expect(reader.decision(request_id)).to_be_visible()
@@ -118,7 +93,7 @@ async def test_decisions_are_found_by_text_and_by_what_became_of_them(
     await expect(reader.page.locator("#count")).to_have_text("1 of 3")
     await reader.page.get_by_role("searchbox").fill("nothing like it")
     await expect(reader.page.locator("#no-decisions")).to_contain_text("None of the last")
-    await expect(reader.page.locator("#pools")).to_contain_text("1 late, 1 refused, 0 failed")
+    await expect(reader.page.locator("#pools")).to_contain_text("1 late, 1 rejected, 0 failed")
 
 
 async def test_an_answer_that_was_complete_too_late_missed_its_slo(
@@ -126,7 +101,7 @@ async def test_an_answer_that_was_complete_too_late_missed_its_slo(
 ) -> None:
     await served(front, "first", request_id="long", duration_s=61.0, slo_e2e_s=60.0)
     await reader.opens()
-    await expect(reader.page.locator("#pools")).to_contain_text("1 late, 0 refused, 0 failed")
+    await expect(reader.page.locator("#pools")).to_contain_text("1 late, 0 rejected, 0 failed")
     await reader.decision("long").locator("summary").first.click()
     body = reader.decision("long").locator(".explanation")
     await expect(body).to_contain_text("the whole answer within 60 s")
@@ -149,20 +124,20 @@ async def test_a_request_that_failed_is_shown_and_found_and_lowers_the_goodput(
             await front.explanation_of(answer.headers)
         await reader.opens()
         figures = reader.page.locator("#pools .figures")
-        said = "Goodput75 %100 % of served; 0 late, 0 refused, 1 failed"
+        said = "Goodput75%0 late, 0 rejected, 1 failed"
         await expect(figures).to_contain_text(said)
         only = reader.page.get_by_role("group", name="Which decisions")
         for name, request_id in (
             ("Missed SLO", "too-late"),
             ("Failed", "too-late"),
-            ("Refused", "wrong"),
+            ("Invalid", "wrong"),
         ):
             await only.get_by_text(name).click()
             await expect(reader.decisions()).to_have_count(1)
             await expect(reader.decision(request_id)).to_be_visible()
         await reader.decision("wrong").locator("summary").first.click()
         body = reader.decision("wrong").locator(".explanation")
-        await expect(body).to_contain_text("refused as invalid")
+        await expect(body).to_contain_text("The request was invalid")
         await expect(body).to_contain_text("404 model_not_found")
         await reader.opens(f"#request=too-late&key={KEY}")
         body = reader.decision("too-late").locator(".explanation")
@@ -170,6 +145,25 @@ async def test_a_request_that_failed_is_shown_and_found_and_lowers_the_goodput(
         await expect(body).to_contain_text("while r0 had it, before its first token (504 deadline")
         await expect(body.get_by_role("table")).to_contain_text("sent there")
         assert reader.faults == []
+
+
+async def test_an_invalid_request_is_no_failure_and_does_not_count(
+    reader: Reader, front: Front
+) -> None:
+    wrong = {"outcome": "invalid", "status": 400, "error": "invalid_value", "replica": None}
+    unanswered = {"ttft_s": None, "cached_tokens": None, "tpot_s": None}
+    await served(front, "first", request_id="wrong", **wrong, **unanswered)
+    await reader.opens()
+    pools = reader.page.locator("#pools")
+    said = "Goodput100%0 late, 0 rejected, 0 failed, 1 not counted"
+    await expect(pools.locator(".figures")).to_contain_text(said)
+    await expect(pools.locator(".chart path.uncounted")).to_have_count(1)
+    await expect(pools.locator(".chart path.failed")).to_have_count(0)
+    await expect(pools.locator(".promise")).to_contain_text("□ not counted")
+    row = pools.get_by_role("table", name="How each class fared").get_by_role("row")
+    counts = row.filter(has_text="interactive").get_by_role("cell")
+    # the last columns: served, late, rejected, failed, not counted
+    assert (await counts.all_inner_texts())[-5:] == ["1", "0", "0", "0", "1"]
 
 
 async def test_failures_are_shown_that_others_have_pushed_out_of_the_last_hundred(
@@ -200,14 +194,16 @@ async def test_a_client_that_left_counts_only_if_it_had_waited_longer_than_promi
     await served(front, "second", request_id="patient", duration_s=31.0, **left)
     await reader.opens()
     figures = reader.page.locator("#pools .figures")
-    await expect(figures).to_contain_text("Goodput67 %100 % of served; 1 late, 0 refused, 0 failed")
+    await expect(figures).to_contain_text("Goodput67%1 late, 0 rejected, 0 failed")
 
 
 async def test_one_explanation_may_stand_for_several_requests(reader: Reader, front: Front) -> None:
     told = await served(front, "first")
-    front.gateway.parts.explanations.keep(TENANT, "full", refused(told, "full") | {"stands_for": 9})
+    front.gateway.parts.explanations.keep(
+        TENANT, "full", rejected(told, "full") | {"stands_for": 9}
+    )
     await reader.opens()
-    await expect(reader.page.locator("#pools .figures")).to_contain_text("Goodput10 %")
+    await expect(reader.page.locator("#pools .figures")).to_contain_text("Goodput10%")
 
 
 async def test_the_parts_of_a_prediction_add_up_and_its_cost_is_no_time(
@@ -241,13 +237,16 @@ async def test_a_link_opens_its_request(reader: Reader, front: Front) -> None:
 
 
 async def test_held_still_nothing_changes(reader: Reader, front: Front) -> None:
+    await reader.page.clock.install()
     await served(front, "first")
     await reader.opens()
     await expect(reader.decisions()).to_have_count(1)
     await reader.page.get_by_role("button", name="Pause").click()
     await served(front, "second")
-    await asyncio.sleep(2.5)  # it refreshes every 2 s
+    reader.asked.clear()
+    await reader.page.clock.run_for(60_000)  # it refreshes every 2 s
     assert await reader.decisions().count() == 1
+    assert reader.asked == []
     await reader.page.get_by_role("button", name="Pause").click()
     await expect(reader.decisions()).to_have_count(2)
 

@@ -1,13 +1,14 @@
 """What the page shows of traffic, pools, tenants and the autoscaler."""
 
+import asyncio
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
-from router.redis_client import connect
+from router.redis.redis_client import connect
 from tests.deployments.gateway.page.reading import SLO, Reader, reading, served
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import (
@@ -19,7 +20,7 @@ from tests.fakes.front import (
     Front,
     gateway_before,
 )
-from tests.router.budget_redis import open_up
+from tests.router.budget_redis import write_initial_state
 from tests.router.redis_process import RedisProcess
 from tests.waiting import until
 
@@ -44,7 +45,7 @@ async def test_requests_and_tokens_are_counted_for_each_pool(reader: Reader, fro
     await reader.opens()
     table = reader.page.get_by_role("table", name="Traffic of each pool")
     row = table.get_by_role("row").filter(has_text="main")
-    cells = ["2", "2", "0", "0", "100\u00a0%", "2\u00a0tok", "0\u00a0%", "8\u00a0tok"]
+    cells = ["2", "2", "0", "0", "0", "100%", "2\u00a0tok", "0%", "8\u00a0tok"]
     await expect(row.get_by_role("cell")).to_have_text(cells)
     await expect(reader.page.locator("#traffic-of")).to_contain_text("counted by 1 of 1 gateways")
     chart = reader.page.get_by_role("img", name=re.compile("Requests per second from"))
@@ -58,6 +59,50 @@ async def test_rates_are_those_between_two_answers(reader: Reader, front: Front)
     await served(front, "first")
     await expect(rates).to_contain_text(re.compile(r"Requests/s0\.\d+ended"))
     await expect(rates).to_contain_text(re.compile(r"Output tokens/s(0\.\d|[1-9])"))
+
+
+async def is_counted(front: Front) -> bool:
+    """Whether the gateway's history has a request: it counts them once per second."""
+    async with front.get("/antefix/status?minutes=60") as answer:
+        pools = (await answer.json())["pools"].values()
+    return any(pool["traffic"]["total"] for pool in pools)
+
+
+async def test_rates_are_shown_from_the_first_answer_on(reader: Reader, front: Front) -> None:
+    asked: list[str] = []
+
+    async def only_the_first(route: Route) -> None:
+        asked.append(route.request.url)
+        if len(asked) > 1:
+            await route.abort()
+            return
+        # shortly before the answer, however slow the browser is
+        await served(front, "first")
+        while True:
+            if await is_counted(front):
+                break
+            await asyncio.sleep(0.05)
+        await route.continue_()
+
+    await reader.page.route("**/antefix/status?*", only_the_first)
+    await reader.opens()
+    rates = reader.page.locator("#rates")
+    await expect(rates).to_contain_text(re.compile(r"Requests/s(0\.\d|[1-9])"))
+    await expect(rates).to_contain_text(re.compile(r"Output tokens/s(0\.\d|[1-9])"))
+    await expect(rates).to_contain_text("Errors/s00 rejected/s")
+
+
+async def test_the_legend_of_requests_names_the_columns_of_the_table(
+    reader: Reader, front: Front
+) -> None:
+    await served(front, "first")
+    await reader.opens()
+    legend = await reader.page.locator("#history figcaption").first.inner_text()
+    table = reader.page.get_by_role("table", name="Traffic of each pool")
+    columns = await table.get_by_role("columnheader").all_inner_texts()
+    for name in ("Answered", "Not counted", "Rejected", "Failed"):
+        assert name in columns
+        assert name.lower() in legend
 
 
 async def test_the_time_range_is_the_readers_choice(reader: Reader, front: Front) -> None:
@@ -131,7 +176,7 @@ async def test_tenants_see_their_budgets_and_operators_all(
     browser: Browser, redis_url: str
 ) -> None:
     async with connect(redis_url) as redis:
-        await open_up(redis, REDIS_NAME)
+        await write_initial_state(redis, REDIS_NAME)
     async with gateway_before(FakeEngine(), redis_url=redis_url, tenants=LIMITED) as front:
         await until(lambda: not front.gateway.parts.budgets.by_share)
         for key in (KEY, OTHER_KEY):

@@ -74,7 +74,7 @@ async def test_a_request_that_is_refused_says_why(reader: Reader, front: Front) 
     box = await opened(reader)
     await send(box)
     await expect(box.get_by_role("status")).to_contain_text("400: It is too long.")
-    await expect(box.locator("#trial-explanation")).to_contain_text("refused as invalid")
+    await expect(box.locator("#trial-explanation")).to_contain_text("The request was invalid")
 
 
 async def test_the_trial_of_a_reader_is_removed_when_another_signs_in(reader: Reader) -> None:

@@ -12,9 +12,9 @@ import aiohttp
 import msgspec
 import pytest
 
-from autoscaling.pool_scheduler import PoolScheduler
+from autoscaling.admission.pool_scheduler import PoolScheduler
 from deployments.gateway.inquiries.status import admission_status
-from tests.deployments.gateway.admitting import BUSY, FREE, error_of, explained
+from tests.deployments.gateway.admitting import BUSY, FREE, error_of, recorded_explanations
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import OTHER_KEY, OTHER_TENANT, TENANT, Front, gateway_before
 from tests.waiting import until
@@ -72,26 +72,29 @@ async def test_a_flood_waits_and_the_other_tenant_goes_first_though_it_came_last
 
     scheduler.admission.shares.charge(TENANT, 100.0)
     has_queued(front, engine, BUSY)
-    with patch.object(scheduler, "next_turn", next_turn), explained(front) as explanations:
+    with (
+        patch.object(scheduler, "next_turn", next_turn),
+        recorded_explanations(front) as explanations,
+    ):
         asked = [await waiting(front, headers) for headers in ({}, {}, OTHER)]
         metrics = await front.metrics()
-        assert metrics["antefix_interactive_waiting_requests",] == 3
-        assert metrics["antefix_batch_waiting_requests",] == 0
+        assert metrics["antefix_interactive_queued_requests",] == 3
+        assert metrics["antefix_batch_queued_requests",] == 0
         told = admission_status(front.pool)
-        assert told["waiting_by_tenant"] == {TENANT: 2, OTHER_TENANT: 1}
+        assert told["queued_by_tenant"] == {TENANT: 2, OTHER_TENANT: 1}
         has_queued(front, engine, FREE)
         assert {answer.status for answer in await asyncio.gather(*asked)} == {200}
         await until(lambda: len(explanations) == 3)
     assert order == [OTHER_TENANT, TENANT, TENANT]
-    assert all(one["phases"]["wait_s"] > 0 for one in explanations)
-    assert (await front.metrics())["antefix_admissions_total", "interactive", "wait"] == 3
+    assert all(one["phases"]["queued_s"] > 0 for one in explanations)
+    assert (await front.metrics())["antefix_admissions_total", "interactive", "queued"] == 3
 
 
 async def test_a_full_queue_refuses_the_newest_of_the_tenant_with_most(
     front: Front, engine: FakeEngine
 ) -> None:
     has_queued(front, engine, BUSY)
-    with explained(front) as explanations:
+    with recorded_explanations(front) as explanations:
         asked = [await waiting(front, {}) for _ in range(3)]
         async with front.post() as answer:
             assert answer.status == 429
@@ -106,9 +109,9 @@ async def test_a_full_queue_refuses_the_newest_of_the_tenant_with_most(
         for served in (asked[0], asked[1], other):
             assert (await served).status == 200
     verdicts = [one["admission"]["verdict"] for one in explanations]
-    assert verdicts.count("refused") == 2
+    assert verdicts.count("rejected") == 2
     demand = front.pool.scheduler.demand
-    assert (demand.arrived, demand.refused) == (2 + 5, 2)
+    assert (demand.arrived, demand.rejected) == (2 + 5, 2)
 
 
 async def test_a_tenant_alone_does_not_queue(engine: FakeEngine) -> None:

@@ -17,8 +17,8 @@ from deployments.gateway.pool.known_prompts import KnownPrompts, ReadPrompt
 from deployments.prompt import PromptTokens
 from deployments.prompt.cuts import MIN_PIECE_CHARS
 from deployments.prompt.tokenizer import PromptTokenizer
-from router import segment_keys
-from router.segment_keys import Namespace, SegmentHasher, index_secret
+from router.index import segment_keys
+from router.index.segment_keys import Namespace, SegmentHasher, index_secret
 from tests.deployments.prompt.engine_facts import facts
 from tests.deployments.prompt.random_chats import WORDS
 from tests.deployments.prompt.shapes import CHAT, COMPLETIONS, RESPONSES
@@ -177,7 +177,7 @@ def test_a_prompt_without_segments_is_counted_and_tokenized_once(encoded: list[s
     assert "once" not in "".join(encoded)
 
 
-def test_a_prompt_longer_than_the_context_is_left_to_the_engine_however_often_it_comes() -> None:
+def test_a_prompt_longer_than_the_context_is_left_to_the_engine_every_time() -> None:
     known, prompts = KnownPrompts(), PromptTokens(facts(max_model_len=600))
     fields = chat("one " * 700)
     for _ in range(2):

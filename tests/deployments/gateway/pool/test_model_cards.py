@@ -6,13 +6,22 @@ import asyncio
 from typing import Any
 
 import pytest
+from anthropic import AsyncAnthropic
 
+from deployments.gateway.api.endpoints import ENDPOINTS
+from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.pool import model_cards
-from deployments.gateway.pool.model_cards import CREATED, ModelCards, merged_openapi
-from deployments.gateway.reference.endpoints import ENDPOINTS
+from deployments.gateway.pool.model_cards import (
+    CREATED,
+    ModelCards,
+    anthropic_page,
+    as_anthropic,
+    merged_openapi,
+)
 from deployments.wire.inference_paths import INFERENCE_PATHS
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import KEY, Front, gateway_before
+from tests.sentences import assert_sentences
 from tests.waiting import until
 
 PUBLIC = ("/openapi.json", "/v1/models", f"/v1/models/{MODEL}")
@@ -55,7 +64,9 @@ async def answers_chat(front: Front) -> int:
         return int(answer.status)
 
 
-async def test_many_who_ask_are_one_question(asked: list[str]) -> None:
+async def test_simultaneous_requests_for_models_send_one_request_to_an_engine(
+    asked: list[str],
+) -> None:
     async with gateway_before(FakeEngine()) as front:
         statuses = await asyncio.gather(*(answers(front, path) for path in PUBLIC * 20))
     assert set(statuses) == {200}
@@ -131,9 +142,91 @@ async def test_clients_of_anthropic_get_models_in_its_form() -> None:
         "id": MODEL,
         "display_name": MODEL,
         "created_at": "2026-11-21T00:00:00Z",
+        "max_input_tokens": None,
+        "max_tokens": None,
+        "lifecycle": "active",
     }
     assert listed == {"data": [one], "has_more": False, "first_id": MODEL, "last_id": MODEL}
     assert missing["type"] == "error" and missing["error"]["type"] == "not_found_error"
+
+
+LISTED = as_anthropic([{"id": name, "max_model_len": 2048} for name in "abcde"])
+
+
+def names_of(**asked: str) -> tuple[str, bool]:
+    page = anthropic_page(LISTED, asked)
+    names = "".join(model["id"] for model in page["data"])
+    ends = (names[0], names[-1]) if names else (None, None)
+    assert (page["first_id"], page["last_id"]) == ends
+    return names, page["has_more"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "names", "has_more"),
+    [
+        ({}, "abcde", False),
+        ({"limit": "2"}, "ab", True),
+        ({"limit": "5"}, "abcde", False),
+        ({"limit": "1000"}, "abcde", False),
+        ({"limit": "2", "after_id": "b"}, "cd", True),
+        ({"limit": "2", "after_id": "c"}, "de", False),
+        ({"after_id": "e"}, "", False),
+        ({"limit": "2", "before_id": "e"}, "cd", True),
+        ({"limit": "2", "before_id": "c"}, "ab", False),
+        ({"before_id": "a"}, "", False),
+        ({"after_id": "a", "before_id": "d"}, "bc", False),
+    ],
+)
+def test_a_page_of_models_follows_or_precedes_one(
+    asked: dict[str, str], names: str, has_more: bool
+) -> None:
+    assert names_of(**asked) == (names, has_more)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            ("limit", value)
+            for value in ("0", "1001", "-1", "many", "", "2.0", "99999999", "\uff12")
+        ),
+        *((name, value) for name in ("after_id", "before_id") for value in ("z", "")),
+    ],
+)
+def test_a_page_that_cannot_be_is_refused_with_the_field(name: str, value: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        anthropic_page(LISTED, {name: value})
+    assert (refused.value.status, refused.value.param) == (400, name)
+    assert_sentences(refused.value.message)
+
+
+async def test_anthropics_client_reads_every_page_of_models() -> None:
+    engine_args = {
+        "enable_lora": True,
+        "lora_modules": [{"name": name, "path": "/adapter"} for name in ("sql", "law", "med")],
+    }
+    async with (
+        gateway_before(FakeEngine(), pool={"engine_args": engine_args}) as front,
+        AsyncAnthropic(base_url=front.url, api_key=KEY, max_retries=0) as client,
+    ):
+        found = [model.id async for model in client.models.list(limit=1)]
+        back = client.models.list(limit=2, before_id=found[-1])
+        before = [model.id async for model in back]
+    assert sorted(found) == sorted([MODEL, "sql", "law", "med"])
+    assert before == [*found[1:3], found[0]]
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [("/v1/models/", "../models"), (f"/v1/models/{MODEL}/", f"../{MODEL}")],
+)
+async def test_a_last_slash_redirects_to_the_path_without_it(path: str, location: str) -> None:
+    async with gateway_before(FakeEngine()) as front:
+        headers = front.headers
+        async with front.http.get(front.url + path, headers=headers, allow_redirects=False) as r:
+            assert (r.status, r.headers["location"]) == (307, location)
+        async with front.get(path) as followed:
+            assert followed.status == 200
 
 
 async def test_the_description_has_every_endpoint_and_says_which_need_a_key() -> None:

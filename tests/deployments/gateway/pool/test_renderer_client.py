@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from deployments.gateway.pool.renderer_client import RendererClient
 from deployments.prompt import PromptTokens
-from router.load import LoadBoard
+from router.board.load import LoadBoard
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import SECRET, FakeEngine
 from tests.waiting import cancelled, until
@@ -88,7 +88,7 @@ async def test_an_engine_that_only_renders_itself_is_not_asked(
     assert engines[0].renderer_asked == 0
 
 
-async def test_where_engines_differ_most_of_them_decide(
+async def test_the_majority_of_engines_determines_the_renderer(
     client: RendererClient, board: LoadBoard, engines: list[FakeEngine]
 ) -> None:
     engines[0].renderer = OTHER_FACTS
@@ -138,7 +138,7 @@ async def test_an_engine_without_an_answer_is_asked_again_and_logged_once(
     shows(board, engine)
     await until(lambda: engine.renderer_asked >= 3)
     assert client.prompt_tokens is None
-    assert sum("placed by load only" in record.message for record in caplog.records) == 1
+    assert sum("routing prompts by load" in record.message for record in caplog.records) == 1
     engine.renderer_answers = None
     await until(lambda: renders_like(client, engine))
 

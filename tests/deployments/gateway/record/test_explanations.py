@@ -13,15 +13,14 @@ from typing import Any
 import aiohttp
 import pytest
 
+from deployments.gateway.api.limits import DECISIONS, EXPLANATION_TTL_S
 from deployments.gateway.record import explanations
 from deployments.gateway.record.explanations import (
-    DECISIONS,
     DECISIONS_TTL_S,
-    EXPLANATION_TTL_S,
     WAITING_AT_MOST,
     Explanations,
 )
-from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
+from router.redis.redis_client import REDIS_FAILURES, AsyncRedis, connect
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import (
@@ -129,7 +128,7 @@ async def test_any_gateway_returns_the_last_hundred_of_a_tenant_newest_first(
         assert await ids_of(other, None) == []
 
 
-async def test_where_there_is_an_operator_everybodys_are_kept_together_as_well(
+async def test_explanations_of_all_tenants_are_also_listed_together_for_operators(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with kept_at(server.url, for_operators=True) as kept:
@@ -338,7 +337,7 @@ async def test_dropped_explanations_are_counted_by_the_next_written_one(
 
 
 @pytest.mark.parametrize("limit", ["0", "101", "-1", "1.5", "many", "", "9" * 5000])
-async def test_a_limit_that_is_none_is_a_400_that_says_what_it_may_be(
+async def test_an_invalid_limit_is_a_400_that_names_the_valid_range(
     front: Front, limit: str
 ) -> None:
     async with front.get(f"/antefix/decisions?limit={limit}") as answer:

@@ -57,7 +57,7 @@ def test_a_value_that_is_no_explanation_is_left_out_and_hides_no_other(value: by
 
 
 @given(st.binary(max_size=64))
-def test_whatever_the_bytes_they_are_read_or_left_out(value: bytes) -> None:
+def test_arbitrary_bytes_are_decoded_or_skipped(value: bytes) -> None:
     found = unpacked(value)
     assert found is None or isinstance(found, dict)
     assert json.loads(joined([value], loads=False)) in ([], [found])

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from autoscaling.pool_scheduler import PoolScheduler
+from autoscaling.admission.pool_scheduler import PoolScheduler
 from deployments.gateway.pool import scheduling
-from deployments.gateway.pool.pool import GatewayPool
+from deployments.gateway.pool.gateway_pool import GatewayPool
 from deployments.gateway.pool.prompt_reader import PromptReader
 from deployments.gateway.record.request_log import MESSAGE
 from deployments.process.serve_log import JsonLines
@@ -84,7 +84,7 @@ async def test_a_line_says_what_became_of_a_request(front: Front, log: Log) -> N
     assert line["component"] == "gateway"
     assert line["request_id"] == "mine"
     assert (line["tenant"], line["pool"], line["model"]) == (TENANT, "main", MODEL)
-    assert (line["priority"], line["verdict"]) == ("interactive", "admit")
+    assert (line["priority"], line["verdict"]) == ("interactive", "admitted")
     assert (line["served_by_pool"], line["served_by_replica"]) == ("main", "r1")
     assert (line["status"], line["outcome"]) == (200, "ok")
     assert line["prompt_tokens"] == 1
@@ -128,7 +128,7 @@ async def test_a_failure_of_the_gateway_is_answered_with_the_id_that_its_line_ha
 
 
 @pytest.mark.parametrize(("way", "outcome", "error"), WAYS, ids=[way.__name__ for way, *_ in WAYS])
-async def test_a_request_has_one_line_and_no_line_or_span_what_it_asked(
+async def test_a_request_has_one_log_line_and_no_line_or_span_contains_its_prompt(
     front: Front, log: Log, told: Collector, engine: FakeEngine, way: Ask, outcome: str, error: str
 ) -> None:
     await way(front, engine)
@@ -165,7 +165,7 @@ async def test_prompts_quoted_by_a_gateway_fault_are_in_no_line_or_span(
     outcome: str,
 ) -> None:
     monkeypatch.setattr(part, method, fails)
-    async with front.post(prompt=SECRET) as answer:
+    async with front.post(messages=[{"role": "user", "content": SECRET}]) as answer:
         assert answer.status == status
         await answer.read()
     await until(lambda: log.requests and "exception" in log.text)

@@ -1,0 +1,1 @@
+"""Admission, queues and overflow of one pool."""

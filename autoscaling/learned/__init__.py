@@ -1,0 +1,1 @@
+"""Rates and times that are learned while an engine runs."""

@@ -1,1 +1,0 @@
-"""How soon an engine that is killed is back."""

@@ -1,0 +1,1 @@
+"""Fleets, engines, gateways and Redis of benchmarks."""

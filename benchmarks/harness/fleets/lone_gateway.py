@@ -1,0 +1,67 @@
+"""A real gateway without Ray, in a benchmark's own process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from deployments.fleet.applications import settings_of
+from deployments.fleet.fleet import Fleet
+from deployments.gateway.gateway import Gateway
+from deployments.gateway.gateway_parts import Secrets
+from deployments.gateway.pool.gateway_pool import GatewayPool
+
+
+class NoSlots:
+    """A pool's handle to Ray Serve, where no reservation is as quick as the engine.
+
+    Every request goes to the best replica at once, as it does while there is room.
+    """
+
+    @property
+    def hold(self) -> NoSlots:
+        return self
+
+    @asynccontextmanager
+    async def choose_replica(self, ranked_ids: tuple[str, ...]) -> AsyncIterator[None]:
+        await asyncio.Event().wait()
+        yield
+
+
+class LoneGateway(Gateway):
+    """Ends on request; Python cannot await the `__del__` that Ray Serve awaits."""
+
+    def __del__(self) -> None:  # type: ignore[override]
+        pass
+
+
+@asynccontextmanager
+async def serving(
+    fleet: Fleet, secrets: Secrets, engines: int, within_s: float
+) -> AsyncIterator[LoneGateway]:
+    """A gateway of the fleet's one pool that knows N engines; it has ended in the end. Raises
+    TimeoutError when it does not know them `within_s`."""
+    here = object.__new__(LoneGateway)
+    no_slots: Any = lambda pool: NoSlots()  # noqa: E731
+    await here.__init__(fleet, secrets, no_slots)  # type: ignore[misc]
+    await here.reconfigure(settings_of(fleet.model_dump(mode="json")))
+    try:
+        async with asyncio.timeout(within_s):
+            while not _knows(pool_of(here), engines):  # noqa: ASYNC110  # no event reports it
+                await asyncio.sleep(0.05)
+        yield here
+    finally:
+        await Gateway.__del__(here)
+
+
+def pool_of(gateway: Gateway) -> GatewayPool:
+    """The only one of its fleet."""
+    return next(iter(gateway.parts.pools.by_name.values()))
+
+
+def _knows(pool: GatewayPool, engines: int) -> bool:
+    loads = pool.scheduler.board.loads().values()
+    known = sum(load.cache.synced for load in loads) == engines
+    return known and pool.reader.renderer.prompt_tokens is not None

@@ -1,0 +1,1 @@
+"""Load of benchmarks, and what its clients receive."""

@@ -1,0 +1,1 @@
+"""Options, judging rules, goals and results of benchmarks."""

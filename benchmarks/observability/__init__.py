@@ -1,1 +1,0 @@
-"""What metrics and explanations cost a gateway."""

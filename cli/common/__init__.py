@@ -1,0 +1,1 @@
+"""Shared by subcommands: parsing, output, exit codes, the gateway's client."""

@@ -1,0 +1,51 @@
+"""Options and arguments that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Output = Annotated[
+    Literal["table", "json", "yaml"], typer.Option("--output", "-o", help="Output format.")
+]
+WideOutput = Annotated[
+    Literal["table", "wide", "json", "yaml"],
+    typer.Option("--output", "-o", help="Output format; wide adds columns."),
+]
+FleetFile = Annotated[str, typer.Argument(help="Fleet file path, or built-in fleet name.")]
+FleetUrl = Annotated[
+    str | None, typer.Option(help="Base URL of a fleet; default: the running one.")
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        help="API key. Other users can see it in the process list; prefer OPENAI_API_KEY."
+    ),
+]
+OperatorKey = Annotated[
+    str | None,
+    typer.Option(
+        help="Operator's API key. Other users can see it in the process list; prefer"
+        " OPENAI_API_KEY."
+    ),
+]
+ModelName = Annotated[str | None, typer.Option(help="Model name; default: the API's first model.")]
+PoolName = Annotated[str | None, typer.Option(help="Pool; default: the first.")]
+NoEngineArgs = Annotated[
+    bool, typer.Option("--no-engine-args", help="Skip checking engine_args with vLLM.")
+]
+Release = Annotated[
+    str,
+    typer.Argument(help="Release name; required if the namespace has several.", show_default=False),
+]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")]
+Tail = Annotated[int, typer.Option(min=0, help="Number of lines to show.")]
+RequestId = Annotated[
+    str, typer.Option(metavar="ID", help="Show lines about this x-request-id, with all fields.")
+]
+RandomSeed = Annotated[int, typer.Option(help="Random seed.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum length of an answer, in tokens.")]
+OutFolder = Annotated[Path, typer.Option(help="Folder to write to; created if missing.")]
+Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite --out.")]

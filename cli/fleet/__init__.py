@@ -1,0 +1,1 @@
+"""Subcommands for the fleet on this machine."""

@@ -1,0 +1,131 @@
+"""`antefix doctor`: check whether a fleet can run on this machine, with facts for a bug report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from cli.common.command_line import version_line
+from cli.common.exit_codes import ExitCode
+from cli.common.options import Output
+from cli.common.output import answering, is_data, print_data
+from k8s.preflight.findings import PreflightFinding
+
+if TYPE_CHECKING:
+    from cli.local.machine_facts import MachineFacts
+
+GIB = 2**30
+# What the laptop fleet needs: three engines, Ray and a gateway (README, Quickstart).
+LAPTOP_MEMORY, DISK, SHARED_MEMORY = 11 * GIB, 5 * GIB, 2 * GIB
+# A gateway may hold as many connections as half of its files.
+OPEN_FILES = 4096
+VERSIONS_SHOWN = 5
+
+
+def doctor(
+    output: Output = "table",
+) -> None:
+    """Check this machine and its fleet; list problems with remedies."""
+    with answering(output):
+        from cli.fleet import starting
+        from cli.kubernetes.k8s import print_findings
+        from cli.local.home import Home
+        from cli.local.machine_facts import gather
+        from deployments.fleet.fleet_file import load_fleet
+
+        home = Home()
+        state = home.state()
+        running = state is not None and starting.is_running(home, state)
+        laptop = load_fleet("laptop", check_engine_args=False)
+        ports = () if running else (laptop.gateway.port, laptop.metrics.port)
+        found = [*findings(gather(home.folder, ports), running)]
+        found.append(_fleet(state.base_url if state else "", running))
+        if is_data(output):
+            listed = [finding.as_json() for finding in found]
+            print_data({"version": version_line(), "findings": listed}, output)
+        else:
+            typer.echo(version_line())
+            print_findings(found)
+        if any(finding.severity == "problem" for finding in found):
+            raise typer.Exit(ExitCode.FOUND)
+
+
+def findings(facts: MachineFacts, running: bool = False) -> Iterator[PreflightFinding]:
+    """Yield one finding per question. `running`: a fleet already uses the memory."""
+    yield _packages(facts)
+    if facts.cpu_build:
+        yield _cpu(facts)
+    elif not facts.missing_packages:
+        yield _driver(facts.drivers)
+    if not running:
+        yield _size("memory", facts.memory_available, LAPTOP_MEMORY, "the laptop fleet")
+    yield _size("disk", facts.disk_free, DISK, "an installation with a small model")
+    yield _size("shared memory", facts.shared_memory, SHARED_MEMORY, "Ray's object store")
+    if facts.open_files < OPEN_FILES:
+        seen = (
+            f"a process may open {facts.open_files}; a gateway accepts half that many connections"
+        )
+        yield PreflightFinding(
+            "warning", "open files", seen, f"set ulimit -Hn {OPEN_FILES} or more"
+        )
+    for port in facts.taken:
+        remedy = "stop that program, or run antefix up --port 0"
+        yield PreflightFinding("warning", f"port {port}", "another program listens there", remedy)
+    programs = ", ".join(facts.programs) or "none of Prometheus, Alertmanager, Helm, kubectl"
+    yield PreflightFinding("note", "programs", programs)
+
+
+def _packages(facts: MachineFacts) -> PreflightFinding:
+    if facts.missing_packages:
+        missing = " and ".join(facts.missing_packages)
+        seen = f"{missing} not installed: this install only operates clusters"
+        return PreflightFinding("note", "packages", seen)
+    if not facts.other_versions:
+        return PreflightFinding("ok", "packages", "their versions are the pinned ones")
+    lock = f"requirements/{'cpu' if facts.cpu_build else 'gpu'}.lock"
+    more = len(facts.other_versions) - VERSIONS_SHOWN
+    seen = ", ".join(facts.other_versions[:VERSIONS_SHOWN])
+    if more > 0:
+        seen += f", and {more} more"
+    remedy = f"pip install --no-deps --require-hashes -r {lock}"
+    return PreflightFinding("warning", "packages", f"untested versions: {seen}", remedy)
+
+
+def _cpu(facts: MachineFacts) -> PreflightFinding:
+    if not facts.has_libnuma:
+        remedy = "install it (Debian and Ubuntu: apt-get install libnuma1)"
+        return PreflightFinding("problem", "vLLM for CPUs", "libnuma.so.1 is missing", remedy)
+    dtype = f"bfloat16 ({facts.bfloat16})" if facts.bfloat16 else "float32 (no AMX or AVX512_BF16)"
+    return PreflightFinding("ok", "vLLM for CPUs", f"computes in {dtype}")
+
+
+def _driver(drivers: tuple[str, ...]) -> PreflightFinding:
+    from k8s.preflight.gpus import OLDEST_DRIVER  # imports Kubernetes' client
+
+    if not drivers:
+        remedy = "install NVIDIA's driver; without a GPU, install the CPU build"
+        return PreflightFinding("problem", "GPU driver", "nvidia-smi finds no GPU", remedy)
+    oldest = min(drivers, key=lambda version: int(version.partition(".")[0] or 0))
+    if int(oldest.partition(".")[0] or 0) < OLDEST_DRIVER:
+        remedy = f"upgrade NVIDIA's driver to {OLDEST_DRIVER} or later"
+        return PreflightFinding("problem", "GPU driver", f"{oldest} is too old", remedy)
+    return PreflightFinding("ok", "GPU driver", f"{oldest}, GPUs: {len(drivers)}")
+
+
+def _size(title: str, have: int, need: int, what: str) -> PreflightFinding:
+    seen = f"{have / GIB:.1f} GiB free"
+    if have >= need:
+        return PreflightFinding("ok", title, seen)
+    wanted = f"{what} needs {need / GIB:g} GiB"
+    return PreflightFinding("warning", title, f"{seen}; {wanted}", "free some, or reduce the need")
+
+
+def _fleet(base_url: str, running: bool) -> PreflightFinding:
+    if running:
+        return PreflightFinding("ok", "fleet", f"answers at {base_url}", "")
+    if base_url:
+        seen = f"the fleet at {base_url} does not answer"
+        return PreflightFinding("problem", "fleet", seen, "antefix up starts it again")
+    return PreflightFinding("note", "fleet", "no fleet runs here", "start one: antefix up")

@@ -1,0 +1,1 @@
+"""Subcommands that talk to a running gateway."""

@@ -1,0 +1,1 @@
+"""Subcommands that plan, quantize, evaluate and tune a model."""

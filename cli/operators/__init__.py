@@ -1,0 +1,1 @@
+"""Subcommands for API keys, SLOs, Grafana and backtests."""

@@ -1,0 +1,1 @@
+"""The LoRA adapters of one replica."""

@@ -1,0 +1,1 @@
+"""A replica's HTTP side: its load, turns and reports."""

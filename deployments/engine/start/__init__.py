@@ -1,0 +1,1 @@
+"""What a replica checks before its engine starts."""

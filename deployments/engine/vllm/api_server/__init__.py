@@ -1,0 +1,1 @@
+"""Changes of vLLM's API server."""

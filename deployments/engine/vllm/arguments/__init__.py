@@ -1,0 +1,1 @@
+"""Engine arguments, and defaults on CPUs."""

@@ -1,0 +1,1 @@
+"""Sizes and shapes of constraints on an answer."""

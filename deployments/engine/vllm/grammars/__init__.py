@@ -1,0 +1,1 @@
+"""Compiles and follows constraints before the engine does."""

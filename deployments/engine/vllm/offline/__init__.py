@@ -1,0 +1,1 @@
+"""A vLLM engine without a server, in its own process."""

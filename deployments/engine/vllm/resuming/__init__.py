@@ -1,0 +1,1 @@
+"""Resumes an answer that another engine started."""

@@ -1,0 +1,1 @@
+"""Measures vLLM's steps, tokens and speculation."""

@@ -1,0 +1,1 @@
+"""Detects a hung engine, and reports why a replica ended."""

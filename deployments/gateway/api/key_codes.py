@@ -1,0 +1,45 @@
+"""Error codes of keys and their rights."""
+
+from __future__ import annotations
+
+from deployments.process.error_code import ErrorCode
+
+_NEW_KEY = "Ask the operators for a new key."
+_OTHER_KEY = "Omit the header, or ask the operators for another key."
+MISSING_API_KEY = ErrorCode(
+    "missing_api_key",
+    401,
+    "The request has neither the header `Authorization: Bearer KEY` nor `x-api-key: KEY`.",
+    "Send an API key in one of these headers.",
+)
+INVALID_API_KEY = ErrorCode("invalid_api_key", 401, "The fleet does not know the key.", _NEW_KEY)
+REVOKED_API_KEY = ErrorCode("revoked_api_key", 401, "The operators revoked the key.", _NEW_KEY)
+EXPIRED_API_KEY = ErrorCode("expired_api_key", 401, "The key has expired.", _NEW_KEY)
+MODEL_NOT_ALLOWED = ErrorCode(
+    "model_not_allowed",
+    403,
+    "The key may not use this model.",
+    "Use another model, or ask the operators for another key.",
+)
+PRIORITY_NOT_ALLOWED = ErrorCode(
+    "priority_not_allowed",
+    403,
+    "A key for the class `batch` requests the class `interactive`, or the tenant may not set "
+    "`priority`.",
+    "Omit the header or field, or ask the operators for this right.",
+)
+POLICY_NOT_ALLOWED = ErrorCode(
+    "policy_not_allowed", 403, "The key may not send `x-antefix-policy`.", _OTHER_KEY
+)
+OVERFLOW_NOT_ALLOWED = ErrorCode(
+    "overflow_not_allowed",
+    403,
+    "`x-antefix-overflow` is `only`, which is not allowed for this key and model.",
+    _OTHER_KEY,
+)
+NOT_AN_OPERATOR = ErrorCode(
+    "not_an_operator",
+    403,
+    "Only operators may profile an engine, end a canary, or load an adapter.",
+    "Use an operator's key, or ask an operator to set `operator: true` for the key's tenant.",
+)

@@ -1,0 +1,115 @@
+"""Error codes of load and of failures."""
+
+from __future__ import annotations
+
+from deployments.gateway.api.limits import FATAL_REQUEST_S
+from deployments.process.error_code import ErrorCode
+from observability.traces.request_record import OVER_BUDGET
+
+RATE_LIMIT_EXCEEDED = ErrorCode(
+    OVER_BUDGET,
+    429,
+    "The tenant has used up its requests, tokens or concurrent requests. Or the gateway does not "
+    "know what is left, because Redis is unavailable or full. Or the tenant gets only one request "
+    "at a time, because engines died or ran out of memory while they ran its requests.",
+    "Send fewer or shorter requests. After an outage of Redis, and while the tenant gets one "
+    "request at a time, only wait for `Retry-After`. See [Budgets](budgets.md).",
+    retry="Retry-After",
+)
+OVER_CAPACITY = ErrorCode(
+    "over_capacity",
+    429,
+    "No replica is predicted to meet the SLO, and the request can neither wait nor overflow.",
+    "Send fewer requests at the same time. See [Admission](admission.md).",
+    retry="Retry-After",
+)
+QUEUE_FULL = ErrorCode(
+    "queue_full",
+    429,
+    "Every replica is busy, and `max_queued_requests` requests are already queued.",
+    "Send fewer requests at the same time.",
+    retry="Retry-After",
+)
+GATEWAY_FULL = ErrorCode(
+    "gateway_full",
+    503,
+    "The bodies of all requests in progress reach `gateway.max_bodies_bytes`, or the tenant's "
+    "share of it.",
+    "Send smaller bodies, or fewer at the same time.",
+    retry="Retry-After",
+)
+NO_REPLICA = ErrorCode(
+    "no_replica",
+    503,
+    "No replica can serve the request, and none is predicted to start in time. For "
+    "`/openapi.json`, no engine has described its API yet.",
+    "Send the request again. If it set a short `x-antefix-timeout`, allow more time. See "
+    "[Admission](admission.md#no-replica).",
+    retry="Retry-After",
+)
+ENGINE_UNAVAILABLE = ErrorCode(
+    "engine_unavailable",
+    503,
+    "The engine was lost, and no other engine completed the answer within `gateway.retries` "
+    "attempts.",
+    "Send the request again.",
+    retry="Retry-After",
+)
+ENGINES_LOST = ErrorCode(
+    "engines_lost",
+    503,
+    "Every engine that worked on the request was lost. Gateways then reject it for "
+    f"{FATAL_REQUEST_S} s. After several such requests of a tenant, its next one gets this error "
+    "after one lost engine. Gateways accept that request once more, so its error has no "
+    "`x-should-retry`.",
+    "Change the request, because it may be the cause. Otherwise, send it again after "
+    "`Retry-After`.",
+    retry="Retry-After, stop",
+)
+ENGINE_OUT_OF_MEMORY = ErrorCode(
+    "engine_out_of_memory",
+    503,
+    "The replica ran out of memory before the answer had a token. Gateways do not try the "
+    f"request on another replica, and reject it for {FATAL_REQUEST_S} s. Meanwhile, its tenant "
+    "gets one request at a time if no other tenant's request was running there.",
+    "Make the request smaller, for example its images or its prompt. Otherwise, send it again "
+    "after `Retry-After`.",
+    retry="Retry-After, stop",
+)
+ENGINE_ERROR = ErrorCode(
+    "engine_error",
+    500,
+    "The engine reported an internal error, and so did the engines of all `gateway.retries` "
+    "attempts.",
+    "Report the id of the request to the operators.",
+    retry="yes",
+    also="the engine's 5xx",
+)
+GATEWAY_ERROR = ErrorCode(
+    "gateway_error",
+    500,
+    "The gateway failed unexpectedly.",
+    "Report the id of the request to the operators.",
+    retry="yes",
+)
+GATEWAY_STOPPED = ErrorCode(
+    "gateway_stopped",
+    503,
+    "The gateway shut down before the answer was complete.",
+    "Send the request again.",
+    retry="Retry-After",
+)
+DEADLINE_EXCEEDED = ErrorCode(
+    "deadline_exceeded",
+    504,
+    "The request did not finish within `x-antefix-timeout` or `gateway.request_timeout_s`.",
+    "Request fewer tokens. If the request set a short `x-antefix-timeout`, allow more time.",
+    retry="stop",
+)
+NO_REDIS = ErrorCode(
+    "no_redis",
+    503,
+    "Redis does not answer. Explanations, canaries and adapters are kept there.",
+    "Try again later. Inference works without Redis.",
+    retry="Retry-After",
+)

@@ -1,0 +1,58 @@
+"""The errors for requests that no pool serves."""
+
+from __future__ import annotations
+
+from autoscaling.admission.admission import NONE_IN_TIME
+from autoscaling.admission.scheduling_request import Decision
+from autoscaling.slo import PriorityClass, Slo
+from deployments.gateway.api.load_codes import NO_REPLICA, OVER_CAPACITY
+from deployments.gateway.api.request_codes import CANNOT_OVERFLOW
+from deployments.gateway.api.request_headers import OVERFLOW_HEADER
+from deployments.gateway.intake.api_errors import ApiError
+
+
+def cannot_overflow(decision: Decision) -> ApiError | None:
+    """Return a 400 if the request demands an overflow that is not possible; otherwise None."""
+    why = decision.request.no_overflow
+    if decision.request.overflow != "only" or why is None:
+        return None
+    message = f"The header {OVERFLOW_HEADER} is 'only', but {why}. Omit it."
+    return ApiError(CANNOT_OVERFLOW, message, param=OVERFLOW_HEADER)
+
+
+def why_rejected(decision: Decision, slo: Slo | None, overflow_model: str | None) -> str:
+    """Return the reason of a rejection, in whole sentences.
+
+    `slo`: of the request's class. `overflow_model`: of the overflow pool. None: there is none.
+    """
+    verdict, priority = decision.verdict, decision.request.priority
+    if verdict.outage:
+        message = f"The request cannot be answered by its deadline, because {verdict.reason}."
+    elif slo is None or verdict.best_ttft_s is None:
+        message = f"The request cannot be served now, because {verdict.reason}."
+    else:
+        message = _at_capacity(verdict.best_ttft_s, slo.ttft_s, priority)
+        if verdict.reason != NONE_IN_TIME:  # the sentence before says this
+            message += f" {verdict.reason[0].upper()}{verdict.reason[1:]}."
+    if overflow_model is not None and (why := decision.request.no_overflow) is not None:
+        message += f" The model {overflow_model} may not answer instead, because {why}."
+    return message
+
+
+def _at_capacity(best_ttft_s: float, limit_s: float, priority: PriorityClass) -> str:
+    message = (
+        f"The model is at capacity: the lowest predicted time to first token is {best_ttft_s:.1f}"
+        f" s; the limit for {priority} requests is {limit_s:g} s"
+    )
+    if best_ttft_s > limit_s:
+        return f"{message}."
+    return f"{message}, and the prediction is not certain enough."
+
+
+def rejection(decision: Decision, why: str) -> ApiError:
+    """Return a 429, or a 503 if the pool has no replica, with the time of the next try."""
+    seconds = decision.verdict.retry_after_s
+    message = f"{why} Try again in {seconds} s."
+    if decision.verdict.outage:
+        return ApiError(NO_REPLICA, message, retry_after=seconds)
+    return ApiError(OVER_CAPACITY, message, retry_after=seconds)

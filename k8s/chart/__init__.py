@@ -1,0 +1,1 @@
+"""The chart's values, schema and README."""

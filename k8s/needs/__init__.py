@@ -1,0 +1,1 @@
+"""What a release needs, and what a cluster has."""

@@ -1,0 +1,1 @@
+"""Findings of `antefix k8s preflight`."""

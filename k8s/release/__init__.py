@@ -1,0 +1,1 @@
+"""A release in a cluster: status, diff, acceptance."""

@@ -1,0 +1,1 @@
+"""What the SLO file generates: rules, alerts, runbooks."""

@@ -1,0 +1,88 @@
+"""Kubernetes equivalents of a runbook's commands for the fleet on one machine.
+
+They are for the release `antefix` in the namespace `antefix`, with the chart's names and labels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+ADDRESS = "http://127.0.0.1:8000"
+_LOGS = "/tmp/ray/session_latest/logs"
+
+_FORWARD = "kubectl -n antefix port-forward service/antefix 8000:80"
+
+
+def _in_each_pod(component: str, container: str, command: str) -> str:
+    pods = f"kubectl -n antefix get pods -l antefix/component={component} -o name"
+    return f"`{pods} | xargs -I POD kubectl -n antefix exec POD -c {container} -- {command}`"
+
+
+_OF_RAY = f"bash -c 'tail -n 50 {_LOGS}/{{serve/controller_*.log,gcs_server.out,monitor.log}}'"
+# By the component of `antefix logs`: whose logs they are, and how to read them.
+_LOGS_OF = {
+    "gateway": ("gateways", "`antefix k8s logs --namespace antefix --component gateway`"),
+    "engine": ("engines", "`antefix k8s logs --namespace antefix --component engine`"),
+    "ray": ("Ray's head", _in_each_pod("head", "ray-head", _OF_RAY)),
+    "redis": ("Redis", "`kubectl -n antefix logs -l antefix/component=redis -c redis --tail 50`"),
+}
+
+
+# What the index says once for all runbooks.
+PREPARATION = f"""\
+`antefix status` and `antefix logs` read the fleet on this machine. On Kubernetes, each step names
+the command to run instead. The commands are for a release `antefix` in the namespace `antefix`. To
+reach a gateway, run `{_FORWARD}`, and set `OPENAI_API_KEY` to an API key.
+
+""" + "\n".join(
+    [
+        f"- replicas: `antefix status --base-url {ADDRESS}/v1`",
+        *(f"- logs of {whose}: {command}" for whose, command in _LOGS_OF.values()),
+        f"- in Redis's pod: {_in_each_pod('redis', 'redis', 'redis-cli COMMAND')}",
+    ]
+)
+_HERE = "README.md#on-kubernetes"
+
+
+def _status(found: re.Match[str]) -> str:
+    return f"`antefix k8s status --namespace antefix`, and [replicas]({_HERE})"
+
+
+def _web_ui(found: re.Match[str]) -> str:
+    return f"<{ADDRESS}/antefix/> through [a forwarded port]({_HERE})"
+
+
+def _logs(found: re.Match[str]) -> str:
+    return f"[logs of {_LOGS_OF[found[1]][0]}]({_HERE})"
+
+
+def _redis(found: re.Match[str]) -> str:
+    return f"the same command [in Redis's pod]({_HERE})"
+
+
+def _metrics(found: re.Match[str]) -> str:
+    command = "wget -qO- http://127.0.0.1:9464/metrics"
+    return " and ".join(_in_each_pod(of, f"ray-{of}", command) for of in ("gateway", "engine"))
+
+
+def _keys(found: re.Match[str]) -> str:
+    return "change a copy of the Secret, as described in [keys](../kubernetes/keys.md)"
+
+
+# By the command or address that a step quotes.
+_EQUIVALENTS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
+    (r"`antefix status`", _status),
+    (r"[Tt]he web UI at `/antefix/`", _web_ui),
+    (r"`antefix logs --component (\w+)`", _logs),
+    (r"`(redis-cli [^`]+)`", _redis),
+    (r"`curl http://HOST:9464/metrics`", _metrics),
+    (r"`antefix key (?:create|list|revoke|rotate)\b(?![^`]*--file)[^`]*`", _keys),
+)
+
+
+def equivalents(step: str) -> Iterator[str]:
+    """Yield, in Markdown, the equivalent of each command in `step` that does not work on
+    Kubernetes, once each."""
+    made = (make(found) for quoted, make in _EQUIVALENTS for found in re.finditer(quoted, step))
+    yield from dict.fromkeys(made)

@@ -1,0 +1,1 @@
+"""Load of replicas, and demand of pools, in Redis."""

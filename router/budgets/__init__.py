@@ -1,0 +1,1 @@
+"""Budgets of tenants in Redis."""

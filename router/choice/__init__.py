@@ -1,0 +1,1 @@
+"""Chooses a replica for a request: cost, policies, loss."""

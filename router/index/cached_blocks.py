@@ -1,0 +1,353 @@
+"""The segments in one engine's prefix cache, from its KV events.
+
+It is a tree of the engine's blocks: a block is reachable if it and all before it are cached, and a
+segment is cached if its last block is reachable. The result is exact while no event is lost, in any
+order of events. A block that its tokens do not describe (prompt embeddings), or that fits no
+segment, is omitted with all that follow it. So it may report less than the engine has, never more.
+Only with layers of other kinds than full attention (sliding windows, Mamba) a hit may be shorter.
+Duplicate events of one physical block would leave a phantom at its eviction: `overfull` reports
+that more are counted than the engine has. Memory grows with the cached blocks. Nothing here raises.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from router.index.kv_events import BlockHash, BlockRemoved, BlockStored, KvEvent, media_and_salt
+from router.index.segment_keys import (
+    TOKEN_BYTES,
+    Namespace,
+    SegmentHasher,
+    SegmentMedia,
+    pack,
+)
+
+logger = logging.getLogger(__name__)
+
+# The medium of the blocks that attention reads, also in CPU builds; other media are offloaded
+# copies.
+MAIN_MEDIUM = "GPU"
+# Kinds of KV cache group that need, and so keep, every block of a prefix; None: unknown.
+FULL_ATTENTION = {None, "full_attention", "mla_attention", "sink_full_attention"}
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Keys now cached and keys no longer cached, each at most once.
+
+    A key comes after those it is chained to in `set`, and before them in `cleared`.
+    """
+
+    set: list[bytes]
+    cleared: list[bytes]
+
+
+class _Block:
+    """A block hash: cached (`count` copies), or not cached but with cached blocks after it.
+
+    Only a cached block has a parent; its siblings are a linked list. `key` and `filled` are the key
+    of the last whole segment and the tokens after it, once they are known. `tokens` (packed) and
+    `media` are the block's own, while a segment can still be built from them.
+    """
+
+    __slots__ = (
+        "before",
+        "child",
+        "count",
+        "filled",
+        "hash",
+        "key",
+        "media",
+        "next",
+        "parent",
+        "reachable",
+        "tokens",
+    )
+
+    def __init__(self, hash_: BlockHash) -> None:
+        self.hash = hash_
+        self.count = 0
+        self.reachable = False
+        self.key: bytes | None = None
+        self.filled = 0
+        self.tokens = b""
+        self.media: SegmentMedia = ()
+        self.parent: _Block | None = None
+        self.child: _Block | None = None
+        self.next: _Block | None = None
+        self.before: _Block | None = None
+
+
+class CachedBlocks:
+    """One engine's prefix cache, from its events."""
+
+    def __init__(
+        self,
+        hasher: SegmentHasher,
+        model: str,
+        revision: str | None,
+        segment_tokens: int,
+        max_copies: int | None = None,
+    ) -> None:
+        """`max_copies`: the engine's number of physical blocks; None: unknown."""
+        self._hasher = hasher
+        self._model = model
+        self._revision = revision
+        self._segment_tokens = segment_tokens
+        self._blocks: dict[BlockHash, _Block] = {}
+        # Key -> reachable blocks that complete it. A LoRA adapter loaded again under its name has
+        # other block hashes for the same tokens. In insertion order: a key comes after those it
+        # chains to.
+        self._held: dict[bytes, int] = {}
+        self._set: dict[bytes, None] = {}
+        self._cleared: dict[bytes, None] = {}
+        self._group: int | None = None
+        self._counting = True
+        self._max_copies = max_copies
+        self._copies = 0
+        self._logged: set[str] = set()
+
+    def keys(self) -> list[bytes]:
+        """Return all cached keys, each after those it is chained to."""
+        return list(self._held)
+
+    def chunks(self, size: int) -> Iterator[list[bytes]]:
+        """Yield the keys cached at the first `next`, `size` at a time, without those dropped
+        meanwhile.
+
+        The time of a chunk depends on its size, not on the size of the cache.
+        """
+        keys = self.keys()
+        for start in range(0, len(keys), size):
+            yield [key for key in keys[start : start + size] if key in self._held]
+
+    @property
+    def overfull(self) -> bool:
+        """Whether more copies are counted than possible, so that some are phantoms: call
+        `forget`."""
+        return self._counting and self._max_copies is not None and self._copies > self._max_copies
+
+    def take_changes(self) -> Changes:
+        """Return the net effect of all changes since the last call."""
+        changes = Changes(set=list(self._set), cleared=list(self._cleared))
+        self._set.clear()
+        self._cleared.clear()
+        return changes
+
+    def forget(self) -> None:
+        """Start again after lost events, with no known blocks.
+
+        The engine is then asked to report blocks again as it reuses them, so a stored event may not
+        mean one more physical copy: from now on the first removal removes a block.
+        """
+        self._clear()
+        self._counting = False
+
+    def apply(self, events: Iterable[KvEvent]) -> None:
+        """Apply a batch of events."""
+        for event in events:
+            if isinstance(event, BlockStored):
+                self._store(event)
+            elif isinstance(event, BlockRemoved):
+                self._remove(event)
+            else:
+                self._clear()
+
+    def _store(self, event: BlockStored) -> None:
+        if not self._concerns_prefixes(event):
+            return
+        size = event.block_size
+        if size < 1 or self._segment_tokens % size:
+            self._log_once(f"blocks of {size} tokens do not divide {self._segment_tokens} evenly")
+            return
+        length = size * TOKEN_BYTES
+        hashes = event.block_hashes
+        try:
+            packed = pack(event.token_ids)
+        except ValueError:
+            self._log_once("blocks with tokens that are not uint32")
+            return
+        extra = event.extra_keys or [None] * len(hashes)
+        if len(packed) != len(hashes) * length or len(extra) != len(hashes):
+            self._log_once("blocks without their tokens or extra keys")
+            return
+
+        blocks = self._blocks
+        parent_hash = event.parent_block_hash
+        parent = None if parent_hash is None else blocks.get(parent_hash)
+        for index, hash_ in enumerate(hashes):
+            block = blocks.get(hash_)
+            if block is not None and block.count:
+                block.count += self._counting
+                self._copies += self._counting
+            elif (
+                parts := media_and_salt(extra[index], event.lora_name, parent_hash is None)
+            ) is not None:
+                media, salt = parts
+                if parent_hash is None:
+                    parent = self._root(event.lora_name, salt)
+                elif parent is None:
+                    parent = blocks[parent_hash] = _Block(parent_hash)
+                if block is None:
+                    block = blocks[hash_] = _Block(hash_)
+                block.count = 1
+                self._copies += 1
+                block.tokens = packed[index * length : (index + 1) * length]
+                block.media = media
+                _attach(block, parent)
+                if parent.reachable:
+                    self._reach(block)
+            parent, parent_hash = block, hash_
+
+    def _remove(self, event: BlockRemoved) -> None:
+        if event.medium not in (None, MAIN_MEDIUM) or event.group_idx not in (None, self._group):
+            return
+        for hash_ in event.block_hashes:
+            block = self._blocks.get(hash_)
+            if block is None or not block.count:
+                continue
+            block.count -= 1
+            self._copies -= 1
+            if block.count:
+                continue
+            if block.reachable:
+                self._lose(block)
+            parent = _detach(block)
+            if not parent.count and parent.child is None:
+                del self._blocks[parent.hash]
+            if block.child is None:
+                del self._blocks[hash_]
+            else:
+                block.key, block.filled, block.tokens, block.media = None, 0, b"", ()
+
+    def _clear(self) -> None:
+        self._blocks.clear()
+        self._copies = 0
+        for key in reversed(self._held):
+            self._note(key, self._cleared, self._set)
+        self._held.clear()
+
+    def _concerns_prefixes(self, event: BlockStored) -> bool:
+        """Return whether these blocks decide about prefix hits; of several groups, one is
+        followed."""
+        if (
+            event.medium not in (None, MAIN_MEDIUM)
+            or event.kv_cache_spec_kind not in FULL_ATTENTION
+        ):
+            return False
+        if self._group is None:
+            self._group = event.group_idx
+        return event.group_idx in (None, self._group)
+
+    def _root(self, lora: str | None, cache_salt: str | None) -> _Block:
+        root = _Block(b"")
+        root.count = 1
+        root.reachable = True
+        root.key = self._hasher.root(Namespace(self._model, self._revision, lora, cache_salt))
+        return root
+
+    def _reach(self, block: _Block) -> None:
+        """Mark a block as reachable, because its parent is, and the blocks after it."""
+        pending = [block]
+        while pending:
+            block = pending.pop()
+            if block.key is None:
+                self._place(block)
+                if block.key is None:
+                    continue
+            block.reachable = True
+            if not block.filled:
+                copies = self._held.get(block.key, 0)
+                self._held[block.key] = copies + 1
+                if not copies:
+                    self._note(block.key, self._set, self._cleared)
+            child = block.child
+            while child is not None:
+                pending.append(child)
+                child = child.next
+
+    def _lose(self, block: _Block) -> None:
+        """Mark the blocks after one that is no longer cached as unreachable."""
+        keys = []
+        pending = [block]
+        while pending:
+            block = pending.pop()
+            block.reachable = False
+            if not block.filled:
+                assert block.key is not None
+                keys.append(block.key)
+            child = block.child
+            while child is not None:
+                if child.reachable:
+                    pending.append(child)
+                child = child.next
+        for key in reversed(keys):
+            self._held[key] -= 1
+            if not self._held[key]:
+                del self._held[key]
+                self._note(key, self._cleared, self._set)
+
+    def _place(self, block: _Block) -> None:
+        """Find a block's place in its segment; leaves `key` None if it crosses the end."""
+        parent = block.parent
+        assert parent is not None and parent.key is not None
+        filled = parent.filled + len(block.tokens) // TOKEN_BYTES
+        if filled < self._segment_tokens:
+            block.key, block.filled = parent.key, filled
+        elif filled == self._segment_tokens:
+            tokens, media = _segment(block, filled)
+            block.key = self._hasher.extend(parent.key, tokens, media)
+            block.tokens, block.media = b"", ()
+
+    @staticmethod
+    def _note(key: bytes, now: dict[bytes, None], opposite: dict[bytes, None]) -> None:
+        if key in opposite:
+            del opposite[key]
+        else:
+            now[key] = None
+
+    def _log_once(self, what: str) -> None:
+        if what not in self._logged:
+            self._logged.add(what)
+            logger.warning("omitting from the prefix index: %s", what)
+
+
+def _segment(last: _Block, size: int) -> tuple[bytes, SegmentMedia]:
+    """Return the tokens and media of the segment of `size` tokens that a block completes."""
+    block: _Block | None = last
+    tokens = []
+    media: set[tuple[str, int]] = set()
+    start = size
+    while start:
+        assert block is not None
+        tokens.append(block.tokens)
+        start -= len(block.tokens) // TOKEN_BYTES
+        for identifier, offset in block.media:
+            media.add((identifier, start + offset))
+        block = block.parent
+    return b"".join(reversed(tokens)), tuple(sorted(media))
+
+
+def _attach(block: _Block, parent: _Block) -> None:
+    block.parent = parent
+    sibling = parent.child
+    block.next = sibling
+    if sibling is not None:
+        sibling.before = block
+    parent.child = block
+
+
+def _detach(block: _Block) -> _Block:
+    """Remove a block from its parent's children. Return the parent."""
+    parent, before, after = block.parent, block.before, block.next
+    assert parent is not None
+    if before is None:
+        parent.child = after
+    else:
+        before.next = after
+    if after is not None:
+        after.before = before
+    block.parent = block.before = block.next = None
+    return parent

@@ -1,0 +1,1 @@
+"""Connections, keys and signatures."""

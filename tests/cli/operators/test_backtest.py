@@ -1,0 +1,85 @@
+"""`antefix backtest` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.common.exit_codes import ExitCode
+from cli.main import app
+
+SHORT = ["backtest", "--duration", "60"]
+
+
+def invoke(*arguments: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, list(arguments))
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_backtest_prints_a_row_for_each_policy() -> None:
+    code, table, notes = invoke(*SHORT)
+    assert code == 0
+    for policy in ("antefix", "serve-default", "fixed:8"):
+        assert f"| {policy} " in table
+    assert "ramp: " in notes
+
+
+def test_hpa_is_simulated_with_the_usual_routing_and_with_antefix() -> None:
+    for policy in ("hpa-concurrency:8", "hpa-concurrency:8+ours"):
+        code, table, _ = invoke(*SHORT, "--policy", policy)
+        assert (code, f"| {policy} " in table) == (0, True)
+
+
+def test_json_output_is_one_object_that_depends_on_the_seed() -> None:
+    code, first, _ = invoke(*SHORT, "--policy", "fixed:3", "-o", "json", "--seed", "7")
+    assert code == 0
+    found = json.loads(first)
+    assert found["policies"]["fixed:3"]["average_replicas"] == 3.0
+    assert found["policies"]["fixed:3"]["requests"] == found["requests"]
+    assert found["engine"]["kind"] == "estimate"
+    assert invoke(*SHORT, "--policy", "fixed:3", "-o", "json", "--seed", "7")[1] == first
+    assert invoke(*SHORT, "--policy", "fixed:3", "-o", "json", "--seed", "8")[1] != first
+
+
+def test_a_recorded_trace_is_played_and_drawn(tmp_path: Path) -> None:
+    trace, plot = tmp_path / "mine.csv", tmp_path / "mine.svg"
+    trace.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+    )
+    code, table, _ = invoke(
+        "backtest", "--trace", str(trace), "--policy", "fixed:1", "--plot", str(plot),
+        "--scale", "2",
+    )  # fmt: skip
+    assert (code, "100.00%" in table) == (0, True)
+    assert "<svg" in plot.read_text()
+
+
+def test_several_starts_are_a_row_each() -> None:
+    ours = ("--policy", "antefix", "--startup-time")
+    code, out, _ = invoke(*SHORT, *ours, "5", "--startup-time", "120", "-o", "json")
+    assert code == 0
+    assert list(json.loads(out)["policies"]) == ["antefix, start 5 s", "antefix, start 120 s"]
+    code, out, _ = invoke(*SHORT, *ours, "5", "-o", "json")
+    assert list(json.loads(out)["policies"]) == ["antefix"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--trace", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--trace", "cliffs"], "use one of ramp, cliff"),
+        (["--policy", "best"], "unknown policy 'best'"),
+        (["--policy", "hpa-waiting:1", "--min-replicas", "0"], "never starts the first replica"),
+        (["--calibration", "nowhere.json"], "nowhere.json"),
+        (["--min-replicas", "9"], "--initial-replicas 9 is not within --min-replicas 9 and"),
+    ],
+)
+def test_an_error_has_a_remedy(arguments: list[str], says: str) -> None:
+    code, _, notes = invoke("backtest", *arguments)
+    assert code == ExitCode.FAILED
+    assert says in notes
+    assert [line.partition(": ")[0] for line in notes.splitlines()] == ["Error", "Remedy"]

@@ -1,0 +1,55 @@
+"""What a client reads of a rejection: one reason, once, with the time and the limit."""
+
+import pytest
+
+from autoscaling.admission.admission import NONE_IN_TIME, Verdict
+from autoscaling.admission.scheduling_request import Considered, Decision, SchedulingRequest
+from autoscaling.slo import Slo
+from deployments.gateway.pool.rejections import rejection, why_rejected
+from router.board.recent import Recent
+from router.choice.placement import Placement
+from router.choice.policies import PlacementRequest
+from tests.sentences import assert_sentences
+
+SLO = Slo(2.0)
+FULL = "The model is at capacity: the lowest predicted time to first token is"
+OVERFLOW_FULL = "other requests have filled the overflow pool meanwhile"
+
+
+def message_of(verdict: Verdict, **request: str) -> str:
+    asked = SchedulingRequest(PlacementRequest(9), None, 0.0, **request)  # type: ignore[arg-type]
+    decision = Decision(asked, Considered(Placement(()), Recent()), verdict)
+    message = rejection(decision, why_rejected(decision, SLO, "small")).message
+    assert_sentences(message)
+    return message
+
+
+@pytest.mark.parametrize(
+    ("reason", "best_ttft_s", "expected"),
+    [
+        (NONE_IN_TIME, 3.4, f"{FULL} 3.4 s; the limit for interactive requests is 2 s."),
+        (
+            NONE_IN_TIME,
+            1.9,
+            f"{FULL} 1.9 s; the limit for interactive requests is 2 s, and the prediction is not"
+            " certain enough.",
+        ),
+        (
+            OVERFLOW_FULL,
+            3.4,
+            f"{FULL} 3.4 s; the limit for interactive requests is 2 s. Other requests have"
+            " filled the overflow pool meanwhile.",
+        ),
+    ],
+)
+def test_a_full_model_is_said_once(reason: str, best_ttft_s: float, expected: str) -> None:
+    verdict = Verdict("rejected", reason, retry_after_s=5, best_ttft_s=best_ttft_s)
+    assert message_of(verdict) == f"{expected} Try again in 5 s."
+
+
+def test_a_client_learns_why_the_other_model_may_not_answer() -> None:
+    verdict = Verdict("rejected", NONE_IN_TIME, retry_after_s=5, best_ttft_s=3.4)
+    why = "the overflow pool does not call tools"
+    assert f"The model small may not answer instead, because {why}." in message_of(
+        verdict, no_overflow=why
+    )

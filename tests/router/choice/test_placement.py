@@ -1,0 +1,373 @@
+"""One decision: who is asked first, why, and what is decided when little is known."""
+
+import json
+import random
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaling.admission.outlook import has_room
+from router.board.load import ReplicaLoad
+from router.board.recent import Recent
+from router.choice.cost import UNKNOWN_LOAD_S, TtftCorrection, predict_ttft
+from router.choice.placement import Placement, place, place_blind, reusable_tokens
+from router.choice.policies import POLICY_NAMES, PlacementRequest, make_policy
+from tests.router.loads import any_loads, changed, load, pool, tokens
+
+KEYS = tuple(bytes([i]) * 16 for i in range(8))
+PROMPT = 8 * 128 + 50
+rngs = st.integers(0, 2**32).map(random.Random)
+depths = st.dictionaries(st.integers(0, 8), st.integers(1, 8))
+
+
+def decided(
+    loads: dict[str, ReplicaLoad],
+    held: dict[int, int] | None = None,
+    recent: Recent | None = None,
+    policy: str = "prefix",
+    **options: object,
+) -> Placement:
+    """Where the prompt goes; held segments are expected ones too, unless `recent` is given."""
+    return place(
+        PlacementRequest(PROMPT, KEYS),
+        loads,
+        held,
+        recent if recent is not None else Recent(depths=held or {}),
+        make_policy(policy),
+        random.Random(1),
+        **options,  # type: ignore[arg-type]
+    )
+
+
+@given(any_loads, tokens, depths | st.none(), depths, rngs, st.sampled_from(POLICY_NAMES))
+def test_every_replica_is_ranked_once_as_its_load_says(
+    loads: dict[str, ReplicaLoad],
+    prompt: int,
+    held: dict[int, int] | None,
+    expected: dict[int, int],
+    rng: random.Random,
+    policy: str,
+) -> None:
+    placement = place(
+        PlacementRequest(prompt, KEYS), loads, held, Recent(expected), make_policy(policy), rng
+    )
+    assert sorted(placement.replica_ids) == sorted(loads)
+    for candidate in placement.ranked:
+        of = loads[candidate.replica_id]
+        assert (candidate.url, candidate.slot, candidate.waiting) == (
+            of.url,
+            of.slot,
+            of.queue.waiting,
+        )
+        assert candidate.raw_ttft_s == predict_ttft(of, prompt, candidate.cached_tokens)
+        assert 0 <= candidate.confirmed_tokens <= candidate.cached_tokens <= max(0, prompt - 1)
+
+
+@given(any_loads, tokens, depths, rngs, st.floats(0.1, 10), st.floats(0, 10), st.floats(0, 1))
+def test_a_correction_changes_what_is_promised_and_not_who_is_chosen(
+    loads: dict[str, ReplicaLoad],
+    prompt: int,
+    held: dict[int, int],
+    rng: random.Random,
+    slope: float,
+    offset: float,
+    token_s: float,
+) -> None:
+    request, state = PlacementRequest(prompt, KEYS), rng.getstate()
+    learned = TtftCorrection(slope, offset, token_s)
+    corrected = place(request, loads, held, Recent(held), make_policy("prefix"), rng, learned)
+    rng.setstate(state)
+    plain = place(request, loads, held, Recent(held), make_policy("prefix"), rng)
+    assert corrected.replica_ids == plain.replica_ids
+    for candidate in corrected.ranked:
+        expected = learned.apply(candidate.raw_ttft_s, prompt_tokens=prompt)
+        assert candidate.predicted_ttft_s == expected
+
+
+@pytest.mark.parametrize(
+    ("prompt", "segment", "expected"),
+    [
+        (0, 1, 0),
+        (1, 1, 0),
+        (9, 1, 8),
+        (1, 128, 0),
+        (128, 128, 0),
+        (129, 128, 128),
+        (256, 128, 128),
+        (300, 128, 256),
+        (300, 0, 0),
+    ],
+)
+def test_whole_segments_before_the_last_token_can_be_reused(
+    prompt: int, segment: int, expected: int
+) -> None:
+    assert reusable_tokens(prompt, segment) == expected
+
+
+def test_a_placement_that_prefers_another_candidate_keeps_the_order_of_the_rest() -> None:
+    placement = decided(pool(4), {2: 8})
+    first, second, third, fourth = placement.replica_ids
+    assert placement.preferring(2).replica_ids == (third, first, second, fourth)
+    assert placement.preferring(1).replica_ids == (second, first, third, fourth)
+    assert placement.preferring(0) == placement
+
+
+def test_a_replica_that_holds_the_prefix_comes_first() -> None:
+    placement = decided(pool(4), {2: 8})
+    assert placement.chosen is not None
+    assert (placement.chosen.replica_id, placement.chosen.cached_tokens) == ("r2", 1024)
+    assert placement.best_cached_tokens == 1024
+    assert placement.signal
+
+
+def test_a_queue_longer_than_the_prefill_outweighs_a_prefix() -> None:
+    loads = pool(2)
+    loads["r0"] = changed(loads["r0"], queued_prefill_tokens=3000)
+    assert decided(loads, {0: 8}).replica_ids[0] == "r0"
+    loads["r0"] = changed(loads["r0"], queued_prefill_tokens=5000)
+    assert decided(loads, {0: 8}).replica_ids[0] == "r1"
+
+
+@pytest.mark.parametrize(
+    ("popularity", "traffic_share", "chosen"),
+    [(30.0, 1.0, "r1"), (1.0, 1.0, "r0"), (30.0, 0.2, "r0")],
+    ids=["all use it", "none has it yet", "its replica can serve it"],
+)
+def test_a_popular_prefix_goes_where_the_load_is_least(
+    popularity: float, traffic_share: float, chosen: str
+) -> None:
+    loads = pool(2)
+    loads["r0"] = changed(loads["r0"], queued_prefill_tokens=100)
+    recent = Recent(depths={0: 8}, popularity=popularity, traffic_share=traffic_share)
+    assert decided(loads, {0: 8}, recent).replica_ids[0] == chosen
+
+
+def test_a_burst_with_a_new_prefix_is_not_scattered() -> None:
+    loads = pool(4)
+    loads["r3"] = changed(loads["r3"], waiting=20, queued_prefill_tokens=3000)
+    burst = Recent(depths={3: 8}, matched=(KEYS[7][:8],))
+    assert decided(loads, {}, burst).replica_ids[0] == "r3"
+
+
+def test_announced_tokens_are_distinguished_from_confirmed_ones() -> None:
+    chosen = decided(pool(2), {1: 2}, Recent(depths={1: 6})).chosen
+    assert chosen is not None
+    assert (chosen.replica_id, chosen.confirmed_tokens, chosen.cached_tokens) == ("r1", 256, 768)
+
+
+def test_confirmed_tokens_of_the_index_count_without_other_knowledge() -> None:
+    chosen = decided(pool(2), {1: 2}, Recent()).chosen
+    assert chosen is not None and chosen.cached_tokens == 256
+
+
+def test_a_replica_that_caches_nothing_has_nothing_cached() -> None:
+    loads = pool(2, segment_tokens=0)
+    assert all(of.cached_tokens == 0 for of in decided(loads, {0: 8, 1: 8}).ranked)
+
+
+def test_with_nothing_to_reuse_fewer_requests_win() -> None:
+    loads = {
+        f"{w}+{r}": load(f"{w}+{r}", waiting=w, running=r)
+        for w, r in [(3, 3), (0, 2), (1, 0), (0, 0)]
+    }
+    assert decided(loads, {}).replica_ids == ("0+0", "1+0", "0+2", "3+3")
+
+
+def test_an_idle_engine_on_cores_that_are_taken_is_left_for_a_short_queue() -> None:
+    """Two of three engines work on a node's two cores: a third would slow all down."""
+    loads = pool(3, engines_at_once=2)
+    loads["r0"] = changed(loads["r0"], waiting=1, queued_prefill_tokens=200)
+    loads["r1"] = changed(loads["r1"], waiting=1, queued_prefill_tokens=5000)
+    placement = decided(loads)
+    assert placement.replica_ids == ("r0", "r2", "r1")
+    crowding = {candidate.replica_id: candidate.crowding_s for candidate in placement.ranked}
+    assert crowding == {"r0": 0.0, "r1": 0.0, "r2": pytest.approx((1.074 + 0.2 + 1.074) / 2)}
+    # what it has in its cache need not be computed next to the others
+    cached = decided(loads, {2: 8}).candidate("r2")
+    assert cached is not None
+    assert cached.crowding_s == pytest.approx((0.05 + 0.05 + 0.05) / 2)
+    # a dedicated GPU, a free core, a dedicated node: an idle engine is the best
+    assert decided(pool_as(loads, engines_at_once=0)).replica_ids[0] == "r2"
+    assert decided(pool_as(loads, engines_at_once=3)).replica_ids[0] == "r2"
+    loads["r2"] = changed(loads["r2"], node_ip="10.0.0.2")
+    assert decided(loads).replica_ids[0] == "r2"
+
+
+def pool_as(loads: dict[str, ReplicaLoad], **fields: int) -> dict[str, ReplicaLoad]:
+    return {replica_id: changed(of, **fields) for replica_id, of in loads.items()}
+
+
+def test_without_the_index_load_decides_and_prefixes_gather_between_equals() -> None:
+    placements = [decided(pool(4)) for _ in range(20)]
+    assert not any(placement.signal for placement in placements)
+    assert len({placement.replica_ids for placement in placements}) == 1
+    home = placements[0].replica_ids[0]
+    loads = pool(4)
+    loads[home] = changed(loads[home], queued_prefill_tokens=2000)
+    assert decided(loads).replica_ids[-1] == home
+
+
+def test_without_loads_the_placement_is_empty() -> None:
+    placement = decided({}, {}, shadow=make_policy("random"))
+    assert not placement.ranked
+    assert placement.chosen is None
+    assert placement.replica_ids == ()
+    assert placement.best_cached_tokens == 0
+    assert placement.shadow is None
+
+
+def test_a_shadow_is_recorded_with_its_regret_and_not_followed() -> None:
+    loads = pool(2)
+    loads["r1"] = changed(loads["r1"], running=5)
+    placement = decided(loads, {1: 8}, shadow=make_policy("least_loaded"))
+    shadow = placement.shadow
+    assert placement.policy == "prefix" and placement.replica_ids[0] == "r1"
+    assert shadow is not None
+    assert (shadow.policy, shadow.replica_id, shadow.cached_tokens) == ("least_loaded", "r0", 0)
+    assert shadow.predicted_ttft_s == pytest.approx(PROMPT / 1000)
+    assert shadow.regret_s == pytest.approx(-1.024)
+
+
+def test_a_prefix_is_not_left_for_a_slightly_shorter_queue_where_all_caches_are_full() -> None:
+    loads = pool(
+        2,
+        running=10,
+        kv_use=0.95,
+        kv_capacity_tokens=10_000,
+        decode_s=10.0,
+        inter_token_latency=0.1,
+        queued_prefill_tokens=2000,
+    )
+    loads["r1"] = changed(loads["r1"], queued_prefill_tokens=2500)
+    assert decided(loads, {1: 8}).replica_ids[0] == "r1"
+    assert decided(loads).replica_ids[0] == "r0"
+
+
+def test_a_candidate_explains_itself_in_json() -> None:
+    candidate = decided(pool(1, kv_use=0.5), {0: 2}).ranked[0]
+    explained = json.loads(msgspec.json.encode(candidate))
+    assert explained.keys() == {
+        field.encode_name for field in msgspec.structs.fields(type(candidate))
+    }
+    assert {"predicted_ttft", "raw_ttft", "wait"} <= explained.keys()
+    assert (explained["confirmed_tokens"], explained["kv_use"]) == (256, 0.5)
+
+
+def blind(
+    loads: dict[str, ReplicaLoad], in_flight: dict[str, int], request: PlacementRequest
+) -> tuple[str, ...]:
+    return place_blind(request, loads, in_flight, random.Random()).replica_ids
+
+
+def test_blind_placement_keeps_a_prompts_replica_for_any_last_known_load() -> None:
+    request = PlacementRequest(PROMPT, KEYS)
+    busy = {r: changed(of, running=i, waiting=i) for i, (r, of) in enumerate(pool(4).items())}
+    assert blind(pool(4), {}, request) == blind(busy, {}, request)
+    other = [blind(pool(4), {}, PlacementRequest(9, (bytes([i]) * 16,)))[0] for i in range(50)]
+    assert len(set(other)) == 4
+
+
+def test_blind_a_session_keeps_its_replica() -> None:
+    prompts = [PlacementRequest(9, (bytes([i]) * 16,), "session") for i in range(20)]
+    assert len({blind(pool(4), {}, request) for request in prompts}) == 1
+
+
+def test_blind_a_replica_with_clearly_more_of_our_requests_is_passed_over() -> None:
+    request = PlacementRequest(PROMPT, KEYS)
+    home, *rest = blind(pool(4), {}, request)
+    assert blind(pool(4), {home: 1}, request)[0] == home
+    assert blind(pool(4), {home: 5}, request) == (*rest, home)
+
+
+def test_a_blind_placement_sends_an_unknown_prompt_to_any_replica() -> None:
+    found = Counter(blind(pool(4), {}, PlacementRequest(100))[0] for _ in range(200))
+    assert len(found) == 4
+
+
+def test_a_blind_placement_predicts_nothing() -> None:
+    last = {"running": 9, "queued_prefill_tokens": 9000, "inter_token_latency": 0.1, "kv_use": 0.9}
+    loads = pool(2, waiting=9, grammar_wait_s=5.0, **last)
+    placement = place_blind(PlacementRequest(1000, KEYS), loads, {"r0": 3}, random.Random(1))
+    assert (placement.policy, placement.signal) == ("blind", False)
+    assert all(of.cached_tokens == 0 and not of.synced for of in placement.ranked)
+    # what was reported last is too old to be shown or to be counted
+    assert all(getattr(of, name) == 0 for name in last for of in placement.ranked)
+    assert all(of.trial_wait_s == 0 for of in placement.ranked)
+    assert {of.replica_id: of.waiting for of in placement.ranked} == {"r0": 3, "r1": 0}
+    assert not place_blind(PlacementRequest(1), {}, {}, random.Random(1)).ranked
+
+
+@pytest.mark.parametrize(("needs_trial", "first"), [(True, "b"), (False, "a")])
+def test_a_request_that_needs_a_trial_goes_where_nothing_waits_to_be_compiled(
+    needs_trial: bool, first: str
+) -> None:
+    loads = {
+        "a": load("a", slot=0, grammar_wait_s=5.0),
+        "b": load("b", slot=1, queued_prefill_tokens=1000, waiting=1),
+    }
+    placement = place(
+        PlacementRequest(PROMPT, KEYS, needs_trial=needs_trial),
+        loads,
+        {},
+        Recent(),
+        make_policy("prefix"),
+        random.Random(1),
+    )
+    assert placement.replica_ids[0] == first
+    (there,) = (c for c in placement.ranked if c.replica_id == "a")
+    assert there.trial_wait_s == (5.0 if needs_trial else 0.0)
+    assert there.raw_ttft_s >= there.trial_wait_s
+    assert has_room(there)  # so that no other request waits behind it in the gateway
+
+
+def test_a_load_of_an_adapter_takes_what_it_takes_on_average() -> None:
+    """The difference between means of a few loads is chance: an idle replica gets the request."""
+    loads = {
+        "busy": load("busy", slot=0, waiting=2, queued_prefill_tokens=100, adapter_load_s=0.05),
+        "idle": load("idle", slot=1, adapter_load_s=0.16),
+        "new": load("new", slot=2, waiting=4, queued_prefill_tokens=400),
+    }
+    prompt = PlacementRequest(24, adapter="sql@1")
+    placement = place(prompt, loads, None, Recent(), make_policy("prefix"), random.Random(1))
+    assert placement.replica_ids == ("idle", "busy", "new")
+    assert [c.adapter_load_s for c in placement.ranked] == pytest.approx([0.105] * 3)
+    # where it is in memory already, no load is counted
+    loads["busy"] = changed(loads["busy"], adapters=("sql@1",))
+    placement = place(prompt, loads, None, Recent(), make_policy("prefix"), random.Random(1))
+    assert placement.replica_ids[0] == "busy"
+    assert placement.ranked[0].adapter_load_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("busy", "first", "wait_s"),
+    [(4, "queued", 2.0), (3, "full", 0.0)],
+    ids=["every slot is in use", "a slot is free"],
+)
+def test_a_request_with_an_adapter_goes_where_it_waits_least_for_a_slot(
+    busy: int, first: str, wait_s: float
+) -> None:
+    loads = {
+        "full": load("full", slot=0, adapters_busy=busy, adapter_slots=4, decode_s=8.0),
+        "queued": load("queued", slot=1, queued_prefill_tokens=1000, adapter_slots=4),
+    }
+    prompt = PlacementRequest(24, adapter="sql@1")
+    placement = place(prompt, loads, None, Recent(), make_policy("prefix"), random.Random(1))
+    assert placement.replica_ids[0] == first
+    full = placement.candidate("full")
+    assert full is not None
+    assert full.adapter_wait_s == wait_s
+    assert full.raw_ttft_s == pytest.approx(UNKNOWN_LOAD_S + wait_s + 0.024)
+    # where the adapter is in memory, its requests need no other slot
+    loads["full"] = changed(loads["full"], adapters=("sql@1",))
+    placement = place(prompt, loads, None, Recent(), make_policy("prefix"), random.Random(1))
+    assert placement.replica_ids[0] == "full"
+    assert placement.ranked[0].adapter_wait_s == 0.0
+
+
+def test_an_unmeasured_load_of_an_adapter_takes_the_default_time() -> None:
+    prompt = PlacementRequest(24, adapter="sql@1")
+    placement = place(prompt, pool(2), None, Recent(), make_policy("prefix"), random.Random(1))
+    assert {c.adapter_load_s for c in placement.ranked} == {UNKNOWN_LOAD_S}

@@ -1,0 +1,1 @@
+"""Compares a model with the one it was made from."""

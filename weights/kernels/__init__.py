@@ -1,0 +1,1 @@
+"""Checks weights against GPUs and engine arguments."""

@@ -1,0 +1,1 @@
+"""Facts of models, weights and GPUs."""

@@ -1,0 +1,1 @@
+"""Sizes replicas and fleets for a load."""

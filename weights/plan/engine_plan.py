@@ -1,0 +1,114 @@
+"""The plan of a configured engine: cache, speed, attention.
+
+vLLM 0.32 chooses FlashAttention below Blackwell for caches of 16 bit (vllm/platforms/cuda.py
+`_get_backend_priorities`), and Triton's for caches with scales.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from common.errors import Problem
+from weights.kernels.cache_kernels import TRITON, named_backend
+from weights.kernels.finding import Device, EngineConfig, Model
+from weights.kernels.fits import UTILIZATION, cache_dtype_of, reserved_for_cache
+from weights.kernels.kernels import LEAST_FOR_BFLOAT16, WHILE_LOADING
+from weights.model.cache_dtype import CacheDtype
+from weights.model.gpus import Gpu, gpu_called
+from weights.model.memory import BF16, FP8, Precision, budget_of, kv_tokens
+from weights.plan.roofline import RooflineEngine
+from weights.plan.sizing import MOST_SEQUENCES, STEP_TOKENS, stored_precision
+
+# FlashAttention's largest head dimension; above it vLLM uses another backend.
+_LARGEST_HEAD = 256
+# From this capability on, vLLM prefers FlashInfer.
+_BLACKWELL = (10, 0)
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """Expectations. `kv_tokens` fit in the cache of one replica; `roofline` predicts its times.
+
+    None: it is not planned, and `no_kv_tokens` or `no_roofline` is the reason. `attention`: the
+    backend that vLLM should choose, empty if unknown. `is_quantized`: None if the model is unknown.
+    """
+
+    kv_tokens: int | None = None
+    no_kv_tokens: str = ""
+    roofline: RooflineEngine | None = None
+    no_roofline: str = ""
+    attention: str = ""
+    is_quantized: bool | None = None
+
+
+def engine_plan(model: Model, engine: EngineConfig, device: Device | None) -> EnginePlan:
+    """Return the plan. `engine.args` should set the dtype of the engine; `device` None: unknown."""
+    plan = EnginePlan(is_quantized=bool(model.method or engine.quantization))
+    cache = cache_dtype_of(engine)
+    if cache is None or device is None:
+        named = f"a KV cache of {engine.args.get('kv_cache_dtype')} is not planned"
+        why = named if device else "its GPU is unknown"
+        return replace(plan, no_kv_tokens=why, no_roofline=why)
+    if device.capability is None:
+        plan = replace(plan, no_roofline="the planner has no speeds of CPUs")
+        if (reserved := reserved_for_cache(engine, device)) is None:
+            return replace(plan, no_kv_tokens="VLLM_CPU_KVCACHE_SPACE is not set")
+        tokens = kv_tokens(model.shape, reserved[1], cache, tp=engine.tensor_parallel)
+        return replace(plan, kv_tokens=tokens)
+    try:
+        roofline = _roofline(model, engine, device, cache)
+    except Problem as error:
+        return replace(plan, no_kv_tokens=error.message, no_roofline=error.message)
+    attention = _attention(model, engine, roofline.gpu, cache)
+    plan = replace(plan, roofline=roofline, attention=attention)
+    if engine.speculation.get("method") != "ngram" and engine.speculation:
+        return replace(plan, no_kv_tokens="memory is not planned together with a draft's weights")
+    return replace(plan, kv_tokens=_gpu_tokens(roofline, engine, device))
+
+
+def _roofline(
+    model: Model, engine: EngineConfig, device: Device, cache: CacheDtype
+) -> RooflineEngine:
+    if engine.pipeline_parallel > 1:
+        raise Problem("stages of a pipeline are not planned", "")
+    gpu, precision = gpu_called(device.name), _precision(model, engine)
+    if precision.compute not in gpu.flops:
+        raise Problem(f"{gpu.name} does not compute {precision.compute}", "")
+    return RooflineEngine(model.shape, gpu, precision, engine.tensor_parallel, cache)
+
+
+def _precision(model: Model, engine: EngineConfig) -> Precision:
+    if model.method:
+        return stored_precision(model.shape)
+    if engine.quantization in WHILE_LOADING:
+        return FP8
+    if engine.quantization:
+        raise Problem(f"quantization {engine.quantization} is not planned", "")
+    return BF16
+
+
+def _gpu_tokens(roofline: RooflineEngine, engine: EngineConfig, device: Device) -> int:
+    def given(name: str, default: float) -> float:
+        value = engine.args.get(name)
+        return value if isinstance(value, int | float) else default
+
+    shape, tp = roofline.shape, roofline.tp
+    reserved = reserved_for_cache(engine, device)
+    budget = budget_of(
+        *(shape, roofline.gpu, roofline.precision, tp),
+        utilization=given("gpu_memory_utilization", UTILIZATION),
+        step_tokens=int(given("max_num_batched_tokens", STEP_TOKENS)),
+        sequences=int(given("max_num_seqs", MOST_SEQUENCES)),
+    )
+    return kv_tokens(shape, reserved[1] if reserved else budget.kv, roofline.cache, tp=tp)
+
+
+def _attention(model: Model, engine: EngineConfig, gpu: Gpu, cache: CacheDtype) -> str:
+    named = named_backend(engine)[1]
+    if named:
+        return named
+    if cache.has_scales:
+        return TRITON
+    is_usual = not model.shape.is_mla and model.shape.head_dim <= _LARGEST_HEAD
+    has_flash = LEAST_FOR_BFLOAT16 <= gpu.capability < _BLACKWELL
+    return "FLASH_ATTN" if is_usual and has_flash and cache.bits == 16 else ""

@@ -1,0 +1,1 @@
+"""Quantizes a model."""

@@ -1,0 +1,1 @@
+"""Whether speculation pays, and draft models."""
