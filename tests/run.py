@@ -189,6 +189,10 @@ def main(parts: tuple[Part, ...], folder: Path) -> int:
     failed = [running for running in ran if running.returned]
     for running in failed:
         print(f"\nThe log of {running.part.name}, which failed:\n{running.log.read_text()}")
+    # once more after the logs: who sees only the end sees the names
+    for running in failed:
+        for test in sorted(running.noted.failed):
+            print(f"FAILED {test} ({running.part.name})")
     how = f"{', '.join(of.part.name for of in failed)} failed" if failed else "all parts passed"
     print(f"After {clock(run.elapsed_s)}: {how}.", flush=True)
     return status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 import sys
@@ -108,6 +109,22 @@ def test_a_part_that_fails_fails_the_run_and_its_log_is_printed(
     assert "what went wrong" in out.partition("The log of bad")[2]
     assert "nothing to see" not in out
     assert re.search(r"After 0:\d\d: bad failed\.", out)
+
+
+def test_the_failed_tests_are_named_once_more_after_the_logs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    notes = f"open({str(tmp_path / 'bad.jsonl')!r}, 'a').write"
+    lines = [{"found": ["a", "b"]}, {"test": "b", "s": 1.0, "failed": True}]
+    code = "".join(f"{notes}({json.dumps(line) + chr(10)!r}); " for line in lines)
+    handlers = {of: signal.getsignal(of) for of in ENDS}
+    try:
+        assert main((Part("bad", python(f"{code}raise SystemExit(1)"), 1),), tmp_path) == 1
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    out = capfd.readouterr().out
+    assert "FAILED b (bad)" in out.partition("The log of bad")[2]
 
 
 @pytest.mark.parametrize("number", ENDS)

@@ -74,7 +74,9 @@ def draft(walking_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def plain(quantized_folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Plain:
+def plain(
+    int4_kernel: None, quantized_folders: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Plain:
     folder, args = tmp_path_factory.mktemp("plain"), {**PLAIN, "enable_prefix_caching": False}
     with OfflineEngine.start(
         str(quantized_folders / "awq" / "model"), args, folder / "log", ENV

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cli.local.quantizer import quantize
+from common.errors import Problem
 from deployments.models.model import embedded_model
 from deployments.offline.offline_engine import OfflineEngine
 from tests.quantized.jobs import OPTIONED, ROOT, job
@@ -89,8 +90,24 @@ def test_more_smoothing_makes_other_weights(quantized_folders: Path) -> None:
     )
 
 
+AVX2_ONLY = "import torch.cpu; torch.cpu._is_avx512_supported = lambda: False"
+
+
+def test_4_bit_weights_are_refused_on_a_cpu_without_avx_512(
+    quantized_folders: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(AVX2_ONLY)  # selects vLLM's build for AVX2
+    model = str(quantized_folders / "awq" / "model")
+    with pytest.raises(Problem, match=r"4-bit weights.* only on CPUs with AVX-512"):
+        OfflineEngine.start(model, {}, tmp_path / "log", {"PYTHONPATH": str(tmp_path)})
+
+
 def test_the_embedded_model_is_quantized_to_less_than_half_and_served(
-    packages: Path, warm_python: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    int4_kernel: None,
+    packages: Path,
+    warm_python: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
     command = ["quantize", "embedded", "--scheme", "rtn", "--out", str(out), "-o", "json"]

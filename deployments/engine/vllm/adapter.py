@@ -38,6 +38,7 @@ from deployments.engine.vllm.api_server.tool_calling import refuse_without_parse
 from deployments.engine.vllm.arguments.args import parse, with_folders, with_own_seed
 from deployments.engine.vllm.arguments.cores import engines_at_once
 from deployments.engine.vllm.arguments.cpu_args import ONE_PROCESS, needs_no_worker
+from deployments.engine.vllm.arguments.cpu_kernels import refuse_missing_kernels
 from deployments.engine.vllm.arguments.default_dtype import choose_dtype
 from deployments.engine.vllm.constraints.constraint_fields import remember_fields
 from deployments.engine.vllm.grammars.grammar_gate import GrammarGate
@@ -229,6 +230,7 @@ def _engine_args(args: Namespace, folder: str) -> AsyncEngineArgs:
     """Return vLLM's arguments, with Antefix's defaults if the fleet file does not set them. KV
     events go to `folder`."""
     chosen = AsyncEngineArgs.from_cli_args(args)
+    refuse_missing_kernels(chosen)
     choose_dtype(chosen)
     chosen.allowed_media_domains = chosen.allowed_media_domains or NO_HOSTS
     chosen.limit_mm_per_prompt = media_bounds.items_per_prompt(chosen.limit_mm_per_prompt)

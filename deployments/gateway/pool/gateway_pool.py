@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -19,16 +18,14 @@ from common.loops import forever
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
 from deployments.gateway.attempt.transport import Transport
-from deployments.gateway.intake.parameters import parameters_of
 from deployments.gateway.intake.request import EngineRequest, PoolRequest, Prompt
 from deployments.gateway.intake.request_options import RequestOptions
 from deployments.gateway.pool.overflow_contract import refusal_of
 from deployments.gateway.pool.pool_parts import PoolParts, settings_of, startup_of
-from deployments.gateway.pool.prompt_reader import PromptReader, guess
+from deployments.gateway.pool.prompt_reader import PromptReader, context_lengths, guess
 from deployments.gateway.pool.start_watch import StartWatch
 from deployments.gateway.pool.turns import TURN_PERIOD_S
 from deployments.gateway.record.pool_reporter import PoolReporter
-from deployments.wire.plain_constraints import needs_trial
 from router.board.load_reader import IDLE_PERIOD_S, READ_PERIOD_S
 from router.board.pool_demand import Decided
 from router.board.pool_feeds import PoolFeeds
@@ -145,11 +142,7 @@ class GatewayPool:
     @property
     def context_lengths(self) -> list[int]:
         """The lengths that its engines report and the fleet file sets, in tokens."""
-        reported = [load.max_model_len for load in self.scheduler.board.last_known().values()]
-        written = self.settings.engine_args.get("max_model_len")
-        # vLLM chooses the length if the value is -1 or absent
-        known = [written] if isinstance(written, int) and written > 0 else []
-        return [*filter(None, reported), *known]
+        return context_lengths(self.settings, self.scheduler.board)
 
     @property
     def is_waited_for(self) -> bool:
@@ -184,22 +177,7 @@ class GatewayPool:
             return PoolRequest(request, fields, headers, options, prompt)
         finally:
             request.record.read(asyncio.get_running_loop().time() - began)
-        prompt = self._padded(prompt, request, fields)
-        if needs_trial(fields):
-            prompt = replace(prompt, placement=replace(prompt.placement, needs_trial=True))
-        if request.adapter is not None:
-            adapter = request.adapter.engine_name
-            prompt = replace(prompt, placement=replace(prompt.placement, adapter=adapter))
         return PoolRequest(request, fields, headers, options, prompt)
-
-    def _padded(self, prompt: Prompt, request: EngineRequest, fields: Mapping[str, Any]) -> Prompt:
-        """Return the prompt with the length that the engine gives it: it may pad each text."""
-        parameters = parameters_of(request.path, fields)
-        if not parameters.pads:
-            return prompt
-        padded = max(self.context_lengths, default=0) * parameters.sequences
-        tokens = max(prompt.placement.prompt_tokens, padded)
-        return replace(prompt, placement=replace(prompt.placement, prompt_tokens=tokens))
 
     def unfit(self, request: PoolRequest, origin: Pool) -> str | None:
         """Return why this pool must not serve a request for `origin`; None if it may."""

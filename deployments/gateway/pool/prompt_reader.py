@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from deployments.gateway.pool.known_prompts import KnownPrompts
 from deployments.gateway.pool.renderer_client import RendererClient
 from deployments.wire.inference_paths import COUNT_TOKENS
 from deployments.wire.message_parts import media_lengths
+from deployments.wire.plain_constraints import needs_trial
 from observability.metrics.metrics import RoutingMetrics
 from router.board.load import LoadBoard
 from router.board.pool_feeds import PoolFeeds
@@ -47,6 +49,15 @@ def guess(
     repeated = parameters_of(request.path, fields).repeated_bytes
     tokens = request_body.estimate_prompt_tokens(request.body, repeated, media_lengths(fields))
     return PlacementRequest(tokens, (), session)
+
+
+def context_lengths(pool: Pool, board: LoadBoard) -> list[int]:
+    """Return the lengths that the pool's engines report and its settings set, in tokens."""
+    reported = [load.max_model_len for load in board.last_known().values()]
+    written = pool.engine_args.get("max_model_len")
+    # vLLM chooses the length if the value is -1 or absent
+    known = [written] if isinstance(written, int) and written > 0 else []
+    return [*filter(None, reported), *known]
 
 
 class PromptReader:
@@ -100,10 +111,27 @@ class PromptReader:
         if placement.keys:
             depths = looked_up
         ended = time.monotonic()
+        placement = self._as_the_engine_has_it(placement, request, fields)
         if placement.keys:
             result = "skipped" if skips else "failed" if depths is None else "ok"
             self._metrics.looked_up(ended - tokenized, result)
         return Prompt(placement, known, depths, tokenized - began, ended - tokenized)
+
+    def _as_the_engine_has_it(
+        self, placement: PlacementRequest, request: EngineRequest, fields: Mapping[str, Any]
+    ) -> PlacementRequest:
+        """Return the placement with the length to which the engine pads each text, and with what
+        the engine needs before it computes: a trial of its constraint, its adapter."""
+        tokens, parameters = placement.prompt_tokens, parameters_of(request.path, fields)
+        if parameters.pads:
+            context = max(context_lengths(self.pool, self._board), default=0)
+            tokens = max(tokens, context * parameters.sequences)
+        return replace(
+            placement,
+            prompt_tokens=tokens,
+            needs_trial=needs_trial(fields),
+            adapter=request.adapter.engine_name if request.adapter else None,
+        )
 
     def _tokenize(
         self, request: EngineRequest, fields: Mapping[str, Any], session: str | None

@@ -31,6 +31,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.metrics.reader import Counter, get_metrics_snapshot
 
 from deployments.engine.vllm.arguments.args import parse
+from deployments.engine.vllm.arguments.cpu_kernels import refuse_missing_kernels
 from deployments.engine.vllm.arguments.default_dtype import choose_dtype
 from deployments.engine.vllm.offline import logits_tap
 from deployments.engine.vllm.offline.answer_kinds import KINDS
@@ -46,6 +47,7 @@ class OfflineVllm:
         began = time.monotonic()
         # the server's defaults, so that the measured engine equals the served one
         args = EngineArgs.from_cli_args(parse(model, "model", engine_args))
+        refuse_missing_kernels(args)
         choose_dtype(args)
         config = args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
         self._engine = LLMEngine.from_vllm_config(config)
