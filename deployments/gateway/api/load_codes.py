@@ -9,11 +9,18 @@ from observability.traces.request_record import OVER_BUDGET
 RATE_LIMIT_EXCEEDED = ErrorCode(
     OVER_BUDGET,
     429,
-    "The tenant has used up its requests, tokens or concurrent requests. Or the gateway does not "
-    "know what is left, because Redis is unavailable or full. Or the tenant gets only one request "
-    "at a time, because engines died or ran out of memory while they ran its requests.",
-    "Send fewer or shorter requests. After an outage of Redis, and while the tenant gets one "
-    "request at a time, only wait for `Retry-After`. See [Budgets](budgets.md).",
+    "The tenant has used up its requests, tokens or concurrent requests. Or it gets only one "
+    "request at a time, because engines died or ran out of memory while they ran its requests.",
+    "Send fewer or shorter requests. While the tenant gets one request at a time, only wait for "
+    "`Retry-After`. See [Budgets](budgets.md).",
+    retry="Retry-After",
+)
+BUDGET_UNKNOWN = ErrorCode(
+    "budget_unknown",
+    503,
+    "The tenant has limits, and the gateway does not know what is left of them, because Redis is "
+    "unavailable or full, or has lost its data.",
+    "Wait for `Retry-After`. See [Budgets](budgets.md#when-redis-is-unavailable).",
     retry="Retry-After",
 )
 OVER_CAPACITY = ErrorCode(

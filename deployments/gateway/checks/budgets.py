@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.settings.objectives import Tenant, TenantLimits
-from deployments.gateway.api.load_codes import RATE_LIMIT_EXCEEDED
+from deployments.gateway.api.load_codes import BUDGET_UNKNOWN, RATE_LIMIT_EXCEEDED
 from deployments.gateway.api.request_codes import TOKENS_ABOVE_LIMIT
 from deployments.gateway.api.response_headers import (
     REQUESTS_LIMIT_HEADER,
@@ -153,7 +153,8 @@ class TenantBudgets:
     async def admit(self, request: PoolRequest, pool: GatewayPool) -> Mapping[str, str]:
         """Reserve a request's budget. Return headers for its answer, none without limits.
 
-        Raises ApiError: 429 beyond a limit, 400 for a request that needs more than a whole limit.
+        Raises ApiError: 429 beyond a limit, 503 if what is left of it is unknown, 400 for a request
+        that needs more than a whole limit.
         """
         engine = request.engine
         budgets = self._budgets_of(engine.tenant, engine.record.facts.model)
@@ -333,7 +334,8 @@ def _rejection(
     *,
     full: bool,
 ) -> ApiError:
-    """Return the 429 for a budget. `full`: Redis has no memory to count."""
+    """Return the 429 for a budget, or a 503 if what is left is unknown. `full`: Redis has no memory
+    to count."""
     budget, seconds = answer.budget, max(1, math.ceil(answer.retry_after_s))
     of_model = " for this model" if _is_of_model(budget) else ""
     whose = f"The tenant {tenant[:100]!r}"
@@ -362,9 +364,8 @@ def _rejection(
             f" used, because Redis {why}."
         )
     headers = _headers(budgets, answer.left) if answer.left else {}
-    return ApiError(
-        RATE_LIMIT_EXCEEDED, f"{message} {remedy}", retry_after=seconds, headers=headers
-    )
+    code = BUDGET_UNKNOWN if answer.kind == "unknown" else RATE_LIMIT_EXCEEDED
+    return ApiError(code, f"{message} {remedy}", retry_after=seconds, headers=headers)
 
 
 def _headers(budgets: Sequence[TenantBudget], left: Sequence[Left]) -> dict[str, str]:
