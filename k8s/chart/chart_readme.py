@@ -17,18 +17,17 @@ _HEAD = """\
 <!-- Written by `make chart` from values.yaml. Change it there. -->
 
 This chart runs large language models on Kubernetes with Ray Serve and vLLM. It creates a KubeRay
-`RayService` with gateways and one group of engines for each pool of the fleet, and a Redis for the
-prefix index.
+`RayService` and a Redis for the prefix index. The `RayService` has a group of gateways, and one
+group of engines for each pool of the fleet.
 
 ## Requirements
 
 - Kubernetes 1.27 or later.
-- Helm 4. Installs and upgrades are tested with Helm 4.1. Helm 3.17 renders the same objects, but
-  has not installed them.
-- The KubeRay operator 1.5.1 to 1.7 (1.7 not tested), with its CRDs.
+- Helm 4. Installs and upgrades are tested with Helm 4.1. Helm 3.17 renders the same objects; no
+  install with it is tested.
+- The KubeRay operator 1.5.1 to 1.7 with its CRDs. Version 1.7 is untested.
 - NVIDIA's device plugin and driver 580 or later, on nodes with GPUs.
-- Both images in a registry of yours:
-  [build and push them](../../docs/kubernetes/install.md#images).
+- Both images in your registry: [build and push them](../../docs/kubernetes/install.md#images).
 
 `antefix k8s preflight` checks a cluster for these requirements.
 
@@ -39,72 +38,83 @@ helm install antefix helm/antefix --namespace antefix --create-namespace \\
   --values helm/antefix/values/single-node-a100.yaml --set image.registry=registry.example.com
 ```
 
-`values/` contains values of whole fleets. Start with one of these:
+The install notes show how to get an API key and send a first request. Engines load their models
+first, which may take minutes.
+
+`values/` contains values files for whole fleets. Start with one of these:
 
 | File | Fleet |
 |--|--|
 | `laptop-kind.yaml` | an embedded model on CPUs, for kind or any cluster without GPUs |
 | `four-gpus-a100.yaml` | Llama 3.1 70B and 8B on four A100-80G |
-| `single-node-a100.yaml` | the same on one node of eight A100-80G |
-| `multi-node-a100.yaml` | the same on up to 20 GPUs of several nodes |
-| `eight-nodes-a100.yaml` | the same on 64 GPUs |
+| `single-node-a100.yaml` | the same models on one node with eight A100-80G |
+| `multi-node-a100.yaml` | the same models on up to 20 A100-80G of several nodes |
+| `eight-nodes-a100.yaml` | the same models on eight nodes with 64 A100-80G |
 | `planned/llama-8b-*.yaml` | Llama 3.1 8B on L4, L40S, H100 or H200; planned, not measured |
 | `planned/llama-70b-*.yaml` | Llama 3.1 70B on H100 or H200; planned, not measured |
 
-No file for GPUs has run on the GPUs that it is for:
-[what has been tested](../../docs/kubernetes/tested.md).
-On the nodes of `four-gpus-a100.yaml` and `single-node-a100.yaml`, an upgrade of pods is an outage.
+None of the files for GPUs has run on the GPUs that it is for. See
+[what has been tested](../../docs/kubernetes/tested.md). With `four-gpus-a100.yaml` and
+`single-node-a100.yaml`, a change of pods is an outage, because a second cluster does not fit.
 
-Add a file of `values/platforms/` for EKS, GKE, AKS or your own machines, as
+For EKS, GKE, AKS or your own machines, add a file from `values/platforms/`, as
 [platforms](../../docs/kubernetes/platforms.md) describes. For A100s with 40 GB or on PCIe cards,
-add one of `values/gpus/` too.
+add a file from `values/gpus/` too.
 
 [docs/kubernetes/](../../docs/kubernetes/README.md) covers sizing, upgrades, key rotation and
 troubleshooting.
 
 ## Two kinds of keys
 
-`fleet` is a [fleet file](../../docs/fleet-file.md), whose keys are in snake_case: it describes
-models, pools and SLOs. All other keys describe Kubernetes objects, in camelCase. `fleet.gateway`
-sets how gateways behave, and `gatewayPods` sets their pods; `fleet.pools` has the models, and
-`poolPods` the pods of single pools.
+`fleet` is a [fleet file](../../docs/fleet-file.md). It describes models, pools and SLOs, and its
+keys are in snake_case. All other keys describe Kubernetes objects and are in camelCase:
 
-The chart rejects unknown keys. For a former key of this chart, and for keys of other charts, the
-message names the right one.
+| Subject | What it does | Its pods |
+|--|--|--|
+| Gateways | `fleet.gateway` | `gatewayPods` |
+| Engines of all pools | `fleet.pools.NAME` for each pool | `enginePods` |
+| Engines of one pool | `fleet.pools.NAME` | `poolPods.NAME` |
+
+The chart rejects unknown keys. For a former key of this chart, or a key of a similar chart, the
+error message names the right one.
 
 ## Before production
 
 - **Secrets**: set `auth.existingSecret` and `redis.existingSecret` to Secrets from a secret
-  manager. Secrets that Helm created exist in the cluster only.
-  [GitOps](../../docs/kubernetes/gitops.md) cannot use them.
-- **Images**: pin them with `image.cpu.digest`, `image.gpu.digest` and `redis.image.digest`. A tag
-  may change to another image, and head and workers then differ.
-- **Weights**: set `models.storage: pvc` and `models.download.enabled`, with a class for
-  `ReadWriteMany` if engines run on several nodes. Otherwise each pod downloads the weights at each
-  start.
+  manager. Secrets that the chart creates exist only in the cluster, and tools that render the
+  chart without access to the cluster would replace them: see
+  [GitOps](../../docs/kubernetes/gitops.md).
+- **Images**: pin them with `image.cpu.digest`, `image.gpu.digest` and `redis.image.digest`. If a
+  tag moves to another image, head and workers may run different code.
+- **Weights**: set `models.storage: pvc` and `models.download.enabled`. If engines run on several
+  nodes, use a storage class that supports `ReadWriteMany`. Otherwise each pod downloads the
+  weights at each start.
 - **Gateways**: set `fleet.gateway.replicas` to 2 or more, and `fleet.gateway.drain_timeout_s` to
   `fleet.gateway.request_timeout_s`. Otherwise a long answer is cut when its gateway stops, or
   when its engine stops and no other engine can resume it.
-- **Head**: set `gcsFaultTolerance.enabled`, with a persistent Redis. Otherwise a loss of the head's
-  node restarts the fleet, and the head cannot be evicted.
+- **Head**: set `gcsFaultTolerance.enabled`, with a persistent Redis. Otherwise the loss of the
+  head's node restarts the fleet, and a drain of that node cannot evict the head.
 - **Drains**: keep `podDisruptionBudget.enabled`, so that drains evict one gateway, and one engine
   per pool, at a time.
-- **Ray's ports** allow running code. Use a network plugin that enforces policies, set
-  `networkPolicy.operatorNamespace` and `networkPolicy.allowedClients`, and keep `rayAuth.enabled`.
-- **Egress**: set `networkPolicy.egress.enabled`, with your engines' sources in `allowed`.
-- **Capacity**: keep a quota with room for a second cluster, which an upgrade of pods starts, or set
-  `upgrade.strategy: None`. Set `enginePods.priorityClassName`, because other pods preempt those of
-  priority 0.
+- **Ray's ports**: anyone who reaches them can run code. Use a network plugin that enforces
+  policies, set `networkPolicy.operatorNamespace` and `networkPolicy.allowedClients`, and keep
+  `rayAuth.enabled`.
+- **Egress**: set `networkPolicy.egress.enabled`, and list the destinations that engines need in
+  `networkPolicy.egress.allowed`.
+- **Capacity**: allow for the second cluster that a change of pods starts, in the quota and in the
+  GPUs, or set `upgrade.strategy: None`. Set `enginePods.priorityClassName`, because pods with a
+  higher priority preempt those of priority 0.
 - **Namespace**: label it `pod-security.kubernetes.io/enforce=restricted`.
 - **Alerts**: set `metrics.podMonitor.enabled` and `metrics.prometheusRule.enabled`.
 
-Run `antefix k8s preflight` with your values, install, and run `helm test`.
+Run `antefix k8s preflight` with your values before the install, and `helm test` after it.
 
 ## Upgrade
 
 Upgrade KubeRay's CRDs and operator first, then run `helm upgrade` with the values of the install.
-See [what a change restarts](../../docs/kubernetes/upgrade.md). Before 1.0 a minor version may
-rename keys. The chart then rejects the former name and names the new one.
+[Upgrade](../../docs/kubernetes/upgrade.md) lists what each change restarts. Before version 1.0, a
+minor version may rename keys. The chart then rejects the former name, and the error message names
+the new one.
 
 ## Uninstall
 
@@ -112,9 +122,9 @@ rename keys. The chart then rejects the former name and names the new one.
 helm uninstall antefix --namespace antefix
 ```
 
-Pods finish their answers. The chart's Secrets are deleted, with the API keys. The claim of the
-weights and that of a persistent Redis remain. [Uninstall](../../docs/kubernetes/uninstall.md) lists
-all that remains, and how to remove it.
+Pods finish their answers. The chart's Secrets are deleted, including the API keys. The volume
+claims of the weights and of a persistent Redis remain.
+[Uninstall](../../docs/kubernetes/uninstall.md) lists everything that remains, and how to remove it.
 
 ## Package the chart for a registry
 
@@ -129,7 +139,8 @@ The package contains `values/`, but not `ci/`.
 
 ## Values
 
-A key without a description has its meaning in a pod, or in the object that it configures.
+Sections are in the order of `values.yaml`. An empty string or an empty list or mapping means that
+the chart sets nothing there, unless the description states otherwise.
 """
 
 _NO_SECTION = "Top-level keys"
@@ -138,11 +149,18 @@ _NO_SECTION = "Top-level keys"
 def readme() -> str:
     """Return the whole page, as Markdown."""
     types = schema()
+    introductions: dict[str, str] = {}
     sections: dict[str, list[Key]] = {_NO_SECTION: []}
     for key in keys_of((CHART / "values.yaml").read_text(encoding="utf-8")):
+        if key.is_section and len(key.path) == 1:
+            introductions[key.path[0]] = f"{key.description}\n\n"
+            continue
         section = key.path[0] if len(key.path) > 1 else _NO_SECTION
         sections.setdefault(section, []).append(key)
-    tables = [f"### {name}\n\n{_table(keys, types)}" for name, keys in sections.items()]
+    tables = [
+        f"### {name}\n\n{introductions.get(name, '')}{_table(keys, types)}"
+        for name, keys in sections.items()
+    ]
     return "\n".join([_HEAD, *tables])
 
 
@@ -171,7 +189,7 @@ def _type_of(path: tuple[str, ...], schema: Schema) -> str:
 def _default_of(key: Key) -> str:
     if key.shown_default is not None or key.is_section:
         return key.shown_default or ""
-    return "" if key.default == "" else f"`{_flow(key.default)}`"
+    return '`""`' if key.default == "" else f"`{_flow(key.default)}`"
 
 
 def _flow(value: Any) -> str:

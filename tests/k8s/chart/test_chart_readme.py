@@ -1,7 +1,7 @@
 """The chart's README, and the comments that it is made from."""
 
 from k8s.chart import chart_readme
-from k8s.chart.chart_comments import keys_of
+from k8s.chart.chart_comments import CHART, keys_of
 
 VALUES = """\
 # About the file.
@@ -57,6 +57,18 @@ def test_an_example_above_a_description_is_no_part_of_it() -> None:
 
 
 def test_a_row_has_type_default_and_description() -> None:
-    row = "| `service.port` | integer | `80` | Port of the OpenAI API. |"
+    row = "| `service.port` | integer | `80` | Port on which clients reach the API. |"
     assert row in chart_readme.readme()
-    assert "| `rayHead.nodeSelector` | mapping | `{}` |  |" in chart_readme.readme()
+
+
+def test_an_empty_default_is_shown() -> None:
+    assert '| `redis.persistence.storageClass` | string | `""` | ' in chart_readme.readme()
+
+
+def test_a_section_begins_with_its_description() -> None:
+    assert "### rayHead\n\nPod of Ray's head: " in chart_readme.readme()
+
+
+def test_every_key_of_the_chart_is_described() -> None:
+    keys = keys_of((CHART / "values.yaml").read_text())
+    assert keys and not [".".join(key.path) for key in keys if not key.description]
