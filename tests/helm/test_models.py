@@ -116,7 +116,7 @@ def test_models_of_the_hub_are_downloaded_once_each(on_claim: list[Object]) -> N
 
 
 def test_a_download_without_storage_is_refused() -> None:
-    message = r"models\.download needs storage: set models\.storage to pvc or hostPath"
+    message = r"models\.storage is none: set models\.storage to pvc or hostPath"
     with pytest.raises(HelmError, match=message):
         template(values(models=DOWNLOAD))
 
@@ -216,7 +216,8 @@ def test_an_engine_waits_until_the_job_has_marked_all(
     done = bash(waiting, tmp_path, sleep=f"touch '{marks}/meta--Small@main'")
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
-        "waiting for meta/Small: kubectl logs job/afx-antefix-models-... tells how far it is"
+        "waiting for the download of meta/Small; to see its progress, run: kubectl -n llm logs "
+        "--selector app.kubernetes.io/instance=afx,antefix/component=model-download"
     ]
     assert not downloads(tmp_path)
 
@@ -265,7 +266,7 @@ def test_engines_of_one_volume_download_one_after_the_other(
     assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
     second = start(fetching, tmp_path)
     assert second.stdout is not None
-    assert second.stdout.readline() == "another pod downloads into this volume\n"
+    assert second.stdout.readline() == "another pod is downloading to this volume; waiting for it\n"
     for model in MODELS:
         (marks / model.replace("/", "--").replace(" ", "@")).touch()
     holder.communicate("\n")
@@ -281,7 +282,7 @@ def test_a_failed_download_in_an_engine_pod_is_retried_and_logged(
     mended = tmp_path / "mended"
     done = bash(fetching, tmp_path, hf=f'[ -e "{mended}" ] || exit 3', sleep=f'touch "{mended}"')
     assert done.returncode == 0
-    assert done.stderr.splitlines() == ["the download of meta/Large failed; once more in 30 s"]
+    assert done.stderr.splitlines() == ["the download of meta/Large failed; retrying in 30 s"]
     assert len(downloads(tmp_path)) == len(MODELS)
 
 
@@ -292,7 +293,7 @@ def test_an_engines_pod_waits_for_a_volume_that_it_may_write(
     (tmp_path / "hub").write_text("no folder")
     done = bash(fetching, tmp_path, sleep=f'rm "{tmp_path}/hub"')
     assert done.returncode == 0
-    assert "cannot be written by user" in done.stderr and "once more in 30 s" in done.stderr
+    assert "cannot be written by user" in done.stderr and "retrying in 30 s" in done.stderr
 
 
 def test_the_job_may_run_where_engines_do() -> None:

@@ -61,7 +61,7 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
         ),
         (
             {"fleet": WITH_POOL, "poolPods": {"chta": {"runtimeClassName": "nvidia"}}},
-            ["poolPods.chta", "only chat"],
+            ["poolPods.chta", "Its pools are: chat"],
         ),
         (
             {
@@ -91,13 +91,13 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
             {"fleet": WITH_POOL, "redis": {"image": {"repository": "docker.io/library/redis"}}},
             [
                 "redis.image.repository is docker.io/library/redis, which starts with a registry, "
-                "and redis.image.registry names one too: write the registry in "
-                "redis.image.registry only"
+                "and redis.image.registry names one too: write the registry only "
+                "in redis.image.registry"
             ],
         ),
         (
             {"fleet": WITH_POOL, "metrics": {"podMonitor": {"enabled": True}}},
-            ["metrics.prometheusNamespace is empty", 'set it to the namespace of yours, or to "*"'],
+            ["metrics.prometheusNamespace is empty", 'set it to the namespace of your Prometheus, or to "*"'],
         ),
         (
             {"fleet": WITH_POOL, "redis": {"enabled": False}},

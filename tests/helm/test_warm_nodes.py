@@ -260,5 +260,5 @@ def test_an_upgrade_keeps_the_existing_placeholders(ours: list[Object]) -> None:
 
 
 def test_without_a_pool_that_grows_on_gpus_it_is_refused() -> None:
-    with pytest.raises(HelmError, match=r"no pool of the fleet has GPUs and `autoscaling`"):
+    with pytest.raises(HelmError, match=r"no pool of the fleet has both GPUs and autoscaling"):
         render(warm({"fixed": POOLS["fixed"]}))

@@ -23,27 +23,27 @@
 {{- $all := include "antefix.everyAddress" $ -}}
 {{- $host := $section.host | default $all -}}
 {{- if ne $host $all -}}
-{{- $wrong = append $wrong (printf "fleet.%s.host is %s: a pod is reached at its own address, so leave it out, and set ipFamily to IPv6 if that is an IPv6 address" $key $host) -}}
+{{- $wrong = append $wrong (printf "fleet.%s.host is %s: a pod listens on all of its addresses, so leave it out; for IPv6, set ipFamily to IPv6" $key $host) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (gt (.Values.fleet.surge_percent | default 0 | int) 0) (not .Values.rayAutoscaler.enabled) -}}
-{{- $wrong = append $wrong (printf "fleet.surge_percent is %v, but there are no pods for more replicas: set rayAutoscaler.enabled to true, or leave it out" .Values.fleet.surge_percent) -}}
+{{- $wrong = append $wrong (printf "fleet.surge_percent is %v, but without Ray's autoscaler no pods are added for more replicas: set rayAutoscaler.enabled to true, or leave fleet.surge_percent out" .Values.fleet.surge_percent) -}}
 {{- end -}}
 {{- $per := $gateway.replicas_per_node -}}
 {{- if not (or (kindIs "invalid" $per) (eq (toString $per) "1")) -}}
-{{- $wrong = append $wrong (printf "fleet.gateway.replicas_per_node is %v: each gateway has a separate pod, so leave it out and set fleet.gateway.replicas" $per) -}}
+{{- $wrong = append $wrong (printf "fleet.gateway.replicas_per_node is %v: each gateway has a separate pod, so leave it out, and set the number of gateways with fleet.gateway.replicas" $per) -}}
 {{- end -}}
 {{- if (.Values.fleet.redis | default dict).url -}}
-{{- $wrong = append $wrong "fleet.redis.url is set: leave it out for the chart's own Redis, or set redis.enabled to false and redis.external.url or redis.external.existingSecret" -}}
+{{- $wrong = append $wrong "fleet.redis.url is set, but the chart sets it: leave it out. For a Redis outside the release, set redis.enabled to false, and redis.external.url or redis.external.existingSecret" -}}
 {{- end -}}
 {{- $ports := dict "gateway.port" ($gateway.port | default 8000) "metrics.port" ($metrics.port | default 9464) -}}
 {{- range $key, $port := $ports -}}
 {{- $port = int $port -}}
 {{- if or (has $port (list 6379 6380 6381 6382 6383 8080 8265 52365)) (and (ge $port 10001) (le $port 19999)) -}}
-{{- $wrong = append $wrong (printf "fleet.%s is %d: Ray listens there in every pod, so choose another, such as the default" $key $port) -}}
+{{- $wrong = append $wrong (printf "fleet.%s is %d: Ray uses this port in every pod, so choose another, such as the default" $key $port) -}}
 {{- end -}}
 {{- if lt $port 1024 -}}
-{{- $wrong = append $wrong (printf "fleet.%s is %d: a pod without root cannot listen below 1024; clients use service.port" $key $port) -}}
+{{- $wrong = append $wrong (printf "fleet.%s is %d: pods do not run as root and cannot listen on ports below 1024. Choose another port; clients connect to service.port" $key $port) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $wrong -}}
@@ -54,20 +54,20 @@
 {{- $pools := .Values.fleet.pools | default dict -}}
 {{- range $name, $pool := $pools -}}
 {{- if has $name (list "gateway" "head" "headgroup") -}}
-{{- $wrong = append $wrong (printf "fleet.pools.%s: the chart has pods of that name, so rename the pool" $name) -}}
+{{- $wrong = append $wrong (printf "fleet.pools.%s: the chart uses this name for other pods, so rename the pool" $name) -}}
 {{- end -}}
 {{- range $variable, $value := $pool.env | default dict -}}
 {{- if contains "${" (replace "$${" "" (toString $value)) -}}
-{{- $wrong = append $wrong (printf "fleet.pools.%s.env.%s is %s: leave it out, and give engines the variable with enginePods.envFrom, or models.hub.existingSecret for HF_TOKEN" $name $variable $value) -}}
+{{- $wrong = append $wrong (printf "fleet.pools.%s.env.%s is %s: the chart cannot read variables of your shell. Leave it out, and set the variable with enginePods.envFrom, or HF_TOKEN with models.hub.existingSecret" $name $variable $value) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (kindIs "string" $pool.slo) (ne (toString $pool.slo) "default") -}}
-{{- $wrong = append $wrong (printf "fleet.pools.%s.slo is %s: that file is not in the pods, so write the targets here, or use default" $name $pool.slo) -}}
+{{- $wrong = append $wrong (printf "fleet.pools.%s.slo is %s: the pods do not have that file, so write the targets here, or use default" $name $pool.slo) -}}
 {{- end -}}
 {{- end -}}
 {{- range $name, $_ := .Values.poolPods -}}
 {{- if not (hasKey $pools $name) -}}
-{{- $wrong = append $wrong (printf "poolPods.%s: fleet.pools has no such pool, only %s" $name (keys $pools | sortAlpha | join ", " | default "none")) -}}
+{{- $wrong = append $wrong (printf "poolPods.%s: fleet.pools has no pool of this name. Its pools are: %s" $name (keys $pools | sortAlpha | join ", " | default "none")) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $wrong -}}
@@ -76,11 +76,11 @@
 {{- define "antefix.wrongAround" -}}
 {{- $wrong := list -}}
 {{- if and .Values.metrics.podMonitor.enabled .Values.networkPolicy.enabled (not .Values.metrics.prometheusNamespace) -}}
-{{- $wrong = append $wrong (printf "metrics.prometheusNamespace is empty, so the network policies admit only a Prometheus in %s: set it to the namespace of yours, or to \"*\" for all" .Release.Namespace) -}}
+{{- $wrong = append $wrong (printf "metrics.prometheusNamespace is empty, so the network policies admit only a Prometheus in %s: set it to the namespace of your Prometheus, or to \"*\" for all namespaces" .Release.Namespace) -}}
 {{- end -}}
 {{- $name := include "antefix.fullname" . -}}
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
-{{- $wrong = append $wrong (printf "the objects would be called %s: KubeRay requires lower case letters, digits and hyphens after a letter, so set fullnameOverride" $name) -}}
+{{- $wrong = append $wrong (printf "the objects would be called %s: KubeRay requires a letter, followed by lowercase letters, digits and hyphens. Set fullnameOverride" $name) -}}
 {{- end -}}
 {{- range $section := list "commonLabels" "podLabels" -}}
 {{- range $label, $_ := index $.Values $section -}}
@@ -98,7 +98,7 @@
 {{- range $kinds -}}
 {{- $repository := (index $.Values.image .).repository -}}
 {{- if not (or $.Values.global.imageRegistry $.Values.image.registry (contains "/" $repository)) -}}
-{{- $wrong = append $wrong (printf "image.registry is empty, so image.%s.repository is %s, which no public registry has: build it with make image-%s, push it, and set image.registry, such as registry.example.com/llm" . $repository .) -}}
+{{- $wrong = append $wrong (printf "image.registry is empty, so image.%s.repository is %s, which no public registry has: build it with make image-%s, push it, and set image.registry, for example to registry.example.com/llm" . $repository .) -}}
 {{- end -}}
 {{- end -}}
 {{- $redis := .Values.redis -}}
@@ -108,26 +108,26 @@
 {{- $registry := hasKey $image "registry" | ternary $image.registry $.Values.image.registry -}}
 {{- $named := $.Values.global.imageRegistry | empty | ternary $own "global.imageRegistry" -}}
 {{- if and ($.Values.global.imageRegistry | default $registry) (regexMatch `^([^/]*[.:][^/]*|localhost)/` $image.repository) -}}
-{{- $wrong = append $wrong (printf "%s.repository is %s, which starts with a registry, and %s names one too: write the registry in %s only" $key $image.repository $named $own) -}}
+{{- $wrong = append $wrong (printf "%s.repository is %s, which starts with a registry, and %s names one too: write the registry only in %s" $key $image.repository $named $own) -}}
 {{- end -}}
 {{- end -}}
 {{- $external := $redis.external -}}
 {{- if not .Values.auth.generate -}}
 {{- if not .Values.auth.existingSecret -}}
-{{- $wrong = append $wrong "auth.generate is false and auth.existingSecret is empty: create a Secret with the keys api-keys and engine-secret, and set its name there" -}}
+{{- $wrong = append $wrong "auth.generate is false and auth.existingSecret is empty: create a Secret with the keys api-keys and engine-secret, and set auth.existingSecret to its name" -}}
 {{- end -}}
 {{- if and $redis.enabled (not $redis.existingSecret) -}}
-{{- $wrong = append $wrong "auth.generate is false and redis.existingSecret is empty: create a Secret with the key password, and set its name there" -}}
+{{- $wrong = append $wrong "auth.generate is false and redis.existingSecret is empty: create a Secret with the key password, and set redis.existingSecret to its name" -}}
 {{- end -}}
 {{- end -}}
 {{- if and (not $redis.enabled) (not $external.url) (not $external.existingSecret) -}}
-{{- $wrong = append $wrong "redis.enabled is false: set redis.external.url or redis.external.existingSecret, or let the chart run one" -}}
+{{- $wrong = append $wrong "redis.enabled is false, but redis.external is empty: set redis.external.url or redis.external.existingSecret, or set redis.enabled to true" -}}
 {{- end -}}
 {{- if and $redis.enabled (or $external.url $external.existingSecret) -}}
 {{- $wrong = append $wrong "redis.external is set, but redis.enabled is true: set redis.enabled to false to use the external one" -}}
 {{- end -}}
 {{- if and $external.url $external.existingSecret -}}
-{{- $wrong = append $wrong "redis.external.url and redis.external.existingSecret are both set: leave one out" -}}
+{{- $wrong = append $wrong "redis.external.url and redis.external.existingSecret are both set: remove one of them" -}}
 {{- end -}}
 {{- $egress := .Values.networkPolicy.egress -}}
 {{- if and .Values.networkPolicy.enabled $egress.enabled (not $egress.allowed) -}}
@@ -143,7 +143,7 @@
 {{- if .Values.gcsFaultTolerance.enabled -}}
 {{- if $redis.enabled -}}
 {{- if not $redis.persistence.enabled -}}
-{{- $wrong = append $wrong "gcsFaultTolerance.enabled is true: set redis.persistence.enabled too, otherwise a restart of Redis loses the state of Ray's head" -}}
+{{- $wrong = append $wrong "gcsFaultTolerance.enabled is true: set redis.persistence.enabled too, because otherwise a restart of Redis loses the state of Ray's head" -}}
 {{- end -}}
 {{- else if not (regexMatch "^rediss?://" $external.url) -}}
 {{- $wrong = append $wrong "gcsFaultTolerance.enabled is true: Ray's head needs the plain address of one Redis. Set redis.external.url to redis://host:6379/0, or run the chart's own Redis with redis.persistence.enabled" -}}

@@ -25,7 +25,7 @@ Paths and object stores are omitted, because vLLM reads those itself. */}}
 {{- define "antefix.modelsAreDownloaded" -}}
 {{- if .Values.models.download.enabled -}}
 {{- if eq .Values.models.storage "none" -}}
-{{- fail "models.download needs storage: set models.storage to pvc or hostPath, or models.download.enabled to false" -}}
+{{- fail "models.download.enabled is true, but models.storage is none: set models.storage to pvc or hostPath, or models.download.enabled to false" -}}
 {{- end -}}
 {{- if include "antefix.hubModels" . -}}true{{- end -}}
 {{- end -}}
@@ -147,12 +147,12 @@ If such a pod exited, Kubernetes would replace it at once, and its log would be 
 set -euo pipefail
 {{ include "antefix.modelMarker" . }}
 {{ include "antefix.markModel" . }}
-unwritable="$HF_HOME cannot be written by user $(id -u): give the volume to that user, or set podSecurityContext"
+unwritable="$HF_HOME cannot be written by user $(id -u): make that user its owner, or set podSecurityContext.runAsUser"
 {{- if .once }}
-once_more() { echo "$1; once more in 30 s" >&2; sleep 30; }
+once_more() { echo "$1; retrying in 30 s" >&2; sleep 30; }
 until mkdir -p "$HF_HOME/.antefix"; do once_more "$unwritable"; done
 exec 9> "$HF_HOME/.antefix/lock"
-flock --nonblock 9 || { echo "another pod downloads into this volume"; flock 9; }
+flock --nonblock 9 || { echo "another pod is downloading to this volume; waiting for it"; flock 9; }
 {{- else }}
 if ! mkdir -p "$HF_HOME/.antefix"; then
   echo "$unwritable" >&2
@@ -179,7 +179,7 @@ set -euo pipefail
 {{ include "antefix.modelMarker" . }}
 while read -r model revision; do
   until [ -e "$(marker "$model" "$revision")" ]; do
-    echo "waiting for $model: kubectl logs job/{{ include "antefix.fullname" . }}-models-... tells how far it is"
+    echo "waiting for the download of $model; to see its progress, run: kubectl -n {{ .Release.Namespace }} logs --selector app.kubernetes.io/instance={{ .Release.Name }},antefix/component=model-download"
     sleep 10
   done
 done < /etc/antefix/models/list

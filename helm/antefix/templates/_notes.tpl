@@ -31,7 +31,7 @@
   (list (ne $v.models.storage "none") "stored weights (each pod downloads them)" "models.storage")
   (list $v.rayAutoscaler.enabled "pods added and removed with replicas" "rayAutoscaler.enabled")
   (list $v.warmNodes.enabled "warm GPU nodes" "warmNodes.enabled")
-  (list $v.gcsFaultTolerance.enabled "a fleet that survives loss of the head" "gcsFaultTolerance.enabled")
+  (list $v.gcsFaultTolerance.enabled "the state of Ray's head in Redis" "gcsFaultTolerance.enabled")
   (list $v.rayAuth.enabled "a token for Ray's ports" "rayAuth.enabled")
   (list $v.networkPolicy.enabled "network policies" "networkPolicy.enabled")
   (list (and $v.networkPolicy.enabled $v.networkPolicy.egress.enabled) "limits on pods' outgoing connections" "networkPolicy.egress.enabled")
@@ -51,10 +51,10 @@
 {{- $drain := kindIs "invalid" $gateway.drain_timeout_s | ternary 60 $gateway.drain_timeout_s -}}
 {{- if lt (float64 $drain) (float64 $request) }}
 - An answer may take {{ $request }} s, but when a gateway or an engine is removed, its answers are cut after {{ $drain }} s,
-  except those that another engine resumes: set fleet.gateway.drain_timeout_s to {{ $request }} to lose none.
+  except those that another engine resumes: set fleet.gateway.drain_timeout_s to {{ $request }} to cut none.
 {{- end -}}
 {{- if eq ($gateway.replicas | default 1 | int64) 1 }}
-- There is one gateway: while its node is unavailable, requests fail. Set fleet.gateway.replicas to 2.
+- There is only one gateway: while its node is unavailable, requests fail. Set fleet.gateway.replicas to 2.
 {{- end -}}
 {{- range $name, $pool := .Values.fleet.pools -}}
 {{- $settings := include "antefix.poolSettings" (dict "root" $ "pool" $name) | fromYaml -}}
@@ -66,18 +66,18 @@
 {{- end -}}
 {{- with .Values.podDisruptionBudget -}}
 {{- if and .enabled .protectHead (not $.Values.gcsFaultTolerance.enabled) }}
-- The head cannot be evicted, so draining its node and managed node upgrades fail there: keep it on a node
-  that stays, or set gcsFaultTolerance.enabled, or podDisruptionBudget.protectHead to false.
+- The head cannot be evicted, so a drain or a managed upgrade of its node fails. Keep it on a node that stays, set
+  gcsFaultTolerance.enabled, or set podDisruptionBudget.protectHead to false.
 {{- end -}}
 {{- end -}}
 {{- if and (eq .Values.models.storage "none") (include "antefix.hubModels" .) }}
 - models.storage is none: each engine's pod downloads its weights to its node's disk at every start. A node
-  whose disk is too small evicts the pod, which starts again: use pvc or hostPath for large models.
+  whose disk is too small evicts the pod, and the download starts again: use pvc or hostPath for large models.
 {{- end -}}
 {{- if not .Values.rayAuth.enabled }}
 {{- if .Values.networkPolicy.enabled }}
 - Anyone who reaches Ray's ports can run code there. Network policies close them only if your network plugin
-  enforces policies: check this, or set rayAuth.enabled.
+  enforces policies: check that it does, or set rayAuth.enabled.
 {{- else }}
 - Anyone who reaches Ray's ports can run code there, and they are open: set rayAuth.enabled, or
   networkPolicy.enabled if your network plugin enforces policies.

@@ -131,7 +131,7 @@ def test_an_unset_variable_in_env_is_reported_with_the_remedy(api: Api, tmp_path
     pools = {"llama": {"model": "org/model", "env": env}}
     done = preflight("--values", written(tmp_path, {"fleet": {"name": "t", "pools": pools}}))
     assert done.exit_code == ExitCode.FAILED
-    assert "fleet.pools.llama.env.TOKEN is ${NOT_SET_HERE}: leave it out, and" in done.stderr
+    assert "fleet.pools.llama.env.TOKEN is ${NOT_SET_HERE}: the chart cannot read" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,9 @@ def test_an_unset_variable_in_env_is_reported_with_the_remedy(api: Api, tmp_path
         (f"{ONE_POOL}\nrayHead: 3", "the chart rejects the values: at '/rayHead': got number"),
         (
             f"{ONE_POOL}\nredis: {{enabled: false}}\ngcsFaultTolerance: {{enabled: true}}",
-            "values: redis.enabled is false: set redis.external.url or redis.external.existing"
-            "Secret, or let the chart run one; gcsFaultTolerance.enabled is true: ",
+            "values: redis.enabled is false, but redis.external is empty: set redis.external.url "
+            "or redis.external.existingSecret, or set redis.enabled to true; "
+            "gcsFaultTolerance.enabled is true: ",
         ),
         (
             f"{ONE_POOL}\nredis: {{resources: {{limits: {{memory: null}}}}}}",
