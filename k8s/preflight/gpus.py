@@ -57,8 +57,8 @@ def gpu_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Preflig
             yield PreflightFinding(
                 "warning",
                 f"GPU of {group.name}",
-                f"the cluster has {some(sorted(by_model))}, and resources.accelerator_type "
-                f"{group.accelerator} chooses no nodes in Kubernetes",
+                f"the cluster has {some(sorted(by_model))}, but resources.accelerator_type "
+                f"{group.accelerator} does not select nodes in Kubernetes",
                 f"set poolPods.{group.name}.nodeSelector, such as "
                 "{nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB}",
             )
@@ -80,8 +80,8 @@ def driver_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Pref
             "problem",
             "GPU driver",
             f"{some(old)}: older than {OLDEST_DRIVER}, which the GPU image's CUDA 13 needs",
-            f"upgrade NVIDIA's driver there to {OLDEST_DRIVER} or later, by driver.version of the "
-            "GPU operator or by newer nodes; or keep engines off those nodes by "
+            f"upgrade NVIDIA's driver there to {OLDEST_DRIVER} or later, with driver.version of "
+            "the GPU operator or with newer node images; or exclude those nodes with "
             "enginePods.nodeSelector",
         )
     elif known:
@@ -90,9 +90,10 @@ def driver_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Pref
         yield PreflightFinding(
             "note",
             "GPU driver",
-            f"no label says which {some(list(drivers))} have, and the GPU image's CUDA 13 needs "
+            f"no label names the driver of {some(list(drivers))}; the GPU image's CUDA 13 needs "
             f"{OLDEST_DRIVER} or later",
-            "look with nvidia-smi in a pod there; NVIDIA's GPU feature discovery sets the label",
+            "check it with nvidia-smi in a pod there; NVIDIA's GPU feature discovery sets the "
+            "label",
         )
 
 

@@ -22,15 +22,15 @@ def license_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
             yield PreflightFinding(
                 "note",
                 title,
-                f"the Hub serves it to accounts that accepted {license}: the token of "
-                "models.hub.existingSecret must be of one",
+                f"the Hub serves it only to accounts that accepted {license}; the token in "
+                "models.hub.existingSecret must belong to such an account",
             )
             continue
         yield PreflightFinding(
             "problem",
             title,
-            f"the Hub serves it to accounts that accepted {license}, and pods have no token: "
+            f"the Hub serves it only to accounts that accepted {license}, and pods have no token; "
             f"{pool} would wait for its download",
-            f"accept it at huggingface.co/{name}, put a token into a Secret, and name that in "
-            "models.hub.existingSecret; or name a model that is not gated",
+            f"accept it at huggingface.co/{name}, put a token of that account into a Secret, and "
+            "set models.hub.existingSecret to its name; or choose a model that is not gated",
         )

@@ -17,7 +17,7 @@ def registry_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
         yield PreflightFinding(
             "warning",
             _TITLE,
-            "image.registry is empty, and no registry has Antefix's images",
+            "image.registry is empty, and no public registry has Antefix's images",
             "build and push them (docs/kubernetes/install.md), and set image.registry",
         )
 
@@ -44,14 +44,14 @@ def pull_findings(
                 "problem",
                 _TITLE,
                 f"{image} is not on {some(nodes_without, 3)}, and image.pullPolicy is Never",
-                f"load it there, as kind load docker-image {image} does, or set image.registry "
-                "and image.pullPolicy: IfNotPresent",
+                f"load it there, for example with kind load docker-image {image}, or set "
+                "image.registry and image.pullPolicy: IfNotPresent",
             )
         else:
             yield PreflightFinding(
                 "note",
                 _TITLE,
-                f"{image} is not on {some(nodes_without, 3)} yet: the first pod there waits until "
+                f"{image} is not on {some(nodes_without, 3)} yet; the first pod there waits until "
                 "it is pulled",
             )
 

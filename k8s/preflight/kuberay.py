@@ -20,12 +20,12 @@ _INSTALL = (
     "helm install kuberay-operator kuberay/kuberay-operator --version 1.6.2 "
     "--create-namespace -n kuberay"
 )
-_OPEN = "networkPolicy.operatorPeers to what selects it"
+_OPEN = "networkPolicy.operatorPeers to a peer that selects it"
 
 
 def kuberay_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFinding]:
     if RAYSERVICES not in facts.apis:
-        yield _problem("the cluster has no rayservices of ray.io/v1", _INSTALL)
+        yield _problem("the cluster does not have KubeRay's CRD rayservices (ray.io/v1)", _INSTALL)
         return
     if facts.operators is None:
         return
@@ -45,10 +45,10 @@ def _unseen(needs: ClusterNeeds) -> PreflightFinding:
             f"{remedy}; ignore this if your cloud runs it outside the cluster",
         )
     return _problem(
-        "its CRDs exist, no operator was found, and the network policy allows only pods that it "
-        "knows reach Ray's head",
+        "its CRDs exist, but no operator was found, and the network policy admits only pods with "
+        "the operator's labels to Ray's head",
         f"{remedy}; if your cloud runs it outside the cluster, set {_OPEN}, such as an ipBlock of "
-        "the control plane, or networkPolicy.enabled: false",
+        "the control plane, or set networkPolicy.enabled: false",
     )
 
 
@@ -59,7 +59,7 @@ def _operator(operator: Object, namespace: str, needs: ClusterNeeds) -> Prefligh
     version = version_of(image)
     if version and version[:2] < OLDEST:
         return _problem(
-            f"{image} is older than {_dotted(OLDEST)}", f"upgrade operator and CRDs {where}"
+            f"{image} is older than {_dotted(OLDEST)}", f"upgrade the operator and its CRDs {where}"
         )
     if not operator.get("status", {}).get("readyReplicas"):
         return _problem(
@@ -68,8 +68,9 @@ def _operator(operator: Object, namespace: str, needs: ClusterNeeds) -> Prefligh
         )
     if (watched := _watched(container)) and namespace not in watched:
         return _problem(
-            f"its operator watches {some(sorted(watched))} only, not {namespace}",
-            f"add {namespace} to its watchNamespace, or install Antefix in one of those",
+            f"its operator watches only {some(sorted(watched))}, not {namespace}",
+            f"add {namespace} to its watchNamespace, or install Antefix in a namespace that it "
+            "watches",
         )
     labels = template["metadata"].get("labels", {})
     beside = "" if metadata["namespace"] == namespace else metadata["namespace"]
@@ -78,17 +79,18 @@ def _operator(operator: Object, namespace: str, needs: ClusterNeeds) -> Prefligh
         return _problem(
             f"the network policy keeps its operator {metadata['name']} ({shown or 'no labels'}) "
             f"from port {_DASHBOARD} of Ray's head, so the release would never be ready",
-            f"set {_OPEN}, or networkPolicy.enabled: false",
+            f"set {_OPEN}, or set networkPolicy.enabled: false",
         )
     if needs.ray_auth and version and version < FIRST_WITH_RAY_AUTH:
         return _problem(
             f"{image} is older than {_dotted(FIRST_WITH_RAY_AUTH)}, which rayAuth.enabled needs",
-            f"upgrade operator and CRDs {where}, or set rayAuth.enabled: false",
+            f"upgrade the operator and its CRDs {where}, or set rayAuth.enabled: false",
         )
     if not version:
-        return PreflightFinding("note", _TITLE, f"{image}: its version is not in the tag")
+        unknown = f"{image}, whose tag names no version, so the version was not checked"
+        return PreflightFinding("note", _TITLE, unknown)
     if version[:2] > NEWEST:
-        newest = f"newer than the {_dotted(NEWEST)} that this Antefix was tested with"
+        newest = f"newer than {_dotted(NEWEST)}, the newest that Antefix was tested with"
         return PreflightFinding("note", _TITLE, f"{image}, {newest}")
     return PreflightFinding("ok", _TITLE, image)
 

@@ -29,10 +29,10 @@ def link_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Prefli
                 "warning",
                 f"links of {group.name}",
                 f"tensor_parallel_size is {degree}, and the GPUs of {some(cards)} are PCIe cards, "
-                "which NVLink joins in pairs at most: every layer waits for PCIe",
+                "which NVLink joins in pairs at most, so every layer waits for PCIe",
                 f"set fleet.pools.{group.name}.engine_args.tensor_parallel_size to 2, as "
                 "helm/antefix/values/gpus/a100-pcie.yaml does; antefix plan --gpu a100-80g-pcie "
-                "says how fast either is",
+                "estimates the speed of both",
             )
 
 

@@ -46,7 +46,7 @@ def quota_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFindi
         hard = amounts(quota["spec"].get("hard"))
         used = amounts(quota.get("status", {}).get("used"))
         over = [
-            f"{resource}: {_plain(wanted[resource])} asked, "
+            f"{resource}: {_plain(wanted[resource])} requested, "
             f"{_plain(limit - used.get(resource, Decimal(0)))} of {_plain(limit)} left"
             for resource, limit in hard.items()
             if wanted.get(resource, 0) > limit - used.get(resource, Decimal(0))
@@ -64,18 +64,19 @@ def quota_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFindi
                 "warning" if facts.is_installed else "problem",
                 name,
                 "; ".join(over),
-                f"raise the quota in {facts.namespace}, or lower the fleet",
+                f"raise the quota in {facts.namespace}, or reduce the fleet",
             )
         for resource in dict.fromkeys(resource for resource, _ in unset):
             groups = [group for of, group in unset if of == resource]
             yield PreflightFinding(
                 "problem",
                 name,
-                f"counts limits.{resource}, and pods of {some(groups)} set none: it refuses them",
-                f"set resources.limits.{resource} for them, or a LimitRange with a default",
+                f"requires limits.{resource}, but pods of {some(groups)} have none, so it rejects "
+                "them",
+                f"set resources.limits.{resource} for them, or create a LimitRange with a default",
             )
         if not over and not unset:
-            yield PreflightFinding("ok", name, "leaves enough")
+            yield PreflightFinding("ok", name, "is large enough")
 
 
 def pod_security_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFinding]:
@@ -94,7 +95,7 @@ def pod_security_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[Preflig
         yield PreflightFinding(
             "problem",
             "pod security",
-            f"namespace {facts.namespace} enforces {level}, which refuses hostPath volumes",
+            f"namespace {facts.namespace} enforces {level}, which forbids hostPath volumes",
             "set models.storage: pvc, or install in a namespace that enforces privileged",
         )
     else:
@@ -119,14 +120,14 @@ def reference_findings(facts: Facts, references: Sequence[Reference]) -> Iterato
             yield PreflightFinding(
                 "problem",
                 title,
-                f"{reference.value} needs its key {' and '.join(lacks)}",
-                f"add it: kubectl edit {kind.lower()} {reference.name} -n {facts.namespace}",
+                f"{reference.value} needs its key {' and '.join(lacks)}, which is missing",
+                f"add it with kubectl edit {kind.lower()} {reference.name} -n {facts.namespace}",
             )
         elif reference.value.endswith("imagePullSecrets") and there["type"] != _DOCKER:
-            seen = f"of type {there['type']}; {reference.value} needs {_DOCKER}"
+            seen = f"has type {there['type']}, but {reference.value} needs {_DOCKER}"
             yield PreflightFinding("problem", title, seen, create)
         else:
-            yield PreflightFinding("ok", title, f"as {reference.value} needs it")
+            yield PreflightFinding("ok", title, f"has what {reference.value} needs")
 
 
 def _create(reference: Reference, namespace: str) -> str:

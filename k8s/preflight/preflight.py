@@ -72,7 +72,7 @@ def _server(facts: Facts) -> Iterator[PreflightFinding]:
             "problem", "Kubernetes", seen, f"upgrade the cluster to {oldest} or later"
         )
     elif minor > facts.newest_known_minor:
-        newest = f"newer than the 1.{facts.newest_known_minor} that this Antefix was tested with"
+        newest = f"newer than 1.{facts.newest_known_minor}, the newest that Antefix was tested with"
         yield PreflightFinding("note", "Kubernetes", f"{seen}, {newest}")
     else:
         yield PreflightFinding("ok", "Kubernetes", seen)
@@ -120,9 +120,9 @@ def _denied(facts: Facts) -> Iterator[PreflightFinding]:
             "warning",
             f"may not {verb} {resource}",
             f"these credentials may not {verb} {resource} {where}, so {_unseen(resource)}",
-            f"ask an administrator for {verb} on {resource}, or to run this command",
+            f"ask an administrator for permission to {verb} {resource}, or to run this command",
         )
 
 
 def _unseen(resource: str) -> str:
-    return "nodes were assumed empty" if resource == "pods" else "this was not checked"
+    return "nodes were assumed to be empty" if resource == "pods" else "this was not checked"

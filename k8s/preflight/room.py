@@ -34,7 +34,7 @@ def room_findings(
         if nodes_come:
             severity, remedy = (
                 "warning",
-                f"the autoscaler's settings allow new nodes; {remedy}",
+                f"the node autoscaler may add nodes; otherwise {remedy}",
             )
         yield PreflightFinding(
             severity, title, f"needs {_needs_in_words(placed.group, placed.wanted)}; {why}", remedy
@@ -95,7 +95,8 @@ def _misfit(placed: PlacedPods, fit: Fit, nodes: Sequence[Node]) -> tuple[str, s
     ]
     beside = f", which {some(others)} use too" if others else ""
     return (
-        f"{placed.missing} without a node; nodes that match have free: {some(each)}{beside}",
+        f"{counted(placed.missing, 'pod')} without a node; "
+        f"free on nodes that match: {some(each)}{beside}",
         _make_room(group),
     )
 

@@ -59,8 +59,8 @@ def _growth(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFin
             yield PreflightFinding(
                 "note",
                 f"growth of {name}",
-                f"autoscaling may request {placed.wanted} pods, but there is room for only "
-                f"{placed.wanted - placed.missing} while the others grow too",
+                f"autoscaling may request {placed.wanted} pods, but only "
+                f"{placed.wanted - placed.missing} fit while the other pools grow too",
                 f"add nodes, or lower {shared}fleet.pools.{name}.autoscaling.max_replicas",
             )
 
@@ -88,9 +88,9 @@ def _lost_node(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Preflight
         yield PreflightFinding(
             "note",
             f"loss of a node and {name}",
-            f"when {'one of ' if len(names) > 1 else ''}{some(names)} is lost, the others have no "
-            f"room for {counted(least[name], 'pod')}, the minimum of {name}: some would wait until "
-            "it is back",
+            f"if {'one of ' if len(names) > 1 else ''}{some(names)} is lost, the other nodes have "
+            f"no room for {counted(least[name], 'pod')}, the minimum of {name}; some pods would "
+            "wait for the node",
             f"add a node, or lower fleet.pools.{name}.{key}",
         )
 
@@ -108,9 +108,10 @@ def _rollout(
             yield PreflightFinding(
                 severity,
                 f"room for a rollout of {group.name}",
-                f"fleet.surge_percent {percent} starts {pods} more before it stops an old one, and "
-                "there is no room: a rollout would wait, while the old engines serve",
-                "keep that much free, or set fleet.surge_percent: 0, which stops an engine first",
+                f"fleet.surge_percent {percent} starts {pods} more before it stops an old one, but "
+                "there is no room; a rollout would wait, while the old engines serve",
+                "keep that much free, or set fleet.surge_percent: 0, which stops an old engine "
+                "before it starts a new one",
             )
 
 
@@ -125,8 +126,8 @@ def _upgrade(
         yield PreflightFinding(
             severity,
             "room for an upgrade",
-            "a change of pods starts a second cluster, and there is no room for a second "
-            f"{some(short)}: the upgrade would wait, while the old cluster serves",
+            "a change of pods starts a second cluster, but there is no room for a second "
+            f"{some(short)}; the upgrade would wait, while the old cluster serves",
             "keep spare nodes for it, or set upgrade.strategy: None and delete the old RayCluster "
             "by hand",
         )

@@ -53,16 +53,16 @@ def claim_findings(facts: Facts, claims: Sequence[Claim]) -> Iterator[PreflightF
             yield PreflightFinding(
                 "problem",
                 _TITLE,
-                f"{chosen} has {example}, which is the documentation's example",
-                "recreate the class with your own",
+                f"{chosen} has {example}, which is an example from the documentation",
+                "recreate the class with your own value",
             )
         elif claim.is_shared:
             yield PreflightFinding(
                 "note",
                 _TITLE,
-                f"{chosen} ({classes[chosen]['provisioner']}) must give ReadWriteMany, which block "
-                "storage does not",
-                "use a file system's class (NFS, EFS, Filestore, CephFS), or "
+                f"{chosen} ({classes[chosen]['provisioner']}) must support ReadWriteMany, which "
+                "block storage does not",
+                "use the class of a shared file system (NFS, EFS, Filestore, CephFS), or set "
                 "models.pvc.accessModes: [ReadWriteOnce] for one node",
             )
         else:
@@ -87,12 +87,12 @@ def ownership_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightF
             "warning",
             "owner of the volume",
             f"{storage_class['provisioner']} sets no group on a shared volume (fsGroupPolicy "
-            f"{policy}); so podSecurityContext.fsGroup has no effect, and user {needs.run_as} may "
+            f"{policy}), so podSecurityContext.fsGroup has no effect, and user {needs.run_as} may "
             "not be able to write there",
-            f"let the class make volumes of user {needs.run_as}: EFS with uid and gid in its "
-            f"parameters, Azure Files with mountPermissions, an NFS export with "
-            f"anonuid={needs.run_as}; or change the owner once, "
-            f"by a pod of root that runs chown -R {needs.run_as} on the claim",
+            f"let the class create volumes that user {needs.run_as} owns: EFS with uid and gid in "
+            f"its parameters, Azure Files with mountPermissions, an NFS export with "
+            f"anonuid={needs.run_as}; or change the owner once, with a pod that runs as root and "
+            f"calls chown -R {needs.run_as} on the claim",
         )
 
 
@@ -116,7 +116,7 @@ def size_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFindin
     yield PreflightFinding(
         "problem",
         _MODELS,
-        f"{seen}: the download would fill it",
+        f"{seen}; the download would fill the claim",
         f"set models.pvc.size to {_gibs_above(known)}Gi or more",
     )
 
@@ -127,7 +127,7 @@ def one_node_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Pr
     engines = [group for group in needs.groups if group.is_engine]
     if not claims or not engines:
         return
-    shared = "models.pvc.accessModes: [ReadWriteMany] with a class that gives it"
+    shared = "models.pvc.accessModes: [ReadWriteMany], with a class that supports it"
     may = {node.name for group in engines for node in _takers(group, nodes)}
     fit = place([(group, group.count) for group in engines], nodes)
     used = {name for placed in fit.placed for name in placed.on}
@@ -135,16 +135,16 @@ def one_node_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Pr
         yield PreflightFinding(
             "problem",
             "models on one node",
-            f"engines need {some(sorted(used), 3)}, and a ReadWriteOnce volume is on one node at "
-            "a time",
+            f"engines need {some(sorted(used), 3)}, but only one node at a time can mount a "
+            "ReadWriteOnce volume",
             f"set {shared}, or reduce the fleet to one node",
         )
     elif len(may) > 1:
         yield PreflightFinding(
             "warning",
             "models on one node",
-            f"engines may be on {some(sorted(may), 3)}, and a ReadWriteOnce volume is on one node "
-            "at a time: pods on another wait forever",
+            f"engines may run on {some(sorted(may), 3)}, but only one node at a time can mount a "
+            "ReadWriteOnce volume; pods on another node would wait forever",
             f"set enginePods.nodeSelector to one node's kubernetes.io/hostname, or {shared}",
         )
 
@@ -162,8 +162,8 @@ def disk_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Prefli
         yield PreflightFinding(
             "problem",
             f"disk for {group.name}",
-            f"each pod downloads {_gib(size)} of weights to its node's disk, and the nodes that "
-            f"match have {_gib(max(known))} at most",
+            f"each pod downloads {_gib(size)} of weights to its node's disk, but the nodes that "
+            f"match have at most {_gib(max(known))}",
             "set models.storage: pvc with models.download.enabled, or give the nodes larger disks",
         )
     yield PreflightFinding(

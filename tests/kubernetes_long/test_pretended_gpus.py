@@ -164,7 +164,7 @@ def antefix(command: str, values: dict[str, Any], folder: Path) -> dict[str, Any
     [
         ((8, 8), "room for llama-70b", "ok", "2 pods of 4 GPUs on one node"),
         ((3, 3), "room for llama-70b", "problem", "tensor parallelism stays in one node"),
-        ((4, 4), "room for llama-8b", "problem", "1 without a node"),
+        ((4, 4), "room for llama-8b", "problem", "1 pod without a node"),
         ((8, 4), "room for a rollout of llama-70b", "warning", "there is no room"),
         ((8, 8), "room for an upgrade", "warning", "there is no room for a second"),
     ],

@@ -23,7 +23,7 @@ def gpus(name: str, labels: dict[str, str]) -> Object:
         ({NEW: "580"}, "ok", "a100-1 580"),
         ({OLD: "590"}, "ok", "a100-1 590"),
         ({NEW: "570", OLD: "570"}, "problem", "a100-1 570: older than 580, which the GPU image"),
-        ({}, "note", "no label says which a100-1 have"),
+        ({}, "note", "no label names the driver of a100-1"),
     ],
     ids=["enough", "an older label", "too old", "unknown"],
 )

@@ -32,8 +32,8 @@ def test_a_gated_draft_without_a_token_is_a_problem() -> None:
     )
     assert finding.severity == "problem"
     assert finding.seen == (
-        "the Hub serves it to accounts that accepted llama3.2, and pods have no token: llama would "
-        "wait for its download"
+        "the Hub serves it only to accounts that accepted llama3.2, and pods have no token; "
+        "llama would wait for its download"
     )
     assert "models.hub.existingSecret" in finding.remedy
 

@@ -39,7 +39,7 @@ def test_dockers_own_registry_need_not_be_named() -> None:
 def test_an_image_that_is_pulled_may_be_missing() -> None:
     ((severity, seen),) = image_findings(("docker.io/other:1",), {})
     assert severity == "note"
-    assert seen.endswith("is not on cpu-1 yet: the first pod there waits until it is pulled")
+    assert seen.endswith("is not on cpu-1 yet; the first pod there waits until it is pulled")
 
 
 @pytest.mark.parametrize("images", [(), tuple(f"docker.io/other:{i}" for i in range(50))])

@@ -49,11 +49,11 @@ def test_a_server_must_not_be_too_old(version: str, severity: str) -> None:
         (
             {"requests.nvidia.com/gpu": "4"},
             {"requests.nvidia.com/gpu": "4"},
-            "1 asked, 0 of 4 left",
+            "1 requested, 0 of 4 left",
         ),
-        ({"pods": "3"}, {}, "pods: 4 asked, 3 of 3 left"),
-        ({"memory": "64Gi"}, {}, "memory: 72.5Gi asked, 64Gi of 64Gi left"),
-        ({"limits.cpu": "100"}, {}, "pods of head, gateway, llama, redis set none"),
+        ({"pods": "3"}, {}, "pods: 4 requested, 3 of 3 left"),
+        ({"memory": "64Gi"}, {}, "memory: 72.5Gi requested, 64Gi of 64Gi left"),
+        ({"limits.cpu": "100"}, {}, "pods of head, gateway, llama, redis have none"),
     ],
     ids=["gpus", "pods", "memory", "limits"],
 )
@@ -177,9 +177,11 @@ def test_secrets_that_values_name_must_be_there_with_their_keys() -> None:
     ]
     found = preflight_findings(*READY, EIGHT, *there, values=values)
     assert warnings_and_problems(found) == {
-        "Secret keys": "auth.existingSecret needs its key engine-secret",
+        "Secret keys": "auth.existingSecret needs its key engine-secret, which is missing",
         "Secret redis": "redis.existingSecret names it, but it does not exist",
-        "Secret not-pull": "of type Opaque; imagePullSecrets needs kubernetes.io/dockerconfigjson",
+        "Secret not-pull": (
+            "has type Opaque, but imagePullSecrets needs kubernetes.io/dockerconfigjson"
+        ),
         "Secret s3": "enginePods.envFrom names it, but it does not exist",
     }
     assert finding_titled(found, "Secret redis").remedy == (

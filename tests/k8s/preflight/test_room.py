@@ -39,8 +39,8 @@ def test_a_pod_of_four_gpus_needs_them_on_one_node() -> None:
     finding = finding_titled(preflight_findings(*READY, *nodes, pools=split), "room for llama-70b")
     assert finding.severity == "problem"
     assert finding.seen == (
-        "needs 3 pods of 4 GPUs on one node, 8 cores, 64 GiB memory; 2 without a node; "
-        "nodes that match have free: a100-1: 4 GPUs, a100-2: 2 GPUs"
+        "needs 3 pods of 4 GPUs on one node, 8 cores, 64 GiB memory; 2 pods without a node; "
+        "free on nodes that match: a100-1: 4 GPUs, a100-2: 2 GPUs"
     )
     assert finding.remedy == (
         "free or add nodes with 4 free GPUs each, or lower fleet.pools.llama-70b.replicas"
@@ -176,7 +176,7 @@ def test_growth_beyond_the_nodes_is_a_note_without_node_autoscaling() -> None:
     large = node("a100-1", 8, memory="1Ti")
     finding = finding_titled(preflight_findings(*READY, large, pools=grows), "growth of llama")
     assert finding.severity == "note"
-    assert "12 pods, but there is room for only 8" in finding.seen
+    assert "12 pods, but only 8 fit" in finding.seen
 
 
 SLO = {"interactive": {"ttft_s": 1}}
@@ -212,7 +212,7 @@ def growth(*gpus: int, budget: float | None) -> dict[str, str]:
 
 def test_growth_is_counted_within_the_fleets_gpu_budget() -> None:
     assert growth(8, 8, 4, budget=20) == {}
-    assert "4 pods, but there is room for only 0" in growth(8, 8, budget=20)["growth of small"]
+    assert "4 pods, but only 0 fit" in growth(8, 8, budget=20)["growth of small"]
     assert set(growth(8, 8, 4, budget=None)) == {"growth of small"}
 
 
@@ -285,7 +285,7 @@ def test_an_upgrade_that_would_wait_for_gpus_is_a_warning_unless_it_makes_no_sec
 def test_missing_nodes_are_no_problem_where_nodes_come(autoscaler: Object) -> None:
     finding = finding_titled(preflight_findings(*READY, autoscaler), "room for llama")
     assert finding.severity == "warning"
-    assert finding.remedy.startswith("the autoscaler's settings allow new nodes")
+    assert finding.remedy.startswith("the node autoscaler may add nodes; otherwise ")
 
 
 def test_a_gpu_node_without_its_device_plugin_differs_from_one_without_gpus() -> None:
@@ -305,6 +305,6 @@ def test_an_accelerator_type_that_chooses_no_node_is_a_warning() -> None:
     pools = {"llama": llama(resources={"accelerator_type": "A100"})}
     mixed = [EIGHT, node("l4-1", 4, model="NVIDIA-L4")]
     assert (
-        "chooses no nodes"
+        "does not select nodes"
         in finding_titled(preflight_findings(*READY, *mixed, pools=pools), "GPU of llama").seen
     )

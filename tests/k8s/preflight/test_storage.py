@@ -105,8 +105,8 @@ def test_weights_that_each_pod_downloads_need_room_on_a_disk(disk: str, severity
     assert ("disk for llama" in warnings_and_problems(found)) == (severity == "problem")
     if severity == "problem":
         assert warnings_and_problems(found)["disk for llama"] == (
-            "each pod downloads 131 GiB of weights to its node's disk, and the nodes that match "
-            "have 100 GiB at most"
+            "each pod downloads 131 GiB of weights to its node's disk, but the nodes that match "
+            "have at most 100 GiB"
         )
 
 
