@@ -36,8 +36,8 @@ def page() -> str:
 
 {command.help}
 
-`-h` shows the help of a command. Arguments, in upper case, are positional. A DURATION is a number
-of seconds, or has units: `90`, `90s`, `5m`, `1h30m`, `7d`, `250ms`.
+`-h` shows the help of a command. Positional arguments are in upper case, without dashes. A DURATION
+is a number of seconds or a number with units: `90`, `90s`, `5m`, `1h30m`, `7d`, `250ms`.
 
 {_list(first.options)}
 

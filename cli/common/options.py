@@ -38,7 +38,10 @@ NoEngineArgs = Annotated[
 ]
 Release = Annotated[
     str,
-    typer.Argument(help="Release name; required if the namespace has several.", show_default=False),
+    typer.Argument(
+        help="Name of the release; required if the namespace has several releases.",
+        show_default=False,
+    ),
 ]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")]
 Tail = Annotated[int, typer.Option(min=0, help="Number of lines to show.")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
@@ -17,11 +17,41 @@ if TYPE_CHECKING:
     from cli.local.machine_facts import MachineFacts
 
 GIB = 2**30
-# What the laptop fleet needs: three engines, Ray and a gateway (README, Quickstart).
-LAPTOP_MEMORY, DISK, SHARED_MEMORY = 11 * GIB, 5 * GIB, 2 * GIB
 # A gateway may hold as many connections as half of its files.
 OPEN_FILES = 4096
 VERSIONS_SHOWN = 5
+
+
+class SizeNeed(NamedTuple):
+    """A size that `what` needs, in bytes; `measure` says which size of the machine counts."""
+
+    size: int
+    what: str
+    measure: str
+    remedy: str
+
+
+SIZE_NEEDS = {
+    # three engines, Ray and a gateway (README, Quickstart)
+    "memory": SizeNeed(
+        11 * GIB,
+        "the laptop fleet",
+        "free",
+        "stop other programs, or lower replicas in the fleet file",
+    ),
+    "disk": SizeNeed(
+        5 * GIB,
+        "an installation with a small model",
+        "free",
+        "delete files, or set ANTEFIX_HOME to a folder on a larger disk",
+    ),
+    "shared memory": SizeNeed(
+        2 * GIB,
+        "Ray's object store",
+        "in total",
+        "enlarge /dev/shm; in a container, pass --shm-size 2g to docker run",
+    ),
+}
 
 
 def doctor(
@@ -60,18 +90,19 @@ def findings(facts: MachineFacts, running: bool = False) -> Iterator[PreflightFi
     elif not facts.missing_packages:
         yield _driver(facts.drivers)
     if not running:
-        yield _size("memory", facts.memory_available, LAPTOP_MEMORY, "the laptop fleet")
-    yield _size("disk", facts.disk_free, DISK, "an installation with a small model")
-    yield _size("shared memory", facts.shared_memory, SHARED_MEMORY, "Ray's object store")
+        yield _size("memory", facts.memory_available)
+    yield _size("disk", facts.disk_free)
+    yield _size("shared memory", facts.shared_memory)
     if facts.open_files < OPEN_FILES:
         seen = (
-            f"a process may open {facts.open_files}; a gateway accepts half that many connections"
+            f"a process may open {facts.open_files} files, and a gateway accepts half that many "
+            "connections"
         )
         yield PreflightFinding(
             "warning", "open files", seen, f"set ulimit -Hn {OPEN_FILES} or more"
         )
     for port in facts.taken:
-        remedy = "stop that program, or run antefix up --port 0"
+        remedy = "stop that program, or choose a free port with antefix up --port 0"
         yield PreflightFinding("warning", f"port {port}", "another program listens there", remedy)
     programs = ", ".join(facts.programs) or "none of Prometheus, Alertmanager, Helm, kubectl"
     yield PreflightFinding("note", "programs", programs)
@@ -80,10 +111,10 @@ def findings(facts: MachineFacts, running: bool = False) -> Iterator[PreflightFi
 def _packages(facts: MachineFacts) -> PreflightFinding:
     if facts.missing_packages:
         missing = " and ".join(facts.missing_packages)
-        seen = f"{missing} not installed: this install only operates clusters"
+        seen = f"{missing} not installed, so this installation can only operate clusters"
         return PreflightFinding("note", "packages", seen)
     if not facts.other_versions:
-        return PreflightFinding("ok", "packages", "their versions are the pinned ones")
+        return PreflightFinding("ok", "packages", "all have the pinned versions")
     lock = f"requirements/{'cpu' if facts.cpu_build else 'gpu'}.lock"
     more = len(facts.other_versions) - VERSIONS_SHOWN
     seen = ", ".join(facts.other_versions[:VERSIONS_SHOWN])
@@ -114,12 +145,13 @@ def _driver(drivers: tuple[str, ...]) -> PreflightFinding:
     return PreflightFinding("ok", "GPU driver", f"{oldest}, GPUs: {len(drivers)}")
 
 
-def _size(title: str, have: int, need: int, what: str) -> PreflightFinding:
-    seen = f"{have / GIB:.1f} GiB free"
-    if have >= need:
+def _size(title: str, have: int) -> PreflightFinding:
+    need = SIZE_NEEDS[title]
+    seen = f"{have / GIB:.1f} GiB {need.measure}"
+    if have >= need.size:
         return PreflightFinding("ok", title, seen)
-    wanted = f"{what} needs {need / GIB:g} GiB"
-    return PreflightFinding("warning", title, f"{seen}; {wanted}", "free some, or reduce the need")
+    wanted = f"{need.what} needs {need.size / GIB:g} GiB"
+    return PreflightFinding("warning", title, f"{seen}, but {wanted}", need.remedy)
 
 
 def _fleet(base_url: str, running: bool) -> PreflightFinding:
@@ -127,5 +159,6 @@ def _fleet(base_url: str, running: bool) -> PreflightFinding:
         return PreflightFinding("ok", "fleet", f"answers at {base_url}", "")
     if base_url:
         seen = f"the fleet at {base_url} does not answer"
-        return PreflightFinding("problem", "fleet", seen, "antefix up starts it again")
-    return PreflightFinding("note", "fleet", "no fleet runs here", "start one: antefix up")
+        remedy = "start it again with antefix up; antefix logs may show why it stopped"
+        return PreflightFinding("problem", "fleet", seen, remedy)
+    return PreflightFinding("note", "fleet", "no fleet runs here", "start one with antefix up")

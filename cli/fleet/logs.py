@@ -51,7 +51,7 @@ class LogLine(NamedTuple):
 def logs(
     follow: Follow = False,
     tail: Tail = 20,
-    component: Annotated[Component, typer.Option(help="Show this component only.")] = Component.ALL,
+    component: Annotated[Component, typer.Option(help="Show only this component.")] = Component.ALL,
     request: RequestId = "",
     output: Annotated[
         Literal["text", "json"],
@@ -60,7 +60,7 @@ def logs(
         ),
     ] = "text",
 ) -> None:
-    """Show the logs of the running fleet, a request in one short line."""
+    """Show the logs of the running fleet, with one short line per request."""
     with answering():
         home = Home()
         state = home.state()

@@ -19,19 +19,21 @@ adapters = CommandLine(help="Load, unload and list LoRA adapters of a running fl
 HEADINGS = ("name", "model", "rank", "size", "replicas")
 WIDE_HEADINGS = ("digest", "source", "in memory of")
 
-Name = Annotated[str, typer.Argument(help="Name of the adapter, which requests have in `model`.")]
+Name = Annotated[str, typer.Argument(help="Name of the adapter, which requests pass as `model`.")]
 Source = Annotated[
     str,
     typer.Argument(
-        help="Folder that the engines can read, Hugging Face id (with `@revision` if need be), or "
-        "URL of a store."
+        help="A folder that the engines can read, a Hugging Face id (optionally with `@revision`), "
+        "or the URL of an object store."
     ),
 ]
 Model = Annotated[
     str | None,
-    typer.Option(help="Its base model; needed where several pools take adapters."),
+    typer.Option(help="Base model of the adapter; required if several pools serve adapters."),
 ]
-Replace = Annotated[bool, typer.Option("--replace", help="Replace the weights of a loaded one.")]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Replace the weights of a loaded adapter.")
+]
 
 
 @adapters.command()

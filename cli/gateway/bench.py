@@ -65,7 +65,7 @@ def bench(
         typer.Option(
             parser=durations(at_least=1.0),
             metavar="DURATION",
-            help="How long requests arrive; of a trace, its first part.",
+            help="How long requests arrive. With --trace, how much of the trace is played.",
         ),
     ] = DEFAULT_DURATION,
     length_scale: Annotated[
@@ -105,7 +105,7 @@ def bench(
     seed: RandomSeed = 1,
     run_id: Annotated[
         str | None,
-        typer.Option(help="Prefix of every prompt; default: random, so no cache has it."),
+        typer.Option(help="Prefix of every prompt; default: random, so that no cache has it."),
     ] = None,
     body: Annotated[
         str | None,

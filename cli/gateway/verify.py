@@ -63,7 +63,9 @@ def verify(
     base_url: FleetUrl = None,
     api_key: Annotated[
         str | None,
-        typer.Option(help="API key. Visible to other users here; use --api-key-file."),
+        typer.Option(
+            help="API key. Other users can see it in the process list; prefer --api-key-file."
+        ),
     ] = None,
     api_key_file: Annotated[
         Path | None, typer.Option(help="File with tenant=key lines; the first key is used.")

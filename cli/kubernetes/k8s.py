@@ -44,30 +44,36 @@ k8s = CommandLine(
 )
 
 Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Namespace; default: the context's.")
+    str | None, typer.Option("--namespace", "-n", help="Namespace; default: that of the context.")
 ]
-Context = Annotated[str | None, typer.Option("--context", help="Kubeconfig context.")]
+Context = Annotated[
+    str | None, typer.Option("--context", help="Kubeconfig context; default: the current one.")
+]
 Kubeconfig = Annotated[
     str | None,
     typer.Option("--kubeconfig", help="Kubeconfig file; default: KUBECONFIG or ~/.kube/config."),
 ]
 ValuesFiles = Annotated[
     list[str] | None,
-    typer.Option("--values", "-f", help="Values file; repeatable, later files win."),
+    typer.Option(
+        "--values", "-f", help="Helm values file; repeatable. Later files override earlier ones."
+    ),
 ]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="KEY=VALUE, overrides files, as in Helm.")
+    list[str] | None,
+    typer.Option("--set", help="KEY=VALUE that overrides the files, as in Helm; repeatable."),
 ]
 SetString = Annotated[
     list[str] | None,
-    typer.Option("--set-string", help="KEY=VALUE with a string value, as in Helm."),
+    typer.Option("--set-string", help="As --set, for values that are strings; repeatable."),
 ]
 
 
 @k8s.command()
 def preflight(
     release: Annotated[
-        str, typer.Argument(help="Release name; its running pods count as free room.")
+        str,
+        typer.Argument(help="Name of the release. If it runs, its pods' resources count as free."),
     ] = "antefix",
     values: ValuesFiles = None,
     set_values: Set = None,
@@ -179,9 +185,9 @@ def diff(
     kubeconfig: Kubeconfig = None,
     output: Output = "table",
 ) -> None:
-    """Show what a helm upgrade would restart or move, and its GPUs. Needs Helm.
+    """Show what a helm upgrade would restart or move, and how many GPUs it needs. Needs Helm.
 
-    Exit 0 if nothing changes, otherwise 1.
+    Exits with 0 if nothing changes, otherwise with 1.
     """
     with answering(output):
         from k8s.chart.values import computed_values, rendered
@@ -351,7 +357,7 @@ def _diff_lines(found: UpgradeDiff) -> Iterator[str]:
         yield "starts a second cluster with new pods, moves to it, and stops this one:"
         yield from map(_change_line, [*found.pods, *found.hot, *found.cold])
     elif found.pods:
-        yield "waits until the RayCluster is deleted, since upgrade.strategy is None:"
+        yield "takes effect when you delete the RayCluster, because upgrade.strategy is None:"
         yield from map(_change_line, found.pods)
     if found.added:
         yield f"adds pods to this cluster: {', '.join(found.added)}"
@@ -360,8 +366,8 @@ def _diff_lines(found: UpgradeDiff) -> Iterator[str]:
         yield _restarted(who)
         yield from map(_change_line, found.cold)
     gpus = found.gpus
-    both = "while both clusters run" if found.moves else "meanwhile"
-    after = f"{gpus.after} after {'the switch, initially' if found.moves else 'it'}"
+    both = "while both clusters run" if found.moves else "during the upgrade"
+    after = f"{gpus.after} {'right after the switch' if found.moves else 'after the upgrade'}"
     yield f"GPUs: {gpus.now} now, {gpus.meanwhile} {both}, {after}"
     yield from _not_shown(found.denied)
 

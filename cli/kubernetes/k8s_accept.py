@@ -33,12 +33,12 @@ def accept(
         bool, typer.Option("--non-disruptive", help="Do not kill or drain engines.")
     ] = False,
     under_traffic: Annotated[
-        bool, typer.Option("--under-traffic", help="Continue although the release is in use.")
+        bool, typer.Option("--under-traffic", help="Continue even if the release is in use.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    report: Annotated[Path, typer.Option(help="Write REPORT.json and REPORT.txt.")] = Path(
-        "antefix-accept"
-    ),
+    report: Annotated[
+        Path, typer.Option(help="Path of the report, to which .json and .txt are added.")
+    ] = Path("antefix-accept"),
     recovery_timeout: Annotated[
         Duration,
         typer.Option(
@@ -52,7 +52,9 @@ def accept(
     ] = None,
     api_key_file: Annotated[
         Path | None,
-        typer.Option(help="File with an operator's key, tenant=key; default: the release's key."),
+        typer.Option(
+            help="File with a tenant=key line of an operator; default: the release's key."
+        ),
     ] = None,
     namespace: Namespace = None,
     context: Context = None,

@@ -44,11 +44,13 @@ def logs(
     since: Annotated[
         Duration | None,
         typer.Option(
-            parser=duration(1.0), metavar="<duration>", help="Show newer lines only, such as 5m."
+            parser=duration(1.0),
+            metavar="DURATION",
+            help="Show only lines newer than this, such as 5m.",
         ),
     ] = None,
     component: Annotated[
-        PodComponent, typer.Option(help="Show this component only.")
+        PodComponent, typer.Option(help="Show only this component.")
     ] = PodComponent.ALL,
     pool: Annotated[
         str,
@@ -65,7 +67,7 @@ def logs(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show the logs of a release's pods, a request in one short line."""
+    """Show the logs of a release's pods, with one short line per request."""
     with answering():
         from k8s.client.cluster import Cluster
         from k8s.release.pod_logs import PodLogs, pods_of

@@ -65,7 +65,7 @@ def evaluate(
 ) -> None:
     """Compare the quality, size and speed of two models; store a report.
 
-    With a limit, exit 7 if the upper end of the 95% interval exceeds it.
+    With a limit, exits with 7 if the upper end of the 95% interval exceeds it.
     """
     with answering(output):
         for model in (reference, candidate):

@@ -15,7 +15,9 @@ from common.errors import Problem
 from weights.evaluate import task_scores
 from weights.model.checkpoint import weights_digest
 
-quality = CommandLine(help="Store lm-eval scores next to the weights, for `quality`.")
+quality = CommandLine(
+    help="Store lm-eval scores next to the weights, for `quality` of a fleet file."
+)
 
 
 @quality.command("import")

@@ -82,7 +82,7 @@ def push(
 
 @grafana.command()
 def diff(folder: Folder = "Antefix", directory: Directory = None, output: Output = "table") -> None:
-    """Show what a push would change. Exit 0 if nothing, otherwise 1."""
+    """Show what a push would change. Exits with 0 if nothing, otherwise with 1."""
     with answering(output):
         there = _grafana()
         compared = there.compare(_dashboards(directory), there.folder(folder))

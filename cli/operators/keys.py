@@ -44,7 +44,7 @@ WIDE_HEADINGS = ("models", "priority", "overflow", "policy", "operator")
 
 KeysFile = Annotated[
     Path | None,
-    typer.Option("--file", help="Key file; default: the one that antefix up uses."),
+    typer.Option("--file", help="Key file; default: the one that `antefix up` uses."),
 ]
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="Key id, from antefix key list.")]
 
@@ -66,15 +66,19 @@ def create(
     ] = None,
     priority: Annotated[
         Literal["interactive", "batch"],
-        typer.Option(help="Highest class that its requests may use."),
+        typer.Option(help="Highest priority class that requests with the key may use."),
     ] = "interactive",
     overflow: Annotated[
         bool, typer.Option(help="Whether another model may answer when the requested one is full.")
     ] = True,
-    policy: Annotated[bool, typer.Option(help="Whether it may send x-antefix-policy.")] = True,
+    policy: Annotated[
+        bool, typer.Option(help="Whether requests with the key may send x-antefix-policy.")
+    ] = True,
     operator: Annotated[
         bool,
-        typer.Option("--operator", help="Let it see all tenants, if its tenant is an operator."),
+        typer.Option(
+            "--operator", help="Let the key see all tenants, if its tenant is an operator."
+        ),
     ] = False,
     output: Output = "table",
 ) -> None:
@@ -97,7 +101,7 @@ def create(
 
 @keys.command("list")
 def list_keys(file: KeysFile = None, output: WideOutput = "table") -> None:
-    """List key ids and report faults of the file."""
+    """List the ids of keys, and report faults in the key file."""
     with answering(output):
         path = _path(file)
         if file is not None and not path.exists():

@@ -87,8 +87,8 @@ def ownership_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightF
             "warning",
             "owner of the volume",
             f"{storage_class['provisioner']} sets no group on a shared volume (fsGroupPolicy "
-            f"{policy}), so podSecurityContext.fsGroup has no effect, and user {needs.run_as} may "
-            "not be able to write there",
+            f"{policy}); podSecurityContext.fsGroup has no effect, and user {needs.run_as} may not "
+            "be able to write there",
             f"let the class create volumes that user {needs.run_as} owns: EFS with uid and gid in "
             f"its parameters, Azure Files with mountPermissions, an NFS export with "
             f"anonuid={needs.run_as}; or change the owner once, with a pod that runs as root and "

@@ -98,8 +98,8 @@ def _stuck(container: Object) -> str:
     if ended and container["name"] == _AUTOSCALER:
         # KubeRay watches only Ray's container, and Ray's pods do not restart containers
         return (
-            f"ended with {ended_with(ended)} and is not restarted; until the pod is deleted, "
-            "nothing scales, and KubeRay applies no change of the fleet"
+            f"ended with {ended_with(ended)} and is not restarted; delete the pod: until "
+            "then, nothing scales, and KubeRay applies no change of the fleet"
         )
     return f"ended with {ended_with(ended)}" if ended and ended["exitCode"] else ""
 

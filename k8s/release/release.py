@@ -40,7 +40,7 @@ def release_of(cluster: Cluster, namespace: str, release: str) -> Object | None:
     if len(found) > 1:
         names = ", ".join(sorted(release_name(one) for one in found))
         message = f"namespace {namespace} has several releases: {names}"
-        raise Problem(message, "name one of them as RELEASE")
+        raise Problem(message, "pass one of them as RELEASE")
     return found[0] if found else None
 
 

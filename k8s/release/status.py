@@ -148,8 +148,8 @@ def _heads(clusters: Sequence[Object]) -> Iterator[str]:
         for condition in cluster.get("status", {}).get("conditions", ()):
             if condition["type"] == "HeadPodReady" and condition["status"] == "False":
                 yield (
-                    f"{_condition(condition)}; until it is, KubeRay gives "
-                    f"{cluster['metadata']['name']} no change of the fleet"
+                    f"{_condition(condition)}; until it is ready, KubeRay applies no change of "
+                    f"the fleet to {cluster['metadata']['name']}"
                 )
 
 

@@ -276,7 +276,7 @@ def test_a_diff_says_what_an_upgrade_moves_and_costs(api: Api, tmp_path: Path) -
     told = done.stdout.splitlines()
     assert told[1] == "starts a second cluster with new pods, moves to it, and stops this one:"
     assert "  pods of head: containers.ray-head.image: " in told[2]
-    assert told[-1] == "GPUs: 0 now, 1 while both clusters run, 1 after the switch, initially"
+    assert told[-1] == "GPUs: 0 now, 1 while both clusters run, 1 right after the switch"
     done = antefix("diff", "-n", NAMESPACE, "--values", same, "--values", tag, "-o", "json")
     assert json.loads(done.stdout)["second_cluster"] is True
 

@@ -185,8 +185,8 @@ def test_an_ended_autoscaler_is_reported_with_what_it_blocks(api: Api) -> None:
     (waiting,) = [pod for group in picture.groups for pod in group.waiting]
     assert waiting.why.startswith("autoscaler: ended with OOMKilled (137) and is not restarted")
     assert picture.conditions[-1] == (
-        f"HeadPodReady False (ContainersNotReady): {message}; until it is, KubeRay gives {ACTIVE} "
-        "no change of the fleet"
+        f"HeadPodReady False (ContainersNotReady): {message}; until it is ready, KubeRay "
+        f"applies no change of the fleet to {ACTIVE}"
     )
 
 
@@ -398,5 +398,5 @@ def test_a_release_is_found_by_its_name_or_alone(api: Api) -> None:
     second["metadata"]["name"] = "second"
     second["metadata"]["labels"]["app.kubernetes.io/instance"] = "second"
     api.add(second)
-    with pytest.raises(Problem, match="several releases: afx, second; name one of them as RELEASE"):
+    with pytest.raises(Problem, match="several releases: afx, second; pass one of them as RELEASE"):
         release_of(cluster, NAMESPACE, "")
