@@ -14,6 +14,7 @@ from typing import Any
 from cli.common.command_line import version_line
 from cli.kubernetes.acceptance import PoolAcceptance
 from k8s.client.cluster import Cluster
+from k8s.preflight.findings import counted
 from k8s.release.acceptance import AcceptanceCheck
 from k8s.release.status import Report
 
@@ -72,7 +73,7 @@ def lines_of(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {', '.join(gpus) or 'no GPU'}; {', '.join(versions)}"
         yield from (AcceptanceCheck(**check).line for check in of["checks"])
     yield AcceptanceCheck(**told["end"]).line
-    yield f"{told['failed']} checks failed"
+    yield f"{counted(told['failed'], 'check')} failed"
 
 
 def _of_pool(tried: PoolAcceptance) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from cli.common.options import Output, Release
 from cli.common.output import CommandError, answering, is_data, note, print_data
 from cli.gateway.verify import first_key
 from cli.kubernetes.k8s import Context, Kubeconfig, Namespace, named_release
+from k8s.preflight.findings import counted
 
 if TYPE_CHECKING:
     from k8s.release.status import Report
@@ -118,7 +119,8 @@ def accept(
         write(told, report)
         if is_data(output):
             print_data(told, output)
-        note(f"{told['failed']} checks failed; the report is in {report}.json and {report}.txt")
+        failed = counted(told["failed"], "check")
+        note(f"{failed} failed; the report is in {report}.json and {report}.txt")
         if told["failed"]:
             raise typer.Exit(ExitCode.FOUND)
 

@@ -10,7 +10,9 @@ _GATEWAY_LISTENS = (
 _TLS_IN_FRONT = "Gateways use plain HTTP to reach engines. Terminate TLS in front of the gateway."
 _GATEWAY_HTTP = "The gateway serves HTTP, so this has no effect. Leave it out."
 _REPLICAS = "Antefix distributes requests to replicas itself. Set replicas in the pool."
-_ONE_NODE = "A replica runs on one node. Set tensor_parallel_size or pipeline_parallel_size."
+_RAY_PLACES = (
+    "Ray places the processes of a replica. Set tensor_parallel_size or pipeline_parallel_size."
+)
 
 RESERVED_ENGINE_ARGS = {
     "model": "Set model in the pool, next to engine_args.",
@@ -45,10 +47,10 @@ RESERVED_ENGINE_ARGS = {
     "api_server_count": _REPLICAS,
     "data_parallel_*": _REPLICAS,
     "dp_supervisor_*": _REPLICAS,
-    "nnodes": _ONE_NODE,
-    "node_rank": _ONE_NODE,
-    "master_addr": _ONE_NODE,
-    "master_port": _ONE_NODE,
+    "nnodes": _RAY_PLACES,
+    "node_rank": _RAY_PLACES,
+    "master_addr": _RAY_PLACES,
+    "master_port": _RAY_PLACES,
     "disable_log_stats": "Routing and metrics need the engine's statistics. Leave it out.",
     "device_ids": "Ray chooses the GPUs of a replica. Set resources in the pool.",
 }
