@@ -131,7 +131,7 @@ def _same_or_refused(running: FleetState, wanted: Wanted) -> FleetState:
         if host not in (None, running.host) or port not in (None, 0, running.port):
             note(
                 f"it keeps listening on port {running.port} of {running.host}; to"
-                " change that: antefix down, then antefix up"
+                " change that, run antefix down, then antefix up"
             )
         return running
     raise CommandError(
@@ -200,7 +200,7 @@ def _metrics_url(wanted: Wanted, gateway_port: int, ports: contextlib.ExitStack)
         ) from error
     port = holder.getsockname()[1]
     if wanted.port and not kept:
-        note(f"metrics are at port {port}, since metrics.port {usual} is taken")
+        note(f"metrics are on port {port}, because metrics.port {usual} is taken")
     return f"http://{_reachable(host, LOOPBACK)}:{port}/metrics"
 
 
@@ -305,5 +305,5 @@ def _clean_up(home: Home, state: FleetState) -> None:
         try:
             cluster.remove(home, state)
         except Problem as error:
-            note(f"not removed from {state.ray_address}: {error.message}")
+            note(f"failed to remove the fleet from {state.ray_address}: {error.message}")
     cluster.stop(home, state)

@@ -174,7 +174,7 @@ def elsewhere(state: FleetState) -> str:
     """Return the base URL for other machines, if gateways listen on every address."""
     if state.host not in ANY_ADDRESS or not state.own_ray or not (here := own_address()):
         return ""
-    return f"http://{here}:{state.port}/v1, by plain HTTP"
+    return f"http://{here}:{state.port}/v1, over plain HTTP"
 
 
 def _stay(home: Home, state: FleetState) -> None:

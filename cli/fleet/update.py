@@ -27,7 +27,7 @@ _FIXED: tuple[tuple[str, Callable[[Fleet], Any]], ...] = (
     ("metrics", lambda fleet: fleet.metrics),
     ("gateway.host", lambda fleet: fleet.gateway.host),
 )
-_ANEW = "to change that: antefix down, then antefix up"
+_ANEW = "to change that, run antefix down, then antefix up"
 
 
 def update(
@@ -61,7 +61,9 @@ def _update(home: Home, state: FleetState, wanted: starting.Wanted, dry_run: boo
     """Apply the file, unless it is a dry run, and return its effects. Raises Problem."""
     if not state.fleet:
         raise CommandError(
-            "an earlier release of Antefix started this fleet", _ANEW, ExitCode.CONFLICT
+            "an earlier release of Antefix started this fleet, so it cannot be updated in place",
+            _ANEW,
+            ExitCode.CONFLICT,
         )
     with Steps() as steps:
         fleet = starting.listening_on(wanted.fleet, state)
@@ -94,7 +96,9 @@ def _check(running: Fleet, fleet: Fleet) -> None:
     """Raise CommandError for settings that cannot change while the fleet runs."""
     for name, of in _FIXED:
         if of(running) != of(fleet):
-            raise CommandError(f"a running fleet keeps its {name}", _ANEW, ExitCode.CONFLICT)
+            raise CommandError(
+                f"{name} cannot change while the fleet runs", _ANEW, ExitCode.CONFLICT
+            )
 
 
 def _tell_of_ports(wanted: Fleet, fleet: Fleet) -> None:
@@ -105,7 +109,7 @@ def _tell_of_ports(wanted: Fleet, fleet: Fleet) -> None:
         ("metrics.port", fleet.metrics.port, wanted.metrics.port),
     ):
         if is_ != says:
-            note(f"{name} stays {is_} instead of {says}: a running fleet keeps it; {_ANEW}")
+            note(f"{name} stays {is_} instead of {says} while the fleet runs; {_ANEW}")
 
 
 class _Showing:

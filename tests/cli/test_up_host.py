@@ -69,7 +69,7 @@ def test_a_running_fleet_says_that_it_keeps_its_address(
 
 def test_other_machines_get_the_address_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(up, "own_address", lambda: "192.0.2.7")
-    assert up.elsewhere(STATE) == "http://192.0.2.7:8017/v1, by plain HTTP"
+    assert up.elsewhere(STATE) == "http://192.0.2.7:8017/v1, over plain HTTP"
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_a_taken_metrics_port_is_replaced_and_said(
         taken = other.getsockname()[1]
         chosen = would_start(home, monkeypatch, taken, *free_ports(1)).fleet.metrics.port
     assert chosen != taken
-    assert f"metrics are at port {chosen}, since metrics.port {taken} is taken" in (
+    assert f"metrics are on port {chosen}, because metrics.port {taken} is taken" in (
         capsys.readouterr().err
     )
 
