@@ -116,16 +116,16 @@ def _no_node(group: PodGroup, nodes: Sequence[Node]) -> tuple[str, str]:
 def _matching(group: PodGroup, nodes: Sequence[Node]) -> str:
     """Return the remedy if no node accepts the group's pods."""
     settings = _settings_for(group)
-    otherwise = ".tolerations to what the nodes have, or change the nodes"
+    otherwise = f"{settings}.tolerations to match the nodes' taints, or change the nodes"
     without_term = [node for node in nodes if against(group, node) == NO_TERM]
     if group.gpus and (terms := _proposed(without_term)):
         return (
             f"let a term of {settings}.affinity match {terms}, as the files in "
-            f"helm/antefix/values/gpus do for A100s, or set {settings}{otherwise}"
+            f"helm/antefix/values/gpus do for A100s, or set {otherwise}"
         )
     proposed = _proposed([n for n in nodes if against(group, n).startswith("no label")])
     if not group.gpus or not proposed:
-        return f"set {settings}.nodeSelector or {otherwise}"
+        return f"set {settings}.nodeSelector to labels of the nodes, or {otherwise}"
     return f"set {settings}.nodeSelector to {proposed}, or {otherwise}"
 
 

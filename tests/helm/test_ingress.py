@@ -86,7 +86,7 @@ def test_a_path_may_be_of_another_type() -> None:
 
 
 def test_an_ingress_without_hosts_is_refused() -> None:
-    with pytest.raises(HelmError, match=r"ingress\.hosts is empty: set the hosts"):
+    with pytest.raises(HelmError, match=r"ingress\.hosts is empty: set the host names"):
         template(values(ingress={"enabled": True}))
 
 

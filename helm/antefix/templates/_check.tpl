@@ -80,7 +80,7 @@
 {{- end -}}
 {{- $name := include "antefix.fullname" . -}}
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
-{{- $wrong = append $wrong (printf "the objects would be called %s: KubeRay requires a letter, followed by lowercase letters, digits and hyphens. Set fullnameOverride" $name) -}}
+{{- $wrong = append $wrong (printf "the objects would be called %s: KubeRay requires lowercase letters, digits and hyphens, with a letter at the beginning. Set fullnameOverride" $name) -}}
 {{- end -}}
 {{- range $section := list "commonLabels" "podLabels" -}}
 {{- range $label, $_ := index $.Values $section -}}

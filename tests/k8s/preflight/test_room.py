@@ -107,7 +107,7 @@ def test_a_node_selector_that_would_match_is_proposed() -> None:
         preflight_findings(*READY, small, values=values), "room for llama"
     ).remedy.startswith(
         "set poolPods.llama.nodeSelector to {nvidia.com/gpu.product: NVIDIA-A100-SXM4-40GB} "
-        "(a100-1), or .tolerations"
+        "(a100-1), or poolPods.llama.tolerations"
     )
 
 
@@ -218,7 +218,7 @@ def test_growth_is_counted_within_the_fleets_gpu_budget() -> None:
 
 def test_a_pool_that_takes_the_whole_budget_may_find_nodes_that_are_split() -> None:
     # 20 GPUs, and whole fours in them for 3 engines only
-    assert "room for only 3" in growth(7, 7, 6, budget=20)["growth of large"]
+    assert "but only 3 fit" in growth(7, 7, 6, budget=20)["growth of large"]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_missing_room_after_the_loss_of_a_node_is_a_note() -> None:
     found = preflight_findings(*READY, *roomy(8, 8), pools=TWO_POOLS)
     finding = finding_titled(found, "loss of a node and small")
     assert finding.severity == "note"
-    assert finding.seen.startswith("when one of a100-1, a100-2 is lost")
+    assert finding.seen.startswith("if one of a100-1, a100-2 is lost")
     assert finding.remedy.endswith("lower fleet.pools.small.autoscaling.min_replicas")
     assert not [one for one in found if one.title == "loss of a node and large"]
 

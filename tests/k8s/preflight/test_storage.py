@@ -24,7 +24,7 @@ PVC = {"models": {"storage": "pvc"}}
     [
         ([], "", "problem", "no default class"),
         ([storage_class("nfs")], "", "problem", "no default class"),
-        ([storage_class("nfs", default=True)], "", "note", "nfs (nfs.csi.k8s.io) must give"),
+        ([storage_class("nfs", default=True)], "", "note", "nfs (nfs.csi.k8s.io) must support"),
         ([storage_class("nfs")], "efs", "problem", "efs does not exist; the cluster has nfs"),
     ],
     ids=["none", "no default", "default", "another"],
@@ -132,7 +132,7 @@ def claim_of(size: str, **models: object) -> Object:
 @pytest.mark.parametrize(
     "provisioner, size, severity, seen",
     [
-        ("ebs.csi.aws.com", "10Gi", "problem", "10 GiB for 15.0 GiB of weights: the download"),
+        ("ebs.csi.aws.com", "10Gi", "problem", "10 GiB for 15.0 GiB of weights; the download"),
         ("ebs.csi.aws.com", "20Gi", "ok", "20 GiB for 15.0 GiB of weights"),
         # heeds no size
         ("efs.csi.aws.com", "1Gi", "ok", "1 GiB for 15.0 GiB of weights"),
