@@ -29,7 +29,13 @@ group of engines for each pool of the fleet.
 - NVIDIA's device plugin and driver 580 or later, on nodes with GPUs.
 - Both images in your registry: [build and push them](../../docs/kubernetes/install.md#images).
 
-`antefix k8s preflight` checks a cluster for these requirements.
+`antefix k8s preflight` checks a cluster for these requirements. To install the KubeRay operator:
+
+```sh
+helm repo add kuberay https://ray-project.github.io/kuberay-helm
+helm install kuberay-operator kuberay/kuberay-operator --version 1.6.2 --namespace kuberay \\
+  --create-namespace
+```
 
 ## Install
 
@@ -69,7 +75,7 @@ troubleshooting.
 `fleet` is a [fleet file](../../docs/fleet-file.md). It describes models, pools and SLOs, and its
 keys are in snake_case. All other keys describe Kubernetes objects and are in camelCase:
 
-| Subject | What it does | Its pods |
+| | What they do | Their pods |
 |--|--|--|
 | Gateways | `fleet.gateway` | `gatewayPods` |
 | Engines of all pools | `fleet.pools.NAME` for each pool | `enginePods` |
@@ -139,8 +145,9 @@ The package contains `values/`, but not `ci/`.
 
 ## Values
 
-Sections are in the order of `values.yaml`. An empty string or an empty list or mapping means that
-the chart sets nothing there, unless the description states otherwise.
+`helm show values helm/antefix` prints the same keys as YAML. Below, sections follow the order of
+`values.yaml`, after the keys that belong to no section. If the default is an empty string, list or
+mapping, the chart sets nothing there, unless the description states otherwise.
 """
 
 _NO_SECTION = "Top-level keys"

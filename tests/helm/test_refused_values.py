@@ -97,7 +97,10 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
         ),
         (
             {"fleet": WITH_POOL, "metrics": {"podMonitor": {"enabled": True}}},
-            ["metrics.prometheusNamespace is empty", 'set it to the namespace of your Prometheus, or to "*"'],
+            [
+                "metrics.prometheusNamespace is empty",
+                'set it to the namespace of your Prometheus, or to "*"',
+            ],
         ),
         (
             {"fleet": WITH_POOL, "redis": {"enabled": False}},
