@@ -32,7 +32,8 @@ class Denied(Problem):
         self.verb, self.resource, self.where = verb, resource, where
         self.what = f"may not {verb} {resource} {where}"
         super().__init__(
-            f"these credentials {self.what}", f"ask an administrator for {verb} on {resource}"
+            f"these credentials {self.what}",
+            f"ask an administrator for permission to {verb} {resource}",
         )
 
 
@@ -172,7 +173,7 @@ def _configured(configuration: Any, kubeconfig: str | None, context: str | None)
             return "default"
         raise Problem(
             f"no cluster is configured: {str(error).strip().rstrip('.')}",
-            "pass a kubeconfig with --kubeconfig or KUBECONFIG, and one of its contexts",
+            "name a kubeconfig with --kubeconfig or KUBECONFIG, and one of its contexts with --context",
         ) from None
     chosen = next((one for one in contexts if one["name"] == context), active)
     return str(chosen["context"].get("namespace") or "default")

@@ -252,7 +252,7 @@ def test_a_namespace_that_may_not_be_asked_is_one_clear_error(api: Api) -> None:
     assert done.exit_code == ExitCode.FAILED
     assert done.stderr == (
         "Error: these credentials may not list rayservices in namespace llm\n"
-        "Remedy: ask an administrator for list on rayservices\n"
+        "Remedy: ask an administrator for permission to list rayservices\n"
     )
 
 
@@ -316,7 +316,7 @@ def test_a_diff_that_may_not_ask_says_for_what(api: Api, tmp_path: Path) -> None
     assert (done.exit_code, done.stderr) == (
         ExitCode.FAILED,
         "Error: these credentials may not list rayservices in namespace llm\n"
-        "Remedy: ask an administrator for list on rayservices\n",
+        "Remedy: ask an administrator for permission to list rayservices\n",
     )
 
 
