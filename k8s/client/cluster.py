@@ -173,7 +173,8 @@ def _configured(configuration: Any, kubeconfig: str | None, context: str | None)
             return "default"
         raise Problem(
             f"no cluster is configured: {str(error).strip().rstrip('.')}",
-            "name a kubeconfig with --kubeconfig or KUBECONFIG, and one of its contexts with --context",
+            "name a kubeconfig with --kubeconfig or KUBECONFIG, and one of its contexts with "
+            "--context",
         ) from None
     chosen = next((one for one in contexts if one["name"] == context), active)
     return str(chosen["context"].get("namespace") or "default")
