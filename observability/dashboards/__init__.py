@@ -21,7 +21,7 @@ def render(slo: SloFile) -> dict[str, str]:
     """Return the dashboards as JSON text, by file name."""
     rendered = {}
     for module in _MODULES:
-        built = module.dashboard(slo).build()
+        built = module.BOARD.builder(slo).build()
         # Grafana would number the panels, and a saved dashboard would differ from the rendered one.
         for number, panel in enumerate(built.panels or [], start=1):
             panel.id_val = number

@@ -1,21 +1,42 @@
-"""The colours of a panel, from the levels and burn rates of the SLO file.
+"""The colors of a panel: of fixed values, or of the levels and burn rates of the SLO file.
 
-A panel turns orange at the level of a ticket and red at that of a page. This also works for a fleet
-with custom levels, or without one.
+A panel with the name of a level turns orange at the level of a ticket and red at that of a page.
+This also works for a fleet with custom levels, or without one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from observability.alerts.slo_file import BURNS, Level, SloFile
-from observability.dashboards.panels import FINE, GREEN, ORANGE, RED, YELLOW, Step
+
+GREEN, YELLOW, ORANGE, RED = "green", "yellow", "orange", "red"
+
+# The lowest value of each color, lowest first; None: no lower limit.
+Step = tuple[float | None, str]
+# The steps themselves, or the name of a level.
+Steps = Sequence[Step] | str
+FINE: tuple[Step, ...] = ((None, GREEN),)
+BAD_FROM_ONE: tuple[Step, ...] = ((None, GREEN), (1, RED))
 
 
-def steps(slo: SloFile, name: str) -> tuple[Step, ...]:
-    """Return the steps of the level called `name`; yellow is outside the target, but below a
-    ticket."""
-    level = slo.level(name)
+def rising(warn: float, bad: float) -> tuple[Step, ...]:
+    """Return steps for values of which low is good."""
+    return ((None, GREEN), (warn, ORANGE), (bad, RED))
+
+
+def falling(bad: float, warn: float) -> tuple[Step, ...]:
+    """Return steps for values of which high is good."""
+    return ((None, RED), (bad, ORANGE), (warn, GREEN))
+
+
+def resolved(steps: Steps, slo: SloFile) -> Sequence[Step]:
+    """Return the steps, or those of the level with that name. Yellow is outside the level's target,
+    but below its ticket."""
+    if not isinstance(steps, str):
+        return steps
+    level = slo.level(steps)
     if level is None:
         return FINE
     low, high = level.wanted or (None, None)

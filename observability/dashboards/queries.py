@@ -8,12 +8,14 @@ labels to keep, separated by commas; none: one series.
 
 from __future__ import annotations
 
+import re
+
 POOL = 'pool=~"$pool"'
 REPLICA = 'pool=~"$pool", replica=~"$replica"'
 TENANT = 'tenant=~"$tenant", pool=~"$pool"'
+FAILED = 'outcome=~"failed|deadline"'
 
-# An expression, and the name of its series.
-Query = tuple[str, str]
+_BY = re.compile(r"\bby \((?:le, )?(?P<labels>[^)]+)\)")
 
 
 def rate(counter: str, by: str = "", matchers: str = POOL) -> str:
@@ -30,10 +32,10 @@ def quantile(q: float, histogram: str, by: str, matchers: str = POOL) -> str:
     return f"histogram_quantile({q}, {rate(f'{histogram}_bucket', f'le, {by}', matchers)})"
 
 
-def median_and_tail(histogram: str, by: str, matchers: str = POOL) -> list[Query]:
-    """Return the p50 and the p99; series are named after the labels in `by`."""
-    labels = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
-    return [(quantile(q, histogram, by, matchers), f"p{q * 100:.0f} {labels}") for q in (0.5, 0.99)]
+def median_and_tail(histogram: str, by: str, matchers: str = POOL) -> dict[str, str]:
+    """Return the p50 and the p99, by the names of their series."""
+    values = {f"p{q * 100:.0f}": quantile(q, histogram, by, matchers) for q in (0.5, 0.99)}
+    return {f"{name} {legend(expr)}": expr for name, expr in values.items()}
 
 
 def mean(histogram: str, by: str = "", matchers: str = POOL) -> str:
@@ -44,6 +46,10 @@ def mean(histogram: str, by: str = "", matchers: str = POOL) -> str:
 def highest(gauge: str, by: str = "", matchers: str = POOL) -> str:
     """Return the maximum of a value that every gateway reports, or of the worst gateway."""
     return _of("max", by, f"{gauge}{{{matchers}}}")
+
+
+def lowest(gauge: str, by: str = "", matchers: str = POOL) -> str:
+    return _of("min", by, f"{gauge}{{{matchers}}}")
 
 
 def added(gauge: str, by: str = "", matchers: str = POOL) -> str:
@@ -68,6 +74,17 @@ def portion_of(part: str, whole: str) -> str:
 def or_none(expr: str, label: str, words: str = "none") -> str:
     """Return `expr`, or one zero whose `label` explains why it is empty."""
     return f'{expr} or on() label_replace(vector(0), "{label}", "{words}", "", "")'
+
+
+def labels(expr: str) -> list[str]:
+    """Return the labels that the series of an expression have: those of its first `by`."""
+    found = _BY.search(expr)
+    return found["labels"].split(", ") if found else []
+
+
+def legend(expr: str) -> str:
+    """Return the name of a series in Grafana: the values of its labels."""
+    return " ".join(f"{{{{{label}}}}}" for label in labels(expr))
 
 
 def _of(aggregate: str, by: str, expr: str) -> str:
