@@ -138,6 +138,12 @@ def test_every_panel_says_what_it_shows_in_which_unit_and_from_where_on_it_is_ba
         assert "unit" in fields["defaults"] or len(units) == len(panel["targets"])
 
 
+def test_every_series_of_a_graph_has_a_name() -> None:
+    graphs = [panel for _, panel in PANELS if panel["type"] in ("timeseries", "bargauge")]
+    targets = [(panel["title"], target) for panel in some(graphs) for target in panel["targets"]]
+    assert not {title for title, target in targets if not target["legendFormat"]}
+
+
 def test_panels_do_not_overlap_and_have_unique_ids() -> None:
     for board in DASHBOARDS.values():
         taken: set[tuple[int, int]] = set()
