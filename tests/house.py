@@ -316,7 +316,7 @@ HOUSE = (
     Room(
         "deployments/engine/vllm/arguments",
         "engine arguments, and defaults on CPUs",
-        names("weights/model common"),
+        names("weights/kernels weights/model common"),
     ),
     Room(
         "deployments/engine/vllm/patches",
