@@ -206,7 +206,7 @@ class GatewayClient:
                 yield response
         except urllib.error.HTTPError as error:
             fault, _, remedy = _words(error).partition(". ")
-            message = f"{self._origin}{path} answers {error.code}: {fault}"
+            message = f"{self._origin}{path} returned HTTP {error.code}: {fault}"
             if error.code == HTTPStatus.UNAUTHORIZED:
                 remedy = key_of(self._base_url)
             elif error.code >= HTTPStatus.INTERNAL_SERVER_ERROR:

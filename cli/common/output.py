@@ -109,7 +109,9 @@ def answering(output: str = "table") -> Iterator[None]:
     except ModuleNotFoundError as error:
         if os.environ.get("ANTEFIX_DEBUG") == "1":
             raise
-        remedy = "install it; what a fleet needs is in the extras cpu and gpu of Antefix's package"
+        remedy = (
+            "install it, or all that a fleet needs: pip install 'antefix[cpu]' or 'antefix[gpu]'"
+        )
         _fail(f"this needs {error.name}, which is not installed", remedy, ExitCode.FAILED, output)
     except Exception as error:
         if os.environ.get("ANTEFIX_DEBUG") == "1":

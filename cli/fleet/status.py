@@ -41,13 +41,15 @@ def status(
     with answering(output):
         if watch and is_data(output):
             raise CommandError(
-                f"--watch and -o {output} exclude each other",
+                f"--watch and -o {output} cannot be used together",
                 "remove one of them",
                 ExitCode.USAGE,
             )
         if api_key is not None and base_url is None:
             raise CommandError(
-                "--api-key is for another fleet", "pass its --base-url too", ExitCode.USAGE
+                "--api-key requires --base-url",
+                "pass the fleet's base URL too",
+                ExitCode.USAGE,
             )
 
         def read() -> ShownFleet:

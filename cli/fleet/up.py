@@ -93,7 +93,7 @@ def fleet_file(home: Home, fleet: str | None, model: str | None) -> str:
         return fleet or "laptop"
     if fleet is not None:
         raise CommandError(
-            f"{fleet} and --model {model} exclude each other",
+            f"{fleet} and --model {model} cannot be used together",
             "remove one of them; a fleet file has its own `model`",
             ExitCode.USAGE,
         )

@@ -199,7 +199,7 @@ def _refuse_beside_trace(given: dict[str, object]) -> None:
     for name, value in given.items():
         if value is not None:
             raise Problem(
-                f"{name} {value} and --trace exclude each other: a trace sets the arrivals",
+                f"{name} {value} and --trace cannot be used together: a trace sets the arrivals",
                 "remove one of them; --scale makes a trace denser",
             )
 

@@ -64,7 +64,8 @@ def verify(
     api_key: Annotated[
         str | None,
         typer.Option(
-            help="API key. Other users can see it in the process list; prefer --api-key-file."
+            help="API key. Other users can see it in the process list; prefer OPENAI_API_KEY or"
+            " --api-key-file."
         ),
     ] = None,
     api_key_file: Annotated[

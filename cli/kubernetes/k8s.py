@@ -40,7 +40,8 @@ WAIT_TIMEOUT, LOOK_AGAIN_S = Duration(600), 2.0
 _LONGEST_VALUE = 80
 
 k8s = CommandLine(
-    help="Check a cluster before an install, and a release in it. Only `accept` changes something.",
+    help="Check a cluster before an install, and a release in it. All commands except `accept` are "
+    "read-only.",
 )
 
 Namespace = Annotated[
@@ -128,7 +129,7 @@ def preflight(
 
 @k8s.command()
 def chart() -> None:
-    """Print the folder of the Helm chart that came with this command."""
+    """Print the path of the bundled Helm chart."""
     with answering():
         from k8s.chart.values import CHART
 

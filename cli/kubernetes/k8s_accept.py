@@ -138,7 +138,7 @@ def _confirm() -> None:
 
 def _say(engines: Mapping[str, int], before: Report, non_disruptive: bool, report: Path) -> None:
     """Print the plan; `engines`: their number by pool."""
-    note(f"{before.name} in {before.namespace}: for each of the pools {', '.join(engines)}")
+    note(f"In each pool of {before.name} in {before.namespace} ({', '.join(engines)}), this will:")
     note("- run a command in an engine's pod that reads its log and its GPUs")
     note("- send about a dozen requests, one after the other")
     if not non_disruptive:

@@ -22,7 +22,7 @@ def plan(
         str, typer.Argument(help="`embedded`, a Hugging Face id, or a folder with a config.json.")
     ],
     gpu: Annotated[
-        str, typer.Option(help="GPU, such as a100-80g, h100, l4; an unknown one lists all.")
+        str, typer.Option(help="GPU, such as a100-80g, h100, l4. An unknown name lists all GPUs.")
     ],
     context_tokens: Annotated[
         int | None,
@@ -48,7 +48,7 @@ def plan(
         typer.Option(min=0.001, help="Requests per second, instead of or with --concurrency."),
     ] = None,
     slo: Annotated[
-        str, typer.Option(help="Objectives: TTFT of 99 in 100 requests, and TPOT.")
+        str, typer.Option(help="Objectives for the p99 TTFT and the TPOT.")
     ] = "ttft=2s,tpot=100ms",
     draft: Annotated[
         str | None,

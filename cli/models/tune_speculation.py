@@ -90,7 +90,7 @@ def tune_speculation(
         for words in left_out:
             note(words)
         if not tried:
-            raise Problem("no way of drafting is left to try", "choose another --method")
+            raise Problem("no speculation method is left to try", "choose another --method")
         trial = Trial(
             model=model,
             engine_args=ways.engine_args_without(of_fleet, concurrency, sequential),

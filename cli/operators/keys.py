@@ -87,7 +87,7 @@ def create(
         if tenant != tenant.strip() or not tenant or set(tenant) & set("=,\n\r#"):
             raise Problem(
                 f"{tenant!r} is not a valid tenant name",
-                "write one without = , # and line ends, and without spaces around it",
+                "names cannot contain =, commas, # or line breaks, or begin or end with a space",
             )
         rights = KeyRights(
             frozenset(model) if model else None, priority, overflow, policy, operator

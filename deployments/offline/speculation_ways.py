@@ -66,7 +66,7 @@ def methods_of(text: str | None, has_own: bool, draft: Draft) -> tuple[str, ...]
     """
     has_draft = draft.model is not None or draft.layers is not None
     if draft.model is not None and draft.layers is not None:
-        raise Problem("--draft and --draft-layers exclude each other", "remove one of them")
+        raise Problem("--draft and --draft-layers cannot be used together", "remove one of them")
     if text is None:
         drafting = ("draft_model",) if has_draft else ()
         return drafting if has_own else ("ngram", "suffix", *drafting)

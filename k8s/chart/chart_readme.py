@@ -70,7 +70,7 @@ add a file from `values/gpus/` too.
 [docs/kubernetes/](../../docs/kubernetes/README.md) covers sizing, upgrades, key rotation and
 troubleshooting.
 
-## Two kinds of keys
+## Two groups of values
 
 `fleet` is a [fleet file](../../docs/fleet-file.md). It describes models, pools and SLOs, and its
 keys are in snake_case. All other keys describe Kubernetes objects and are in camelCase:
@@ -117,7 +117,8 @@ Run `antefix k8s preflight` with your values before the install, and `helm test`
 
 ## Upgrade
 
-Upgrade KubeRay's CRDs and operator first, then run `helm upgrade` with the values of the install.
+Run `helm upgrade` with the values of the install. If you also upgrade KubeRay, upgrade its CRDs and
+operator first.
 [Upgrade](../../docs/kubernetes/upgrade.md) lists what each change restarts. Before version 1.0, a
 minor version may rename keys. The chart then rejects the former name, and the error message names
 the new one.

@@ -57,8 +57,7 @@ NO_REPLICA = ErrorCode(
 ENGINE_UNAVAILABLE = ErrorCode(
     "engine_unavailable",
     503,
-    "The engine was lost, and no other engine completed the answer within `gateway.retries` "
-    "attempts.",
+    "The engine was lost, and `gateway.retries` further attempts on other engines failed too.",
     "Send the request again.",
     retry="Retry-After",
 )
@@ -66,8 +65,8 @@ ENGINES_LOST = ErrorCode(
     "engines_lost",
     503,
     "Every engine that worked on the request was lost. Gateways then reject it for "
-    f"{FATAL_REQUEST_S} s. After several such requests of a tenant, its next one gets this error "
-    "after one lost engine. Gateways accept that request once more, so its error has no "
+    f"{FATAL_REQUEST_S} s. If several requests of a tenant end like this, its next one is not "
+    "tried on a second engine. That one may be sent again once, so its error has no "
     "`x-should-retry`.",
     "Change the request, because it may be the cause. Otherwise, send it again after "
     "`Retry-After`.",
@@ -86,9 +85,10 @@ ENGINE_OUT_OF_MEMORY = ErrorCode(
 ENGINE_ERROR = ErrorCode(
     "engine_error",
     500,
-    "The engine reported an internal error, and so did the engines of all `gateway.retries` "
+    "The engine reported an internal error, and so did those of `gateway.retries` further "
     "attempts.",
-    "Report the id of the request to the operators.",
+    "Send the request again, later each time. If the error stays, report the id of the request to "
+    "the operators.",
     retry="yes",
     also="the engine's 5xx",
 )

@@ -48,9 +48,14 @@ BODY_TIMEOUT = ErrorCode(
 INVALID_JSON = ErrorCode(
     "invalid_json",
     400,
-    f"The body is not a JSON object in UTF-8, or has more than {MAX_VALUES:,} strings, arrays "
-    f"and objects, or {MAX_ITEMS:,} items.",
-    "Correct the body, or split it into several requests.",
+    "The body is not a JSON object in UTF-8.",
+    "Correct the body.",
+)
+BODY_TOO_COMPLEX = ErrorCode(
+    "body_too_complex",
+    400,
+    f"The body has more than {MAX_VALUES:,} strings, arrays and objects, or {MAX_ITEMS:,} items.",
+    "Split it into several requests.",
 )
 INVALID_FORM = ErrorCode(
     "invalid_form",

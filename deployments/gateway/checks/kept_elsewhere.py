@@ -37,7 +37,7 @@ def refuse_kept_elsewhere(path: str, fields: Mapping[str, Any]) -> None:
             _refuse_part(name, part, is_anthropic)
     for message in messages_in(fields.get("messages")):
         if not message.get("content") and _id_of(message.get("audio")) is not None:
-            why = "'messages' names an audio answer by its id, and Antefix stores none."
+            why = "'messages' refers to a stored audio response by its id, and Antefix stores none."
             _refuse("messages", why, "Send its transcript in 'content'.")
     for item in messages_in(fields.get("input")) if path == RESPONSES else ():
         if _is_reference(item):

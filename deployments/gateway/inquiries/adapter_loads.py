@@ -44,7 +44,7 @@ class AdapterLoads:
                 for url in urls:
                     with suppress(aiohttp.ClientError, OSError, ValueError, TypeError, KeyError):
                         return await self._fetch(url, name, source)
-        message = "No engine loaded the adapter. Try again. The replicas' logs have the reasons."
+        message = "No engine loaded the adapter. The replicas' logs have the reasons."
         raise ApiError(ADAPTER_NOT_LOADED, message)
 
     async def _fetch(self, url: str, name: str, source: str) -> FetchedAdapter:

@@ -197,5 +197,5 @@ def interrupted() -> ApiError:
 
 def no_redis(stored: str) -> ApiError:
     """Return the error if Redis does not answer, which stores this."""
-    message = f"Redis stores {stored}, and does not answer. Try again in 1 s."
+    message = f"Redis, which stores {stored}, is not responding. Try again in 1 s."
     return ApiError(NO_REDIS, message, retry_after=1)

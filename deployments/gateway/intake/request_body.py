@@ -18,6 +18,7 @@ import numpy as np
 from deployments.gateway.api.limits import MAX_ITEMS, MAX_VALUES
 from deployments.gateway.api.request_codes import (
     ARRAY_ABOVE_MAX_LENGTH,
+    BODY_TOO_COMPLEX,
     BODY_TOO_LARGE,
     EMPTY_ARRAY,
     INVALID_FORM,
@@ -276,7 +277,7 @@ def _too_many(most: int, of_what: str) -> ApiError:
         f"The body has more than {most} {of_what}, the limit of a request."
         " Split it into several requests."
     )
-    return ApiError(INVALID_JSON, message)
+    return ApiError(BODY_TOO_COMPLEX, message)
 
 
 def _not_json(constant: str) -> NoReturn:

@@ -46,7 +46,7 @@ def _at_capacity(best_ttft_s: float, limit_s: float, priority: PriorityClass) ->
     )
     if best_ttft_s > limit_s:
         return f"{message}."
-    return f"{message}, and the prediction is not certain enough."
+    return f"{message}, which leaves too little margin for errors of the prediction."
 
 
 def rejection(decision: Decision, why: str) -> ApiError:

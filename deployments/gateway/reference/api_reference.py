@@ -168,7 +168,8 @@ _ERRORS = """\
 ## Errors
 
 ```json
-{"error": {"message": "...", "type": "rate_limit_error", "param": null, "code": "queue_full"}}
+{"error": {"message": "Every replica is busy and the queue is full. Try again in 1 s.",
+           "type": "rate_limit_error", "param": null, "code": "queue_full"}}
 ```
 
 Errors of `/v1/messages` have the same structure as Anthropic's, plus `param` and `code`. The same

@@ -81,7 +81,7 @@ def test_up_writes_the_fleet_of_a_model_once(tmp_path: Path) -> None:
 def test_a_fleet_and_a_model_are_not_both_started() -> None:
     refused = CliRunner().invoke(app, ["up", "laptop", "--model", "embedded"])
     assert refused.exit_code == ExitCode.USAGE
-    assert "exclude each other" in refused.stderr
+    assert "cannot be used together" in refused.stderr
 
 
 def test_editors_get_the_schema_of_every_shipped_fleet() -> None:

@@ -158,8 +158,8 @@ def test_fields_are_put_into_every_request(gateway: FakeGateway) -> None:
         ),
         (["--trace", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
         (["--trace", "mine.txt"], "mine.txt is not a trace in a known format"),
-        (["short", "--trace", "x.csv"], "WORKLOAD short and --trace exclude each other"),
-        (["--rate", "3", "--trace", "x.csv"], "--rate 3.0 and --trace exclude each other"),
+        (["short", "--trace", "x.csv"], "WORKLOAD short and --trace cannot be used together"),
+        (["--rate", "3", "--trace", "x.csv"], "--rate 3.0 and --trace cannot be used together"),
         (["--body", "{"], "--body '{' is not JSON"),
         (["--body", "[]"], "--body '[]' is not a JSON object"),
         (["--record", "/no/such/file"], "/no/such/file cannot be written: No such file"),
@@ -179,7 +179,7 @@ def test_an_address_without_an_openai_api_is_reported(gateway: FakeGateway) -> N
     code, _, notes = invoke(*QUICK, "--base-url", gateway.base_url.removesuffix("/v1"))
     assert code == ExitCode.FAILED
     assert (
-        "/models answers 404: this is not an OpenAI API\nRemedy: pass the --base-url of one"
+        "/models returned HTTP 404: this is not an OpenAI API\nRemedy: pass the --base-url of one"
         in notes
     )
 

@@ -212,7 +212,7 @@ def test_a_longer_body_is_never_estimated_shorter(body: bytes, more: bytes) -> N
 def test_a_body_that_takes_much_more_memory_than_bytes_is_refused_unparsed(body: bytes) -> None:
     with pytest.raises(ApiError) as refused:
         parse(body)
-    assert (refused.value.status, refused.value.code) == (400, "invalid_json")
+    assert (refused.value.status, refused.value.code) == (400, "body_too_complex")
     assert "100000" in refused.value.message
     assert_sentences(refused.value.message)
 
