@@ -44,7 +44,7 @@ async def front(engine: FakeEngine, other: FakeEngine) -> AsyncIterator[Front]:
         yield front
 
 
-async def test_a_request_goes_where_its_slo_is_held(
+async def test_a_request_goes_to_a_replica_that_meets_its_slo(
     front: Front, engine: FakeEngine, other: FakeEngine
 ) -> None:
     front.sees_queues({engine: FULL, other: BUSY})
@@ -105,7 +105,7 @@ async def test_without_known_replicas_every_request_is_admitted(
         assert answer.status == 200
 
 
-async def test_a_decision_that_fails_lets_the_request_in(
+async def test_admission_fails_open_if_a_decision_raises(
     front: Front, engine: FakeEngine, other: FakeEngine
 ) -> None:
     front.sees_queues({engine: FULL, other: FULL})
@@ -114,7 +114,7 @@ async def test_a_decision_that_fails_lets_the_request_in(
         assert await served_by(front) == "small"
 
 
-async def test_a_failed_attempt_is_not_refused_afterwards(
+async def test_a_request_is_not_rejected_after_a_failed_attempt(
     front: Front, engine: FakeEngine, other: FakeEngine
 ) -> None:
     engine.dies_after = 0
@@ -151,7 +151,9 @@ async def test_an_interactive_request_overtakes_queued_batch_requests(
     await waiting
 
 
-async def test_the_queue_is_bounded(front: Front, engine: FakeEngine, other: FakeEngine) -> None:
+async def test_a_full_batch_queue_rejects_requests_with_429(
+    front: Front, engine: FakeEngine, other: FakeEngine
+) -> None:
     front.sees_queues({engine: BUSY, other: FULL})
     queue = front.pool.scheduler.admission.queue
     waiting = [asyncio.ensure_future(served_by(front, BATCH)) for _ in range(2)]
@@ -196,7 +198,9 @@ async def test_the_flex_tier_is_batch(front: Front, engine: FakeEngine, other: F
     await served_by(front, service_tier="default")
 
 
-async def test_a_key_bounds_the_class(front: Front, engine: FakeEngine, other: FakeEngine) -> None:
+async def test_a_key_limits_the_priority_class(
+    front: Front, engine: FakeEngine, other: FakeEngine
+) -> None:
     bearer = {"authorization": f"Bearer {OTHER_KEY}"}
     for asked, param in (
         ({"headers": {**bearer, "x-antefix-priority": "interactive"}}, "x-antefix-priority"),
@@ -217,7 +221,7 @@ async def test_a_key_bounds_the_class(front: Front, engine: FakeEngine, other: F
     ("header", "words"),
     [("x-antefix-priority", "interactive, batch"), ("x-antefix-overflow", "never, allow, only")],
 )
-async def test_a_word_that_is_none_is_refused_with_those_there_are(
+async def test_the_error_for_an_unknown_header_value_lists_the_valid_ones(
     front: Front, header: str, words: str
 ) -> None:
     async with front.post(headers={header: "urgent"}) as answer:
@@ -226,7 +230,7 @@ async def test_a_word_that_is_none_is_refused_with_those_there_are(
         assert "'urgent'" in error["message"] and words in error["message"]
 
 
-async def test_while_no_replica_is_up_a_request_is_held_for_one(
+async def test_a_request_waits_while_no_replica_is_up(
     front: Front, engine: FakeEngine, other: FakeEngine
 ) -> None:
     front.sees()

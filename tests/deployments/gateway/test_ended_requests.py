@@ -57,7 +57,7 @@ async def redis(server: RedisProcess) -> AsyncIterator[AsyncRedis]:
 
 
 @pytest.mark.parametrize(("way", "outcome", "error"), WAYS, ids=[way.__name__ for way, *_ in WAYS])
-async def test_each_way_to_end_is_explained_once_with_its_outcome(
+async def test_each_kind_of_ended_request_is_explained_once_with_its_outcome(
     front: Front, engine: FakeEngine, way: Ask, outcome: str, error: str
 ) -> None:
     with recorded_explanations(front) as kept:
@@ -207,7 +207,7 @@ async def test_an_answer_that_its_gateway_ends_is_explained_before_the_gateway_h
     assert told["replica"] == "r1"
 
 
-async def test_a_request_under_way_for_long_is_found_and_is_in_no_list_yet(
+async def test_a_long_running_request_is_found_by_id_and_not_listed_yet(
     engine: FakeEngine, server: RedisProcess, redis: AsyncRedis
 ) -> None:
     engine.pauses_after = 1
@@ -225,7 +225,7 @@ async def test_a_request_under_way_for_long_is_found_and_is_in_no_list_yet(
                 await asyncio.sleep(0.01)
 
 
-async def test_a_request_that_was_under_way_for_long_lasts_until_its_end(
+async def test_the_explanation_of_a_long_running_request_gets_its_outcome_at_the_end(
     engine: FakeEngine, front: Front
 ) -> None:
     front.gateway.parts.explanations.under_way_s = 0.05
@@ -240,7 +240,7 @@ async def test_a_request_that_was_under_way_for_long_lasts_until_its_end(
     assert kept[-1]["duration_s"] > kept[0]["duration_s"]
 
 
-async def test_an_explanation_that_fails_leaves_the_outcome(
+async def test_a_failed_explanation_still_records_the_outcome(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: Any) -> Any:
@@ -255,7 +255,7 @@ async def test_an_explanation_that_fails_leaves_the_outcome(
     assert (told["outcome"], told["status"], told["replica"]) == ("ok", 200, "r1")
 
 
-async def test_a_wrong_key_is_nobodys_request(front: Front) -> None:
+async def test_a_request_with_a_wrong_key_is_not_explained(front: Front) -> None:
     with recorded_explanations(front) as kept:
         wrong = {"authorization": "Bearer sk-wrong"}
         async with front.post(headers=wrong) as answer:

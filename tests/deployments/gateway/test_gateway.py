@@ -62,7 +62,7 @@ async def test_an_unknown_model_is_a_404_that_names_the_known_ones(front: Front)
         assert MODEL in (await answer.json())["error"]["message"]
 
 
-async def test_a_very_long_model_name_is_not_repeated_whole(front: Front) -> None:
+async def test_a_very_long_model_name_is_shortened_in_the_error(front: Front) -> None:
     async with front.post(model="m" * 1500) as answer:
         assert len(await answer.read()) < 500
 
@@ -103,9 +103,7 @@ async def test_no_information_is_returned_without_a_key(front: Front, path: str)
         ("GET", "/antefix/requests/1"),
     ],
 )
-async def test_a_wrong_key_is_counted_wherever_it_is_tried(
-    front: Front, method: str, path: str
-) -> None:
+async def test_a_wrong_key_is_counted_on_every_path(front: Front, method: str, path: str) -> None:
     async def counted() -> float:
         await front.metrics()
         labels = {"pool": "", "kind": "invalid_api_key"}
@@ -144,7 +142,7 @@ async def test_a_wrong_address_or_method_returns_an_error_in_openais_shape(
         ("/antefix/requests/a%3Ab/", "../a%3Ab"),
     ],
 )
-async def test_a_redirect_leads_to_where_no_host_header_decides(
+async def test_the_location_of_a_redirect_ignores_the_host_header(
     front: Front, path: str, location: str | None
 ) -> None:
     headers = {**front.headers, "host": "elsewhere.example"}
@@ -154,13 +152,13 @@ async def test_a_redirect_leads_to_where_no_host_header_decides(
         assert (answer.status == 307) == (location is not None)
 
 
-async def test_no_page_runs_scripts_from_elsewhere(front: Front) -> None:
+async def test_the_docs_page_with_external_scripts_is_not_served(front: Front) -> None:
     async with front.get("/docs") as answer:
         assert await error_of(answer) == (404, "unknown_url", None, "not_found_error")
 
 
 @pytest.mark.parametrize("asked", ["0", "-1", "nan", "inf", "soon", "60.1", ""])
-async def test_a_timeout_that_is_none_or_too_long_is_refused(front: Front, asked: str) -> None:
+async def test_an_invalid_or_too_long_timeout_is_rejected(front: Front, asked: str) -> None:
     async with front.post(headers={"x-antefix-timeout": asked}) as answer:
         told = await error_of(answer)
     assert told == (400, "invalid_timeout", "x-antefix-timeout", "invalid_request_error")
@@ -180,7 +178,7 @@ async def test_a_malformed_body_is_a_400(front: Front, engine: FakeEngine) -> No
     assert not engine.bodies
 
 
-async def test_a_gateway_lives_without_any_replica(front: Front, engine: FakeEngine) -> None:
+async def test_a_gateway_is_live_without_any_replica(front: Front, engine: FakeEngine) -> None:
     front.sees()
     async with front.http.get(front.url + "/health/live") as answer:
         assert answer.status == 200
@@ -192,7 +190,7 @@ async def test_a_gateway_is_ready_when_every_pool_has_a_replica(front: Front) ->
 
 
 @pytest.mark.parametrize(("state", "expected"), [("STARTING", 503), ("RUNNING", 200)])
-async def test_with_an_empty_board_serve_says_whether_a_pool_is_ready(
+async def test_with_an_empty_board_ray_serve_decides_whether_a_pool_is_ready(
     front: Front, monkeypatch: pytest.MonkeyPatch, state: str, expected: int
 ) -> None:
     told = serve_controller.Status({"main": {state: 1}})
@@ -268,7 +266,7 @@ async def test_a_model_card_shows_no_path(front: Front) -> None:
     assert card.keys() == {"id", "object", "created"}
 
 
-async def test_models_are_named_while_no_engine_answers() -> None:
+async def test_models_are_listed_while_no_engine_answers() -> None:
     engine = FakeEngine()
     async with gateway_before(engine) as front:
         await engine.stop()

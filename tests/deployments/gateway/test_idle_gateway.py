@@ -72,7 +72,9 @@ class _Board(LoadBoard):
         return True
 
 
-async def test_without_answers_no_move_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_running_answers_moves_are_not_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(moves, "PERIOD_S", 0.001)
     board = _Board(time.monotonic)
     looked_for = Moves(board, after_s=1.0)

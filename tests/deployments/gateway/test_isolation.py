@@ -89,7 +89,7 @@ async def test_neither_headers_nor_explanations_reveal_another_tenants_prompt(fr
 
 # only operators see the scores
 @pytest.mark.parametrize("front", [{OTHER_TENANT: {"operator": True}}], indirect=True, ids=[""])
-async def test_placement_does_not_follow_anothers_prompt(front: Front) -> None:
+async def test_placement_is_independent_of_the_prompts_of_other_tenants(front: Front) -> None:
     await cached_by_the_victim(front)
     explanation = await explained(front, await ask(front, ATTACKER))
     one, other = explanation["candidates"]
@@ -118,14 +118,14 @@ async def test_a_tenant_cannot_use_another_tenants_salt(front: Front) -> None:
     assert (told[PREDICTED], told[CACHED_TOKENS_HEADER]) == ("0", "0")
 
 
-async def test_one_salt_of_the_clients_is_two_salts_of_two_tenants(front: Front) -> None:
+async def test_the_same_cache_salt_is_separate_for_each_tenant(front: Front) -> None:
     await ask(front, cache_salt="pepper")
     told = await ask(front, ATTACKER, cache_salt="pepper")
     assert (told[PREDICTED], told[CACHED_TOKENS_HEADER]) == ("0", "0")
 
 
 @shared
-async def test_tenants_of_one_group_find_each_others_prompts(front: Front) -> None:
+async def test_tenants_of_one_group_share_cached_prompts(front: Front) -> None:
     replica = await cached_by_the_victim(front)
     told = await ask(front, ATTACKER)
     assert told["x-antefix-replica"] == replica
@@ -134,7 +134,7 @@ async def test_tenants_of_one_group_find_each_others_prompts(front: Front) -> No
 
 
 @pytest.mark.parametrize("front", [{TENANT: {"cache_group": OTHER_TENANT}}], indirect=True)
-async def test_a_group_that_is_called_as_a_tenant_is_not_that_tenant(front: Front) -> None:
+async def test_a_group_named_like_a_tenant_shares_no_cache_with_it(front: Front) -> None:
     await cached_by_the_victim(front)
     assert (await ask(front, ATTACKER))[CACHED_TOKENS_HEADER] == "0"
 

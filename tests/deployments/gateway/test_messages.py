@@ -39,7 +39,7 @@ def text_of(message: Any) -> str:
     return str(block.text)
 
 
-async def test_an_answer_comes_whole_or_streamed(client: AsyncAnthropic) -> None:
+async def test_a_message_is_answered_streamed_or_unstreamed(client: AsyncAnthropic) -> None:
     whole = await client.messages.create(**ASKED)
     async with client.messages.stream(**ASKED) as stream:
         streamed = await stream.get_final_message()
@@ -52,7 +52,7 @@ async def test_an_answer_comes_whole_or_streamed(client: AsyncAnthropic) -> None
         )
 
 
-async def test_an_answer_names_its_request(client: AsyncAnthropic) -> None:
+async def test_an_answer_has_the_id_of_its_request(client: AsyncAnthropic) -> None:
     raw = await client.messages.with_raw_response.create(**ASKED)
     assert raw.headers["request-id"] == raw.headers["x-request-id"]
     assert (await raw.parse())._request_id == raw.headers["request-id"]
@@ -97,7 +97,7 @@ async def test_an_error_has_the_form_that_the_client_reads(
     assert error.request_id == error.body["request_id"] == error.response.headers["x-request-id"]
 
 
-async def test_an_engine_that_is_lost_costs_the_client_nothing(
+async def test_the_client_gets_its_answer_despite_a_lost_engine(
     client: AsyncAnthropic,
     first: FakeEngine,
     second: FakeEngine,
@@ -123,7 +123,7 @@ async def test_a_stream_that_no_engine_resumes_ends_with_an_error(
     assert body["error"]["code"] == "engine_unavailable"
 
 
-async def test_a_dead_engine_that_says_so_is_replaced(
+async def test_a_request_is_retried_if_its_engine_reports_that_it_is_dead(
     client: AsyncAnthropic, first: FakeEngine, second: FakeEngine
 ) -> None:
     first.tells_death_after = 2
@@ -133,7 +133,7 @@ async def test_a_dead_engine_that_says_so_is_replaced(
     assert second.resumed_with
 
 
-async def test_tokens_are_counted_by_an_engine_until_the_gateway_knows_how(
+async def test_an_engine_counts_tokens_until_the_gateway_can(
     client: AsyncAnthropic, first: FakeEngine
 ) -> None:
     first.answers = JSONResponse({"input_tokens": 7})

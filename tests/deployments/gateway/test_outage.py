@@ -85,7 +85,7 @@ async def comes_back(front: Front, serve: Serve, engine: FakeEngine, redis_url: 
     front.handle.may_pick.set()
 
 
-async def test_all_overflow_at_once_whatever_the_share(
+async def test_during_an_outage_all_requests_overflow_regardless_of_the_share(
     engine: FakeEngine, small: FakeEngine, serve: Serve, redis_url: str
 ) -> None:
     pool = {"slo": SLO, "overflow": OVERFLOW}
@@ -160,7 +160,9 @@ async def test_a_start_that_is_under_way_is_nearly_over(
         assert await held == "small"
 
 
-async def test_batch_waits_in_its_queue(engine: FakeEngine, serve: Serve, redis_url: str) -> None:
+async def test_batch_requests_queue_during_an_outage(
+    engine: FakeEngine, serve: Serve, redis_url: str
+) -> None:
     pool = {"slo": SLO, "batch_queue": 2}
     async with (
         gateway_before(engine, redis_url=redis_url, pool=pool, request_timeout_s=600.0) as front,
@@ -190,7 +192,7 @@ async def test_queued_requests_are_decided_again_when_the_last_replica_is_lost(
         assert front.pool.scheduler.demand.arrived == 1
 
 
-async def test_scaled_to_zero_a_request_counts_as_demand_and_nothing_is_missing(
+async def test_in_a_pool_scaled_to_zero_a_request_is_demand_and_there_is_no_outage(
     serve: Serve, redis_url: str
 ) -> None:
     pool = {
@@ -280,7 +282,7 @@ async def test_requests_queue_when_it_is_uncertain_that_no_replica_serves(
         assert await held == "small"
 
 
-async def test_a_redis_that_forgets_or_goes_is_no_outage(
+async def test_losing_redis_or_its_data_is_not_an_outage(
     engine: FakeEngine, serve: Serve, tmp_path: Any
 ) -> None:
     (port,) = free_ports(1)
@@ -309,7 +311,7 @@ def forgets(redis: RedisProcess, port: int) -> None:
         client.flushall()
 
 
-async def test_a_new_gateway_takes_no_pool_for_lost(serve: Serve) -> None:
+async def test_a_new_gateway_does_not_report_an_outage(serve: Serve) -> None:
     """It has read no board: there is no Redis."""
     serve.starts()
     async with gateway_before(FakeEngine()) as front:

@@ -50,7 +50,7 @@ async def test_one_replica_answers_when_serve_picks_another_than_the_best_ranked
     await until(lambda: first.running + second.running + front.handle.slots_taken == 0)
 
 
-async def test_every_slot_is_free_again_after_many_requests(
+async def test_every_slot_is_released_after_many_requests(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
     async def one() -> int:
@@ -71,7 +71,7 @@ async def test_every_slot_is_free_again_after_many_requests(
         (RayServeException("gone"), 503, "no_replica"),
     ],
 )
-async def test_a_refusal_by_ray_serve_returns_the_time_to_retry(
+async def test_a_rejection_by_ray_serve_returns_a_retry_after(
     front: Front, refusal: Exception, status: int, code: str
 ) -> None:
     front.sees()
@@ -82,7 +82,7 @@ async def test_a_refusal_by_ray_serve_returns_the_time_to_retry(
         assert (await answer.json())["error"]["code"] == code
 
 
-async def test_a_request_whose_replica_has_room_asks_serve_for_nothing(
+async def test_a_request_to_a_replica_with_room_needs_no_reservation_from_ray_serve(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
     for stream in (True, False):
@@ -140,7 +140,7 @@ async def test_no_request_overtakes_others_that_queue_for_a_place(
     await until(lambda: front.handle.slots_taken == front.handle.waiting == 0)
 
 
-async def test_a_replica_that_is_full_in_spite_of_a_reservation_is_asked_again(
+async def test_a_replica_that_is_full_despite_a_reservation_is_retried(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
     """Another request arrived in the moment before Ray Serve heard of it."""
@@ -154,7 +154,7 @@ async def test_a_replica_that_is_full_in_spite_of_a_reservation_is_asked_again(
     await until(lambda: front.handle.slots_taken == len(second.tickets) == 0)
 
 
-async def test_a_replica_that_is_off_the_board_for_a_moment_keeps_its_prefill(
+async def test_a_replica_that_leaves_the_board_briefly_keeps_its_prefill(
     front: Front, first: FakeEngine, second: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "LOOK_PERIOD_S", 0.02)
@@ -176,7 +176,7 @@ async def test_a_replica_that_is_off_the_board_for_a_moment_keeps_its_prefill(
     await until(lambda: front.handle.slots_taken == 0)
 
 
-async def test_a_slot_elsewhere_is_taken_once_the_best_replica_is_off_the_board(
+async def test_another_replica_is_used_once_the_best_one_is_off_the_board(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
     front.handle.must_pick = second
@@ -189,7 +189,7 @@ async def test_a_slot_elsewhere_is_taken_once_the_best_replica_is_off_the_board(
     await until(lambda: first.aborted == 1 and front.handle.slots_taken == 0)
 
 
-async def test_a_full_queue_is_no_error_for_a_request_that_its_replica_took(
+async def test_a_full_queue_does_not_fail_a_request_that_its_replica_accepted(
     front: Front, first: FakeEngine
 ) -> None:
     front.handle.refuses_with = BackPressureError(num_queued_requests=1, max_queued_requests=1)
@@ -202,7 +202,7 @@ async def test_a_full_queue_is_no_error_for_a_request_that_its_replica_took(
     assert (answer.status, answer.headers["x-antefix-replica"]) == (200, "r1")
 
 
-async def test_a_full_queue_is_a_429_for_a_request_that_its_replica_has_no_room_for(
+async def test_a_full_queue_is_a_429_if_the_replica_has_no_room(
     front: Front, first: FakeEngine
 ) -> None:
     front.handle.refuses_with = BackPressureError(num_queued_requests=1, max_queued_requests=1)
@@ -212,7 +212,7 @@ async def test_a_full_queue_is_a_429_for_a_request_that_its_replica_has_no_room_
         assert (await answer.json())["error"]["code"] == "queue_full"
 
 
-async def test_a_replica_with_no_room_is_left_for_the_one_that_has_it(
+async def test_a_request_goes_to_a_replica_with_room_instead_of_a_full_one(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
     front.handle.must_pick = second

@@ -102,7 +102,7 @@ async def test_gateways_that_see_the_same_spike_promote_one_replica(
     assert seen.count == 2
 
 
-async def test_a_promotion_is_taken_for_demand(
+async def test_a_promotion_counts_as_demand(
     front: Front, engines: tuple[FakeEngine, FakeEngine], redis_url: str
 ) -> None:
     is_full(front, engines[0])

@@ -55,7 +55,7 @@ def stream(*pieces: bytes, slowly: bool = False) -> Response:
         (RESPONSES, CREATED + CREATED.replace(b"created", b"in_progress")),
     ],
 )
-async def test_a_refusal_that_is_the_first_event_is_the_answer(
+async def test_an_error_in_the_first_event_becomes_the_status_of_the_answer(
     front: Front, first: FakeEngine, path: str, before: bytes, slowly: bool
 ) -> None:
     first.answers = JSONResponse({"error": REFUSAL}, status_code=400)
@@ -70,9 +70,7 @@ async def test_a_refusal_that_is_the_first_event_is_the_answer(
     assert plain[0] == 400
 
 
-async def test_a_refused_stream_counts_as_a_mistake_of_its_client(
-    front: Front, first: FakeEngine
-) -> None:
+async def test_a_rejected_stream_counts_as_a_client_error(front: Front, first: FakeEngine) -> None:
     first.answers = stream(refused(CHAT))
     async with front.post(stream=True) as answer:
         assert answer.status == 400
@@ -94,7 +92,7 @@ async def test_an_engine_that_fails_with_its_first_event_is_replaced(
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_a_refusal_in_the_middle_of_a_stream_has_our_shape(
+async def test_an_engine_error_in_mid_stream_is_converted_to_an_antefix_error(
     front: Front, first: FakeEngine, path: str
 ) -> None:
     token = b'data: {"choices": [{"text": "a"}]}\n\n'
@@ -113,7 +111,7 @@ async def test_a_refusal_in_the_middle_of_a_stream_has_our_shape(
     assert len(events) == 2
 
 
-async def test_an_error_in_a_response_continues_its_numbers(
+async def test_an_error_event_of_a_response_continues_its_sequence_numbers(
     front: Front, first: FakeEngine
 ) -> None:
     first.answers = stream(CREATED, DELTA, refused(RESPONSES))

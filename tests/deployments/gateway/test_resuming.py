@@ -142,7 +142,7 @@ async def test_an_explanation_names_the_engine_that_resumed(
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_a_stream_says_where_tokens_may_begin_to_differ(
+async def test_a_resumed_stream_marks_where_tokens_may_differ(
     front: Front, first: FakeEngine, second: FakeEngine, path: str
 ) -> None:
     whole = await ask(front, path)
@@ -162,7 +162,7 @@ async def test_a_stream_says_where_tokens_may_begin_to_differ(
     assert metrics["antefix_resumed_total", "exact", "resumed"] == 0
 
 
-async def test_an_answer_in_one_piece_says_in_a_header_that_tokens_may_differ(
+async def test_a_header_of_a_resumed_unstreamed_answer_states_that_tokens_may_differ(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
     first.dies_after, second.resumes_exactly = 3, False
@@ -171,7 +171,7 @@ async def test_an_answer_in_one_piece_says_in_a_header_that_tokens_may_differ(
         assert "t5 " in await answer.text()
 
 
-async def test_an_answer_that_begins_anew_has_all_of_its_tokens_from_one_engine(
+async def test_a_restarted_answer_has_all_of_its_tokens_from_one_engine(
     first: FakeEngine, second: FakeEngine
 ) -> None:
     third = FakeEngine("r3")
@@ -187,7 +187,7 @@ async def test_an_answer_that_begins_anew_has_all_of_its_tokens_from_one_engine(
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_an_engine_that_reports_its_own_death_is_lost(
+async def test_an_engine_that_reports_its_own_death_counts_as_lost(
     front: Front, first: FakeEngine, second: FakeEngine, path: str
 ) -> None:
     expected = without_creation_times(await ask(front, path), first, second)
@@ -230,7 +230,7 @@ async def test_a_stream_that_the_next_engine_cannot_resume_ends_with_an_antefix_
     assert len(second.bodies) == 1
 
 
-async def test_an_answer_in_one_piece_begins_anew_where_it_cannot_be_resumed(
+async def test_an_unstreamed_answer_restarts_if_it_cannot_be_resumed(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
     expected = without_creation_times(await ask(front, stream=False), first, second)
@@ -241,7 +241,7 @@ async def test_an_answer_in_one_piece_begins_anew_where_it_cannot_be_resumed(
     assert (await front.metrics())["antefix_resumed_total", "", "rejected"] == 1
 
 
-async def test_a_request_that_two_engines_were_lost_with_is_refused_from_the_first(
+async def test_a_request_that_was_running_in_two_lost_engines_is_rejected(
     front: Front, first: FakeEngine, second: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first.dies_after, second.dies_after = 2, 3
@@ -265,7 +265,7 @@ async def test_a_request_that_two_engines_were_lost_with_is_refused_from_the_fir
         assert (await events_of(answer))[-1] == "[DONE]"
 
 
-async def test_a_fleet_may_have_an_answer_resumed_more_than_once(
+async def test_the_fleet_file_may_allow_several_resumptions_of_an_answer(
     first: FakeEngine, second: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     third = FakeEngine("r3")
@@ -305,7 +305,7 @@ async def test_an_explanation_names_the_engine_that_resumed_after_a_failed_try(
         assert kept[-1]["resumed"]["replica"] == "r3"
 
 
-async def test_a_client_that_leaves_meanwhile_aborts_the_rest(
+async def test_a_client_that_leaves_during_a_resumption_aborts_the_answer(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
     first.dies_after, second.pauses_after = 2, 4
@@ -316,7 +316,7 @@ async def test_a_client_that_leaves_meanwhile_aborts_the_rest(
     await until(lambda: front.handle.slots_taken == 0)
 
 
-async def test_a_deadline_that_passes_meanwhile_is_an_error_event(
+async def test_a_deadline_that_passes_during_a_resumption_is_an_error_event(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
     first.dies_after, second.pauses_after = 2, 0
@@ -358,7 +358,7 @@ async def test_clients_can_send_neither_the_key_nor_the_header(
     assert not first.resumed_with
 
 
-async def test_gateways_share_which_requests_are_refused(redis_url: str) -> None:
+async def test_gateways_share_the_list_of_rejected_requests(redis_url: str) -> None:
     async with AsyncExitStack() as stack:
         fronts = []
         for name in ("r1", "r3"):

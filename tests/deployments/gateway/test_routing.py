@@ -97,7 +97,7 @@ async def test_the_engine_receives_the_expected_number_of_cached_tokens(
     assert engines[1].headers[-1][EXPECTED_CACHED_HEADER] == "48"
 
 
-async def test_ttft_of_an_answer_in_one_piece_is_that_of_its_first_token(
+async def test_the_ttft_of_an_unstreamed_answer_is_that_of_its_first_token(
     front: Front, engines: tuple[FakeEngine, FakeEngine]
 ) -> None:
     loop, pause_s = asyncio.get_running_loop(), 0.3
@@ -115,14 +115,14 @@ async def test_ttft_of_an_answer_in_one_piece_is_that_of_its_first_token(
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("policy", POLICY_NAMES)
-async def test_each_policy_can_be_asked_for_and_is_named(
+async def test_a_request_may_select_each_policy_and_the_answer_names_it(
     front: Front, policy: str, stream: bool
 ) -> None:
     told = await headers_of(front, {POLICY: policy}, stream=stream)
     assert told[POLICY] == policy
 
 
-async def test_a_policy_that_is_asked_for_is_followed(front: Front) -> None:
+async def test_a_requested_policy_is_used(front: Front) -> None:
     served = [
         (await headers_of(front, {POLICY: "round_robin"}))["x-antefix-replica"] for _ in range(6)
     ]
@@ -141,7 +141,7 @@ async def test_an_unknown_policy_is_a_400_that_names_it_and_the_known_ones(
     assert not engines[0].bodies and not engines[1].bodies
 
 
-async def test_sessions_go_by_the_header_that_the_fleet_file_names(front: Front) -> None:
+async def test_sessions_are_identified_by_the_header_of_the_fleet_file(front: Front) -> None:
     async def served(user: str) -> str:
         told = await headers_of(front, {POLICY: "session", "x-user": user})
         return told["x-antefix-replica"]
@@ -167,7 +167,7 @@ async def test_the_fleet_files_policy_holds_and_its_shadow_is_counted_and_not_fo
     assert told["shadow"]["policy"] == "session"
 
 
-async def test_a_prompt_goes_where_most_of_it_is_cached(
+async def test_a_prompt_is_sent_to_the_replica_with_the_most_cached_tokens(
     front: Front, engines: tuple[FakeEngine, FakeEngine]
 ) -> None:
     await front.published["r0"].caches(PROMPT[:16])
@@ -177,13 +177,13 @@ async def test_a_prompt_goes_where_most_of_it_is_cached(
     assert (await headers_of(front))["x-antefix-replica"] == "r1"
 
 
-async def test_of_several_prompts_the_longest_decides(front: Front) -> None:
+async def test_the_longest_of_several_prompts_decides_the_placement(front: Front) -> None:
     await front.published["r1"].caches(PROMPT)
     told = await headers_of(front, prompt=[[1, 2, 3], PROMPT])
     assert told["x-antefix-replica"] == "r1"
 
 
-async def test_chats_go_by_the_engines_template(front: Front) -> None:
+async def test_chats_are_routed_by_the_tokens_of_the_engines_template(front: Front) -> None:
     messages = [{"role": "user", "content": "All work and no play makes Jack a dull boy." * 3}]
     prompt_tokens = front.pool.reader.renderer.prompt_tokens
     assert prompt_tokens is not None
@@ -247,7 +247,7 @@ def asked_about(image: str) -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("api", range(4))
 @pytest.mark.parametrize(("size", "least", "most"), [(1_000_000, 1000, 1200), (400, 100, 250)])
-async def test_an_image_counts_as_an_image_and_not_as_long_text(
+async def test_an_image_is_not_counted_as_long_text(
     front: Front,
     engines: tuple[FakeEngine, FakeEngine],
     api: int,
@@ -265,7 +265,7 @@ async def test_an_image_counts_as_an_image_and_not_as_long_text(
 
 
 @pytest.mark.parametrize("tokens", [[-1], [2**32], [2**62] * 40, [-1] * 200])
-async def test_token_ids_that_are_none_are_the_engines_to_refuse(
+async def test_invalid_token_ids_are_left_to_the_engine_to_reject(
     front: Front, engines: tuple[FakeEngine, FakeEngine], tokens: list[int]
 ) -> None:
     refusal = {"error": {"message": "token id out of vocabulary", "param": "prompt"}}
@@ -298,7 +298,7 @@ async def test_a_long_body_is_rendered_outside_the_event_loop(
     assert recorder.threads[0] == threading.get_ident() != recorder.threads[1]
 
 
-async def test_losses_say_where_reusable_tokens_were_lost(
+async def test_loss_metrics_show_where_reusable_tokens_were_lost(
     front: Front, engines: tuple[FakeEngine, FakeEngine]
 ) -> None:
     await front.published["r1"].caches(PROMPT[:48])
@@ -326,7 +326,7 @@ async def test_tokens_cached_at_another_replica_are_lost_by_routing(front: Front
     assert explained["reuse_loss_tokens"]["routing"] == 48
 
 
-async def test_a_cache_that_was_dropped_is_not_predicted_any_more(front: Front) -> None:
+async def test_a_cache_that_was_reset_is_no_longer_predicted(front: Front) -> None:
     await front.published["r1"].caches(PROMPT)
     assert (await headers_of(front))[PREDICTED] == "64"
     await front.published["r1"].forgets()

@@ -46,7 +46,7 @@ async def headers_of(front: Front) -> Mapping[str, str]:
     return told
 
 
-async def test_a_report_with_an_answer_is_on_the_board_at_once() -> None:
+async def test_the_load_report_in_an_answer_updates_the_board_at_once() -> None:
     engine = FakeEngine()
     engine.pauses_after = 1
     async with gateway_before(engine) as front:
@@ -60,7 +60,7 @@ async def test_a_report_with_an_answer_is_on_the_board_at_once() -> None:
 
 @pytest.mark.parametrize("header", [LOAD_HEADER, ENGINE_TTFT_HEADER, PROMPT_TOKENS_HEADER])
 @pytest.mark.parametrize("garbage", ["", "1", "soon", "1 2 3 4 5", "9 x 0 0", "\xb2"])
-async def test_garbage_in_an_engines_headers_fails_nothing(header: str, garbage: str) -> None:
+async def test_invalid_headers_of_an_engine_fail_no_request(header: str, garbage: str) -> None:
     engine = FakeEngine()
     sane = {
         PROMPT_TOKENS_HEADER: "80",
@@ -82,7 +82,7 @@ async def test_garbage_in_an_engines_headers_fails_nothing(header: str, garbage:
         )
 
 
-async def test_a_redis_that_stands_still_costs_the_budget_and_then_nothing(
+async def test_a_frozen_redis_delays_requests_by_the_budget_and_then_not_at_all(
     tmp_path: Path, engines: tuple[FakeEngine, FakeEngine]
 ) -> None:
     (port,) = free_ports(1)
@@ -110,7 +110,7 @@ async def test_a_redis_that_stands_still_costs_the_budget_and_then_nothing(
             assert (await front.metrics())["antefix_index_breaker_open",] == 0
 
 
-async def test_without_redis_requests_go_to_who_was_last_known(
+async def test_without_redis_requests_go_to_the_last_known_replicas(
     tmp_path: Path, engines: tuple[FakeEngine, FakeEngine]
 ) -> None:
     (port,) = free_ports(1)

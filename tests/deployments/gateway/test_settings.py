@@ -38,7 +38,9 @@ async def status_of(front: Front) -> Any:
         return await answer.json()
 
 
-async def test_another_slo_holds_from_the_next_request_on(front: Front, engine: FakeEngine) -> None:
+async def test_a_changed_slo_applies_from_the_next_request(
+    front: Front, engine: FakeEngine
+) -> None:
     """What the pool has learned and its queued requests stay; nothing is made anew."""
     pool, board = front.pool, front.pool.scheduler.board
     given = settings(front)
@@ -55,7 +57,7 @@ async def test_another_slo_holds_from_the_next_request_on(front: Front, engine: 
     assert (await front.metrics())["antefix_slo_threshold_seconds", "ttft", "interactive"] == 2.0
 
 
-async def test_a_removed_slo_is_no_longer_promised(front: Front) -> None:
+async def test_a_removed_slo_is_no_longer_applied(front: Front) -> None:
     given = settings(front)
     given["pools"]["main"]["slo"] = {}
     await front.gateway.reconfigure(given)
@@ -63,7 +65,7 @@ async def test_a_removed_slo_is_no_longer_promised(front: Front) -> None:
     assert threshold != threshold  # NaN: an alert that divides by it is silent
 
 
-async def test_limits_and_rights_are_those_of_now(front: Front) -> None:
+async def test_changed_limits_and_rights_apply_at_once(front: Front) -> None:
     given = settings(front)
     given["gateway"]["max_body_bytes"] = 1024
     given["gateway"]["tenants"] = {TENANT: {"operator": True}}
@@ -111,7 +113,9 @@ async def test_a_removed_pool_ends_once_no_request_waits_in_it(front: Front) -> 
     assert list((await status_of(front))["pools"]) == ["main"]
 
 
-async def test_a_stream_goes_on_through_a_change(front: Front, engine: FakeEngine) -> None:
+async def test_a_stream_continues_through_a_settings_change(
+    front: Front, engine: FakeEngine
+) -> None:
     engine.pauses_after = 1
     async with front.post(stream=True) as answer:
         assert answer.status == 200

@@ -70,7 +70,7 @@ def seen(front: Front) -> Iterator[Seen]:
             yield seen
 
 
-async def test_the_wait_for_a_turn_is_not_learned(
+async def test_nothing_is_learned_from_the_time_in_the_queue(
     front: Front, seen: Seen, engine: FakeEngine, other: FakeEngine
 ) -> None:
     now = asyncio.get_running_loop().time
@@ -91,7 +91,7 @@ async def test_the_wait_for_a_turn_is_not_learned(
     assert told["ttft_s"]["observed"] >= learned + told["phases"]["queued_s"]
 
 
-async def test_a_slow_upload_is_neither_learned_nor_held_against_the_request(
+async def test_a_slow_upload_does_not_affect_predictions_or_the_slo(
     front: Front, seen: Seen
 ) -> None:
     now = asyncio.get_running_loop().time
@@ -140,7 +140,9 @@ async def test_a_request_forwarded_to_a_different_replica_teaches_the_gateway_no
     assert not seen.learned
 
 
-async def test_where_nothing_was_predicted_nothing_is_learned(front: Front, seen: Seen) -> None:
+async def test_nothing_is_learned_from_a_request_without_a_prediction(
+    front: Front, seen: Seen
+) -> None:
     scheduler = front.pool.scheduler
     with patch.object(scheduler.board, "loads", dict):
         await _served(front)

@@ -106,7 +106,7 @@ def test_a_response_is_complete_with_its_last_event() -> None:
 
 
 @given(cut=st.integers(0, 400))
-def test_of_a_stream_that_is_cut_the_client_has_whole_events(cut: int) -> None:
+def test_the_client_receives_only_whole_events_of_an_interrupted_stream(cut: int) -> None:
     stream = (tokens_comment(0, [1]) + event("a") + tokens_comment(0, [2]) + event("b") + DONE)[
         :cut
     ]
@@ -140,7 +140,7 @@ def test_text_that_only_resembles_a_comment_of_antefix_reaches_the_client(
     assert log.events == len([of for of in stream.split(b"\n\n")[:-1] if of[:1] == b"d"])
 
 
-def test_no_event_waits_for_the_next() -> None:
+def test_each_event_is_passed_on_without_waiting_for_the_next() -> None:
     reader = EventReader(begun())
     assert reader.passed_on(event("a")) == event("a")
     assert reader.passed_on(tokens_comment(0, [1]) + event(COMMENT.decode())) == event(
@@ -157,7 +157,9 @@ def test_no_event_waits_for_the_next() -> None:
         (503, "The KV cache could not be loaded.", False),
     ],
 )
-def test_an_engines_own_failure_is_no_event(status: int, message: str, is_dead: bool) -> None:
+def test_a_failure_of_the_engine_is_not_passed_on_as_an_event(
+    status: int, message: str, is_dead: bool
+) -> None:
     error = {"error": {"message": message, "type": "InternalServerError", "code": status}}
     log = begun()
     reader = EventReader(log)
@@ -168,7 +170,7 @@ def test_an_engines_own_failure_is_no_event(status: int, message: str, is_dead: 
     assert log.events == 1
 
 
-def test_an_engines_refusal_in_a_stream_is_no_event() -> None:
+def test_a_rejection_by_the_engine_is_not_passed_on_as_an_event() -> None:
     error = {"error": {"message": "no such choice", "type": "BadRequestError", "code": 400}}
     log = begun()
     reader = EventReader(log)
@@ -179,7 +181,7 @@ def test_an_engines_refusal_in_a_stream_is_no_event() -> None:
     assert log.events == 1
 
 
-def test_tokens_are_counted_by_what_the_engine_says_and_not_by_events() -> None:
+def test_tokens_are_counted_by_the_comments_of_the_engine_and_not_by_events() -> None:
     log = AnswerLog()
     log.begin({})
     reader = EventReader(log)
@@ -190,14 +192,14 @@ def test_tokens_are_counted_by_what_the_engine_says_and_not_by_events() -> None:
 
 
 @pytest.mark.parametrize("cuts", [[], [3, 40], list(range(200))])
-def test_a_streams_last_comment_says_why_it_ended(cuts: list[int]) -> None:
+def test_the_last_comment_of_a_stream_has_the_finish_reason(cuts: list[int]) -> None:
     stream = COMMENT + event("a") + DONE + OUTPUT_TOKENS_COMMENT + b"13 length\n\n"
     passed, log = through(stream, cuts)
     assert passed == event("a") + DONE
     assert log.finish_reason == "length"
 
 
-def test_an_answer_in_one_piece_says_why_it_ended() -> None:
+def test_an_unstreamed_answer_has_the_finish_reason() -> None:
     log = begun()
     reader = ProgressReader(log)
     for piece in (
@@ -259,7 +261,7 @@ def test_an_answer_in_one_piece_is_separated_from_its_tokens(cuts: list[int], wh
         assert resume_of(log)["chunks"] == [[0, [1, 2]], [1, [3]]]
 
 
-def test_of_a_very_long_answer_the_tokens_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tokens_of_a_very_long_answer_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_log, "MOST_TOKEN_BYTES", 40)
     log = begun()
     reader = EventReader(log)
@@ -270,7 +272,7 @@ def test_of_a_very_long_answer_the_tokens_are_forgotten(monkeypatch: pytest.Monk
     assert (log.output_tokens, log.counted_tokens) == (None, 100)
 
 
-def test_an_answer_whose_engine_did_not_say_so_is_not_gone_on_with() -> None:
+def test_an_answer_whose_engine_did_not_offer_it_is_not_resumed() -> None:
     log = AnswerLog()
     log.begin({})
     EventReader(log).passed_on(event("a"))

@@ -143,7 +143,9 @@ async def test_an_error_of_the_mirror_reaches_no_client(
     assert await outcomes(front, 1) == {"failed": 1}
 
 
-async def test_a_copy_that_takes_much_longer_is_ended(front: Front, candidate: FakeEngine) -> None:
+async def test_a_mirrored_copy_that_takes_much_longer_is_ended(
+    front: Front, candidate: FakeEngine
+) -> None:
     candidate.pauses_after = 1
     assert await ask(front) == (200, MODEL)
     assert await outcomes(front, 1) == {"late": 1}
@@ -159,7 +161,9 @@ async def test_a_request_that_the_mirror_refuses_is_counted(
     assert await outcomes(front, 1) == {"invalid": 1}
 
 
-async def test_another_finish_reason_is_counted(front: Front, candidate: FakeEngine) -> None:
+async def test_a_copy_with_another_finish_reason_is_counted(
+    front: Front, candidate: FakeEngine
+) -> None:
     candidate.finish_reason = "stop"
     assert await ask(front) == (200, MODEL)
     assert await outcomes(front, 1) == {"other_reason": 1}
@@ -179,7 +183,9 @@ async def test_a_copy_ends_when_its_originals_client_leaves(
     candidate.go_on.set()
 
 
-async def test_a_copy_is_dropped_where_it_would_wait(front: Front, candidate: FakeEngine) -> None:
+async def test_a_mirrored_copy_that_would_wait_is_dropped(
+    front: Front, candidate: FakeEngine
+) -> None:
     front.sees_queues({candidate: 1_000_000}, pool="small")
     assert await ask(front) == (200, MODEL)
     assert await outcomes(front, 1) == {"dropped": 1}
@@ -189,7 +195,7 @@ async def test_a_copy_is_dropped_where_it_would_wait(front: Front, candidate: Fa
     assert not candidate.bodies
 
 
-async def test_a_request_that_the_mirrors_engine_was_lost_with_is_not_copied_again(
+async def test_a_request_that_was_running_when_the_mirrors_engine_died_is_not_copied_again(
     front: Front, candidate: FakeEngine
 ) -> None:
     candidate.dies_after = 2
@@ -222,7 +228,7 @@ async def test_a_large_request_is_not_copied(front: Front, candidate: FakeEngine
     assert not candidate.bodies
 
 
-async def test_a_mirror_goes_with_the_settings(front: Front, candidate: FakeEngine) -> None:
+async def test_a_mirror_is_removed_with_the_settings(front: Front, candidate: FakeEngine) -> None:
     fleet = front.gateway.parts.in_force.fleet.model_dump(mode="json")
     fleet["models"]["assistant"]["mirror"] = None
     await front.gateway.reconfigure(settings_of(fleet))

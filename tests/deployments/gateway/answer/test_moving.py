@@ -118,7 +118,7 @@ def without_creation_times(answer: bytes) -> bytes:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_a_moved_answer_equals_an_unmoved_answer_at_every_token(
+async def test_an_answer_moved_at_any_token_equals_an_unmoved_one(
     front: Front, path: str, stream: bool
 ) -> None:
     usage = {"stream_options": {"include_usage": True}} if stream else {}
@@ -147,7 +147,7 @@ async def test_a_move_says_where_tokens_may_begin_to_differ(front: Front) -> Non
     await counted(front, "antefix_moved_total", "continued", "moved")
 
 
-async def test_an_answer_leaves_an_engine_that_may_hang(front: Front) -> None:
+async def test_an_answer_moves_away_from_an_engine_that_may_hang(front: Front) -> None:
     expected = without_creation_times(await whole(front))
     answer = await begin(front)
     there, other = answering_and_idle_engine(front)
@@ -157,7 +157,7 @@ async def test_an_answer_leaves_an_engine_that_may_hang(front: Front) -> None:
     assert other.resumed_with and there.pauses_after
 
 
-async def test_an_answer_stays_where_every_engine_may_hang(
+async def test_an_answer_stays_if_every_engine_may_hang(
     front: Front, movers: list[move.Mover]
 ) -> None:
     expected = without_creation_times(await whole(front))
@@ -246,7 +246,7 @@ async def test_an_answer_finishes_on_its_leaving_engine_when_no_other_engine_can
     await is_served_again(front, stream=stream)
 
 
-async def test_a_stream_without_a_token_yet_begins_elsewhere(front: Front) -> None:
+async def test_a_stream_without_a_token_restarts_on_another_engine(front: Front) -> None:
     """It is unknown whether an answer in one piece has a token, so it stays."""
     there, other = front.handle.engines
     await mark_leaving(front, other)
@@ -311,7 +311,7 @@ async def test_an_answer_that_cannot_be_resumed_stays(front: Front) -> None:
     assert not other.bodies
 
 
-async def test_an_engine_that_is_lost_while_another_is_asked_has_lost_nothing(
+async def test_losing_the_old_engine_during_a_move_does_not_lose_the_answer(
     front: Front,
 ) -> None:
     expected = without_creation_times(await whole(front))
@@ -327,7 +327,7 @@ async def test_an_engine_that_is_lost_while_another_is_asked_has_lost_nothing(
     assert metrics["antefix_resumed_total", "exact", "resumed"] == 0
 
 
-async def test_a_client_that_leaves_meanwhile_leaves_both(front: Front) -> None:
+async def test_a_client_that_leaves_during_a_move_frees_both_engines(front: Front) -> None:
     for engine in front.handle.engines:
         engine.pauses_after = 2
     answer = await ask(front).__aenter__()
@@ -340,7 +340,7 @@ async def test_a_client_that_leaves_meanwhile_leaves_both(front: Front) -> None:
     await until(lambda: not front.pool.scheduler.has_work)
 
 
-async def test_an_engine_that_leaves_was_not_killed_by_its_requests(front: Front) -> None:
+async def test_the_loss_of_a_leaving_engine_is_not_attributed_to_its_requests(front: Front) -> None:
     """The drain time is over: the answer is resumed, and it may be once more."""
     expected = without_creation_times(await whole(front))
     front.pool.parts.moves.after_s = None

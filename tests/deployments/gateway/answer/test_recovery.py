@@ -80,7 +80,7 @@ HAS, CAN = True, True
         (NEW, Leaves(), False, False, TryThere()),
     ],
 )
-def test_each_failed_try_has_its_next_step(
+def test_each_failed_try_leads_to_its_next_step(
     course: Course, event: Event, client_has_bytes: bool, can_resume: bool, step: Step
 ) -> None:
     assert next_step(course, event, client_has_bytes, can_resume)[1] == step
@@ -109,7 +109,7 @@ def test_each_failed_try_has_its_next_step(
         ("", NotPlaced(), HAS, CAN, ""),
     ],
 )
-def test_each_event_has_its_report(
+def test_each_event_updates_how_the_answer_was_resumed(
     before: Resumed, event: Event, client_has_bytes: bool, can_resume: bool, resumed: Resumed
 ) -> None:
     course, _ = next_step(replace(NEW, resumed=before), event, client_has_bytes, can_resume)
@@ -136,7 +136,7 @@ def test_the_loss_of_a_replica_that_was_leaving_makes_no_request_fatal() -> None
 
 
 @pytest.mark.parametrize(("after_s", "counts"), [(0.0, False), (4.9, False), (5.0, True)])
-def test_a_replica_that_ray_serve_selects_again_costs_no_try_for_five_seconds(
+def test_a_dead_replica_selected_again_within_five_seconds_uses_no_try(
     after_s: float, counts: bool
 ) -> None:
     course, _ = next_step(Course(retries=1), replace(LOST, at=10.0), False, False)
@@ -158,7 +158,7 @@ CASES = st.lists(st.tuples(EVENTS, st.booleans(), st.booleans()), min_size=1, ma
 
 
 @given(st.integers(0, 4), CASES)
-def test_every_course_keeps_the_invariants(
+def test_every_sequence_of_failures_keeps_the_invariants(
     retries: int, cases: list[tuple[Event, bool, bool]]
 ) -> None:
     course = Course(retries)
@@ -191,7 +191,9 @@ def test_every_course_keeps_the_invariants(
 
 
 @given(st.lists(FAILURES, min_size=1, max_size=60), st.integers(0, 4))
-def test_a_request_without_an_answer_ends(failures: list[TryFailed], retries: int) -> None:
+def test_retries_without_an_answer_end_in_bounded_time(
+    failures: list[TryFailed], retries: int
+) -> None:
     """Each replica may leave once. Beyond that only those that Ray Serve has not missed are free,
     and those for a while."""
     course, at = Course(retries), 0.0

@@ -46,7 +46,7 @@ json_values = st.recursive(
 )
 
 
-async def test_the_engine_gets_the_very_bytes_the_client_sent(
+async def test_the_engine_receives_exactly_the_bytes_that_the_client_sent(
     front: Front, first: FakeEngine
 ) -> None:
     headers = {**front.headers, "content-type": "application/json"}
@@ -76,7 +76,9 @@ async def test_the_engine_gets_the_very_bytes_the_client_sent(
     await asyncio.to_thread(check)
 
 
-async def test_the_engines_bytes_reach_the_client_unharmed(front: Front, first: FakeEngine) -> None:
+async def test_the_client_receives_exactly_the_bytes_of_the_engine(
+    front: Front, first: FakeEngine
+) -> None:
     said = b"data: \xf0\x9f\x8e\x89 \x00 not quite JSON\r\n\r\n" * 2000
     first.answers = Response(said, media_type="text/event-stream")
     async with front.post(stream=True) as answer:
@@ -84,7 +86,7 @@ async def test_the_engines_bytes_reach_the_client_unharmed(front: Front, first: 
         assert await answer.read() == said
 
 
-async def test_a_stream_about_our_own_comment_reaches_the_client_whole(
+async def test_text_that_mentions_a_token_comment_reaches_the_client_unchanged(
     front: Front, first: FakeEngine
 ) -> None:
     said = b"data: " + json.dumps({"text": "a: antefix-output-tokens 7\n\nb"}).encode() + b"\n\n"
@@ -93,7 +95,7 @@ async def test_a_stream_about_our_own_comment_reaches_the_client_whole(
         assert await answer.read() == said + b"data: [DONE]\n\n"
 
 
-async def test_the_first_token_leaves_before_the_engine_makes_the_second(
+async def test_the_first_token_is_relayed_before_the_engine_generates_the_second(
     front: Front, first: FakeEngine
 ) -> None:
     first.pauses_after = 1
@@ -108,7 +110,7 @@ async def test_the_first_token_leaves_before_the_engine_makes_the_second(
         assert (await events_of(answer))[-1] == "[DONE]"
 
 
-async def test_of_a_large_fleet_an_answer_under_way_keeps_no_candidates(
+async def test_a_running_answer_keeps_no_list_of_candidates(
     front: Front, first: FakeEngine
 ) -> None:
     """Each lives for the time of its answer, and their number is streams times replicas."""
@@ -220,7 +222,7 @@ async def test_a_deadline_ends_the_wait_for_a_replica(front: Front) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("status", [401, 403])
-async def test_a_stranger_at_a_replicas_address_costs_the_client_no_error(
+async def test_an_unexpected_server_at_a_replicas_address_fails_no_request(
     front: Front, first: FakeEngine, second: FakeEngine, status: int, stream: bool
 ) -> None:
     first.answers = JSONResponse({"error": {"message": "Whose are you?"}}, status)
@@ -299,7 +301,7 @@ async def test_an_answer_begins_with_its_first_token(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_replica_that_dies_before_its_first_token_costs_the_client_no_error(
+async def test_a_request_is_retried_if_its_replica_dies_before_the_first_token(
     front: Front, first: FakeEngine, second: FakeEngine, stream: bool
 ) -> None:
     first.pauses_after = 0
@@ -325,7 +327,7 @@ async def test_a_replica_that_failed_a_request_is_not_given_it_again(
     assert (len(first.bodies), len(second.bodies)) == (1, 1)
 
 
-async def test_a_trace_that_fails_costs_a_request_neither_its_answer_nor_its_place(
+async def test_a_failed_trace_does_not_affect_the_answer_or_the_slot(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def facts(_: EngineAttempt) -> None:

@@ -41,11 +41,11 @@ def test_an_error_event_has_the_status_of_its_code(event: bytes, status: int) ->
 
 
 @pytest.mark.parametrize("event", [TOKEN, DELTA, b'data: {"error": null}', b"data: [DONE]", b""])
-def test_other_events_are_no_errors(event: bytes) -> None:
+def test_other_events_are_not_errors(event: bytes) -> None:
     assert error_in(event.removesuffix(b"\n\n")) is None
 
 
-def test_the_error_keeps_what_the_engine_said_of_it() -> None:
+def test_the_error_keeps_the_engines_message() -> None:
     for event in (REFUSAL, OF_A_RESPONSE):
         error = error_in(event.removesuffix(b"\n\n"))
         assert error is not None
@@ -77,6 +77,6 @@ def test_a_stream_is_judged_by_its_first_event_as_soon_as_that_arrives(
             assert error_at_the_beginning(stream[:cut]) is None
 
 
-def test_data_that_is_no_event_is_passed_on_at_once() -> None:
+def test_data_outside_events_is_passed_on_at_once() -> None:
     assert error_at_the_beginning(b"not an event") is None
     assert error_at_the_beginning(b"data: \xf0\x9f") is None

@@ -48,7 +48,7 @@ async def _read(
     return left
 
 
-async def test_taken_pieces_are_taken_outside_of_tasks() -> None:
+async def test_pieces_are_passed_to_the_callback_outside_of_tasks() -> None:
     taken, tasks = bytearray(), set()
 
     def take(piece: bytes) -> bool:
@@ -71,7 +71,7 @@ async def test_streams_are_read_with_an_aiohttp_that_has_one_reason_to_pause() -
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7])
-async def test_pieces_that_are_not_taken_arrive_in_order(every: int) -> None:
+async def test_pieces_that_the_callback_declines_arrive_in_order(every: int) -> None:
     whole, offered = bytearray(), 0
 
     def take(piece: bytes) -> bool:
@@ -96,7 +96,7 @@ async def test_a_slow_reader_gets_all_of_an_answer_that_is_larger_than_any_buffe
     assert b"".join(left) == b"".join(parts)
 
 
-async def test_an_exception_of_the_taker_is_raised() -> None:
+async def test_an_exception_in_the_callback_is_raised() -> None:
     class Enough(Exception):
         pass
 
@@ -142,7 +142,7 @@ async def test_an_answer_that_is_closed_meanwhile_is_an_error() -> None:
             await reading
 
 
-async def test_the_next_answer_on_its_connection_is_another() -> None:
+async def test_the_next_answer_on_the_same_connection_is_separate() -> None:
     takers: list[list[bytes]] = [[] for _ in range(3)]
 
     async with answering(PARTS, gap_s=0.0) as (http, url):
@@ -157,7 +157,7 @@ async def test_the_next_answer_on_its_connection_is_another() -> None:
     assert [b"".join(taken) for taken in takers] == [b"".join(PARTS)] * 3
 
 
-async def test_a_taker_that_gives_up_gets_no_more_pieces() -> None:
+async def test_a_canceled_reader_gets_no_more_pieces() -> None:
     taken: list[bytes] = []
 
     def take(piece: bytes) -> bool:

@@ -125,7 +125,7 @@ def test_ordinary_numbers_of_logprobs_pass(
     check(path, fields, prompt_tokens)
 
 
-async def test_a_gateway_refuses_them_by_the_fleets_own_bounds() -> None:
+async def test_a_gateway_applies_the_bounds_of_the_fleet_file() -> None:
     engine = FakeEngine()
     async with gateway_before(engine, max_sequences=4, max_answer_logprobs=100) as front:
         for fields in (

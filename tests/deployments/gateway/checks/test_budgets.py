@@ -101,7 +101,9 @@ async def test_concurrent_requests_are_limited(redis_url: str) -> None:
                 await asyncio.sleep(0.02)
 
 
-async def test_a_client_that_leaves_is_under_way_no_more(redis_url: str) -> None:
+async def test_the_request_of_a_client_that_left_no_longer_counts_as_running(
+    redis_url: str,
+) -> None:
     engine = FakeEngine()
     engine.pauses_after = 1
     async with limited(redis_url, engine, {"limits": {"concurrent_requests": 1}}) as front:
@@ -194,7 +196,7 @@ async def test_a_client_that_leaves_a_resumed_stream_pays_for_the_tokens_of_both
 
 
 @pytest.mark.parametrize("spelled", ["300", 300.0, " 3_00 "])
-async def test_a_number_in_a_string_takes_as_much_of_a_budget(redis_url: str, spelled: Any) -> None:
+async def test_a_number_in_a_string_is_charged_like_a_number(redis_url: str, spelled: Any) -> None:
     engine = FakeEngine()
     engine.pauses_after = 0
     limits = {"limits": {"tokens_per_minute": 1000}}
@@ -224,7 +226,7 @@ async def test_tokens_beyond_a_reservation_are_charged(redis_url: str) -> None:
         assert len(engine.bodies) <= 2
 
 
-async def test_without_redis_a_tenant_with_limits_waits_and_others_notice_nothing() -> None:
+async def test_without_redis_only_tenants_with_limits_wait() -> None:
     limits = {"limits": {"requests_per_minute": 2}}
     async with limited(NO_REDIS, FakeEngine(), limits) as front:
         status, code, headers = await ask_chat(front)
@@ -333,7 +335,7 @@ async def large_head(front: Front) -> tuple[asyncio.StreamReader, asyncio.Stream
 
 
 @pytest.mark.parametrize("limits", [{"requests_per_minute": 1}, {"concurrent_requests": 1}])
-async def test_a_large_body_beyond_a_limit_is_refused_before_it_comes(
+async def test_a_large_body_over_budget_is_rejected_before_the_upload(
     redis_url: str, limits: dict[str, int]
 ) -> None:
     async with limited(redis_url, FakeEngine(), {"limits": limits}) as front:
@@ -373,7 +375,7 @@ async def test_a_large_request_counts_once(
         assert (await ask_chat(front))[:2] == (429, "rate_limit_exceeded")
 
 
-async def test_a_large_request_beyond_its_tokens_is_refused_and_holds_nothing(
+async def test_a_large_request_over_its_token_limit_is_rejected_and_reserves_nothing(
     redis_url: str,
 ) -> None:
     rights = {"limits": {"requests_per_minute": 50, "concurrent_requests": 1}}

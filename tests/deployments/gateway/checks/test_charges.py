@@ -162,7 +162,7 @@ def is_right(case: Case, gateway: Gateway, reserved: int, charged: int) -> bool:
     return charged == PROMPT + made
 
 
-async def test_charged_are_the_tokens_that_the_engines_counted() -> None:
+async def test_a_request_is_charged_for_the_tokens_that_the_engines_counted() -> None:
     tenants = iter(TENANTS)
     async with one_gateway() as gateway:
         loop = asyncio.get_running_loop()

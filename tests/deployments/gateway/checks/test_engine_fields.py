@@ -42,7 +42,7 @@ def test_fields_that_are_not_for_clients_are_refused_by_name(
 
 
 @pytest.mark.parametrize("priority", [-1, 1, -(2**63), "-5", 0.5, True, "x", [1]])
-def test_only_a_key_with_the_right_goes_before_others(priority: Any) -> None:
+def test_only_a_key_with_the_right_may_set_a_priority(priority: Any) -> None:
     with pytest.raises(ApiError) as refused:
         refuse({"priority": priority})
     assert (refused.value.status, refused.value.param) == (403, "priority")
@@ -62,7 +62,7 @@ def test_only_a_key_with_the_right_goes_before_others(priority: Any) -> None:
         (EMBEDDINGS, {"input": ["a"] * 1024, "encoding_format": "base64", "dimensions": 8}),
     ],
 )
-def test_fields_of_clients_pass(path: str, fields: dict[str, Any]) -> None:
+def test_fields_for_clients_pass(path: str, fields: dict[str, Any]) -> None:
     refuse(fields, path)
 
 
@@ -84,7 +84,7 @@ def test_a_request_with_any_fields_passes_or_is_refused(fields: dict[str, Any], 
         assert_sentences(refused.message.replace("  ", " ").replace("\n", " "))
 
 
-async def test_a_gateway_asks_no_engine_for_what_it_refuses() -> None:
+async def test_a_gateway_does_not_forward_a_rejected_field() -> None:
     engine = FakeEngine()
     tenants = {OTHER_TENANT: {"engine_priority": True}}
     pool = {"allowed_xargs": ["steer"]}
@@ -106,7 +106,7 @@ async def test_a_gateway_asks_no_engine_for_what_it_refuses() -> None:
                 assert answer.status == 200
 
 
-async def test_a_request_weighs_what_an_engine_makes_of_it() -> None:
+async def test_a_request_counts_as_many_sequences_as_the_engine_creates() -> None:
     """Otherwise the replica with the longest queue looks the least loaded, and draws all
     requests."""
     placed: list[Placed] = []

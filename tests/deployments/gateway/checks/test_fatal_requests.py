@@ -87,7 +87,7 @@ async def test_a_clock_set_back_does_not_prolong_the_rejection_of_a_fatal_reques
     assert is_refused(known), "another time counts"
 
 
-async def test_a_tenant_whose_requests_are_lost_again_has_one_engine_for_each(
+async def test_a_tenant_whose_requests_are_lost_again_gets_one_try_for_each(
     redis: AsyncRedis,
 ) -> None:
     """A client that changes a byte each time took all the engines that there were."""
@@ -111,7 +111,7 @@ async def test_requests_that_were_lost_together_are_not_suspected(redis: AsyncRe
     assert known.retries("red", 1) == 1
 
 
-async def test_a_suspects_request_is_refused_from_its_second_loss_on(
+async def test_a_suspected_tenants_request_is_rejected_after_its_second_loss(
     redis: AsyncRedis,
 ) -> None:
     known = of_a_gateway(redis, together_s=0.0)
@@ -126,7 +126,7 @@ async def test_a_suspects_request_is_refused_from_its_second_loss_on(
     assert is_refused(known, b"3")
 
 
-async def test_a_suspect_is_none_any_more_after_minutes(
+async def test_the_suspicion_of_a_tenant_expires_after_minutes(
     redis: AsyncRedis,
 ) -> None:
     known = of_a_gateway(redis, kept_s=1, together_s=0.0)
@@ -137,7 +137,7 @@ async def test_a_suspect_is_none_any_more_after_minutes(
     await until(lambda: known.retries("red", 1) == 1)
 
 
-async def test_another_gateway_holds_the_tenant_too_until_minutes_have_passed(
+async def test_another_gateway_also_throttles_the_tenant_for_minutes(
     redis: AsyncRedis,
 ) -> None:
     one, other = of_a_gateway(redis, kept_s=2), of_a_gateway(redis, kept_s=2)
@@ -161,7 +161,9 @@ async def test_a_request_at_another_gateway_clears_the_tenant_of_its_suspicion(
     assert not one.is_held("red")
 
 
-async def test_many_requests_in_one_replica_are_remembered_as_two(redis: AsyncRedis) -> None:
+async def test_at_most_two_of_the_requests_lost_with_one_replica_are_stored(
+    redis: AsyncRedis,
+) -> None:
     known = of_a_gateway(redis)
     for number in range(100):
         known.fate_of(engine_request(b"%d" % number), 1).lost("r0")

@@ -151,7 +151,7 @@ def test_what_an_engine_would_ignore_is_refused_with_the_remedy(
         ("/no such path", {"of yesterday": 1}),
     ],
 )
-def test_fields_that_ask_for_nothing_pass(path: str, fields: dict[str, Any]) -> None:
+def test_fields_without_an_effect_pass(path: str, fields: dict[str, Any]) -> None:
     refuse_unknown_fields(path, fields)
 
 
@@ -286,7 +286,7 @@ def test_a_value_beyond_its_bound_is_refused_and_the_largest_is_not(path: str, n
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_patterns_of_repetitions_are_small(path: str, value: dict[str, Any]) -> None:
+def test_large_repetition_detection_patterns_are_rejected(path: str, value: dict[str, Any]) -> None:
     error = refusal(refuse_beyond_bounds, path, {"repetition_detection": value})
     if value["min_count"] == "1e9":  # vLLM reads no such number
         assert error is None

@@ -116,7 +116,7 @@ def test_a_reference_to_a_stored_item_is_rejected_with_the_remedy(
         (CHAT, chat({"type": "document", "text": "for a model that has such parts"})),
     ],
 )
-def test_a_part_that_has_what_it_names_passes(path: str, fields: dict[str, Any]) -> None:
+def test_a_part_that_contains_its_data_passes(path: str, fields: dict[str, Any]) -> None:
     refuse_kept_elsewhere(path, fields)
 
 
@@ -148,7 +148,7 @@ def test_a_request_that_is_nested_deeply_passes() -> None:
     refuse_kept_elsewhere(CHAT, {"messages": nested})
 
 
-async def test_a_gateway_asks_no_engine_about_a_file() -> None:
+async def test_a_gateway_does_not_forward_a_file_reference() -> None:
     engine = FakeEngine()
     fields = chat({"type": "file", "file": {"file_id": "file-1"}})
     async with gateway_before(engine) as front, front.post(**fields) as answer:

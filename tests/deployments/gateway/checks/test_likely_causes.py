@@ -51,7 +51,9 @@ def losses(*told: str) -> list[Loss]:
         (["red fatal r0 a 0", "red fatal r1 c 9", "blue nearby r1 d 9"], False),
     ],
 )
-def test_only_a_likely_cause_is_held(told: list[str], is_cause: bool) -> None:
+def test_a_tenant_is_throttled_only_if_it_likely_caused_a_death(
+    told: list[str], is_cause: bool
+) -> None:
     assert is_likely_cause(b"red", losses(*told), TOGETHER_S) == is_cause
 
 
@@ -66,7 +68,7 @@ LOSSES = st.builds(
 
 
 @given(st.lists(LOSSES, max_size=12))
-def test_two_tenants_are_never_held_for_the_same_death(told: list[Loss]) -> None:
+def test_two_tenants_are_never_throttled_for_the_same_death(told: list[Loss]) -> None:
     for owner in (b"red", b"blue", b"green"):
         if is_likely_cause(owner, told, TOGETHER_S):
             mine = {loss.replica for loss in told if loss.owner == owner}

@@ -50,7 +50,7 @@ def refused(path: str, context: int | None = CONTEXT, **fields: Any) -> str | No
         ("/v2/rerank", {"documents": ["a", LONG], "truncate_prompt_tokens": 5}, "documents"),
     ],
 )
-def test_a_text_of_many_contexts_is_refused_by_name(
+def test_the_rejection_of_a_text_of_many_contexts_names_its_field(
     path: str, fields: dict[str, Any], param: str
 ) -> None:
     assert refused(path, **fields) == param
@@ -68,7 +68,7 @@ def test_a_text_of_many_contexts_is_refused_by_name(
         ("/v1/embeddings", {"input": [LONG[:1000]] * 2048, "truncate_prompt_tokens": 5}),
     ],
 )
-def test_other_texts_pass(path: str, fields: dict[str, Any]) -> None:
+def test_texts_of_ordinary_length_pass(path: str, fields: dict[str, Any]) -> None:
     assert refused(path, **fields) is None
 
 

@@ -29,7 +29,9 @@ from tests.sentences import assert_sentences
         {"do_rescale": False},
     ],
 )
-def test_a_processor_makes_no_large_image(path: str, value: dict[str, Any]) -> None:
+def test_processor_settings_that_enlarge_images_are_rejected(
+    path: str, value: dict[str, Any]
+) -> None:
     with pytest.raises(ApiError) as refused:
         refuse_media_kwargs(path, {"mm_processor_kwargs": value})
     assert (refused.value.status, refused.value.param) == (400, "mm_processor_kwargs")
@@ -46,7 +48,7 @@ def test_a_processor_makes_no_large_image(path: str, value: dict[str, Any]) -> N
         {"of tomorrow": {"a": 1}},
     ],
 )
-def test_a_client_chooses_no_decoder(value: dict[str, Any]) -> None:
+def test_a_client_cannot_choose_the_decoder(value: dict[str, Any]) -> None:
     with pytest.raises(ApiError) as refused:
         refuse_media_kwargs(CHAT, {"media_io_kwargs": value})
     assert (refused.value.status, refused.value.param) == (400, "media_io_kwargs")
@@ -64,7 +66,7 @@ def test_a_client_chooses_no_decoder(value: dict[str, Any]) -> None:
         {"media_io_kwargs": {"video": {"num_frames": 8, "fps": 1}, "audio": {}}},
     ],
 )
-def test_settings_of_one_image_pass(fields: dict[str, Any]) -> None:
+def test_processor_settings_for_one_image_pass(fields: dict[str, Any]) -> None:
     refuse_media_kwargs(CHAT, fields)
 
 
@@ -81,7 +83,7 @@ NAMED = st.dictionaries(st.sampled_from(["max_pixels", "fps", "video", "image"])
     ),
     path=st.sampled_from([CHAT, MESSAGES]),
 )
-def test_any_value_passes_or_is_refused(fields: dict[str, Any], path: str) -> None:
+def test_any_processor_setting_passes_or_is_rejected(fields: dict[str, Any], path: str) -> None:
     try:
         refuse_media_kwargs(path, fields)
     except ApiError as refused:

@@ -125,7 +125,7 @@ def test_media_in_the_cache_that_tenants_share_is_refused(
         ("/score", {"text_1": "a", "text_2": {"content": [image(INSIDE)]}}),
     ],
 )
-def test_documents_are_looked_at(path: str, fields: dict[str, Any]) -> None:
+def test_media_urls_in_documents_are_checked(path: str, fields: dict[str, Any]) -> None:
     with pytest.raises(ApiError):
         refuse_media_urls(path, fields, LISTED)
     shown = {"images": ["data:image/png;base64,AAAA"], "documents": ["a", {"content": "b"}]}
@@ -144,20 +144,20 @@ def test_an_image_in_a_tools_result_has_a_source(source: Any) -> None:
     assert_sentences(refused.value.message)
 
 
-def test_the_engine_says_what_other_images_lack() -> None:
+def test_images_without_a_source_are_left_to_the_engine() -> None:
     refuse_media_urls(MESSAGES, result(), LISTED)
     refuse_media_urls(MESSAGES, chat({"type": "image", "source": None}), LISTED)
 
 
-def test_images_of_other_paths_are_no_urls() -> None:
+def test_an_images_field_is_ignored_on_other_paths() -> None:
     refuse_media_urls(CHAT, {**chat(), "images": [INSIDE]}, LISTED)
 
 
-def test_files_are_for_pools_that_have_a_folder_for_them() -> None:
+def test_file_urls_pass_if_the_pool_allows_a_local_media_folder() -> None:
     refuse_media_urls(CHAT, chat(image("file:///m/1.png")), {"allowed_local_media_path": "/m"})
 
 
-async def test_a_gateway_asks_no_engine_to_fetch_it() -> None:
+async def test_a_gateway_does_not_forward_an_unlisted_media_url() -> None:
     engine = FakeEngine()
     async with gateway_before(engine, pool={"engine_args": LISTED}) as front:
         async with front.post(**chat(image(INSIDE))) as answer:

@@ -62,7 +62,7 @@ async def is_held(front: Front, engine: FakeEngine) -> bool:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_a_request_that_ran_a_replica_out_of_memory_is_not_tried_on_another(
+async def test_a_request_that_ran_a_replica_out_of_memory_is_not_retried(
     redis_url: str, streams: bool
 ) -> None:
     async with pair(redis_url) as (front, first, second):
@@ -75,7 +75,7 @@ async def test_a_request_that_ran_a_replica_out_of_memory_is_not_tried_on_anothe
         assert not second.bodies
 
 
-async def test_an_engine_that_reports_no_memory_for_a_request_is_the_last_to_try_it(
+async def test_a_request_is_not_retried_after_an_engine_reports_no_memory_for_it(
     redis_url: str,
 ) -> None:
     async with pair(redis_url) as (front, first, second):
@@ -127,7 +127,9 @@ async def test_a_tenant_that_ran_a_replica_out_of_memory_gets_one_request_at_a_t
         assert tenants[TENANT]["held"]
 
 
-async def test_a_tenant_whose_replica_died_of_another_cause_is_not_held(redis_url: str) -> None:
+async def test_a_tenant_whose_replica_died_of_another_cause_is_not_throttled(
+    redis_url: str,
+) -> None:
     async with pair(redis_url) as (front, first, second):
         await report(redis_url, "r0", OTHER_CAUSE)
         first.dies_after = 0
@@ -136,7 +138,7 @@ async def test_a_tenant_whose_replica_died_of_another_cause_is_not_held(redis_ur
         assert not await is_held(front, second)
 
 
-async def test_no_tenant_is_held_when_two_were_in_the_replica(redis_url: str) -> None:
+async def test_no_tenant_is_throttled_if_two_were_using_the_replica(redis_url: str) -> None:
     async with pair(redis_url) as (front, first, _):
         first.pauses_after = 1
         async with front.post(headers=OTHER, stream=True, max_tokens=3) as others:
@@ -151,7 +153,9 @@ async def test_no_tenant_is_held_when_two_were_in_the_replica(redis_url: str) ->
         assert not fatal.is_held(TENANT) and not fatal.is_held("other")
 
 
-async def test_a_request_that_lost_two_engines_alone_holds_its_tenant(redis_url: str) -> None:
+async def test_a_tenant_is_throttled_if_its_request_was_alone_in_two_lost_engines(
+    redis_url: str,
+) -> None:
     async with pair(redis_url) as (front, first, second):
         first.dies_after = second.dies_after = 0
         assert await code_of(front, user="poison") == "engines_lost"

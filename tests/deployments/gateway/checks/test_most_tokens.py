@@ -63,7 +63,7 @@ def test_a_request_can_use_its_prompt_and_all_it_may_generate(
     assert most_tokens(request(path, **fields), LENGTH) == most
 
 
-def test_a_prompt_that_is_not_known_counts_for_more_than_it_can_have() -> None:
+def test_an_untokenized_prompt_counts_for_more_tokens_than_it_can_have() -> None:
     assert most_tokens(request(CHAT, known=False, max_tokens=5), LENGTH) == 100 + 512 + 5
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     asked = request(CHAT, known=False, max_tokens=5, messages=image)
@@ -95,7 +95,7 @@ def test_all_blocks_of_messages_except_images_count_as_text() -> None:
         assert most_tokens(asked, LENGTH) == most
 
 
-def test_of_a_prompt_that_is_not_known_each_answer_may_fill_the_models_length() -> None:
+def test_each_answer_to_an_untokenized_prompt_may_fill_the_context() -> None:
     """Its prompt may be a token, however long its body is."""
     assert most_tokens(request(CHAT, known=False, n=3), LENGTH) == 3 * LENGTH
 
@@ -144,7 +144,7 @@ def test_a_padded_input_takes_the_whole_context(
     assert (most_tokens(as_it_is, LENGTH) or 0) < LENGTH * inputs
 
 
-def test_no_other_path_pads() -> None:
+def test_only_pooling_paths_apply_padding() -> None:
     for path in (CHAT, COMPLETION, "/v2/embed", "/tokenize"):
         asked = request(path, known=False, max_tokens=5, **PADDED)
         assert most_tokens(asked, LENGTH) == most_tokens(
@@ -162,7 +162,9 @@ def test_no_other_path_pads() -> None:
         {"query": "", "chat_template_kwargs": {"deep": {"er": ["x" * 50]}}},
     ],
 )
-def test_all_that_is_read_with_each_document_counts_with_each(fields: dict[str, Any]) -> None:
+def test_text_that_is_read_with_each_document_counts_once_per_document(
+    fields: dict[str, Any],
+) -> None:
     few, many = (
         most_tokens(request("/v2/rerank", known=False, documents=["a"] * count, **fields), 10**6)
         for count in (10, 110)

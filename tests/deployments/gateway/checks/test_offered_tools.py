@@ -76,14 +76,14 @@ def _words(hint: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_an_offered_tool_is_left_out_and_the_others_stay(path: str) -> None:
+def test_an_unsupported_tool_is_removed_and_the_others_stay(path: str) -> None:
     look, search = LOOK[path], SEARCH[path]
     fields = {"tools": [search, look, search], "tool_choice": "auto"}
     assert offered_tools(path, fields, {}) == OfferedTools({"tools": [look]}, ("web_search",))
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_request_that_offers_no_other_tool_has_none(path: str) -> None:
+def test_a_request_with_only_unsupported_tools_is_sent_without_tools(path: str) -> None:
     for choice in ({}, {"tool_choice": "auto"}, {"tool_choice": None}):
         changes = offered_tools(path, {"tools": [SEARCH[path]], **choice}, {}).changes
         assert not changes["tools"]
@@ -97,7 +97,7 @@ def test_ordinary_tools_stay_as_the_client_sent_them(path: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [*dict.fromkeys(kinds_in(ToolParam))])
-def test_every_tool_of_openai_is_served_or_left_out(kind: str) -> None:
+def test_every_openai_tool_is_served_or_removed(kind: str) -> None:
     found = offered_tools(RESPONSES, {"tools": [{"type": kind, "name": "look"}]}, {})
     assert (not found.left_out) == (kind in ("function", "custom", "namespace"))
 
@@ -113,12 +113,12 @@ def test_every_tool_of_openai_is_served_or_left_out(kind: str) -> None:
         )
     ],
 )
-def test_every_tool_of_anthropic_is_served_or_left_out(kind: str) -> None:
+def test_every_anthropic_tool_is_served_or_removed(kind: str) -> None:
     found = offered_tools(MESSAGES, {"tools": [{"type": kind, "name": "look"}]}, {})
     assert (not found.left_out) == (kind == "custom")
 
 
-def test_a_custom_tool_with_a_grammar_is_left_out() -> None:
+def test_a_custom_tool_with_a_grammar_is_removed() -> None:
     """Codex offers `apply_patch` with one; vLLM takes only free text as a custom tool's input."""
     form = {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}
     patch = {"type": "custom", "name": "apply_patch", "format": form}
@@ -135,7 +135,7 @@ def test_a_built_in_tool_with_a_schema_is_an_ordinary_one() -> None:
     assert offered_tools(MESSAGES, {"tools": [tool]}, {}) == OfferedTools()
 
 
-def test_a_tool_that_the_engine_runs_stays() -> None:
+def test_a_tool_that_the_engine_executes_is_kept() -> None:
     served = {"tool_server": "localhost:8888"}
     for kind in ("web_search_preview", "code_interpreter", "mcp"):
         choice = {"tool_choice": {"type": kind}}
@@ -148,7 +148,7 @@ def test_a_tool_that_the_engine_runs_stays() -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", ["frobnicate", "", "Web_Search", "web_search_\n", "functions"])
-def test_a_tool_of_an_unknown_type_is_refused_by_its_name(path: str, kind: str) -> None:
+def test_the_rejection_of_a_tool_of_unknown_type_names_it(path: str, kind: str) -> None:
     error = refused(path, tools=[LOOK[path], {"type": kind, "name": "it"}])
     assert (error.code, error.param) == ("field_not_allowed", "tools")
     assert repr(kind) in error.message
@@ -171,14 +171,14 @@ def test_a_tool_of_an_unknown_type_is_refused_by_its_name(path: str, kind: str) 
         (MESSAGES, {"type": "tool", "name": "web_search"}),
     ],
 )
-def test_a_demanded_tool_is_refused_by_its_name(path: str, choice: Any) -> None:
+def test_the_rejection_of_a_required_unsupported_tool_names_it(path: str, choice: Any) -> None:
     error = refused(path, tools=[SEARCH[path]], tool_choice=choice)
     assert (error.code, error.param) == ("field_not_allowed", "tool_choice")
     assert "web_search" in error.message
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
-def test_a_choice_of_another_tool_is_obeyed(path: str) -> None:
+def test_a_choice_of_a_supported_tool_is_passed_on(path: str) -> None:
     tools, any_of_them = [SEARCH[path], LOOK[path]], "required"
     named = {
         CHAT: {"type": "function", "function": {"name": "look"}},
@@ -205,7 +205,7 @@ def test_an_ordinary_tool_may_have_the_name_of_a_built_in_one() -> None:
         (MESSAGES, [*kinds_in(anthropic.types.ToolChoiceParam)]),
     ],
 )
-def test_every_choice_of_an_api_is_obeyed_or_refused_by_its_name(
+def test_every_tool_choice_of_an_api_is_passed_on_or_rejected_by_name(
     path: str, kinds: list[str]
 ) -> None:
     obeyed = {
@@ -227,7 +227,7 @@ def allowed(path: str, mode: Any, tools: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
 @pytest.mark.parametrize("mode", ["auto", "required"])
-def test_the_engine_gets_the_allowed_tools_only(path: str, mode: str) -> None:
+def test_the_engine_receives_only_the_allowed_tools(path: str, mode: str) -> None:
     other = json.loads(json.dumps(LOOK[path]).replace("look", "listen"))
     named: dict[str, Any] = {"type": "function", "name": "listen"}
     if path == CHAT:
@@ -240,7 +240,7 @@ def test_the_engine_gets_the_allowed_tools_only(path: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
-def test_a_request_that_allows_no_tool_has_none(path: str) -> None:
+def test_a_request_that_allows_no_tool_is_sent_without_tools(path: str) -> None:
     for listed in ([], [SEARCH[path]]):
         fields = {"tools": [LOOK[path]], "tool_choice": allowed(path, "auto", listed)}
         assert not offered_tools(path, fields, {}).changes["tools"]
@@ -259,7 +259,7 @@ def test_a_request_that_allows_no_tool_has_none(path: str) -> None:
         (None, []),
     ],
 )
-def test_allowed_tools_of_another_form_are_refused(path: str, mode: Any, tools: Any) -> None:
+def test_allowed_tools_of_an_unknown_form_are_rejected(path: str, mode: Any, tools: Any) -> None:
     error = refused(path, tools=[LOOK[path]], tool_choice=allowed(path, mode, tools))
     assert error.param == "tool_choice"
 
@@ -311,7 +311,7 @@ def test_a_request_with_any_fields_passes_or_is_refused(fields: dict[str, Any], 
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
-async def test_an_engine_gets_no_tool_that_it_does_not_run(path: str) -> None:
+async def test_the_engine_receives_no_tool_that_it_cannot_execute(path: str) -> None:
     engine = FakeEngine()
     tools = [SEARCH[path], LOOK[path]]
     async with (
@@ -324,7 +324,7 @@ async def test_an_engine_gets_no_tool_that_it_does_not_run(path: str) -> None:
     assert json.loads(body)["tools"] == [LOOK[path]]
 
 
-async def test_a_request_whose_tools_all_stay_has_no_such_header() -> None:
+async def test_a_request_whose_tools_are_all_kept_has_no_left_out_header() -> None:
     engine = FakeEngine()
     async with gateway_before(engine) as front, front.post(tools=[LOOK[CHAT]]) as answer:
         assert answer.status == 200

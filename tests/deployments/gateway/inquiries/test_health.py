@@ -33,7 +33,7 @@ async def serving(front: Front) -> tuple[int, str]:
         return answer.status, (await answer.json())["status"]
 
 
-async def test_a_gateway_gets_requests_from_the_first_pool_on(front: Front) -> None:
+async def test_a_gateway_serves_once_the_first_pool_has_a_replica(front: Front) -> None:
     front.sees()
     assert await serving(front) == (503, "starting")
     front.sees(FakeEngine())
@@ -118,7 +118,7 @@ async def test_a_gateway_serves_at_once_when_its_cluster_serves_already(
         assert await serving(front) == (200, "serving")
 
 
-async def test_where_no_other_cluster_serves_a_pool_is_enough(
+async def test_a_gateway_serves_with_one_pool_if_no_other_cluster_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """kube-proxy refuses connections to a Service without endpoints."""
@@ -131,7 +131,7 @@ async def test_where_no_other_cluster_serves_a_pool_is_enough(
         assert await serving(front) == (200, "serving")
 
 
-async def test_a_gateway_that_leaves_still_answers_and_then_takes_no_connection() -> None:
+async def test_a_leaving_gateway_still_answers_and_then_refuses_connections() -> None:
     engine = FakeEngine()
     async with gateway_before(engine) as front:
         front.sees(engine)
@@ -163,7 +163,7 @@ async def test_stopping_a_gateway_waits_until_load_balancers_have_noticed(
             await stopping
 
 
-async def test_a_second_request_to_leave_does_not_shorten_the_first_wait(
+async def test_a_second_stop_signal_does_not_shorten_the_first_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A node's drain waits for load balancers, and has Ray Serve stop the gateway meanwhile."""

@@ -95,7 +95,7 @@ async def test_a_schema_expires_when_no_gateway_uses_it(redis: AsyncRedis) -> No
 
 
 @given(st.dictionaries(st.text(max_size=14), st.text(max_size=14)))
-def test_foreign_fields_count_for_nothing(found: dict[str, str]) -> None:
+def test_invalid_fields_of_the_release_registry_are_ignored(found: dict[str, str]) -> None:
     own = {"1": str(int(NOW)), "2": str(int(NOW)), "3": str(int(NOW - IN_USE_S - 1))}
     assert others_in_use({**found, **own}, own=1, now=NOW) == {2: 0.0} | {
         schema: age for schema, age in others_in_use(found, own=1, now=NOW).items() if schema > 3

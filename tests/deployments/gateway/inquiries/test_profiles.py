@@ -89,7 +89,7 @@ async def test_an_engine_without_a_profiler_says_what_to_set(
     assert "profiler_config" in told["error"]["message"]
 
 
-async def test_no_client_repeats_a_profile_by_itself(
+async def test_the_error_of_a_profile_has_a_header_against_retries(
     front: Front, engines: tuple[FakeEngine, FakeEngine]
 ) -> None:
     engines[0].profiler.folder = None

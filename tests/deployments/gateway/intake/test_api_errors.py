@@ -56,7 +56,7 @@ def test_a_message_does_not_repeat_its_field_as_python_writes_it(more: str) -> N
         ),
     ],
 )
-def test_a_client_reads_no_flags_of_a_server(message: str, useful: str) -> None:
+def test_engine_flags_are_removed_from_error_messages(message: str, useful: str) -> None:
     said = engine_error(message=message).message
     advice = (
         "The model is not configured for this request. Change the request, or ask the operators to"
@@ -86,7 +86,9 @@ def test_a_prompt_that_is_too_long_has_a_separate_code(param: str) -> None:
         ("{'loc': ('body', 'input_text')} is missing", None),
     ],
 )
-def test_no_words_of_a_message_make_it_that_code(message: str, param: str | None) -> None:
+def test_the_wording_of_a_message_does_not_set_the_context_length_code(
+    message: str, param: str | None
+) -> None:
     error = engine_error(message=message, param=param)
     assert error.code == "invalid_value"
     assert error.param == (param.removeprefix("body.") if param else None)
@@ -202,11 +204,11 @@ def test_an_error_has_the_form_of_the_api(path: str, headers: dict[str, str], sh
     assert shape_of(path, headers) == shape
 
 
-def test_whether_to_try_again_is_in_headers() -> None:
+def test_error_headers_state_whether_to_retry() -> None:
     error = ApiError(ErrorCode("c", 429, "", "", retry="Retry-After, stop"), "no", retry_after=3)
     assert error.headers == {"retry-after": "3", "x-should-retry": "false"}
 
 
-def test_an_error_without_the_header_of_its_code_is_a_mistake() -> None:
+def test_an_error_that_lacks_the_header_of_its_code_cannot_be_created() -> None:
     with pytest.raises(AssertionError):
         ApiError(QUEUE_FULL, "no")

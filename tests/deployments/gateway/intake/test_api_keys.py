@@ -86,7 +86,7 @@ def test_a_key_names_its_tenant(header: str, tenant: str) -> None:
         ("Bearer \xff\udc80", "invalid_api_key"),
     ],
 )
-def test_any_other_header_is_refused_as_a_key(header: str | None, code: str) -> None:
+def test_any_other_authorization_header_is_rejected(header: str | None, code: str) -> None:
     with pytest.raises(ApiError) as refused:
         KEYS.check({} if header is None else {"authorization": header})
     assert (refused.value.status, refused.value.code) == (401, code)
@@ -95,7 +95,7 @@ def test_any_other_header_is_refused_as_a_key(header: str | None, code: str) -> 
 
 
 @given(st.text(st.characters(max_codepoint=255), min_size=1))
-def test_no_other_text_opens_the_gateway(key: str) -> None:
+def test_no_other_text_is_accepted_as_a_key(key: str) -> None:
     if key.strip() in ("sk-one", "sk-two"):
         return
     with pytest.raises(ApiError):
@@ -118,7 +118,7 @@ def test_a_key_is_accepted_as_anthropics_clients_send_it(
     assert KEYS.check(headers).tenant == tenant
 
 
-def test_a_wrong_bearer_key_is_not_made_good_by_another_header() -> None:
+def test_a_wrong_bearer_key_is_rejected_despite_a_valid_key_in_another_header() -> None:
     with pytest.raises(ApiError) as refused:
         KEYS.check({"authorization": "Bearer sk-no", "x-api-key": "sk-one"})
     assert refused.value.code == "invalid_api_key"
@@ -136,11 +136,11 @@ def test_a_key_with_only_the_id_of_a_revoked_key_is_reported_as_invalid(file: Pa
     assert code_of(keys, key) == "revoked_api_key"
 
 
-def test_no_dump_of_the_keys_holds_one() -> None:
+def test_pickled_keys_contain_no_plain_key() -> None:
     assert b"sk-one" not in pickle.dumps(KEYS)
 
 
-def test_a_hashed_key_opens_with_its_rights(file: Path) -> None:
+def test_a_hashed_key_is_accepted_with_its_rights(file: Path) -> None:
     key, rights = new_key(), KeyRights(frozenset({"a/b|c", "d e"}), "batch", operator=False)
     line = stored("red", key, rights).line()
     assert key not in line and key.split("_")[2] not in line
@@ -148,7 +148,7 @@ def test_a_hashed_key_opens_with_its_rights(file: Path) -> None:
     assert holder == KeyHolder("red", rights, alone=True)
 
 
-def test_a_key_opens_nothing_once_it_has_expired(file: Path) -> None:
+def test_an_expired_key_is_rejected(file: Path) -> None:
     key, now = new_key(), time.time()
     assert opens(taken(file, stored("red", key, expires=now + 3600).line()), key)
     assert code_of(taken(file, stored("red", key, expires=now - 2).line()), key) == (
@@ -227,7 +227,7 @@ def test_a_key_may_choose_its_policy_only_with_the_right_and_an_entitled_tenant(
     ("key_operates", "tenant_operates"), [(True, False), (False, True), (False, False)]
 )
 @pytest.mark.parametrize("alone", [True, False])
-def test_only_an_operators_key_does_what_operators_do(
+def test_a_key_that_is_not_an_operators_fails_the_operator_check(
     key_operates: bool, tenant_operates: bool, alone: bool
 ) -> None:
     settings = GatewaySettings.model_validate({"tenants": {"red": {"operator": tenant_operates}}})
@@ -248,7 +248,7 @@ def test_an_operators_key_passes_the_check_of_operators() -> None:
 # --- following a file -----------------------------------------------------------------------
 
 
-async def test_a_rotated_key_is_taken_without_a_restart(file: Path) -> None:
+async def test_a_rotated_key_is_accepted_without_a_restart(file: Path) -> None:
     keys = taken(file, f"red={OLD}")
     following = asyncio.create_task(keys.follow(file, period_s=0.01))
     rewrite(file, f"red={OLD}\nred={NEW}")
@@ -291,7 +291,7 @@ def test_an_unreadable_file_changes_nothing_and_is_reported(file: Path) -> None:
     assert "cannot be read: No such file" in keys.stale[0]
 
 
-def test_a_key_of_two_tenants_opens_nothing(file: Path) -> None:
+def test_a_key_listed_for_two_tenants_is_rejected(file: Path) -> None:
     keys = taken(file, f"red={OLD}\nblue={OLD}\nred={NEW}")
     assert not opens(keys, OLD) and opens(keys, NEW)
     assert any("has two tenants" in fault for fault in keys.stale)
@@ -352,7 +352,9 @@ def test_the_senders_of_wrong_keys_are_logged_once_a_minute(
     )
 
 
-def test_wrong_keys_from_everywhere_take_no_memory(caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_keys_from_many_addresses_use_bounded_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     now = [0.0]
     wrong = WrongKeys(lambda: now[0])
     for number in range(10 * ADDRESSES_KEPT):
@@ -399,7 +401,7 @@ async def limited_to(rights: KeyRights, file: Path, **asked: str) -> tuple[int, 
     return answer.status, body["error"]["code"]
 
 
-async def test_a_key_may_use_its_models_alone(file: Path) -> None:
+async def test_a_key_may_use_only_its_own_models(file: Path) -> None:
     assert await limited_to(KeyRights(frozenset({MODEL})), file) == (200, "")
     others = KeyRights(frozenset({"other"}))
     assert await limited_to(others, file) == (403, "model_not_allowed")

@@ -16,12 +16,12 @@ def test_a_tenant_leaves_room_for_others() -> None:
     assert not has_room(Held(0, 93 * MB, 93 * MB), 4 * MB, MOST, is_only_tenant=False)
 
 
-def test_the_only_tenant_may_have_all() -> None:
+def test_the_only_tenant_may_use_the_whole_limit() -> None:
     assert has_room(Held(0, 124 * MB, 124 * MB), 4 * MB, MOST, is_only_tenant=True)
     assert not has_room(Held(0, 125 * MB, 125 * MB), 4 * MB, MOST, is_only_tenant=True)
 
 
-def test_a_small_body_has_room_where_no_large_one_has() -> None:
+def test_a_small_body_has_room_when_a_large_one_has_none() -> None:
     assert has_room(Held(0, 0, MOST), SMALL_BODY_BYTES, MOST, is_only_tenant=False)
     assert not has_room(Held(0, 0, MOST), SMALL_BODY_BYTES + 1, MOST, is_only_tenant=False)
     assert not has_room(Held(SMALL_BODY_BYTES, SMALL_BODY_BYTES, MOST), 1, MOST, False)

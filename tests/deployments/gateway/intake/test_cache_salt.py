@@ -30,7 +30,7 @@ def salt_of(tenant: str, group: str | None, asked: str | None) -> str:
 @given(owners, owners)
 @example(("a", "b", None), ("b", None, None))
 @example(("a", None, None), ("a", None, "null"))
-def test_requests_share_a_salt_if_and_only_if_tenant_or_group_and_their_own_salt_are_one(
+def test_requests_share_a_salt_only_with_the_same_tenant_or_group_and_client_salt(
     one: tuple[str, str | None, str | None], other: tuple[str, str | None, str | None]
 ) -> None:
     def of(tenant: str, group: str | None, asked: str | None) -> tuple[Any, ...]:

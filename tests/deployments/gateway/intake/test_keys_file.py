@@ -63,17 +63,19 @@ def test_an_invalid_line_is_skipped_and_reported_without_its_key(text: str, why:
 
 
 @given(rights, st.none() | st.integers(0, 4_000_000_000))
-def test_a_line_says_all_that_a_key_is(rights: KeyRights, expires: int | None) -> None:
+def test_a_key_is_unchanged_after_it_is_written_as_a_line(
+    rights: KeyRights, expires: int | None
+) -> None:
     key = stored("red", new_key(), rights, expires)
     assert keys_of(key.line()) == ({key.id: key}, [])
 
 
 @given(st.text())
-def test_no_text_is_too_strange_to_be_read(text: str) -> None:
+def test_any_text_can_be_parsed_as_a_keys_file(text: str) -> None:
     keys_of(text)
 
 
-def test_a_hash_is_no_key_that_can_be_sent() -> None:
+def test_hashed_keys_are_not_listed_as_plain_keys() -> None:
     assert plain_keys(f"red={RED}\n{stored('blue', BLUE).line()}") == {RED: "red"}
 
 

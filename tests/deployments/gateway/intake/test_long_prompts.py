@@ -158,7 +158,7 @@ async def test_a_gateway_reads_the_long_prompts_of_tenants_in_turns(
     assert [tenant == order[0] for tenant in order] == [True, False, True, True, True]
 
 
-def test_threads_without_a_turn_take_none() -> None:
+def test_threads_without_a_turn_do_not_occupy_one() -> None:
     threads = LongPrompts(1)
     with threads.elsewhere(), threads.elsewhere():
         pass

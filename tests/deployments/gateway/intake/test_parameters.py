@@ -116,7 +116,7 @@ def test_every_spelling_of_false_declines_a_stream(spelled: Any) -> None:
         (EMBEDDINGS, {"logprobs": 3, "prompt_logprobs": 3}, None, None),
     ],
 )
-def test_logprobs_are_asked_for_in_each_paths_own_way(
+def test_logprobs_are_read_from_the_fields_of_each_path(
     path: str, fields: dict[str, Any], logprobs: int | None, prompt_logprobs: int | None
 ) -> None:
     asked = parameters_of(path, fields)
@@ -155,7 +155,7 @@ def test_logprobs_are_asked_for_in_each_paths_own_way(
         ("/pooling", {"data": {"image": "x"}}, 1),
     ],
 )
-def test_every_answer_to_every_prompt_counts(
+def test_every_answer_to_every_prompt_counts_as_a_sequence(
     path: str, fields: dict[str, Any], sequences: int
 ) -> None:
     assert parameters_of(path, fields).sequences == sequences
@@ -200,7 +200,7 @@ def test_a_query_is_read_with_each_document(fields: dict[str, Any], repeated: in
     assert parameters_of("/v2/rerank", fields).repeated_bytes == repeated
 
 
-def test_of_several_queries_each_is_read_once() -> None:
+def test_each_of_several_queries_is_read_once() -> None:
     pairs = {"queries": ["aa", "bb"], "documents": ["c", "d"]}
     assert parameters_of("/score", pairs).repeated_bytes == 0
     assert parameters_of("/score", pairs | {"queries": ["aa"]}).repeated_bytes == 2

@@ -144,7 +144,7 @@ async def test_another_content_type_than_json_is_a_415(content_type: str | None)
 
 
 @pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "Application/JSON"])
-async def test_json_may_be_said_in_several_ways(content_type: str) -> None:
+async def test_several_content_types_of_json_are_accepted(content_type: str) -> None:
     assert await read({"content-type": content_type}, b"{", b"}") == b"{}"
 
 
@@ -160,12 +160,12 @@ async def test_a_compressed_body_is_a_415(encoding: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["", "identity", " Identity "])
-async def test_a_body_that_says_it_is_not_compressed_is_read(encoding: str) -> None:
+async def test_a_body_with_identity_encoding_is_read(encoding: str) -> None:
     headers = {"content-type": "application/json", "content-encoding": encoding}
     assert await read(headers, b"{}") == b"{}"
 
 
-async def test_a_body_that_says_it_is_too_large_is_not_read() -> None:
+async def test_a_body_with_a_too_large_content_length_is_not_read() -> None:
     async def unread() -> AsyncIterator[bytes]:
         raise AssertionError("read")
         yield b""
@@ -243,7 +243,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text("xyz"), json_values, max_size=4), st.booleans())
-def test_a_large_body_says_what_json_says(fields: dict[str, Any], is_ascii: bool) -> None:
+def test_a_large_body_is_parsed_like_any_json(fields: dict[str, Any], is_ascii: bool) -> None:
     fields = {"model": "m", **fields, "padding": " " * request_body.LARGE_BODY_BYTES}
     body = json.dumps(fields, ensure_ascii=is_ascii).encode()
     assert parse(body) == json.loads(body)
@@ -306,7 +306,7 @@ def test_more_than_a_million_numbers_are_refused_unparsed(monkeypatch: pytest.Mo
         parse(b'{"model": "m", "prompt": [' + b"1," * 1_000_001 + b"1]}")
 
 
-def test_commas_in_texts_are_no_items() -> None:
+def test_commas_inside_strings_do_not_count_as_items() -> None:
     body = b'{"model": "m", "prompt": "' + b"," * 1_000_001 + b'"}'
     assert parse(body)["model"] == "m"
 

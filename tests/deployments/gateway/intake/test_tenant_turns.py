@@ -63,7 +63,7 @@ async def test_a_wait_that_is_cancelled_takes_no_turn() -> None:
     await third
 
 
-async def test_as_many_have_a_turn_as_there_are_places() -> None:
+async def test_as_many_requests_have_a_turn_as_there_are_places() -> None:
     work = Work(places=3)
     asked = [work.asks("a") for _ in range(5)]
     await until(lambda: work.running == 3)

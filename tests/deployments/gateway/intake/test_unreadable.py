@@ -31,7 +31,9 @@ def refuse(body: bytes) -> None:
         (b'{"min_p": 1' + b"0" * 400 + b".0}", "min_p"),
     ],
 )
-def test_a_body_that_vllm_fails_on_is_refused_with_its_field(body: bytes, param: str) -> None:
+def test_the_rejection_of_a_body_that_vllm_cannot_read_names_its_field(
+    body: bytes, param: str
+) -> None:
     with pytest.raises(ApiError) as caught:
         refuse(body)
     assert (caught.value.status, caught.value.param) == (400, param)
@@ -56,7 +58,7 @@ def test_a_body_that_vllm_can_read_passes(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 20_000])
-async def test_a_gateway_asks_no_engine_about_bad_items(number: int) -> None:
+async def test_a_gateway_does_not_forward_invalid_items(number: int) -> None:
     engine = FakeEngine()
     async with gateway_before(engine) as front:
         body = {"model": MODEL, "input": [{"role": "user", "content": "Hi."}, *[{}] * number]}

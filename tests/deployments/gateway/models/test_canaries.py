@@ -76,7 +76,7 @@ async def test_a_canary_that_is_not_slower_is_promoted(front: Front) -> None:
     assert {await ask(front, number + n) for n in range(10)} == {(200, "candidate")}
 
 
-async def test_a_canary_that_is_slow_is_off_within_twenty_of_its_requests(
+async def test_a_slow_canary_is_aborted_within_twenty_of_its_requests(
     front: Front, canary: FakeEngine
 ) -> None:
     canary.token_delay_s = 0.04
@@ -93,7 +93,7 @@ async def test_a_canary_that_is_slow_is_off_within_twenty_of_its_requests(
 
 
 @pytest.mark.parametrize("streams", [True, False])
-async def test_a_canary_whose_answers_do_not_end_by_themselves_is_off(
+async def test_a_canary_whose_answers_do_not_stop_is_aborted(
     front: Front, engine: FakeEngine, canary: FakeEngine, streams: bool
 ) -> None:
     engine.finish_reason = "stop"
@@ -136,7 +136,7 @@ async def reconfigure(front: Front, steps: list[int]) -> None:
     await front.gateway.reconfigure(settings_of(fleet))
 
 
-async def test_all_gateways_take_it_back_together(front: Front, other: Front) -> None:
+async def test_all_gateways_abort_a_canary_together(front: Front, other: Front) -> None:
     async with front.post_canary("abort") as answer:
         assert (await answer.json())["state"]["status"] == "aborted"
     await until(lambda: state_of(other).status == "aborted")
@@ -189,7 +189,7 @@ def rejected(canary: Canary, routed_to: str, now: float) -> None:
     canary.ended(record, AnswerEnd.rejected(0.0, 429, "queue_full"), now)
 
 
-def test_a_canary_that_rejects_what_other_pools_accept_is_worse() -> None:
+def test_a_canary_that_rejects_requests_of_other_pools_is_aborted() -> None:
     canary = canary_of("assistant", ModelRoute.model_validate(MODELS["assistant"]))
     assert canary is not None
     for second in range(20):
@@ -208,7 +208,7 @@ def test_a_canary_is_not_blamed_while_all_pools_are_full() -> None:
 
 
 @pytest.mark.parametrize("kind", ["pool", "adapter"])
-def test_a_late_first_token_counts_against_a_pool_and_not_against_an_adapter(kind: str) -> None:
+def test_a_late_first_token_counts_against_a_canary_pool_but_not_an_adapter(kind: str) -> None:
     """A rare adapter is not in memory, so its requests wait for a load."""
     settings = {f"{kind}s": {"base": 1}, "canary": {kind: "tried"}}
     canary = canary_of("assistant", ModelRoute.model_validate(settings))

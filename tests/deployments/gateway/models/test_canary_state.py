@@ -25,11 +25,13 @@ def test_a_canary_begins_with_its_first_step() -> None:
 @pytest.mark.parametrize(
     ("requests", "now", "step"), [(9, 160.0, 0), (10, 159.0, 0), (10, 160.0, 1), (99, 999.0, 1)]
 )
-def test_a_step_takes_its_time_and_its_requests(requests: int, now: float, step: int) -> None:
+def test_a_step_lasts_for_its_duration_and_its_requests(
+    requests: int, now: float, step: int
+) -> None:
     assert (next_state(BEGUN, PLAN, None, requests, now) or BEGUN).step == step
 
 
-def test_each_later_step_takes_its_time_and_its_requests() -> None:
+def test_each_later_step_lasts_for_its_duration_and_its_requests() -> None:
     second = next_state(BEGUN, PLAN, None, 17, 170.0)
     assert second is not None and (second.step, second.requests) == (1, 17)
     assert next_state(second, PLAN, None, 26, 999.0) is None
@@ -58,12 +60,12 @@ def test_an_unknown_canary_belongs_to_later_settings_only_shortly_after_its_star
     assert is_of_later_settings(state, adopted=100.0, now=now) == later
 
 
-def test_a_step_that_its_plan_does_not_have_is_the_last() -> None:
+def test_a_step_beyond_the_plan_counts_as_the_last_one() -> None:
     state = CanaryState("a", 7, "running", 9, 90.0, 100.0)
     assert state.share(PLAN) == 1.0
 
 
-def test_behind_the_last_step_it_is_promoted() -> None:
+def test_a_canary_is_promoted_after_its_last_step() -> None:
     state, requests, now = BEGUN, 0, 100.0
     shares = []
     while state.status == "running":

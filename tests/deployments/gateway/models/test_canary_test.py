@@ -84,12 +84,12 @@ def _drawn(draw: Draw, rng: random.Random) -> Iterator[EndedRequest]:
 
 
 @pytest.mark.parametrize("gateways", [1, 8])
-def test_three_times_the_time_per_token_is_found_within_twenty_requests(gateways: int) -> None:
+def test_three_times_the_time_per_token_is_detected_within_twenty_requests(gateways: int) -> None:
     found = [requests_until_found(slow(3.0), seed, gateways) for seed in range(100)]
     assert max(found) <= 20
 
 
-def test_one_error_in_twenty_is_found() -> None:
+def test_an_error_rate_of_one_in_twenty_is_detected() -> None:
     found = [requests_until_found(failing(0.05), seed) for seed in range(30)]
     assert sorted(found)[15] < 300 and max(found) < 2000
 
@@ -99,13 +99,15 @@ def endless(rng: random.Random) -> EndedRequest:
     return replace(base_request(rng), finish_reason="length")
 
 
-def test_answers_that_end_for_another_reason_are_found() -> None:
+def test_answers_with_another_finish_reason_are_detected() -> None:
     found = [requests_until_found(endless, seed) for seed in range(30)]
     assert max(found) <= 30
 
 
 @pytest.mark.parametrize("unusual", [0.0, 0.02, 0.2, 0.5])
-def test_reasons_are_no_fault_where_the_base_has_them_too(unusual: float) -> None:
+def test_finish_reasons_that_the_base_also_has_do_not_count_against_a_canary(
+    unusual: float,
+) -> None:
     def alike(rng: random.Random) -> EndedRequest:
         return EndedRequest(None, None, False, "length" if rng.random() < unusual else "stop")
 
@@ -133,11 +135,11 @@ def test_a_canary_that_becomes_worse_late_is_detected() -> None:
         assert 1500 < requests_until_found(late, seed) < 1540
 
 
-def test_a_canary_that_always_fails_is_found_at_once() -> None:
+def test_a_canary_that_always_fails_is_detected_at_once() -> None:
     assert max(requests_until_found(failing(1.0), seed) for seed in range(20)) <= 4
 
 
-def test_what_one_gateway_won_in_an_epoch_that_another_has_merged_is_left_out() -> None:
+def test_wealth_from_an_epoch_that_another_gateway_has_merged_is_left_out() -> None:
     """The other gateway's losses of that epoch are missing in it, so it proves nothing."""
     merged, won, epoch = 3, 30.0, 3 + KEPT_EPOCHS
     idle: LogWealths = {"errors": {merged: won}}
@@ -159,7 +161,7 @@ def test_an_epoch_is_five_seconds_from_the_canarys_begin() -> None:
     assert [epoch_of(100.0, now) for now in (99.0, 100.0, 104.9, 105.0, 160.0)] == [0, 0, 0, 1, 12]
 
 
-def test_old_epochs_are_merged_with_the_first_and_nothing_is_won_by_that() -> None:
+def test_old_epochs_are_merged_into_the_first_one_without_adding_wealth() -> None:
     won: LogWealths = {}
     for epoch in (1, 2, KEPT_EPOCHS, KEPT_EPOCHS + 1):
         add(won, {"ttft": 0.5, "errors": -0.25}, epoch)
@@ -241,7 +243,7 @@ def test_a_canary_that_equals_its_base_is_not_aborted() -> None:
     assert wrong <= plays // 40
 
 
-def test_nothing_is_known_of_a_base_without_requests() -> None:
+def test_without_requests_to_the_base_only_errors_are_compared() -> None:
     request = EndedRequest(1.0, 1.0, False)
     assert won_by(request, RecentBase(None, None), RULE).keys() == {"errors"}
     failed = EndedRequest(None, None, True, "stop")
@@ -249,7 +251,7 @@ def test_nothing_is_known_of_a_base_without_requests() -> None:
     assert worse_in([], RULE, 0) is None
 
 
-def test_an_answer_whose_reason_is_unknown_says_nothing_of_reasons() -> None:
+def test_an_unknown_finish_reason_is_not_compared() -> None:
     base = RecentBase(None, None, {"stop": 100})
     assert won_by(EndedRequest(None, None, False, ""), base, RULE).keys() == {"errors"}
     assert won_by(EndedRequest(None, None, False, "stop"), base, RULE)["reasons"] < 0

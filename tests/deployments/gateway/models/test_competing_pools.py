@@ -143,9 +143,7 @@ async def test_a_pool_of_weight_0_does_not_compete(front: Front, slow: FakeEngin
     assert (model, route["by"], route["offers"]) == ("fast", "only", [])
 
 
-async def test_batch_requests_wait_for_the_cheap_pool_where_others_do_not(
-    front: Front, slow: FakeEngine
-) -> None:
+async def test_only_batch_requests_wait_for_the_cheap_pool(front: Front, slow: FakeEngine) -> None:
     front.sees_queues({slow: int(20 * slow.load().pace.prefill_rate)})
     assert (await model_and_route(front))[0] == "fast"
     waiting = asyncio.create_task(model_and_route(front, service_tier="flex"))
@@ -157,7 +155,7 @@ async def test_batch_requests_wait_for_the_cheap_pool_where_others_do_not(
     ("tokens", "is_known", "has_room"),
     [(999, True, True), (1000, True, False), (1000, False, True)],
 )
-async def test_a_prompt_that_fills_a_pools_context_does_not_fit(
+async def test_a_prompt_that_fills_the_context_of_a_pool_does_not_go_there(
     front: Front, tokens: int, is_known: bool, has_room: bool
 ) -> None:
     prompt = SimpleNamespace(known=is_known)

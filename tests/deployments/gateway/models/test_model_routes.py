@@ -60,7 +60,7 @@ async def front(engine: FakeEngine, other: FakeEngine, redis_url: str) -> AsyncI
 
 
 @pytest.mark.parametrize("name", ["assistant", "gpt-5", MODEL])
-async def test_an_engine_is_asked_for_its_own_model(
+async def test_the_engine_receives_the_name_of_the_model_that_it_serves(
     front: Front, engine: FakeEngine, name: str
 ) -> None:
     await sets(front, main=1)
@@ -92,7 +92,9 @@ async def test_a_pool_without_weight_loses_its_conversations_at_once(front: Fron
     assert await model_of(front, messages=turns("hello", "again")) == "candidate"
 
 
-async def test_without_redis_weights_choose(engine: FakeEngine, other: FakeEngine) -> None:
+async def test_without_redis_conversations_are_split_by_weight(
+    engine: FakeEngine, other: FakeEngine
+) -> None:
     async with gateway_before(engine, small=other, redis_url=NO_REDIS, models=HALF) as front:
         first = {n: await model_of(front, messages=turns(f"question {n}")) for n in range(20)}
         assert len(set(first.values())) == 2
@@ -156,7 +158,7 @@ def named(path: str, tenant: str = "t", session: str | None = None, **fields: An
     return conversation_of(SECRET, path, tenant, fields, session)
 
 
-def test_a_conversation_is_known_by_how_it_begins() -> None:
+def test_a_conversation_is_identified_by_its_beginning() -> None:
     begun = named(CHAT, messages=turns("hi"))
     assert begun == named(CHAT, messages=turns("hi", "and?", "and then?"))
     assert begun != named(CHAT, messages=turns("ho"))
@@ -165,7 +167,7 @@ def test_a_conversation_is_known_by_how_it_begins() -> None:
     assert begun != named(CHAT, messages=system + turns("hi"))
 
 
-def test_a_block_that_changes_with_each_request_is_no_beginning() -> None:
+def test_a_changing_system_block_does_not_identify_a_conversation() -> None:
     def asked(number: int) -> bytes | None:
         billing = {"type": "text", "text": f"x-anthropic-billing-header: {number}"}
         system = [billing, {"type": "text", "text": "Be brief."}]
@@ -174,7 +176,7 @@ def test_a_block_that_changes_with_each_request_is_no_beginning() -> None:
     assert asked(1) == asked(2) != named(MESSAGES, messages=turns("hi"))
 
 
-def test_every_api_has_conversations_and_embeddings_have_none() -> None:
+def test_every_generating_api_has_conversations_and_embeddings_have_none() -> None:
     assert named(RESPONSES, input="hi") == named(RESPONSES, input="hi", max_output_tokens=3)
     assert named(RESPONSES, input=turns("hi")) == named(RESPONSES, input=turns("hi", "and?"))
     assert named(COMPLETIONS, prompt="a" * 300) == named(COMPLETIONS, prompt="a" * 999)

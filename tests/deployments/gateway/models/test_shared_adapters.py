@@ -81,7 +81,7 @@ async def names(front: Front) -> list[str]:
         return [card["id"] for card in (await answer.json())["data"]]
 
 
-async def test_every_gateway_serves_it_at_once(
+async def test_every_gateway_serves_a_loaded_adapter_at_once(
     fronts: tuple[Front, Front], engines: tuple[FakeEngine, FakeEngine], tmp_path: Path
 ) -> None:
     first, second = fronts
@@ -100,7 +100,7 @@ async def test_every_gateway_serves_it_at_once(
     assert await status_and_model(first, MODEL) == (200, MODEL)
 
 
-async def test_a_replica_that_was_lost_tries_none(
+async def test_a_lost_replica_does_not_prevent_a_load_on_another(
     fronts: tuple[Front, Front], engines: tuple[FakeEngine, FakeEngine], tmp_path: Path
 ) -> None:
     first, _ = fronts
@@ -118,7 +118,7 @@ async def test_a_replica_that_was_lost_tries_none(
     assert (status, told["error"]["code"]) == (502, "adapter_not_loaded")
 
 
-async def test_all_replicas_together_have_one_deadline(
+async def test_a_load_has_one_deadline_for_all_replicas(
     fronts: tuple[Front, Front],
     engines: tuple[FakeEngine, FakeEngine],
     tmp_path: Path,
@@ -150,7 +150,7 @@ async def test_a_large_body_may_name_an_adapter_that_its_gateway_does_not_know(
     assert (await status_and_model(second, "sql2", messages=long))[0] == 404
 
 
-async def test_the_replica_that_has_it_gets_its_requests(
+async def test_requests_go_to_the_replica_that_has_loaded_the_adapter(
     fronts: tuple[Front, Front], engines: tuple[FakeEngine, FakeEngine], tmp_path: Path
 ) -> None:
     first, _ = fronts
@@ -165,7 +165,7 @@ async def test_the_replica_that_has_it_gets_its_requests(
     assert sum(len(engine.loras.loads) for engine in engines) == 2
 
 
-async def test_a_replica_that_comes_loads_it_for_its_first_request(
+async def test_another_replica_loads_the_adapter_for_its_first_request(
     fronts: tuple[Front, Front], engines: tuple[FakeEngine, FakeEngine], tmp_path: Path
 ) -> None:
     first, _ = fronts
@@ -176,7 +176,7 @@ async def test_a_replica_that_comes_loads_it_for_its_first_request(
     assert all(engine.loras.known for engine in engines)
 
 
-async def test_weights_that_are_replaced_are_another_adapter(
+async def test_replaced_weights_are_a_different_adapter(
     fronts: tuple[Front, Front], engines: tuple[FakeEngine, FakeEngine], tmp_path: Path
 ) -> None:
     first, second = fronts
@@ -213,7 +213,7 @@ async def test_files_that_change_without_a_load_are_not_served_by_a_new_replica(
     assert "load it again" in error["message"]
 
 
-async def test_an_unloaded_adapter_is_gone_everywhere(
+async def test_an_unloaded_adapter_is_removed_from_every_gateway(
     fronts: tuple[Front, Front], tmp_path: Path
 ) -> None:
     first, second = fronts
@@ -259,7 +259,9 @@ async def test_a_writer_to_redis_cannot_add_an_adapter(
     assert (await status_and_model(first, "sql"))[0] == 200
 
 
-async def test_an_adapter_is_a_model_to_keys(fronts: tuple[Front, Front], tmp_path: Path) -> None:
+async def test_keys_restrict_adapters_like_models(
+    fronts: tuple[Front, Front], tmp_path: Path
+) -> None:
     first, _ = fronts
     await loads(first, "sql", write_adapter(tmp_path / "sql"))
     check = first.gateway.parts.pools.check
@@ -305,7 +307,9 @@ async def test_wrong_loads_are_refused_and_change_nothing(
     assert await names(first) == [MODEL]
 
 
-async def test_a_fleet_without_sources_takes_none(redis_url: str, tmp_path: Path) -> None:
+async def test_a_fleet_without_adapter_sources_rejects_a_load(
+    redis_url: str, tmp_path: Path
+) -> None:
     async with gateway_before(FakeEngine("r0"), redis_url=redis_url) as front:
         status, told = await loads(front, "sql", write_adapter(tmp_path / "sql"))
         assert (status, told["error"]["code"]) == (400, "no_adapters")

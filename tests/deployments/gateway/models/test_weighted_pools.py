@@ -38,14 +38,16 @@ def test_a_pool_with_a_weight_is_chosen_in_any_order_of_the_pools(
 
 
 @given(weights_of_pools, st.floats(1.0, 10.0))
-def test_all_weights_times_the_same_change_nothing(weights: dict[str, float], by: float) -> None:
+def test_scaling_all_weights_by_a_factor_changes_nothing(
+    weights: dict[str, float], by: float
+) -> None:
     tiny = min(weight for weight in weights.values() if weight) < 1e-200
     more = {name: weight * by for name, weight in weights.items()}
     if not tiny:  # otherwise numbers have too few digits
         assert all(chosen(weights, name) == chosen(more, name) for name in NAMES[:20])
 
 
-def test_a_larger_weight_takes_from_others_and_moves_no_more() -> None:
+def test_a_larger_weight_moves_conversations_only_to_its_pool() -> None:
     before = [chosen({"base": 95, "canary": 5}, name) for name in NAMES]
     after = [chosen({"base": 95, "canary": 20}, name) for name in NAMES]
     moves = Counter((one, other) for one, other in zip(before, after, strict=True) if one != other)

@@ -71,7 +71,7 @@ async def test_axe_finds_no_violation_where_a_pool_has_no_replica(
         assert await violations(reader.page) == []
 
 
-async def test_with_all_open_nothing_is_wider_than_the_narrowest_window(
+async def test_with_all_sections_open_nothing_exceeds_the_narrowest_window(
     browser: Browser, front: Front
 ) -> None:
     await arrange(front)
@@ -84,7 +84,7 @@ async def test_with_all_open_nothing_is_wider_than_the_narrowest_window(
         assert not is_wide, await reader.page.evaluate(STICKS_OUT)
 
 
-async def test_no_explanation_is_for_a_mouse_only(reader: Reader, front: Front) -> None:
+async def test_no_explanation_needs_a_mouse(reader: Reader, front: Front) -> None:
     await arrange(front)
     await reader.opens()
     await expect(reader.decisions()).to_have_count(4)

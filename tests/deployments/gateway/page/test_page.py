@@ -25,7 +25,7 @@ PAGE = Path(serve_controller.__file__).parents[1] / "page"
 HOSTILE = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
 
 
-async def test_the_page_needs_no_key_and_lets_nothing_in_from_elsewhere(front: Front) -> None:
+async def test_the_page_needs_no_key_and_its_policy_blocks_other_origins(front: Front) -> None:
     async with front.http.get(front.url + "/antefix/") as answer:
         assert answer.status == 200
         policy = answer.headers["content-security-policy"]
@@ -35,7 +35,7 @@ async def test_the_page_needs_no_key_and_lets_nothing_in_from_elsewhere(front: F
     assert not re.search(r"<script(?! type=\"module\" src=\")|<style|style=|\son\w+=", text)
 
 
-async def test_every_file_of_the_page_is_served_and_asked_for_again_only_when_changed(
+async def test_every_file_of_the_web_ui_is_served_and_revalidated_by_its_etag(
     front: Front,
 ) -> None:
     for file in some(PAGE.iterdir()):
@@ -50,12 +50,12 @@ async def test_every_file_of_the_page_is_served_and_asked_for_again_only_when_ch
             assert again.status == 304
 
 
-def test_no_text_is_ever_taken_for_markup() -> None:
+def test_no_code_of_the_web_ui_inserts_text_as_markup() -> None:
     for file in some(PAGE.glob("*.js")):
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|eval\(", file.read_text())
 
 
-async def test_replicas_and_decisions_are_shown_without_a_complaint_or_a_stranger(
+async def test_the_web_ui_shows_replicas_and_decisions_without_errors_or_external_requests(
     reader: Reader, front: Front
 ) -> None:
     told = await served(front, "first")
@@ -84,7 +84,7 @@ async def test_the_key_leaves_the_address_bar_and_outlives_a_reload(reader: Read
     assert not [url for url in reader.asked if KEY in url.partition("#")[0]]
 
 
-async def test_without_a_key_it_asks_for_one_and_says_when_it_is_wrong(reader: Reader) -> None:
+async def test_the_web_ui_asks_for_a_key_and_reports_a_wrong_one(reader: Reader) -> None:
     await reader.opens("")
     for wrong, complaint in (("sk-wrong", "is unknown"), ("schlüssel", "Invalid API key")):
         await reader.page.get_by_label("API key").fill(wrong)
@@ -100,7 +100,7 @@ async def test_without_a_key_it_asks_for_one_and_says_when_it_is_wrong(reader: R
 
 
 @pytest.mark.parametrize("platform", ["", "kubernetes"])
-async def test_hints_fit_where_the_fleet_runs(
+async def test_hints_depend_on_the_platform_of_the_fleet(
     browser: Browser, monkeypatch: pytest.MonkeyPatch, platform: str, ray: dict[str, dict[str, int]]
 ) -> None:
     monkeypatch.setenv("ANTEFIX_PLATFORM", platform)
@@ -198,7 +198,7 @@ async def test_the_page_shows_the_loss_and_return_of_its_gateway(
     await expect(notice).to_have_count(0)
 
 
-async def test_without_redis_the_page_says_so(browser: Browser) -> None:
+async def test_the_web_ui_reports_that_redis_is_unavailable(browser: Browser) -> None:
     async with gateway_before(FakeEngine()) as front, reading(browser, front) as reader:
         await reader.opens()
         await expect(reader.page.locator("#notices")).to_contain_text("Redis is unavailable")
@@ -219,7 +219,7 @@ async def test_without_redis_the_page_shows_the_replicas_that_serve_runs(
         await expect(cells).to_have_text(["r7", "unknown", "10.0.0.7", *"??????"])
 
 
-async def test_a_fleet_that_begins_says_what_is_missing(
+async def test_the_web_ui_shows_what_a_starting_fleet_lacks(
     browser: Browser, server: RedisProcess, ray: dict[str, dict[str, int]]
 ) -> None:
     with control(server) as client:

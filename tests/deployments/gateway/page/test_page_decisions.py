@@ -13,7 +13,9 @@ from tests.router.redis_process import RedisProcess
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_a_decision_opens_by_keyboard_and_says_why(reader: Reader, front: Front) -> None:
+async def test_a_decision_opens_by_keyboard_and_shows_its_reason(
+    reader: Reader, front: Front
+) -> None:
     shadow = {"policy": "random", "replica_id": "r9", "cached_tokens": 3, "predicted_ttft": 0.1}
     loss = {"routing": 34, "index": 0, "engine": 0}
     reuse = {"new_tokens": 12, "reuse_loss_tokens": loss}
@@ -74,9 +76,7 @@ async def test_an_open_decision_stays_open_when_others_arrive(reader: Reader, fr
     await expect(reader.decisions().last.locator(".explanation")).to_be_visible()
 
 
-async def test_decisions_are_found_by_text_and_by_what_became_of_them(
-    reader: Reader, front: Front
-) -> None:
+async def test_decisions_are_filtered_by_text_and_by_outcome(reader: Reader, front: Front) -> None:
     late = {"predicted": 0.2, "observed": 31.0}
     told = await served(front, "first", request_id="slow", ttft_s=late)
     front.gateway.parts.explanations.keep(TENANT, "full", rejected(told, "full"))
@@ -107,7 +107,7 @@ async def test_an_answer_that_was_complete_too_late_missed_its_slo(
     await expect(body).to_contain_text("the whole answer within 60 s")
 
 
-async def test_a_request_that_failed_is_shown_and_found_and_lowers_the_goodput(
+async def test_a_failed_request_is_listed_and_lowers_the_goodput(
     browser: Browser, server: RedisProcess
 ) -> None:
     with control(server) as client:
@@ -166,7 +166,7 @@ async def test_an_invalid_request_is_no_failure_and_does_not_count(
     assert (await counts.all_inner_texts())[-5:] == ["1", "0", "0", "0", "1"]
 
 
-async def test_failures_are_shown_that_others_have_pushed_out_of_the_last_hundred(
+async def test_failures_are_shown_even_if_they_are_not_among_the_last_hundred_decisions(
     browser: Browser, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explanations, "DECISIONS", 2)
@@ -197,7 +197,7 @@ async def test_a_client_that_left_counts_only_if_it_had_waited_longer_than_promi
     await expect(figures).to_contain_text("Goodput67%1 late, 0 rejected, 0 failed")
 
 
-async def test_one_explanation_may_stand_for_several_requests(reader: Reader, front: Front) -> None:
+async def test_one_explanation_may_represent_several_requests(reader: Reader, front: Front) -> None:
     told = await served(front, "first")
     front.gateway.parts.explanations.keep(
         TENANT, "full", rejected(told, "full") | {"stands_for": 9}
@@ -206,7 +206,7 @@ async def test_one_explanation_may_stand_for_several_requests(reader: Reader, fr
     await expect(reader.page.locator("#pools .figures")).to_contain_text("Goodput10%")
 
 
-async def test_the_parts_of_a_prediction_add_up_and_its_cost_is_no_time(
+async def test_the_parts_of_a_prediction_add_up_and_its_cost_is_not_shown_as_a_time(
     reader: Reader, front: Front
 ) -> None:
     told = await served(front, "first")
@@ -236,7 +236,7 @@ async def test_a_link_opens_its_request(reader: Reader, front: Front) -> None:
     assert reader.page.url.endswith("/antefix/#request=first")
 
 
-async def test_held_still_nothing_changes(reader: Reader, front: Front) -> None:
+async def test_nothing_changes_while_the_web_ui_is_paused(reader: Reader, front: Front) -> None:
     await reader.page.clock.install()
     await served(front, "first")
     await reader.opens()
@@ -251,7 +251,7 @@ async def test_held_still_nothing_changes(reader: Reader, front: Front) -> None:
     await expect(reader.decisions()).to_have_count(2)
 
 
-async def test_an_operator_sees_whose_each_decision_is(
+async def test_an_operator_sees_the_tenant_of_each_decision(
     browser: Browser, server: RedisProcess
 ) -> None:
     with control(server) as client:

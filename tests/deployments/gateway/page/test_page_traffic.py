@@ -52,7 +52,7 @@ async def test_requests_and_tokens_are_counted_for_each_pool(reader: Reader, fro
     await expect(chart.locator("rect.answered").first).to_be_visible()
 
 
-async def test_rates_are_those_between_two_answers(reader: Reader, front: Front) -> None:
+async def test_rates_are_computed_between_two_status_answers(reader: Reader, front: Front) -> None:
     await reader.opens()
     rates = reader.page.locator("#rates")
     await expect(rates).to_contain_text("Requests/s0ended")
@@ -68,7 +68,7 @@ async def is_counted(front: Front) -> bool:
     return any(pool["traffic"]["total"] for pool in pools)
 
 
-async def test_rates_are_shown_from_the_first_answer_on(reader: Reader, front: Front) -> None:
+async def test_rates_are_shown_from_the_first_status_answer(reader: Reader, front: Front) -> None:
     asked: list[str] = []
 
     async def only_the_first(route: Route) -> None:
@@ -105,7 +105,7 @@ async def test_the_legend_of_requests_names_the_columns_of_the_table(
         assert name.lower() in legend
 
 
-async def test_the_time_range_is_the_readers_choice(reader: Reader, front: Front) -> None:
+async def test_the_user_can_choose_the_time_range(reader: Reader, front: Front) -> None:
     await served(front, "first")
     await reader.opens()
     ranges = reader.page.get_by_role("group", name="Time range")
@@ -127,7 +127,7 @@ async def test_charts_have_axes(reader: Reader, front: Front) -> None:
         assert await plot.locator(".y-axis span").count() >= 2
 
 
-async def test_a_mark_of_the_chart_opens_its_decision(reader: Reader, front: Front) -> None:
+async def test_a_marker_in_the_chart_opens_its_decision(reader: Reader, front: Front) -> None:
     await served(front, "first")
     await reader.opens()
     await reader.page.locator("#pools .chart path").first.click()
@@ -143,7 +143,7 @@ async def test_the_page_shows_autoscaler_decisions_in_words(reader: Reader) -> N
     await expect(reader.page.locator(".autoscaler")).to_contain_text(said)
 
 
-async def test_a_pool_without_a_replica_is_red_and_is_named_above(
+async def test_a_pool_without_a_replica_is_red_and_named_in_the_alert(
     reader: Reader, ray: dict[str, dict[str, int]]
 ) -> None:
     ray["main"] = {"STARTING": 1}
@@ -220,7 +220,7 @@ def as_an_older_release(fleet: dict[str, Any]) -> dict[str, Any]:
     return {name: part for name, part in fleet.items() if name not in new}
 
 
-async def test_a_gateway_of_an_older_release_is_shown_without_what_it_does_not_count(
+async def test_figures_that_an_older_gateway_does_not_report_are_omitted(
     reader: Reader,
 ) -> None:
     await reader.is_told(as_an_older_release)

@@ -37,7 +37,7 @@ async def send(box: Locator, tokens: int = 3) -> None:
     await box.get_by_role("button", name="Send").click()
 
 
-async def test_an_answer_is_shown_and_then_why_its_request_went_where_it_went(
+async def test_the_web_ui_shows_an_answer_and_then_the_explanation_of_its_placement(
     reader: Reader, front: Front
 ) -> None:
     box = await opened(reader)
@@ -53,7 +53,7 @@ async def test_an_answer_is_shown_and_then_why_its_request_went_where_it_went(
     assert [of["messages"] for of in sent] == [[{"role": "user", "content": PROMPT}]]
 
 
-async def test_an_answer_is_shown_while_it_arrives_and_can_be_stopped(
+async def test_the_web_ui_shows_an_answer_while_it_arrives_and_can_stop_it(
     reader: Reader, front: Front
 ) -> None:
     for engine in engines(front):
@@ -67,7 +67,7 @@ async def test_an_answer_is_shown_while_it_arrives_and_can_be_stopped(
     await expect(box.locator("#trial-explanation")).to_contain_text("Its client left")
 
 
-async def test_a_request_that_is_refused_says_why(reader: Reader, front: Front) -> None:
+async def test_the_web_ui_shows_why_a_request_was_rejected(reader: Reader, front: Front) -> None:
     error: dict[str, Any] = {"message": "It is too long.", "type": "invalid", "code": "too_long"}
     for engine in engines(front):
         engine.answers = JSONResponse({"error": error}, 400)
@@ -77,7 +77,7 @@ async def test_a_request_that_is_refused_says_why(reader: Reader, front: Front) 
     await expect(box.locator("#trial-explanation")).to_contain_text("The request was invalid")
 
 
-async def test_the_trial_of_a_reader_is_removed_when_another_signs_in(reader: Reader) -> None:
+async def test_a_test_request_is_removed_when_another_user_signs_in(reader: Reader) -> None:
     box = await opened(reader)
     await send(box)
     await expect(box.locator("#trial-explanation")).to_contain_text("Policy prefix")

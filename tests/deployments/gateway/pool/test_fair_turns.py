@@ -60,7 +60,7 @@ async def waiting(front: Front, headers: dict[str, str]) -> asyncio.Future[Any]:
     return asked
 
 
-async def test_a_flood_waits_and_the_other_tenant_goes_first_though_it_came_last(
+async def test_a_later_request_of_another_tenant_goes_before_a_flood(
     front: Front, engine: FakeEngine
 ) -> None:
     scheduler, order = front.pool.scheduler, []
@@ -90,7 +90,7 @@ async def test_a_flood_waits_and_the_other_tenant_goes_first_though_it_came_last
     assert (await front.metrics())["antefix_admissions_total", "interactive", "queued"] == 3
 
 
-async def test_a_full_queue_refuses_the_newest_of_the_tenant_with_most(
+async def test_a_full_queue_rejects_the_newest_request_of_the_tenant_with_the_most_queued(
     front: Front, engine: FakeEngine
 ) -> None:
     has_queued(front, engine, BUSY)
@@ -114,7 +114,7 @@ async def test_a_full_queue_refuses_the_newest_of_the_tenant_with_most(
     assert (demand.arrived, demand.rejected) == (2 + 5, 2)
 
 
-async def test_a_tenant_alone_does_not_queue(engine: FakeEngine) -> None:
+async def test_requests_of_the_only_tenant_do_not_queue(engine: FakeEngine) -> None:
     async with gateway_before(engine, pool={"slo": SLO}) as front:
         has_queued(front, engine, BUSY)
         assert (await answered(front, {})).status == 200

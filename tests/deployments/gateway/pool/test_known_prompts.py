@@ -92,7 +92,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield texts
 
 
-def test_a_tokenized_beginning_is_not_tokenized_again(encoded: list[str]) -> None:
+def test_a_prompt_prefix_is_not_tokenized_twice(encoded: list[str]) -> None:
     known = KnownPrompts()
     first = chat(long_text("once"))
     read(known, first)
@@ -101,14 +101,14 @@ def test_a_tokenized_beginning_is_not_tokenized_again(encoded: list[str]) -> Non
     assert "once" not in "".join(encoded)
 
 
-def test_short_prompts_leave_nothing_behind() -> None:
+def test_short_prompts_are_not_cached() -> None:
     known = KnownPrompts()
     for _ in range(2):
         assert plain(read(known, chat("once"))) == wanted(chat("once"))
     assert known.size_bytes == 0
 
 
-def test_of_a_conversations_next_turn_only_what_is_new_is_tokenized(encoded: list[str]) -> None:
+def test_only_the_new_part_of_a_conversations_next_turn_is_tokenized(encoded: list[str]) -> None:
     known = KnownPrompts()
     read(known, chat(long_text("once")))
     encoded.clear()
@@ -118,7 +118,7 @@ def test_of_a_conversations_next_turn_only_what_is_new_is_tokenized(encoded: lis
     assert "a new question" in "".join(encoded)
 
 
-def test_questions_about_one_document_share_it(encoded: list[str]) -> None:
+def test_questions_about_one_document_share_its_tokens(encoded: list[str]) -> None:
     known = KnownPrompts()
     document = {"role": "system", "content": long_text("document")}
     for question in (long_text("who"), long_text("what")):
@@ -127,7 +127,7 @@ def test_questions_about_one_document_share_it(encoded: list[str]) -> None:
     assert "".join(encoded).count(document["content"]) == 1
 
 
-def test_another_tenants_prompt_is_tokenized_as_a_new_one(encoded: list[str]) -> None:
+def test_tokens_are_not_shared_between_tenants(encoded: list[str]) -> None:
     known = KnownPrompts()
     read(known, chat(long_text("secret")))
     times = len(encoded)
@@ -136,7 +136,7 @@ def test_another_tenants_prompt_is_tokenized_as_a_new_one(encoded: list[str]) ->
     assert plain(found) != wanted(chat(long_text("secret")))
 
 
-def test_nothing_is_kept_of_a_prompt_that_can_be_read(encoded: list[str]) -> None:
+def test_the_token_cache_contains_no_readable_prompt(encoded: list[str]) -> None:
     known = KnownPrompts()
     read(known, chat(long_text("secret")))
     assert "secret" in "".join(encoded)
@@ -149,7 +149,7 @@ def test_nothing_is_kept_of_a_prompt_that_can_be_read(encoded: list[str]) -> Non
     "changed",
     [{"split_special_tokens": True}, {"template": None}, {"max_model_len": 2 * LONG_ENOUGH}],
 )
-def test_another_renderer_has_separate_pieces(changed: dict[str, Any]) -> None:
+def test_each_renderer_has_separate_cached_pieces(changed: dict[str, Any]) -> None:
     known, other = KnownPrompts(), PromptTokens(facts(**{"max_model_len": LONG_ENOUGH, **changed}))
     for path, fields in (
         (CHAT, chat(long_text("once"), "<|im_start|>" * 200)),
@@ -210,7 +210,7 @@ conversations = st.lists(
 
 
 @given(texts=conversations, data=st.data(), most_bytes=st.sampled_from([0, 900, 3000, 10**6]))
-def test_however_much_is_known_a_prompt_is_read_as_if_nothing_were(
+def test_cached_pieces_never_change_the_tokens_of_a_prompt(
     texts: list[str], data: st.DataObject, most_bytes: int
 ) -> None:
     known = KnownPrompts(most_bytes)
@@ -242,7 +242,7 @@ def test_the_reported_size_is_close_to_the_used_memory() -> None:
     assert held / 2 <= taken <= 2 * held
 
 
-def test_many_threads_read_what_one_reads() -> None:
+def test_many_threads_get_the_same_tokens_as_one() -> None:
     known = KnownPrompts(20_000)
     chats = [chat(long_text(f"{n % 3}"), long_text(f"{n % 7}")) for n in range(60)]
     expected = [wanted(each) for each in chats]

@@ -46,7 +46,7 @@ async def answers(front: Front, path: str) -> int:
         return int(answer.status)
 
 
-async def test_cards_are_returned_while_every_place_is_taken() -> None:
+async def test_model_cards_are_returned_while_every_slot_is_taken() -> None:
     engine = FakeEngine(limit=1)
     engine.pauses_after = 0
     async with gateway_before(engine, pool={"max_ongoing_requests": 1}) as front:
@@ -73,7 +73,7 @@ async def test_simultaneous_requests_for_models_send_one_request_to_an_engine(
     assert sorted(asked) == ["/openapi.json", "/v1/models"]
 
 
-async def test_a_model_was_created_at_one_time_whichever_gateway_is_asked(
+async def test_every_gateway_returns_the_same_creation_time_of_a_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(model_cards, "KEPT_S", 0.0)
@@ -93,7 +93,7 @@ async def test_a_model_was_created_at_one_time_whichever_gateway_is_asked(
     assert created == {CREATED}
 
 
-async def test_without_redis_the_engines_that_were_last_known_are_asked() -> None:
+async def test_without_redis_model_cards_come_from_the_last_known_engines() -> None:
     async with gateway_before(FakeEngine()) as front:
         front.goes_blind()
         assert [await answers(front, path) for path in PUBLIC] == [200, 200, 200]
@@ -117,7 +117,7 @@ async def test_without_an_engine_names_are_returned_and_the_description_follows_
         assert await answers(front, "/openapi.json") == 200
 
 
-async def test_an_adapter_that_its_engine_does_not_name_has_a_card() -> None:
+async def test_an_adapter_that_its_engine_does_not_list_has_a_model_card() -> None:
     engine_args = {"enable_lora": True, "lora_modules": [{"name": "sql", "path": "/sql"}]}
     async with (
         gateway_before(FakeEngine(), pool={"engine_args": engine_args}) as front,
@@ -177,7 +177,7 @@ def names_of(**asked: str) -> tuple[str, bool]:
         ({"after_id": "a", "before_id": "d"}, "bc", False),
     ],
 )
-def test_a_page_of_models_follows_or_precedes_one(
+def test_a_page_of_models_starts_after_or_ends_before_the_given_one(
     asked: dict[str, str], names: str, has_more: bool
 ) -> None:
     assert names_of(**asked) == (names, has_more)
@@ -193,7 +193,7 @@ def test_a_page_of_models_follows_or_precedes_one(
         *((name, value) for name in ("after_id", "before_id") for value in ("z", "")),
     ],
 )
-def test_a_page_that_cannot_be_is_refused_with_the_field(name: str, value: str) -> None:
+def test_invalid_paging_parameters_are_rejected_with_their_field(name: str, value: str) -> None:
     with pytest.raises(ApiError) as refused:
         anthropic_page(LISTED, {name: value})
     assert (refused.value.status, refused.value.param) == (400, name)
@@ -220,7 +220,7 @@ async def test_anthropics_client_reads_every_page_of_models() -> None:
     ("path", "location"),
     [("/v1/models/", "../models"), (f"/v1/models/{MODEL}/", f"../{MODEL}")],
 )
-async def test_a_last_slash_redirects_to_the_path_without_it(path: str, location: str) -> None:
+async def test_a_trailing_slash_redirects_to_the_path_without_it(path: str, location: str) -> None:
     async with gateway_before(FakeEngine()) as front:
         headers = front.headers
         async with front.http.get(front.url + path, headers=headers, allow_redirects=False) as r:
@@ -245,7 +245,7 @@ async def test_the_description_has_every_endpoint_and_says_which_need_a_key() ->
     assert "/v1/models" not in public and "/antefix/profile" not in public
 
 
-def test_descriptions_of_several_pools_are_one() -> None:
+def test_the_openapi_documents_of_several_pools_are_merged() -> None:
     first = {
         "openapi": "3.1.0",
         "info": {"title": "a", "version": "1"},

@@ -23,7 +23,9 @@ POOL = Pool.model_validate({"model": "main", "replicas": 1})
         (COMPLETIONS, {}, 21),
     ],
 )
-def test_the_longest_answer_counts(path: str, fields: dict[str, Any], tokens: int) -> None:
+def test_the_longest_requested_answer_counts_for_overflow(
+    path: str, fields: dict[str, Any], tokens: int
+) -> None:
     assert needs_of(path, fields, None, 5).tokens == tokens
 
 
@@ -37,7 +39,9 @@ def test_the_longest_answer_counts(path: str, fields: dict[str, Any], tokens: in
         (COMPLETIONS, {"top_logprobs": 7}, 0),
     ],
 )
-def test_logprobs_count(path: str, fields: dict[str, Any], logprobs: int) -> None:
+def test_requested_logprobs_count_for_overflow(
+    path: str, fields: dict[str, Any], logprobs: int
+) -> None:
     assert needs_of(path, fields, None, 5).logprobs == logprobs
 
 
@@ -81,7 +85,9 @@ NONE = {"tool_choice": {"type": "none"}, "tools": [{"name": "a"}]}
         ({"messages": [{"content": [{"type": "text", "text": "image"}]}]}, set()),
     ],
 )
-def test_messages_may_overflow_by_what_they_need(fields: dict[str, Any], needed: set[str]) -> None:
+def test_anthropic_messages_may_overflow_according_to_their_needs(
+    fields: dict[str, Any], needed: set[str]
+) -> None:
     needs = needs_of(MESSAGES, {"max_tokens": 7, **fields}, None, 100)
     assert needs.chat_or_completion and needs.tokens == 107
     found = {name for name in ("tools", "response_format", "images") if getattr(needs, name)}

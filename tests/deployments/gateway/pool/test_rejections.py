@@ -42,12 +42,14 @@ def message_of(verdict: Verdict, **request: str) -> str:
         ),
     ],
 )
-def test_a_full_model_is_said_once(reason: str, best_ttft_s: float, expected: str) -> None:
+def test_a_rejection_states_once_that_the_model_is_full(
+    reason: str, best_ttft_s: float, expected: str
+) -> None:
     verdict = Verdict("rejected", reason, retry_after_s=5, best_ttft_s=best_ttft_s)
     assert message_of(verdict) == f"{expected} Try again in 5 s."
 
 
-def test_a_client_learns_why_the_other_model_may_not_answer() -> None:
+def test_a_rejection_states_why_the_overflow_model_cannot_answer() -> None:
     verdict = Verdict("rejected", NONE_IN_TIME, retry_after_s=5, best_ttft_s=3.4)
     why = "the overflow pool does not call tools"
     assert f"The model small may not answer instead, because {why}." in message_of(

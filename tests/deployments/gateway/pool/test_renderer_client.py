@@ -64,7 +64,7 @@ async def looks(count: int = 5) -> None:
     await asyncio.sleep(count * LOOK_PERIOD_S)
 
 
-async def test_without_engines_nothing_is_known(client: RendererClient) -> None:
+async def test_without_engines_there_is_no_renderer(client: RendererClient) -> None:
     await looks()
     assert client.prompt_tokens is None
 
@@ -97,7 +97,7 @@ async def test_the_majority_of_engines_determines_the_renderer(
     assert engines[0].renderer_asked == 0
 
 
-async def test_new_engines_are_followed_once_the_old_ones_are_gone(
+async def test_the_renderer_changes_once_only_new_engines_are_left(
     client: RendererClient, board: LoadBoard, engines: list[FakeEngine]
 ) -> None:
     shows(board, engines[0])

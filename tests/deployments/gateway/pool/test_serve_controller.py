@@ -55,7 +55,7 @@ async def front(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> Asyn
         yield front
 
 
-async def test_a_page_that_polls_keeps_no_request_and_no_metric_waiting(
+async def test_polling_the_status_delays_no_request_and_no_metrics(
     front: Front, controller: Controller
 ) -> None:
     async def poll() -> int:
@@ -75,7 +75,7 @@ async def test_a_page_that_polls_keeps_no_request_and_no_metric_waiting(
     await until(lambda: front.counted()["antefix_requests_total", "ok", "interactive"] == 3)
 
 
-async def test_all_requests_read_the_last_answer_until_there_is_another(
+async def test_requests_reuse_the_last_answer_of_ray_serve_until_there_is_a_new_one(
     front: Front, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve_controller, "FRESH_S", 0.0)
@@ -93,7 +93,7 @@ async def test_all_requests_read_the_last_answer_until_there_is_another(
     assert await states() == {"RUNNING": 1}
 
 
-async def test_a_prompt_is_read_no_longer_than_its_deadline(
+async def test_tokenizing_a_prompt_stops_at_its_deadline(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
@@ -107,7 +107,7 @@ async def test_a_prompt_is_read_no_longer_than_its_deadline(
         goes_on.set()
 
 
-async def test_a_client_that_leaves_while_its_prompt_is_read_is_noticed(
+async def test_a_client_that_leaves_while_its_prompt_is_tokenized_is_noticed(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, begun = threading.Event(), threading.Event()
@@ -127,7 +127,7 @@ async def test_a_client_that_leaves_while_its_prompt_is_read_is_noticed(
         goes_on.set()
 
 
-async def test_beyond_what_can_be_read_at_once_prompts_are_placed_by_load(
+async def test_prompts_are_placed_by_load_if_too_many_wait_to_be_tokenized(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = []

@@ -21,11 +21,11 @@ def kept(request_id: str, outcome: str | None = "ok") -> Kept:
         *((outcome, "served") for outcome in ("ok", None)),
     ],
 )
-def test_each_outcome_is_of_one_kind(outcome: str | None, kind: Kind) -> None:
+def test_each_outcome_has_its_queue_kind(outcome: str | None, kind: Kind) -> None:
     assert kept("1", outcome).kind == kind
 
 
-def test_failed_requests_leave_first_and_each_kind_in_its_order() -> None:
+def test_failed_requests_are_written_first_and_each_kind_in_order() -> None:
     queue = ExplanationQueue(10)
     for request_id, outcome in (("1", "ok"), ("2", "failed"), ("3", "ok"), ("4", "deadline")):
         assert queue.put(kept(request_id, outcome)) is None
@@ -60,18 +60,18 @@ def written(seconds: int, offered: dict[Kind, int]) -> Counter[str]:
     return counts
 
 
-def test_one_kind_may_use_the_whole_rate_and_no_more() -> None:
+def test_one_kind_alone_may_use_the_whole_write_rate() -> None:
     for kind in ("failed", "refused", "served"):
         alone: dict[Kind, int] = {kind: 50}
         assert written(40, alone)[kind] == pytest.approx(40 * RATE / SIZE, rel=0.05)
 
 
-def test_failed_requests_are_written_whatever_the_others_offer() -> None:
+def test_failed_requests_are_written_regardless_of_the_other_kinds() -> None:
     counts = written(40, {"served": 50, "refused": 50, "failed": 2})
     assert counts["failed"] == 80
 
 
-def test_a_flood_leaves_the_other_kinds_their_part() -> None:
+def test_a_flood_of_one_kind_leaves_the_others_their_share() -> None:
     counts = written(40, {"refused": 50, "served": 1})
     assert counts["served"] == 40
     counts = written(40, {"failed": 50, "served": 1, "refused": 1})
@@ -84,7 +84,7 @@ def test_all_kinds_together_stay_within_the_rate() -> None:
     assert counts["failed"] > 2 * counts["served"] > 0
 
 
-def test_a_burst_is_bounded() -> None:
+def test_a_burst_of_writes_is_bounded() -> None:
     rate = WritingRate(RATE, BURST_S, lambda: 0.0)
     count = 0
     while rate.may_write("failed"):

@@ -73,7 +73,7 @@ async def found(kept: Explanations, tenant: str, request_id: str) -> dict[str, A
     return told
 
 
-async def test_any_gateway_process_returns_what_one_has_kept(
+async def test_any_gateway_process_returns_an_explanation_that_another_has_stored(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with kept_at(server.url) as one, kept_at(server.url) as other:
@@ -97,7 +97,7 @@ async def test_a_tenant_named_like_the_start_of_another_gets_no_explanation(
         assert await kept.find("red", "team:id-1") is None
 
 
-async def test_an_explanation_goes_after_its_time(redis: AsyncRedis, server: RedisProcess) -> None:
+async def test_an_explanation_expires(redis: AsyncRedis, server: RedisProcess) -> None:
     async with kept_at(server.url) as kept:
         kept.keep("red", "id-1", TOLD)
         await found(kept, "red", "id-1")
@@ -156,7 +156,7 @@ async def test_a_full_queue_drops_and_counts() -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-async def test_after_an_outage_explanations_are_kept_again(tmp_path: Path, how: str) -> None:
+async def test_explanations_are_stored_again_after_an_outage(tmp_path: Path, how: str) -> None:
     (port,) = free_ports(1)
     with ExitStack() as servers:
         server = servers.enter_context(running(tmp_path, port, f"port {port}\n"))
@@ -253,7 +253,7 @@ async def test_an_unknown_request_is_a_404_that_says_where_ids_are(front: Front)
 
 
 @pytest.mark.parametrize("path", ["/antefix/requests/any", "/antefix/decisions"])
-async def test_nothing_is_explained_without_a_key(front: Front, path: str) -> None:
+async def test_no_explanation_is_returned_without_a_key(front: Front, path: str) -> None:
     async with front.http.get(front.url + path) as told:
         assert await error_of(told) == (401, "missing_api_key")
 

@@ -19,11 +19,11 @@ LONG: dict[str, Any] = {"request_id": "id-2", "candidates": [CANDIDATE] * 100}
 
 
 @pytest.mark.parametrize("explanation", [SHORT, LONG], ids=["plain", "compressed"])
-def test_an_explanation_is_read_as_it_was_written(explanation: dict[str, Any]) -> None:
+def test_an_explanation_is_unchanged_after_a_round_trip(explanation: dict[str, Any]) -> None:
     assert unpacked(packed(explanation)) == explanation
 
 
-def test_a_value_that_grows_when_it_is_decompressed_is_given_up_early() -> None:
+def test_a_value_that_grows_too_much_when_decompressed_is_skipped_early() -> None:
     bomb = zlib.compress(b'{"request_id": "' + b"a" * 200_000_000 + b'"}', 9)
     tracemalloc.start()
     try:
@@ -49,7 +49,7 @@ def test_a_value_that_grows_when_it_is_decompressed_is_given_up_early() -> None:
         b'{"candidates": "r1"}',
     ],
 )
-def test_a_value_that_is_no_explanation_is_left_out_and_hides_no_other(value: bytes) -> None:
+def test_an_invalid_explanation_is_skipped_without_hiding_others(value: bytes) -> None:
     assert unpacked(value) is None
     for loads in (False, True):
         found = json.loads(joined([packed(SHORT), value, packed(LONG)], loads))

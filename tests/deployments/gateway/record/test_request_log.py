@@ -75,7 +75,7 @@ async def front(log: Log, told: Collector, engine: FakeEngine) -> AsyncIterator[
         yield front
 
 
-async def test_a_line_says_what_became_of_a_request(front: Front, log: Log) -> None:
+async def test_a_log_line_states_the_outcome_of_a_request(front: Front, log: Log) -> None:
     async with front.post(headers={"x-request-id": "mine"}, max_tokens=3, stream=True) as answer:
         await answer.read()
     await until(lambda: log.requests)
@@ -104,7 +104,7 @@ async def test_the_line_of_a_failed_request_has_its_last_replica_and_its_stage(
     assert line["served_by_replica"] == "r1"
 
 
-async def test_an_error_is_answered_with_the_id_that_its_line_has(front: Front, log: Log) -> None:
+async def test_an_error_answer_has_the_request_id_of_its_log_line(front: Front, log: Log) -> None:
     async with front.post(model="no-such") as answer:
         assert answer.status == 404
     await until(lambda: log.requests)
@@ -112,7 +112,7 @@ async def test_an_error_is_answered_with_the_id_that_its_line_has(front: Front, 
     assert answer.headers["x-request-id"] == line["request_id"]
 
 
-async def test_a_failure_of_the_gateway_is_answered_with_the_id_that_its_line_has(
+async def test_the_answer_to_a_gateway_failure_has_the_request_id_of_its_log_line(
     front: Front, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -176,7 +176,7 @@ async def test_prompts_quoted_by_a_gateway_fault_are_in_no_line_or_span(
     assert SECRET.encode() not in b"".join(told.raw)
 
 
-async def test_a_key_is_in_no_line(front: Front, log: Log) -> None:
+async def test_no_log_line_contains_a_key(front: Front, log: Log) -> None:
     wrong = {"authorization": f"Bearer {SECRET}"}
     async with front.post(headers=wrong) as answer:
         assert answer.status == 401
@@ -187,7 +187,7 @@ async def test_a_key_is_in_no_line(front: Front, log: Log) -> None:
     assert front.headers["authorization"].removeprefix("Bearer ") not in log.text
 
 
-async def test_a_failure_within_a_request_has_the_requests_id(
+async def test_a_failure_during_a_request_is_logged_with_the_request_id(
     front: Front, log: Log, engine: FakeEngine
 ) -> None:
     engine.dies_after = 0
@@ -198,7 +198,9 @@ async def test_a_failure_within_a_request_has_the_requests_id(
     assert [line["request_id"] for line in warned] == ["mine", "mine"]
 
 
-async def test_a_client_that_leaves_while_it_uploads_is_one_line(front: Front, log: Log) -> None:
+async def test_a_client_that_leaves_during_its_upload_is_logged_in_one_line(
+    front: Front, log: Log
+) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", int(front.url.rpartition(":")[2]))
     head = "POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-length: 1000\r\n"
     headers = {**front.headers, "content-type": "application/json", "x-request-id": "left-early"}
