@@ -57,13 +57,13 @@ def test_a_reason_that_vllm_gives_is_raised_as_it_is(monkeypatch: pytest.MonkeyP
         (EngineHealth.HUNG, False, None),
     ],
 )
-def test_a_replica_leaves_an_engine_that_hangs_where_its_pool_says_so(
+def test_a_replica_abandons_a_hung_engine_if_its_pool_is_configured_so(
     health: EngineHealth, ends_hung: bool, leaves: str | None
 ) -> None:
     assert cause_to_leave(False, health, ends_hung) == leaves
 
 
-def test_a_replica_leaves_an_engine_that_died_whatever_its_pool_says() -> None:
+def test_a_replica_abandons_a_dead_engine_in_any_configuration() -> None:
     assert cause_to_leave(True, EngineHealth.HEALTHY, ends_hung=False) == "died"
 
 
@@ -83,7 +83,7 @@ def soon(seconds: float) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
-async def test_ray_serve_takes_a_replica_for_started_once_gateways_can_know_it(
+async def test_a_replica_is_ready_for_ray_serve_once_gateways_can_see_it(
     tmp_path: Path,
 ) -> None:
     """Otherwise it would take the next engine of an update while no request goes to this one."""
@@ -100,7 +100,7 @@ async def test_ray_serve_takes_a_replica_for_started_once_gateways_can_know_it(
             assert list(await registry(redis, POOL)) == [published.slot]
 
 
-async def test_without_redis_a_replica_is_taken_for_started_a_while_later() -> None:
+async def test_without_redis_a_replica_is_ready_after_a_delay() -> None:
     (port,) = free_ports(1)
     url = f"redis://127.0.0.1:{port}"
     async with aclosing(connect(url)) as redis, replica_on(redis) as published:

@@ -178,7 +178,7 @@ async def test_a_request_without_the_header_gets_the_plain_answer_of_the_engine(
 
 
 @pytest.mark.parametrize(("tokens", "events"), [(1, 0), (1, 1), (2, 1), (3, 1), (3, 2), (4, 3)])
-async def test_a_stream_that_is_gone_on_with_has_what_the_client_lacks(
+async def test_a_resumed_stream_contains_only_what_the_client_lacks(
     engine: Engine, http: aiohttp.ClientSession, tokens: int, events: int
 ) -> None:
     body = resuming(tokens, events, stream=True)
@@ -228,7 +228,7 @@ async def test_a_response_is_unchanged_when_resuming_is_not_requested_or_not_off
         assert blocks[-2] == last
 
 
-async def test_an_answer_in_one_piece_reports_its_tokens_as_they_come(
+async def test_an_unstreamed_answer_reports_its_tokens_as_they_are_generated(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
     engine.go.clear()
@@ -247,7 +247,7 @@ async def test_an_answer_in_one_piece_reports_its_tokens_as_they_come(
 
 
 @pytest.mark.parametrize("known", [2, 4])
-async def test_an_answer_in_one_piece_is_gone_on_with(
+async def test_an_unstreamed_answer_is_resumed(
     engine: Engine, http: aiohttp.ClientSession, known: int
 ) -> None:
     async with http.post(PATH, json=resuming(known, 0), headers=ASKED) as answer:
@@ -268,7 +268,7 @@ async def test_an_error_before_the_first_token_is_plain(
         assert await answer.json() == {"error": "it failed"}
 
 
-async def test_a_late_error_has_its_status_after_its_length(
+async def test_a_late_error_is_sent_with_its_length_and_status(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
     engine.fails_after, engine.go = 3, asyncio.Event()
@@ -282,7 +282,7 @@ async def test_a_late_error_has_its_status_after_its_length(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_engine_that_is_lost_cuts_the_answer(
+async def test_a_lost_engine_interrupts_the_answer(
     engine: Engine, http: aiohttp.ClientSession, stream: bool
 ) -> None:
     engine.dies_after, engine.go = 3, asyncio.Event()

@@ -52,7 +52,7 @@ BASES = ("s3://bucket/adapters", "https://models.example/adapters", "acme")
         ("", False),
     ],
 )
-def test_only_what_lies_within_an_allowed_source_is_allowed(source: str, allowed: bool) -> None:
+def test_only_adapters_within_an_allowed_source_are_accepted(source: str, allowed: bool) -> None:
     assert is_allowed(source, ["/adapters", "acme", "s3://bucket/adapters/"]) == allowed
 
 
@@ -76,9 +76,7 @@ def test_only_what_lies_within_an_allowed_source_is_allowed(source: str, allowed
         *("/.../secrets", "/sql%2f..", "/sql ", "/\u2028../secrets", "/\u00a0../secrets"),
     ],
 )
-def test_a_source_that_another_parser_may_read_otherwise_is_not_allowed(
-    base: str, leaving: str
-) -> None:
+def test_an_ambiguous_source_url_is_not_allowed(base: str, leaving: str) -> None:
     assert not is_allowed(base + leaving, [base])
     assert not is_allowed(" " + base + "/sql", [base])
 
@@ -133,7 +131,7 @@ def test_a_copy_has_the_digest_of_its_content(tmp_path: Path) -> None:
     assert set(into.iterdir()) == {files.folder for files in (first, again, other, of_rank)}
 
 
-def test_a_url_of_a_folder_is_read(tmp_path: Path) -> None:
+def test_an_adapter_is_read_from_a_folder_url(tmp_path: Path) -> None:
     url = f"file://{write_adapter(tmp_path / 'a')}"
     assert copied(url, [f"file://{tmp_path}"], tmp_path / "copies").rank == 8
 
@@ -176,7 +174,7 @@ print(files.source, files.rank)
 
 
 @pytest.mark.parametrize("source", ["acme/a", "acme/a@main", f"acme/a@{COMMIT}"])
-def test_an_id_of_the_hub_is_kept_with_its_commit(tmp_path: Path, source: str) -> None:
+def test_a_hub_id_is_stored_with_its_commit(tmp_path: Path, source: str) -> None:
     downloaded(tmp_path / "home", "acme/a", write_adapter(tmp_path / "a"))
     done = subprocess.run(
         [sys.executable, "-c", COPY, source, str(tmp_path / "copies")],

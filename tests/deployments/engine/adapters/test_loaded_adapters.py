@@ -48,7 +48,7 @@ async def used_without_waiting(
         loras.uses(adapter.engine_name)
 
 
-async def test_a_request_loads_what_its_replica_lacks(
+async def test_a_request_loads_an_adapter_that_its_replica_lacks(
     adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
 ) -> None:
     adapter = await fetched(adapters, tmp_path, "a")
@@ -59,7 +59,7 @@ async def test_a_request_loads_what_its_replica_lacks(
     assert (other.busy, other.loads) == (0, 1)
 
 
-async def test_requests_at_once_load_it_once(
+async def test_concurrent_requests_load_an_adapter_once(
     adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
 ) -> None:
     adapter = await fetched(
@@ -119,7 +119,7 @@ async def test_changed_files_are_never_served_under_the_old_digest(
         assert (loras.known[adapter.engine_name] / WEIGHTS).read_bytes() == b"old"
 
 
-async def test_copies_are_dropped_by_use_and_never_those_of_requests(
+async def test_the_least_used_copies_are_dropped_except_those_in_use(
     loras: FakeLoras, tmp_path: Path
 ) -> None:
     adapters = EngineAdapters(loras, [str(tmp_path)], tmp_path / "copies", least_kept=4)
@@ -151,7 +151,7 @@ async def test_two_names_of_the_same_files_do_not_delete_each_others(
     assert {folder.name for folder in (tmp_path / "copies").iterdir()} == kept
 
 
-async def test_a_source_that_takes_long_delays_no_other_adapter(
+async def test_a_slow_source_does_not_delay_other_adapters(
     adapters: EngineAdapters, loras: FakeLoras, tmp_path: Path
 ) -> None:
     slow, quick = [await fetched(adapters, tmp_path, name) for name in ("slow", "quick")]

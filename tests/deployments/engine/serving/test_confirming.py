@@ -292,7 +292,7 @@ async def test_a_gateway_that_leaves_learns_all_tokens_once_the_engine_has_stopp
     assert await counting == ("10", "4", "8")
 
 
-async def test_an_exchange_that_never_came_took_no_tokens(
+async def test_the_token_counts_of_an_unknown_exchange_are_zero(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
     assert await tokens_of(http, engine, "never") == ("0", "0", "0")

@@ -12,7 +12,7 @@ from tests.router.loads import load
 SIGNER = LeaseSigner(Signer("a secret of the fleet's engines"), "pool")
 
 
-def test_an_idle_replica_says_the_same_again() -> None:
+def test_the_lease_of_an_idle_replica_does_not_change() -> None:
     text = LeaseText(SIGNER)
     first = text.of(load("r0", sequence=1))
     assert text.of(load("r0", sequence=2)) == first
@@ -39,7 +39,7 @@ def test_a_report_that_came_with_an_answer_is_followed_by_a_newer_snapshot() -> 
     assert json.loads(after)["sequence"] > reported
 
 
-def test_another_slot_is_another_text() -> None:
+def test_the_lease_text_depends_on_the_slot() -> None:
     text = LeaseText(SIGNER)
     first = text.of(load("r0", slot=0, sequence=1))
     assert SIGNER.is_genuine(1, text.of(load("r0", slot=1, sequence=2)))

@@ -31,7 +31,7 @@ async def test_a_profile_request_returns_the_trace_files() -> None:
     assert not profiler.is_on
 
 
-async def test_an_engine_that_was_started_without_is_left_alone() -> None:
+async def test_an_engine_started_without_a_profiler_is_not_profiled() -> None:
     profiler = FakeProfiler(folder=None)
     async with client_of(profiler) as client:
         answer = await client.post("/", params={"seconds": 0.01})
@@ -40,7 +40,7 @@ async def test_an_engine_that_was_started_without_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, LONGEST_PROFILE_S + 1, "nan"])
-async def test_no_profile_lasts_for_ever(seconds: object) -> None:
+async def test_a_profile_with_an_invalid_duration_is_rejected(seconds: object) -> None:
     profiler = FakeProfiler()
     async with client_of(profiler) as client:
         answer = await client.post("/", params={"seconds": str(seconds)})

@@ -95,7 +95,9 @@ async def test_an_engine_stays_awake_unless_its_replica_is_known_to_take_no_traf
     assert not await replica.after(10 * SLEEP_AFTER_S)
 
 
-async def test_the_time_starts_anew_when_it_took_traffic_in_between(replica: Replica) -> None:
+async def test_the_idle_time_restarts_when_a_replica_took_traffic_in_between(
+    replica: Replica,
+) -> None:
     await replica.after(SLEEP_AFTER_S - 1)
     replica.takes_traffic = True
     await replica.after(1)
@@ -149,7 +151,7 @@ async def test_a_request_that_comes_while_it_falls_asleep_is_served_after_waking
     assert replica.sleeper.waiting == 0
 
 
-async def test_a_client_that_leaves_while_it_waits_neither_wakes_it_nor_keeps_it_busy(
+async def test_a_client_that_leaves_while_waiting_does_not_wake_the_engine(
     replica: Replica,
 ) -> None:
     await replica.falls_asleep()
@@ -165,7 +167,7 @@ async def test_a_client_that_leaves_while_it_waits_neither_wakes_it_nor_keeps_it
     await replica.falls_asleep()
 
 
-async def test_an_engine_that_does_not_wake_is_tried_again_and_says_so(replica: Replica) -> None:
+async def test_waking_an_engine_is_retried_and_the_failure_is_reported(replica: Replica) -> None:
     await replica.falls_asleep()
     replica.engine.fails = "wake up"
     async with replica.running():
@@ -184,7 +186,7 @@ async def test_an_engine_that_cannot_fall_asleep_is_woken(replica: Replica) -> N
     await replica.serve()
 
 
-async def test_a_sleeping_engine_answers_questions_and_wakes_for_work() -> None:
+async def test_a_sleeping_engine_answers_metadata_requests_and_wakes_for_inference() -> None:
     clock = Clock()
     engine = FakeEngine(clock=clock)
     engine.takes_traffic, engine.wake_delay_s, engine.wake_failures = False, 0.05, 1

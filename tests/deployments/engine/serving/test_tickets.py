@@ -73,7 +73,7 @@ async def test_a_reserved_slot_whose_exchange_never_arrives_is_freed() -> None:
     assert len(tickets) == 0
 
 
-async def test_an_exchange_whose_hold_never_comes_leaves_nothing_behind() -> None:
+async def test_an_exchange_without_a_reservation_leaves_no_state() -> None:
     tickets = Tickets(limit=1, twin_timeout_s=SOON_S)
     assert tickets.arrive("t", reserved=False)
     tickets.leave("t")
@@ -81,7 +81,7 @@ async def test_an_exchange_whose_hold_never_comes_leaves_nothing_behind() -> Non
     assert len(tickets) == 0
 
 
-async def test_a_reserved_slot_that_serve_cancels_leaves_nothing_behind() -> None:
+async def test_a_reserved_slot_canceled_by_ray_serve_leaves_no_state() -> None:
     tickets = Tickets(limit=1, twin_timeout_s=NEVER_S)
     hold = asyncio.create_task(tickets.hold("t"))
     await asyncio.sleep(0)
@@ -134,7 +134,7 @@ def counted(limit: int) -> tuple[Tickets, Places]:
 
 
 @given(st.lists(st.sampled_from(["unreserved", "reserved", "leave"]), max_size=30))
-def test_with_ray_serve_informed_no_exchange_exceeds_the_limit(steps: list[str]) -> None:
+def test_no_exchange_exceeds_the_limit_if_ray_serve_is_informed(steps: list[str]) -> None:
     async def check() -> None:
         tickets, places = counted(limit=2)
         inside: list[str] = []
@@ -155,7 +155,7 @@ def test_with_ray_serve_informed_no_exchange_exceeds_the_limit(steps: list[str])
     asyncio.run(check())
 
 
-async def test_a_place_that_serve_has_reserved_is_not_given_to_another() -> None:
+async def test_a_slot_reserved_by_ray_serve_is_not_given_to_another_request() -> None:
     tickets, places = counted(limit=2)
     places.reserved = 2
     assert not tickets.arrive("a", reserved=False, if_room=True)
@@ -180,7 +180,7 @@ async def test_gateways_that_hold_a_reservation_themselves_are_not_counted_twice
         await hold
 
 
-async def test_a_reservation_that_is_made_again_is_held_to_its_exchanges_end() -> None:
+async def test_a_repeated_reservation_is_kept_until_its_exchange_ends() -> None:
     tickets, _ = counted(limit=1)
     first = asyncio.create_task(tickets.hold("t"))
     await asyncio.sleep(0)
@@ -196,7 +196,7 @@ async def test_a_reservation_that_is_made_again_is_held_to_its_exchanges_end() -
         await second
 
 
-async def test_a_refused_exchange_leaves_no_trace() -> None:
+async def test_a_rejected_exchange_leaves_no_state() -> None:
     tickets = Tickets(limit=0)
     assert not tickets.arrive("t", reserved=False)
     assert len(tickets) == 0
@@ -287,7 +287,7 @@ async def test_a_pass_without_a_ticket_opens_the_path_it_was_made_for() -> None:
     await door.close()
 
 
-async def test_the_gate_refuses_clients_before_the_address_is_known() -> None:
+async def test_the_gate_rejects_clients_before_the_engine_address_is_known() -> None:
     door = Door()
     url = await door.open()
     door.gate.url = ""
@@ -328,7 +328,7 @@ async def test_no_websocket_gets_past_the_gate(has_pass: bool) -> None:
     assert door.entered == entered
 
 
-async def test_a_full_replica_lets_in_a_reserved_request_alone() -> None:
+async def test_a_full_replica_accepts_only_reserved_requests() -> None:
     door = Door(limit=1)
     url = await door.open()
     async with aiohttp.ClientSession() as http:

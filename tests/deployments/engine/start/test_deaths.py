@@ -27,7 +27,7 @@ class Clock:
         return self.now
 
 
-def test_a_start_waits_from_the_third_death_on_and_a_minute_at_most() -> None:
+def test_starts_are_delayed_from_the_third_death_by_up_to_a_minute() -> None:
     assert [back_off_s(deaths) for deaths in range(9)] == [0, 0, 0, 5, 10, 20, 40, 60, 60]
     assert back_off_s(10**6) == 60
 
@@ -93,7 +93,7 @@ def test_a_replica_that_was_killed_is_counted_once_by_the_next(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("ends", [("left",), ("add", "died")])
-def test_a_replica_that_says_how_it_ends_was_not_killed(
+def test_a_replica_that_reported_its_end_does_not_count_as_killed(
     tmp_path: Path, ends: tuple[str, ...]
 ) -> None:
     replica(tmp_path, *ends).communicate(b"\n")
@@ -102,7 +102,7 @@ def test_a_replica_that_says_how_it_ends_was_not_killed(
     assert deaths.recent()["killed"] == 0
 
 
-def test_without_a_folder_nothing_waits_and_nothing_raises(tmp_path: Path) -> None:
+def test_without_a_folder_starts_are_not_delayed(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     deaths = Deaths(tmp_path / "taken" / "deaths")
     deaths.find_killed()

@@ -20,17 +20,17 @@ def found(home: Path, **engine_args: Any) -> LocalModels:
     return local_models(pool, {"HF_HOME": str(home)})
 
 
-def test_an_engine_whose_model_is_whole_needs_no_hub(tmp_path: Path) -> None:
+def test_an_engine_with_a_complete_model_needs_no_hub(tmp_path: Path) -> None:
     folder = downloaded(tmp_path, MODEL)
     args = {"quantization": "awq_marlin", "dtype": "float16", "tool_call_parser": "llama3_json"}
     assert found(tmp_path, **args) == LocalModels({MODEL: str(folder)}, is_offline=True)
 
 
-def test_a_model_that_is_not_whole_comes_from_the_hub(tmp_path: Path) -> None:
+def test_an_incomplete_model_is_loaded_from_the_hub(tmp_path: Path) -> None:
     assert found(tmp_path) == LocalModels({}, is_offline=False)
 
 
-def test_a_draft_that_is_not_whole_comes_from_the_hub(tmp_path: Path) -> None:
+def test_an_incomplete_draft_is_loaded_from_the_hub(tmp_path: Path) -> None:
     folder = downloaded(tmp_path, MODEL)
     expected = LocalModels({MODEL: str(folder)}, is_offline=False)
     assert found(tmp_path, speculative_config=DRAFTING) == expected

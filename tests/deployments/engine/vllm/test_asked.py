@@ -170,14 +170,14 @@ def differs(path: str, fields: dict[str, Any]) -> str | None:
 
 
 @pytest.mark.parametrize("path", list(LEAST))
-def test_each_field_alone_is_read_as_vllm_reads_it(path: str) -> None:
+def test_each_single_field_is_read_as_vllm_reads_it(path: str) -> None:
     alone = [{name: value} for name, values in VALUES.items() for value in values]
     assert len(alone) > 300
     assert not [wrong for fields in alone if (wrong := differs(path, fields))]
 
 
 @pytest.mark.parametrize("path", list(LEAST))
-def test_vllm_takes_numbers_in_strings(path: str) -> None:
+def test_vllm_accepts_numbers_in_strings(path: str) -> None:
     """Otherwise the tests here say nothing."""
     names = {RESPONSES: "max_output_tokens"} | dict.fromkeys(AUDIO, "max_completion_tokens")
     name = names.get(path, "max_tokens")
@@ -188,7 +188,7 @@ def test_vllm_takes_numbers_in_strings(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", AUDIO)
-def test_a_form_of_audio_has_the_fields_that_a_gateway_reads(path: str) -> None:
+def test_an_audio_form_has_the_fields_that_a_gateway_reads(path: str) -> None:
     from vllm.entrypoints.speech_to_text.transcription.protocol import TranscriptionRequest
     from vllm.entrypoints.speech_to_text.translation.protocol import TranslationRequest
 
@@ -205,5 +205,5 @@ def test_a_form_of_audio_has_the_fields_that_a_gateway_reads(path: str) -> None:
         {}, optional={name: st.sampled_from(values) for name, values in VALUES.items()}
     ),
 )
-def test_fields_together_are_read_as_vllm_reads_them(path: str, fields: dict[str, Any]) -> None:
+def test_combined_fields_are_read_as_vllm_reads_them(path: str, fields: dict[str, Any]) -> None:
     assert differs(path, fields) is None

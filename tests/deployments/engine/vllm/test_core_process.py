@@ -34,7 +34,7 @@ def facts_of_process(process: Any, file: Path) -> dict[str, Any]:
     return found
 
 
-def test_an_engine_finds_what_it_would_find_without_antefix(
+def test_an_engine_process_has_the_environment_that_it_has_without_antefix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTEFIX_TEST", "of now")
@@ -65,7 +65,7 @@ def write_process_facts_with_queue(*, queue: Any, file: str) -> None:
     write_process_facts(file)
 
 
-def test_the_collector_leaves_what_was_imported_alone() -> None:
+def test_garbage_collection_skips_imported_objects() -> None:
     gc.enable()
     before = gc.get_freeze_count()
     try:

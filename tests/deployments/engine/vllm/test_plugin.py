@@ -21,7 +21,7 @@ pytestmark = pytest.mark.real
 NEVER_S = 120
 
 
-def test_vllm_finds_it() -> None:
+def test_vllm_finds_the_plugin() -> None:
     (ours,) = (e for e in entry_points(group="vllm.general_plugins") if e.name == "antefix")
     assert ours.load() is register
 
@@ -56,7 +56,7 @@ def ends(registered: None) -> Iterator[tuple[Any, Any]]:
     context.destroy(linger=0)
 
 
-def test_a_reader_sleeps_right_after_it_read(ends: tuple[Any, Any]) -> None:
+def test_a_reader_sleeps_right_after_a_read(ends: tuple[Any, Any]) -> None:
     reader, _ = ends
     began, looks = time.monotonic(), 0
     while time.monotonic() - began < 10 * LOOK_AGAIN_MS / 1000:
@@ -102,7 +102,7 @@ def test_logprobs_are_ranked_without_compiling(registered: None) -> None:
     assert of_tokens.logprob_token_ids.tolist() == [[2, 1], [0, 0]]
 
 
-def test_a_model_is_looked_at_without_another_import_of_vllm(
+def test_a_model_is_inspected_without_another_import_of_vllm(
     registered: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from vllm.model_executor.models import registry

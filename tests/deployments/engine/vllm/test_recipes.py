@@ -28,7 +28,7 @@ def token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_token")
 
 
-def test_vllm_takes_the_arguments_of_every_recipe(caplog: pytest.LogCaptureFixture) -> None:
+def test_vllm_accepts_the_arguments_of_every_recipe(caplog: pytest.LogCaptureFixture) -> None:
     """As `antefix config check` asks it, but once. A warning would say that it did not answer."""
     asked = {
         f"{file.stem} {name}": pool.engine_args

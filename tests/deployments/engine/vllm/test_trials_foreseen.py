@@ -50,12 +50,12 @@ def may_be_tried(request: Any) -> bool:
 
 
 @pytest.mark.parametrize("fields", [*ANY, *({"response_format": of} for of in FORMATS)])
-def test_of_chat_and_completions(fields: dict[str, Any]) -> None:
+def test_trials_of_chat_and_completion_requests_are_foreseen(fields: dict[str, Any]) -> None:
     foreseen = needs_trial(fields)
     assert foreseen == may_be_tried(ChatCompletionRequest(**CHAT, **fields))
     assert foreseen == may_be_tried(CompletionRequest(prompt="hi", **fields))
 
 
 @pytest.mark.parametrize("fields", [*ANY, *({"text": {"format": of}} for of in TEXTS)])
-def test_of_responses(fields: dict[str, Any]) -> None:
+def test_trials_of_response_requests_are_foreseen(fields: dict[str, Any]) -> None:
     assert needs_trial(fields) == may_be_tried(ResponsesRequest(input="hi", **fields))

@@ -71,7 +71,7 @@ def test_an_engine_does_not_offer_to_resume_other_requests(
     assert _why_not(engine, prompt, **params)
 
 
-def test_an_answer_in_one_piece_has_no_logprobs_of_another_engine() -> None:
+def test_an_unstreamed_answer_has_no_logprobs_of_another_engine() -> None:
     from vllm.sampling_params import RequestOutputKind
 
     for kind, logprobs in itertools.product(RequestOutputKind, (None, 1)):
@@ -86,7 +86,7 @@ def test_a_response_has_no_logprobs_of_another_engine() -> None:
         assert (reason is None) == (logprobs is None)
 
 
-def test_responses_go_on_where_their_server_keeps_none_and_calls_no_tools() -> None:
+def test_responses_are_resumed_if_the_server_stores_none_and_runs_no_tools() -> None:
     def serving(**more: bool) -> Any:
         return SimpleNamespace(**{"enable_store": False, "use_harmony": False} | more)
 
@@ -96,7 +96,7 @@ def test_responses_go_on_where_their_server_keeps_none_and_calls_no_tools() -> N
     assert why_no_responses(serving(use_harmony=True))
 
 
-def test_ids_are_those_of_the_exchange_wherever_vllm_draws_them() -> None:
+def test_every_id_that_vllm_generates_is_derived_from_the_exchange() -> None:
     from vllm.entrypoints.openai.responses import protocol, serving, streaming_events, utils
     from vllm.renderers import chat_utils
 
@@ -127,7 +127,7 @@ def test_engines_with_other_arguments_models_or_runners_are_distinguished() -> N
     assert not same & {made("/a/model", args, is_v2=True)}
 
 
-def test_a_proof_is_of_one_kind_of_processor_and_of_kernels(
+def test_a_proof_applies_to_one_kind_of_processor_and_kernels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     maker = made("/a/model", {})
@@ -140,7 +140,7 @@ def test_a_proof_is_of_one_kind_of_processor_and_of_kernels(
     assert len(found) == 4
 
 
-def test_engines_that_schedule_otherwise_answer_alike() -> None:
+def test_engines_with_different_schedulers_resume_each_others_answers() -> None:
     args = {"dtype": "float32", "max_num_seqs": 4}
     others: list[dict[str, Any]] = [
         {"dtype": "float32"},

@@ -45,7 +45,7 @@ def test_kv_events_have_the_fields_that_antefix_needs() -> None:
     assert issubclass(AllBlocksCleared, msgspec.Struct)
 
 
-def test_a_clock_that_is_set_back_makes_no_engine_seem_faster(
+def test_setting_the_clock_back_does_not_make_an_engine_seem_faster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Prompts of before and of after had been computed in the same seconds, it seemed."""
@@ -214,7 +214,7 @@ async def test_a_request_that_fails_because_its_engine_died_says_so(
         await anext(engine.generate({"prompt_token_ids": [1]}, SamplingParams(), "id"))
 
 
-def test_every_answer_of_a_request_is_in_its_queue() -> None:
+def test_every_answer_of_a_request_counts_in_the_queue() -> None:
     engine = object.__new__(WatchedEngine)
     engine.watch()
     states = {"a-0": SimpleNamespace(is_prefilling=False), "b-0": None}
@@ -340,7 +340,7 @@ def test_every_reserved_flag_is_one_of_vllms() -> None:
     assert unknown == ["model_tag"]
 
 
-def test_a_fleets_arguments_arrive() -> None:
+def test_vllm_parses_the_arguments_of_a_fleet() -> None:
     args = parse("a/b", "b", {"max-model-len": "2k", "kv_events_config": {"topic": "t"}})
     assert (args.model, args.served_model_name, args.max_model_len) == ("a/b", ["b"], 2000)
 
@@ -365,7 +365,7 @@ def test_triton_caches_kernels_in_the_given_folder_and_inductor_below_vllms_root
     assert Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).parent == backbone.parent
 
 
-def test_vllm_fails_on_a_list_of_compiled_graphs_that_was_cut_short(tmp_path: Path) -> None:
+def test_vllm_fails_on_a_truncated_list_of_compiled_graphs(tmp_path: Path) -> None:
     """When it does not, drop `compile_cache._remove_broken_lists`."""
     from vllm.compilation.backends import CompilerManager
     from vllm.config import CompilationConfig

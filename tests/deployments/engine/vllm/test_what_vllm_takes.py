@@ -32,14 +32,14 @@ from deployments.wire.inference_paths import (
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 
-def test_a_dead_engine_says_so_in_the_words_that_gateways_look_for() -> None:
+def test_gateways_recognize_the_message_of_a_dead_engine() -> None:
     from vllm.v1.engine.exceptions import EngineDeadError
 
     assert EngineError(500, str(EngineDeadError()).encode()).is_dead
 
 
 @pytest.mark.parametrize("prompt", [{"prompt": "a" * 999}, {"prompt_token_ids": [1] * 11}])
-def test_a_prompt_that_is_too_long_is_named_so_that_gateways_know(prompt: Any) -> None:
+def test_gateways_recognize_the_error_of_a_too_long_prompt(prompt: Any) -> None:
     from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
     from vllm.exceptions import VLLMValidationError
     from vllm.renderers.params import TokenizeParams
@@ -52,7 +52,7 @@ def test_a_prompt_that_is_too_long_is_named_so_that_gateways_know(prompt: Any) -
     assert from_engine(400, told, "id").code == "context_length_exceeded"
 
 
-def test_too_many_output_tokens_are_named_as_the_client_named_them() -> None:
+def test_the_error_for_too_many_output_tokens_names_the_clients_field() -> None:
     from vllm.exceptions import VLLMValidationError
     from vllm.renderers.params import TokenizeParams
 
@@ -61,7 +61,7 @@ def test_too_many_output_tokens_are_named_as_the_client_named_them() -> None:
     assert refused.value.parameter == "max_completion_tokens"
 
 
-def test_a_prompt_that_fills_the_context_is_named_as_a_longer_one() -> None:
+def test_a_prompt_that_fills_the_context_has_the_error_of_a_longer_one() -> None:
     from vllm.exceptions import VLLMValidationError
 
     prompt_length.refuse_by_name()
@@ -73,7 +73,7 @@ def test_a_prompt_that_fills_the_context_is_named_as_a_longer_one() -> None:
         assert refused.value.parameter == "input_tokens"
 
 
-def test_a_response_names_a_prompt_that_fills_the_context_as_others_do() -> None:
+def test_a_response_reports_a_prompt_that_fills_the_context_like_other_apis() -> None:
     from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
     from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 
@@ -136,7 +136,7 @@ def test_a_field_of_vllm_has_a_row_with_its_cost_or_is_refused(path: str) -> Non
     assert read - of_vllm == set()
 
 
-def test_what_a_row_names_as_its_enforcement_exists() -> None:
+def test_the_enforcement_that_a_row_names_exists() -> None:
     named = {name for row in field_table.TAKEN for name in row.enforced}
     assert len(named) > 10
     assert [name for name in sorted(named) if not exists(name)] == []
@@ -156,7 +156,7 @@ def exists(dotted: str) -> bool:
     return False
 
 
-def test_a_row_without_its_enforcement_would_be_found() -> None:
+def test_a_missing_enforcement_is_detected() -> None:
     assert exists("deployments.fleet.fleet.GatewaySettings.max_n")
     assert not exists("deployments.fleet.fleet.GatewaySettings.max_of_yesterday")
     assert not exists("deployments.gateway.checks.no_such_module.check")
@@ -166,13 +166,13 @@ def test_every_bounded_row_names_its_enforcement() -> None:
     assert [row.names for row in field_table.TAKEN if bool(row.bound) != bool(row.enforced)] == []
 
 
-def test_vllm_takes_no_more_ids_for_logprobs_than_gateways() -> None:
+def test_vllm_accepts_no_more_logprob_token_ids_than_gateways() -> None:
     from vllm.sampling_params import MAX_LOGPROB_TOKEN_IDS
 
     assert MAX_LOGPROB_TOKEN_IDS == field_table.MAX_LOGPROB_TOKEN_IDS
 
 
-def test_patterns_of_repetitions_take_few_comparisons() -> None:
+def test_repetition_detection_takes_few_comparisons() -> None:
     """The most that the bounds allow, on the answer for which vLLM compares most."""
     from vllm.sampling_params import RepetitionDetectionParams
     from vllm.v1.core.sched.utils import check_sequence_repetition

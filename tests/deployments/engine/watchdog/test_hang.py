@@ -53,7 +53,7 @@ class Looked:
             assert self.again(**now) is EngineHealth.HEALTHY, self.judge.why
 
 
-def test_a_step_that_takes_longer_than_it_may_is_suspected_then_taken_for_hung() -> None:
+def test_a_step_beyond_its_bound_is_suspected_and_then_considered_hung() -> None:
     looked, limits = Looked(), step_limits(0.8)
     looked.again(phase=LoopPhase.STEP, bound_s=0.8, beats=2)
     found = looked.seconds_until(EngineHealth.SUSPECT)
@@ -63,7 +63,7 @@ def test_a_step_that_takes_longer_than_it_may_is_suspected_then_taken_for_hung()
     assert "0.80 s" in looked.judge.why
 
 
-def test_an_engine_that_hung_and_goes_on_is_healthy_again() -> None:
+def test_an_engine_that_recovers_from_a_hang_is_healthy_again() -> None:
     """Where it was not ended."""
     looked = Looked()
     looked.again(phase=LoopPhase.STEP, bound_s=0.1, beats=2)
@@ -88,7 +88,7 @@ def test_a_stopped_process_is_suspected_at_once_and_hung_soon() -> None:
     assert looked.seconds_until(EngineHealth.HUNG, stopped=True) == pytest.approx(STOPPED.hung_s)
 
 
-def test_an_idle_engine_that_does_not_answer_is_found() -> None:
+def test_an_unresponsive_idle_engine_is_detected() -> None:
     looked = Looked()
     assert looked.seconds_until(EngineHealth.HUNG, probe=1) <= SILENT.hung_s + 2 * PERIOD_S
 
@@ -103,7 +103,7 @@ def seconds_until_verdict(
     return looked.seen.at - began
 
 
-def test_an_engine_that_goes_on_and_does_not_answer_is_found() -> None:
+def test_an_unresponsive_engine_that_still_steps_is_detected() -> None:
     looked = Looked()
     assert seconds_until_verdict(looked, EngineHealth.SUSPECT, beats=30) >= MUTE.suspect_s
     seconds_until_verdict(looked, EngineHealth.HUNG, beats=30)
@@ -111,7 +111,7 @@ def test_an_engine_that_goes_on_and_does_not_answer_is_found() -> None:
     assert "it works, but does not answer" in looked.judge.why
 
 
-def test_an_engine_of_long_steps_may_take_as_long_to_answer() -> None:
+def test_an_engine_with_long_steps_may_take_as_long_to_answer() -> None:
     """It takes a question between two steps."""
     looked, steps = Looked(), MUTE_BEATS // 3
     for _ in some(range(steps - 1)):
@@ -148,7 +148,7 @@ def test_an_idle_engine_that_answers_is_healthy() -> None:
     ],
     ids=["starts", "unbounded", "utility", "replica stands still", "computes", "idle and starved"],
 )
-def test_a_legitimate_or_ambiguous_pause_is_no_hang(case: dict[str, Any]) -> None:
+def test_a_legitimate_or_ambiguous_pause_is_not_a_hang(case: dict[str, Any]) -> None:
     Looked().never(**case)
 
 
@@ -164,7 +164,9 @@ steps = st.lists(
 
 
 @given(steps)
-def test_starvation_alone_never_alarms(steps: list[tuple[float, float, list[float]]]) -> None:
+def test_cpu_starvation_alone_is_never_considered_a_hang(
+    steps: list[tuple[float, float, list[float]]],
+) -> None:
     """Steps within their bounds, stretched: while cores are unavailable the witness may be late,
     too."""
     looked = Looked()

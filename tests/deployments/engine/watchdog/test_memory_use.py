@@ -45,13 +45,13 @@ V1 = {
         (MACHINE | V1, MemoryLook(3, 0.6)),
     ],
 )
-def test_a_look_reads_the_cgroup_before_the_machine(
+def test_memory_use_is_read_from_the_cgroup_before_the_machine(
     tmp_path: Path, files: dict[str, str], found: MemoryLook
 ) -> None:
     assert look(written(tmp_path, files)) == found
 
 
-def test_this_machine_has_memory() -> None:
+def test_memory_use_of_this_machine_is_readable() -> None:
     assert 0.0 < look().used < 1.0
 
 
@@ -70,7 +70,7 @@ def test_this_machine_has_memory() -> None:
         ([(4, 0.96), (4, 0.5), (4, 0.5), (4, 0.5)], False),
     ],
 )
-def test_a_death_is_for_lack_of_memory_only_with_evidence(
+def test_a_death_is_attributed_to_memory_only_with_evidence(
     looks: list[tuple[int, float]], ran_out: bool
 ) -> None:
     watch = MemoryWatch(low=0.95)

@@ -99,7 +99,7 @@ async def test_an_engine_stuck_in_a_step_is_ended(tmp_path: Path) -> None:
         await until(lambda: one.core_is_gone)
 
 
-async def test_an_engine_that_hangs_is_left_alone_where_its_pool_suspects_only(
+async def test_a_hung_engine_is_not_ended_if_its_pool_only_suspects(
     tmp_path: Path,
 ) -> None:
     async with watched("stuck", tmp_path, "suspect") as one:
@@ -116,7 +116,7 @@ async def test_a_stopped_replica_is_ended_with_its_engine(tmp_path: Path) -> Non
         await until(lambda: one.core_is_gone)
 
 
-def test_the_file_says_before_the_first_beat_whether_a_hung_engine_is_ended(
+def test_the_heartbeat_file_states_initially_whether_a_hung_engine_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replica that stops this early must not leave its engine hung for ever."""
@@ -164,7 +164,7 @@ def test_a_report_shows_no_password() -> None:
     assert "password" not in repr(report)
 
 
-async def test_a_witness_that_was_ended_is_replaced(tmp_path: Path) -> None:
+async def test_a_killed_witness_is_replaced(tmp_path: Path) -> None:
     async with watched("idle", tmp_path) as one:
         os.kill(one.witness, signal.SIGKILL)
         await until(lambda: one.witness_is_gone)
@@ -173,7 +173,7 @@ async def test_a_witness_that_was_ended_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["all", "witness"])
-async def test_processes_frozen_with_their_witness_resume_with_it(
+async def test_processes_frozen_together_with_their_witness_continue_with_it(
     tmp_path: Path, which: str
 ) -> None:
     """As a container or a machine is: no process was there to see it."""

@@ -134,13 +134,15 @@ async def test_images_of_every_format_count_together(form: str, bounded: Bounded
     [empty_webp(13_000, 13_000), empty_png(20_000, 20_000), icon(20_000, 20_000)],
     ids=["webp", "png", "icon"],
 )
-async def test_a_small_file_becomes_no_large_image(data: bytes, bounded: Bounded) -> None:
+async def test_a_small_file_that_decodes_to_a_large_image_is_rejected(
+    data: bytes, bounded: Bounded
+) -> None:
     assert len(data) < 120
     with pytest.raises(ValueError, match="pixels"):
         await bounded(lambda to: to.fetch_image_async(url(data)))
 
 
-async def test_one_request_leaves_the_pixels_of_the_next(bounded: Bounded) -> None:
+async def test_pixels_are_counted_separately_for_each_request(bounded: Bounded) -> None:
     for _ in range(3):
         loaded = await bounded(lambda to: to.fetch_image_async(url(image(100, 100))))
         assert loaded.size == (100, 100)

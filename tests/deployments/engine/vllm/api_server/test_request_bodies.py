@@ -75,7 +75,7 @@ def body_of(place: At, items: list[Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("number", [1_000, 100_000])
 @pytest.mark.parametrize("place", LISTS, ids=[f"{of.path} {of.field}" for of in LISTS])
-def test_bad_items_cost_a_replica_one_look_and_one_error(
+def test_a_replica_reports_invalid_items_with_one_error_after_one_check(
     place: At, number: int, read: dict[str, Callable[..., Any]]
 ) -> None:
     from vllm.exceptions import VLLMValidationError
@@ -106,7 +106,7 @@ BAD_FOR_VLLM: tuple[tuple[str, dict[str, Any], str], ...] = (
 
 
 @pytest.mark.parametrize(("path", "fields", "param"), BAD_FOR_VLLM)
-def test_items_that_only_vllm_refuses_are_one_error_that_does_not_quote_them(
+def test_items_that_only_vllm_rejects_give_one_error_that_does_not_quote_them(
     path: str, fields: dict[str, Any], param: str, read: dict[str, Callable[..., Any]]
 ) -> None:
     from vllm.exceptions import VLLMValidationError
@@ -156,7 +156,7 @@ class Formed(BaseModel):
         ({"language": "en", "temperature": "hot"}, "'temperature': Input should be a valid number"),
     ],
 )
-async def test_the_error_of_a_form_is_a_sentence_and_no_dict(
+async def test_the_error_of_a_form_is_a_sentence_and_not_a_dict(
     fields: dict[str, str], said: str
 ) -> None:
     from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
@@ -187,7 +187,7 @@ REFUSED = ("chat: more fields in a message", "tools: no tools", "completion: an 
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN.keys() - set(REFUSED)))
-def test_every_shape_that_a_gateway_reads_is_taken(
+def test_vllm_accepts_every_shape_that_a_gateway_reads(
     name: str, read: dict[str, Callable[..., Any]]
 ) -> None:
     path, fields = KNOWN[name]
@@ -195,7 +195,7 @@ def test_every_shape_that_a_gateway_reads_is_taken(
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_these_shapes_are_not(name: str, read: dict[str, Callable[..., Any]]) -> None:
+def test_shapes_that_vllm_rejects_are_known(name: str, read: dict[str, Callable[..., Any]]) -> None:
     from vllm.exceptions import VLLMClientError
 
     path, fields = KNOWN[name]
@@ -243,7 +243,7 @@ def test_a_call_of_a_tool_without_parameters_has_an_empty_object(
 
 
 @pytest.mark.parametrize("name", ["truncation", "background"])
-def test_a_field_that_a_response_cannot_repeat_is_the_clients_mistake(name: str) -> None:
+def test_a_field_that_a_response_cannot_repeat_is_a_client_error(name: str) -> None:
     """A replica reads a null as absent; vLLM itself fails on it at the end of the answer."""
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 

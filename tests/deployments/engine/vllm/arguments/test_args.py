@@ -236,20 +236,24 @@ def answers(cache: Path) -> dict[str, list[EngineArgRefused]]:
 
 @pytest.mark.real
 @pytest.mark.parametrize("case", TAKEN)
-def test_vllm_takes(case: str, answers: dict[str, list[EngineArgRefused]]) -> None:
+def test_vllm_accepts_valid_arguments(
+    case: str, answers: dict[str, list[EngineArgRefused]]
+) -> None:
     assert answers[case] == []
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("case", REFUSED)
-def test_vllm_refuses(case: str, answers: dict[str, list[EngineArgRefused]]) -> None:
+def test_vllm_rejects_invalid_arguments(
+    case: str, answers: dict[str, list[EngineArgRefused]]
+) -> None:
     told = [(each.key, each.message, each.remedy) for each in answers[case]]
     assert told == [REFUSED[case][1]]
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", shipped_fleets())
-def test_vllm_takes_the_fleets_that_ship(
+def test_vllm_accepts_the_shipped_fleets(
     name: str,
     answers: dict[str, list[EngineArgRefused]],
     cache: Path,

@@ -24,7 +24,7 @@ UNBOUND = {BOUND_TO: "nobind"}
         ({"OMP_NUM_THREADS": "1"}, 1, 0),
     ],
 )
-def test_cores_are_shared_by_those_that_are_bound_to_none(
+def test_engines_without_cpu_binding_share_the_cores(
     environment: dict[str, str], workers: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))

@@ -37,7 +37,7 @@ def on(monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool]) -> None:
 @pytest.mark.parametrize("given", [{}, {"dtype": None}, {"dtype": "auto"}])
 @pytest.mark.parametrize("stored", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize(("capabilities", "dtype"), [(NATIVE, "bfloat16"), ({}, "float32")])
-def test_an_engine_on_cpus_takes_the_faster_dtype_and_logs_it(
+def test_an_engine_on_cpus_uses_the_faster_dtype_and_logs_it(
     tmp_path: Path,
     config: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,

@@ -143,7 +143,7 @@ def test_no_constraint_makes_the_bounds_raise(kind: str, constraint: Any) -> Non
 
 
 @given(PATTERNS)
-def test_an_accepted_pattern_is_within_the_bounds(pattern: str) -> None:
+def test_an_accepted_pattern_meets_the_bounds_of_a_full_parse(pattern: str) -> None:
     if excess_of("regex", pattern) is None:
         shape = shape_of(pattern)
         assert shape.repetitions <= bounds.MOST_REPETITIONS
@@ -236,7 +236,9 @@ RULES = st.lists(
 
 @given(RULES)
 @example([["b"], ["c"], ["a", "a"]])
-def test_a_sum_of_itself_is_found_in_any_grammar(rules: list[list[str]]) -> None:
+def test_a_rule_that_refers_to_itself_at_both_ends_is_found_in_any_grammar(
+    rules: list[list[str]],
+) -> None:
     text = "\n".join(f"{n} ::= {' '.join(body)}" for n, body in zip("abc", rules, strict=True))
     assert shape_of(f'{text}\nroot ::= s a\ns ::= "q" | s s', is_grammar=True).both_ends
 
@@ -256,9 +258,7 @@ def test_a_sum_of_itself_is_found_in_any_grammar(rules: list[list[str]]) -> None
     ],
 )
 @pytest.mark.parametrize("is_grammar", [False, True])
-def test_the_shape_of_a_large_text_takes_no_more_steps_than_it_has_parts(
-    text: str, is_grammar: bool
-) -> None:
+def test_computing_the_shape_of_a_large_text_takes_linear_work(text: str, is_grammar: bool) -> None:
     began = time.process_time()
     shape_of(text, is_grammar)
     assert time.process_time() - began < 2.0  # of CPU time; a quadratic one would take minutes
@@ -315,7 +315,7 @@ PIECES = {
 
 
 @pytest.mark.parametrize("name", PIECES)
-def test_a_refusal_quotes_what_was_found_and_says_why_and_what_to_write(name: str) -> None:
+def test_a_rejection_quotes_the_finding_with_the_reason_and_an_alternative(name: str) -> None:
     kind, constraint, piece, remedy = PIECES[name]
     said = str(excess_of(kind, constraint))
     assert piece in said

@@ -48,7 +48,7 @@ def first_of(part: Any) -> str:
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_what_an_unlikely_token_hides_is_a_part(name: str) -> None:
+def test_text_behind_an_unlikely_token_is_a_separate_part(name: str) -> None:
     kind, constraint, hidden = HIDDEN[name]
     assert hidden in [first_of(part) for _, part in parts_of(kind, constraint)]
     assert excess_of(kind, constraint) is None

@@ -74,7 +74,7 @@ def test_an_unenforced_keyword_is_found_at_any_place_in_a_schema(word: str, plac
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("reference", REMOTE)
-def test_a_reference_that_is_no_place_in_the_schema_is_found(reference: str, place: str) -> None:
+def test_a_reference_to_a_missing_place_in_the_schema_is_found(reference: str, place: str) -> None:
     found = unenforced_word(PLACES[place]({"$ref": reference}))
     assert found is not None
     assert (found.word, found.pointer) == ("$ref", f"{place}/$ref")
@@ -83,13 +83,13 @@ def test_a_reference_that_is_no_place_in_the_schema_is_found(reference: str, pla
 
 @pytest.mark.parametrize("word", [*UNENFORCED, *NEEDS_TYPE, "$ref", "if"])
 @pytest.mark.parametrize("holder", ["properties", "patternProperties", "$defs", "definitions"])
-def test_a_name_that_looks_like_a_word_is_none(word: str, holder: str) -> None:
+def test_a_property_named_like_a_keyword_is_accepted(word: str, holder: str) -> None:
     assert unenforced_word({holder: {word: TEXT}, "required": [word]}) is None
 
 
 @pytest.mark.parametrize("word", [*UNENFORCED, *NEEDS_TYPE, "$ref", "if"])
 @pytest.mark.parametrize("holder", ["const", "default", "examples", "enum"])
-def test_an_instance_with_a_word_has_none(word: str, holder: str) -> None:
+def test_a_keyword_inside_an_instance_value_is_accepted(word: str, holder: str) -> None:
     assert unenforced_word({"properties": {"a": {holder: [{word: {"type": "x"}}]}}}) is None
 
 
@@ -110,12 +110,12 @@ def test_an_instance_with_a_word_has_none(word: str, holder: str) -> None:
         {"oneOf": [TEXT], "discriminator": {"propertyName": "kind"}},
     ],
 )
-def test_what_restricts_nothing_or_is_enforced_is_left(schema: Any) -> None:
+def test_keywords_that_restrict_nothing_or_are_enforced_are_accepted(schema: Any) -> None:
     assert unenforced_word(schema) is None
 
 
 @pytest.mark.parametrize("name", ORDINARY)
-def test_an_ordinary_schema_has_none(name: str) -> None:
+def test_an_ordinary_schema_has_no_unenforced_keyword(name: str) -> None:
     assert unenforced_word(ORDINARY[name]) is None
 
 
@@ -126,7 +126,7 @@ def test_no_schema_makes_the_search_raise(schema: Any) -> None:
 
 
 @pytest.mark.parametrize("nothing", [{}, True])
-def test_a_schema_that_no_value_satisfies_is_refused_with_what_zod_users_do_instead(
+def test_an_unsatisfiable_schema_is_rejected_with_the_alternative_for_zod(
     nothing: Any,
 ) -> None:
     found = unenforced_word({"properties": {"a": {"not": nothing}}})
@@ -212,7 +212,7 @@ def serve(sent: Sent) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_word_is_refused_by_the_field_that_it_came_from(name: str) -> None:
+def test_the_rejection_of_a_keyword_names_its_field(name: str) -> None:
     sent, field = REFUSED[name]
     with pytest.raises(Unfit, match=r"'not' at .*/properties/a/not of the schema") as error:
         serve(sent)
@@ -220,10 +220,10 @@ def test_a_word_is_refused_by_the_field_that_it_came_from(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_a_word_is_accepted_where_the_client_does_not_rely_on_it(name: str) -> None:
+def test_a_keyword_is_accepted_if_the_client_does_not_rely_on_it(name: str) -> None:
     serve(ACCEPTED[name])
 
 
-def test_names_of_properties_are_strings_without_saying_so() -> None:
+def test_property_name_schemas_need_no_string_type() -> None:
     schema = {"type": "object", "propertyNames": {"minLength": 1, "pattern": "^a"}}
     assert unenforced_word(schema) is None

@@ -97,7 +97,7 @@ def followed(constraint: Constraint, tokens: int = TOKENS) -> tuple[float, int]:
     return follower.token_ms(constraint, [Row()], tokens), follower.followed
 
 
-def test_a_quick_constraint_is_followed_for_some_hundred_tokens_on_each_way() -> None:
+def test_a_quick_constraint_is_followed_for_hundreds_of_tokens_on_each_path() -> None:
     ms, tokens = followed(Constraint(ms=lambda so_far: 0.1))
     assert ms == pytest.approx(0.1)
     assert tokens == WAYS * TOKENS
@@ -114,7 +114,7 @@ def test_a_core_that_is_busy_once_does_not_make_a_constraint_slow() -> None:
     assert followed(Constraint(ms=lambda so_far: next(slow, 0.1)))[0] == pytest.approx(0.1)
 
 
-def test_a_way_that_is_tried_again_chooses_the_same_tokens() -> None:
+def test_a_repeated_path_chooses_the_same_tokens() -> None:
     constraint = Constraint(ms=lambda so_far: 10.0 if len(so_far) >= 100 else 0.01)
     assert followed(constraint)[0] > TOKEN_MS
     first, again = (one for one in [*constraint.answers, constraint.answer] if one)
@@ -147,11 +147,11 @@ def test_a_constraint_that_ends_begins_again() -> None:
     assert [A, A, A] in constraint.answers
 
 
-def test_a_constraint_that_gives_up_costs_what_it_cost_until_then() -> None:
+def test_the_cost_of_a_constraint_that_fails_is_the_cost_until_then() -> None:
     assert followed(Constraint(ms=lambda so_far: 0.5, accepts=False)) == (0.0, 0)
 
 
-def test_a_cost_that_rises_is_followed_further_and_refused_for_what_it_becomes() -> None:
+def test_a_rising_cost_is_followed_further_and_rejected_for_its_extrapolation() -> None:
     ms, tokens = followed(Constraint(ms=lambda so_far: len(so_far) / 400))
     assert ms > TOKEN_MS
     assert tokens == RISING_TOKENS
@@ -165,7 +165,9 @@ def test_an_answer_is_never_followed_beyond_the_context() -> None:
 
 
 @given(st.integers(1, 4096).map(lambda count: count / 1000), st.sampled_from([1.0, 1.5, 2.0, 3.0]))
-def test_a_power_of_the_length_is_extrapolated_as_such(factor: float, power: float) -> None:
+def test_a_cost_that_grows_as_a_power_of_the_length_is_extrapolated(
+    factor: float, power: float
+) -> None:
     ms = [TOKEN_MS * factor * (at / TOKENS) ** power for at in range(TOKENS)]
     if rises(ms):
         expected = TOKEN_MS * factor * (8192 / TOKENS) ** power
@@ -173,12 +175,12 @@ def test_a_power_of_the_length_is_extrapolated_as_such(factor: float, power: flo
 
 
 @given(st.lists(st.floats(0, 100), max_size=300), st.integers(1, CONTEXT))
-def test_the_expectation_is_never_below_what_was_seen(ms: list[float], tokens: int) -> None:
+def test_the_expected_cost_is_never_below_the_observed_one(ms: list[float], tokens: int) -> None:
     assert expected_ms(ms, tokens) >= highest_ms(ms) >= sum(ms[:IN_A_ROW]) / IN_A_ROW - 1e-9
 
 
 @given(st.floats(0, 100), st.integers(0, 255))
-def test_one_slow_token_does_not_count_as_a_rise(ms: float, at: int) -> None:
+def test_one_slow_token_does_not_count_as_a_rising_cost(ms: float, at: int) -> None:
     assert not rises([0.01] * at + [ms] + [0.01] * (255 - at))
 
 
@@ -225,7 +227,7 @@ def test_a_constraint_of_many_parts_is_admitted_and_counts_as_costly() -> None:
     assert of_parts(parts, in_time=20) == (UNFOLLOWED_SHARE * TOKEN_MS, 20)
 
 
-def test_a_slow_part_that_is_followed_in_time_is_found_in_any_number_of_them() -> None:
+def test_a_slow_part_is_found_among_any_number_of_parts() -> None:
     parts = [Constraint(ms=lambda so_far, at=at: 50.0 if at else 0.1) for at in range(100)]  # type: ignore[misc]
     found, compiled = of_parts(parts, in_time=20)
     assert found > TOKEN_MS

@@ -147,7 +147,7 @@ async def test_a_constraint_whose_worker_was_killed_is_rejected_and_never_tried_
     assert trials.tried == ["bomb", "bomb", "x+"]
 
 
-async def test_a_tenant_s_trials_come_one_after_another_and_do_not_hold_up_plain_ones(
+async def test_a_tenants_trials_run_one_at_a_time_without_delaying_plain_constraints(
     tmp_path: Path,
 ) -> None:
     trials = Trials()
@@ -161,7 +161,7 @@ async def test_a_tenant_s_trials_come_one_after_another_and_do_not_hold_up_plain
         assert await asyncio.gather(*asking) == [None, None, None]
 
 
-async def test_a_long_compile_in_the_engine_keeps_the_tenant_s_turn_until_its_first_token(
+async def test_a_long_compile_in_the_engine_keeps_the_tenants_turn_until_its_first_token(
     tmp_path: Path,
 ) -> None:
     trials = Trials(verdicts={"long": LONG})
@@ -227,7 +227,7 @@ async def says_nothing(writer: asyncio.StreamWriter) -> None:
 
 
 @pytest.mark.parametrize("no_idle_core", [says_so, says_nothing])
-async def test_a_trial_that_finds_no_idle_core_begins_anew_with_a_share_of_one(
+async def test_a_trial_without_an_idle_core_restarts_with_a_share_of_one(
     tmp_path: Path, no_idle_core: Callable[[asyncio.StreamWriter], Awaitable[None]]
 ) -> None:
     trials = Trials(verdicts={"long": LONG}, no_idle_core=no_idle_core)
@@ -294,7 +294,7 @@ async def test_each_draft_of_a_sequence_counts_as_a_mask(tmp_path: Path) -> None
             await gate.admit(Asked(regex="x+"), "a", 3)
 
 
-async def test_a_configured_backend_is_that_of_every_trial(tmp_path: Path) -> None:
+async def test_every_trial_uses_the_configured_backend(tmp_path: Path) -> None:
     trials = Trials()
     async with gate_before(trials, tmp_path, backend="guidance") as gate:
         assert await gate.admit(Asked(json={"type": "object"}), "a") is None
@@ -368,7 +368,7 @@ async def test_a_client_that_leaves_does_not_give_its_tenant_another_turn_early(
         assert await second is None
 
 
-async def test_without_trials_a_constraint_goes_in_with_a_turn(tmp_path: Path) -> None:
+async def test_without_trials_a_constraint_is_admitted_with_a_turn(tmp_path: Path) -> None:
     gate = GrammarGate(TrialClient(tmp_path / "nothing", None))
     turn = await gate.admit(Asked(regex="x+"), "a")
     assert turn is not None
@@ -376,7 +376,7 @@ async def test_without_trials_a_constraint_goes_in_with_a_turn(tmp_path: Path) -
     turn.compiled()
 
 
-async def test_a_constraint_is_not_refused_where_its_trial_does_not_begin(tmp_path: Path) -> None:
+async def test_a_constraint_is_not_rejected_if_its_trial_does_not_start(tmp_path: Path) -> None:
     """The server of trials ends with the engine, and then answers nothing."""
     async with gate_before(Trials(begin=False), tmp_path) as gate:
         turn = await gate.admit(Asked(regex="x+"), "a")
@@ -437,7 +437,7 @@ async def test_an_ordinary_constraint_never_waits_for_masks(masks: GrammarGate) 
     assert [one.result() for one in ordinary] == [None] * 100
 
 
-async def test_a_request_with_costly_masks_lets_the_next_in_when_it_ends(
+async def test_a_request_with_costly_masks_admits_the_next_when_it_ends(
     masks: GrammarGate,
 ) -> None:
     asking = await all_admitted(masks, Asked(regex="costly"), "a", 10)
@@ -450,7 +450,7 @@ async def test_a_request_with_costly_masks_lets_the_next_in_when_it_ends(
     assert await masks.admit(Asked(regex="costly"), "a", 8) is not None  # all of it is free again
 
 
-async def test_a_client_that_leaves_while_it_waits_for_masks_keeps_nothing(
+async def test_a_client_that_leaves_while_waiting_for_masks_holds_no_share(
     masks: GrammarGate,
 ) -> None:
     asking = await all_admitted(masks, Asked(regex="costly"), "a", 10)
@@ -462,7 +462,7 @@ async def test_a_client_that_leaves_while_it_waits_for_masks_keeps_nothing(
     assert await masks.admit(Asked(regex="costly"), "b", 8) is not None
 
 
-async def test_a_constraint_that_waits_for_masks_holds_up_no_compile(tmp_path: Path) -> None:
+async def test_a_constraint_that_waits_for_masks_delays_no_compile(tmp_path: Path) -> None:
     slow = TrialVerdict(True, 2.0, "xgrammar", 1024, token_ms=COSTLY_MS, most_token_ms=5.0)
     trials = Trials(verdicts={"costly": COSTLY, "long": slow, "longer": LONG})
     async with gate_before(trials, tmp_path) as gate:

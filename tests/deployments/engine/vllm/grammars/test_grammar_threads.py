@@ -38,7 +38,7 @@ def test_a_slow_constraint_compiles_at_a_low_priority(threads: GrammarThreads) -
     assert threads.submit(priority, request(**{SLOW: True})).result() == SLOW_NICE
 
 
-def test_any_other_constraint_compiles_at_the_engine_s_own_priority(
+def test_any_other_constraint_compiles_at_the_priority_of_the_engine(
     threads: GrammarThreads,
 ) -> None:
     own = priority(None)
@@ -46,7 +46,7 @@ def test_any_other_constraint_compiles_at_the_engine_s_own_priority(
     assert threads.submit(priority, request(something="else")).result() == own
 
 
-def test_slow_constraints_keep_no_other_from_its_thread(threads: GrammarThreads) -> None:
+def test_slow_constraints_do_not_block_the_threads_of_others(threads: GrammarThreads) -> None:
     may_end = threading.Event()
     slow = [
         threads.submit(lambda _: may_end.wait(), request(**{SLOW: True}))

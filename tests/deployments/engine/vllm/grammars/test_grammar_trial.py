@@ -157,7 +157,7 @@ def worker(
         yield connection, workers[0]
 
 
-def test_a_trial_of_an_idle_kind_runs_only_on_idle_cores(
+def test_an_idle_priority_trial_runs_only_on_idle_cores(
     worker: tuple[socket.socket, psutil.Process],
 ) -> None:
     _, process = worker
@@ -239,7 +239,7 @@ GROWING = {"behind a star, without a group", "a hidden rule through x", "a hidde
 
 
 @pytest.mark.parametrize("name", [name for name in HIDDEN if name not in GROWING])
-def test_what_an_unlikely_token_hides_does_not_fit(trials: Path, name: str) -> None:
+def test_a_slow_part_behind_an_unlikely_token_does_not_fit(trials: Path, name: str) -> None:
     kind, constraint, _ = HIDDEN[name]
     verdict = tried(trials, **{kind: constraint})
     assert verdict is not None

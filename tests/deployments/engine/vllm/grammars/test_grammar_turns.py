@@ -29,7 +29,7 @@ async def test_a_tenant_has_one_turn_at_a_time() -> None:
     await second
 
 
-async def test_another_tenant_takes_a_free_turn_at_once() -> None:
+async def test_another_tenant_gets_a_free_turn_at_once() -> None:
     turns = GrammarTurns(at_once=2)
     await turns.begin("a")
     waiting = [asyncio.ensure_future(turns.begin("a")) for _ in range(5)]
@@ -76,7 +76,7 @@ async def test_a_request_cancelled_as_its_turn_begins_releases_the_turn() -> Non
     await asyncio.wait_for(turns.begin("c"), 60)
 
 
-async def test_the_wait_is_that_of_the_oldest_which_waits_for_others() -> None:
+async def test_the_reported_wait_is_that_of_the_oldest_request_waiting_for_other_tenants() -> None:
     clock = Clock()
     turns = GrammarTurns(at_once=1, clock=clock)
     assert turns.longest_wait_s == 0.0

@@ -159,7 +159,7 @@ class Engine:
 
 @pytest.mark.parametrize("drafts", [0, DRAFTS])
 @pytest.mark.parametrize(("fill_s", "accept_s"), [(SLOW_S, 0.0), (0.0, SLOW_S), (0.03, 0.03)])
-def test_a_request_whose_steps_are_slow_is_ended_alone(
+def test_only_the_request_whose_steps_are_slow_is_ended(
     drafts: int, fill_s: float, accept_s: float
 ) -> None:
     engine = Engine({"slow": Grammar(fill_s, accept_s), "quick": Grammar(0.001, 0.001)}, drafts)
@@ -205,7 +205,7 @@ def costly(count: int) -> dict[str, Grammar]:
 
 
 @pytest.mark.parametrize("count", [3, 10, 20])
-def test_requests_that_make_a_step_slow_together_are_ended_and_ordinary_ones_are_not(
+def test_only_requests_that_jointly_slow_a_step_are_ended(
     count: int,
 ) -> None:
     ordinary = {f"ordinary-{number}": Grammar(0.8 * TOKEN_MS / 1000) for number in range(5)}
@@ -217,14 +217,14 @@ def test_requests_that_make_a_step_slow_together_are_ended_and_ordinary_ones_are
     assert spent_s < ALL_SLOW_S
 
 
-def test_a_request_that_exceeds_a_trial_s_bound_alone_is_not_ended() -> None:
+def test_a_single_request_above_the_bound_of_trials_is_not_ended() -> None:
     engine = Engine({"costly": Grammar(2 * TOKEN_MS / 1000), "quick": Grammar(0.0001)})
     for _ in range(100):
         engine.step()
     assert not engine.ended
 
 
-def test_requests_of_a_large_batch_are_watched_too() -> None:
+def test_requests_of_a_large_batch_are_also_watched() -> None:
     """vLLM fills the masks of more than 128 requests in several threads."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -290,7 +290,7 @@ def test_a_few_slow_steps_end_a_request_and_very_slow_ones_earlier(
     assert times.is_over == is_over
 
 
-def test_requests_that_are_gone_are_forgotten() -> None:
+def test_finished_requests_are_forgotten() -> None:
     watch = MaskWatch()
     first: Callable[[], WatchedGrammar] = lambda: watch.watched("a", Grammar())  # noqa: E731
     for _ in range(MOST_SLOW):
@@ -299,7 +299,7 @@ def test_requests_that_are_gone_are_forgotten() -> None:
     assert not first().times.is_over
 
 
-def test_an_ended_answer_is_its_client_s_error_and_names_the_field() -> None:
+def test_the_error_of_an_ended_answer_is_a_client_error_that_names_the_field() -> None:
     ended = SimpleNamespace(outputs=[SimpleNamespace(stop_reason=f"{SLOW_MASKS}61.5")])
     assert constraints.slow_mask_ms(ended) == 61.5
     for reason in ("\n", 2, None):
@@ -337,7 +337,7 @@ def test_the_engine_gets_a_simplified_regular_expression_and_its_field_is_still_
     assert sent.field_of("regex", "(a*)b") == "structured_outputs.regex"
 
 
-def test_a_request_without_a_constraint_is_not_judged() -> None:
+def test_a_request_without_a_constraint_is_not_watched() -> None:
     request: Any = SimpleNamespace(use_structured_output=False, structured_output_request=None)
     manager = object.__new__(StructuredOutputManager)
     assert manager.accept_tokens(request, [1])

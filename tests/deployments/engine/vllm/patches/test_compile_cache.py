@@ -12,7 +12,7 @@ from deployments.engine.vllm.patches.compile_cache import FOLDER, keep_compiled
 ROOT, TRITON = "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR"
 
 
-def test_vllm_and_triton_keep_theirs_below_the_folder(tmp_path: Path) -> None:
+def test_vllm_and_triton_cache_below_the_given_folder(tmp_path: Path) -> None:
     environ = {FOLDER: str(tmp_path / "compiled")}
     keep_compiled(environ)
     assert environ[ROOT] == str(tmp_path / "compiled/vllm")
@@ -20,19 +20,19 @@ def test_vllm_and_triton_keep_theirs_below_the_folder(tmp_path: Path) -> None:
     assert Path(environ[TRITON]).is_dir()
 
 
-def test_without_a_folder_they_keep_theirs_where_they_do() -> None:
+def test_without_a_folder_the_cache_variables_are_not_set() -> None:
     environ: dict[str, str] = {}
     keep_compiled(environ)
     assert not environ
 
 
-def test_a_pool_may_say_where_itself(tmp_path: Path) -> None:
+def test_a_pool_may_set_its_own_cache_folder(tmp_path: Path) -> None:
     environ = {FOLDER: str(tmp_path), ROOT: "/fast"}
     keep_compiled(environ)
     assert environ == {FOLDER: str(tmp_path), ROOT: "/fast", TRITON: str(tmp_path / "triton")}
 
 
-def test_a_folder_that_cannot_be_written_keeps_no_engine_from_starting(
+def test_an_engine_starts_even_if_the_cache_folder_is_not_writable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "compiled").write_text("no folder")
@@ -47,7 +47,7 @@ def test_a_folder_that_cannot_be_written_keeps_no_engine_from_starting(
 
 
 @pytest.mark.parametrize("cut", ["", "{((1, 64), 0, 'inductor'): {'graph_handle'", b"\xff\x00"])
-def test_a_list_that_was_cut_short_is_removed(tmp_path: Path, cut: str | bytes) -> None:
+def test_a_truncated_list_is_removed(tmp_path: Path, cut: str | bytes) -> None:
     folder = tmp_path / "vllm/torch_compile_cache/0123456789/rank_0_0/backbone"
     folder.mkdir(parents=True)
     broken = folder / "vllm_compile_cache.py"
@@ -56,7 +56,7 @@ def test_a_list_that_was_cut_short_is_removed(tmp_path: Path, cut: str | bytes) 
     assert not broken.exists()
 
 
-def test_a_list_that_is_whole_stays(tmp_path: Path) -> None:
+def test_a_complete_list_is_kept(tmp_path: Path) -> None:
     folder = tmp_path / "vllm/torch_compile_cache/0123456789/rank_1_0/backbone"
     folder.mkdir(parents=True)
     whole = folder / "vllm_compile_cache.py"

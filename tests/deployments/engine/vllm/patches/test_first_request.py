@@ -53,7 +53,7 @@ async def test_the_first_request_uses_sampling_parameters_that_vllm_does_not_war
     assert engine.resets == 1
 
 
-async def test_an_engine_that_refuses_it_serves_nevertheless(
+async def test_an_engine_that_rejects_its_first_request_serves_anyway(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for engine in (Engine(fails=ValueError("no top_p")), Engine(hangs=True)):

@@ -181,7 +181,7 @@ async def test_an_adapter_produces_different_tokens_than_its_base_model(
     assert of_adapter.token_ids != (await ask(http, path, request_body(path, SEEDED))).token_ids
 
 
-async def test_an_adapter_has_no_say_in_an_answer_of_the_model_itself(
+async def test_an_adapter_in_the_same_batch_does_not_change_answers_of_the_base_model(
     http: aiohttp.ClientSession,
 ) -> None:
     """Which on CPUs it had, where requests to both were in one batch."""
@@ -197,7 +197,7 @@ async def test_an_adapter_has_no_say_in_an_answer_of_the_model_itself(
     assert near(joined(beside.events)["choices"], said)
 
 
-async def test_more_than_the_prompt_may_be_cached(http: aiohttp.ClientSession) -> None:
+async def test_a_resumed_answer_may_reuse_cached_output_tokens(http: aiohttp.ClientSession) -> None:
     """An engine ends at once where it takes that for a prompt's share of the cache."""
     body = GREEDY | {"prompt": "Once", "max_tokens": 170, "presence_penalty": 0.5, "stream": True}
     whole = await ask(http, COMPLETIONS, body)
@@ -241,7 +241,7 @@ async def test_a_resumed_message_equals_an_uninterrupted_message(
 
 
 @pytest.mark.parametrize("included", [False, True])
-async def test_a_stop_string_is_found_across_the_cut(
+async def test_a_stop_string_is_found_across_the_interruption(
     http: aiohttp.ClientSession, included: bool
 ) -> None:
     body = request_body(COMPLETIONS, SEEDED | {"stream": True, "return_token_ids": True})
@@ -256,7 +256,9 @@ async def test_a_stop_string_is_found_across_the_cut(
     assert len(stopped.token_ids[0]) < SEEDED["max_tokens"]
 
 
-async def test_a_bad_word_stays_away(http: aiohttp.ClientSession) -> None:
+async def test_an_answer_with_bad_words_is_resumed_at_every_token(
+    http: aiohttp.ClientSession,
+) -> None:
     body = request_body(COMPLETIONS, GREEDY | {"stream": True})
     free = await ask(http, COMPLETIONS, body)
     texts = [json.loads(event[6:])["choices"][0]["text"] for event in free.events[:-1]]
@@ -342,7 +344,7 @@ async def test_an_invalid_resume_field_is_refused_and_ends_no_process(
     assert all(map(psutil.pid_exists, served.processes))
 
 
-async def test_a_client_cannot_put_tokens_in(http: aiohttp.ClientSession) -> None:
+async def test_a_client_cannot_insert_tokens_into_an_answer(http: aiohttp.ClientSession) -> None:
     body = request_body(COMPLETIONS, GREEDY | {"model": MODEL, "return_token_ids": True})
     said = []
     theirs: list[Body] = [{"vllm_xargs": {"antefix_known_tokens": [5, 6]}}, {RESUME_FIELD: {}}]

@@ -32,12 +32,12 @@ PROOF = GPU.proof
         ("off", PROOF, GPU, "off"),
     ],
 )
-def test_only_what_is_proved_is_exact(
+def test_only_proved_engines_resume_exactly(
     wanted: ResumeMode | None, proof: str, engine: Computing, mode: str
 ) -> None:
     assert resume_of(wanted, proof, engine).mode == mode
 
 
-def test_a_proof_of_other_engines_is_named_with_what_this_one_is() -> None:
+def test_a_proof_of_other_engines_is_reported_with_the_properties_of_this_one() -> None:
     why = resume_of("exact", "fedcba9876543210", GPU).why
     assert "fedcba9876543210" in why and GPU.proof in why and "prove-resume" in why

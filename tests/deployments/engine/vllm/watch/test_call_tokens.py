@@ -65,7 +65,7 @@ def call_of(exchange: Confirmation, counted_elsewhere: bool = False) -> Iterator
 
 @pytest.mark.parametrize("step", [1, 3])
 @pytest.mark.parametrize("interval", [1, 40, 1000])
-async def test_tokens_that_a_left_stream_did_not_yield_are_counted(
+async def test_undelivered_tokens_of_an_abandoned_stream_are_counted(
     interval: int, step: int
 ) -> None:
     exchange, processor = Confirmation(), Processor(interval)
@@ -83,7 +83,7 @@ async def test_tokens_that_a_left_stream_did_not_yield_are_counted(
     assert exchange.prompt_tokens == len(PROMPT)
 
 
-async def test_an_answer_in_one_piece_that_is_left_is_counted() -> None:
+async def test_an_abandoned_unstreamed_answer_is_counted() -> None:
     exchange, processor = Confirmation(), Processor(1)
     with call_of(exchange):
         for name in ("a", "b"):
@@ -95,7 +95,7 @@ async def test_an_answer_in_one_piece_that_is_left_is_counted() -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-async def test_the_reason_of_an_end_is_known(elsewhere: bool) -> None:
+async def test_the_finish_reason_is_recorded(elsewhere: bool) -> None:
     exchange, processor = Confirmation(), Processor(1)
     with call_of(exchange, elsewhere) as call:
         queue = processor.add("a", RequestOutputKind.DELTA)
@@ -107,7 +107,7 @@ async def test_the_reason_of_an_end_is_known(elsewhere: bool) -> None:
     assert exchange.finish_reason == "length"
 
 
-async def test_a_prompt_that_is_left_before_its_first_token_has_no_output() -> None:
+async def test_a_prompt_abandoned_before_its_first_token_has_no_output() -> None:
     exchange, processor = Confirmation(), Processor(1)
     with call_of(exchange):
         processor.add("a", RequestOutputKind.DELTA)
@@ -132,7 +132,7 @@ async def test_calls_at_the_same_time_count_their_own_tokens() -> None:
     assert [exchange.output_tokens for exchange in exchanges] == [5, 6]
 
 
-async def test_tokens_that_are_counted_as_they_come_are_not_counted_again() -> None:
+async def test_tokens_counted_during_generation_are_not_counted_twice() -> None:
     exchange, processor = Confirmation(), Processor(1)
     with call_of(exchange, counted_elsewhere=True):
         processor.add("a", RequestOutputKind.FINAL_ONLY)

@@ -74,7 +74,7 @@ def decoding(engine: Engine) -> Engine:
     return engine
 
 
-def test_a_step_of_a_known_kind_is_judged_by_the_others(decoding: Engine) -> None:
+def test_a_step_of_a_known_kind_is_bounded_by_earlier_ones(decoding: Engine) -> None:
     assert decoding.began(DECODE) == pytest.approx(2 * STEP_S)
 
 
@@ -95,7 +95,7 @@ def test_the_first_step_of_its_kind_may_compile(decoding: Engine, what: str) -> 
     assert decoding.file.core.phase is LoopPhase.STEP
 
 
-def test_on_cpus_nothing_is_compiled_for_a_size(tmp_path: Path) -> None:
+def test_on_cpus_a_new_batch_size_needs_no_compilation(tmp_path: Path) -> None:
     engine = Engine(tmp_path, "cpu")
     engine.steps(DECODE, times=2 * TELLING_STEPS)
     assert engine.began(NEW["more tokens"]) < NEW_STEP_S
@@ -116,7 +116,7 @@ def in_three_steps(engine: Engine, name: str, params: Params) -> list[bool]:
     return [engine.steps(part) == NEW_STEP_S for part in parts]
 
 
-def test_a_sampling_parameter_is_new_in_the_step_that_samples(decoding: Engine) -> None:
+def test_a_sampling_parameter_makes_only_the_sampling_step_new(decoding: Engine) -> None:
     """The first parts of a prompt sample nothing: nothing is compiled for the sampler yet."""
     in_three_steps(decoding, "two", Params())
     assert in_three_steps(decoding, "three", Params(logprobs=2)) == [False, False, True]
@@ -160,7 +160,7 @@ def test_of_two_steps_under_way_the_second_begins_when_the_first_has_ended(
 
 
 @pytest.mark.parametrize("until", ["began", "ended"])
-def test_each_step_is_two_signs_of_life(decoding: Engine, until: str) -> None:
+def test_each_step_produces_two_heartbeats(decoding: Engine, until: str) -> None:
     beats = decoding.file.core.beats
     tell: dict[str, Callable[[Any], None]] = {
         "began": decoding.heart.began,
@@ -176,7 +176,7 @@ sizes = st.dictionaries(st.sampled_from("abcd"), st.tuples(st.integers(1, 4096),
 
 
 @given(st.lists(sizes.filter(bool), min_size=1, max_size=8))
-def test_a_step_is_new_once(steps: list[dict[str, tuple[int, int]]]) -> None:
+def test_a_step_counts_as_new_only_once(steps: list[dict[str, tuple[int, int]]]) -> None:
     seen = StepsSeen()
     for known in steps:
         seen.ended(seen.marks(step(known=known)))

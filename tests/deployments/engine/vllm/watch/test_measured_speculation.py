@@ -91,7 +91,9 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 # by asking for no drafts, and by dropping them
 @pytest.mark.parametrize("method", ["draft_model", "suffix"])
-def test_drafts_that_lose_are_no_longer_checked(method: str, clock: Clock, report: Path) -> None:
+def test_drafts_that_slow_decoding_are_no_longer_verified(
+    method: str, clock: Clock, report: Path
+) -> None:
     engine = Engine(clock, Watched(method, False, None))
     engine.run(2000)
     assert engine.checked[:20] == [0] + [DRAFTED] * 19
@@ -102,7 +104,7 @@ def test_drafts_that_lose_are_no_longer_checked(method: str, clock: Clock, repor
     assert known.acceptance == 0 and known.tokens_per_pass == pytest.approx(1)
 
 
-def test_drafts_that_stay_on_the_device_are_reported_and_left_alone(
+def test_drafts_that_stay_on_the_device_are_reported_and_not_changed(
     clock: Clock, report: Path
 ) -> None:
     engine = Engine(clock, Watched("ngram_gpu", True, None))
@@ -113,13 +115,13 @@ def test_drafts_that_stay_on_the_device_are_reported_and_left_alone(
     assert known.acceptance == 0 and known.tokens_per_pass == pytest.approx(1)
 
 
-def test_a_schedule_of_the_users_is_what_on_means(clock: Clock, report: Path) -> None:
+def test_a_users_draft_schedule_is_used_while_speculation_is_on(clock: Clock, report: Path) -> None:
     engine = Engine(clock, Watched("eagle", False, [0, 2, 2, 2, 2]))
     engine.run(20)
     assert engine.checked == [0] + [2] * 19
 
 
-def test_after_an_error_vllm_goes_on_as_configured(
+def test_after_an_error_vllm_continues_as_configured(
     clock: Clock, report: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = Engine(clock, Watched("eagle", False, None))
@@ -134,7 +136,7 @@ def test_after_an_error_vllm_goes_on_as_configured(
     )
 
 
-def test_an_engine_that_cannot_be_watched_starts_all_the_same(
+def test_an_engine_that_cannot_be_watched_starts_anyway(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ANTEFIX_SPECULATION", raising=False)
@@ -151,7 +153,7 @@ def test_an_engine_with_a_custom_scheduler_keeps_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", '{"on": 1}'])
-def test_a_report_that_is_not_there_or_not_whole_is_none(text: str | None, tmp_path: Path) -> None:
+def test_a_missing_or_incomplete_report_is_ignored(text: str | None, tmp_path: Path) -> None:
     file = tmp_path / "report"
     if text is not None:
         file.write_text(text)
