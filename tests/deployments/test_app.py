@@ -96,7 +96,7 @@ def test_the_replica_fits_into_the_first_bundle_as_ray_serve_asks() -> None:
     assert len(options_of(deployments["engine"]).placement_group_bundles or ()) == 4
 
 
-def test_an_accelerator_type_is_asked_of_every_gpu() -> None:
+def test_every_gpu_bundle_requests_the_accelerator_type() -> None:
     resources = {"accelerator_type": "A100", "custom": {"rack": 1.0}}
     asked = {"accelerator_type:A100": 0.001, "rack": 1.0}
     inside = placement_options(pool_of(tp=2, resources=resources))
@@ -108,7 +108,7 @@ def test_an_accelerator_type_is_asked_of_every_gpu() -> None:
     ]
 
 
-def test_gpus_of_the_fleet_file_win() -> None:
+def test_gpus_of_the_fleet_file_override_the_default() -> None:
     options = placement_options(pool_of(resources={"gpus": 0.5}))
     assert options["ray_actor_options"]["num_gpus"] == 0.5
 
@@ -127,7 +127,7 @@ def test_a_pipeline_of_processes_stays_in_one_actor() -> None:
     assert "placement_group_bundles" not in options
 
 
-def test_prefixes_hash_alike_in_all_replicas_and_are_reported_in_full() -> None:
+def test_all_replicas_hash_prefixes_the_same_way_and_report_all_events() -> None:
     options = placement_options(pool_of(env={"MY_SWITCH": "1"}))
     env = options["ray_actor_options"]["runtime_env"]["env_vars"]
     assert (env["PYTHONHASHSEED"], env["VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"]) == ("0", "0")
@@ -141,7 +141,7 @@ def test_an_engine_follows_no_redirect_and_bounds_the_answers_of_a_request() -> 
     assert env["VLLM_MAX_N_SEQUENCES"] == str(MOST_N)
 
 
-def test_an_engine_takes_more_stop_strings_than_openai() -> None:
+def test_an_engine_accepts_more_stop_strings_than_openai() -> None:
     """Anthropic has no limit of four."""
     options = placement_options(pool_of(env={"VLLM_MAX_STOP_STRINGS": "9"}))
     assert options["ray_actor_options"]["runtime_env"]["env_vars"]["VLLM_MAX_STOP_STRINGS"] == "9"
@@ -175,7 +175,7 @@ def test_a_pipeline_across_nodes_runs_on_ray() -> None:
     assert engine_args_of_a_replica(pool_of(pp=2))["distributed_executor_backend"] == "ray"
 
 
-def test_the_executor_of_the_fleet_file_wins() -> None:
+def test_the_executor_of_the_fleet_file_overrides_the_default() -> None:
     engine_args = engine_args_of_a_replica(pool_of(pp=2, backend="mp"))
     assert engine_args["distributed_executor_backend"] == "mp"
 
@@ -229,7 +229,7 @@ def _scaling(**pool: Any) -> AutoscalingConfig:
 
 
 @pytest.mark.parametrize("limit", [None, 1])
-def test_gateways_are_limited_a_node_when_asked(limit: int | None) -> None:
+def test_the_number_of_gateways_per_node_is_limited_if_configured(limit: int | None) -> None:
     fleet = fleet_of(pool_of(), gateway={"replicas": 2, "replicas_per_node": limit})
     gateway = built(fleet)["gateway"]
     assert gateway.num_replicas == 2
@@ -245,7 +245,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 @pytest.mark.usefixtures("environment")
-def test_gateways_are_built_from_what_is_cold_and_the_environment() -> None:
+def test_gateways_are_built_from_cold_settings_and_the_environment() -> None:
     cold = {"name": "test", "gateway": {"custom": {"front": 1}}}
     gateway = deployment_of(build_gateways({"fleet": cold}))
     assert gateway.ray_actor_options is not None
@@ -258,7 +258,7 @@ def test_gateways_are_built_from_what_is_cold_and_the_environment() -> None:
 
 
 @pytest.mark.usefixtures("environment")
-def test_a_pool_is_built_from_what_is_cold_and_what_ray_serve_was_given() -> None:
+def test_a_pool_is_built_from_cold_settings_and_its_ray_serve_options() -> None:
     fleet = {"name": "test", "pools": {"engine": {**POOL, "replicas": 2}, "other": POOL}}
     engine = deployment_of(build_pool(args_of_pool(fleet, "engine")))
     assert options_of(engine).autoscaling_config is not None
@@ -273,7 +273,7 @@ def details(fleet: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_a_pool_that_is_built_has_what_is_hot_too() -> None:
+def test_a_built_pool_also_has_its_hot_settings() -> None:
     given = {"name": "test", "surge_percent": 100, "pools": {"engine": {**POOL, "replicas": 2}}}
     cold = Fleet.model_validate(args_of_pool(given, "engine")["fleet"])
     fleet = as_deployed(cold, details(given))
@@ -281,7 +281,7 @@ def test_a_pool_that_is_built_has_what_is_hot_too() -> None:
 
 
 @pytest.mark.parametrize(("last", "first"), [(None, 2), (5, 5), (0, 0)])
-def test_new_engines_of_a_pool_begin_with_its_last_number_of_replicas(
+def test_a_redeployed_pool_starts_with_its_last_number_of_replicas(
     last: int | None, first: int
 ) -> None:
     fleet = fleet_of(pool_of(replicas=2))
@@ -290,7 +290,7 @@ def test_new_engines_of_a_pool_begin_with_its_last_number_of_replicas(
 
 
 @pytest.mark.parametrize("user_config", [None, {}, {"name": "test", "pools": {}}])
-def test_a_pool_starts_though_the_settings_are_not_usable(user_config: Any) -> None:
+def test_a_pool_starts_with_unusable_settings(user_config: Any) -> None:
     given: dict[str, Any] = {"name": "test", "pools": {"engine": POOL}}
     cold = Fleet.model_validate(args_of_pool(given, "engine")["fleet"])
     told = details(given)
@@ -337,7 +337,9 @@ def test_a_redis_url_that_cannot_work_is_refused_at_the_start(
     assert "pw" not in str(refused.value)
 
 
-def test_two_fleets_of_one_name_share_no_board(environment: pytest.MonkeyPatch) -> None:
+def test_two_fleets_with_the_same_name_have_separate_boards(
+    environment: pytest.MonkeyPatch,
+) -> None:
     given = {"name": "test", "pools": {"engine": POOL}}
     names, boards = set(), set()
     for secret in ("one secret", "another secret"):

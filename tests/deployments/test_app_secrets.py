@@ -58,7 +58,7 @@ def test_wrong_keys_of_the_environment_are_refused_without_showing_them(
     assert KEY not in str(refused.value)
 
 
-def test_the_redis_of_the_fleet_file_wins() -> None:
+def test_the_redis_url_of_the_fleet_file_overrides_the_environment() -> None:
     fleet = fleet_of(pool_of(), redis={"url": "redis://other:6379/1"})
     assert secrets_from_environment(fleet, ENVIRONMENT).redis_url == "redis://other:6379/1"
 

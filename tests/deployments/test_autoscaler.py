@@ -50,7 +50,7 @@ def context_of(replicas: int, state: dict[str, Any]) -> AutoscalingContext:
 
 
 @pytest.mark.parametrize("on_the_board", [1, 2, 3])
-def test_engines_that_are_replaced_are_not_taken_for_more(
+def test_replaced_engines_do_not_count_as_additional_ones(
     on_the_board: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two are wanted: one has not left the board, one has not started, or both run."""
@@ -62,7 +62,7 @@ def test_engines_that_are_replaced_are_not_taken_for_more(
     assert policy(context)[0] == 2
 
 
-def test_a_pool_that_is_not_scaled_takes_its_gpus_out_of_the_budget(
+def test_a_pool_without_autoscaling_reduces_the_gpu_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Watch, "keep", lambda self: None)
@@ -91,7 +91,7 @@ def test_a_pool_that_is_not_scaled_takes_its_gpus_out_of_the_budget(
     assert targets("scaled", 9) == 2
 
 
-def test_a_failed_decision_keeps_the_number_and_is_counted(
+def test_a_failed_decision_keeps_the_replica_count_and_is_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Watch, "keep", lambda self: None)
@@ -170,7 +170,7 @@ def test_demand_that_the_fleet_did_not_sign_starts_no_replica(server: RedisProce
     assert set(targets) == {1}
 
 
-def test_before_anything_is_read_the_number_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_replica_count_is_kept_until_something_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watch, "keep", lambda self: None)
     policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0, signer=None)
     assert policy(context_of(2, {"mine": 1})) == (2, {"mine": 1})
@@ -188,7 +188,7 @@ def test_the_policy_answers_while_redis_is_unavailable() -> None:
     assert isinstance(pickle.loads(pickle.dumps(policy)), PoolAutoscaler)
 
 
-def test_a_policy_that_is_not_asked_any_more_is_silent() -> None:
+def test_an_unused_autoscaling_policy_stops_its_thread() -> None:
     watch = Watch(BOARD, NO_REDIS, fleet_of(), keep_s=0.2)
     watch.keep()
     assert watch.is_alive
@@ -201,7 +201,7 @@ def test_a_policy_that_is_not_asked_any_more_is_silent() -> None:
     assert watch.is_alive
 
 
-def test_warm_replicas_alone_leave_the_number_as_it_is() -> None:
+def test_warm_replicas_alone_do_not_change_the_replica_count() -> None:
     pool = {
         "model": "org/model",
         "replicas": 2,
@@ -230,14 +230,14 @@ def hgetalls(server: RedisProcess, watch: Watch, is_followed: Callable[[], bool]
     return calls / ((time.monotonic() - began) / autoscaler.READ_PERIOD_S + 1)  # type: ignore[no-any-return]
 
 
-def test_loads_are_read_when_demand_is_and_not_between(tmp_path: Path) -> None:
+def test_loads_are_read_only_together_with_demand(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with running(tmp_path, port, f"port {port}") as server:
         watch = Watch(BOARD, server.url, fleet_of())
         assert 0 < hgetalls(server, watch, lambda: watch.signals is not None) <= 2
 
 
-def test_of_a_pool_that_is_not_scaled_only_the_settings_are_read(tmp_path: Path) -> None:
+def test_only_the_settings_are_read_for_a_pool_without_autoscaling(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     pool = {"model": "org/model", "slo": {"interactive": {"ttft_s": 2.0}}}
     fixed = Fleet.model_validate({"name": "test", "pools": {"engine": pool}})

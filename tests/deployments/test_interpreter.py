@@ -16,7 +16,7 @@ print(json.dumps([before, len(gc.get_objects()), sys.getswitchinterval()]))
 """
 
 
-def test_a_collection_looks_at_nothing_that_was_imported_and_threads_give_way_soon() -> None:
+def test_garbage_collection_skips_imported_objects_and_threads_switch_often() -> None:
     done = subprocess.run(
         [sys.executable, "-c", CODE],
         capture_output=True,

@@ -104,7 +104,7 @@ def test_a_drain_returns_when_no_request_is_left(process: Process) -> None:
     assert drain.wait(60) == 0
 
 
-def test_a_process_that_has_not_heard_is_waited_for(process: Process) -> None:
+def test_a_drain_waits_for_a_process_that_has_not_reported_yet(process: Process) -> None:
     """It says "-" until it has settled: a caller that asked at once would not see what is on its
     way."""
     assert drain_reports() == ["-"]
@@ -135,7 +135,7 @@ def test_a_drain_does_not_affect_other_nodes(process: Process) -> None:
     assert process.begun_after == ""
 
 
-def test_without_a_node_whatever_runs_here_is_drained(process: Process) -> None:
+def test_without_a_node_id_the_local_node_is_drained(process: Process) -> None:
     assert begin_drain(None).wait(60) == 0
     assert process.begun_after == "7.0"
 

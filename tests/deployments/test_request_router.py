@@ -34,14 +34,14 @@ def test_ranked_replicas_are_tried_one_by_one(
 
 
 @given(st.sets(st.sampled_from("abcdef")), st.lists(st.sampled_from("abcdefgh"), max_size=8))
-def test_every_live_replica_is_in_one_group_and_no_dead_one(
+def test_every_live_replica_is_in_exactly_one_group_and_dead_ones_in_none(
     live: set[str], ranked: list[str]
 ) -> None:
     groups = ids(_grouped([replica(of) for of in live], tuple(ranked)))
     assert sorted(of for group in groups for of in group) == sorted(live)
 
 
-def test_without_ranks_two_at_random_come_first() -> None:
+def test_without_ranks_two_random_replicas_come_first() -> None:
     firsts = set()
     for _ in range(300):
         first, rest = ids(_grouped([replica(of) for of in "abcd"], ()))

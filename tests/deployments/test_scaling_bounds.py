@@ -67,7 +67,7 @@ numbers = st.integers(0, 10**6)
 
 
 @given(numbers, numbers, numbers, numbers)
-def test_a_target_leaves_the_bounds_no_further_than_the_current_number(
+def test_a_target_outside_the_bounds_is_limited_to_the_current_number(
     least: int, more: int, target: int, current: int
 ) -> None:
     bounds = ScalingBounds(least, least + more)

@@ -36,7 +36,7 @@ def test_a_pool_without_autoscaling_keeps_its_gpus() -> None:
     assert shared.granted(board_of("a"), WANTING, BUDGET) == 3
 
 
-def test_a_pool_that_has_not_asked_yet_has_what_it_begins_with() -> None:
+def test_a_pool_counts_with_its_initial_replicas_until_its_first_request() -> None:
     shared = SharedGpus(HandClock())
     at_first = {"b": GpuRequest(1, 3, 3, gpus=4.0, current=3)}
     assert shared.granted(board_of("a"), WANTING, BUDGET, at_first) == 2

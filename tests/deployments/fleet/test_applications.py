@@ -52,7 +52,7 @@ def reaches(of: type[BaseModel]) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("of", [Fleet, Pool])
-def test_every_setting_has_one_reach(of: type[BaseModel]) -> None:
+def test_every_setting_applies_to_exactly_one_scope(of: type[BaseModel]) -> None:
     assert {name for name, number in reaches(of) if number != 1} == set()
 
 
@@ -81,7 +81,7 @@ def test_a_setting_that_an_engine_reads_at_its_start_restarts_only_its_pool(path
     assert (found.gateways, found.pools, found.nothing) == (False, frozenset({"small"}), False)
 
 
-def test_an_address_of_gateways_restarts_gateways_alone() -> None:
+def test_a_changed_gateway_address_restarts_only_gateways() -> None:
     found = restarts(FLEET, changed("gateway.port", 8001))
     assert (found.gateways, found.pools) == (True, frozenset())
 
@@ -99,7 +99,7 @@ def test_a_pool_may_be_added_and_removed() -> None:
     assert (found.removed, found.pools, found.nothing) == (frozenset({"third"}), frozenset(), False)
 
 
-def test_a_null_is_as_nothing_and_a_default_written_out_is_not() -> None:
+def test_a_null_equals_a_missing_key_but_an_explicit_default_does_not() -> None:
     assert restarts(FLEET, changed("pools.small.speculation", None)).nothing
     # Ray Serve compares what is written
     assert restarts(FLEET, changed("pools.small.prefill_rate", 1)).pools == {"small"}

@@ -36,7 +36,7 @@ def with_redis(url: str) -> str:
     return f"{SMALLEST}redis:\n  url: {url}\n"
 
 
-def test_a_missing_file_lists_the_fleets_that_ship() -> None:
+def test_the_error_for_a_missing_file_lists_the_shipped_fleets() -> None:
     with pytest.raises(FleetError) as caught:
         load_fleet("lapto", check_engine_args=False)
     assert str(caught.value) == (
@@ -57,14 +57,14 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
         load_fleet(tmp_path, check_engine_args=False)
 
 
-def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     file = tmp_path / "fleet.yaml"
     file.write_bytes(b"\xef\xbb\xbf" + SMALLEST.encode())
     assert load_fleet(file, check_engine_args=False).name == "small"
 
 
 @pytest.mark.parametrize("name", shipped_fleets())
-def test_a_bare_name_is_a_fleet_that_ships(name: str) -> None:
+def test_a_bare_name_selects_a_shipped_fleet(name: str) -> None:
     assert load_fleet(name, check_engine_args=False).name == name
 
 
@@ -131,7 +131,7 @@ def test_lora_adapters_are_known_by_name() -> None:
         "redis+sentinel://:p@a/main?socket_keepalive=true",
     ],
 )
-def test_every_kind_of_redis_address_is_taken(url: str) -> None:
+def test_every_kind_of_redis_address_is_accepted(url: str) -> None:
     assert fleet_of(with_redis(url)).redis.url == url
 
 
@@ -144,7 +144,7 @@ def test_variables_are_taken_from_the_environment(monkeypatch: pytest.MonkeyPatc
     assert fleet.pools["engine"].env == {"T": "<redis.example:6380>${x}"}
 
 
-def test_variables_are_left_alone_elsewhere() -> None:
+def test_variables_in_other_keys_are_not_replaced() -> None:
     fleet = fleet_of(with_pool("engine_args: {chat_template: 'x${AFX_UNSET}'}"))
     assert fleet.pools["engine"].engine_args == {"chat_template": "x${AFX_UNSET}"}
 
@@ -216,7 +216,7 @@ def test_a_finding_is_shown_at_the_line_of_its_key_however_that_is_spelled(
     assert "does not fit. Lower it." in str(caught.value)
 
 
-def test_slo_default_takes_the_targets_of_the_slo_file_that_ships() -> None:
+def test_slo_default_uses_the_targets_of_the_shipped_slo_file() -> None:
     fleet = fleet_of(with_pool("slo: default"))
     slo, target = fleet.pools["engine"].slo, load().targets["interactive"]
     assert slo.interactive is not None and slo.batch is not None

@@ -86,7 +86,7 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(fleets())
-def test_any_fleet_reads_as_itself_after_it_was_shown(data: dict[str, Any]) -> None:
+def test_any_fleet_is_unchanged_after_a_round_trip(data: dict[str, Any]) -> None:
     fleet = Fleet.model_validate(data)
     # a text that looks like a URL with a user is shown without its password
     if not any("://" in text for pool in fleet.pools.values() for text in pool.env.values()):
@@ -113,6 +113,6 @@ def test_an_escaped_text_resolves_to_itself(text: str) -> None:
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_a_fleet_or_a_fleet_error(text: str) -> None:
+def test_any_text_gives_a_fleet_or_a_fleet_error(text: str) -> None:
     with pytest.raises(FleetError):
         fleet_of(text)

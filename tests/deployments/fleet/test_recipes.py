@@ -23,7 +23,7 @@ each_recipe = pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.ste
 
 
 @each_recipe
-def test_a_recipe_has_no_fault_and_nothing_that_is_not_checked(
+def test_a_recipe_has_no_problem_and_no_unchecked_setting(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What vLLM says of its arguments: tests/deployments/engine/vllm/test_recipes.py."""
@@ -43,7 +43,9 @@ def test_the_model_of_a_recipe_is_known_with_its_license(
 
 
 @each_recipe
-def test_a_rate_of_a_recipe_is_the_plans(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_prefill_rate_of_a_recipe_equals_the_planned_one(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_token")
     for pool in some(fleet_in(file).pools.values()):
         known, kind = known_model(pool.model), pool.resources.accelerator_type

@@ -65,7 +65,7 @@ def test_every_file_of_a_gpu_is_planned_for_one() -> None:
 
 
 @pytest.mark.parametrize("of", SHIPPED, ids=named)
-def test_the_rate_is_the_plans_for_that_gpu(of: Shipped) -> None:
+def test_the_prefill_rate_equals_the_planned_one_for_that_gpu(of: Shipped) -> None:
     assert of.pool.prefill_rate == round(prefill_rate(of.engine, PROMPT))
 
 

@@ -40,7 +40,7 @@ def test_every_models_config_is_checked(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "layers"), [("8B", 32), ("70B", 80)])
-def test_the_models_in_4_bit_are_stored_as_marlin_takes_them(size: str, layers: int) -> None:
+def test_four_bit_models_are_stored_in_a_format_that_marlin_accepts(size: str, layers: int) -> None:
     known = known_model(AWQ.format(size))
     assert known is not None
     shape = shape_of(known.config)
@@ -58,6 +58,6 @@ def test_the_models_in_4_bit_are_stored_as_marlin_takes_them(size: str, layers: 
         ("mistralai/Mistral-7B-Instruct-v0.3", None),
     ],
 )
-def test_a_model_is_gated_where_its_publisher_says_so(name: str, is_gated: bool | None) -> None:
+def test_a_model_is_gated_if_its_publisher_requires_it(name: str, is_gated: bool | None) -> None:
     known = known_model(name)
     assert known is not None and known.gated is is_gated

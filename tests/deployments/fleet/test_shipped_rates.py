@@ -105,13 +105,15 @@ each_pool = pytest.mark.parametrize("shipped", SHIPPED.values(), ids=SHIPPED)
 
 
 @each_pool
-def test_a_pool_that_ships_has_the_gpus_that_the_plan_chooses(shipped: ShippedPool) -> None:
+def test_a_shipped_pool_has_the_gpus_that_the_plan_chooses_or_explains_the_difference(
+    shipped: ShippedPool,
+) -> None:
     chosen = shipped.plan.chosen.engine.tp
     assert shipped.pool.tensor_parallel == chosen or shipped.says(f"{chosen} GPUs?")
 
 
 @each_pool
-def test_a_pool_that_ships_has_the_weights_that_the_plan_chooses(shipped: ShippedPool) -> None:
+def test_a_shipped_pool_names_the_weights_that_the_plan_chooses(shipped: ShippedPool) -> None:
     chosen = shipped.plan_of_base.chosen.engine.precision.name
     assert chosen != "w4a16", "then the comment is not needed"
     assert shipped.says(chosen)
@@ -140,7 +142,7 @@ def test_the_flagship_has_the_replicas_that_the_plan_chooses(shipped: ShippedPoo
     assert (pool.first_replicas, pool.warm_replicas) == (REPLICAS + 1, 1)
 
 
-def test_the_flagship_is_not_of_the_smallest_gpus_because_some_prompts_are_long() -> None:
+def test_long_prompts_are_why_the_flagship_does_not_use_the_fewest_gpus() -> None:
     shipped = SHIPPED["a100: llama-70b"]
     plan = shipped.plan
     short = plan_for(plan.shape, plan.gpu, replace(plan.target, long_prompt=PROMPT))
@@ -152,12 +154,12 @@ def test_the_flagship_is_not_of_the_smallest_gpus_because_some_prompts_are_long(
 
 
 @each_pool
-def test_a_prefill_rate_that_ships_is_the_plans(shipped: ShippedPool) -> None:
+def test_a_shipped_prefill_rate_equals_the_planned_one(shipped: ShippedPool) -> None:
     assert shipped.pool.prefill_rate == round(prefill_rate(shipped.engine, PROMPT))
 
 
 @each_pool
-def test_a_draft_that_ships_is_the_plans_and_is_bounded(shipped: ShippedPool) -> None:
+def test_a_shipped_draft_equals_the_planned_one_and_is_bounded(shipped: ShippedPool) -> None:
     pool, draft = shipped.pool, shipped.draft
     most = pool.engine_args["max_num_seqs"]
     assert draft is not None and isinstance(most, int)
@@ -166,6 +168,6 @@ def test_a_draft_that_ships_is_the_plans_and_is_bounded(shipped: ShippedPool) ->
     assert pool.speculation is not None and pool.speculation.when_slower == "stop"
 
 
-def test_a_plan_has_that_rate_for_the_engine_that_it_chooses() -> None:
+def test_a_plan_has_the_prefill_rate_of_its_chosen_engine() -> None:
     plan = SHIPPED["a100: llama-8b"].plan
     assert plan.prefill_rate == prefill_rate(plan.chosen.engine, PROMPT)

@@ -28,7 +28,7 @@ def with_pool(lines: str) -> str:
 @pytest.mark.parametrize(
     "number", ["10", "0", "0x10", "1_000", "1e3", '"010"', "-1", "true", "off", "yes"]
 )
-def test_a_number_that_is_what_it_looks_like_is_read(number: str) -> None:
+def test_an_unambiguous_number_is_read(number: str) -> None:
     assert read_yaml(f"name: {number}\n", "").faults == ()
 
 

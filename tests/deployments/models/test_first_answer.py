@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 @pytest.mark.real
 @pytest.mark.timeout(900)
-def test_the_first_question_is_answered_well_with_any_dtype() -> None:
+def test_the_first_question_is_answered_correctly_with_any_dtype() -> None:
     """Otherwise kernels of another CPU would turn the first answer that a new user sees."""
     answers = answers_to(embedded_model(lambda fraction, what: None), FIRST_QUESTION)
     assert {answer.text for answer in answers.values()} == {FIRST_ANSWER}

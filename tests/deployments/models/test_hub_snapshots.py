@@ -12,38 +12,38 @@ def found(home: Path, revision: str | None = None, **more: str) -> Path | None:
     return whole_snapshot(MODEL, revision, {"HF_HOME": str(home), **more})
 
 
-def test_a_model_that_is_marked_is_where_the_marker_says(tmp_path: Path) -> None:
+def test_a_marked_model_is_found_at_the_path_of_its_marker(tmp_path: Path) -> None:
     assert found(tmp_path) is None
     folder = downloaded(tmp_path, MODEL)
     assert found(tmp_path) == folder
 
 
-def test_without_a_marker_a_download_may_be_under_way(tmp_path: Path) -> None:
+def test_a_model_without_a_marker_is_not_used(tmp_path: Path) -> None:
     downloaded(tmp_path, MODEL)
     marker_of(tmp_path, MODEL).unlink()
     assert found(tmp_path) is None
 
 
-def test_a_marker_of_another_revision_counts_for_nothing(tmp_path: Path) -> None:
+def test_a_marker_of_another_revision_is_ignored(tmp_path: Path) -> None:
     downloaded(tmp_path, MODEL)
     assert found(tmp_path, "v2") is None
     assert found(tmp_path, "main") is not None
 
 
-def test_a_marker_that_says_nothing_counts_for_nothing(tmp_path: Path) -> None:
+def test_an_empty_marker_is_ignored(tmp_path: Path) -> None:
     """As the chart wrote it before it wrote commits."""
     downloaded(tmp_path, MODEL)
     marker_of(tmp_path, MODEL).write_text("")
     assert found(tmp_path) is None
 
 
-def test_a_marker_leads_out_of_no_cache(tmp_path: Path) -> None:
+def test_a_marker_that_points_outside_the_cache_is_ignored(tmp_path: Path) -> None:
     downloaded(tmp_path, MODEL)
     marker_of(tmp_path, MODEL).write_text(f"../snapshots/{COMMIT}")
     assert found(tmp_path) is None
 
 
-def test_a_cache_that_was_cleared_counts_for_nothing(tmp_path: Path) -> None:
+def test_a_marker_in_a_cleared_cache_is_ignored(tmp_path: Path) -> None:
     downloaded(tmp_path, MODEL).rename(tmp_path / "elsewhere")
     assert found(tmp_path) is None
 

@@ -59,13 +59,13 @@ def make(conversion: Conversion, report: Report = ignore) -> Path:
     return embedded_model(report, fetch_toy, conversion)
 
 
-def test_the_embedded_model_is_made_once_and_reused(models: Path) -> None:
+def test_the_embedded_model_is_built_once_and_reused(models: Path) -> None:
     conversion = Conversion()
     assert make(conversion) == make(conversion) == models / model.EMBEDDED_NAME
     assert conversion.times == 1
 
 
-def test_nothing_but_the_model_and_its_lock_is_left(models: Path) -> None:
+def test_only_the_model_and_its_lock_file_remain(models: Path) -> None:
     path = make(Conversion())
     assert {entry.name for entry in path.iterdir()} == {
         "config.json",
@@ -88,14 +88,14 @@ def test_a_conversion_that_fails_leaves_no_model(models: Path, fail: Exception) 
     assert damage(make(Conversion())) is None
 
 
-def test_a_folder_without_sums_is_not_taken_for_a_model(models: Path) -> None:
+def test_a_folder_without_checksums_does_not_count_as_a_model(models: Path) -> None:
     half = models / model.EMBEDDED_NAME
     half.mkdir(parents=True)
     (half / "model.safetensors").write_text("wei")
     assert (make(Conversion()) / "model.safetensors").read_text() == "weights"
 
 
-def test_a_damaged_model_is_made_again_and_said() -> None:
+def test_a_damaged_model_is_rebuilt_and_reported() -> None:
     path = make(Conversion())
     (path / "model.safetensors").write_text("weighty")
     said: list[str] = []
@@ -105,14 +105,14 @@ def test_a_damaged_model_is_made_again_and_said() -> None:
     assert any(damage in what for what in said)
 
 
-def test_a_model_with_a_missing_file_is_made_again() -> None:
+def test_a_model_with_a_missing_file_is_rebuilt() -> None:
     path = make(Conversion())
     (path / "config.json").unlink()
     make(Conversion())
     assert damage(path) is None
 
 
-def test_a_kill_in_the_middle_leaves_nothing_that_is_taken_for_a_model(models: Path) -> None:
+def test_a_killed_conversion_leaves_nothing_that_counts_as_a_model(models: Path) -> None:
     script = (
         "import sys, time\n"
         "from pathlib import Path\n"
@@ -136,7 +136,7 @@ def test_a_kill_in_the_middle_leaves_nothing_that_is_taken_for_a_model(models: P
     assert not path.with_name(path.name + ".partial").exists()
 
 
-def test_two_at_once_make_it_once() -> None:
+def test_two_concurrent_processes_build_the_model_once() -> None:
     class Slow(Conversion):
         def __call__(self, gguf: Path, folder: Path, report: Report, held: int) -> None:
             time.sleep(0.3)
@@ -195,7 +195,7 @@ def test_a_cache_that_cannot_be_written_is_named(
         ({}, "/home/me/.cache/antefix"),
     ],
 )
-def test_the_cache_is_where_the_user_says(
+def test_the_cache_folder_can_be_configured(
     variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("ANTEFIX_CACHE", "XDG_CACHE_HOME"):
@@ -205,7 +205,7 @@ def test_the_cache_is_where_the_user_says(
     assert model.cache_folder() == Path(expected)
 
 
-def test_a_hugging_face_id_is_left_as_it_is() -> None:
+def test_a_hugging_face_id_is_not_changed() -> None:
     assert resolve_model("Qwen/Qwen3-0.6B", ignore) == "Qwen/Qwen3-0.6B"
 
 
@@ -228,7 +228,7 @@ def test_a_local_folder_becomes_absolute(
 
 
 @pytest.mark.parametrize("given", ["/no/such/model", "./no-such-model", "~/no-such-model"])
-def test_a_local_folder_that_is_not_there_is_named(given: str) -> None:
+def test_a_missing_local_folder_is_reported(given: str) -> None:
     with pytest.raises(Problem, match="does not exist") as error:
         resolve_model(given, ignore)
     assert given in error.value.message

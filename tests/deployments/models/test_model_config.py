@@ -18,7 +18,7 @@ def refused(*arguments: Any, **more: Any) -> Problem:
     return caught.value
 
 
-def test_the_embedded_model_is_known_before_it_is_made(
+def test_the_config_of_the_embedded_model_is_known_before_it_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTEFIX_CACHE", str(tmp_path))

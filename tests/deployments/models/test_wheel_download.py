@@ -46,7 +46,7 @@ def test_the_pinned_wheel_is_downloaded(published: Path, tmp_path: Path, held: i
     assert got.read_bytes() == published.read_bytes()
 
 
-def test_a_wheel_that_is_there_is_not_fetched_again(
+def test_an_existing_wheel_is_not_downloaded_again(
     published: Path, tmp_path: Path, held: int
 ) -> None:
     wheel = pinned(published)
@@ -75,7 +75,9 @@ def test_a_folder_that_pip_removes_during_the_count_is_skipped(
     assert got.read_bytes() == published.read_bytes()
 
 
-def test_a_cut_off_wheel_is_fetched_again(published: Path, tmp_path: Path, held: int) -> None:
+def test_an_incomplete_wheel_is_downloaded_again(
+    published: Path, tmp_path: Path, held: int
+) -> None:
     wheel = pinned(published)
     first = download(wheel, tmp_path / "to", ignore, held)
     first.write_bytes(first.read_bytes()[:10])
@@ -91,7 +93,7 @@ def test_another_file_under_the_same_name_is_refused(
         download(wheel, tmp_path / "to", ignore, held)
 
 
-def test_without_a_network_the_error_says_so(
+def test_without_a_network_the_error_states_the_cause(
     published: Path, tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = pinned(published)

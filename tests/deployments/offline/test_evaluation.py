@@ -103,7 +103,7 @@ def run(a: TinyEngine, b: TinyEngine, how: EvaluationTask) -> Evaluation:
     return evaluate("a", "b", how, start, {"dtype": "float32"}, lambda *_: None)
 
 
-def test_a_model_against_itself_has_lost_nothing() -> None:
+def test_a_model_compared_with_itself_has_no_loss() -> None:
     found = run(TinyEngine(1), TinyEngine(1), asked())
     assert found.kl.value < 1e-5
     assert found.perplexity_ratio.value == pytest.approx(1, abs=1e-3)
@@ -114,7 +114,7 @@ def test_a_model_against_itself_has_lost_nothing() -> None:
     assert found.rates.decode.value == pytest.approx(1)
 
 
-def test_more_noise_is_a_greater_loss() -> None:
+def test_more_noise_gives_a_greater_loss() -> None:
     little, much = (run(TinyEngine(1), TinyEngine(1, noise), asked()) for noise in (0.1, 2.0))
     assert 0 < little.kl.value < much.kl.value
     assert much.top_1_agreement.value < 1
@@ -131,7 +131,7 @@ def test_results_are_equal_whether_engines_run_together_or_in_turn() -> None:
     assert one.answers == other.answers
 
 
-def test_apart_the_first_is_gone_before_the_second_is_loaded() -> None:
+def test_separate_engines_are_closed_before_the_next_one_is_loaded() -> None:
     a, b = TinyEngine(1), TinyEngine(1)
 
     def start(model: str) -> OfflineEngine:
@@ -141,14 +141,14 @@ def test_apart_the_first_is_gone_before_the_second_is_loaded() -> None:
     evaluate("a", "b", asked(together=False), start, {}, lambda *_: None)
 
 
-def test_nothing_stays_on_the_disk() -> None:
+def test_an_evaluation_leaves_no_files_on_the_disk() -> None:
     a = TinyEngine(1)
     run(a, TinyEngine(1), asked(together=False))
     assert a.files
     assert not any(file.exists() for file in a.files)
 
 
-def test_without_a_text_the_references_answers_are_read() -> None:
+def test_without_a_text_the_answers_of_the_reference_are_evaluated() -> None:
     a = TinyEngine(1)
     found = run(a, TinyEngine(1, 1.0), asked(texts=[]))
     assert found.tokens == 3 * 8
@@ -160,7 +160,7 @@ def windows_of(engine: OfflineEngine, **asked_for: Any) -> list[Window]:
     return evaluation._windows(engine, asked(window=20, **asked_for), [], [])
 
 
-def test_every_window_begins_as_the_tokenizer_begins_a_text() -> None:
+def test_every_window_starts_with_the_special_tokens_of_the_tokenizer() -> None:
     engine = cast("OfflineEngine", TinyEngine(1))
     windows = windows_of(engine)
     assert len(windows) > 5

@@ -72,7 +72,7 @@ def test_a_child_ends_with_its_engine(started: Start, children: Children) -> Non
     assert children[0].returncode == 0
 
 
-def test_a_child_that_does_not_end_is_ended(
+def test_a_child_that_does_not_exit_is_killed(
     started: Start, children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offline_engine, "SECONDS_TO_END", 0.1)

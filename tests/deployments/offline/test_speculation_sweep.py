@@ -33,7 +33,7 @@ def test_a_speedup_is_of_rates_round_by_round() -> None:
     assert ONE.tokens_per_s == pytest.approx(12.5)
 
 
-def test_the_shortest_draft_foretells_what_the_longer_ones_yield() -> None:
+def test_the_shortest_draft_predicts_the_yield_of_longer_ones() -> None:
     one, three = with_acceptance([arm(0, WITHOUT, WITHOUT), ONE, THREE])[1:]
     assert one.expected_per_draft is None
     assert three.acceptance == pytest.approx(0.5)
@@ -41,13 +41,13 @@ def test_the_shortest_draft_foretells_what_the_longer_ones_yield() -> None:
     assert three.tokens_per_draft == pytest.approx(1.875)
 
 
-def test_passes_without_a_draft_count_in_the_tokens_a_pass() -> None:
+def test_passes_without_a_draft_count_in_the_tokens_per_pass() -> None:
     # 100 tokens, 20 of them for nothing
     assert ONE.tokens_per_pass == pytest.approx(1.25)
     assert ONE.acceptance_rate == 0.5
 
 
-def test_an_arm_that_never_drafts_has_no_acceptance() -> None:
+def test_a_setting_without_drafts_has_no_acceptance_rate() -> None:
     off = with_acceptance([arm(0, WITHOUT, WITHOUT)])[0]
     assert (off.acceptance_rate, off.tokens_per_draft, off.expected_per_draft) == (None,) * 3
     assert off.tokens_per_pass == 1.0
@@ -58,7 +58,7 @@ def test_an_answer_that_differs_in_one_token_is_not_equal() -> None:
     assert arm(2, other, other).equal_answers == 0.5
 
 
-def test_the_faster_arm_is_recommended() -> None:
+def test_the_faster_setting_is_recommended() -> None:
     assert recommend([ONE.candidate, THREE.candidate]).best == THREE.candidate
 
 
@@ -82,11 +82,11 @@ def test_a_draft_that_cannot_be_shortened_has_an_engine_for_every_length(
     assert [engine.arms for engine in engines] == [(2,), (4,)]
 
 
-def test_a_confirmation_runs_only_the_arm_that_will_be_served() -> None:
+def test_a_confirmation_runs_only_the_setting_that_will_be_served() -> None:
     assert Way("ngram", {"method": "ngram"}, (4,), as_written=True).arms == (4,)
 
 
-def test_exact_gives_every_length_a_separate_engine() -> None:
+def test_exact_mode_gives_every_draft_length_a_separate_engine() -> None:
     way = Way("ngram", {"method": "ngram"}, (2, 4))
     assert [engine.arms for engine in way.engines(True, "V1")] == [(2,), (4,)]
     assert way.engines(False, "V2") == [way]

@@ -69,7 +69,7 @@ def test_methods_that_do_not_fit_the_model_are_refused(
         ways.methods_of(text, False, draft)
 
 
-def test_the_pools_own_speculation_is_tried_up_to_its_own_length() -> None:
+def test_the_speculation_of_the_pool_is_tried_up_to_its_own_length() -> None:
     tried, _ = ways.ways_of(MTP, ("ngram",), (1, 2, 5), None)
     assert [(way.name, way.lengths) for way in tried] == [
         ("as in the fleet file", (1, 2, 3)),
@@ -101,7 +101,9 @@ def test_suffix_must_not_remember_the_answers_of_earlier_rounds(
         {"speculative_config": {"num-speculative-tokens": 3}, "spec_method": "mtp"},
     ],
 )
-def test_every_spelling_of_the_pools_own_is_understood(engine_args: dict[str, Any]) -> None:
+def test_every_spelling_of_the_pools_speculation_settings_is_read(
+    engine_args: dict[str, Any],
+) -> None:
     pool = Pool(model="a/b", engine_args={**engine_args, "dtype": "float32"})
     assert ways.own_config(pool) == MTP
     args = ways.engine_args_without(pool, 8, apart=True)
@@ -124,7 +126,7 @@ def test_a_draft_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
     assert ways.draft_of(Draft(str(model)), str(model), pool) == str(model)
 
 
-def test_a_draft_is_cut_once_and_again_when_the_model_has_changed(
+def test_a_draft_is_created_once_and_again_when_the_model_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTEFIX_CACHE", str(tmp_path / "cache"))

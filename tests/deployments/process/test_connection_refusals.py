@@ -19,11 +19,11 @@ EVERY = (
 )
 
 
-def test_every_code_is_listed() -> None:
+def test_every_refusal_code_is_listed() -> None:
     assert {refusal.error for refusal in EVERY if refusal} == set(refusals.CODES)
 
 
-def test_refused_connections_are_counted_from_0_on() -> None:
+def test_counters_of_refused_connections_start_at_0() -> None:
     families = Families()
     ProcessMetrics(families)
     (metric,) = families.connections_rejected.collect()

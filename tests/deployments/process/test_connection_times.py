@@ -22,14 +22,14 @@ from tests.deployments.process.connections import (
 from tests.waiting import until
 
 
-async def test_a_connection_that_asks_nothing_is_closed() -> None:
+async def test_a_connection_without_a_request_is_closed() -> None:
     async with serving(limits=replace(LIMITS, head_s=0.2)) as served:
         reader, _ = await served.connect()
         assert await asyncio.wait_for(reader.read(), 60) == b""
 
 
 @pytest.mark.parametrize("after_an_answer", [False, True])
-async def test_half_a_request_is_a_408(after_an_answer: bool) -> None:
+async def test_an_incomplete_request_is_a_408(after_an_answer: bool) -> None:
     async with serving() as served:
         reader, writer = await served.connect()
         if after_an_answer:
@@ -51,7 +51,7 @@ async def test_time_for_headers_does_not_run_between_two_requests() -> None:
         writer.close()
 
 
-async def test_empty_lines_do_not_keep_a_connection() -> None:
+async def test_empty_lines_do_not_keep_a_connection_open() -> None:
     async with serving() as served:
         reader, writer = await served.connect()
         writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
@@ -110,7 +110,7 @@ async def test_data_received_while_the_process_stalled_is_in_time(
             await until(lambda: set(served.asked) == {b"/busy", b"/quiet"})
 
 
-async def test_an_answer_that_takes_long_is_not_cut_by_the_times_for_its_request() -> None:
+async def test_request_timeouts_do_not_interrupt_a_long_answer() -> None:
     go_on = asyncio.Event()
     async with serving(waiting_for(go_on)) as served:
         reader, writer = await served.connect()
@@ -133,7 +133,7 @@ async def test_a_stalled_body_is_a_408_and_its_reader_is_notified() -> None:
         await until(lambda: served.left == 1)
 
 
-async def test_a_fast_beginning_buys_no_silence() -> None:
+async def test_a_body_that_stalls_after_a_fast_start_is_a_408() -> None:
     """One megabyte at once bought a quarter of an hour, in which the gateway held it."""
     limits = replace(LIMITS, body_grace_s=0.5)
     async with serving(limits=limits) as served:
@@ -144,7 +144,7 @@ async def test_a_fast_beginning_buys_no_silence() -> None:
         writer.close()
 
 
-async def test_a_body_that_comes_slowly_but_fast_enough_is_taken() -> None:
+async def test_a_slow_body_above_the_minimum_rate_is_accepted() -> None:
     async with serving() as served:
         reader, writer = await served.connect()
         writer.write(HEAD + b"content-length: 20001\r\n\r\n" + bytes(20_000))

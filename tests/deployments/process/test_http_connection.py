@@ -33,7 +33,7 @@ from tests.waiting import until
     [b"GET / HTTP/1.1\r\n", b"GET /", HEAD + b"x: ", HEAD + b"x"],
     ids=["many headers", "an address", "a value", "a name"],
 )
-async def test_megabytes_of_headers_take_no_memory(begins: bytes) -> None:
+async def test_megabytes_of_headers_are_not_buffered(begins: bytes) -> None:
     piece = (b"ab:cd\r\n" if begins.endswith(b"\n") else b"a" * 7) * 1000
     async with serving(limits=replace(LIMITS, refused_s=20)) as served:
         reader, writer = await served.connect()
@@ -75,9 +75,7 @@ async def test_a_request_has_at_most_a_hundred_headers(number: int, status: int)
 
 @pytest.mark.parametrize(("value_bytes", "status"), [(31_000, 200), (33_000, 431)])
 @pytest.mark.parametrize("where", ["address", "header"])
-async def test_32_kib_are_as_much_as_headers_may_take(
-    value_bytes: int, status: int, where: str
-) -> None:
+async def test_headers_may_take_up_to_32_kib(value_bytes: int, status: int, where: str) -> None:
     value = "v" * value_bytes
     path, headers = ("/?" + value, {}) if where == "address" else ("/", {"x": value})
     async with serving() as served:
@@ -89,7 +87,7 @@ async def test_32_kib_are_as_much_as_headers_may_take(
         assert len(served.asked) == (status == 200)
 
 
-async def test_large_bodies_leave_the_next_requests_headers_their_room() -> None:
+async def test_a_large_body_does_not_reduce_the_header_limit_of_the_next_request() -> None:
     body = bytes(5_000_000)
     request = HEAD + b"content-length: %d\r\nx: %s\r\n\r\n" % (len(body), b"y" * 30_000) + body
     async with serving() as served:
@@ -153,7 +151,7 @@ async def test_an_idle_connection_makes_room_for_a_new_one() -> None:
             assert (await answer_on(reader))[0] == 200
 
 
-async def test_a_connection_too_many_is_refused_without_a_look_at_all_others(
+async def test_an_excess_connection_is_refused_without_a_scan_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At 8,192 busy connections that look took a millisecond of the event loop."""
@@ -241,7 +239,7 @@ async def test_invalid_http_returns_a_400(sent: bytes) -> None:
     assert not served.asked
 
 
-async def test_a_stream_is_not_spoilt_by_what_its_client_sends_then() -> None:
+async def test_a_stream_is_not_disturbed_by_data_that_its_client_sends_meanwhile() -> None:
     go_on = asyncio.Event()
 
     async def parts() -> AsyncIterator[bytes]:
@@ -260,7 +258,7 @@ async def test_a_stream_is_not_spoilt_by_what_its_client_sends_then() -> None:
         assert await asyncio.wait_for(reader.read(), 60) == b"\r\n"
 
 
-async def test_strangers_do_not_fill_the_log(
+async def test_repeated_invalid_requests_are_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(http_connection, "_complaints", http_connection._Complaints())
@@ -330,7 +328,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_last_answer() -> None:
     assert size == 20_000_000
 
 
-async def test_a_client_that_has_closed_its_side_has_left() -> None:
+async def test_a_client_that_closed_its_side_counts_as_disconnected() -> None:
     """On purpose, and documented in docs/security.md: one that has crashed looks the same."""
     left = asyncio.Event()
 

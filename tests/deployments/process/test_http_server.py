@@ -98,7 +98,7 @@ async def test_an_idle_connection_does_not_hold_up_a_drain() -> None:
             await server.drain()
 
 
-async def test_two_servers_share_a_port_and_one_goes_on_alone() -> None:
+async def test_two_servers_share_a_port_and_one_continues_after_the_other_drains() -> None:
     (port,) = free_ports(1)
     servers = {name: HttpServer(answering(name)) for name in ("one", "two")}
     urls = [await server.start("127.0.0.1", port) for server in servers.values()]
@@ -117,7 +117,7 @@ async def test_a_port_that_another_program_has_is_an_error() -> None:
     taken.close()
 
 
-async def test_the_processs_signal_handlers_are_left_alone() -> None:
+async def test_the_server_does_not_change_the_signal_handlers_of_the_process() -> None:
     before = signal.getsignal(signal.SIGTERM)
     server = HttpServer(answering("here"))
     await server.start("127.0.0.1")
@@ -125,7 +125,7 @@ async def test_the_processs_signal_handlers_are_left_alone() -> None:
     await server.drain()
 
 
-async def test_before_it_ends_it_closes_each_connection_with_an_answer() -> None:
+async def test_a_stopping_server_closes_each_connection_with_its_next_answer() -> None:
     """So that clients that keep theirs look for another gateway, and no request is cut."""
     server = HttpServer(answering("here"))
     url = await server.start("127.0.0.1")
@@ -141,7 +141,7 @@ async def test_before_it_ends_it_closes_each_connection_with_an_answer() -> None
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has this option")
-async def test_a_stream_ends_when_its_client_takes_nothing_for_too_long() -> None:
+async def test_a_stream_ends_when_its_client_reads_nothing_for_too_long() -> None:
     """As when the client's machine is gone: nothing closes the connection."""
     ended = asyncio.Event()
 

@@ -97,7 +97,7 @@ def test_a_line_of_text_becomes_the_message_of_an_object(engine: Pod) -> None:
     }
 
 
-def test_a_worker_cannot_pass_text_for_a_line_of_a_replica(engine: Pod) -> None:
+def test_a_worker_cannot_forge_a_log_line_of_a_replica(engine: Pod) -> None:
     engine.write(f"{WORKER}.out", ENDED + "\n")
     assert [line["message"] for line in engine.told()] == [ENDED]
 
@@ -108,7 +108,7 @@ def test_each_line_is_json_whatever_a_process_writes(engine: Pod, text: bytes) -
     assert len(engine.told()) == 1
 
 
-def test_rays_own_marks_are_left_out(engine: Pod) -> None:
+def test_the_markers_of_ray_are_left_out(engine: Pod) -> None:
     engine.write(f"{WORKER}.out", ":job_id:01000000\n:actor_name:ServeReplica:x\nloaded\n")
     assert [line["message"] for line in engine.told()] == ["loaded"]
 
@@ -149,7 +149,7 @@ def test_the_lines_of_a_replica_that_starts_later_are_copied_too(engine: Pod) ->
     assert engine.stdout() == [ENDED, ENDED]
 
 
-def test_a_line_waits_for_its_end(engine: Pod) -> None:
+def test_an_unfinished_line_is_not_copied_before_its_end(engine: Pod) -> None:
     engine.write(REPLICA, ENDED[:20])
     assert engine.stdout() == []
     engine.write(REPLICA, ENDED[20:] + "\n")

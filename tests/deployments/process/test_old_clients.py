@@ -63,7 +63,7 @@ async def test_an_answer_of_known_length_to_http_1_0_keeps_its_length() -> None:
     assert body == b'{"bytes":0}'
 
 
-async def test_the_head_of_a_stream_is_all_that_http_1_0_gets_for_head() -> None:
+async def test_a_head_request_over_http_1_0_gets_only_the_headers_of_a_stream() -> None:
     head, body = await whole_answer(b"HEAD / HTTP/1.0\r\n\r\n")
     assert (head.split()[1], body) == (b"200", b"")
     assert b"transfer-encoding" not in head
@@ -81,7 +81,7 @@ async def test_the_head_of_a_stream_is_all_that_http_1_0_gets_for_head() -> None
         (b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n", "invalid_host"),
     ],
 )
-async def test_a_head_that_may_be_read_in_two_ways_is_refused(head: bytes, code: str) -> None:
+async def test_an_ambiguous_request_head_is_rejected(head: bytes, code: str) -> None:
     async with serving() as served:
         reader, writer = await served.connect()
         writer.write(head + b"\r\n")

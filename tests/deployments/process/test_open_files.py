@@ -66,7 +66,7 @@ def fresh(port: int) -> bytes:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_server_without_files_left_serves_whom_it_has_and_new_ones_later(
+def test_a_server_without_file_descriptors_serves_open_connections_and_new_ones_later(
     loop: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"

@@ -58,7 +58,7 @@ def lines(folder: Path) -> Lines:
 
 
 @pytest.mark.parametrize("package", [*OWN_PACKAGES, *OTHER_LOGGERS, "ray.serve"])
-def test_records_of_any_package_reach_only_serves_file_and_only_once(
+def test_log_records_of_any_package_are_written_once_to_the_ray_serve_file(
     package: str, lines: Lines, capfd: pytest.CaptureFixture[str]
 ) -> None:
     adopt_logs("gateway")
@@ -82,7 +82,7 @@ def test_a_log_line_has_time_level_logger_message_component_and_facts(lines: Lin
     }
 
 
-def test_earlier_lines_of_serve_stay_in_the_file(lines: Lines) -> None:
+def test_earlier_lines_of_ray_serve_stay_in_the_file(lines: Lines) -> None:
     logging.getLogger("ray.serve").info("Initializing replica")
     adopt_logs("gateway")
     logging.getLogger("ray.serve").info("ready")
@@ -138,7 +138,7 @@ def test_an_exception_of_a_request_is_logged_with_its_place_and_no_message(
     assert "KeyError: " not in line["exception"]
 
 
-def test_half_a_character_does_not_lose_the_line(
+def test_a_line_with_a_lone_surrogate_is_logged(
     lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # not for pytest's own capture, which cannot pass it on to another process
@@ -148,7 +148,7 @@ def test_half_a_character_does_not_lose_the_line(
     assert [line["message"] for line in lines()] == ["the model \ud800"]
 
 
-def test_the_file_rotates_as_serve_would_have_it(folder: Path) -> None:
+def test_the_log_file_rotates_as_configured_for_ray_serve(folder: Path) -> None:
     adopt_logs("gateway")
     for _ in range(3 * MAX_BYTES // 100):
         logging.getLogger("deployments").info("x" * 100)

@@ -138,7 +138,7 @@ def test_no_text_is_cut_before_a_token_that_depends_on_its_neighbors(added: Adde
 
 
 @pytest.mark.parametrize("other", ["x<cut>", "x<c", "<cut>x", "x<cut>x", "<cut><cut>"])
-def test_no_text_is_cut_before_a_token_that_another_may_hide(other: str) -> None:
+def test_no_text_is_cut_before_a_special_token_that_another_may_contain(other: str) -> None:
     tokenizer = small_tokenizer()
     tokenizer.add_special_tokens(["<cut>"])
     assert safe_to_cut_before(tokenizer, "<cut>") == ("<cut>",)

@@ -11,12 +11,12 @@ from deployments.prompt import ChatTemplate, RendererFacts
 from tests.deployments.prompt.engine_facts import facts
 
 
-def test_facts_arrive_as_they_were_sent() -> None:
+def test_facts_are_unchanged_after_a_round_trip() -> None:
     sent = facts(template_kwargs={"mood": {"ä": [1, None]}}, tool_template=None)
     assert RendererFacts.from_json(sent.to_json()) == sent
 
 
-def test_facts_that_travelled_keep_their_digest() -> None:
+def test_facts_keep_their_digest_after_a_round_trip() -> None:
     assert RendererFacts.from_json(facts().to_json()).digest == facts().digest
 
 

@@ -54,7 +54,7 @@ def test_messages_become_the_chat_that_vllm_makes_of_them(name: str, way: str) -
 
 
 @pytest.mark.parametrize("name", sorted(UNKNOWN_MESSAGES.keys() - KNOWN_TO_THE_CHAT))
-def test_a_shape_that_is_not_understood_has_no_chat(name: str) -> None:
+def test_an_unknown_message_shape_is_not_converted_to_a_chat(name: str) -> None:
     path, fields = UNKNOWN_MESSAGES[name]
     assert path in (MESSAGES, COUNT_TOKENS)
     with pytest.raises(Unknowable):

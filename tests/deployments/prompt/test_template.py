@@ -52,7 +52,7 @@ def test_a_template_may_ask_for_the_date() -> None:
     assert rendered("{{ strftime_now('%Y') }}") == f"{datetime.now().year}"
 
 
-def test_a_template_may_refuse() -> None:
+def test_a_template_may_raise_an_error() -> None:
     with pytest.raises(TemplateError, match="not like this"):
         rendered("{{ raise_exception('not like this') }}")
 
@@ -72,11 +72,11 @@ def test_special_tokens_have_names_and_a_variable_may_replace_them() -> None:
     assert rendered("{{ bos_token }}", bos_token="!") == "!"
 
 
-def test_a_template_knows_what_is_not_defined() -> None:
+def test_a_template_can_test_for_undefined_variables() -> None:
     assert rendered("{{ tools is none }} {{ mood is defined }}") == "True False"
 
 
-def test_a_message_goes_on_where_its_content_ends() -> None:
+def test_a_continued_message_ends_with_its_content() -> None:
     text = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
     assert continued(text, USER, {"role": "assistant", "content": "It is "}) == "<Hi><It is "
 
@@ -86,7 +86,7 @@ def test_a_template_that_strips_leaves_no_blank_at_the_end() -> None:
     assert continued(text, {"role": "assistant", "content": "It is "}) == "<It is"
 
 
-def test_the_last_text_of_parts_goes_on() -> None:
+def test_a_message_of_parts_continues_its_last_text() -> None:
     text = "{% for part in messages[0].content %}{{ part.text }}|{% endfor %}"
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert continued(text, {"role": "assistant", "content": parts}) == "a|b"

@@ -76,7 +76,7 @@ def test_a_chat_with_tools_has_a_separate_template() -> None:
 
 
 @pytest.mark.parametrize("template", [None, "{% for", "{{ raise_exception('no') }}", "{{ 1 / 0 }}"])
-def test_without_a_template_that_works_completions_are_known(template: str | None) -> None:
+def test_completions_are_tokenized_even_if_the_chat_template_fails(template: str | None) -> None:
     gateway = PromptTokens(facts(template))
     assert gateway.token_ids(CHAT, chat()) is None
     assert gateway.token_ids(COMPLETIONS, {"prompt": "Once"}) == [ids("Once")]
@@ -87,7 +87,7 @@ def test_facts_without_a_tokenizer_are_refused() -> None:
         PromptTokens(facts(tokenizer="{}"))
 
 
-def test_a_tokenizer_that_cuts_and_pads_does_neither_here() -> None:
+def test_truncation_and_padding_of_a_tokenizer_are_disabled() -> None:
     cutting = Tokenizer.from_str(facts().tokenizer)
     cutting.enable_truncation(3)
     cutting.enable_padding(length=400)
@@ -123,13 +123,13 @@ def test_a_chat_too_long_is_not_rendered() -> None:
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_unknowable_tokens_are_left_open(name: str) -> None:
+def test_requests_that_only_the_engine_can_tokenize_are_left_open(name: str) -> None:
     path, fields = UNKNOWN[name]
     assert GATEWAY.token_ids(path, fields) is None
 
 
 @given(st.sampled_from(READ), st.data())
-def test_no_request_makes_it_raise(path: str, data: st.DataObject) -> None:
+def test_tokenizing_never_raises_for_any_request(path: str, data: st.DataObject) -> None:
     message = st.dictionaries(st.sampled_from(MESSAGE_FIELDS), JSON)
     fields = data.draw(st.dictionaries(st.sampled_from(FIELDS), JSON))
     fields |= data.draw(
@@ -142,12 +142,12 @@ def test_no_request_makes_it_raise(path: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("path", READ)
-def test_a_lone_surrogate_makes_it_raise_nothing(path: str) -> None:
+def test_tokenizing_never_raises_for_a_lone_surrogate(path: str) -> None:
     fields = {"messages": [{"role": "user", "content": "\ud800"}], "prompt": "\ud800"}
     assert GATEWAY.token_ids(path, {**fields, "input": "\ud800"}) is None
 
 
-def test_a_nest_too_deep_makes_it_raise_nothing() -> None:
+def test_tokenizing_never_raises_for_deeply_nested_input() -> None:
     deep = json.loads('{"a":' * 900 + "1" + "}" * 900)
     gateway = PromptTokens(facts("{{ mood | tojson }}{{ messages[0].content }}"))
     gateway.token_ids(CHAT, chat(chat_template_kwargs={"mood": deep}))
@@ -161,7 +161,7 @@ def test_a_request_is_not_changed() -> None:
         assert fields == before
 
 
-def test_every_kind_of_request_has_the_same_tokens_in_pieces(
+def test_every_kind_of_request_has_the_same_tokens_when_cut_into_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tokenizer, "pieces", partial(pieces, at_least=1))
@@ -181,7 +181,7 @@ def test_every_kind_of_request_has_the_same_tokens_in_pieces(
     assert max(cut) > 10
 
 
-def test_many_threads_get_what_one_gets() -> None:
+def test_many_threads_get_the_same_token_ids_as_one() -> None:
     chats = [random_chat(seed) for seed in range(100)]
     alone = [GATEWAY.token_ids(CHAT, each) for each in chats]
     with ThreadPoolExecutor(8) as threads:

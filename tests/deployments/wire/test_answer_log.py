@@ -13,7 +13,7 @@ from deployments.wire.headers import RESUMABLE_HEADER, RESUME_FIELD, TOKENS_COMM
 
 
 @pytest.mark.parametrize("piece", [1, 3, 100])
-def test_comments_are_none_of_the_events_that_a_client_has(piece: int) -> None:
+def test_comments_do_not_count_as_events_that_a_client_has_received(piece: int) -> None:
     stream = b": alive\n\ndata: 1\n\n: alive\n\ndata: 2\n\n: alive\n\ndata: 3"
     first = FirstEvents(2)
     pieces = [stream[at : at + piece] for at in range(0, len(stream), piece)]

@@ -77,5 +77,5 @@ def test_every_field_of_an_sdk_has_a_row(path: str, names: Iterable[str]) -> Non
     assert sorted(set(names) - known) == []
 
 
-def test_the_table_knows_every_path() -> None:
+def test_the_field_table_has_every_path() -> None:
     assert [path for path in INFERENCE_PATHS if len(taken_by(path)) < 3] == []

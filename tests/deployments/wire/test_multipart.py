@@ -98,7 +98,7 @@ PIECES = st.lists(
 
 
 @given(body=PIECES)
-async def test_no_body_hides_anything_from_a_gateway(body: bytes) -> None:
+async def test_the_gateway_and_the_engine_read_the_same_form_from_any_body(body: bytes) -> None:
     """Wherever a gateway accepts a form, its model is the engine's."""
     try:
         form = read_form(body, TYPE)
@@ -129,7 +129,7 @@ async def test_no_body_hides_anything_from_a_gateway(body: bytes) -> None:
         (TYPE, form_of(b"--b\r\n" + b"a: b\r\n" * 100 + part("model", b"m")[5:])),
     ],
 )
-def test_other_bodies_are_no_forms(content_type: str, body: bytes) -> None:
+def test_other_bodies_are_not_parsed_as_forms(content_type: str, body: bytes) -> None:
     with pytest.raises(BadForm):
         read_form(body, content_type)
 

@@ -59,7 +59,7 @@ def test_other_requests_need_no_trial(fields: dict[str, Any]) -> None:
 
 
 @given(JSON, JSON)
-def test_no_form_makes_the_look_for_trials_raise(one: Any, other: Any) -> None:
+def test_needs_trial_never_raises_for_any_request(one: Any, other: Any) -> None:
     schema = {"type": "json_schema", "schema": one, "json_schema": other}
     fields = {"response_format": schema, "structured_outputs": {"json": other, "choice": one}}
     assert needs_trial(fields) in (True, False)

@@ -40,13 +40,13 @@ def test_a_choice_has_its_own_tokens_in_order() -> None:
     assert KNOWN.token_ids(2) == []
 
 
-def test_keys_of_a_later_gateway_are_passed_over() -> None:
+def test_unknown_resume_fields_of_a_later_gateway_are_ignored() -> None:
     assert extract_known(body(TOLD | {"more": 1, "made_by": "x"}))[1] == Known(
         KNOWN.chunks, 3, 16, 1_700_000_000, "x"
     )
 
 
-def test_ids_are_random_and_the_same_for_an_engine_that_continues() -> None:
+def test_ids_are_random_and_unchanged_in_a_resuming_engine() -> None:
     began, another = ResumableExchange(None), ResumableExchange(None)
     began.set_engine("engine")
     known = Known((), 0, 0, 0, began.made_by)
@@ -118,5 +118,5 @@ def test_chunks_are_reported_once_and_in_order() -> None:
     assert exchange.comments() == b""
 
 
-def test_a_comment_is_one_that_readers_of_events_skip() -> None:
+def test_tokens_are_sent_as_a_comment_that_event_readers_skip() -> None:
     assert tokens_comment(2, [7, 8]) == b": antefix-tokens 2 7,8\n\n"

@@ -53,7 +53,7 @@ def test_engine_arguments_are_checked_again_with_a_new_version_of_vllm(
     assert len(asked.pools) == 2
 
 
-def test_no_answer_is_not_taken_for_a_clean_one(
+def test_a_missing_answer_of_vllm_is_not_cached_as_valid(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_args, "_ask", Asked(None))
@@ -61,7 +61,7 @@ def test_no_answer_is_not_taken_for_a_clean_one(
     assert list(cache.rglob("*")) == []
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(
+def test_engine_arguments_are_checked_without_a_writable_cache(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (cache / "engine-args").write_text("a file where a folder should be")

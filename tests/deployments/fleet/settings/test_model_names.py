@@ -30,7 +30,7 @@ def fleet(**models: Any) -> Fleet:
         {"tuned": {"adapters": {"tuned": 1}, "canary": {"adapter": "small"}}},
     ],
 )
-def test_a_route_leads_to_pools_that_there_are(models: Any) -> None:
+def test_a_route_to_existing_pools_is_accepted(models: Any) -> None:
     assert fleet(**models).models.keys() == models.keys()
 
 

@@ -53,7 +53,7 @@ def test_other_weights_under_an_old_report_are_refused(model: Path) -> None:
         prove(model, LIMITS)
 
 
-def test_a_stricter_limit_than_was_proved_is_reported_with_its_line(model: Path) -> None:
+def test_a_limit_stricter_than_the_proof_is_reported_with_its_line(model: Path) -> None:
     with pytest.raises(FleetError) as caught:
         parse_fleet(fleet_with(model, "{max_kl: 0.01}"), check_engine_args=False)
     complaint = str(caught.value)
@@ -61,7 +61,7 @@ def test_a_stricter_limit_than_was_proved_is_reported_with_its_line(model: Path)
     assert "0.01 is allowed" in complaint
 
 
-def test_weights_that_are_elsewhere_are_for_the_engine_to_judge(tmp_path: Path) -> None:
+def test_weights_on_other_machines_are_left_to_the_engine(tmp_path: Path) -> None:
     text = fleet_with(tmp_path / "not-here", "{max_kl: 0.01}")
     assert parse_fleet(text, check_engine_args=False).pools["engine"].quality is not None
 
@@ -73,12 +73,12 @@ def scored(folder: Path, **scores: TaskScore) -> Path:
     return folder
 
 
-def test_weights_that_score_enough_are_served(model: Path) -> None:
+def test_weights_with_a_sufficient_score_are_served(model: Path) -> None:
     scored(model, piqa__acc=TaskScore(0.6, 0.05, True, 100))
     prove(model, Quality(min_scores={"piqa/acc": 0.5}))
 
 
-def test_weights_that_may_score_too_low_are_refused(model: Path) -> None:
+def test_weights_whose_score_may_be_too_low_are_rejected(model: Path) -> None:
     scored(model, piqa__acc=TaskScore(0.6, 0.06, True, 100))
     with pytest.raises(Problem, match=r"piqa/acc may be as low as 0\.4824 .* but 0\.5 is required"):
         prove(model, Quality(min_scores={"piqa/acc": 0.5}))
@@ -90,7 +90,7 @@ def test_a_score_that_was_never_measured_is_named_with_those_that_were(model: Pa
         prove(model, Quality(min_scores={"piqa/acc_norm": 0.5}))
 
 
-def test_a_score_of_which_less_is_better_is_no_least_score(model: Path) -> None:
+def test_a_metric_where_less_is_better_cannot_have_a_minimum_score(model: Path) -> None:
     scored(model, wikitext__word_perplexity=TaskScore(20.0, None, False, 100))
     with pytest.raises(Problem, match="lower is better"):
         prove(model, Quality(min_scores={"wikitext/word_perplexity": 0.5}))

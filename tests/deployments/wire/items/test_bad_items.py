@@ -32,7 +32,7 @@ def looked_at(place: At, items: list[Any]) -> tuple[ItemFault | None, int, int]:
 
 @pytest.mark.parametrize("number", [1_000, 100_000])
 @pytest.mark.parametrize(("place", "bad"), CASES, ids=NAMES)
-def test_many_bad_items_are_one_fault_after_one_look(place: At, bad: Any, number: int) -> None:
+def test_many_invalid_items_are_one_fault_after_one_pass(place: At, bad: Any, number: int) -> None:
     fault, taken, most = looked_at(place, [bad] * number)
     assert fault is not None
     assert fault.field == place.field
@@ -51,7 +51,7 @@ def test_a_bad_item_behind_good_ones_is_found_by_its_index(place: At, bad: Any) 
 
 
 @pytest.mark.parametrize("place", LISTS, ids=[f"{of.path} {of.field}" for of in LISTS])
-def test_good_items_pass_as_they_came_and_completed(place: At) -> None:
+def test_valid_items_pass_unchanged_or_completed(place: At) -> None:
     fields = place.among([place.good] * 3)
     assert first_fault(place.path, fields) is None
     assert first_fault(place.path, completed(place.path, fields)) is None

@@ -65,7 +65,7 @@ def test_completing_a_valid_request_keeps_it_valid(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_no_null_of_a_body_is_left(path: str) -> None:
+def test_nulls_are_removed_from_a_body(path: str) -> None:
     fields = {
         "n": None,
         "truncation": None,
@@ -75,7 +75,7 @@ def test_no_null_of_a_body_is_left(path: str) -> None:
     assert completed(path, fields) == {"text": {}, "reasoning": {}}
 
 
-def test_nulls_of_a_clients_own_data_stay() -> None:
+def test_nulls_in_client_data_are_kept() -> None:
     schema = {"type": "object", "properties": {"a": {"default": None}}}
     fields = {
         "chat_template_kwargs": {"mood": None},
@@ -127,7 +127,7 @@ def test_an_image_in_a_result_has_the_detail_that_vllm_needs() -> None:
 
 
 @pytest.mark.parametrize("path", [MESSAGES, COUNT_TOKENS])
-def test_the_result_of_a_failed_tool_says_so_first(path: str) -> None:
+def test_the_result_of_a_failed_tool_starts_with_the_failure(path: str) -> None:
     result = {"type": "tool_result", "tool_use_id": "1", "content": "no such file"}
     blocks = [{"type": "text", "text": "no such file"}]
     for content, marked in (
@@ -171,7 +171,7 @@ def test_a_refusal_with_an_answer_is_a_part_of_it() -> None:
     assert message(CHAT, role="assistant", content=[part])["content"] == [refused]
 
 
-def test_results_of_tools_that_no_engine_runs_are_not_asked_for() -> None:
+def test_results_of_unsupported_tools_are_not_requested() -> None:
     included = ["web_search_call.action.sources", "reasoning.encrypted_content"]
     found = completed(RESPONSES, {"input": "a", "include": included})
     assert found["include"] == included[1:]
@@ -183,7 +183,7 @@ def test_an_engine_gets_no_tier_that_it_does_not_know(tier: str, kept: bool) -> 
     assert ("service_tier" in found) == kept
 
 
-def test_deeply_nested_namespaces_are_no_deep_calls() -> None:
+def test_deeply_nested_namespaces_do_not_exceed_the_recursion_limit() -> None:
     tool: dict[str, Any] = {"type": "function", "name": "f"}
     for _ in range(5000):
         tool = {"type": "namespace", "name": "n", "tools": [tool]}

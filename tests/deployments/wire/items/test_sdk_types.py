@@ -96,7 +96,7 @@ UNIONS: tuple[tuple[Tagged, Any, set[str], set[str]], ...] = (
 
 
 @pytest.mark.parametrize(("list_of", "union", "elsewhere", "refused"), UNIONS)
-def test_every_type_of_the_sdk_has_an_answer(
+def test_every_item_type_of_the_sdk_is_read_or_rejected(
     list_of: Tagged, union: Any, elsewhere: set[str], refused: set[str]
 ) -> None:
     """A type that an SDK adds fails here: read it, or refuse it."""
@@ -109,7 +109,7 @@ def test_every_type_of_the_sdk_has_an_answer(
 
 
 @pytest.mark.parametrize("name", REFUSED_ITEMS.split())
-def test_an_item_that_no_engine_reads_is_refused_by_its_name(name: str) -> None:
+def test_the_rejection_of_an_unsupported_item_names_its_type(name: str) -> None:
     fault = first_fault(RESPONSES, {"input": [{"role": "user", "content": "a"}, {"type": name}]})
     assert fault is not None and fault.is_ignored
     assert f"'input[1]' has the type {name!r}" in fault.message
@@ -117,7 +117,7 @@ def test_an_item_that_no_engine_reads_is_refused_by_its_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSED_BLOCKS.split())
 @pytest.mark.parametrize("in_a_result", [False, True])
-def test_a_block_that_no_engine_reads_is_refused_by_its_name(name: str, in_a_result: bool) -> None:
+def test_the_rejection_of_an_unsupported_block_names_its_type(name: str, in_a_result: bool) -> None:
     blocks: list[dict[str, Any]] = [{"type": "text", "text": "a"}, {"type": name, "content": []}]
     if in_a_result:
         blocks = [{"type": "tool_result", "tool_use_id": "1", "content": blocks}]
@@ -164,7 +164,7 @@ def test_every_field_of_a_type_that_is_read_passes(
         chat.ChatCompletionFunctionMessageParam,
     ],
 )
-def test_every_field_of_a_chats_message_passes_or_is_refused_by_name(message: Any) -> None:
+def test_every_field_of_a_chat_message_passes_or_is_rejected_by_name(message: Any) -> None:
     known = {*(keys_of(kinds.CHAT_MESSAGE) or ()), *kinds.CHAT_MESSAGE.refuses}
     assert get_type_hints(message).keys() - known == set()
 
@@ -175,7 +175,7 @@ def test_every_field_of_anthropics_message_passes(message: Any) -> None:
     assert keys is None or get_type_hints(message).keys() <= keys | {"role"}
 
 
-def test_a_call_in_the_old_form_is_refused_with_the_new_one() -> None:
+def test_a_call_in_the_old_form_is_rejected_with_the_new_form_as_remedy() -> None:
     call = {"name": "f", "arguments": "{}"}
     message = {"role": "assistant", "content": None, "function_call": call}
     fault = first_fault(CHAT, {"messages": [message]})
