@@ -99,7 +99,7 @@ async def test_no_tenant_overspends_while_processes_die_at_random(
         assert 0 < world.most() <= LIMIT * (2 if dies_alone else 1)
 
 
-async def test_a_gateway_that_dies_without_redis_is_followed_by_one_with_its_share(
+async def test_the_successor_of_a_gateway_that_dies_without_redis_gets_its_share(
     redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     share = LIMIT // 2
@@ -116,7 +116,7 @@ async def test_a_gateway_that_dies_without_redis_is_followed_by_one_with_its_sha
         assert world.most() == 2 * share
 
 
-async def test_after_all_gateways_and_redis_were_killed_a_window_passes(
+async def test_nothing_is_granted_for_a_window_after_all_gateways_and_redis_were_killed(
     redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No process knows what was granted in it."""
@@ -139,7 +139,7 @@ async def test_after_all_gateways_and_redis_were_killed_a_window_passes(
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-async def test_a_redis_whose_clock_is_set_goes_on_within_seconds(
+async def test_grants_resume_within_seconds_after_the_clock_of_redis_was_changed(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     """Set back, nothing left the window until the clock was where it had been: no tenant with a
@@ -249,7 +249,7 @@ async def test_the_share_of_a_silent_gateway_is_withheld(
         assert await world.ask(1, TOKENS, 50, 50)
 
 
-async def test_after_redis_lost_its_data_a_dead_gateways_window_has_to_pass(
+async def test_after_redis_lost_its_data_the_window_of_a_dead_gateway_must_pass(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world_of(redis, None, 2, monkeypatch) as world:
@@ -266,7 +266,7 @@ async def test_after_redis_lost_its_data_a_dead_gateways_window_has_to_pass(
         assert await world.ask(1, TOKENS, 40, 40)
 
 
-async def test_a_gateway_that_has_left_is_asked_for_what_it_granted(
+async def test_grants_of_a_gateway_that_left_still_count_after_redis_lost_its_data(
     redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It took leave of a Redis that then forgot: no other gateway knows."""
@@ -300,7 +300,7 @@ async def test_without_redis_a_debt_counts_in_the_share_and_later_in_redis(
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_each_request_uses_more_than_its_reservation_and_only_the_last_is_too_much(
+async def test_a_tenant_exceeds_its_limit_by_at_most_the_excess_of_one_request(
     redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """One at a time, while gateways and Redis are killed."""

@@ -49,7 +49,7 @@ async def test_an_idle_gateway_reads_rarely(redis_url: str) -> None:
     await redis.aclose()
 
 
-async def test_an_idle_sweeper_looks_at_what_was_read_with_the_loads(
+async def test_an_idle_sweeper_reuses_the_slots_that_were_read_with_the_loads(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeper, "SWEEP_PERIOD_S", 0.02)
@@ -83,7 +83,7 @@ async def test_a_request_is_placed_by_fresh_loads_after_an_idle_time(redis_url: 
     await redis.aclose()
 
 
-async def test_requests_that_come_together_share_a_reading(redis_url: str) -> None:
+async def test_concurrent_requests_share_one_read(redis_url: str) -> None:
     redis = connect(redis_url)
     reader = LoadReader(redis, POOL, LoadBoard(time.monotonic))
     task = asyncio.create_task(reader.run(lambda: IDLE_PERIOD_S))
@@ -98,7 +98,7 @@ async def test_requests_that_come_together_share_a_reading(redis_url: str) -> No
     await redis.aclose()
 
 
-async def test_a_redis_that_hangs_costs_one_budget_and_not_one_for_each_request(
+async def test_a_hanging_redis_delays_requests_by_one_budget_in_total(
     server: RedisProcess, redis_url: str
 ) -> None:
     redis = connect(redis_url)

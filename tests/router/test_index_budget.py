@@ -111,7 +111,7 @@ def test_a_lookup_that_is_answered_within_its_budget_has_the_answer() -> None:
     assert took == [(round(0.8 * BUDGET_S, 9), True)]
 
 
-def test_failures_that_are_not_in_a_row_do_not_open_the_breaker() -> None:
+def test_nonconsecutive_failures_do_not_open_the_breaker() -> None:
     # a lookup that is answered has two reads
     is_refused = iter([True, True, False, False, True, True, False, False])
 
@@ -125,5 +125,5 @@ def test_failures_that_are_not_in_a_row_do_not_open_the_breaker() -> None:
     assert answered == [False, False, True, False, False, True]
 
 
-def test_after_it_has_given_up_redis_no_lookup_takes_any_time() -> None:
+def test_lookups_return_at_once_while_the_breaker_is_open() -> None:
     assert seconds_of_lookups(accepts_nothing, 5)[3:] == [(0.0, False)] * 2

@@ -64,7 +64,7 @@ async def is_owner(shard: AsyncRedis, hash_slot: int) -> bool:
     return True
 
 
-async def test_a_frozen_cluster_is_found_again_when_it_thaws(tmp_path: Path) -> None:
+async def test_lookups_resume_when_a_frozen_cluster_continues(tmp_path: Path) -> None:
     async with cluster_of(tmp_path, 1) as (server,):
         redis = connect(f"redis+cluster://127.0.0.1:{server.port}", decode=False)
         index = PrefixIndex(redis, POOL, BUDGET_S)
@@ -79,7 +79,7 @@ async def test_a_frozen_cluster_is_found_again_when_it_thaws(tmp_path: Path) -> 
         await redis.aclose()
 
 
-async def test_sentinel_names_the_server_that_is_asked(tmp_path: Path) -> None:
+async def test_lookups_go_to_the_server_that_sentinel_names(tmp_path: Path) -> None:
     primary, sentinel = free_ports(2)
     watch = f"sentinel monitor main 127.0.0.1 {primary} 1\n"
     with (

@@ -50,7 +50,7 @@ def test_a_placement_counts_until_a_snapshot_names_it(board: LoadBoard) -> None:
     assert (board.loads()["a"].queue.waiting, board.loads()["a"].queue.prefill_tokens) == (2, 50)
 
 
-def test_a_placement_counts_all_that_its_engine_makes_of_it(board: LoadBoard) -> None:
+def test_a_placement_counts_every_sequence_that_its_engine_creates(board: LoadBoard) -> None:
     board.placed("t1", 0, 100, 8)
     board.placed("t2", 0, 50)
     assert (board.loads()["a"].queue.waiting, board.loads()["a"].queue.prefill_tokens) == (9, 150)
@@ -68,7 +68,7 @@ def test_a_placement_that_never_arrives_is_forgotten(board: LoadBoard, clock: Cl
     assert board.loads()["a"] == load("a", slot=0)
 
 
-def test_a_placement_that_failed_is_taken_back(board: LoadBoard) -> None:
+def test_a_failed_placement_no_longer_counts(board: LoadBoard) -> None:
     board.placed("t1", 0, 100)
     board.unplaced("t1")
     board.unplaced("t1")
@@ -105,7 +105,7 @@ def test_a_placement_on_an_unclaimed_slot_adds_no_replica(board: LoadBoard) -> N
     assert set(board.loads()) == {"a", "b"}
 
 
-def test_all_replicas_are_taken_to_prefill_at_the_mean_rate(board: LoadBoard) -> None:
+def test_all_replicas_get_the_mean_prefill_rate(board: LoadBoard) -> None:
     board.update([load("a", prefill_rate=100.0), load("b", slot=1, prefill_rate=300.0)])
     assert {load.pace.prefill_rate for load in board.loads().values()} == {200.0}
 
@@ -116,7 +116,7 @@ def test_all_replicas_get_the_mean_decode_time(board: LoadBoard) -> None:
     assert {load.pace.decode_s for load in board.loads().values()} == {3.0}
 
 
-def test_snapshots_that_are_too_old_are_none(board: LoadBoard, clock: Clock) -> None:
+def test_expired_snapshots_are_ignored(board: LoadBoard, clock: Clock) -> None:
     clock.now += slots.LEASE_S
     assert board.loads() and board.is_read
     clock.now += 0.001
@@ -135,7 +135,7 @@ def test_an_empty_board_still_lists_its_last_known_replicas(board: LoadBoard, cl
 
 
 @pytest.mark.parametrize("avoided", [{"leaving": True}, {"closed": True}, {"suspect": True}])
-def test_a_board_that_is_too_old_offers_no_replica_that_was_avoided(
+def test_an_expired_board_offers_no_replica_that_was_avoided(
     board: LoadBoard, clock: Clock, avoided: dict[str, bool]
 ) -> None:
     board.update([load("a", url="http://a", **avoided), load("b", slot=1)])
@@ -144,7 +144,7 @@ def test_a_board_that_is_too_old_offers_no_replica_that_was_avoided(
     assert board.address_of("a") == "http://a"  # who has an answer there still finds it
 
 
-def test_a_replica_that_was_leaving_is_better_than_none_on_an_old_board(
+def test_an_expired_board_offers_leaving_replicas_if_there_are_no_others(
     board: LoadBoard, clock: Clock
 ) -> None:
     board.update([load("a", leaving=True), load("b", slot=1, closed=True)])
@@ -168,7 +168,7 @@ def test_a_board_that_was_never_read_is_empty() -> None:
         (Active(99), ["r1", "r2", "r0"]),
     ],
 )
-def test_the_longest_ready_take_traffic_and_the_others_are_warm(
+def test_the_replicas_that_have_been_ready_longest_take_traffic(
     board: LoadBoard, current: Active | None, serving: list[str]
 ) -> None:
     board.update(loads_ready_at(300.0, 100.0, 200.0), current)
@@ -200,7 +200,7 @@ def test_a_sleeping_replica_is_promoted_last(board: LoadBoard) -> None:
     assert list(board.loads()) == ["r0"]
 
 
-def test_a_replica_in_two_slots_is_one(board: LoadBoard) -> None:
+def test_a_replica_in_two_slots_counts_once(board: LoadBoard) -> None:
     """While it moves, its old lease has not ended."""
     moving = load("r0", slot=5, incarnation="new", started_at=100.0)
     board.update([*loads_ready_at(100.0, 200.0), moving], Active(2))
@@ -229,7 +229,7 @@ def test_an_unmeasured_rate_does_not_affect_the_mean(board: LoadBoard) -> None:
     assert board.loads()["new"].pace.prefill_rate == 500.0
 
 
-def test_a_snapshot_of_the_release_before_says_what_it_can(board: LoadBoard) -> None:
+def test_a_snapshot_of_the_previous_release_is_read(board: LoadBoard) -> None:
     told = json.loads(load("old").to_json())
     old = msgspec.json.decode(
         json.dumps({name: told[name] for name in list(told)[:17]}), type=ReplicaLoad

@@ -95,7 +95,7 @@ async def test_after_a_flush_a_replica_is_back_in_its_slot_as_another_incarnatio
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster", "redis+sentinel"])
-async def test_a_redis_that_was_never_there_is_an_empty_board(
+async def test_without_redis_the_board_is_empty(
     scheme: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"{scheme}://127.0.0.1:1" + ("/service" if "sentinel" in scheme else "")

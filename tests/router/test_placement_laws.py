@@ -43,7 +43,9 @@ def served(traffic: str, policy: str = "prefix", replicas: int = 8, gateways: in
 
 
 @pytest.mark.parametrize("traffic", ["multi_turn", "multi_turn, loaded"])
-def test_conversations_find_what_one_endless_cache_would_have(traffic: str) -> None:
+def test_conversations_reuse_almost_all_tokens_that_an_unlimited_cache_would_hold(
+    traffic: str,
+) -> None:
     report = served(traffic)
     assert report.cached_ratio >= 0.97
     assert report.mean_ttft < served(traffic, "least_loaded").mean_ttft
@@ -69,12 +71,12 @@ def test_prefix_placement_is_never_worse_than_random(traffic: str) -> None:
     assert served(traffic).cached_ratio >= served(traffic, "random").cached_ratio - 0.01
 
 
-def test_many_prefixes_stay_where_they_are() -> None:
+def test_many_prefixes_stay_at_their_replicas() -> None:
     assert served("many_prefixes").cached_ratio >= 0.95
 
 
 @pytest.mark.parametrize("traffic", ["multi_turn", "hot_prefix"])
-def test_eight_gateways_find_as_much_as_one(traffic: str) -> None:
+def test_eight_gateways_reuse_as_many_tokens_as_one(traffic: str) -> None:
     eight, one = served(traffic, gateways=8), served(traffic)
     assert eight.cached_ratio == pytest.approx(one.cached_ratio, abs=0.02)
 

@@ -37,7 +37,7 @@ async def test_after_a_flush_everything_is_written_under_a_new_incarnation(
         await replica.until_exact(server, 2000)
 
 
-async def test_after_a_flush_a_replica_has_the_number_that_gateways_know_it_by(
+async def test_after_a_flush_a_replica_keeps_its_slot_number(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with replica_on(redis, [stored(1)]) as replica:
@@ -87,7 +87,7 @@ async def test_changes_during_a_redis_freeze_are_written_later(
         assert set(bits(server)) == set(replica.cached.keys())
 
 
-async def test_its_lag_is_the_age_of_the_oldest_change_that_redis_does_not_have(
+async def test_the_lag_of_a_publisher_is_the_age_of_the_oldest_unwritten_change(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     clock = HandClock()
@@ -112,7 +112,7 @@ async def test_its_lag_is_the_age_of_the_oldest_change_that_redis_does_not_have(
         assert replica.publisher.lag_s == 0.0
 
 
-async def test_after_a_flush_its_lag_begins_with_its_new_incarnation(
+async def test_after_a_flush_the_lag_starts_with_the_new_incarnation(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     """All that it has is written again, and nothing of it waited before."""
@@ -165,7 +165,7 @@ async def test_events_after_a_failed_write_are_written_without_further_events(
         await replica.until_exact(server, 6)
 
 
-async def test_a_redis_that_went_back_in_time_gets_a_new_incarnation(
+async def test_a_restored_old_snapshot_of_redis_causes_a_new_incarnation(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with replica_on(redis, [stored(1)]) as replica:
@@ -181,7 +181,7 @@ async def test_a_redis_that_went_back_in_time_gets_a_new_incarnation(
         assert (await registry(redis, POOL))[before.slot] == before.incarnation
 
 
-async def test_a_redis_whose_clock_is_set_forward_receives_all_bits_again(
+async def test_all_bits_are_written_again_after_the_clock_of_redis_is_set_forward(
     redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every bit had expired, and was set again with the next refresh, minutes later."""
@@ -239,7 +239,7 @@ async def test_an_outage_is_logged_once(
     ]
 
 
-async def test_a_replica_that_was_swept_while_it_was_frozen_starts_anew(
+async def test_a_replica_that_was_swept_while_frozen_gets_a_new_incarnation(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with replica_on(redis, [stored(1), stored(2)]) as replica:

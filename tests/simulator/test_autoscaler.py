@@ -39,7 +39,7 @@ def play(
     return run(Trace("told", tuple(requests), 60.0), pool, "antefix")
 
 
-def test_the_autoscaler_learns_of_arrivals_a_second_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_autoscaler_sees_arrivals_one_second_late(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(1, 1)
     requests = [Request(0.5 + i, 400, 4) for i in range(20)]
     play(monkeypatch, told, requests)
@@ -97,7 +97,7 @@ def test_without_a_replica_no_startup_time_is_known_and_requests_wait(
     assert told.signals[-1].waiting == 1
 
 
-def test_the_settings_are_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_autoscaler_gets_the_limits_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(1, 1)
     play(monkeypatch, told, [], replace(POOL, warm_replicas=2))
     [limits] = {*told.limits}

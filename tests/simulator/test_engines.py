@@ -51,7 +51,7 @@ def test_a_prompt_takes_a_step_and_its_tokens_time() -> None:
     assert names(outcome.finished) == [("a", 115.0)]
 
 
-def test_every_further_token_takes_a_step_that_grows_with_what_runs() -> None:
+def test_each_further_token_takes_one_step_that_grows_with_the_running_requests() -> None:
     answer = (7, 8, 9)
     outcome = served(SimulatedEngine(SLOW), job("a", range(3), answer), job("b", range(3), answer))
     # The second comes when a step is under way, and finds the block that is cached by then.
@@ -59,14 +59,14 @@ def test_every_further_token_takes_a_step_that_grows_with_what_runs() -> None:
     assert names(outcome.finished) == [("a", 34.6), ("b", 44.8)]
 
 
-def test_prompts_are_prefilled_in_their_order_within_the_step_s_tokens() -> None:
+def test_prompts_are_prefilled_in_order_within_the_tokens_of_a_step() -> None:
     long, short = job("long", range(20)), job("short", range(100, 102))
     outcome = served(SimulatedEngine(SLOW), long, short)
     # three steps, of 8, 8 and 4 + 2 tokens
     assert names(outcome.first_tokens) == [("long", 52.0), ("short", 52.0)]
 
 
-def test_a_request_waits_while_as_many_run_as_may() -> None:
+def test_a_request_waits_while_the_maximum_number_of_requests_runs() -> None:
     one_by_one = Hardware(prefill_rate=1.0, step_s=10.0, sequence_s=0.0, sequences=1)
     outcome = served(SimulatedEngine(one_by_one), job("a", [1], (8, 9)), job("b", [2]))
     assert names(outcome.finished) == [("a", 21.0), ("b", 32.0)]
@@ -97,7 +97,7 @@ def test_whole_blocks_of_an_earlier_prompt_are_found() -> None:
     assert again.cached_tokens == 4
 
 
-def test_an_answer_s_blocks_are_found_by_the_next_turn() -> None:
+def test_the_next_turn_reuses_the_blocks_of_an_answer() -> None:
     engine = SimulatedEngine(SLOW)
     served(engine, job("a", [1, 2], (3, 4, 5)))
     turn = job("b", [1, 2, 3, 4, 5, 6])
@@ -113,7 +113,7 @@ def test_the_last_prompt_token_is_always_computed() -> None:
     assert again.cached_tokens == 2
 
 
-def test_equal_tokens_after_another_start_are_not_found() -> None:
+def test_equal_tokens_after_a_different_prefix_are_not_reused() -> None:
     engine = SimulatedEngine(SLOW)
     served(engine, job("a", [1, 2, 3, 4]))
     other = job("b", [5, 6, 3, 4, 7])
@@ -231,7 +231,7 @@ def story(
 
 
 @given(st.lists(hashed, max_size=10))
-def test_steps_taken_together_end_as_single_ones_do(
+def test_combined_steps_give_the_same_result_as_single_steps(
     asked: list[tuple[int, int, int, list[int]]],
 ) -> None:
     told, loads = story(SimulatedEngine(EXACT), asked, single=False)
@@ -260,7 +260,7 @@ def test_a_long_answer_is_taken_in_few_steps() -> None:
     assert names(engine.advance(100.0).finished) == [("a", 0.3125 + 19 * 0.375)]
 
 
-def test_hashes_of_whole_blocks_are_found_as_tokens_are() -> None:
+def test_blocks_are_found_by_their_hashes_as_by_their_tokens() -> None:
     engine = SimulatedEngine(SLOW)
     served(engine, Job.hashed("a", 6, 1, [11, 12, 13]))
     again = Job.hashed("b", 7, 1, [11, 12, 14])

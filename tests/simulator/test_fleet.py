@@ -40,7 +40,7 @@ def test_a_replica_that_is_cancelled_while_starting_is_paid_for_until_then() -> 
     assert fleet.replica_seconds(200.0) == 200.0 + 2 * 30.0
 
 
-def test_the_youngest_go_first_and_those_that_start_before_those_that_serve() -> None:
+def test_starting_replicas_are_removed_before_serving_ones_and_newest_first() -> None:
     fleet = SimulatedFleet(HARDWARE, STARTUP_S, 3)
     fleet.scale_to(4, 10.0)
     fleet.scale_to(2, 20.0)

@@ -35,7 +35,7 @@ from simulator.hpa import (
         ([8.8], 1.1, 8),
     ],
 )
-def test_the_ratio_to_the_target_says_how_many(
+def test_the_replica_count_follows_the_ratio_to_the_target(
     metrics: list[float], target: float, desired: int
 ) -> None:
     assert desired_by_pods(len(metrics), metrics, 0, target) == desired
@@ -112,7 +112,7 @@ def test_the_initial_replicas_are_held_for_five_minutes() -> None:
     assert course[20] == 1
 
 
-def test_the_documentation_s_policies_of_scaling_down() -> None:
+def test_hpa_scales_down_as_in_the_example_of_the_kubernetes_docs() -> None:
     # 4 pods or 10 percent a minute: from 80 to 72, then 7.2 rounded up; below 40 it is four
     policies = (ScalingPolicy("Pods", 4, 60.0), ScalingPolicy("Percent", 10, 60.0))
     hpa = HorizontalPodAutoscaler(1, 100, down=ScalingRules(0.0, policies))
@@ -126,7 +126,7 @@ def test_the_documentation_s_policies_of_scaling_down() -> None:
     assert course[-1] == 10
 
 
-def test_a_window_of_scaling_up_waits_for_the_lowest() -> None:
+def test_a_scale_up_window_uses_the_lowest_recommendation() -> None:
     up = ScalingRules(60.0, (ScalingPolicy("Pods", 10, 15.0),))
     hpa = HorizontalPodAutoscaler(1, 10, up=up)
     course, replicas = [], 2

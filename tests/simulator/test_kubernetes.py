@@ -50,7 +50,7 @@ def test_hpa_and_keda_sync_every_15_seconds(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["hpa", "keda"])
-def test_waiting_is_what_the_engine_has_not_begun_with(kind: str) -> None:
+def test_requests_that_the_engine_has_not_started_count_as_waiting(kind: str) -> None:
     fleet = busy(7)
     # the first was admitted on arrival; the next step takes two of the others
     fleet.advance(1.5)
@@ -119,5 +119,5 @@ def test_hpa_has_one_replica_at_least() -> None:
 @pytest.mark.parametrize(
     "policy", ["hpa", "hpa-waiting", "hpa-waiting:0", "keda-cpu:1", "hpa-waiting:x", "serve:1"]
 )
-def test_other_policies_are_not_theirs(policy: str) -> None:
+def test_other_policies_have_no_kubernetes_autoscaler(policy: str) -> None:
     assert kubernetes.autoscaler(policy, POOL) is None

@@ -68,7 +68,9 @@ def test_admitted_requests_meet_the_slo_at_three_times_the_capacity() -> None:
 
 
 @pytest.mark.parametrize(("cores", "mean"), [(1.3, 0.25), (2.0, 0.16), (4.0, 0.04)])
-def test_engines_that_share_their_nodes_cores_are_predicted_so(cores: float, mean: float) -> None:
+def test_predictions_account_for_engines_that_share_the_cores_of_a_node(
+    cores: float, mean: float
+) -> None:
     """Four engines of one thread each, at about two thirds of what their cores can do. Without
     counting other engines that work on the node it is 0.31, 0.20 and 0.02."""
     errors = Node(cores, engines=4).play(requests(0.8 * cores))[LEARNING:]

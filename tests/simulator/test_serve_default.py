@@ -32,7 +32,7 @@ def targets(
     ]
 
 
-def test_the_defaults_are_ray_s() -> None:
+def test_the_defaults_are_those_of_ray_serve() -> None:
     assert TARGET_ONGOING_REQUESTS == AutoscalingConfig().target_ongoing_requests == 2.0
 
 

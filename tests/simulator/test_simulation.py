@@ -62,7 +62,7 @@ arrivals = st.lists(
 
 
 @given(arrivals, st.sampled_from(POLICIES), st.booleans(), st.integers(0, 1))
-def test_every_request_is_served_refused_or_overflows_just_once(
+def test_every_request_is_served_rejected_or_overflowed_exactly_once(
     asked: list[tuple[float, int, int, bool]], policy: str, overflow: bool, min_replicas: int
 ) -> None:
     requests = tuple(
@@ -136,7 +136,7 @@ def test_without_admission_everything_queues() -> None:
     assert max(call.ttft for call in result.calls) > 10.0
 
 
-def test_ray_s_scaling_under_our_gateway_scales_alike_and_refuses() -> None:
+def test_ray_serve_scaling_behind_our_gateway_scales_the_same_and_rejects_requests() -> None:
     trace = steady(400, 0.15)
     whole = run(trace, POOL, "serve-default")
     ours = run(trace, POOL, "serve-default+ours")
@@ -166,13 +166,13 @@ def test_a_shared_prefix_is_computed_once() -> None:
     assert max(call.ttft for call in result.calls[1:]) < 0.1
 
 
-def test_the_slo_may_be_one_of_tokens_too() -> None:
+def test_an_slo_may_also_bound_the_time_per_token() -> None:
     strict = replace(POOL, slo=Slo(2.0, tpot_s=0.001))
     assert run(steady(5, 1.0), POOL, "fixed:1").attainment == 1.0
     assert run(steady(5, 1.0), strict, "fixed:1").attainment == 0.0
 
 
-def test_all_replicas_are_asked_for_at_the_second_that_the_policy_names() -> None:
+def test_all_replicas_are_requested_at_the_second_that_the_policy_names() -> None:
     cliff = Trace("cliff", tuple(Request(30.0 + i / 4, 400, 10) for i in range(200)), 90.0)
     asked = run(cliff, POOL, "all-at:30")
     assert [sample.target for sample in asked.samples[28:32]] == [1, 1, 4, 4]
@@ -204,6 +204,6 @@ def test_a_policy_that_does_not_exist_is_named(policy: str) -> None:
         run(steady(1, 1.0), POOL, policy)
 
 
-def test_a_request_that_never_fits_is_refused_with_its_size() -> None:
+def test_the_rejection_of_a_request_that_never_fits_states_its_size() -> None:
     with pytest.raises(ValueError, match="16010 tokens do not fit"):
         run(steady(1, 1.0, prompt=16_000), POOL, "fixed:1")

@@ -44,7 +44,7 @@ def test_a_mooncake_line_becomes_a_request_with_its_whole_blocks(tmp_path: Path)
     assert second.blocks == (0, 1)
 
 
-def test_mooncake_s_steps_are_filled_and_not_left(tmp_path: Path) -> None:
+def test_arrivals_are_spread_within_the_time_steps_of_a_mooncake_trace(tmp_path: Path) -> None:
     file = mooncake(tmp_path, *[mooncake_row(at) for at in (0, 0, 0, 0, 3000, 3000, 6000)])
     times = [request.at for request in read_trace(file).requests]
     assert times == sorted(times)
@@ -97,7 +97,7 @@ def test_a_bad_line_of_a_table_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["empty.jsonl", "empty.csv", "missing.csv", "trace.txt"])
-def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_not_a_trace_is_rejected(tmp_path: Path, name: str) -> None:
     if not name.startswith("missing"):
         (tmp_path / name).write_text("")
     with pytest.raises(Problem, match=name):
@@ -105,7 +105,7 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SYNTHETIC)
-def test_a_synthetic_trace_is_its_seed_s(name: str) -> None:
+def test_a_synthetic_trace_depends_only_on_its_seed(name: str) -> None:
     trace = synthetic(name, 1)
     assert trace == synthetic(name, 1)
     assert trace != synthetic(name, 2)
@@ -118,14 +118,14 @@ def rate(trace: Trace, since: float, until: float) -> float:
     return sum(since <= r.at < until for r in trace.requests) / (until - since)
 
 
-def test_the_ramp_goes_from_two_to_ten_to_one() -> None:
+def test_the_ramp_rises_from_two_to_ten_and_falls_to_one() -> None:
     ramp = synthetic("ramp", 1)
     assert rate(ramp, 0, 60) == pytest.approx(2.27, rel=0.25)
     assert rate(ramp, 840, 960) == pytest.approx(9.7, rel=0.15)
     assert rate(ramp, 1740, 1800) == pytest.approx(1.3, rel=0.3)
 
 
-def test_the_cliff_is_there_at_once() -> None:
+def test_the_rate_of_the_cliff_changes_at_once() -> None:
     cliff = synthetic("cliff", 1)
     assert rate(cliff, 240, 300) == pytest.approx(1.0, rel=0.4)
     assert rate(cliff, 300, 360) == pytest.approx(8.0, rel=0.2)
@@ -143,14 +143,14 @@ def test_a_trace_reports_when_its_load_rises() -> None:
     assert sum(begins <= at < begins + 15 for at in burst) > 3 * before
 
 
-def test_a_trace_is_thinned_by_chance() -> None:
+def test_a_trace_is_thinned_at_random() -> None:
     thinned = SHARED.scaled(0.25)
     assert {*thinned.requests} < {*SHARED.requests}
     assert 60 <= len(thinned.requests) <= 140
     assert thinned.seconds == SHARED.seconds
 
 
-def test_copies_come_near_and_share_prefixes_among_themselves_only() -> None:
+def test_copied_requests_arrive_near_the_originals_and_share_prefixes_only_with_copies() -> None:
     doubled = SHARED.scaled(2.0)
     assert len(doubled.requests) == 800
     assert {request.blocks[0] for request in doubled.requests} == {14, 15}

@@ -35,14 +35,16 @@ async def test_gateways_that_see_the_same_overload_promote_one(redis: AsyncRedis
     assert await ActiveWriter(redis, POOL).promote(Active(3, 1)) == Active(4, 2)
 
 
-async def test_a_promotion_is_not_overwritten_unseen(redis: AsyncRedis) -> None:
+async def test_a_promotion_is_not_overwritten_by_a_gateway_that_has_not_read_it(
+    redis: AsyncRedis,
+) -> None:
     await ActiveWriter(redis, POOL).publish(2, None)
     await ActiveWriter(redis, POOL).promote(Active(2))
     assert await ActiveWriter(redis, POOL).publish(1, Active(2)) == Active(3, 1)
     assert await ActiveWriter(redis, POOL).publish(3, Active(3, 1)) == Active(3)
 
 
-async def test_after_a_flush_who_has_seen_a_number_writes_none(
+async def test_a_gateway_that_has_read_a_number_writes_none_after_a_flush(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     await ActiveWriter(redis, POOL).publish(2, None)
@@ -54,7 +56,9 @@ async def test_after_a_flush_who_has_seen_a_number_writes_none(
     assert await ActiveWriter(redis, POOL).publish(5, None) == Active(5)
 
 
-async def test_from_none_the_first_promotion_lets_a_second_replica_serve(redis: AsyncRedis) -> None:
+async def test_the_first_promotion_without_a_number_lets_two_replicas_serve(
+    redis: AsyncRedis,
+) -> None:
     await ActiveWriter(redis, POOL).publish(-1, None)
     assert await ActiveWriter(redis, POOL).promote(Active(0)) == Active(2, 2)
 
@@ -82,12 +86,12 @@ async def test_a_key_of_another_type_is_none_and_is_replaced(
     assert await ActiveWriter(redis, POOL).publish(1, None) == Active(1)
 
 
-async def test_pools_have_a_number_each(redis: AsyncRedis) -> None:
+async def test_each_pool_has_its_own_number_of_active_replicas(redis: AsyncRedis) -> None:
     await ActiveWriter(redis, POOL).publish(2, None)
     assert await read(redis, "fleet/other") is None
 
 
-async def test_a_redis_that_is_not_there_is_one_of_its_failures() -> None:
+async def test_an_unreachable_redis_raises_a_redis_failure() -> None:
     redis = connect("redis://127.0.0.1:1/0")
     for call in (
         active.read(redis, POOL),
@@ -131,7 +135,7 @@ async def test_a_number_that_the_fleet_did_not_sign_is_none_and_is_replaced(
     assert signature.forged["active"] > before
 
 
-async def test_a_signed_number_is_agreed_on_as_an_unsigned_one(redis: AsyncRedis) -> None:
+async def test_gateways_agree_on_a_signed_number_as_on_an_unsigned_one(redis: AsyncRedis) -> None:
     writer = ActiveWriter(redis, POOL, SIGNER)
     await writer.publish(2, None)
     assert set(await asyncio.gather(*(writer.promote(Active(2)) for _ in range(12)))) == {

@@ -63,7 +63,7 @@ async def test_the_newest_settings_have_the_highest_version(redis: AsyncRedis) -
     assert 0 < await redis.ttl(settings_key(FLEET)) <= EXPIRE_S
 
 
-async def test_a_writer_that_was_given_nothing_writes_nothing(redis: AsyncRedis) -> None:
+async def test_a_writer_without_settings_writes_nothing(redis: AsyncRedis) -> None:
     await writer_of(redis).write()
     assert await stored(redis) is None
 
@@ -78,7 +78,7 @@ async def test_lost_settings_are_written_again_with_their_version(redis: AsyncRe
     assert await stored(redis) == (2, "b")
 
 
-async def test_a_fleet_that_begins_forgets_what_an_earlier_one_had(redis: AsyncRedis) -> None:
+async def test_a_new_fleet_deletes_the_settings_of_an_earlier_one(redis: AsyncRedis) -> None:
     writer = writer_of(redis)
     writer.give("a")
     await writer.write()
@@ -147,12 +147,12 @@ async def test_a_key_of_another_type_has_no_settings_and_is_replaced(
     assert await stored(redis) == (1, "a")
 
 
-async def test_signed_settings_that_no_gateway_would_write_are_none(redis: AsyncRedis) -> None:
+async def test_signed_settings_of_the_wrong_type_are_ignored(redis: AsyncRedis) -> None:
     await redis.set(KEY, signed(SIGNER, KEY, "[]"))
     assert await stored(redis) is None
 
 
-async def test_old_settings_that_are_put_back_reach_no_reader_and_are_replaced(
+async def test_replayed_settings_are_ignored_and_replaced(
     redis: AsyncRedis,
 ) -> None:
     writer, reader = writer_of(redis), SettingsReader(redis, FLEET, SIGNER)
@@ -170,7 +170,7 @@ async def test_old_settings_that_are_put_back_reach_no_reader_and_are_replaced(
     assert await stored(redis) == (2, "b")
 
 
-async def test_a_new_version_is_higher_though_redis_and_all_gateways_lost_the_last(
+async def test_a_new_version_is_higher_even_if_redis_and_all_gateways_lost_the_last_one(
     redis: AsyncRedis,
 ) -> None:
     reader = SettingsReader(redis, FLEET, SIGNER)
@@ -191,7 +191,7 @@ async def test_a_gateway_whose_clock_is_behind_writes_a_higher_version(redis: As
     assert await stored(redis) == (1000001, "b")
 
 
-async def test_without_redis_reading_raises_and_writing_goes_on() -> None:
+async def test_without_redis_reads_raise_and_the_writer_keeps_running() -> None:
     redis = connect("redis://127.0.0.1:1/0")
     with pytest.raises(REDIS_FAILURES):
         await read_settings(redis, FLEET, SIGNER)

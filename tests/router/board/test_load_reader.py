@@ -107,7 +107,7 @@ async def test_a_snapshot_of_another_release_hides_only_its_own_replica(
     await until(lambda: list(reading.loads()) == ["a"])
 
 
-async def test_how_many_take_traffic_is_read_with_the_snapshots(
+async def test_the_number_of_active_replicas_is_read_with_the_snapshots(
     redis: AsyncRedis, reading: LoadBoard
 ) -> None:
     for replica in loads_ready_at(100.0, 200.0):
@@ -130,7 +130,7 @@ async def test_a_promotion_takes_effect_at_once_and_once(redis: AsyncRedis) -> N
     assert await active.read(redis, POOL) == Active(2, 1)
 
 
-async def test_a_reading_from_before_a_promotion_does_not_undo_it(
+async def test_a_read_that_started_before_a_promotion_does_not_undo_it(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = reader_of(redis)
@@ -161,7 +161,7 @@ async def test_a_reading_from_before_a_promotion_does_not_undo_it(
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-async def test_a_reading_is_one_trip_and_sees_who_is_new(
+async def test_a_read_takes_one_round_trip_and_includes_new_replicas(
     server: RedisServer, redis: AsyncRedis, protocol: int
 ) -> None:
     client = connect(f"{server.url}?protocol={protocol}")
@@ -190,7 +190,7 @@ async def test_nothing_is_promoted_where_nothing_is_warm(redis: AsyncRedis) -> N
     assert await active.read(redis, POOL) is None
 
 
-async def test_a_number_that_went_away_lets_all_serve(redis: AsyncRedis) -> None:
+async def test_all_replicas_serve_when_the_number_disappears_from_redis(redis: AsyncRedis) -> None:
     reader = reader_of(redis)
     board = reader.board
     board.update(loads_ready_at(100.0, 200.0), Active(1))

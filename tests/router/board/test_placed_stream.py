@@ -86,7 +86,7 @@ async def test_a_placement_reaches_all_other_gateways_unchanged(
             assert {of.gateway for of in one.heard} == {"g2"}
 
 
-async def test_placements_are_heard_in_order_and_once(server: RedisProcess) -> None:
+async def test_placements_are_received_in_order_and_exactly_once(server: RedisProcess) -> None:
     tickets = [f"t{i}" for i in range(500)]
     async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
         await _heard(one, two, "connected")
@@ -130,7 +130,7 @@ async def test_many_placements_take_few_reads(server: RedisProcess) -> None:
         assert reads() - before <= 2 * ((clock() - began) / PAUSE_S + 3)
 
 
-async def test_a_gateway_that_starts_hears_the_last_seconds_and_nothing_older(
+async def test_a_new_gateway_reads_only_the_placements_of_the_last_seconds(
     server: RedisProcess,
 ) -> None:
     with control(server) as client:
@@ -144,7 +144,7 @@ async def test_a_gateway_that_starts_hears_the_last_seconds_and_nothing_older(
         assert two.tickets == ["new"]
 
 
-async def test_entries_of_another_version_are_passed_over(server: RedisProcess) -> None:
+async def test_entries_of_another_version_are_skipped(server: RedisProcess) -> None:
     async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
         await _heard(one, two, "connected")
         with control(server) as client:
@@ -166,7 +166,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("value", FORGED.values(), ids=FORGED)
-async def test_a_placement_that_no_gateway_of_the_fleet_made_is_not_heard(
+async def test_a_placement_without_a_valid_signature_is_ignored(
     server: RedisProcess, value: bytes
 ) -> None:
     async with (
@@ -180,7 +180,7 @@ async def test_a_placement_that_no_gateway_of_the_fleet_made_is_not_heard(
         assert {*two.tickets} == {"connected", "t1"}
 
 
-async def test_a_placement_that_is_copied_in_redis_is_heard_once(server: RedisProcess) -> None:
+async def test_a_placement_that_is_duplicated_in_redis_counts_once(server: RedisProcess) -> None:
     async with (
         gateway(server.port, "g1", signer=SIGNER) as one,
         gateway(server.port, "g2", signer=SIGNER) as two,
@@ -207,7 +207,7 @@ async def test_the_stream_stays_short_and_expires_without_placements(server: Red
         assert 0 < int(client.ttl(KEY)) <= EXPIRE_S
 
 
-async def test_placements_that_redis_does_not_take_are_dropped_and_counted() -> None:
+async def test_placements_that_cannot_be_written_to_redis_are_dropped_and_counted() -> None:
     async with gateway(1, "g1") as one:
         for _ in range(QUEUE_LENGTH + 10):
             one.stream.append(placed("t"))
@@ -229,7 +229,9 @@ async def test_a_cancellation_at_any_moment_ends_it(server: RedisProcess) -> Non
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen", "flushed"])
-async def test_gateways_hear_each_other_again_after_an_outage(tmp_path: Path, how: str) -> None:
+async def test_gateways_receive_each_others_placements_again_after_an_outage(
+    tmp_path: Path, how: str
+) -> None:
     with ExitStack() as stack:
         server = stack.enter_context(server_of("redis", tmp_path))
         async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
@@ -252,7 +254,7 @@ async def test_gateways_hear_each_other_again_after_an_outage(tmp_path: Path, ho
             assert two.tickets.count("before") == 1
 
 
-async def test_a_clock_set_back_with_an_empty_redis_mutes_no_gateway(
+async def test_placements_are_received_after_a_clock_is_set_back_and_redis_is_emptied(
     server: RedisProcess,
 ) -> None:
     async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:

@@ -95,7 +95,7 @@ async def test_demand_is_empty_before_any_gateway_reports(redis: AsyncRedis) -> 
     assert await DemandReader(redis, POOL, signer=None).read() == Demand()
 
 
-async def test_a_gateway_that_is_gone_keeps_its_counts_and_holds_nothing(
+async def test_counts_of_a_gone_gateway_remain_and_its_waiting_requests_do_not(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     clock = Clock()
@@ -117,7 +117,7 @@ async def test_a_gateway_that_is_gone_keeps_its_counts_and_holds_nothing(
     assert (await reader.read()).arrived == 8
 
 
-async def test_a_flush_and_a_restart_of_a_gateway_take_nothing_away(
+async def test_a_flush_or_a_gateway_restart_does_not_reduce_the_counts(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     reader = DemandReader(redis, POOL, signer=None)
@@ -176,7 +176,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("value", FORGED.values(), ids=FORGED)
-async def test_demand_that_no_gateway_of_the_fleet_wrote_counts_for_nothing(
+async def test_demand_without_a_valid_signature_is_ignored(
     redis: AsyncRedis, server: RedisProcess, value: str
 ) -> None:
     reader = DemandReader(redis, POOL, signer=SIGNER)
@@ -188,9 +188,7 @@ async def test_demand_that_no_gateway_of_the_fleet_wrote_counts_for_nothing(
         assert (demand.arrived, demand.waiting, demand.queued_tokens) == (5, 2, 0)
 
 
-async def test_old_demand_that_is_put_back_counts_for_nothing(
-    redis: AsyncRedis, server: RedisProcess
-) -> None:
+async def test_replayed_demand_is_ignored(redis: AsyncRedis, server: RedisProcess) -> None:
     """Also when its gateway has gone: a lower count would be taken for a gateway that restarted."""
     clock = Clock()
     reader = DemandReader(redis, POOL, clock, signer=SIGNER)
@@ -218,14 +216,14 @@ async def test_a_decision_from_outside_the_fleet_is_ignored(
     assert await read_decided(redis, POOL, SIGNER) == decided
 
 
-async def test_negative_counts_take_nothing_away(redis: AsyncRedis, server: RedisProcess) -> None:
+async def test_negative_counts_are_read_as_zero(redis: AsyncRedis, server: RedisProcess) -> None:
     reader = DemandReader(redis, POOL, signer=None)
     write(server, "a", DemandCounters(arrived=-5, waiting=-5, queued_tokens=-1))
     demand = await reader.read()
     assert (demand.arrived, demand.waiting, demand.queued_tokens) == (0, 0, 0)
 
 
-async def test_an_outage_raises_nowhere_and_is_seen_by_its_age(
+async def test_demand_keeps_its_last_value_and_its_age_during_an_outage(
     tmp_path: Path, redis_timeout: Callable[[float], None]
 ) -> None:
     redis_timeout(1.0)
@@ -245,7 +243,7 @@ async def test_an_outage_raises_nowhere_and_is_seen_by_its_age(
     await redis.aclose()
 
 
-async def test_a_redis_that_was_never_there_is_no_demand() -> None:
+async def test_without_redis_demand_is_empty() -> None:
     redis = connect("redis://127.0.0.1:1/0")
     counters = DemandCounters()
     async with telling(redis, "a", counters):
@@ -254,7 +252,7 @@ async def test_a_redis_that_was_never_there_is_no_demand() -> None:
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(-5, 1000)), max_size=20))
-def test_a_growing_sum_never_falls(seen: list[dict[str, int]]) -> None:
+def test_a_counter_over_all_sources_never_decreases(seen: list[dict[str, int]]) -> None:
     total, before = GrowingSum(), 0
     for counts in seen:
         now = total.add(counts)
@@ -263,7 +261,7 @@ def test_a_growing_sum_never_falls(seen: list[dict[str, int]]) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=5), min_size=1, max_size=4))
-def test_a_growing_sum_counts_each_source_once(grown: list[list[int]]) -> None:
+def test_a_counter_over_all_sources_counts_each_source_once(grown: list[list[int]]) -> None:
     total, now = GrowingSum(), 0
     for source, steps in enumerate(grown):
         count = 0
@@ -273,7 +271,7 @@ def test_a_growing_sum_counts_each_source_once(grown: list[list[int]]) -> None:
     assert now == sum(map(sum, grown))
 
 
-def test_sources_that_come_and_go_for_years_are_not_all_remembered() -> None:
+def test_former_sources_are_eventually_forgotten() -> None:
     total = GrowingSum()
     for number in range(5 * demand.SOURCES_KEPT):
         assert total.add({f"gateway-{number}": 2, "stays": number}) == 2 * (number + 1) + number

@@ -90,7 +90,7 @@ async def gateway(server: RedisProcess, replicas: int = 2) -> AsyncIterator[Plac
         await cancelled(task)
 
 
-async def test_placements_of_another_gateway_count_here(
+async def test_placements_of_another_gateway_are_counted(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with gateway(server) as one, gateway(server) as other:
@@ -99,7 +99,7 @@ async def test_placements_of_another_gateway_count_here(
         assert other.scheduler.board.loads()[chosen_of(attempt)].queue.prefill_tokens == 700
 
 
-async def test_announcements_of_another_gateway_are_expected_here(
+async def test_announcements_of_another_gateway_are_used(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with gateway(server) as one, gateway(server) as other:
@@ -108,7 +108,7 @@ async def test_announcements_of_another_gateway_are_expected_here(
         assert cached(other.place(REQUEST, {}))[chosen_of(attempt)] == (0, 640)
 
 
-async def test_a_gateway_hears_its_own_placements_once(
+async def test_a_gateway_counts_its_own_placements_once(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with gateway(server) as one, gateway(server) as other:
@@ -118,7 +118,7 @@ async def test_a_gateway_hears_its_own_placements_once(
         assert sum(waiting(one).values()) == 0
 
 
-async def test_bits_are_read_as_those_of_the_replica_that_lives_in_the_slot(
+async def test_bits_belong_to_the_live_replica_in_the_slot(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     assert await slots.write_bits(redis, POOL, 1, "r1-1", KEYS[:3], [])

@@ -74,7 +74,7 @@ def test_an_announced_prompt_counts_as_held_where_it_was_placed(recent: RecentPl
     assert depths(recent, keys=KEYS[:3]) == {1: 3}
 
 
-def test_an_announcement_goes_on_from_what_is_confirmed(recent: RecentPlacements) -> None:
+def test_an_announcement_extends_the_confirmed_prefix(recent: RecentPlacements) -> None:
     recent.add(placed(slot=1, held=5), 0.0)
     assert depths(recent, {1: 5}) == {1: 8}
     assert depths(recent, {1: 6}) == {1: 8}
@@ -82,26 +82,28 @@ def test_an_announcement_goes_on_from_what_is_confirmed(recent: RecentPlacements
     assert depths(recent) == {}
 
 
-def test_a_prompt_that_parts_from_the_announced_one_has_what_they_share(
+def test_a_prompt_matches_only_the_prefix_that_it_shares_with_an_announcement(
     recent: RecentPlacements,
 ) -> None:
     recent.add(placed(), 0.0)
     assert depths(recent, keys=KEYS[:4] + KEYS[100:104]) == {0: 4}
 
 
-def test_another_incarnation_in_the_slot_announced_nothing(recent: RecentPlacements) -> None:
+def test_announcements_of_an_earlier_incarnation_are_ignored(recent: RecentPlacements) -> None:
     recent.add(placed(incarnation="before"), 0.0)
     assert depths(recent) == {}
 
 
-def test_an_announcement_ends_when_its_first_token_is_long_due(recent: RecentPlacements) -> None:
+def test_an_announcement_expires_when_its_first_token_is_long_overdue(
+    recent: RecentPlacements,
+) -> None:
     recent.add(placed(predicted_ttft_s=3.0), 10.0)
     assert depths(recent, now=10.0 + 2.9 + ANNOUNCED_AFTER_S) == {0: 8}
     assert depths(recent, now=10.0 + 3.0 + ANNOUNCED_AFTER_S) == {}
 
 
 @pytest.mark.parametrize("ttft", [1e9, float("inf"), float("nan")])
-def test_no_announcement_lasts_for_ever(recent: RecentPlacements, ttft: float) -> None:
+def test_every_announcement_expires(recent: RecentPlacements, ttft: float) -> None:
     recent.add(placed(predicted_ttft_s=ttft), 0.0)
     assert depths(recent, now=MAX_ANNOUNCED_S - 0.1) == {0: 8}
     assert depths(recent, now=MAX_ANNOUNCED_S) == {}
@@ -127,14 +129,14 @@ def test_a_segment_is_announced_until_the_last_that_announces_it_ends(
     assert depths(recent) == {}
 
 
-def test_a_ticket_that_is_used_again_has_its_own_time(recent: RecentPlacements) -> None:
+def test_a_reused_ticket_gets_a_new_expiration_time(recent: RecentPlacements) -> None:
     recent.add(placed(), 0.0)
     recent.withdraw("t")
     recent.add(placed(slot=1, predicted_ttft_s=5.0), 0.0)
     assert depths(recent, now=4.0) == {1: 8}
 
 
-def test_a_long_prompt_announces_its_beginning() -> None:
+def test_only_the_start_of_a_long_prompt_is_announced() -> None:
     assert announcement(KEYS, 10) == short(*range(10, 10 + MAX_ANNOUNCED))
 
 
@@ -146,7 +148,7 @@ def test_only_the_latest_announcements_are_remembered() -> None:
     assert held == [17, 18, 19]
 
 
-def test_only_what_was_counted_last_is_remembered() -> None:
+def test_only_the_latest_counted_placements_are_kept() -> None:
     recent = RecentPlacements(max_counted=3)
     for i in range(20):
         recent.add(placed(f"t{i}", incarnation=f"i{i}", matched=short(i)), i * 1e-3)
@@ -169,7 +171,7 @@ def test_prompts_without_new_requests_are_forgotten() -> None:
     assert last.placements == {0: 1, 1: pytest.approx(math.exp(-4.95)), 2: 0}
 
 
-def test_memory_does_not_grow_with_what_was_withdrawn() -> None:
+def test_withdrawn_announcements_do_not_accumulate() -> None:
     recent = RecentPlacements(max_placements=3)
     for i in range(100):
         recent.add(placed(f"t{i}"), 0.0)
@@ -185,7 +187,7 @@ def test_cached_depths_of_candidates_are_matched_deepest_last(
     assert about.matched == short(2, 4, 7)
 
 
-def test_of_many_depths_the_deepest_are_matched(recent: RecentPlacements) -> None:
+def test_the_deepest_of_many_depths_are_matched(recent: RecentPlacements) -> None:
     replicas = {slot: f"i{slot}" for slot in range(20)}
     held = {slot: slot + 1 for slot in range(20)}
     matched = recent.about(KEYS[:20], held, replicas, 0.0).matched
@@ -227,7 +229,7 @@ steps = st.lists(
 
 
 @given(steps, st.dictionaries(slots, st.integers(0, 8)), chains)
-def test_announcements_never_take_from_what_is_confirmed_and_end(
+def test_announcements_never_reduce_confirmed_depths_and_expire(
     steps: list[tuple[str, int, int, int, bool]], held: dict[int, int], chain: int
 ) -> None:
     recent = RecentPlacements(max_placements=4)

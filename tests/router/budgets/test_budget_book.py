@@ -24,7 +24,7 @@ def at_a_place(folder: Path, now: float = NOW) -> GatewayPlace:
     return GatewayPlace(folder, now)
 
 
-def test_the_next_process_at_a_place_continues_it(tmp_path: Path) -> None:
+def test_the_next_process_with_the_same_place_continues_its_grants(tmp_path: Path) -> None:
     first = at_a_place(tmp_path)
     first.beat(heard_by=1001.0, heard_from=1000.75, share=0.125, counted=8)
     beside = at_a_place(tmp_path, NOW + 5)
@@ -50,7 +50,7 @@ def test_a_killed_process_leaves_its_place_to_the_next(tmp_path: Path) -> None:
     assert (after.name, after.beats.share) == ("gateway", 0.25)
 
 
-def test_a_shorter_line_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
+def test_a_shorter_record_overwrites_a_longer_one_completely(tmp_path: Path) -> None:
     place = at_a_place(tmp_path)
     place.beat(heard_by=123456789.123456, heard_from=123.456789, share=1 / 3, counted=123)
     place.beat(heard_by=1.0, heard_from=1.0, share=1.0, counted=1)
@@ -78,7 +78,7 @@ def test_a_place_of_another_boot_is_not_continued(
     assert second.beats == Beats()
 
 
-def test_a_place_that_was_heard_later_than_now_is_not_continued(tmp_path: Path) -> None:
+def test_a_place_with_times_in_the_future_is_not_continued(tmp_path: Path) -> None:
     """Its times are of another clock, too: one that was set back, or of another container."""
     first = at_a_place(tmp_path)
     first.beat(share=0.5, heard_from=NOW + 100)
@@ -140,7 +140,7 @@ def spending(*buckets: tuple[int, int, bool]) -> Scope:
     return book.scope("red")
 
 
-def test_sums_are_of_a_bucket_and_all_after_it() -> None:
+def test_sums_cover_a_bucket_and_all_later_ones() -> None:
     scope = spending((1000, 5, False), (1001, 7, True), (1002, 9, False))
     assert scope.sums(1000) == ([2, 14], [1, 7])
     assert scope.sums(1001) == ([1, 9], [1, 7])
@@ -170,7 +170,7 @@ def test_a_grant_is_released_once_it_has_left_the_window(
 @pytest.mark.parametrize(
     ("now", "age_s"), [(1001.0, 0.0), (1002.0, 0.0), (1010.0, 8.0), (1123.9, 121.9)]
 )
-def test_each_bucket_is_reported_to_redis_with_its_least_age(now: float, age_s: float) -> None:
+def test_each_bucket_is_reported_to_redis_with_its_minimum_age(now: float, age_s: float) -> None:
     book = Book(2.0)
     book.grant("red", 500, 1, 50, by_share=False)
     book.grant("red", 500, 1, 7, by_share=True)
@@ -179,7 +179,7 @@ def test_each_bucket_is_reported_to_redis_with_its_least_age(now: float, age_s: 
     assert age == pytest.approx(age_s)
 
 
-def test_what_has_left_the_window_is_not_reported_to_redis() -> None:
+def test_expired_grants_are_not_reported_to_redis() -> None:
     book = Book(2.0)
     book.grant("red", 500, 1, 50, by_share=False)
     assert book.told(2.0 * (500 + WINDOW)) == []

@@ -70,7 +70,7 @@ async def granted_in_time(
             await asyncio.sleep(0.02)
 
 
-async def test_a_thousand_at_once_get_what_there_is_and_no_more(redis: AsyncRedis) -> None:
+async def test_a_thousand_concurrent_requests_get_no_more_than_the_limit(redis: AsyncRedis) -> None:
     async with gateways(redis, 8) as ledgers:
         answers = await all_at_once(ledgers, TOKENS, 7, 1000)
     refused = [answer for answer in answers if isinstance(answer, NotGranted)]
@@ -117,7 +117,7 @@ async def test_tokens_used_beyond_a_reservation_are_owed(redis: AsyncRedis) -> N
         assert isinstance(await other.reserve(TOKENS, 30), Granted)
 
 
-async def test_a_debt_may_be_larger_than_the_limit(redis: AsyncRedis) -> None:
+async def test_a_debt_may_exceed_the_limit(redis: AsyncRedis) -> None:
     async with gateways(redis, 1) as (ledger,):
         first = await ledger.reserve(TOKENS, 10)
         assert isinstance(first, Granted)
@@ -129,7 +129,7 @@ async def test_a_debt_may_be_larger_than_the_limit(redis: AsyncRedis) -> None:
         assert 0 < refused.retry_after_s <= WINDOW
 
 
-async def test_a_scope_without_a_limit_of_tokens_owes_none(redis: AsyncRedis) -> None:
+async def test_a_scope_without_a_token_limit_has_no_debt(redis: AsyncRedis) -> None:
     of_model, of_all = TenantBudget("red/a", requests=9), TenantBudget("red", tokens=100)
     async with gateways(redis, 1) as (ledger,):
         first = await ledger.reserve([of_all, of_model], 10)
@@ -150,7 +150,7 @@ async def test_concurrent_requests_never_exceed_the_limit(redis: AsyncRedis) -> 
         await granted_in_time(ledgers[1], budgets, 5)
 
 
-async def test_requests_of_a_dead_gateway_are_no_longer_under_way(redis: AsyncRedis) -> None:
+async def test_requests_of_a_dead_gateway_no_longer_count_as_running(redis: AsyncRedis) -> None:
     budgets = [TenantBudget("red", concurrent=1)]
     async with gateways(redis, 1, bucket_s=0.02) as (dies,):
         assert isinstance(await dies.reserve(budgets, 1), Granted)
@@ -195,7 +195,7 @@ async def test_a_gateway_younger_than_a_window_does_not_know_earlier_grants(
         assert 0 < answer.retry_after_s <= WINDOW
 
 
-async def test_without_redis_a_window_passes_and_then_each_has_its_share(
+async def test_without_redis_each_gateway_grants_its_share_after_one_window(
     server: RedisProcess, redis: AsyncRedis
 ) -> None:
     async with gateways(redis, 4, bucket_s=0.02) as ledgers:
@@ -238,7 +238,7 @@ def at_our_time(script: str) -> str:
 
 
 @given(steps)
-def test_the_window_holds_what_a_list_of_all_reservations_says(
+def test_the_window_grants_exactly_what_a_list_of_all_reservations_allows(
     shared: RedisProcess, given_steps: list[tuple[str, int, float]]
 ) -> None:
     """Granted exactly where it fits; and the seconds until there is room are true."""
@@ -294,7 +294,7 @@ def test_the_window_holds_what_a_list_of_all_reservations_says(
             assert sum(tokens for at, tokens in held if 0 <= last - at <= 60) <= limit
 
 
-def test_a_late_call_does_nothing(server: RedisProcess) -> None:
+def test_a_script_call_after_its_deadline_changes_nothing(server: RedisProcess) -> None:
     with control(server) as client:
         client.flushall()
         late = client.eval(

@@ -95,27 +95,29 @@ def test_a_predicted_ttft_is_never_negative(replica: ReplicaLoad, prompt: int, c
 
 
 @given(any_load, tokens, tokens, tokens)
-def test_a_longer_prompt_is_never_sooner(
+def test_a_longer_prompt_never_has_a_shorter_predicted_ttft(
     replica: ReplicaLoad, prompt: int, more: int, cached: int
 ) -> None:
     assert predict_ttft(replica, prompt, cached) <= predict_ttft(replica, prompt + more, cached)
 
 
 @given(any_load, tokens, tokens, tokens)
-def test_more_cached_tokens_are_never_later(
+def test_more_cached_tokens_never_raise_the_predicted_ttft(
     replica: ReplicaLoad, prompt: int, cached: int, more: int
 ) -> None:
     assert predict_ttft(replica, prompt, cached + more) <= predict_ttft(replica, prompt, cached)
 
 
 @given(any_load, tokens, tokens)
-def test_a_longer_queue_is_never_sooner(replica: ReplicaLoad, prompt: int, more: int) -> None:
+def test_a_longer_queue_never_lowers_the_predicted_ttft(
+    replica: ReplicaLoad, prompt: int, more: int
+) -> None:
     longer = changed(replica, queued_prefill_tokens=replica.queue.prefill_tokens + more)
     assert predict_ttft(replica, prompt) <= predict_ttft(longer, prompt)
 
 
 @given(any_load, tokens, st.floats(0, 1))
-def test_a_fuller_kv_cache_is_never_sooner(
+def test_a_fuller_kv_cache_never_lowers_the_predicted_ttft(
     replica: ReplicaLoad, prompt: int, kv_use: float
 ) -> None:
     emptier, fuller = sorted([replica, changed(replica, kv_use=kv_use)], key=lambda r: r.cache.use)
@@ -123,13 +125,15 @@ def test_a_fuller_kv_cache_is_never_sooner(
 
 
 @given(any_load, tokens, st.floats(1, 100))
-def test_a_faster_replica_is_never_later(replica: ReplicaLoad, prompt: int, times: float) -> None:
+def test_a_faster_replica_never_has_a_longer_predicted_ttft(
+    replica: ReplicaLoad, prompt: int, times: float
+) -> None:
     faster = changed(replica, prefill_rate=replica.pace.prefill_rate * times)
     assert predict_ttft(faster, prompt) <= predict_ttft(replica, prompt)
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1), st.floats(0, 1), st.integers(1, 1000))
-def test_a_price_falls_with_how_popular_a_prefix_is_and_with_its_part_of_the_traffic(
+def test_the_price_of_a_prefix_falls_with_its_popularity_and_its_traffic_share(
     popularity: float, traffic_share: float, less: float, replicas: int
 ) -> None:
     least = max(1.0, popularity) ** -2
@@ -144,7 +148,7 @@ def test_a_prefix_that_one_replica_cannot_serve_alone_has_the_square_of_its_shar
     assert price(5, 2 / 8, 8) == price(5, 1.0, 8) == pytest.approx(0.04)
 
 
-def test_work_that_one_replica_can_serve_is_never_nearly_free_elsewhere() -> None:
+def test_a_prefix_that_one_replica_can_serve_is_never_nearly_free_elsewhere() -> None:
     assert price(1000, 0.0, 8) == OWN
     assert price(1000, 2 / 8, 8) == pytest.approx(1e-6)
 
@@ -154,7 +158,7 @@ def test_a_score_counts_a_requests_own_prefill_for_others_too() -> None:
     assert score(replica, 0.5, 1000, 200, 0, 1.0) == pytest.approx(0.52 + 0.8 * (1 + OTHERS))
 
 
-def test_a_score_counts_what_is_popular_and_not_cached_at_its_price() -> None:
+def test_a_score_counts_popular_uncached_tokens_at_their_price() -> None:
     assert score(load(), 0.0, 1000, 128, 640, 0.1) == pytest.approx(
         (51.2 + 360) / 1000 * (1 + OTHERS)
     )
@@ -162,7 +166,7 @@ def test_a_score_counts_what_is_popular_and_not_cached_at_its_price() -> None:
     assert score(load(), 0.0, 100, 0, 640, 0.0) == pytest.approx(0.0)
 
 
-def test_one_engine_more_at_work_makes_all_first_tokens_of_the_node_later() -> None:
+def test_one_more_working_engine_delays_all_first_tokens_of_its_node() -> None:
     """Three on two cores take 3/2 of the time: its own 0.4 s, what overlaps of 0.1 and of 1 s."""
     idle = load(engines_at_once=2)
     at_work = [load(running=1, queued_prefill_tokens=queued) for queued in (100, 1000)]
@@ -172,7 +176,7 @@ def test_one_engine_more_at_work_makes_all_first_tokens_of_the_node_later() -> N
     assert crowding_s(changed(idle, engines_at_once=1), [], 400) == 0.0
 
 
-def test_a_full_engine_ends_a_sequence_now_and_then() -> None:
+def test_the_wait_for_a_full_engine_follows_its_mean_decode_time() -> None:
     full = load(waiting=1, running=8, max_sequences=8, decode_s=4.0)
     assert wait_s(full, 100) == pytest.approx(2 * 4.0 / 8)
     assert wait_s(changed(full, waiting=0, running=7), 100) == 0.0
@@ -257,7 +261,7 @@ def test_the_prediction_error_uses_the_prediction_made_before_the_observation() 
     assert correction.bias == pytest.approx(-0.5)
 
 
-def test_unjudged_predictions_are_doubted_until_they_prove_right() -> None:
+def test_unverified_predictions_have_a_margin_until_they_prove_accurate() -> None:
     correction = TtftCorrection()
     assert correction.expected_error == UNJUDGED_ERROR
     correction.observe(1.0, 1.0)
@@ -267,7 +271,7 @@ def test_unjudged_predictions_are_doubted_until_they_prove_right() -> None:
     assert correction.expected_error < 0.2 * UNJUDGED_ERROR
 
 
-def test_an_error_fades_once_the_line_is_learned() -> None:
+def test_the_prediction_error_decreases_once_the_line_is_learned() -> None:
     learned = taught(3, 0.1, 1000)
     assert learned.error is not None and learned.error < 0.02
     assert learned.bias is not None and abs(learned.bias) < 0.02
@@ -287,7 +291,7 @@ def test_a_lasting_change_is_followed() -> None:
     assert learned.apply(1.0) == pytest.approx(4.0, rel=0.1)
 
 
-def test_equal_predictions_say_nothing_about_the_slope() -> None:
+def test_equal_predictions_do_not_change_the_slope() -> None:
     correction = TtftCorrection()
     for _ in range(200):
         correction.observe(1.0, 1.5)

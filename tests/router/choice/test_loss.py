@@ -40,7 +40,7 @@ def test_lost_reuse_is_split_when_all_replicas_are_in_the_index(
     assert found == loss
 
 
-def test_unknown_reuse_is_the_indexs_loss_while_a_replica_is_not_synced() -> None:
+def test_unknown_reuse_is_attributed_to_the_index_while_a_replica_is_not_synced() -> None:
     loss = split(
         reusable=1024,
         best_cached=512,
@@ -52,7 +52,7 @@ def test_unknown_reuse_is_the_indexs_loss_while_a_replica_is_not_synced() -> Non
     assert loss == NotReused(index=512, routing=256, engine=256)
 
 
-def test_without_a_signal_all_is_the_indexs_loss() -> None:
+def test_without_a_signal_all_lost_reuse_is_attributed_to_the_index() -> None:
     loss = split(
         reusable=1024, best_cached=0, chosen_cached=0, confirmed=128, signal=False, all_synced=True
     )

@@ -67,7 +67,7 @@ def test_every_replica_is_ranked_once_as_its_load_says(
 
 
 @given(any_loads, tokens, depths, rngs, st.floats(0.1, 10), st.floats(0, 10), st.floats(0, 1))
-def test_a_correction_changes_what_is_promised_and_not_who_is_chosen(
+def test_a_correction_changes_the_predicted_ttft_and_not_the_chosen_replica(
     loads: dict[str, ReplicaLoad],
     prompt: int,
     held: dict[int, int],
@@ -176,7 +176,7 @@ def test_with_nothing_to_reuse_fewer_requests_win() -> None:
     assert decided(loads, {}).replica_ids == ("0+0", "1+0", "0+2", "3+3")
 
 
-def test_an_idle_engine_on_cores_that_are_taken_is_left_for_a_short_queue() -> None:
+def test_a_short_queue_is_preferred_to_an_idle_engine_on_busy_cores() -> None:
     """Two of three engines work on a node's two cores: a third would slow all down."""
     loads = pool(3, engines_at_once=2)
     loads["r0"] = changed(loads["r0"], waiting=1, queued_prefill_tokens=200)
@@ -200,7 +200,7 @@ def pool_as(loads: dict[str, ReplicaLoad], **fields: int) -> dict[str, ReplicaLo
     return {replica_id: changed(of, **fields) for replica_id, of in loads.items()}
 
 
-def test_without_the_index_load_decides_and_prefixes_gather_between_equals() -> None:
+def test_without_the_index_load_decides_and_equal_loads_are_grouped_by_prefix() -> None:
     placements = [decided(pool(4)) for _ in range(20)]
     assert not any(placement.signal for placement in placements)
     assert len({placement.replica_ids for placement in placements}) == 1
@@ -231,7 +231,7 @@ def test_a_shadow_is_recorded_with_its_regret_and_not_followed() -> None:
     assert shadow.regret_s == pytest.approx(-1.024)
 
 
-def test_a_prefix_is_not_left_for_a_slightly_shorter_queue_where_all_caches_are_full() -> None:
+def test_with_full_caches_a_slightly_shorter_queue_does_not_outweigh_a_prefix() -> None:
     loads = pool(
         2,
         running=10,
@@ -262,7 +262,7 @@ def blind(
     return place_blind(request, loads, in_flight, random.Random()).replica_ids
 
 
-def test_blind_placement_keeps_a_prompts_replica_for_any_last_known_load() -> None:
+def test_a_blind_placement_keeps_a_prompts_replica_for_any_last_known_load() -> None:
     request = PlacementRequest(PROMPT, KEYS)
     busy = {r: changed(of, running=i, waiting=i) for i, (r, of) in enumerate(pool(4).items())}
     assert blind(pool(4), {}, request) == blind(busy, {}, request)
@@ -270,12 +270,12 @@ def test_blind_placement_keeps_a_prompts_replica_for_any_last_known_load() -> No
     assert len(set(other)) == 4
 
 
-def test_blind_a_session_keeps_its_replica() -> None:
+def test_a_blind_placement_keeps_a_sessions_replica() -> None:
     prompts = [PlacementRequest(9, (bytes([i]) * 16,), "session") for i in range(20)]
     assert len({blind(pool(4), {}, request) for request in prompts}) == 1
 
 
-def test_blind_a_replica_with_clearly_more_of_our_requests_is_passed_over() -> None:
+def test_a_blind_placement_skips_a_replica_with_clearly_more_of_our_requests() -> None:
     request = PlacementRequest(PROMPT, KEYS)
     home, *rest = blind(pool(4), {}, request)
     assert blind(pool(4), {home: 1}, request)[0] == home
@@ -301,7 +301,7 @@ def test_a_blind_placement_predicts_nothing() -> None:
 
 
 @pytest.mark.parametrize(("needs_trial", "first"), [(True, "b"), (False, "a")])
-def test_a_request_that_needs_a_trial_goes_where_nothing_waits_to_be_compiled(
+def test_a_request_that_needs_a_trial_goes_to_a_replica_without_pending_compiles(
     needs_trial: bool, first: str
 ) -> None:
     loads = {
@@ -323,7 +323,7 @@ def test_a_request_that_needs_a_trial_goes_where_nothing_waits_to_be_compiled(
     assert has_room(there)  # so that no other request waits behind it in the gateway
 
 
-def test_a_load_of_an_adapter_takes_what_it_takes_on_average() -> None:
+def test_the_load_time_of_an_adapter_is_the_mean_over_replicas() -> None:
     """The difference between means of a few loads is chance: an idle replica gets the request."""
     loads = {
         "busy": load("busy", slot=0, waiting=2, queued_prefill_tokens=100, adapter_load_s=0.05),

@@ -72,7 +72,7 @@ def test_a_dead_replica_is_never_chosen(name: str) -> None:
     assert all("r2" not in ids(policy.rank(REQUEST, living, rng)) for _ in range(10))
 
 
-def test_a_policy_goes_by_its_name() -> None:
+def test_a_policy_is_selected_by_its_name() -> None:
     assert {name: make_policy(name).name for name in POLICY_NAMES} == dict(
         zip(POLICY_NAMES, POLICY_NAMES, strict=True)
     )
@@ -80,7 +80,7 @@ def test_a_policy_goes_by_its_name() -> None:
     assert POLICY_NAMES[0] == "prefix"
 
 
-def test_a_name_that_no_policy_has_is_refused_with_those_there_are() -> None:
+def test_the_error_for_an_unknown_policy_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"'fastest'.*prefix, random, .*session"):
         make_policy("fastest")
 
@@ -99,7 +99,7 @@ def test_prefix_lets_load_decide_where_scores_differ_by_noise() -> None:
     assert ranked("prefix", candidates) == ["slightly worse", "slightly better", "worse"]
 
 
-def test_prefix_takes_half_an_engine_step_for_noise() -> None:
+def test_prefix_ignores_score_differences_below_half_an_engine_step() -> None:
     candidates = [
         candidate("stepping", score=0.10, running=9, inter_token_latency=0.04),
         candidate("idle", score=0.12),
@@ -113,13 +113,13 @@ def test_prefix_ranks_a_score_at_the_limit_of_the_noise_once() -> None:
     assert ranked("prefix", at_limit) == ["at the limit", "best"]
 
 
-def test_prefix_goes_by_load_without_the_index_and_without_a_whole_segment() -> None:
+def test_prefix_routes_by_load_without_the_index_or_a_whole_segment() -> None:
     silent = PlacementRequest(9, (), signal=False)
     loaded = [candidate("busy", running=2), candidate("idle")]
     assert ranked("prefix", loaded, request=silent) == ["idle", "busy"]
 
 
-def test_prefix_lets_what_was_placed_lately_decide_between_equal_loads() -> None:
+def test_prefix_uses_recent_placements_to_choose_between_equal_loads() -> None:
     candidates = [
         candidate("fewest", waiting=1, placed_lately=9.0),
         candidate("later", running=2, placed_lately=3.0),
@@ -128,7 +128,7 @@ def test_prefix_lets_what_was_placed_lately_decide_between_equal_loads() -> None
     assert ranked("prefix", candidates) == ["fewest", "sooner", "later"]
 
 
-def test_prefix_gathers_by_the_first_segment_when_the_index_is_silent() -> None:
+def test_prefix_groups_prompts_by_their_first_segment_without_the_index() -> None:
     silent = PlacementRequest(1000, (KEY, b"another segment."), signal=False)
     counts = firsts("prefix", identical_candidates(4), 50, silent)
     assert len(counts) == 1
@@ -143,7 +143,7 @@ def test_prefix_gathers_by_the_first_segment_when_the_index_is_silent() -> None:
     assert len(others) == 4
 
 
-def test_prefix_gathers_no_further_than_the_load_allows() -> None:
+def test_prefix_does_not_group_prompts_at_a_busy_replica() -> None:
     silent = PlacementRequest(1000, (KEY,), signal=False)
     home = ranked("prefix", identical_candidates(4), request=silent)[0]
     busy = [
@@ -157,7 +157,7 @@ def test_prefix_gathers_no_further_than_the_load_allows() -> None:
     ("most", "others", "stays"),
     [(1, 0, True), (11, 7, True), (12, 7, False)],  # the limit is 1.25 times the mean, and one more
 )
-def test_prefix_gathers_until_a_replica_has_clearly_more_requests(
+def test_prefix_groups_prompts_until_a_replica_has_clearly_more_requests(
     most: int, others: int, stays: bool
 ) -> None:
     silent = PlacementRequest(1000, (KEY,), signal=False)
@@ -173,11 +173,11 @@ def test_prefix_gathers_until_a_replica_has_clearly_more_requests(
     assert (first == home) == stays
 
 
-def test_nothing_gathers_on_no_candidates() -> None:
+def test_grouping_without_candidates_returns_an_empty_list() -> None:
     assert gathered(KEY, [], lambda of: of.requests, random.Random(1)) == []
 
 
-def test_adapter_affinity_takes_a_replica_that_need_not_load_however_short_the_load() -> None:
+def test_adapter_affinity_prefers_a_replica_with_the_adapter_even_if_a_load_is_short() -> None:
     candidates = [candidate("idle", adapter_load_s=0.1), candidate("has it", running=9)]
     assert ranked("adapter_affinity", candidates) == ["has it", "idle"]
 
@@ -192,7 +192,7 @@ def test_round_robin_takes_turns_in_order() -> None:
     assert sorted(taken[:3]) == ["r0", "r1", "r2"]
 
 
-def test_round_robin_goes_on_when_replicas_come_and_go() -> None:
+def test_round_robin_continues_when_replicas_are_added_or_removed() -> None:
     policy, rng = make_policy("round_robin"), random.Random(1)
 
     def taken(*replica_ids: str) -> str:
@@ -206,7 +206,7 @@ def test_round_robin_goes_on_when_replicas_come_and_go() -> None:
     assert taken("0", "b") == "b"
 
 
-def test_round_robins_do_not_go_in_step() -> None:
+def test_round_robins_of_several_gateways_start_at_different_replicas() -> None:
     assert len({ranked("round_robin", identical_candidates(4), seed)[0] for seed in range(40)}) == 4
 
 
@@ -224,7 +224,7 @@ def test_fewer_requests_win_then_fewer_tokens(name: str) -> None:
     assert ranked(name, candidates) == ["b", "a"]
 
 
-def test_the_most_loaded_is_never_the_better_of_two() -> None:
+def test_power_of_two_never_chooses_the_most_loaded_replica() -> None:
     candidates = [candidate(f"r{i}", waiting=i) for i in range(4)]
     counts = firsts("power_of_two", candidates)
     assert counts["r3"] == 0
@@ -261,12 +261,12 @@ def test_a_request_without_a_session_goes_where_the_load_is_least() -> None:
     assert ranked("session", candidates, request=PlacementRequest(1)) == ["b", "a", "c"]
 
 
-def test_long_sessions_that_begin_alike_are_not_the_same() -> None:
+def test_long_session_ids_with_the_same_beginning_are_distinguished() -> None:
     long = [PlacementRequest(1, (), "x" * 500 + str(i)) for i in range(50)]
     assert len({home(of, identical_candidates(4)) for of in long}) == 4
 
 
-def test_gathering_skips_the_clearly_busier_until_there_are_no_others() -> None:
+def test_grouping_ranks_clearly_busier_replicas_last() -> None:
     rng = random.Random(1)
     order = ids(gathered(KEY, identical_candidates(4), lambda of: 0, rng))
     busy = {order[0]: 9, order[1]: 8, order[2]: 0, order[3]: 0}
@@ -274,7 +274,7 @@ def test_gathering_skips_the_clearly_busier_until_there_are_no_others() -> None:
     assert found == [order[2], order[3], order[1], order[0]]
 
 
-def test_without_a_key_there_is_nothing_to_gather() -> None:
+def test_without_a_key_requests_are_not_grouped() -> None:
     rng = random.Random(1)
     found = {
         gathered(None, identical_candidates(4), lambda of: 0, rng)[0].replica_id for _ in range(50)

@@ -18,7 +18,7 @@ def observed(sharing: NodeSharing, working: int, takes: float, times: int = 200)
         sharing.observe(working, takes / sharing.factor(working))
 
 
-def test_a_factor_is_learned_for_each_number_of_engines_that_work() -> None:
+def test_a_sharing_factor_is_learned_for_each_number_of_working_engines() -> None:
     sharing = NodeSharing()
     for working, takes in ((1, 1.0), (2, 1.5), (4, 3.0)):
         observed(sharing, working, takes)
@@ -90,7 +90,7 @@ def test_a_correction_learns_the_line_and_the_sharing_together(slows: float, mos
     assert correction.error is not None and correction.error < most
 
 
-def test_engines_that_do_not_share_are_predicted_as_without_it() -> None:
+def test_predictions_are_unchanged_for_engines_that_do_not_share_cores() -> None:
     rng, with_it, without = random.Random(2), TtftCorrection(), TtftCorrection()
     for _ in range(600):
         raw, working = rng.uniform(0.05, 2.0), rng.randint(1, 8)

@@ -14,12 +14,12 @@ def opened() -> Breaker:
     return breaker
 
 
-def test_failures_in_a_row_open_it_and_are_reported_once() -> None:
+def test_consecutive_failures_open_the_breaker_and_are_reported_once() -> None:
     breaker = Breaker()
     assert [breaker.failed(at, at) for at in range(5)] == [False, False, True, False, False]
 
 
-def test_a_success_between_failures_keeps_it_closed() -> None:
+def test_a_success_between_failures_keeps_the_breaker_closed() -> None:
     breaker = Breaker()
     for at in range(20):
         breaker.failed(at, at)
@@ -37,7 +37,7 @@ def test_one_stall_under_many_calls_is_one_failure() -> None:
     assert breaker.is_open
 
 
-def test_good_probes_in_a_row_close_it_and_are_reported_once() -> None:
+def test_consecutive_good_probes_close_the_breaker_and_are_reported_once() -> None:
     breaker = opened()
     assert [breaker.probed(True) for _ in range(4)] == [False, True, False, False]
     assert not breaker.is_open
@@ -49,7 +49,7 @@ def test_a_bad_probe_starts_the_count_again() -> None:
     assert breaker.probed(True)
 
 
-def test_failures_after_it_opened_do_not_count_once_it_is_closed() -> None:
+def test_failures_while_the_breaker_is_open_do_not_count_once_it_is_closed() -> None:
     breaker = opened()
     breaker.failed(10, 11)
     breaker.probed(True)

@@ -55,7 +55,7 @@ def test_key_changes_add_up_and_keep_every_prefix_whole(scene: Scene, takes: lis
 
 
 @given(scenes(), st.integers(0, 25))
-def test_after_lost_events_it_never_holds_more_than_the_engine_and_learns_again(
+def test_after_lost_events_the_keys_are_a_subset_of_the_engines_and_are_relearned(
     scene: Scene, gap: int
 ) -> None:
     engine, cached = Engine(scene.block_size), cached_blocks(scene.segment_tokens)
@@ -113,7 +113,7 @@ def test_an_evicted_middle_block_hides_what_follows_until_it_is_stored_again(
     assert cached.take_changes().set == [two, three]
 
 
-def test_two_missing_blocks_in_a_row_may_be_stored_again_in_any_order(
+def test_two_adjacent_missing_blocks_may_be_stored_again_in_any_order(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     cached.apply([*engine.request(PROMPT), removed(engine, 2), removed(engine, 3)])
@@ -123,7 +123,7 @@ def test_two_missing_blocks_in_a_row_may_be_stored_again_in_any_order(
     assert cached.keys() == PROMPT.keys(4)
 
 
-def test_prompts_that_part_inside_a_segment_share_the_whole_ones(
+def test_prompts_that_diverge_inside_a_segment_share_the_segments_before_it(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     branch = Prompt((*PROMPT.tokens[:6], 98, 99))
@@ -142,7 +142,7 @@ def test_a_block_is_held_until_its_last_copy_is_removed(
     assert cached.keys() == PROMPT.keys(4)[:2]
 
 
-def test_after_lost_events_the_first_removal_takes_a_block_away(
+def test_after_lost_events_the_first_removal_removes_a_block(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     cached.forget()
@@ -164,7 +164,7 @@ def test_events_that_store_a_block_too_often_are_detected(engine: Engine) -> Non
 
 
 @given(scenes())
-def test_as_many_copies_as_the_engine_has_blocks_are_never_too_many(scene: Scene) -> None:
+def test_up_to_as_many_copies_as_engine_blocks_are_accepted(scene: Scene) -> None:
     engine, copies = Engine(scene.block_size), 0
     events: list[list[KvEvent]] = []
     for step in scene.steps:
@@ -176,7 +176,7 @@ def test_as_many_copies_as_the_engine_has_blocks_are_never_too_many(scene: Scene
         assert not cached.overfull
 
 
-def test_a_key_set_and_cleared_between_two_looks_is_no_change(
+def test_a_key_set_and_cleared_between_two_reads_is_not_a_change(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     cached.apply([*engine.request(PROMPT), *engine.reset()])
@@ -184,7 +184,7 @@ def test_a_key_set_and_cleared_between_two_looks_is_no_change(
     assert (changes.set, changes.cleared) == ([], [])
 
 
-def test_a_key_cleared_and_set_between_two_looks_is_no_change(
+def test_a_key_cleared_and_set_between_two_reads_is_not_a_change(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     cached.apply(engine.request(PROMPT))
@@ -212,7 +212,7 @@ def test_blocks_after_an_unreported_block_are_not_held(
     assert cached.keys() == PROMPT.keys(4)
 
 
-def test_prompt_embeddings_and_what_follows_them_are_left_out(
+def test_prompt_embeddings_and_the_blocks_after_them_are_left_out(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     event = engine.stored(PROMPT, 0, 6)
@@ -262,7 +262,7 @@ def test_blocks_that_are_no_prefix_of_a_prompt_are_left_out(
 
 
 @pytest.mark.parametrize("kind", [None, "full_attention", "mla_attention", "sink_full_attention"])
-def test_every_kind_of_full_attention_counts(
+def test_blocks_of_every_kind_of_full_attention_are_followed(
     engine: Engine, cached: CachedBlocks, kind: str | None
 ) -> None:
     cached.apply([altered(engine.stored(PROMPT, 0, 6), kv_cache_spec_kind=kind)])
@@ -279,7 +279,7 @@ def test_an_engine_without_medium_and_group_in_its_events_is_followed(
     assert cached.keys() == PROMPT.keys(4)[:2]
 
 
-def test_of_several_groups_of_layers_only_the_full_attention_one_is_followed(
+def test_only_the_full_attention_group_of_layers_is_followed(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     full = altered(engine.stored(PROMPT, 0, 6), group_idx=1)
@@ -293,7 +293,7 @@ def test_of_several_groups_of_layers_only_the_full_attention_one_is_followed(
     assert cached.keys() == []
 
 
-def test_an_offloaded_copy_that_goes_takes_nothing_away(
+def test_the_removal_of_an_offloaded_copy_removes_no_block(
     engine: Engine, cached: CachedBlocks
 ) -> None:
     cached.apply(engine.request(PROMPT))

@@ -38,7 +38,9 @@ def pools(draw: st.DrawFn, most_depths: int = 1000) -> tuple[int, dict[int, int]
 @given(pools(most_depths=85))
 @example((1024, {slot: 1 + slot * 12 for slot in range(85)}))
 @example((33, {0: 33, 1: 32, 999: 1}))
-def test_depths_are_those_of_reading_everything(pool: tuple[int, dict[int, int]]) -> None:
+def test_a_depth_search_finds_the_same_depths_as_reading_everything(
+    pool: tuple[int, dict[int, int]],
+) -> None:
     segments, depths = pool
     assert found_in(bitmaps_of(depths, segments))[0] == depths
 

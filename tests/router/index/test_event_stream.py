@@ -135,7 +135,7 @@ async def test_batches_arrive_in_order(publisher: Publisher, reader: Reader) -> 
     assert publisher.requests == 0
 
 
-async def test_batches_lost_on_the_way_are_asked_for(publisher: Publisher, reader: Reader) -> None:
+async def test_batches_lost_in_transit_are_requested(publisher: Publisher, reader: Reader) -> None:
     await publisher.subscribed()
     await publisher.publish()
     await publisher.publish(lost_on_the_way=True)
@@ -146,7 +146,7 @@ async def test_batches_lost_on_the_way_are_asked_for(publisher: Publisher, reade
     assert publisher.requests == 1
 
 
-async def test_batches_from_before_the_subscription_are_asked_for(folder: Path) -> None:
+async def test_batches_from_before_the_subscription_are_requested(folder: Path) -> None:
     publisher = Publisher(folder)
     for _ in range(3):
         await publisher.publish()
@@ -172,7 +172,9 @@ async def test_only_events_that_the_engine_no_longer_has_are_lost(
     await publisher.close()
 
 
-async def test_a_hole_in_the_answer_is_a_loss(publisher: Publisher, reader: Reader) -> None:
+async def test_a_gap_in_the_replay_is_reported_as_a_loss(
+    publisher: Publisher, reader: Reader
+) -> None:
     await publisher.subscribed()
     for _ in range(4):
         await publisher.publish(lost_on_the_way=True)
@@ -198,7 +200,9 @@ async def test_without_an_answer_the_loss_is_reported_and_a_late_answer_is_harml
     assert publisher.requests == 2
 
 
-async def test_an_engine_without_replay_only_loses(publisher: Publisher, folder: Path) -> None:
+async def test_without_replay_missing_batches_are_reported_as_lost(
+    publisher: Publisher, folder: Path
+) -> None:
     stream = EventStream(f"ipc://{folder}/events", f"ipc://{folder}/nobody", 0.05)
     first = asyncio.ensure_future(anext(aiter(stream.batches())))
     await publisher.subscribed()
@@ -208,7 +212,7 @@ async def test_an_engine_without_replay_only_loses(publisher: Publisher, folder:
     stream.close()
 
 
-async def test_a_publisher_that_starts_again_lost_what_was(folder: Path, reader: Reader) -> None:
+async def test_a_restarted_publisher_is_reported_as_a_loss(folder: Path, reader: Reader) -> None:
     old = Publisher(folder)
     await old.subscribed()
     await old.publish()
@@ -223,7 +227,7 @@ async def test_a_publisher_that_starts_again_lost_what_was(folder: Path, reader:
     await new.close()
 
 
-async def test_the_first_batches_of_a_publisher_that_started_again_are_asked_for(
+async def test_the_first_batches_of_a_restarted_publisher_are_requested(
     publisher: Publisher, reader: Reader
 ) -> None:
     await publisher.subscribed()
@@ -253,7 +257,7 @@ async def test_undecodable_events_are_lost_and_logged_once_without_content(
     assert len(caplog.messages) == 1 and "a prompt" not in caplog.text
 
 
-async def test_batches_go_on_after_one_that_cannot_be_decoded(
+async def test_batches_continue_after_one_that_cannot_be_decoded(
     publisher: Publisher, reader: Reader
 ) -> None:
     await publisher.subscribed()
@@ -273,7 +277,7 @@ async def test_closing_ends_the_batches_while_they_wait(
     await asyncio.wait_for(reader.task, 60)
 
 
-async def test_closing_ends_the_batches_while_they_ask_for_past_ones(
+async def test_closing_ends_the_batches_during_a_replay(
     publisher: Publisher, reader: Reader
 ) -> None:
     await publisher.subscribed()
@@ -291,7 +295,7 @@ async def test_a_closed_stream_has_no_batches(folder: Path) -> None:
     assert [batch async for batch in stream.batches()] == []
 
 
-async def test_cancelling_the_reader_is_a_cancellation(
+async def test_canceling_the_reader_raises_a_cancellation(
     publisher: Publisher, reader: Reader
 ) -> None:
     await publisher.subscribed()
@@ -331,7 +335,7 @@ for publisher in publishers:
 
 
 @pytest.mark.real
-async def test_vllms_own_publisher_is_understood(warm_python: str, folder: Path) -> None:
+async def test_batches_of_vllms_own_publisher_are_read(warm_python: str, folder: Path) -> None:
     for name in ("long", "short"):
         (folder / name).mkdir()
     pipe = asyncio.subprocess.PIPE

@@ -76,7 +76,7 @@ async def test_another_pools_bits_are_not_read(redis: AsyncRedis, index: PrefixI
 
 
 @pytest.mark.parametrize("segments", [1, 32, 33, 256, 1024])
-async def test_an_unknown_prompt_costs_one_small_read(
+async def test_an_unknown_prompt_takes_one_small_read(
     redis: AsyncRedis, index: PrefixIndex, segments: int
 ) -> None:
     assert await index.lookup(keys_of(segments)) == {}
@@ -84,7 +84,7 @@ async def test_an_unknown_prompt_costs_one_small_read(
     assert await keys_read(redis) <= FIRST_READ
 
 
-async def test_a_long_prompt_that_many_know_costs_few_reads(
+async def test_a_long_prompt_cached_by_many_replicas_takes_few_reads(
     redis: AsyncRedis, index: PrefixIndex
 ) -> None:
     depths = dict.fromkeys(range(64), 100) | {7: 1020, 8: 513, 9: 514}
@@ -95,7 +95,9 @@ async def test_a_long_prompt_that_many_know_costs_few_reads(
     assert await keys_read(redis) <= FIRST_READ + CLOSER_READ
 
 
-async def test_no_segments_are_not_asked_for(redis: AsyncRedis, index: PrefixIndex) -> None:
+async def test_a_lookup_without_segments_reads_nothing(
+    redis: AsyncRedis, index: PrefixIndex
+) -> None:
     assert await index.lookup([]) == {}
     assert index.lookups == 0
 
@@ -136,7 +138,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProces
         yield server
 
 
-async def test_lookups_at_once_never_get_each_others_replies(
+async def test_concurrent_lookups_never_get_each_others_replies(
     redis: AsyncRedis, index: PrefixIndex
 ) -> None:
     depths = {slot: 5 * slot + 1 for slot in range(60)}
@@ -232,7 +234,7 @@ async def forbidden(server: RedisProcess, redis: AsyncRedis) -> Callable[[], Awa
 
 
 @pytest.mark.parametrize("trouble", [frozen, slow, forbidden])
-async def test_while_redis_is_in_trouble_lookups_end_and_afterwards_they_are_answered(
+async def test_lookups_end_while_redis_fails_and_are_answered_afterward(
     trouble: Callable[[RedisProcess, AsyncRedis], Awaitable[Callable[[], Awaitable[None]]]],
     redis: AsyncRedis,
     server: RedisProcess,
@@ -255,7 +257,7 @@ async def test_while_redis_is_in_trouble_lookups_end_and_afterwards_they_are_ans
     assert "answers again" in told[1]
 
 
-async def test_a_killed_redis_is_found_again_when_it_is_back(tmp_path: Path) -> None:
+async def test_lookups_resume_after_a_killed_redis_restarts(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     async with index_at(port, BUDGET_S) as index, running_index(index):
         with running(tmp_path, port, f"port {port}\n"):
@@ -294,7 +296,7 @@ async def test_a_burst_at_a_frozen_redis_makes_no_more_than_a_few_connections(
         assert len(await redis.client_list()) <= before + 2
 
 
-async def test_one_stall_of_the_process_does_not_open_the_breaker(
+async def test_one_stall_with_many_lookups_does_not_open_the_breaker(
     index: PrefixIndex, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index, "budget_s", BUDGET_S)
@@ -307,7 +309,7 @@ async def test_one_stall_of_the_process_does_not_open_the_breaker(
 
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_reply_that_came_while_the_process_stood_still_counts(
+def test_a_reply_that_arrived_while_the_process_was_stalled_counts(
     everything: RedisProcess, loop_factory: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     async def lookup() -> Depths | None:
@@ -325,7 +327,7 @@ def test_a_reply_that_came_while_the_process_stood_still_counts(
         assert runner.run(lookup()) == {3: 2}
 
 
-async def test_the_breaker_is_closed_by_no_lookup(server: RedisProcess) -> None:
+async def test_a_lookup_does_not_close_the_breaker(server: RedisProcess) -> None:
     async with index_at(server.port, BUDGET_S) as index:
         server.process.send_signal(signal.SIGSTOP)
         await asyncio.gather(index.lookup(keys_of(3)))
@@ -336,14 +338,16 @@ async def test_the_breaker_is_closed_by_no_lookup(server: RedisProcess) -> None:
         assert index.breaker_open
 
 
-async def test_a_flushed_index_knows_nothing(redis: AsyncRedis, index: PrefixIndex) -> None:
+async def test_a_flushed_index_is_empty(redis: AsyncRedis, index: PrefixIndex) -> None:
     await write_depths(redis, {4: 40}, 40)
     assert await index.lookup(keys_of(40)) == {4: 40}
     await redis.flushall()
     assert await index.lookup(keys_of(40)) == {}
 
 
-async def test_a_closed_index_leaves_no_connection(redis: AsyncRedis, server: RedisProcess) -> None:
+async def test_a_closed_index_has_no_open_connection(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
     before = len(await redis.client_list())
     async with index_at(server.port) as index:
         await index.lookup(keys_of(1))

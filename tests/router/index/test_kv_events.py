@@ -226,7 +226,7 @@ def test_events_of_a_later_version_are_skipped() -> None:
         batch(CLEARED)[:-1],
     ],
 )
-def test_an_invalid_batch_raises_without_a_quote_of_it(payload: bytes) -> None:
+def test_the_error_of_an_invalid_batch_does_not_quote_it(payload: bytes) -> None:
     with pytest.raises(UndecodableEvents) as raised:
         decode(payload)
     assert "a prompt" not in str(raised.value)
@@ -265,7 +265,7 @@ def test_extra_keys_name_media_and_the_cache_salt(
         ((7,), True),
     ],
 )
-def test_other_extra_keys_make_a_block_that_its_tokens_do_not_describe(
+def test_blocks_with_other_extra_keys_are_not_identified_by_their_tokens(
     extra_keys: tuple[Any, ...], first: bool
 ) -> None:
     assert media_and_salt(extra_keys, None, first) is None

@@ -49,7 +49,7 @@ async def test_cached_blocks_are_in_the_index_until_they_are_evicted(
             await replica.until_exact(server, 0)
 
 
-async def test_the_lease_of_a_publisher_is_live_and_reports_whether_it_is_synced(
+async def test_the_lease_of_a_publisher_reports_whether_it_is_synced(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with replica_on(redis, [stored(1)]) as replica:
@@ -88,7 +88,7 @@ async def test_after_lost_events_earlier_entries_are_discarded(
         await replica.until_exact(server, 4)
 
 
-async def test_blocks_that_are_reported_too_often_leave_no_phantom(
+async def test_blocks_that_are_reported_too_often_leave_no_stale_bits(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     told = stored(1)
@@ -104,7 +104,7 @@ async def test_blocks_that_are_reported_too_often_leave_no_phantom(
         assert replica.losses == 1
 
 
-async def test_a_cache_that_was_dropped_is_not_in_the_index(
+async def test_the_index_removes_a_cache_that_was_reset(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     async with replica_on(redis, [stored(1)]) as replica:

@@ -110,11 +110,11 @@ def test_an_empty_name_is_not_a_missing_one(field: str) -> None:
     assert HASHER.root(replace(NAMESPACE, **{field: ""})) != HASHER.root(NAMESPACE)
 
 
-def test_no_name_can_be_made_to_look_like_two() -> None:
+def test_one_name_never_has_the_key_of_two_names() -> None:
     assert HASHER.root(Namespace("a\1b")) != HASHER.root(Namespace("a", "b\0"))
 
 
-def test_media_at_another_place_make_another_key() -> None:
+def test_media_at_a_different_position_change_the_key() -> None:
     keys = {
         tuple(HASHER.keys(NAMESPACE, [0] * 8, 4, [Media("image", offset, 2)]))
         for offset in range(7)
@@ -128,13 +128,13 @@ def test_media_change_no_segment_before_them() -> None:
     assert [a == b for a, b in zip(without, with_media, strict=True)] == [True, False, False]
 
 
-def test_the_same_prompt_has_other_keys_under_another_secret() -> None:
+def test_the_same_prompt_has_different_keys_with_a_different_secret() -> None:
     other = SegmentHasher(index_secret("another secret"))
     ours, theirs = (h.keys(NAMESPACE, list(range(8)), 4) for h in (HASHER, other))
     assert not set(ours) & set(theirs)
 
 
-def test_the_index_secret_is_not_the_engine_secret_and_needs_one() -> None:
+def test_the_index_secret_is_derived_from_the_engine_secret() -> None:
     assert len(index_secret("secret")) == 32
     assert index_secret("secret") != index_secret("secret ")
     with pytest.raises(ValueError, match="engine secret"):
@@ -147,7 +147,7 @@ def test_tokens_are_packed_as_little_endian_uint32(tokens: list[int]) -> None:
 
 
 @pytest.mark.parametrize("token", [-1, MAX_TOKEN + 1, 2**80])
-def test_a_token_that_is_no_uint32_is_named(token: int) -> None:
+def test_the_error_names_a_token_outside_uint32(token: int) -> None:
     with pytest.raises(ValueError, match=f"token id {token} is not between 0 and {MAX_TOKEN}"):
         HASHER.keys(NAMESPACE, [1, token], 1)
 
@@ -158,6 +158,6 @@ def test_a_segment_without_tokens_is_refused(size: int) -> None:
         HASHER.keys(NAMESPACE, [1], size)
 
 
-def test_text_that_is_no_unicode_is_a_namespace_like_any_other() -> None:
+def test_invalid_unicode_text_can_be_a_namespace() -> None:
     lone_surrogates = {HASHER.root(Namespace("main", cache_salt=s)) for s in ("\ud800", "\udfff")}
     assert len(lone_surrogates) == 2

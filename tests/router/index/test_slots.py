@@ -42,17 +42,17 @@ async def test_concurrent_claims_get_the_lowest_numbers_one_each(redis: AsyncRed
     assert sorted(claimed) == list(range(40))
 
 
-async def test_a_repeated_claim_is_the_same_slot(redis: AsyncRedis) -> None:
+async def test_a_repeated_claim_returns_the_same_slot(redis: AsyncRedis) -> None:
     await claim(redis, POOL, "first")
     assert await claim(redis, POOL, "again") == await claim(redis, POOL, "again") == 1
 
 
-async def test_a_wanted_number_is_given_only_if_it_is_free(redis: AsyncRedis) -> None:
+async def test_a_preferred_slot_is_assigned_only_if_it_is_free(redis: AsyncRedis) -> None:
     assert await claim(redis, POOL, "first", wanted=7) == 7
     assert await claim(redis, POOL, "second", wanted=7) == 0
 
 
-async def test_a_released_number_is_given_again_lowest_first(
+async def test_released_slots_are_assigned_again_lowest_first(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(4):
@@ -97,7 +97,7 @@ async def test_bits_are_set_and_cleared_for_one_slot_only(
     assert bits(server) == {B: {other}}
 
 
-async def test_a_bitmap_without_bits_is_no_key(redis: AsyncRedis, server: RedisProcess) -> None:
+async def test_a_bitmap_without_bits_is_deleted(redis: AsyncRedis, server: RedisProcess) -> None:
     slot = await claim(redis, POOL, "own")
     before = names(server)
     await write_bits(redis, POOL, slot, "own", [A], [])
@@ -132,7 +132,7 @@ async def test_any_number_of_keys_is_written(
     assert holders(server, slot) == set(then)
 
 
-async def test_no_batch_has_more_keys_than_a_lookup_can_wait_for(
+async def test_no_batch_has_enough_keys_to_delay_a_lookup(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     slot = await claim(redis, POOL, "own")
@@ -197,7 +197,7 @@ async def test_a_batch_that_arrives_twice_is_applied_once(
     assert holders(server, slot) == {B}
 
 
-async def test_a_redis_that_forgot_a_batch_fences_its_writer(
+async def test_a_writer_is_fenced_if_redis_lost_one_of_its_batches(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     slot = await claim(redis, POOL, "own")
@@ -231,7 +231,7 @@ async def test_a_slot_that_another_sweeper_took_over_is_not_freed(redis: AsyncRe
     assert await registry(redis, POOL) == {}
 
 
-async def test_a_redis_that_lost_the_scripts_is_taught_them_again(
+async def test_scripts_are_loaded_again_after_redis_lost_them(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     with control(server) as client:
@@ -250,7 +250,7 @@ async def test_a_redis_that_lost_the_scripts_is_taught_them_again(
     assert await registry(redis, POOL) == {}
 
 
-async def test_no_call_waits_longer_than_its_time(
+async def test_no_call_waits_longer_than_its_timeout(
     redis: AsyncRedis, server: RedisProcess, redis_timeout: Callable[[float], None]
 ) -> None:
     slot = await claim(redis, POOL, "own")

@@ -102,7 +102,7 @@ async def dead_slot(redis: AsyncRedis, keys: list[bytes], pool: str = POOL) -> i
     return slot
 
 
-async def test_a_slot_is_swept_when_it_had_no_lease_for_two_leases(
+async def test_a_slot_is_swept_after_two_lease_periods_without_a_lease(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     await dead_slot(redis, KEYS)
@@ -116,7 +116,7 @@ async def test_a_slot_is_swept_when_it_had_no_lease_for_two_leases(
     assert names(server) == set()
 
 
-async def test_the_bits_of_the_living_stay(redis: AsyncRedis, server: RedisProcess) -> None:
+async def test_bits_of_live_replicas_stay(redis: AsyncRedis, server: RedisProcess) -> None:
     gone = await dead_slot(redis, KEYS)
     lives = await claim(redis, POOL, "lives")
     await write_bits(redis, POOL, lives, "lives", KEYS[:10], [])
@@ -127,7 +127,9 @@ async def test_the_bits_of_the_living_stay(redis: AsyncRedis, server: RedisProce
     assert await claim(redis, POOL, "successor") == gone
 
 
-async def test_several_dead_slots_go_in_one_pass(redis: AsyncRedis, server: RedisProcess) -> None:
+async def test_several_dead_slots_are_swept_in_one_pass(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
     for n in range(3):
         await dead_slot(redis, KEYS[n * 100 : n * 100 + 500])
     assert await Hand(redis).sweep_later() == 3
@@ -158,7 +160,7 @@ async def test_only_its_own_pool_is_swept(redis: AsyncRedis, server: RedisProces
     assert len(bits(server, alike)) == 5
 
 
-async def test_the_work_of_a_dead_sweeper_is_taken_over_once_its_lock_expires(
+async def test_another_sweeper_continues_once_the_lock_of_a_dead_one_expires(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     slot = await dead_slot(redis, KEYS)
@@ -201,7 +203,7 @@ async def test_a_sweeper_that_lost_its_lock_stops(redis: AsyncRedis, server: Red
     assert len(await registry(redis, POOL)) == 1
 
 
-async def test_a_sweeper_runs_by_itself(
+async def test_a_running_sweeper_sweeps_periodically(
     redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeper, "SWEEP_PERIOD_S", 0.01)
@@ -224,7 +226,7 @@ def hanging(server: RedisProcess, redis_timeout: Callable[[float], None]) -> Ite
         redis_timeout(PATIENCE_S)
 
 
-async def test_a_reading_that_failed_starts_the_observation_anew(
+async def test_a_failed_read_restarts_the_observation_of_slots(
     redis: AsyncRedis, server: RedisProcess, redis_timeout: Callable[[float], None]
 ) -> None:
     await dead_slot(redis, KEYS[:1])
@@ -256,7 +258,7 @@ async def test_an_outage_during_a_sweep_is_logged_once(
     assert await hand.sweep_later() == 1
 
 
-async def test_a_redis_that_was_never_there_is_no_error() -> None:
+async def test_without_redis_a_sweep_does_nothing() -> None:
     redis = connect("redis://127.0.0.1:1")
     assert await Sweeper(redis, POOL, partial(read_slots, redis, POOL)).sweep_once() == 0
     await redis.aclose()

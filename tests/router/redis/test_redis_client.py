@@ -58,7 +58,7 @@ async def test_a_unix_socket_is_reached(plain: RedisProcess, tmp_path: Path) -> 
     await keeps_a_lease(f"unix://ray:p%40ss%3A%2Fword@{tmp_path}/s")
 
 
-async def test_tls_is_spoken(tmp_path: Path, port: int) -> None:
+async def test_a_tls_url_verifies_the_certificate(tmp_path: Path, port: int) -> None:
     certificate, key = self_signed(tmp_path)
     files = f"tls-cert-file {certificate}\ntls-key-file {key}\ntls-ca-cert-file {certificate}\n"
     settings = f"port 0\ntls-port {port}\ntls-auth-clients no\n{files}"

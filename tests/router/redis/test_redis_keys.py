@@ -29,7 +29,7 @@ KEYS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("board", BOARDS)
 @pytest.mark.parametrize("kind", KEYS)
-def test_a_key_names_its_board_its_schema_and_its_kind(kind: str, board: str) -> None:
+def test_a_key_contains_its_board_its_schema_and_its_kind(kind: str, board: str) -> None:
     found = KEYS[kind](board)
     assert found.startswith(f"{{afx:{board}}}:{redis_keys.SCHEMA}:{kind}")
     assert redis_keys.kind_of(found) == kind
@@ -56,7 +56,7 @@ def test_a_fleet_id_distinguishes_secrets_and_reveals_none() -> None:
     assert all(re.fullmatch("[0-9a-f]{8}", found) for found in ids)
 
 
-def test_no_other_module_spells_a_key() -> None:
+def test_no_other_module_builds_a_redis_key() -> None:
     own = Path(redis_keys.__file__)
     spelled = [name for name, path in modules().items() if "{afx:" in path.read_text()]
     assert spelled == [name for name, path in modules().items() if path == own]

@@ -50,7 +50,7 @@ async def test_each_of_many_calls_at_once_gets_its_own_reply(lane: Lane) -> None
     assert replies == [values(keys) for keys in asked]
 
 
-async def test_commands_that_are_sent_together_wake_redis_once(lane: Lane) -> None:
+async def test_commands_that_are_sent_together_use_one_write(lane: Lane) -> None:
     written: list[bytes] = []
     transport = lane._transport
 
@@ -66,7 +66,7 @@ async def test_commands_that_are_sent_together_wake_redis_once(lane: Lane) -> No
 
 @settings(max_examples=settings().max_examples // 2)
 @given(st.lists(st.tuples(st.integers(1, 400), st.sampled_from(["at once", "later", "never"]))))
-def test_calls_given_up_leave_the_others_their_replies(
+def test_canceled_calls_do_not_shift_the_replies_of_others(
     shared: RedisProcess, calls: list[tuple[int, str]]
 ) -> None:
     async def all_calls() -> None:
@@ -99,7 +99,7 @@ async def test_an_error_reply_is_only_for_the_call_that_made_it(lane: Lane) -> N
     assert isinstance(wrong, ResponseError)
 
 
-async def test_a_key_that_is_missing_or_no_string_is_none(lane: Lane, redis: AsyncRedis) -> None:
+async def test_a_key_that_is_missing_or_not_a_string_is_none(lane: Lane, redis: AsyncRedis) -> None:
     await redis.hset("hash", "field", "value")
     assert await lane.mget([b"missing", b"hash", KEYS[0]]) == [None, None, b"value of k0"]
 
@@ -126,7 +126,7 @@ async def test_a_connection_that_redis_closes_is_noticed(lane: Lane, redis: Asyn
         await lane.mget(KEYS[:1])
 
 
-async def test_a_closed_lane_leaves_no_connection(lane: Lane, redis: AsyncRedis) -> None:
+async def test_a_closed_lane_has_no_open_connection(lane: Lane, redis: AsyncRedis) -> None:
     before = len(await redis.client_list())
     another = await open_lane(redis, b"k")
     assert len(await redis.client_list()) == before + 1
@@ -136,7 +136,7 @@ async def test_a_closed_lane_leaves_no_connection(lane: Lane, redis: AsyncRedis)
             await asyncio.sleep(0.01)
 
 
-async def test_nothing_that_answers_there_is_an_error() -> None:
+async def test_opening_a_lane_to_an_unreachable_server_raises() -> None:
     (port,) = free_ports(1)
     with pytest.raises(REDIS_FAILURES):
         await open_lane(connect(f"redis://127.0.0.1:{port}/0"), b"k")
@@ -172,7 +172,7 @@ def port_of(server: asyncio.Server) -> int:
 
 @pytest.mark.parametrize("loop", [asyncio, uvloop])
 @pytest.mark.parametrize("tls", [False, True])
-def test_both_event_loops_hand_the_connection_over(
+def test_the_lane_takes_the_connection_over_with_both_event_loops(
     server: RedisProcess, tmp_path: Path, loop: Any, tls: bool
 ) -> None:
     certificate, key = self_signed(tmp_path)
