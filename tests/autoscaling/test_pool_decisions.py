@@ -113,7 +113,9 @@ def test_an_admitted_request_counts_before_the_next_is_decided(large: PoolSchedu
     assert kinds == ["admitted", "admitted", "rejected", "rejected"]
 
 
-def test_several_answers_weigh_as_several_requests(large: PoolScheduler, clock: HandClock) -> None:
+def test_a_request_for_several_answers_counts_as_several_requests(
+    large: PoolScheduler, clock: HandClock
+) -> None:
     first = decide(large, request(10, sequences=8)).attempt
     assert first is not None and first.chosen is not None
     attempts = [decide(large, request(10)).attempt for _ in range(2)]
@@ -140,7 +142,7 @@ def test_cached_tokens_count_as_demand_and_not_as_work(large: PoolScheduler) -> 
 @pytest.mark.parametrize("priority", ["interactive", "batch"])
 @pytest.mark.parametrize(("queue_s", "lost"), [(0.5, False), (9.0, True)])
 @pytest.mark.parametrize("active", [1, 2])
-def test_a_warm_replica_is_needed_where_an_interactive_slo_is_lost(
+def test_a_warm_replica_is_needed_if_no_replica_meets_the_interactive_slo(
     large: PoolScheduler, priority: PriorityClass, queue_s: float, lost: bool, active: int
 ) -> None:
     large.board.update(queued(queue_s, queue_s), Active(active))
@@ -219,9 +221,7 @@ def test_a_request_that_left_the_queue_never_starts(large: PoolScheduler) -> Non
 
 
 @pytest.mark.parametrize("how", ["answered", "ended"])
-def test_without_a_replica_a_request_waits_for_any_and_is_demand(
-    clock: HandClock, how: str
-) -> None:
+def test_without_a_replica_a_request_waits_and_counts_as_demand(clock: HandClock, how: str) -> None:
     alone = PoolScheduler(clock, PoolSettings(SLOS))
     attempt = decide(alone, request()).attempt
     assert attempt is not None

@@ -43,7 +43,7 @@ def test_admission_takes_the_first_ranked_replica_that_meets_the_slo() -> None:
     assert decided([Seen(2.1), Seen(3.0), Seen(1.5), Seen(0.1)]).index == 2
 
 
-def test_the_time_that_has_passed_counts() -> None:
+def test_the_time_since_arrival_counts_against_the_slo() -> None:
     assert decided([Seen(1.5)], elapsed_s=0.4).kind == "admitted"
     assert decided([Seen(1.5)], elapsed_s=0.6).kind == "rejected"
 
@@ -54,7 +54,7 @@ def test_a_request_beyond_the_slo_is_rejected_until_the_backlog_is_short() -> No
     assert decided([Seen(2.01)]).retry_after_s == 1
 
 
-def test_predictions_are_trusted_as_far_as_they_have_been_right() -> None:
+def test_admission_trusts_predictions_according_to_their_past_accuracy() -> None:
     admission = Admission(SLOS)
 
     def kind(ttft: float, doubt: float) -> str:
@@ -86,7 +86,7 @@ def test_a_pool_without_an_slo_admits_every_request() -> None:
     assert decided([Seen(1e6)], admission=Admission({}, 10, None)).kind == "admitted"
 
 
-def test_time_per_output_token_is_held_as_well() -> None:
+def test_admission_also_applies_the_tpot_objective() -> None:
     admission = Admission({"interactive": Slo(2.0, tpot_s=0.05)})
     slow, fast = Seen(0.1, 0.0, 0.06, running=3), Seen(0.1, 0.0, 0.05, running=3)
     assert decided([slow, fast], admission=admission).index == 1
@@ -95,7 +95,7 @@ def test_time_per_output_token_is_held_as_well() -> None:
     assert decided([stale], admission=admission).kind == "admitted"
 
 
-def test_a_batch_request_leaves_room_for_interactive_ones() -> None:
+def test_a_batch_request_is_admitted_at_half_of_the_interactive_slo() -> None:
     assert decided([Seen(1.0)], priority="batch").kind == "admitted"
     assert decided([Seen(1.1)], priority="batch").kind == "queued"
     assert decided([Seen(1.1)]).kind == "admitted"
@@ -157,7 +157,7 @@ def test_requests_to_a_full_shared_pool_queue_while_that_meets_the_slo() -> None
 
 
 @pytest.mark.parametrize(("inter_token_latency", "kind"), [(0.05, "queued"), (0.06, "rejected")])
-def test_a_full_shared_pool_whose_streams_are_too_slow_queues_no_more(
+def test_a_full_shared_pool_with_slow_streams_does_not_queue_requests(
     inter_token_latency: float, kind: str
 ) -> None:
     admission = Admission({"interactive": Slo(2.0, tpot_s=0.05)}, 10, interactive_queue=10)
@@ -173,7 +173,7 @@ def test_one_fast_replica_is_enough_to_queue_in_a_full_shared_pool() -> None:
     assert admission.decide(case).kind == "queued"
 
 
-def test_without_an_slo_who_shares_a_full_pool_waits_as_well() -> None:
+def test_without_an_slo_requests_to_a_full_shared_pool_queue() -> None:
     admission = Admission({}, 10, interactive_queue=1)
 
     def kind(priority: PriorityClass) -> str:
@@ -187,7 +187,7 @@ def test_without_an_slo_who_shares_a_full_pool_waits_as_well() -> None:
     assert admission.may_leave(0.0, [Seen(9.0)]) == 0
 
 
-def test_a_queued_interactive_request_starts_where_none_would_wait_behind_it() -> None:
+def test_a_queued_interactive_request_starts_where_no_other_would_wait_behind_it() -> None:
     admission = Admission({"interactive": Slo(2.0, tpot_s=0.05)}, 10)
     assert admission.may_begin([Seen(0.9, 0.5), Seen(1.0, 0.02)]) == 1
     assert admission.may_begin([Seen(0.9, 0.5)]) is None
@@ -195,7 +195,7 @@ def test_a_queued_interactive_request_starts_where_none_would_wait_behind_it() -
     assert admission.may_begin([]) == 0
 
 
-def test_interactive_requests_go_first_and_overdue_batch_ones_among_them() -> None:
+def test_overdue_batch_requests_take_turns_with_interactive_ones() -> None:
     admission = Admission(SLOS, 10, interactive_queue=10)
     batch, interactive = Waiter("batch", "a", 1.0, 0.0), Waiter("chat", "b", 1.0, 0.0)
     admission.queue.enter(batch)
@@ -248,7 +248,7 @@ def test_without_an_overflow_pool_nothing_overflows() -> None:
     assert decided([Seen(3.0)], [Seen(1.0)], admission=Admission(SLOS)).kind == "rejected"
 
 
-def test_a_full_overflow_pool_refuses_until_the_sooner_of_the_two() -> None:
+def test_retry_after_of_a_full_overflow_pool_is_that_of_the_earlier_pool() -> None:
     verdict = decided([Seen(9.0)], [Seen(4.5)])
     assert (verdict.kind, verdict.retry_after_s) == ("rejected", 3)
 
@@ -371,7 +371,7 @@ def test_an_overflow_that_was_never_counted_is_not_given_back(verdict: Verdict, 
     assert decided([Seen(3.0)], [Seen(0.1)], admission=admission).kind == "rejected"
 
 
-def test_an_overflow_that_comes_to_nothing_is_rejected_until_the_sooner_of_the_two() -> None:
+def test_retry_after_of_a_failed_overflow_is_that_of_the_earlier_pool() -> None:
     filled = confirmed(overflowing(), overflow=[Seen(4.5), Seen(2.5)])
     assert (filled.retry_after_s, filled.best_ttft_s) == (1, 3.0)
     assert "filled the overflow pool" in filled.reason
@@ -407,7 +407,7 @@ def test_while_no_replica_is_up_a_request_overflows_or_waits_for_one() -> None:
     assert decided([], [Seen(1.0)], admission=Admission(SLOS)).kind == "admitted"
 
 
-def test_a_warm_replica_is_called_for_when_the_slo_is_lost_everywhere() -> None:
+def test_a_warm_replica_is_requested_when_no_replica_meets_the_slo() -> None:
     admission = Admission(SLOS)
     assert admission.is_lost(0.0, [Seen(2.1), Seen(3.0)])
     assert admission.is_lost(0.5, [Seen(1.6)])

@@ -35,7 +35,9 @@ def test_the_cheapest_pool_that_meets_the_slo_is_chosen(
 
 
 @given(st.lists(OFFERS, min_size=1, max_size=5))
-def test_no_cheaper_pool_meets_the_slo_and_none_is_sooner(offers: list[PoolOffer]) -> None:
+def test_no_cheaper_pool_meets_the_slo_and_otherwise_none_is_faster(
+    offers: list[PoolOffer],
+) -> None:
     index, reason = cheapest(offers)
     known = [of for of in offers if of.predicted_ttft_s is not None]
     assert (index is None) == (not known)

@@ -18,7 +18,7 @@ def shares_of(**weights: float) -> FairShare:
     return shares
 
 
-def test_twice_the_weight_is_due_twice_the_engine_seconds() -> None:
+def test_a_tenant_with_twice_the_weight_gets_twice_the_engine_seconds() -> None:
     shares = shares_of(big=2.0)
     assert (shares.until("big", 3.0), shares.until("small", 3.0)) == (6.0, 3.0)
     assert (shares.after("big", 6.0), shares.after("small", 6.0)) == (3.0, 6.0)
@@ -28,7 +28,7 @@ def test_twice_the_weight_is_due_twice_the_engine_seconds() -> None:
     assert (shares.had("big"), shares.until("big", 3.0)) == (1.0, 4.0)
 
 
-def test_a_tenant_that_has_had_more_is_served_no_more_until_then() -> None:
+def test_a_tenant_ahead_of_a_position_has_no_work_left_until_it() -> None:
     shares = FairShare()
     shares.charge("a", 5.0)
     assert shares.until("a", 3.0) == 0.0
@@ -77,7 +77,7 @@ def test_the_tenants_that_were_charged_longest_ago_are_forgotten() -> None:
     assert shares.had("t1") == shares.had("unknown")
 
 
-def test_a_wait_behind_a_tenant_of_more_weight_is_longer() -> None:
+def test_the_wait_behind_a_tenant_with_more_weight_is_longer() -> None:
     """A request behind four seconds of work of each tenant's queue."""
 
     def ahead_s(weight: float) -> float:

@@ -39,7 +39,7 @@ PATIENCE_S = 60.0
         (20.0, (101.0,), 20.0),  # clocks of two machines
     ],
 )
-def test_the_rest_of_a_start_is_predicted(
+def test_the_remaining_time_of_a_start_is_predicted(
     startup_s: float | None, began: tuple[float, ...], up_in_s: float | None
 ) -> None:
     assert Outage(90.0, 100.0, startup_s, began).up_in_s(100.0) == up_in_s
@@ -57,7 +57,7 @@ def test_the_rest_of_a_start_is_predicted(
         (3.0, 96.9, False),  # from when a replica was on the board
     ],
 )
-def test_an_outage_is_what_both_redis_and_ray_serve_say(
+def test_an_outage_needs_reports_of_both_redis_and_ray_serve(
     empty_for_s: float, as_of: float, certain: bool
 ) -> None:
     told = Outage(90.0, as_of)
@@ -107,7 +107,7 @@ def test_retry_after_is_the_time_until_the_request_can_be_served() -> None:
     assert decided(61.2, [Seen(9.0)]).retry_after_s == 7
 
 
-def test_batch_waits_in_its_queue_for_a_start_that_is_in_time() -> None:
+def test_a_batch_request_queues_for_a_start_that_is_in_time() -> None:
     assert decided(20.0, [Seen(0.1)], "batch", batch_queue=1).kind == "queued"
     assert decided(None, None, "batch", batch_queue=1).kind == "queued"
     assert decided(61.0, [Seen(0.1)], "batch", batch_queue=1).kind == "overflowed"

@@ -78,7 +78,7 @@ def test_an_overflow_that_was_taken_back_leaves_room_for_another() -> None:
     assert gate.share(0.0) == 0.0
 
 
-def test_a_second_take_back_opens_no_further_room() -> None:
+def test_taking_an_overflow_back_twice_frees_room_only_once() -> None:
     gate = OverflowGate(RULES)
     gate.count(True, 0.0)
     for _ in range(2):
@@ -104,7 +104,7 @@ def test_the_overflow_of_one_tenant_leaves_the_others_their_share() -> None:
     assert gate.share(0.0) <= RULES.max_share + 0.01
 
 
-def test_old_overflow_counts_no_more() -> None:
+def test_old_overflow_no_longer_counts() -> None:
     gate = OverflowGate(RULES)
     for _ in range(10):
         gate.count(True, 0.0)
@@ -150,5 +150,5 @@ def test_adapters_and_other_endpoints_never_overflow() -> None:
     assert refusal(replace(NEEDS, chat_or_completion=False), ABLE)
 
 
-def test_an_unknown_context_length_is_no_promise() -> None:
+def test_a_pool_with_an_unknown_context_length_does_not_qualify_for_overflow() -> None:
     assert refusal(NEEDS, replace(ABLE, max_model_len=None))

@@ -73,20 +73,20 @@ def cached(attempt: Attempt) -> dict[str, tuple[int, int]]:
     return {c.replica_id: (c.confirmed_tokens, c.cached_tokens) for c in attempt.placement.ranked}
 
 
-def test_placements_count_at_once_and_so_spread(scheduler: PoolScheduler) -> None:
+def test_placements_count_at_once_so_that_requests_spread(scheduler: PoolScheduler) -> None:
     place(scheduler, 6)
     assert waiting(scheduler) == {"r0": 2, "r1": 2, "r2": 2}
     assert all(of.queue.prefill_tokens == 1400 for of in scheduler.board.loads().values())
 
 
-def test_only_what_is_to_be_computed_counts(scheduler: PoolScheduler) -> None:
+def test_only_uncached_tokens_count_as_queued_work(scheduler: PoolScheduler) -> None:
     attempt = placed_by(scheduler, REQUEST, {1: 3})
     assert chosen_of(attempt) == "r1"
     assert scheduler.board.loads()["r1"].queue.prefill_tokens == 700 - 3 * 128
 
 
 @pytest.mark.parametrize("how", ["answered", "ended", "failed", "seen in a snapshot", "forgotten"])
-def test_a_placement_counts_until_it_is(
+def test_a_placement_counts_as_waiting_until_its_outcome_is_known(
     scheduler: PoolScheduler, clock: HandClock, how: str
 ) -> None:
     (attempt,) = place(scheduler)
@@ -141,7 +141,7 @@ def test_a_request_that_failed_or_went_elsewhere_announces_nothing(
     assert set(cached(placed_by(scheduler, REQUEST, {})).values()) == {(0, 0)}
 
 
-def test_an_announcement_ends(scheduler: PoolScheduler, clock: HandClock) -> None:
+def test_an_announcement_expires(scheduler: PoolScheduler, clock: HandClock) -> None:
     placed_by(scheduler, REQUEST, {})
     clock.now += MAX_ANNOUNCED_S + ANNOUNCED_AFTER_S
     scheduler.board.update(pool(3).values())
@@ -163,7 +163,7 @@ def test_any_replica_may_serve_after_every_replica_has_failed(scheduler: PoolSch
     assert sum(waiting(scheduler).values()) == 0
 
 
-def test_bits_of_a_slot_without_a_live_replica_are_nobodys(scheduler: PoolScheduler) -> None:
+def test_index_bits_of_a_slot_without_a_live_replica_are_ignored(scheduler: PoolScheduler) -> None:
     scheduler.board.update(load(f"r{i}", slot=i) for i in (0, 2))
     attempt = placed_by(scheduler, REQUEST, {1: 5, 7: 5})
     assert cached(attempt) == {"r0": (0, 0), "r2": (0, 0)}
@@ -192,7 +192,7 @@ def test_without_the_index_placement_goes_by_load_and_keeps_prefixes_together(
     assert len({chosen_of(attempt) for attempt in attempts}) == 1
 
 
-def test_with_an_empty_board_placement_goes_by_who_was_last_known(
+def test_with_an_empty_board_the_last_known_replicas_are_used(
     scheduler: PoolScheduler, clock: HandClock
 ) -> None:
     clock.now += slots.LEASE_S + 0.001
@@ -290,7 +290,9 @@ def test_observed_ttft_corrects_predictions(scheduler: PoolScheduler) -> None:
 
 
 @pytest.mark.parametrize(("sizes", "expected"), [((128, 128, 64), 128), ((64, 0), 64), ((), 0)])
-def test_segments_are_as_most_replicas_publish_them(sizes: Iterable[int], expected: int) -> None:
+def test_the_segment_size_is_the_one_that_most_replicas_publish(
+    sizes: Iterable[int], expected: int
+) -> None:
     scheduler = PoolScheduler(time.monotonic)
     scheduler.board.update(
         load(f"r{i}", slot=i, segment_tokens=size) for i, size in enumerate(sizes)
@@ -298,7 +300,7 @@ def test_segments_are_as_most_replicas_publish_them(sizes: Iterable[int], expect
     assert scheduler.board.segment_tokens == expected
 
 
-def test_a_night_of_batch_jobs_that_wait_changes_no_interactive_prediction(
+def test_waiting_batch_requests_do_not_change_interactive_predictions(
     clock: HandClock,
 ) -> None:
     slos: dict[PriorityClass, Slo] = {"interactive": Slo(2.0), "batch": Slo(600.0)}
@@ -332,7 +334,7 @@ def _predicted(scheduler: PoolScheduler, clock: HandClock) -> float:
     return candidate.predicted_ttft_s
 
 
-def test_nothing_is_learned_of_a_replica_that_slept(clock: HandClock) -> None:
+def test_nothing_is_learned_from_a_replica_that_was_asleep(clock: HandClock) -> None:
     scheduler = PoolScheduler(clock)
     scheduler.board.update([load("r0", asleep=True)])
     (attempt,) = place(scheduler)
@@ -367,7 +369,7 @@ def test_a_replica_without_a_request_is_forgotten(scheduler: PoolScheduler) -> N
 @pytest.mark.parametrize(
     ("queued", "kind"), [(1000, "rejected"), (900, "rejected"), (700, "admitted")]
 )
-def test_three_times_what_predictions_were_off_by_is_left_as_room(
+def test_admission_leaves_a_margin_of_three_times_the_prediction_error(
     clock: HandClock, queued: int, kind: str
 ) -> None:
     """Off by 10 %: of 2 s it is 1.54 that may be predicted."""
@@ -384,7 +386,7 @@ def test_three_times_what_predictions_were_off_by_is_left_as_room(
 @pytest.mark.parametrize(
     ("queued", "is_measured", "is_in_time"), [(0, False, True), (1, False, False), (0, True, False)]
 )
-def test_an_idle_pool_whose_rate_is_a_guess_is_tried(
+def test_an_idle_pool_with_an_unmeasured_rate_counts_as_in_time(
     clock: HandClock, queued: int, is_measured: bool, is_in_time: bool
 ) -> None:
     settings = PoolSettings({"interactive": Slo(ttft_s=1.0)})

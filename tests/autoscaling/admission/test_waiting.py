@@ -66,7 +66,7 @@ def test_a_queue_reports_its_length_work_tenants_and_oldest_wait() -> None:
 
 
 @given(st.lists(tenants, max_size=30))
-def test_no_request_is_lost_and_a_tenant_waits_for_one_of_each_other(order: str) -> None:
+def test_no_request_is_lost_and_a_tenant_waits_for_at_most_one_of_each_other(order: str) -> None:
     room: WaitingRoom[str] = WaitingRoom(100)
     for number, tenant in enumerate(order):
         entered(room, f"{tenant}{number}", tenant)
@@ -103,7 +103,7 @@ def test_turns_are_by_engine_seconds_and_not_by_requests() -> None:
     assert abs(had["a"] - had["b"]) <= 4.0
 
 
-def test_a_tenant_of_weight_two_gets_twice_as_much() -> None:
+def test_a_tenant_with_weight_two_gets_twice_the_share() -> None:
     shares = FairShare()
     shares.weights = {"a": 2.0}
     room: WaitingRoom[str] = WaitingRoom(100, shares)
@@ -143,7 +143,7 @@ def test_an_unused_share_of_a_tenant_is_not_saved_up() -> None:
     assert room.ahead_s("busy") <= 2.0
 
 
-def test_a_full_room_refuses_the_newest_of_the_tenant_with_most() -> None:
+def test_a_full_queue_rejects_the_newest_request_of_the_tenant_with_the_most() -> None:
     room: WaitingRoom[str] = WaitingRoom(4)
     for what in ("a1", "a2", "a3", "a4"):
         entering(room, what)
@@ -164,13 +164,13 @@ def test_a_full_room_refuses_the_newest_of_the_tenant_with_most() -> None:
     assert not room.takes("b")
 
 
-def test_nobodys_only_request_leaves_for_anothers() -> None:
+def test_a_full_queue_never_drops_the_only_request_of_a_tenant() -> None:
     room: WaitingRoom[str] = WaitingRoom(2)
     entering(room, "a1"), entering(room, "b1")
     assert not room.takes("c")
 
 
-def test_a_newcomer_waits_for_its_share_and_not_for_anothers_queue() -> None:
+def test_a_new_tenant_waits_for_its_share_and_not_for_the_queue_of_another() -> None:
     room: WaitingRoom[str] = WaitingRoom(1000)
     for number in range(117):
         entering(room, f"a{number}", 2.0)

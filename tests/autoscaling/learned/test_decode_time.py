@@ -20,7 +20,7 @@ def test_nothing_is_known_before_the_first_answer() -> None:
     assert after(10, 0.1, 4, DecodeTime()).mean == 0.0
 
 
-def test_answers_take_their_tokens_at_the_pace_of_steps() -> None:
+def test_the_decode_time_of_an_answer_is_its_tokens_times_the_step_time() -> None:
     learned = after(100, 0.1, 4, DecodeTime())
     learned.add_answer(101)
     assert learned.mean == pytest.approx(10.0)
@@ -35,7 +35,7 @@ def test_an_engine_that_slows_down_is_known_before_an_answer_ends_at_its_new_pac
     assert after(round(4 * PACE_S / 0.1), 0.1, 32, learned).mean == pytest.approx(1.6, rel=0.2)
 
 
-def test_speculation_gives_more_tokens_a_step() -> None:
+def test_speculation_gives_more_tokens_per_step() -> None:
     learned = DecodeTime()
     for _ in range(10):
         learned.add_step([0.1] * 4, 10)

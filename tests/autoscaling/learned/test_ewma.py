@@ -22,7 +22,9 @@ def test_late_samples_outweigh_early_ones() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.integers(1, 100)), max_size=20))
-def test_many_at_once_are_as_one_after_the_other(samples: list[tuple[float, int]]) -> None:
+def test_adding_a_sample_many_times_equals_adding_it_repeatedly(
+    samples: list[tuple[float, int]],
+) -> None:
     at_once, in_turn = Ewma(20.0), Ewma(20.0)
     for amount, times in samples:
         at_once.add_times(amount, times)

@@ -21,7 +21,7 @@ def test_nothing_is_known_before_the_first_prompt() -> None:
     assert rate_of((1.0, 1.0, 63), (1.0, 0.0, 1000)) is None
 
 
-def test_prompts_one_after_the_other_have_their_own_time() -> None:
+def test_consecutive_prompts_are_timed_separately() -> None:
     assert rate_of((1.0, 1.0, 100), (3.0, 2.0, 200), (9.0, 1.0, 100)) == pytest.approx(100.0)
 
 

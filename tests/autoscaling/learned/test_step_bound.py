@@ -24,7 +24,7 @@ def test_first_steps_have_no_bound() -> None:
     assert bound.bound_s(1.0) == inf
 
 
-def test_an_hour_of_decoding_leaves_what_was_learned_of_prefills() -> None:
+def test_an_hour_of_decoding_does_not_erase_what_was_learned_about_prefills() -> None:
     bound = learned((4096, 2.0))
     for _ in range(100_000):
         bound.add(1, 0.01)

@@ -38,7 +38,7 @@ works = st.builds(
 slos = st.builds(Slo, st.floats(0.1, 60), st.none() | st.floats(0.001, 1))
 
 
-def test_a_replica_alone_waits_as_a_queue_of_one_server_does() -> None:
+def test_one_replica_has_the_wait_of_a_single_server_queue() -> None:
     # M/M/1: the wait exceeds t with probability u * exp(-(1 - u) t / s)
     u, s = 0.8, 0.5
     assert quantile_wait(u, 2 * s, 1) == pytest.approx(s / (1 - u) * math.log(u / 0.01))
@@ -57,19 +57,21 @@ def test_prompts_and_tokens_share_a_replicas_time() -> None:
     assert load.tpot_s == pytest.approx(0.02 / (1 - prompts - outputs * 0.0002))
 
 
-def test_without_time_left_the_queue_has_no_end() -> None:
+def test_a_replica_is_full_if_prompts_and_tokens_use_all_of_its_time() -> None:
     assert share(ENGINE, WORK, 2) == FULL
 
 
 @given(engines, works, st.integers(1, 100))
-def test_more_replicas_never_promise_less(engine: EngineRates, work: Workload, few: int) -> None:
+def test_more_replicas_never_make_a_predicted_figure_worse(
+    engine: EngineRates, work: Workload, few: int
+) -> None:
     before, after = share(engine, work, few), share(engine, work, few + 1)
     for name, value in vars(after).items():
         assert value <= getattr(before, name) * (1 + 1e-9), name
 
 
 @given(engines, works, slos)
-def test_one_replica_fewer_than_needed_does_not_hold(
+def test_one_replica_fewer_than_needed_does_not_meet_the_slo(
     engine: EngineRates, work: Workload, slo: Slo
 ) -> None:
     count = needed(engine, work, slo, MOST)
@@ -103,7 +105,7 @@ def test_each_limit_of_the_engine_raises_the_number_of_replicas(
     assert needed(ENGINE, harder, SLO, MOST) > needed(ENGINE, WORK, SLO, MOST), by
 
 
-def test_a_promised_time_per_token_can_take_more_replicas_than_the_first_token() -> None:
+def test_a_tpot_objective_may_need_more_replicas_than_a_ttft_objective() -> None:
     quick = Slo(3.0, tpot_s=0.03)
     assert needed(ENGINE, WORK, quick, MOST) > needed(ENGINE, WORK, SLO, MOST)
 
@@ -113,7 +115,7 @@ def test_prompts_that_take_longer_than_the_slo_alone_do_not_ask_for_all_replicas
     assert needed(ENGINE, long, SLO, MOST) < 20
 
 
-def test_room_is_what_sequences_and_cache_allow() -> None:
+def test_the_sequences_per_replica_are_limited_by_the_engine_and_the_cache() -> None:
     assert sequences_per_replica(ENGINE, WORK) == 128
     assert sequences_per_replica(replace(ENGINE, kv_capacity_tokens=22_000), WORK) == 10
     assert sequences_per_replica(EngineRates(), WORK) == math.inf

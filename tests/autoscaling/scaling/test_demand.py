@@ -30,7 +30,7 @@ POOL = PoolDemand(
 )
 
 
-def test_more_is_expected_so_more_are_needed() -> None:
+def test_a_rising_forecast_needs_more_replicas() -> None:
     rising = replace(POOL, line=replace(POOL.line, slope=0.05))
     assert for_forecast(rising, 60.0) > for_forecast(POOL, 60.0) > 2
 
@@ -49,7 +49,7 @@ def test_without_the_engines_rates_the_forecast_asks_for_nothing() -> None:
     assert for_forecast(replace(POOL, engine=EngineRates()), 60.0, 1.0) == 0
 
 
-def test_expected_is_what_arrives_now_or_will_then() -> None:
+def test_the_expected_rate_is_the_greater_of_the_current_and_the_forecast_rate() -> None:
     assert POOL.expected_rate(60.0) == 4.0
     assert replace(POOL, line=replace(POOL.line, slope=-0.05)).expected_rate(60.0) == 4.0
     rare = replace(POOL, line=replace(POOL.line, rate=0.5))
@@ -103,7 +103,7 @@ def test_replicas_for_the_backlog_serve_it_within_one_start_time(
     assert for_backlog(replace(POOL, queued_tokens=float(queued), **state)) == replicas
 
 
-def test_the_backlog_counts_what_arrives_now_and_not_what_will() -> None:
+def test_the_backlog_uses_the_current_rate_and_not_the_forecast() -> None:
     rising = replace(POOL, line=replace(POOL.line, slope=1.0), running=1)
     assert for_backlog(replace(rising, queued_tokens=100_000.0)) == 3
 
@@ -112,7 +112,7 @@ def test_without_the_engines_rates_the_backlog_asks_for_nothing() -> None:
     assert for_backlog(replace(POOL, engine=EngineRates(), queued_tokens=1e6)) == 0
 
 
-def test_replicas_that_start_are_not_asked_for_twice() -> None:
+def test_starting_replicas_are_not_requested_twice() -> None:
     waiting = replace(POOL, queued_tokens=500_000.0)
     asked = for_backlog(waiting)
     starting = replace(waiting, starting=asked - waiting.running, up_in_s=60.0)
@@ -146,7 +146,7 @@ def test_the_work_of_a_request_is_that_of_the_mean_request() -> None:
     assert work_of_a_request(replace(seen, samples=(first, last))).prompt_tokens == 500.0
 
 
-def test_a_request_has_no_work_before_the_first() -> None:
+def test_the_work_of_a_request_is_empty_before_the_first_request() -> None:
     assert work_of_a_request(History()) == Workload(1.0, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -158,7 +158,7 @@ def history(arrived: float, refused: float, tokens: float, replica_s: float) -> 
     )
 
 
-def test_a_replica_can_do_what_it_was_seen_to_do() -> None:
+def test_the_observed_speed_of_a_replica_is_derived_from_its_history() -> None:
     assert seen_speed(history(100, 0, 120_000, 60.0), 0.0) == 2000.0
     assert seen_speed(history(100, 0, 120_000, 60.0), 60_000.0) == 1000.0
     assert seen_speed(history(100, 10, 120_000, 60.0), 0.0) == 1600.0
@@ -170,10 +170,12 @@ def test_a_replica_can_do_what_it_was_seen_to_do() -> None:
     assert seen_speed(History(), 0.0) == 0.0
 
 
-def test_one_refusal_alone_is_not_too_many() -> None:
+def test_a_single_rejection_is_not_too_many() -> None:
     assert not misses_too_many(history(0, 1, 0, 0.0))
 
 
 @pytest.mark.parametrize(("refused", "too_many"), [(0, False), (7, False), (12, True), (300, True)])
-def test_refusals_count_beyond_what_the_slo_and_chance_allow(refused: int, too_many: bool) -> None:
+def test_rejections_count_only_beyond_what_the_slo_and_chance_allow(
+    refused: int, too_many: bool
+) -> None:
     assert misses_too_many(history(300, refused, 0, 0.0)) == too_many

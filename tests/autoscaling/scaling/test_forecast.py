@@ -58,19 +58,19 @@ def test_noise_is_learned_whatever_the_time_between_samples(pause_s: float) -> N
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_ramp_is_followed_into_the_future(seed: int) -> None:
+def test_a_ramp_is_extrapolated(seed: int) -> None:
     line = after(lambda at: 2.0 + at / 100.0, 500, seed).line
     assert line.at(120.0) == pytest.approx(2.0 + 620 / 100.0, rel=0.2)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_cliff_counts_within_seconds(seed: int) -> None:
+def test_the_rate_follows_a_sudden_increase_within_seconds(seed: int) -> None:
     history = after(lambda at: 1.0 if at < 300 else 8.0, 306, seed)
     assert history.line.rate > 4.0
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_end_of_a_burst_counts_too(seed: int) -> None:
+def test_the_rate_follows_the_end_of_a_burst(seed: int) -> None:
     history = after(lambda at: 10.0 if at < 300 else 1.0, 320, seed)
     assert history.line.rate < 3.0
 
@@ -82,7 +82,7 @@ def test_on_steady_traffic_the_rate_stays_where_it_is(seed: int) -> None:
     assert sum(off) <= 0.02 * len(off)
 
 
-def test_arrivals_in_batches_are_no_cliffs() -> None:
+def test_batched_arrivals_are_not_taken_for_a_sudden_increase() -> None:
     history, cliffs = History(), 0
     for second in range(600):
         # ten at once every three seconds
@@ -92,7 +92,7 @@ def test_arrivals_in_batches_are_no_cliffs() -> None:
     assert cliffs == 0
 
 
-def test_a_trend_is_followed_no_longer_than_it_was_seen() -> None:
+def test_a_trend_is_extrapolated_no_further_than_it_was_observed() -> None:
     line = Forecast(rate=2.0, slope=0.1, seen_s=50.0)
     assert line.at(50.0) == line.at(500.0) == pytest.approx(7.0)
 
@@ -101,7 +101,7 @@ def test_a_falling_rate_ends_at_zero() -> None:
     assert Forecast(rate=2.0, slope=-0.1, seen_s=300.0).at(100.0) == 0.0
 
 
-def test_tokens_of_the_mean_request() -> None:
+def test_token_counts_are_averaged_over_requests() -> None:
     history = History().heard(sample(0.0, 0.0)).heard(sample(1.0, 10.0, progressed=3.0))
     assert history.per_request("uncached_tokens") == 1000.0
     assert history.per_request("prompt_tokens") is None
@@ -110,7 +110,7 @@ def test_tokens_of_the_mean_request() -> None:
     assert history.per_request("output_tokens") == 1000.0 / 5.0
 
 
-def test_a_count_that_went_down_goes_on_from_there() -> None:
+def test_a_counter_that_decreased_continues_from_its_new_value() -> None:
     history = History()
     for second in range(100):
         arrived = 500.0 + 5.0 * second if second < 50 else 5.0 * (second - 50)
@@ -119,7 +119,7 @@ def test_a_count_that_went_down_goes_on_from_there() -> None:
     assert history.growth("arrived", 30.0) == pytest.approx(150.0, abs=10)
 
 
-def test_after_a_long_silence_it_begins_anew() -> None:
+def test_the_history_restarts_after_a_long_silence() -> None:
     history = after(lambda _: 5.0, 100, 1).heard(sample(100.0 + 2 * HISTORY_S, 1e6))
     assert len(history.samples) == 1
 
@@ -138,7 +138,7 @@ def test_the_line_is_finite_for_any_counts(told: list[tuple[float, float, float]
 
 
 @given(st.lists(st.floats(0.2, 60.0), max_size=300))
-def test_samples_are_few_and_their_ends_are_exact(gaps: list[float]) -> None:
+def test_a_history_keeps_few_samples_with_exact_first_and_last_values(gaps: list[float]) -> None:
     history, at = History(), 0.0
     for gap in gaps:
         at += gap
@@ -147,7 +147,7 @@ def test_samples_are_few_and_their_ends_are_exact(gaps: list[float]) -> None:
     assert not gaps or history.samples[-1].at == at
 
 
-def test_a_rounding_error_of_a_count_is_no_growth() -> None:
+def test_a_rounding_error_of_a_counter_is_not_growth() -> None:
     """Of 1e15 tokens that fell, a rest of -0.05 was left, which has no square root."""
     history = replace(
         History(), samples=(sample(0.0, 1.0, 1e15), sample(1.0, 2.0, (1e15 - 0.5) / 2.0))

@@ -66,13 +66,13 @@ def test_a_pause_of_up_to_ten_minutes_is_learned_and_nothing_is_held_longer() ->
     assert watched(levels, 1, later, 1.0, HOLD_S) == (ReplicaHold(later, HOLD_S),)
 
 
-def test_a_longer_hold_time_of_the_settings_is_in_force_at_once() -> None:
+def test_a_longer_configured_hold_time_takes_effect_at_once() -> None:
     for silent_s in (1.0, 9 * REMEMBERED_S):
         levels = watched((ReplicaHold(0.0, HOLD_S),), 0, silent_s, silent_s, 2 * HOLD_S)
         assert levels[0].hold_s == 2 * HOLD_S
 
 
-def test_nothing_is_left_of_a_learned_hold_time_after_a_long_silence() -> None:
+def test_a_learned_hold_time_is_forgotten_after_a_long_silence() -> None:
     learned = (ReplicaHold(0.0, MAX_HOLD_S),)
     for silent_s in (REMEMBERED_S, 9 * REMEMBERED_S):
         assert watched(learned, 0, silent_s, silent_s, HOLD_S)[0].hold_s == HOLD_S
@@ -83,7 +83,7 @@ def test_a_surge_shortens_no_hold_time() -> None:
     assert raised(levels, 2, 4) == tuple(levels)
 
 
-def test_each_number_of_replicas_learns_for_itself() -> None:
+def test_a_separate_hold_time_is_learned_for_each_number_of_replicas() -> None:
     levels = play((0, 4), (10, 2), (110, 3), (120, 2), (130, 2))
     assert replicas_held(levels, 119.0 + 100.0) == 3
 
@@ -95,7 +95,7 @@ def test_a_learned_hold_time_fades() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.integers(0, 8)), min_size=1), st.floats(0, 1000))
-def test_nothing_is_held_for_ever_and_what_is_needed_is_held(
+def test_needed_replicas_are_held_and_unneeded_ones_are_removed_eventually(
     steps: list[tuple[float, int]], hold_s: float
 ) -> None:
     levels: tuple[ReplicaHold, ...] = ()

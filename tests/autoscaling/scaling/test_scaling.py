@@ -186,7 +186,7 @@ def test_on_steady_traffic_it_stays_where_it_is(rate: float, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_cliff_is_answered_within_seconds(seed: int) -> None:
+def test_replicas_start_within_seconds_of_a_sudden_increase(seed: int) -> None:
     pool = FluidPool(lambda at: 1.0 if at < 300 else 8.0, seed=seed)
     before = pool.play(300)[-1]
     assert before <= 3
@@ -220,7 +220,7 @@ def test_bursts_that_recur_find_their_replicas() -> None:
     assert min(pool.play(600)) >= 5
 
 
-def test_capacity_for_a_ramp_exists_before_the_ramp_arrives() -> None:
+def test_replicas_for_a_ramp_start_before_they_are_needed() -> None:
     pool = FluidPool(lambda at: 1.0 + at / 100.0, startup_s=120.0, running=1)
     pool.play(700)
     assert pool.rejected <= 0.01 * pool.arrived
@@ -243,19 +243,19 @@ def test_missing_signals_do_not_scale_a_pool_down(told: dict[str, Any]) -> None:
     assert min(pool.play(300, **told)) == high
 
 
-def test_a_visible_backlog_is_answered_without_the_counts() -> None:
+def test_a_backlog_starts_replicas_even_if_arrival_counts_are_missing() -> None:
     pool = FluidPool(lambda _: 0.0)
     pool.play(10)
     assert pool.play(1, arrived=None, queued_tokens=600_000.0)[-1] > 4
 
 
-def test_waiting_requests_are_answered_without_the_engines_rates() -> None:
+def test_waiting_requests_start_replicas_even_if_engine_rates_are_missing() -> None:
     pool = FluidPool(lambda _: 0.0)
     demands = pool.play(150, engine=EngineRates(), arrived=None, waiting=5)
     assert demands[-1] == 2
 
 
-def test_refusals_that_the_model_does_not_explain_ask_for_another() -> None:
+def test_rejections_that_the_model_does_not_explain_add_a_replica() -> None:
     pool = FluidPool(lambda _: 2.0)
     settled = pool.play(200)[-1]
     for _ in range(90):
@@ -289,7 +289,7 @@ def test_an_idle_pool_scales_to_zero_and_up_again() -> None:
     assert pool.play(1, waiting=1)[-1] == 1
 
 
-def test_a_pool_at_zero_wakes_for_one_that_arrives() -> None:
+def test_a_pool_at_zero_starts_a_replica_for_the_first_request() -> None:
     sleepy = replace(LIMITS, min_replicas=0)
     pool = FluidPool(lambda _: 0.0, sleepy, running=0)
     assert pool.play(100) == [0] * 100
@@ -311,7 +311,7 @@ def test_running_replicas_are_kept_without_a_stored_state() -> None:
 
 
 @pytest.mark.parametrize("leap_s", [-1e6, 3600.0])
-def test_a_clock_that_leaps_scales_nothing_down_at_once(leap_s: float) -> None:
+def test_a_jump_of_the_clock_does_not_scale_down_at_once(leap_s: float) -> None:
     pool = FluidPool(lambda at: 6.0 if at < 100 else 0.5)
     high = pool.play(130)[-1]
     signals = replace(pool.signals(130.0), now=130.0 + leap_s, told_at=130.0 + leap_s)
@@ -399,7 +399,7 @@ def test_the_last_replica_is_removed_after_the_idle_time(
 
 
 @pytest.mark.parametrize(("running", "demand"), [(9, 5), (4, 4)])
-def test_promoted_replicas_are_demand_as_far_as_they_run(running: int, demand: int) -> None:
+def test_only_running_promoted_replicas_count_as_demand(running: int, demand: int) -> None:
     assert decide(needing_one(running=running, promoted=3), of_two(), LIMITS).demand == demand
 
 

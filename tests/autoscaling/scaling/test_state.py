@@ -38,12 +38,12 @@ def test_the_state_survives_a_json_round_trip() -> None:
 
 
 @given(json_values)
-def test_garbage_is_no_memory(stored: Any) -> None:
+def test_an_invalid_stored_state_is_replaced_by_an_empty_one(stored: Any) -> None:
     assert State.from_dict(stored) == State()
 
 
 @given(st.sampled_from([*STATE.to_dict()]), json_values)
-def test_a_field_that_is_garbage_never_raises(name: str, value: Any) -> None:
+def test_an_invalid_field_never_raises(name: str, value: Any) -> None:
     state = State.from_dict({**STATE.to_dict(), name: value})
     json.dumps(state.to_dict(), allow_nan=False)
 
