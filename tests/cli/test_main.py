@@ -77,7 +77,7 @@ def written(folder: Path, text: str) -> str:
     return str(file)
 
 
-def test_help_comes_without_importing_what_is_heavy() -> None:
+def test_help_is_printed_without_heavy_imports() -> None:
     code = (
         "import sys, cli.main;"
         "print([m for m in ('ray', 'vllm', 'torch', 'openai') if m in sys.modules])"
@@ -121,7 +121,7 @@ def test_status_shows_every_replica(fleet: FakeGateway) -> None:
         ({"lookup_p50_ms": None, "ttft_prediction_error": None}, "policy prefix"),
     ],
 )
-def test_status_says_how_requests_are_placed(
+def test_status_shows_how_requests_are_placed(
     fleet: FakeGateway, index: dict[str, Any], shown: str
 ) -> None:
     fleet.index |= index
@@ -158,14 +158,14 @@ def test_status_shows_how_requests_are_admitted(
         ((False, 1.1, 0.6), "0.60 times the speed, off on 1 of 1"),
     ],
 )
-def test_status_says_what_speculation_brings(
+def test_status_shows_the_speedup_of_speculation(
     fleet: FakeGateway, known: tuple[Any, ...], shown: str
 ) -> None:
     fleet.speculation = dict(zip(("on", "tokens_per_pass", "speedup"), known, strict=True))
     assert shown in " ".join(antefix("status").stdout.split())
 
 
-def test_status_shows_who_sees_loads(fleet: FakeGateway) -> None:
+def test_status_shows_that_loads_are_hidden_from_the_key(fleet: FakeGateway) -> None:
     fleet.told |= dict.fromkeys(("node_ip", "url", "running", "waiting", "kv_use"))
     fleet.told |= {"predicted_ttft_s": None}
     fleet.admission |= {"queued": 1, "oldest_queued_s": None, "held": None}
@@ -174,7 +174,7 @@ def test_status_shows_who_sees_loads(fleet: FakeGateway) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "shown"), [("float32", True), (None, False)])
-def test_status_says_what_the_engines_compute_in(
+def test_status_shows_the_data_type_of_the_engines(
     fleet: FakeGateway, dtype: str | None, shown: bool
 ) -> None:
     fleet.told["dtype"] = dtype
@@ -187,7 +187,7 @@ def test_engines_of_different_dtypes_are_named() -> None:
     assert dtypes_in_words({"replicas": [{}]}) == ""  # a gateway of an older release
 
 
-def test_status_says_nothing_of_speculation_where_there_is_none(fleet: FakeGateway) -> None:
+def test_status_omits_speculation_if_it_is_not_configured(fleet: FakeGateway) -> None:
     result = antefix("status")
     assert result.exit_code == ExitCode.OK
     assert "abc" in result.stdout  # the replica that would have it
@@ -246,7 +246,7 @@ def test_a_gateway_that_does_not_answer_is_degraded(home: Home) -> None:
     assert json.loads(result.stdout)["error"]["code"] == "degraded"
 
 
-def test_env_is_understood_by_a_shell(fleet: FakeGateway) -> None:
+def test_a_shell_can_evaluate_the_output_of_env(fleet: FakeGateway) -> None:
     script = antefix("env").stdout + 'printf %s "$OPENAI_BASE_URL $OPENAI_API_KEY"'
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == f"{fleet.base_url} {KEY}"
@@ -262,7 +262,9 @@ def test_chat_answers_one_message(fleet: FakeGateway, arguments: list[str]) -> N
     ]
 
 
-def test_chat_takes_any_openai_api_and_its_first_model(home: Home, gateway: FakeGateway) -> None:
+def test_chat_works_with_any_openai_api_and_its_first_model(
+    home: Home, gateway: FakeGateway
+) -> None:
     result = antefix("chat", "--base-url", gateway.base_url, "Where?")
     assert result.stdout == "Paris.\n"
     assert gateway.asked[0]["model"] == "small"
@@ -271,7 +273,7 @@ def test_chat_takes_any_openai_api_and_its_first_model(home: Home, gateway: Fake
 @pytest.mark.parametrize(
     ("arguments", "bound"), [((), MAX_TOKENS), (("--max-tokens", "2000"), 2000)]
 )
-def test_chat_bounds_its_answers(
+def test_chat_limits_the_length_of_answers(
     fleet: FakeGateway, arguments: tuple[str, ...], bound: int
 ) -> None:
     result = antefix("chat", *arguments, "Where?")
@@ -279,7 +281,7 @@ def test_chat_bounds_its_answers(
     assert result.stderr == ""
 
 
-def test_chat_says_that_an_answer_was_cut(fleet: FakeGateway) -> None:
+def test_chat_reports_that_an_answer_was_truncated(fleet: FakeGateway) -> None:
     fleet.ending = "length"
     result = antefix("chat", "--max-tokens", "3", "Where?")
     assert result.stdout == "Paris.\n"
@@ -313,7 +315,7 @@ def test_up_on_a_taken_port_names_the_port_and_the_remedy(
     assert home.state() is None
 
 
-def test_up_on_another_cluster_needs_a_redis_that_others_reach(
+def test_up_on_another_cluster_needs_a_redis_that_its_nodes_can_reach(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deployments.fleet.fleet_file.refused_by_vllm", lambda _: [])
@@ -322,7 +324,7 @@ def test_up_on_another_cluster_needs_a_redis_that_others_reach(
     assert "redis.url" in result.stderr
 
 
-def test_config_check_gives_every_problem(home: Home, tmp_path: Path) -> None:
+def test_config_check_reports_every_problem(home: Home, tmp_path: Path) -> None:
     wrong = written(tmp_path, "name: A\npools: {engine: {model: embedded, replica: 1}}\n")
     result = antefix("config", "check", wrong, "--no-engine-args", "-o", "json")
     assert result.exit_code == ExitCode.INVALID_FLEET
@@ -363,7 +365,7 @@ def test_an_unexpected_error_is_one_line_and_a_logged_traceback(
     assert "ZeroDivisionError" in (home.logs / "antefix-errors.log").read_text()
 
 
-def test_a_reader_that_leaves_ends_a_command_without_a_word(fleet: FakeGateway, home: Home) -> None:
+def test_a_closed_pipe_ends_a_command_without_an_error(fleet: FakeGateway, home: Home) -> None:
     (home.logs / "redis.log").write_text("a line\n" * 100_000)
     command = [sys.executable, "-m", "cli.main", "logs", "--tail", "100000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as logs:
@@ -375,7 +377,7 @@ def test_a_reader_that_leaves_ends_a_command_without_a_word(fleet: FakeGateway, 
     assert not (home.logs / "antefix-errors.log").exists()
 
 
-def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_debug_mode_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTEFIX_DEBUG", "1")
     with pytest.raises(ZeroDivisionError), answering():
         raise ZeroDivisionError

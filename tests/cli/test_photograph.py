@@ -15,7 +15,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_what_the_command_prints_now(name: str) -> None:
+def test_a_picture_matches_the_current_output_of_its_command(name: str) -> None:
     kept = (IMAGES / f"terminal-{name}.svg").read_text()
     assert kept == svg(name), "python -m tests.cli.photograph writes it"
 
@@ -38,7 +38,7 @@ def test_a_picture_has_the_text_of_the_command() -> None:
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_page_shows_a_picture_with_words_for_those_who_do_not_see_it(name: str) -> None:
+def test_each_picture_on_a_page_has_an_alternative_text(name: str) -> None:
     page = (ROOT / SHOWN_ON[name]).read_text()
     found = re.search(rf"!\[([^\]]+)\]\(images/terminal-{name}\.svg\)", page)
     assert found and len(found[1].split()) > 5

@@ -56,14 +56,14 @@ def test_a_wrong_key_is_named_with_the_remedy(
     assert "wrong key\nRemedy: set OPENAI_API_KEY to a key of that fleet" in result.stderr
 
 
-def test_a_server_that_is_not_there_names_no_command_of_this_machine(gateway: FakeGateway) -> None:
+def test_the_error_for_an_unreachable_server_names_no_local_command(gateway: FakeGateway) -> None:
     (port,) = free_ports(1)
     result = status("--base-url", f"http://127.0.0.1:{port}/v1")
     assert result.exit_code == ExitCode.DEGRADED
     assert "cannot be read" in result.stderr and "antefix logs" not in result.stderr
 
 
-def test_an_address_that_is_none_is_refused(gateway: FakeGateway) -> None:
+def test_an_invalid_base_url_is_rejected(gateway: FakeGateway) -> None:
     result = status("--base-url", "llm.example.com")
     assert "--base-url 'llm.example.com' is not an address" in result.stderr
 
@@ -74,6 +74,6 @@ def test_without_a_fleet_here_the_remedy_names_the_option(gateway: FakeGateway) 
     assert "antefix up" in result.stderr and "--base-url" in result.stderr
 
 
-def test_a_key_alone_is_refused(gateway: FakeGateway) -> None:
+def test_an_api_key_without_a_base_url_is_rejected(gateway: FakeGateway) -> None:
     result = status("--api-key", KEY)
     assert result.exit_code == ExitCode.USAGE and "--base-url" in result.stderr

@@ -34,7 +34,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "fleet.yaml")
 
 
-def test_the_command_line_goes_before_the_fleet_file(file: str) -> None:
+def test_the_host_option_overrides_the_fleet_file(file: str) -> None:
     assert starting.wanted(file, None, None, host="0.0.0.0").host == "0.0.0.0"
     assert starting.wanted(file, None, None).host == LOOPBACK
 
@@ -44,19 +44,19 @@ def test_the_fleet_is_deployed_at_the_address_that_was_chosen() -> None:
     assert starting.listening_on(fleet, STATE).gateway.host == "0.0.0.0"
 
 
-def test_an_address_of_another_machine_is_refused_with_the_option(file: str) -> None:
+def test_an_address_of_another_machine_is_rejected_and_the_option_is_named(file: str) -> None:
     wanted = starting.wanted(file, 0, None, host="192.0.2.7")
     with pytest.raises(Exception, match=r"cannot listen on 192\.0\.2\.7") as refused:
         starting.start(Home(), wanted)
     assert "--host" in str(refused.value.__dict__)
 
 
-def test_a_host_is_no_other_fleet(file: str) -> None:
+def test_the_host_option_does_not_change_the_digest_of_the_fleet(file: str) -> None:
     with_host = starting.wanted(file, None, None, host="0.0.0.0")
     assert with_host.digest == starting.wanted(file, None, None).digest
 
 
-def test_a_running_fleet_says_that_it_keeps_its_address(
+def test_up_reports_that_a_running_fleet_keeps_its_address(
     file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = starting.wanted(file, None, None, host=LOOPBACK)
@@ -67,7 +67,7 @@ def test_a_running_fleet_says_that_it_keeps_its_address(
     assert "port 8017 of 0.0.0.0" in capsys.readouterr().err
 
 
-def test_other_machines_get_the_address_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_prints_the_address_for_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(up, "own_address", lambda: "192.0.2.7")
     assert up.elsewhere(STATE) == "http://192.0.2.7:8017/v1, over plain HTTP"
 

@@ -113,13 +113,15 @@ def test_status_reports_a_dead_prometheus_and_up_restarts_it(fleet: FleetState) 
     assert json.loads(antefix("status", "-o", "json").stdout)["prometheus"]["running"]
 
 
-def test_the_card_opens_the_page_with_the_key_in_the_fragment(fleet: FleetState) -> None:
+def test_the_output_of_up_links_to_the_web_ui_with_the_key_in_the_fragment(
+    fleet: FleetState,
+) -> None:
     shown = antefix("up", fleet.fleet_file).stdout
     assert f"{fleet.base_url.removesuffix('/v1')}/antefix/#key={KEY}" in shown
     assert fleet.metrics_url in shown
 
 
-def test_the_page_in_json_and_status_is_without_the_key(fleet: FleetState) -> None:
+def test_the_link_to_the_web_ui_in_json_and_status_has_no_key(fleet: FleetState) -> None:
     page = f"{fleet.base_url.removesuffix('/v1')}/antefix/"
     assert json.loads(antefix("up", fleet.fleet_file, "-o", "json").stdout)["page_url"] == page
     status = antefix("status").stdout
@@ -192,7 +194,7 @@ def test_the_metrics_are_at_the_port_of_the_fleet_file(
     assert would_start(home, monkeypatch, metrics, gateway).fleet.metrics.port == metrics
 
 
-def test_a_taken_metrics_port_is_replaced_and_said(
+def test_a_taken_metrics_port_is_replaced_and_reported(
     home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -204,7 +206,7 @@ def test_a_taken_metrics_port_is_replaced_and_said(
     )
 
 
-def test_metrics_give_way_to_a_gateway_at_the_same_port(
+def test_metrics_use_another_port_if_the_gateway_has_the_same_one(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (port,) = free_ports(1)

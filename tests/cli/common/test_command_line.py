@@ -57,12 +57,12 @@ def test_every_command_shows_its_help(words: tuple[str, ...], flag: str) -> None
 
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
-def test_no_flag_is_shown_as_if_it_took_a_value(words: tuple[str, ...]) -> None:
+def test_help_shows_no_bool_type_for_flags(words: tuple[str, ...]) -> None:
     assert "bool" not in antefix(*words, "-h").stdout
 
 
 @pytest.mark.parametrize("asked", ["--version", "version"])
-def test_the_version_names_what_a_report_of_a_bug_needs(asked: str) -> None:
+def test_version_prints_what_a_bug_report_needs(asked: str) -> None:
     result = antefix(asked)
     assert result.exit_code == ExitCode.OK
     version = importlib.metadata.version("antefix")
@@ -110,14 +110,14 @@ def test_a_wrong_command_line_is_an_error_with_its_remedy(line: str) -> None:
         ("evaluate a b --apart", "--sequential"),
     ],
 )
-def test_a_former_option_is_an_error_that_names_its_replacement(line: str, now: str) -> None:
+def test_the_error_for_a_former_option_names_its_replacement(line: str, now: str) -> None:
     result = antefix(*line.split())
     assert (result.exit_code, result.stdout) == (ExitCode.USAGE, "")
     assert result.stderr.startswith("Error: No such option: -")
     assert result.stderr.endswith(f"\nRemedy: use {now}\n")
 
 
-def test_no_replaced_option_exists() -> None:
+def test_no_former_option_exists() -> None:
     """Otherwise its entry would never be shown; `plan --output` has another meaning now."""
     root = typer.main.get_command(app)
     checked = 0
@@ -139,7 +139,7 @@ def test_a_wrong_command_line_with_json_is_one_json_object(asked: tuple[str, ...
     assert json.loads(result.stdout)["error"]["code"] == "usage"
 
 
-def test_yaml_is_the_object_of_json() -> None:
+def test_yaml_output_is_the_same_object_as_json_output() -> None:
     as_json = antefix("status", "-o", "json").stdout
     assert yaml.safe_load(antefix("status", "-o", "yaml").stdout) == json.loads(as_json)
 
@@ -191,7 +191,7 @@ def test_a_wrong_name_is_reported_before_other_problems(
         f"bench --base-url {DEAD}",
     ],
 )
-def test_a_dead_server_is_named_as_such(line: str) -> None:
+def test_the_error_states_that_a_server_is_down(line: str) -> None:
     result = antefix(*line.split())
     assert result.exit_code == ExitCode.FAILED
     error, remedy = result.stderr.splitlines()[-2:]

@@ -33,18 +33,20 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("https://llm.example.com/v1", False),
     ],
 )
-def test_only_the_fleet_of_this_machine_has_its_commands(url: str, expected: bool) -> None:
+def test_only_hints_about_a_local_fleet_name_local_commands(url: str, expected: bool) -> None:
     assert is_here(url) == expected
     assert (logs_of(url) == "see antefix logs") == expected
     assert (status_of(url) == "antefix status") == expected
 
 
-def test_without_a_fleet_here_every_fleet_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_local_fleet_every_fleet_counts_as_remote(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Home, "state", lambda self: None)
     assert not is_here("http://127.0.0.1:8000/v1")
 
 
-def test_a_gateway_elsewhere_that_cannot_be_read_names_no_command_of_this_machine() -> None:
+def test_hints_about_an_unreachable_remote_gateway_name_no_local_command() -> None:
     (port,) = free_ports(1)
     with pytest.raises(GatewayError) as failed:
         GatewayClient(f"http://127.0.0.1:{port}", "key").status()

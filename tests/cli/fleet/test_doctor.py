@@ -29,7 +29,7 @@ GOOD = MachineFacts(
 )
 
 
-def test_a_machine_that_has_everything_has_no_problem() -> None:
+def test_doctor_finds_no_problem_on_a_suitable_machine() -> None:
     assert {finding.severity for finding in findings(GOOD)} == {"ok", "note"}
 
 
@@ -50,7 +50,7 @@ def test_a_machine_that_has_everything_has_no_problem() -> None:
         ({"cpu_build": False, "drivers": ("590.1",)}, "ok", "GPU driver", "590.1"),
     ],
 )
-def test_each_lack_is_named_with_its_remedy(
+def test_each_missing_requirement_is_reported_with_its_remedy(
     change: dict[str, Any], severity: str, title: str, said: str
 ) -> None:
     (found,) = [one for one in findings(replace(GOOD, **change)) if one.title == title]

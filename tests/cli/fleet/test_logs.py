@@ -65,7 +65,7 @@ def logs(*arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_json_line_is_shown_as_text_with_its_facts() -> None:
+def test_a_json_line_is_shown_as_text_with_its_fields() -> None:
     (line, *_) = logs("--component", "gateway")
     component, _, rest = line.partition(" | ")
     assert component.strip() == "gateway"
@@ -113,14 +113,14 @@ def test_json_lines_are_given_as_they_are_and_no_others() -> None:
     assert [json.loads(line) for line in logs("-o", "json")] == [ENDED, FAILED, SERVES]
 
 
-def test_the_lines_of_a_request_are_those_with_its_id_and_no_longer_one() -> None:
+def test_a_request_id_does_not_match_a_longer_id() -> None:
     found = logs("--request", "r-1")
     assert len(found) == 2
     assert "request_id=r-1 " in found[0]
     assert found[1].endswith(VLLM)
 
 
-def test_a_requests_lines_are_found_however_far_back(tmp_path: Path) -> None:
+def test_the_lines_of_a_request_are_found_at_any_distance_from_the_end(tmp_path: Path) -> None:
     file = tmp_path / "ray" / "serve" / "replica_antefix_gateway_abcd1234.log"
     with file.open("a") as log:
         log.writelines(json.dumps({**ENDED, "request_id": "x" * 100}) + "\n" for _ in range(3000))
@@ -140,7 +140,7 @@ def test_a_request_without_a_line_is_an_error_that_says_where_ids_are() -> None:
     assert "'nobody'" in done.stderr and "x-request-id" in done.stderr
 
 
-def test_the_last_lines_are_counted_after_the_choice() -> None:
+def test_the_tail_option_counts_lines_after_filtering() -> None:
     assert len(logs("--request", "r-1", "--tail", "1", "--component", "gateway")) == 1
     assert logs("--tail", "0") == []
 
@@ -187,7 +187,7 @@ def test_a_time_without_a_year_is_never_in_the_future(tmp_path: Path) -> None:
     assert "of last year" in logs("--component", "ray")[0]
 
 
-def test_lines_without_any_time_are_as_old_as_their_file(tmp_path: Path) -> None:
+def test_lines_without_a_time_get_the_time_of_their_file(tmp_path: Path) -> None:
     write(tmp_path / "ray" / "worker-1.out", "a word without a time")
     assert logs("--tail", "1") == ["ray     | a word without a time"]
 

@@ -130,7 +130,7 @@ def test_a_dry_run_reports_what_would_restart_and_changes_nothing(
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_after_an_update_that_failed_half_way_all_is_replaced(
+def test_everything_is_redeployed_after_an_update_that_failed_halfway(
     home: Home, fleet: FleetState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
     before: list[Any] = []
@@ -157,7 +157,7 @@ def test_after_an_update_that_failed_half_way_all_is_replaced(
         ("name: test", "name: test\nmetrics: {port: 9999}"),
     ],
 )
-def test_a_setting_that_needs_a_new_start_is_refused(
+def test_a_setting_that_needs_a_restart_of_the_fleet_is_rejected(
     fleet: FleetState, updates: list[dict[str, Any]], tmp_path: Path, was: str, becomes: str
 ) -> None:
     result = antefix(tmp_path, FLEET.replace(was, becomes))
@@ -174,7 +174,7 @@ def test_update_reports_that_an_edited_port_stays(
     assert not json.loads(result.stdout)["gateways_restarted"]
 
 
-def test_up_says_how_a_running_fleet_becomes_what_the_file_says(
+def test_up_names_the_command_that_applies_a_changed_file_to_a_running_fleet(
     fleet: FleetState, tmp_path: Path
 ) -> None:
     file = tmp_path / "fleet.yaml"
@@ -196,7 +196,7 @@ def test_without_a_fleet_there_is_nothing_to_update(home: Home, tmp_path: Path) 
     assert antefix(tmp_path, FLEET).exit_code == ExitCode.NOT_RUNNING
 
 
-def test_people_read_what_has_changed(
+def test_the_text_output_of_update_is_in_sentences(
     home: Home, fleet: FleetState, updates: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     file = tmp_path / "fleet.yaml"
@@ -221,7 +221,7 @@ class FakeServe:
         self.deleted.append(name)
 
 
-def test_only_the_applications_that_must_are_deployed_again(
+def test_only_changed_applications_are_redeployed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     serve = FakeServe()
@@ -266,7 +266,7 @@ def test_only_the_applications_that_must_are_deployed_again(
         ({"CPU": 100.0, "GPU": 2.0}, ""),
     ],
 )
-def test_a_fleet_that_ray_has_no_room_for_changes_nothing(
+def test_an_update_without_room_on_the_ray_cluster_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, has: dict[str, float], says: str
 ) -> None:
     gpus = 0 if says == "reserves" else 1

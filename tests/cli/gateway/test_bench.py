@@ -81,7 +81,7 @@ def test_the_html_page_is_self_contained_and_contains_the_result(
     assert "goodput" in text
 
 
-def test_a_ramp_asks_more_and_more(gateway: FakeGateway, tmp_path: Path) -> None:
+def test_a_ramp_sends_requests_at_a_rising_rate(gateway: FakeGateway, tmp_path: Path) -> None:
     record = tmp_path / "requests.jsonl"
     files = ("--record", str(record), "--html", str(tmp_path / "h"))
     options = ("--ramp-to", "40", *files, "-o", "json")
@@ -114,7 +114,7 @@ def test_a_trace_is_played_as_it_was_recorded(gateway: FakeGateway, tmp_path: Pa
     assert prompts[0][513:600] != prompts[1][513:600]
 
 
-def test_a_wrong_line_of_a_trace_is_named(gateway: FakeGateway, tmp_path: Path) -> None:
+def test_an_invalid_line_of_a_trace_is_reported(gateway: FakeGateway, tmp_path: Path) -> None:
     trace = tmp_path / "mine.jsonl"
     trace.write_text(TRACE + '{"timestamp": 0}\n')
     code, _, notes = invoke("--trace", str(trace))
@@ -141,7 +141,7 @@ def test_every_request_is_recorded(gateway: FakeGateway, tmp_path: Path) -> None
     assert all(len(line["token_times_s"]) == 3 for line in lines)
 
 
-def test_fields_are_put_into_every_request(gateway: FakeGateway) -> None:
+def test_extra_fields_are_sent_with_every_request(gateway: FakeGateway) -> None:
     invoke(*QUICK, "--body", '{"top_p": 0.5, "ignore_eos": null}')
     assert all(b["top_p"] == 0.5 and "ignore_eos" not in b for b in gateway.asked)
 
@@ -201,7 +201,7 @@ def test_an_api_that_refuses_a_field_is_reported_before_any_load(gateway: FakeGa
     assert invoke(*QUICK, "--body", '{"ignore_eos": null}')[0] == 0
 
 
-def test_where_nothing_was_answered_there_is_no_result(gateway: FakeGateway) -> None:
+def test_without_an_answered_request_bench_fails_without_a_result(gateway: FakeGateway) -> None:
     gateway.most_answers = 1
     code, out, notes = invoke(*QUICK)
     assert (code, out) == (ExitCode.FAILED, "")

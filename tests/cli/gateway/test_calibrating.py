@@ -12,12 +12,12 @@ from cli.gateway.calibrating import line
 from simulator import engine_profile
 
 
-def test_the_line_through_what_was_measured() -> None:
+def test_a_line_is_fitted_to_the_measurements() -> None:
     assert line([(1, 3.0), (2, 5.0), (4, 9.0)]) == pytest.approx((1.0, 2.0))
     assert line([(4, 0.25)]) == (0.25, 0.0)
 
 
-def test_time_never_falls_with_more_to_do() -> None:
+def test_the_fitted_time_never_decreases_with_more_work() -> None:
     assert line([(1, 3.0), (2, 2.0)]) == (2.5, 0.0)
 
 

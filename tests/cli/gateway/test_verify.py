@@ -104,7 +104,7 @@ async def test_json_output_is_one_object(redis_url: str) -> None:
     assert told["again"]["replica"] == told["sampled"]["replica"] == engine.replica_id
 
 
-async def test_the_sampler_is_tried_too_and_its_failure_is_reported_separately(
+async def test_the_sampler_is_also_tested_and_its_failure_is_reported_separately(
     redis_url: str,
 ) -> None:
     engine = FakeEngine()
@@ -117,7 +117,7 @@ async def test_the_sampler_is_tried_too_and_its_failure_is_reported_separately(
     assert "VLLM_USE_FLASHINFER_SAMPLER=0" in result.stderr
 
 
-async def test_no_two_runs_ask_the_same(redis_url: str) -> None:
+async def test_each_run_asks_different_questions(redis_url: str) -> None:
     engine = FakeEngine()
     async with fleet(redis_url, engine) as front:
         for _ in range(2):
@@ -127,7 +127,7 @@ async def test_no_two_runs_ask_the_same(redis_url: str) -> None:
     assert len(set(starts)) == 2
 
 
-async def test_an_engine_that_computes_all_again_is_named(redis_url: str) -> None:
+async def test_an_engine_that_recomputes_the_whole_prompt_is_named(redis_url: str) -> None:
     async with fleet(redis_url, FakeEngine("r7")) as front:
         result = await verified(front)
     assert result.exit_code == ExitCode.FOUND
@@ -135,7 +135,7 @@ async def test_an_engine_that_computes_all_again_is_named(redis_url: str) -> Non
     assert "prefix caching" in result.stderr
 
 
-async def test_reuse_that_the_index_does_not_know_is_no_hit(redis_url: str) -> None:
+async def test_reuse_that_is_missing_in_the_index_is_not_a_hit(redis_url: str) -> None:
     engine = FakeEngine()
     engine.cached_tokens = REUSED
     async with fleet(redis_url, engine) as front:
@@ -161,7 +161,7 @@ async def test_a_policy_that_ignores_the_prefix_is_named(redis_url: str) -> None
     assert "least_loaded" in result.stderr
 
 
-async def test_prompts_that_gateways_cannot_make_are_no_hit(redis_url: str) -> None:
+async def test_prompts_that_gateways_cannot_tokenize_are_not_a_hit(redis_url: str) -> None:
     async with gateway_before(FakeEngine(), redis_url=redis_url) as front:
         result = await verified(front)
     assert result.exit_code == ExitCode.FOUND

@@ -72,7 +72,7 @@ def test_a_problem_exits_1_with_its_remedy_beneath(api: Api, values: str, tmp_pa
     assert lines[at + 1].strip().startswith("-> free or add nodes")
 
 
-def test_a_program_gets_findings_and_what_fits_where(api: Api, values: str) -> None:
+def test_json_output_has_findings_and_placements(api: Api, values: str) -> None:
     told = json.loads(preflight("--values", values, "-o", "json").stdout)
     assert told["namespace"] == NAMESPACE
     assert {f["severity"] for f in told["findings"]} == {"ok", "note"}
@@ -88,7 +88,7 @@ def test_a_program_gets_findings_and_what_fits_where(api: Api, values: str) -> N
 
 
 @pytest.mark.parametrize("file", sorted(CHART.glob("values/*.yaml")), ids=lambda file: file.stem)
-def test_the_charts_own_values_can_be_asked_about(api: Api, file: Path) -> None:
+def test_preflight_accepts_the_default_values_of_the_chart(api: Api, file: Path) -> None:
     done = preflight("--values", str(file), "-o", "json")
     assert "error" not in json.loads(done.stdout)
 
@@ -100,7 +100,7 @@ def test_a_placeholder_ends_preflight_with_its_key_and_the_remedy(api: Api, valu
     assert "ingress.hosts is llm.example.com, which is a placeholder: write the" in done.stderr
 
 
-def test_a_fleet_file_alone_takes_the_charts_defaults(api: Api, tmp_path: Path) -> None:
+def test_a_fleet_file_without_values_uses_the_charts_defaults(api: Api, tmp_path: Path) -> None:
     done = preflight("--fleet", written(tmp_path, FLEET, "fleet.yaml"))
     assert done.exit_code == 0
     assert "warning  images: image.registry is empty" in done.stdout
@@ -117,7 +117,7 @@ def test_an_error_of_the_fleet_names_its_path_in_the_values(api: Api, tmp_path: 
     )
 
 
-def test_a_fleet_file_takes_the_place_of_the_one_in_the_values(
+def test_a_fleet_file_replaces_the_fleet_of_the_values(
     api: Api, values: str, tmp_path: Path
 ) -> None:
     other = {"name": "other", "pools": {"small": {"model": "org/small"}}}
@@ -153,9 +153,7 @@ def test_an_unset_variable_in_env_is_reported_with_the_remedy(api: Api, tmp_path
         ),
     ],
 )
-def test_values_that_cannot_be_used_are_one_error(
-    api: Api, tmp_path: Path, text: str, message: str
-) -> None:
+def test_unusable_values_are_one_error(api: Api, tmp_path: Path, text: str, message: str) -> None:
     done = preflight("--values", written(tmp_path, text))
     assert done.exit_code == ExitCode.FAILED
     assert message in done.stderr and done.stderr.count("\n") == 2
@@ -170,11 +168,11 @@ def test_without_helm_its_remedy_is_named(
     assert done.stderr.startswith("Error: helm, which renders the chart, is not on PATH\nRemedy: ")
 
 
-def test_nothing_to_install_is_a_wrong_command_line(api: Api) -> None:
+def test_preflight_without_a_fleet_is_a_usage_error(api: Api) -> None:
     assert preflight().exit_code == 2
 
 
-def test_no_cluster_is_one_clear_error(
+def test_a_missing_cluster_configuration_is_one_clear_error(
     values: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_on_path(monkeypatch)
@@ -186,7 +184,7 @@ def test_no_cluster_is_one_clear_error(
     )
 
 
-def test_a_context_that_is_not_there_is_one_clear_error(api: Api, values: str) -> None:
+def test_an_unknown_context_is_one_clear_error(api: Api, values: str) -> None:
     done = preflight("--values", values, "--context", "other")
     assert done.exit_code == ExitCode.FAILED
     assert "other" in done.stderr and done.stderr.count("\n") == 2
@@ -200,7 +198,7 @@ def test_an_unreachable_cluster_is_one_clear_error(api: Api, values: str) -> Non
     assert done.stderr.count("\n") == 2
 
 
-def test_status_of_no_release_exits_3(api: Api) -> None:
+def test_status_without_a_release_exits_3(api: Api) -> None:
     done = antefix("status", "-n", NAMESPACE)
     assert (done.exit_code, done.stderr) == (
         3,
@@ -209,7 +207,7 @@ def test_status_of_no_release_exits_3(api: Api) -> None:
     )
 
 
-def test_status_of_a_release_shows_its_parts_and_why_one_waits(api: Api) -> None:
+def test_status_shows_the_parts_of_a_release_and_why_one_is_not_ready(api: Api) -> None:
     api.add(*release())
     done = antefix("status", "-n", NAMESPACE)
     assert done.exit_code == 0
@@ -237,7 +235,7 @@ def test_status_of_a_release_shows_its_parts_and_why_one_waits(api: Api) -> None
     assert [group["name"] for group in told["groups"]] == ["head", "gateway", "llama"]
 
 
-def test_status_waits_until_the_release_is_ready_or_the_time_is_over(api: Api) -> None:
+def test_status_waits_until_the_release_is_ready_or_the_timeout_passes(api: Api) -> None:
     api.add(*release())
     assert antefix("status", "-n", NAMESPACE, "--wait").exit_code == ExitCode.OK
     api.remove("Pod", "gateway", NAMESPACE)
@@ -246,7 +244,7 @@ def test_status_waits_until_the_release_is_ready_or_the_time_is_over(api: Api) -
     assert "not ready" in done.stdout
 
 
-def test_a_namespace_that_may_not_be_asked_is_one_clear_error(api: Api) -> None:
+def test_a_namespace_without_permission_is_one_clear_error(api: Api) -> None:
     api.forbid("list", "rayservices")
     done = antefix("status", "-n", NAMESPACE)
     assert done.exit_code == ExitCode.FAILED
@@ -256,13 +254,15 @@ def test_a_namespace_that_may_not_be_asked_is_one_clear_error(api: Api) -> None:
     )
 
 
-def test_the_command_line_does_not_load_what_talks_to_kubernetes() -> None:
+def test_the_command_line_does_not_import_the_kubernetes_client() -> None:
     code = "import sys, cli.main; print([m for m in ('kubernetes',) if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
-def test_a_diff_says_what_an_upgrade_moves_and_costs(api: Api, tmp_path: Path) -> None:
+def test_a_diff_shows_what_an_upgrade_changes_and_which_gpus_it_needs(
+    api: Api, tmp_path: Path
+) -> None:
     api.add(*release())
     same = released_values(tmp_path)
     done = antefix("diff", "-n", NAMESPACE, "--values", same)
@@ -281,7 +281,7 @@ def test_a_diff_says_what_an_upgrade_moves_and_costs(api: Api, tmp_path: Path) -
     assert json.loads(done.stdout)["second_cluster"] is True
 
 
-def test_a_diff_takes_single_values_as_helm_does(api: Api, tmp_path: Path) -> None:
+def test_a_diff_accepts_single_values_like_helm(api: Api, tmp_path: Path) -> None:
     api.add(*release())
     sets = ("--set-string", "image.cpu.tag=1", "--set", "fleet.log_level=debug")
     same = released_values(tmp_path)
@@ -297,7 +297,7 @@ def test_a_diff_takes_single_values_as_helm_does(api: Api, tmp_path: Path) -> No
     )
 
 
-def test_a_diff_wants_a_release_and_all_of_its_values(
+def test_a_diff_needs_a_release_and_all_of_its_values(
     api: Api, values: str, tmp_path: Path
 ) -> None:
     assert antefix("diff", "-n", NAMESPACE, "--values", values).exit_code == 3
@@ -309,7 +309,7 @@ def test_a_diff_wants_a_release_and_all_of_its_values(
     )
 
 
-def test_a_diff_that_may_not_ask_says_for_what(api: Api, tmp_path: Path) -> None:
+def test_a_diff_without_permission_names_the_forbidden_resource(api: Api, tmp_path: Path) -> None:
     api.add(*release())
     api.forbid("list", "rayservices")
     done = antefix("diff", "-n", NAMESPACE, "--values", released_values(tmp_path))

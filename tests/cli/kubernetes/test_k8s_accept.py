@@ -90,7 +90,7 @@ def test_accept_lists_its_actions_and_does_nothing_without_confirmation(
     assert not release.explanations and not disturbed(release)
 
 
-def test_without_an_answer_nothing_is_done(release: FakeRelease) -> None:
+def test_accept_does_nothing_without_an_answer_to_its_prompt(release: FakeRelease) -> None:
     assert accept().exit_code == ExitCode.USAGE
     assert not release.explanations
 
@@ -99,7 +99,7 @@ def test_accept_runs_after_confirmation(release: FakeRelease) -> None:
     assert accept(answer="y\n").exit_code == ExitCode.OK
 
 
-def test_a_release_under_traffic_is_left_alone(release: FakeRelease) -> None:
+def test_accept_does_not_test_a_release_under_traffic(release: FakeRelease) -> None:
     release.busy = 3
     done = accept("--yes")
     assert done.exit_code == ExitCode.FAILED
@@ -107,7 +107,7 @@ def test_a_release_under_traffic_is_left_alone(release: FakeRelease) -> None:
     assert not release.explanations and not disturbed(release)
 
 
-def test_a_release_that_was_just_asked_is_left_alone(release: FakeRelease) -> None:
+def test_accept_does_not_test_a_release_with_recent_requests(release: FakeRelease) -> None:
     release.decided_at = time.time()
     done = accept("--yes")
     assert done.exit_code == ExitCode.FAILED
@@ -120,7 +120,7 @@ def test_accept_runs_under_traffic_with_the_under_traffic_option(release: FakeRe
     assert reported()["under_traffic"]
 
 
-def test_a_key_that_sees_no_loads_is_refused(release: FakeRelease) -> None:
+def test_accept_rejects_a_key_that_cannot_see_loads(release: FakeRelease) -> None:
     release.loads_shown = False
     done = accept("--yes")
     assert done.exit_code == ExitCode.FAILED
@@ -141,7 +141,7 @@ def test_the_non_disruptive_option_keeps_all_engines(release: FakeRelease) -> No
     assert not disturbed(release)
 
 
-def test_a_lone_engine_is_killed_and_not_drained(release: FakeRelease) -> None:
+def test_a_single_engine_is_killed_and_not_drained(release: FakeRelease) -> None:
     (_, pod) = release.replicas.popitem()
     release.api.remove("Pod", pod, NAMESPACE)
     done = accept("--yes")
@@ -180,7 +180,7 @@ def test_an_engine_that_is_slower_than_planned_fails(release: FakeRelease) -> No
     assert verdicts()["TTFT"] == "failed" and verdicts()["TPOT"] == "passed"
 
 
-def test_a_pool_that_cannot_be_tried_is_a_failed_check_in_the_report(release: FakeRelease) -> None:
+def test_a_pool_that_cannot_be_tested_is_a_failed_check_in_the_report(release: FakeRelease) -> None:
     for replica, pod in [*release.replicas.items()]:
         release.api.remove("Pod", pod, NAMESPACE)
         release.api.add(ray_pod(replica, ACTIVE, POOL))
@@ -188,12 +188,12 @@ def test_a_pool_that_cannot_be_tried_is_a_failed_check_in_the_report(release: Fa
     assert verdicts() == {"complete run": "failed"}
 
 
-def test_a_program_gets_the_report_alone(release: FakeRelease) -> None:
+def test_json_output_contains_only_the_report(release: FakeRelease) -> None:
     done = accept("--yes", "-o", "json", "--non-disruptive", "--report", "mine")
     assert json.loads(done.stdout) == json.loads(Path("mine.json").read_text())
 
 
-def test_a_report_in_no_folder_is_refused_first(release: FakeRelease) -> None:
+def test_a_report_path_without_a_folder_is_rejected_first(release: FakeRelease) -> None:
     done = accept("--yes", "--report", "nowhere/mine")
     assert done.exit_code == ExitCode.USAGE
     assert "--report nowhere/mine is not in an existing folder" in done.stderr

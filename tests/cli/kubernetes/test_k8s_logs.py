@@ -94,7 +94,7 @@ def test_a_request_is_found_in_its_gateway_and_its_engine_with_all_fields(writte
     assert "request_id=r-1 pool=small outcome=ok status=200" in done.stdout
 
 
-def test_a_request_that_no_pod_knows_is_an_error_with_a_remedy(written: Api) -> None:
+def test_a_request_without_log_lines_is_an_error_with_a_remedy(written: Api) -> None:
     done = logs("--request", "r-9")
     assert done.exit_code == ExitCode.FAILED
     assert "the logs contain no line about request 'r-9'" in done.stderr

@@ -14,7 +14,7 @@ def test_a_certificate_is_created_once(tmp_path: Path) -> None:
     assert Path(first["RAY_TLS_SERVER_CERT"]).read_bytes() == made
 
 
-def test_only_its_user_reads_the_key(tmp_path: Path) -> None:
+def test_only_the_user_can_read_the_private_key(tmp_path: Path) -> None:
     key = Path(certificate.ray_environment(tmp_path)["RAY_TLS_SERVER_KEY"])
     assert key.stat().st_mode & 0o077 == 0
 

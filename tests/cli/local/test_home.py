@@ -45,7 +45,7 @@ def test_the_environment_chooses_the_folder(
     assert home_folder() == Path(expected)
 
 
-def test_everything_is_for_its_user_only(home: Home) -> None:
+def test_only_the_user_can_read_the_home_folder(home: Home) -> None:
     home.save_state(STATE)
     home.keys()
     home.ray_token_file()
@@ -64,7 +64,7 @@ def test_a_state_is_read_back_as_it_was_saved(home: Home) -> None:
     assert home.state() is None
 
 
-def test_keys_and_token_outlive_the_fleet(home: Home) -> None:
+def test_keys_and_token_are_kept_after_the_fleet_ends(home: Home) -> None:
     keys, token = home.keys(), home.ray_token_file().read_text()
     home.forget_state()
     again = Home(home.folder)
@@ -83,20 +83,20 @@ def test_no_secret_is_in_a_repr(home: Home) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"unknown": 1}'])
-def test_a_damaged_file_is_named_with_the_remedy(home: Home, text: str) -> None:
+def test_a_damaged_state_file_is_reported_with_the_remedy(home: Home, text: str) -> None:
     (home.folder / "state.json").write_text(text)
     with pytest.raises(Problem, match=r"state\.json is damaged") as error:
         home.state()
     assert error.value.remedy == f"remove it: rm {home.folder / 'state.json'}"
 
 
-def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_home_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Problem, match="set ANTEFIX_HOME"):
         Home(tmp_path / "file" / "home")
 
 
-def test_one_turn_at_a_time(home: Home) -> None:
+def test_only_one_command_at_a_time_holds_the_home_folder(home: Home) -> None:
     told = threading.Event()
     order: list[str] = []
 

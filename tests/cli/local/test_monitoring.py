@@ -95,14 +95,18 @@ async def test_an_alert_reaches_the_alertmanager(beside: Beside, metrics_url: st
     await until(lambda: read(f"{started.alertmanager}/api/v2/alerts"), WITHIN_S)
 
 
-def test_both_are_processes_of_the_run_and_end_with_it(beside: Beside, metrics_url: str) -> None:
+def test_prometheus_and_alertmanager_belong_to_the_run_and_end_with_it(
+    beside: Beside, metrics_url: str
+) -> None:
     beside.start(metrics_url)
     assert monitoring.running(beside.run_id) == {"prometheus", "alertmanager"}
     processes.stop(beside.run_id)
     assert monitoring.running(beside.run_id) == set()
 
 
-def test_both_listen_on_loopback_only(beside: Beside, metrics_url: str) -> None:
+def test_prometheus_and_alertmanager_listen_on_loopback_only(
+    beside: Beside, metrics_url: str
+) -> None:
     started = beside.start(metrics_url)
     listening = {
         (connection.laddr.ip, connection.laddr.port)
@@ -114,7 +118,7 @@ def test_both_listen_on_loopback_only(beside: Beside, metrics_url: str) -> None:
     assert listening == {("127.0.0.1", port) for port in ports}
 
 
-async def test_the_data_of_prometheus_outlive_its_death(beside: Beside, metrics_url: str) -> None:
+async def test_the_data_of_prometheus_survives_its_death(beside: Beside, metrics_url: str) -> None:
     started = beside.start(metrics_url)
     await until(lambda: query(started.prometheus, "antefix_build_info"), WITHIN_S)
     for process in processes.processes(beside.run_id):
@@ -127,7 +131,7 @@ async def test_the_data_of_prometheus_outlive_its_death(beside: Beside, metrics_
 
 
 @pytest.mark.parametrize("thought_free", [False, True])
-def test_a_taken_port_leads_to_another(
+def test_another_port_is_used_if_the_usual_one_is_taken(
     thought_free: bool, beside: Beside, metrics_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -182,7 +186,9 @@ def test_a_program_that_never_becomes_ready_is_an_error(beside: Beside, metrics_
     assert processes.processes(beside.run_id) == []
 
 
-def test_prometheus_and_alertmanager_take_what_ships(beside: Beside, metrics_url: str) -> None:
+def test_prometheus_and_alertmanager_accept_the_shipped_files(
+    beside: Beside, metrics_url: str
+) -> None:
     beside.start(metrics_url, GENERATED)
     for command in (
         [program("promtool"), "check", "config", "prometheus.yml"],

@@ -37,5 +37,5 @@ def test_missing_resources_are_named(needs: object, free: object, said: str) -> 
 
 
 @pytest.mark.parametrize("other", ["", "The deployment is updating.", "has 2 replicas"])
-def test_other_messages_are_no_delay(other: str) -> None:
+def test_other_messages_report_no_placement_delay(other: str) -> None:
     assert delay(other) == ""

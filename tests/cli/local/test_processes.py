@@ -51,13 +51,13 @@ def test_only_processes_with_the_run_id_belong(started: Started) -> None:
     assert started.pids() == {ours.pid}
 
 
-def test_a_process_that_changed_its_title_is_still_known(started: Started) -> None:
+def test_a_process_that_changed_its_title_still_belongs_to_the_run(started: Started) -> None:
     renamed = started.start(sys.executable, "-c", RENAMED)
     wait_until_title_begins_with(renamed.pid, b"x")
     assert started.pids() == {renamed.pid}
 
 
-def test_an_orphan_in_a_separate_session_is_still_known(started: Started) -> None:
+def test_an_orphan_in_a_separate_session_still_belongs_to_the_run(started: Started) -> None:
     parent = started.start(sys.executable, "-c", ORPHANING)
     parent.wait()
     (orphan,) = processes.processes(started.run_id)
@@ -66,7 +66,7 @@ def test_an_orphan_in_a_separate_session_is_still_known(started: Started) -> Non
     assert started.pids() == set()
 
 
-def test_a_redis_is_known_although_it_overwrites_its_environment(
+def test_a_redis_that_overwrites_its_environment_belongs_to_the_run(
     started: Started, tmp_path: Path
 ) -> None:
     env = {**os.environ, **processes.marker(started.run_id)}
@@ -101,7 +101,7 @@ def test_stop_ends_all_processes_of_a_run_and_no_others(
     assert spared.poll() is None
 
 
-def test_stop_of_nothing_is_fine() -> None:
+def test_stop_without_processes_succeeds() -> None:
     processes.stop(secrets.token_hex(16))
 
 

@@ -69,7 +69,7 @@ def test_an_existing_folder_is_not_changed(quantizer: Quantizer) -> None:
     assert list(quantizer.out.iterdir()) == []
 
 
-def test_replaced_weights_stay_until_the_new_ones_are_whole(quantizer: Quantizer) -> None:
+def test_replaced_weights_stay_until_the_new_ones_are_complete(quantizer: Quantizer) -> None:
     quantizer.out.mkdir()
     (quantizer.out / "weights").write_text("old")
     quantizer.does("sys.exit('no')")
@@ -91,7 +91,7 @@ def test_the_old_quantization_is_restored_after_a_kill_between_the_two_renames(
     assert (quantizer.out / "weights").read_text() == "old"
 
 
-def test_the_same_job_finds_its_layers_again(quantizer: Quantizer) -> None:
+def test_the_same_job_reuses_its_finished_layers(quantizer: Quantizer) -> None:
     quantizer.does(KEEPS_A_LAYER + "os.kill(os.getpid(), 9)")
     with pytest.raises(Problem, match="was killed, perhaps because memory ran out"):
         quantizer.run()
@@ -110,7 +110,7 @@ def test_a_changed_job_starts_over_and_reports_it(quantizer: Quantizer) -> None:
     assert "differ from those of the interrupted run" in quantizer.said[0]
 
 
-def test_an_error_of_the_process_reaches_the_user(quantizer: Quantizer) -> None:
+def test_an_error_of_the_quantization_process_is_shown_to_the_user(quantizer: Quantizer) -> None:
     quantizer.does("""print('error {"message": "bad", "remedy": "do"}', flush=True); sys.exit(1)""")
     with pytest.raises(Problem) as error:
         quantizer.run()

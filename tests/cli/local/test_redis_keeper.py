@@ -82,7 +82,7 @@ def test_the_keeper_stops_with_its_fleet(embedded: Embedded) -> None:
     assert processes.processes(embedded.state.run_id) == []
 
 
-def test_a_redis_that_ends_again_and_again_is_started_ever_less_often() -> None:
+def test_a_redis_that_keeps_ending_is_restarted_with_increasing_delays() -> None:
     pauses = [0.0]
     for _ in range(10):
         pauses.append(next_pause_s(pauses[-1], lived_s=0.1))

@@ -114,12 +114,12 @@ def test_only_the_user_can_read_the_log_of_redis(server: RedisServer, log_file: 
     assert stat.S_IMODE(log_file.stat().st_mode) == 0o600
 
 
-def test_stop_ends_it_and_leaves_no_zombie(server: RedisServer) -> None:
+def test_stop_ends_redis_and_leaves_no_zombie(server: RedisServer) -> None:
     redis_server.stop(server)
     assert not Path(f"/proc/{server.pid}").exists()
 
 
-def test_stop_ends_one_that_does_not_listen(
+def test_stop_ends_a_redis_that_does_not_listen(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_server, "STOP_SECONDS", 0.2)
@@ -142,7 +142,7 @@ def test_a_server_that_cannot_start_is_reported_with_its_last_output(
     assert str(log_file) in error.value.remedy
 
 
-def test_a_port_that_was_taken_meanwhile_is_left_for_another(
+def test_redis_starts_at_another_port_if_its_port_was_taken_meanwhile(
     tmp_path: Path, log_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -66,7 +66,7 @@ def test_a_fleet_is_removed_when_its_last_stream_has_ended(monkeypatch: pytest.M
         ("DEPLOY_FAILED", "INTERNAL_ERROR", "no target", "no target"),
     ],
 )
-def test_a_fleet_is_waited_for_until_what_ails_it_cannot_end_by_itself(
+def test_up_waits_for_a_fleet_until_it_fails_permanently(
     status: str, trigger: str, message: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replica that died during an update was reported as the update's failure."""

@@ -61,7 +61,7 @@ def test_the_report_is_written_next_to_the_weights(asked: list[Any], tmp_path: P
         (["--max-ppl-increase", "0.05"], "perplexity is up to 9.00% higher"),
     ],
 )
-def test_a_broken_limit_has_a_separate_exit_code(
+def test_an_exceeded_limit_has_a_separate_exit_code(
     asked: list[Any], tmp_path: Path, limit: list[str], words: str
 ) -> None:
     done = run("--text", "text.txt", *limit)
@@ -71,13 +71,15 @@ def test_a_broken_limit_has_a_separate_exit_code(
     assert report.read(tmp_path / "awq") is not None
 
 
-def test_kept_limits_pass(asked: list[Any]) -> None:
+def test_evaluate_succeeds_within_the_limits(asked: list[Any]) -> None:
     done = run("--text", "text.txt", "--max-kl", "0.06", "--max-ppl-increase", "0.1")
     assert done.exit_code == 0
     assert "Within the limits" in done.stdout
 
 
-def test_json_is_the_report_and_what_it_exceeds(asked: list[Any], tmp_path: Path) -> None:
+def test_json_output_has_the_report_and_the_exceeded_limits(
+    asked: list[Any], tmp_path: Path
+) -> None:
     done = run("--text", "text.txt", "--max-kl", "0.01", "-o", "json")
     answer = json.loads(done.stdout)
     assert done.exit_code == ExitCode.GATE
@@ -86,7 +88,7 @@ def test_json_is_the_report_and_what_it_exceeds(asked: list[Any], tmp_path: Path
     assert len(answer["exceeded"]) == 1
 
 
-def test_the_report_of_what_is_not_the_users_is_written_here(
+def test_the_report_is_written_to_the_current_folder_if_the_model_is_not_a_writable_folder(
     asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cli.models.evaluate.check_model", lambda model: None)  # org/model exists

@@ -28,7 +28,7 @@ def nothing_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-def test_the_table_names_the_choice() -> None:
+def test_the_table_marks_the_chosen_option() -> None:
     done = plan(*LOAD)
     assert done.exit_code == ExitCode.OK
     assert "bf16 *" in done.stdout
@@ -47,7 +47,7 @@ def test_stdout_has_only_the_fleet_file() -> None:
     assert fleet.pools["llama-3-1-8b-instruct"].model == LLAMA
 
 
-def test_a_fleet_file_speculates_with_a_bound_where_that_was_asked_for() -> None:
+def test_the_planned_fleet_file_bounds_speculation_if_requested() -> None:
     def pool(*draft: str) -> dict[str, Any]:
         done = plan(*LOAD, "-o", "fleet", *draft)
         assert done.exit_code == ExitCode.OK, done.output
@@ -79,7 +79,7 @@ def test_a_draft_is_counted_by_its_own_shape() -> None:
     assert large["draft"]["weight_bytes_per_gpu"] > 500 << 20
 
 
-def test_a_head_of_the_model_drafts_as_one() -> None:
+def test_an_eagle_head_of_the_model_is_planned_as_a_draft() -> None:
     head = "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"
     told = json.loads(plan(*LOAD, "-o", "json", "--draft", head).stdout)
     assert (told["draft"]["method"], told["draft"]["model"]) == ("eagle3", head)
@@ -97,7 +97,7 @@ def test_the_plan_shows_a_long_prompt_with_its_ttft() -> None:
     assert "--long-prompt-tokens" in plan(*LOAD, *lengths).stderr
 
 
-def test_a_draft_that_is_not_known_is_named() -> None:
+def test_an_unknown_draft_is_reported() -> None:
     done = plan(*LOAD, "--draft", "a/draft")
     assert done.exit_code == ExitCode.FAILED
     assert "no config.json of 'a/draft' is on this machine" in done.stderr
@@ -146,7 +146,7 @@ def test_a_gpu_without_a_known_price_has_no_cost() -> None:
     assert "cost" not in plan(*LOAD, gpu="l40s").stdout
 
 
-def test_an_fp8_cache_holds_twice_as_many() -> None:
+def test_an_fp8_cache_holds_twice_as_many_tokens() -> None:
     sixteen, eight = (
         json.loads(plan(*LOAD, "-o", "json", "--kv-cache-dtype", dtype).stdout)["options"][0]
         for dtype in ("auto", "fp8")
@@ -168,7 +168,7 @@ def test_an_fp8_cache_holds_twice_as_many() -> None:
         ((*LOAD, "--fleet"), "-o fleet"),
     ],
 )
-def test_a_wrong_command_line_is_answered_with_the_right_one(
+def test_the_error_for_a_wrong_command_line_shows_a_valid_one(
     arguments: tuple[str, ...], words: str
 ) -> None:
     done = plan(*arguments)
@@ -191,7 +191,7 @@ def test_an_impossible_plan_reports_the_reason(model: str, gpu: str, words: str)
     assert words in f"{error['message']}; {error['remedy']}"
 
 
-def test_every_option_of_the_page_is_one() -> None:
+def test_every_option_named_on_the_page_exists() -> None:
     text = (Path(__file__).parents[3] / "docs" / "planning.md").read_text()
     named = {
         word for row in text.splitlines() if row.startswith("| `--") for word in row.split("`")
@@ -207,7 +207,7 @@ def test_a_fleet_file_is_plain_yaml() -> None:
 
 
 @pytest.mark.parametrize("file", PLANNED_FILES, ids=lambda file: file.stem)
-def test_planned_values_have_the_pool_that_the_command_in_their_comment_prints(file: Path) -> None:
+def test_planned_values_match_the_output_of_the_command_in_their_comment(file: Path) -> None:
     text = file.read_text()
     command = re.search(r"^#   antefix (plan (?:.*\\\n)*.*-o fleet)$", text, re.M)
     assert command is not None
@@ -221,7 +221,7 @@ def test_planned_values_have_the_pool_that_the_command_in_their_comment_prints(f
 
 
 @pytest.mark.parametrize("file", PLANNED_FILES, ids=lambda file: file.stem)
-def test_planned_values_say_which_weights_the_plan_prefers(file: Path) -> None:
+def test_planned_values_name_the_weights_that_the_plan_prefers(file: Path) -> None:
     text = " ".join(file.read_text().replace("\n#", "").split())
     size, gpu = re.findall(r"Llama-3.1-(\d+B)-Instruct-AWQ-INT4 --gpu (\w+)", text)[0]
     load = text.partition(f"--gpu {gpu} ")[2].partition(" --draft")[0].replace("\\ ", "").split()

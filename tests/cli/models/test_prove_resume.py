@@ -67,7 +67,9 @@ def prove(tmp_path: Path, model: str, *more: str) -> Result:
     return CliRunner().invoke(app, ["prove-resume", str(file), *more])
 
 
-def test_where_all_tokens_are_the_same_the_lines_for_exact_are_printed(tmp_path: Path) -> None:
+def test_the_lines_for_exact_resuming_are_printed_if_all_tokens_are_identical(
+    tmp_path: Path,
+) -> None:
     found = prove(tmp_path, "steady")
     assert found.exit_code == 0, found.output
     assert "even                   80 of 80 identical\n" in found.stdout
@@ -79,7 +81,7 @@ def test_where_all_tokens_are_the_same_the_lines_for_exact_are_printed(tmp_path:
     assert checked.pools["chat"].resume_proof == MADE_BY.proof
 
 
-def test_where_some_differ_nothing_is_proved(tmp_path: Path) -> None:
+def test_nothing_is_proved_if_some_tokens_differ(tmp_path: Path) -> None:
     found = prove(tmp_path, "moody")
     assert found.exit_code == 1
     assert (
@@ -91,14 +93,14 @@ def test_where_some_differ_nothing_is_proved(tmp_path: Path) -> None:
     assert "TRITON_ATTN" in found.stderr and "VLLM_BATCH_INVARIANT" in found.stderr
 
 
-def test_json_has_all_of_it(tmp_path: Path) -> None:
+def test_json_output_has_all_results(tmp_path: Path) -> None:
     found = json.loads(prove(tmp_path, "moody", "-o", "json").stdout)
     assert (found["exact"], found["cuts"], found["other"]) == (False, 160, 3)
     assert found["engine"]["proof"] == MADE_BY.proof
     assert found["kinds"]["odd"]["reruns"] == 2
 
 
-def test_a_pool_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_the_error_names_an_unknown_pool(tmp_path: Path) -> None:
     found = prove(tmp_path, "steady", "--pool", "talk")
     assert found.exit_code == 2
     assert "no pool is called 'talk'" in found.stderr

@@ -21,7 +21,7 @@ def test_a_scheme_that_looks_at_activations_asks_for_a_text() -> None:
     assert refused("embedded", "--scheme", "awq") == "awq needs a text to calibrate with"
 
 
-def test_a_text_without_text_is_refused(tmp_path: Path) -> None:
+def test_a_calibration_line_without_text_is_rejected(tmp_path: Path) -> None:
     text = tmp_path / "text.jsonl"
     text.write_text("{}\n")
     said = refused("embedded", "--scheme", "gptq", "--calibration", str(text))
@@ -41,7 +41,7 @@ def test_a_wrong_command_line_is_reported(arguments: list[str], said: str) -> No
     assert refused(*arguments) == said
 
 
-def test_the_schemes_are_listed_with_what_they_are_for() -> None:
+def test_quantize_lists_every_scheme() -> None:
     done = CliRunner().invoke(app, ["quantize", "--list", "-o", "json"])
     assert json.loads(done.stdout)["schemes"].keys() == SCHEMES.keys()
 

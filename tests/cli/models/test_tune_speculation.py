@@ -160,14 +160,16 @@ def test_a_method_that_fails_to_load_is_reported_and_others_continue(
     assert found["recommended"]["num_speculative_tokens"] == 1
 
 
-def test_exact_measures_each_length_on_an_engine_made_for_it(fleet: Path, prompts: Path) -> None:
+def test_exact_mode_measures_each_draft_length_on_a_separate_engine(
+    fleet: Path, prompts: Path
+) -> None:
     asked = ["--method", "ngram", "--draft-lengths", "1,3", "--exact", "-o", "json"]
     found = json.loads(tune(fleet, prompts, *asked).stdout)
     assert [one["name"] for one in found["measured"]] == ["ngram, k=1", "ngram, k=3"]
     assert found["measured"][1]["expected_per_draft"] == pytest.approx(4.0, rel=0.05)
 
 
-def test_a_draft_model_is_measured_so_where_vllm_does_not_shorten_its_drafts(
+def test_a_draft_model_that_vllm_cannot_shorten_gets_an_engine_for_each_length(
     fleet: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KnownEngine, "runner", "V2")
@@ -180,7 +182,7 @@ def test_a_draft_model_is_measured_so_where_vllm_does_not_shorten_its_drafts(
 
 
 @pytest.mark.parametrize(("more", "engines"), [([], 2), (["--sequential"], 1)])
-def test_apart_loads_one_engine_at_a_time(
+def test_engines_are_loaded_one_at_a_time_if_requested(
     fleet: Path, prompts: Path, more: list[str], engines: int
 ) -> None:
     found = tune(fleet, prompts, "--method", "ngram", "--draft-lengths", "2", "-o", "json", *more)

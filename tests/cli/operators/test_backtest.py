@@ -58,7 +58,7 @@ def test_a_recorded_trace_is_played_and_drawn(tmp_path: Path) -> None:
     assert "<svg" in plot.read_text()
 
 
-def test_several_starts_are_a_row_each() -> None:
+def test_each_startup_time_has_its_own_row() -> None:
     ours = ("--policy", "antefix", "--startup-time")
     code, out, _ = invoke(*SHORT, *ours, "5", "--startup-time", "120", "-o", "json")
     assert code == 0

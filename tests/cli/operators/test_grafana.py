@@ -30,7 +30,7 @@ def antefix_grafana(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["grafana", *arguments])
 
 
-def test_a_push_says_what_it_did_and_a_second_one_that_nothing_was_to_be_done(
+def test_a_push_reports_its_changes_and_a_second_push_reports_none(
     fake: FakeGrafana,
 ) -> None:
     first = antefix_grafana("push")
@@ -111,9 +111,7 @@ def test_unedited_dashboards_are_pulled_byte_for_byte(fake: FakeGrafana, tmp_pat
     assert pulled == {path.name: path.read_text() for path in SHIPPED.iterdir()}
 
 
-def test_an_edit_can_be_brought_back_and_is_then_no_difference(
-    fake: FakeGrafana, tmp_path: Path
-) -> None:
+def test_a_pulled_edit_is_no_longer_a_difference(fake: FakeGrafana, tmp_path: Path) -> None:
     antefix_grafana("push")
     fake.edit("Routing", description="mine")
     antefix_grafana("pull", "--out", str(tmp_path))
@@ -122,9 +120,7 @@ def test_an_edit_can_be_brought_back_and_is_then_no_difference(
     assert "Routing: unchanged" in antefix_grafana("push", "--dir", str(tmp_path)).stdout
 
 
-def test_dashboards_of_an_own_slo_file_are_pushed_to_an_own_folder(
-    fake: FakeGrafana, tmp_path: Path
-) -> None:
+def test_custom_dashboards_are_pushed_to_a_custom_folder(fake: FakeGrafana, tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text('{"title": "Mine"}')
     done = antefix_grafana("push", "--dir", str(tmp_path), "--folder", "Team")
     assert done.stdout == "Mine: created\n"
@@ -132,7 +128,7 @@ def test_dashboards_of_an_own_slo_file_are_pushed_to_an_own_folder(
 
 
 @pytest.mark.parametrize("missing", ["GRAFANA_URL", "GRAFANA_TOKEN"])
-def test_a_missing_setting_is_named_with_what_it_should_be(
+def test_a_missing_setting_is_reported_with_a_valid_example(
     fake: FakeGrafana, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.delenv(missing)
@@ -168,7 +164,7 @@ def test_pulling_from_a_folder_that_is_not_there_is_explained(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command_line_does_not_load_what_talks_to_grafana() -> None:
+def test_the_command_line_does_not_import_the_grafana_client() -> None:
     code = (
         "import sys, cli.main;"
         "print([m for m in ('grafana_client', 'grafana_foundation_sdk') if m in sys.modules])"

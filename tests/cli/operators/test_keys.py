@@ -37,14 +37,14 @@ def opens(file: Path, key: str) -> str:
         return error.code
 
 
-def test_a_key_that_is_made_opens_and_is_nowhere_to_be_found(file: Path) -> None:
+def test_a_created_key_is_accepted_and_is_not_in_the_file(file: Path) -> None:
     made = keys(file, "create", "red")
     assert opens(file, made["key"]) == "red"
     assert made["key"].split("_")[2] not in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_list_shows_no_key_and_what_is_wrong(file: Path) -> None:
+def test_the_list_shows_problems_and_no_key(file: Path) -> None:
     file.write_text(f"red={PLAIN}\nblue=short\n")
     made = keys(file, "create", "green", "--model", "a", "--expires-in", "1d", "--no-overflow")
     told = keys(file, "list")
@@ -73,7 +73,7 @@ def test_the_list_is_a_table_and_wide_adds_the_rights(file: Path) -> None:
     assert wide[2].split()[4:] == ["a,b", "interactive", "no", "yes", "no"]
 
 
-def test_an_empty_list_names_its_file_and_where_the_fleets_own_key_is(
+def test_an_empty_list_names_its_file_and_the_location_of_the_fleets_key(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTEFIX_HOME", str(file.parent))
@@ -92,7 +92,7 @@ def test_a_list_of_a_file_that_does_not_exist_is_refused(file: Path) -> None:
     assert listed.stderr == f"Error: there is no file {file}\nRemedy: correct --file\n"
 
 
-def test_a_revoked_key_opens_nothing_and_the_others_do(file: Path) -> None:
+def test_a_revoked_key_is_rejected_and_the_others_are_accepted(file: Path) -> None:
     file.write_text(f"# ours\nblue={PLAIN}\n")
     made = keys(file, "create", "red")
     keys(file, "revoke", made["id"])
@@ -101,7 +101,7 @@ def test_a_revoked_key_opens_nothing_and_the_others_do(file: Path) -> None:
     assert file.read_text().startswith(f"# ours\nblue={PLAIN}\n")
 
 
-def test_a_key_of_old_is_rotated_and_works_until_its_grace_ends(file: Path) -> None:
+def test_a_plain_text_key_is_rotated_and_accepted_until_its_grace_period_ends(file: Path) -> None:
     file.write_text(f"red={PLAIN}\n")
     old = keys(file, "list")["keys"][0]["id"]
     made = keys(file, "rotate", old)
@@ -112,7 +112,7 @@ def test_a_key_of_old_is_rotated_and_works_until_its_grace_ends(file: Path) -> N
     assert opens(file, again["key"]) == "red"
 
 
-def test_rotating_gives_no_more_rights_and_no_more_time(file: Path) -> None:
+def test_rotating_a_key_adds_no_rights_and_no_time(file: Path) -> None:
     first = keys(file, "create", "red", "--priority", "batch", "--expires-in", "1d")
     second = keys(file, "rotate", first["id"])
     assert second["rights"]["priority"] == "batch"
@@ -129,7 +129,7 @@ def test_impossible_changes_of_keys_are_reported(file: Path) -> None:
     assert "cannot be changed: No such file" in nowhere["error"]["message"]
 
 
-def test_without_a_file_it_is_that_of_the_fleets_of_this_machine(
+def test_without_a_file_option_the_local_fleets_key_file_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTEFIX_HOME", str(tmp_path))

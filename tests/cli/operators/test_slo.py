@@ -36,7 +36,7 @@ def test_json_output_lists_the_slos_and_alerts() -> None:
     assert "ttft" in found["slos"] and "AntefixQueueDeep" in found["alerts"]
 
 
-def test_without_promtool_it_says_that_queries_were_not_checked(
+def test_without_promtool_the_command_reports_that_queries_were_not_checked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -63,7 +63,7 @@ def test_an_error_has_a_remedy(old: str, new: str, says: str, tmp_path: Path) ->
     assert [line.partition(": ")[0] for line in notes.splitlines()] == ["Error", "Remedy"]
 
 
-def test_rendering_the_shipped_file_gives_what_ships(tmp_path: Path) -> None:
+def test_rendering_the_shipped_slo_file_produces_the_shipped_files(tmp_path: Path) -> None:
     code, said, _ = invoke("render", "--out", str(tmp_path))
     assert code == 0, said
     written, shipped = files_in(tmp_path), files_in(GENERATED)
@@ -78,7 +78,7 @@ def files_in(folder: Path) -> set[str]:
     return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
 
 
-def test_runbooks_go_where_they_are_wanted(tmp_path: Path) -> None:
+def test_runbooks_are_written_to_the_given_folder(tmp_path: Path) -> None:
     out, pages = tmp_path / "out", tmp_path / "pages"
     code, said, _ = invoke("render", "--out", str(out), "--runbooks", str(pages), "-o", "json")
     assert code == 0
@@ -86,7 +86,7 @@ def test_runbooks_go_where_they_are_wanted(tmp_path: Path) -> None:
     assert not (out / "runbooks").exists()
 
 
-def test_a_file_of_one_s_own_changes_what_is_written(tmp_path: Path) -> None:
+def test_a_custom_slo_file_changes_the_written_files(tmp_path: Path) -> None:
     file, out = tmp_path / "mine.yaml", tmp_path / "out"
     text = SHIPPED.read_text()
     text = text.replace("ticket: {above: 100, for: 5m}", "ticket: {above: 42, for: 5m}")
