@@ -28,29 +28,31 @@ def keys_of(*files: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("platform", PLATFORMS.values(), ids=PLATFORMS)
-def test_a_platform_changes_of_a_size_only_where_weights_are_kept(platform: Path) -> None:
+def test_a_platform_changes_only_the_storage_of_a_preset(platform: Path) -> None:
     shared = keys_of(platform) & keys_of(*SIZES.values())
     assert shared <= {"models.storage", "models.pvc.size", "models.download.enabled"}
 
 
 @pytest.mark.parametrize("gpu", GPU_KINDS.values(), ids=GPU_KINDS)
-def test_a_kind_of_gpu_changes_nothing_of_a_platform(gpu: Path) -> None:
+def test_a_gpu_model_changes_nothing_of_a_platform(gpu: Path) -> None:
     assert keys_of(gpu) & keys_of(*PLATFORMS.values()) == set()
 
 
 @pytest.mark.parametrize("gpu", GPU_KINDS.values(), ids=GPU_KINDS)
-def test_a_kind_of_gpu_chooses_its_nodes_and_how_the_70b_uses_them(gpu: Path) -> None:
+def test_a_gpu_model_sets_the_node_selector_and_the_parallelism_of_the_70b(gpu: Path) -> None:
     own = ("fleet.pools.llama-70b.", "enginePods.affinity.")
     assert [key for key in keys_of(gpu) if not key.startswith(own)] == []
 
 
-def test_all_sizes_choose_the_same_nodes() -> None:
+def test_all_presets_select_the_same_nodes() -> None:
     chosen = [values_of(file)["enginePods"]["affinity"] for file in SIZES.values()]
     assert all(affinity == chosen[0] for affinity in chosen)
 
 
 @pytest.mark.parametrize("names", [*product(SIZES, PLATFORMS, ["", *GPU_KINDS])], ids="-".join)
-def test_any_three_of_them_are_a_fleet_within_its_gpus(names: tuple[str, str, str]) -> None:
+def test_any_preset_platform_and_gpu_model_form_a_fleet_within_its_gpu_budget(
+    names: tuple[str, str, str],
+) -> None:
     size, platform, gpu = names
     files = (SIZES[size], PLATFORMS[platform], *([GPU_KINDS[gpu]] if gpu else ()))
     fleet = parsed_fleet(combined(files)["fleet"])
@@ -60,7 +62,7 @@ def test_any_three_of_them_are_a_fleet_within_its_gpus(names: tuple[str, str, st
 
 
 @each_size
-def test_every_size_speculates_within_a_bound(size: Path) -> None:
+def test_every_preset_bounds_speculation(size: Path) -> None:
     pool = parsed_fleet(values_of(size)["fleet"]).pools["llama-70b"]
     config: Any = pool.engine_args["speculative_config"]
     assert config["num_speculative_tokens_per_batch_size"][-1][-1] == 0
@@ -68,7 +70,7 @@ def test_every_size_speculates_within_a_bound(size: Path) -> None:
 
 
 @each_size
-def test_every_size_grows_and_has_a_warm_replica_or_says_why_not(size: Path) -> None:
+def test_every_preset_scales_with_a_warm_replica_or_explains_why_not(size: Path) -> None:
     pools = parsed_fleet(values_of(size)["fleet"]).pools
     assert pools["llama-8b"].autoscaling is not None
     assert any(pool.warm_replicas for pool in pools.values())
@@ -80,12 +82,12 @@ def test_every_size_grows_and_has_a_warm_replica_or_says_why_not(size: Path) -> 
 @pytest.mark.parametrize(
     ("size", "gpus"), [("four-gpus", 4), ("single-node", 8), ("eight-nodes", 64)]
 )
-def test_a_size_uses_every_gpu_that_it_is_for(size: str, gpus: int) -> None:
+def test_a_preset_uses_every_gpu_of_its_nodes(size: str, gpus: int) -> None:
     fleet = parsed_fleet(values_of(SIZES[size])["fleet"])
     assert fleet.gpu_budget == gpus
     assert sum(pool.most_replicas * pool.world_size for pool in fleet.pools.values()) == gpus
 
 
-def test_the_largest_size_has_the_gpus_for_a_second_cluster() -> None:
+def test_the_largest_preset_has_gpus_for_a_second_cluster() -> None:
     pools = parsed_fleet(values_of(SIZES["eight-nodes"])["fleet"]).pools.values()
     assert 2 * sum(pool.first_replicas * pool.world_size for pool in pools) <= 64

@@ -27,7 +27,7 @@ def changed(ray_service: Object, path: str, value: Any) -> Object:
     return changed
 
 
-def test_a_good_one_has_no_faults(good: Object) -> None:
+def test_a_valid_rayservice_has_no_faults(good: Object) -> None:
     assert faults_of(good) == []
 
 
@@ -47,7 +47,7 @@ def test_a_good_one_has_no_faults(good: Object) -> None:
         (f"{GROUP}.template", None, "None is not of type 'object'"),
     ],
 )
-def test_a_misspelt_field_and_a_wrong_type_are_refused(
+def test_a_misspelled_field_and_a_wrong_type_are_rejected(
     good: Object, path: str, value: Any, complaint: str
 ) -> None:
     assert any(complaint in fault for fault in faults_of(changed(good, path, value)))

@@ -79,7 +79,9 @@ def test_pods_with_any_egress_resolve_names(source: str, limited: list[Object]) 
 
 
 @pytest.mark.parametrize("source", ["engine", "model-download"])
-def test_weights_come_from_public_addresses_by_https(source: str, limited: list[Object]) -> None:
+def test_weights_are_downloaded_from_public_addresses_over_https(
+    source: str, limited: list[Object]
+) -> None:
     for address in (PUBLIC, PUBLIC_6):
         assert allows_egress(limited, PODS[source], address, 443)
         assert not allows_egress(limited, PODS[source], address, 80)
@@ -87,7 +89,7 @@ def test_weights_come_from_public_addresses_by_https(source: str, limited: list[
     assert not allows_egress(closed, PODS[source], PUBLIC, 443)
 
 
-def test_ray_and_warm_nodes_ask_kubernetes(limited: list[Object]) -> None:
+def test_ray_and_the_warm_nodes_controller_reach_the_kubernetes_api(limited: list[Object]) -> None:
     for port in (443, 6443):
         for source in ("head", "warm-nodes"):
             assert allows_egress(limited, PODS[source], "10.96.0.1", port)
@@ -106,7 +108,9 @@ def test_no_pod_reaches_cloud_metadata_or_pods_of_others(
 
 
 @pytest.mark.parametrize("source", ["gateway", "engine", "model-download", "redis", "test"])
-def test_private_addresses_are_closed_at_https_too(source: str, limited: list[Object]) -> None:
+def test_private_addresses_are_blocked_on_the_https_port(
+    source: str, limited: list[Object]
+) -> None:
     others: list[PodAt | str] = [METADATA, STRANGER, NEIGHBOUR, *PRIVATE]
     for target in some(others):
         assert not allows_egress(limited, PODS[source], target, 443), target
@@ -120,7 +124,7 @@ def test_redis_and_placeholders_connect_nowhere(limited: list[Object]) -> None:
                 assert not allows_egress(limited, PODS[source], target, port)
 
 
-def test_allowed_egress_is_open_only_to_pods_that_may_need_it() -> None:
+def test_allowed_egress_applies_only_to_pods_that_may_need_it() -> None:
     rule: Object = {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 9000}]}
     made = policies(egress={"allowed": [rule]})
     for source in ("head", "gateway", "engine", "model-download"):
@@ -130,7 +134,7 @@ def test_allowed_egress_is_open_only_to_pods_that_may_need_it() -> None:
         assert not allows_egress(made, PODS[source], "10.1.2.3", 9000)
 
 
-def test_every_pod_of_the_release_is_limited() -> None:
+def test_every_pod_of_the_release_has_an_egress_policy() -> None:
     """By the labels that its own template gives it."""
     downloaded = {"storage": "pvc", "download": {"enabled": True}}
     autoscaling = {"min_replicas": 1, "max_replicas": 2}

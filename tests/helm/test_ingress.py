@@ -49,7 +49,7 @@ def test_an_ingress_takes_the_bodies_that_a_gateway_takes(given: Any, expected: 
     assert annotations[f"{NGINX}proxy-body-size"] == expected
 
 
-def test_own_annotations_go_before_the_charts() -> None:
+def test_annotations_of_the_values_override_those_of_the_chart() -> None:
     own = {f"{NGINX}proxy-read-timeout": "5", "cert-manager.io/cluster-issuer": "ours"}
     annotations = ingress(annotations=own)["metadata"]["annotations"]
     assert own.items() <= annotations.items()

@@ -34,13 +34,13 @@ def rendered(values: Object) -> dict[str, list[Object]]:
     return {version: render(values, kubernetes=version) for version in VERSIONS}
 
 
-def test_helm_lints_it_without_a_warning(values: Object, tmp_path: Path) -> None:
+def test_helm_lints_the_chart_without_a_warning(values: Object, tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(values))
     assert "0 chart(s) failed" in run("lint", "--strict", str(CHART), "--values", str(file))
 
 
-def test_kubernetes_takes_every_object(rendered: dict[str, list[Object]]) -> None:
+def test_kubernetes_accepts_every_object(rendered: dict[str, list[Object]]) -> None:
     for version, objects in rendered.items():
         for found in objects:
             if found["kind"] not in CUSTOM:
@@ -71,7 +71,7 @@ def test_every_pod_keeps_to_the_restricted_standard(
         assert set(violations(pod)) <= expected, name
 
 
-def test_every_container_says_what_it_needs(rendered: dict[str, list[Object]]) -> None:
+def test_every_container_has_resource_requests(rendered: dict[str, list[Object]]) -> None:
     for name, pod in some(pods(rendered[VERSIONS[-1]])):
         for container in containers(pod):
             resources = container.get("resources", {})

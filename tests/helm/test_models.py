@@ -61,21 +61,21 @@ def test_an_engine_finds_the_hubs_cache_on_the_claim(on_claim: list[Object]) -> 
 
 
 @pytest.mark.parametrize("storage", ["pvc", "hostPath"])
-def test_engines_on_gpus_keep_what_they_compile_on_the_volume(storage: str) -> None:
+def test_engines_on_gpus_store_compiled_code_on_the_volume(storage: str) -> None:
     pod = engine(rendered(storage=storage))
     assert env(pod["containers"][0])[FOLDER]["value"] == "/models/compiled"
 
 
-def test_without_a_volume_nothing_that_is_compiled_is_kept() -> None:
+def test_without_a_volume_no_compiled_code_is_stored() -> None:
     assert FOLDER not in env(engine(rendered())["containers"][0])
 
 
-def test_kernels_compiled_for_the_cores_of_a_node_are_not_shared() -> None:
+def test_kernels_compiled_for_the_cpus_of_a_node_are_not_shared() -> None:
     objects = rendered({"chat": {**SMALL, "resources": {"gpus": 0}}}, storage="pvc")
     assert FOLDER not in env(engine(objects)["containers"][0])
 
 
-def test_only_engines_keep_what_they_compile(on_claim: list[Object]) -> None:
+def test_only_engines_store_compiled_code(on_claim: list[Object]) -> None:
     cluster = of_kind(on_claim, "RayService")["spec"]["rayClusterConfig"]
     (gateway,) = [g for g in cluster["workerGroupSpecs"] if g["groupName"] == "gateway"]
     for group in (cluster["headGroupSpec"], gateway):
@@ -83,7 +83,7 @@ def test_only_engines_keep_what_they_compile(on_claim: list[Object]) -> None:
         assert FOLDER not in env(container)
 
 
-def test_the_charts_claim_outlives_it(on_claim: list[Object]) -> None:
+def test_the_charts_claim_is_kept_after_an_uninstall(on_claim: list[Object]) -> None:
     claim = of_kind(on_claim, "PersistentVolumeClaim")
     assert claim["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
@@ -98,7 +98,7 @@ def test_an_existing_claim_is_used_and_none_is_made() -> None:
         assert {"name": "models", "persistentVolumeClaim": claim} in pod["volumes"]
 
 
-def test_a_hosts_folder_has_to_be_there(on_hosts: list[Object]) -> None:
+def test_a_host_path_must_exist(on_hosts: list[Object]) -> None:
     folder = {"path": "/var/lib/antefix/models", "type": "Directory"}
     assert {"name": "models", "hostPath": folder} in engine(on_hosts)["volumes"]
 
@@ -127,14 +127,14 @@ def test_there_is_no_job_without_a_model_of_the_hub() -> None:
     assert "initContainers" not in engine(objects)
 
 
-def test_another_model_is_another_job_and_the_same_pods(on_claim: list[Object]) -> None:
+def test_a_different_model_creates_a_new_job_and_keeps_the_pods(on_claim: list[Object]) -> None:
     pools = {**POOLS, "small": {"model": "meta/Other"}}
     changed = rendered(pools, storage="pvc", hub={"existingSecret": "hub"}, **DOWNLOAD)
     assert job(changed)["metadata"]["name"] != job(on_claim)["metadata"]["name"]
     assert engine(changed) == engine(on_claim)
 
 
-def test_another_image_is_another_job() -> None:
+def test_a_different_image_creates_a_new_job() -> None:
     # a Job's pod cannot be changed, so the upgrade would fail
     given = {"storage": "pvc", **DOWNLOAD}
     names = {
@@ -222,7 +222,7 @@ def test_an_engine_waits_until_the_job_has_marked_all(
     assert not downloads(tmp_path)
 
 
-def test_on_a_hosts_folder_each_engine_downloads_what_its_node_lacks(
+def test_on_a_host_path_each_engine_downloads_the_missing_models_of_its_node(
     on_hosts: list[Object], tmp_path: Path
 ) -> None:
     assert not all_of_kind(on_hosts, "Job")
@@ -239,7 +239,7 @@ def on_one_node() -> list[Object]:
     return rendered(storage="pvc", pvc={"accessModes": ["ReadWriteOnce"]}, **DOWNLOAD)
 
 
-def test_on_a_claim_of_one_node_engines_download_and_no_job_can_keep_it(
+def test_on_a_single_node_claim_engines_download_and_there_is_no_job(
     on_one_node: list[Object], tmp_path: Path
 ) -> None:
     """A Job elsewhere would bind the claim to its own node, or wait for the engines' to let go."""
@@ -251,7 +251,7 @@ def test_on_a_claim_of_one_node_engines_download_and_no_job_can_keep_it(
     assert fetching["resources"]["limits"] == {"memory": "4Gi"}
 
 
-def test_engines_of_one_volume_download_one_after_the_other(
+def test_engines_that_share_a_volume_download_one_at_a_time(
     on_one_node: list[Object], tmp_path: Path
 ) -> None:
     (fetching,) = engine(on_one_node)["initContainers"]
@@ -286,7 +286,7 @@ def test_a_failed_download_in_an_engine_pod_is_retried_and_logged(
     assert len(downloads(tmp_path)) == len(MODELS)
 
 
-def test_an_engines_pod_waits_for_a_volume_that_it_may_write(
+def test_an_engine_pod_waits_for_a_writable_volume(
     on_one_node: list[Object], tmp_path: Path
 ) -> None:
     (fetching,) = engine(on_one_node)["initContainers"]
@@ -321,7 +321,7 @@ def test_init_containers_use_the_image_of_the_pods_container(on_claim: list[Obje
             assert container["image"] == spec["containers"][0]["image"]
 
 
-def test_the_hubs_own_command_takes_these_options(tmp_path: Path) -> None:
+def test_the_hub_command_accepts_these_options(tmp_path: Path) -> None:
     hf = Path(sys.executable).with_name("hf")
     done = subprocess.run(
         [hf, "download", "a/b", "--revision", "main", "--exclude", "original/*"],

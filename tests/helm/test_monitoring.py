@@ -55,7 +55,7 @@ def test_the_rules_pass_through_helm_unchanged(objects: list[Object]) -> None:
     assert "{{ $labels.pool }}" in json.dumps(rule["spec"])
 
 
-def test_prometheus_takes_the_rules(objects: list[Object]) -> None:
+def test_prometheus_accepts_the_rules(objects: list[Object]) -> None:
     program("promtool")
     assert complaints(yaml.safe_dump(of_kind(objects, "PrometheusRule")["spec"])) == ""
 
@@ -76,14 +76,14 @@ def test_only_gateways_and_engines_are_scraped(objects: list[Object]) -> None:
         assert endpoint["port"] in [port["name"] for port in ports]
 
 
-def test_scrapes_are_of_the_job_that_the_rules_ask_for(objects: list[Object]) -> None:
+def test_scrapes_have_the_job_label_that_the_rules_select(objects: list[Object]) -> None:
     (endpoint,) = of_kind(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
     (relabeling,) = [r for r in endpoint["relabelings"] if r.get("targetLabel") == "job"]
     asked = set(re.findall(r'job="([^"]+)"', (GENERATED / "rules.yaml").read_text()))
     assert {relabeling["replacement"]} == asked
 
 
-def test_a_pod_that_cannot_answer_yet_is_no_outage(objects: list[Object]) -> None:
+def test_a_pod_that_is_not_running_is_not_scraped(objects: list[Object]) -> None:
     """One whose init container downloads has an address. AntefixMetricsDown knows the label."""
     (endpoint,) = of_kind(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
     rules = {r["sourceLabels"][0]: r for r in endpoint["relabelings"] if "sourceLabels" in r}
@@ -112,7 +112,9 @@ def test_relabelings_of_the_values_follow_the_charts(objects: list[Object]) -> N
 
 
 @pytest.mark.parametrize("kind", ["PodMonitor", "PrometheusRule"])
-def test_prometheus_finds_them_by_its_own_labels(kind: str, objects: list[Object]) -> None:
+def test_monitoring_objects_have_the_labels_that_prometheus_selects(
+    kind: str, objects: list[Object]
+) -> None:
     labels = of_kind(objects, kind)["metadata"]["labels"]
     assert labels["release"] == "kube-prometheus-stack"
     assert labels["app.kubernetes.io/name"] == "antefix"

@@ -100,7 +100,7 @@ def test_the_fleet_reaches_what_it_needs(
         ("gateway", "test", 80),
     ],
 )
-def test_the_fleet_reaches_no_more(
+def test_the_fleet_reaches_only_what_it_needs(
     source: str, target: str, port: int, pods: dict[str, PodAt], policies: list[Object]
 ) -> None:
     assert not allows(policies, pods[source], pods[target], port)
@@ -122,7 +122,7 @@ def test_the_fleet_reaches_no_more(
         ("gateway", 52365),
     ],
 )
-def test_others_reach_no_engine_no_redis_and_no_ray(
+def test_other_pods_cannot_reach_engines_redis_or_ray(
     source: PodAt, target: str, port: int, pods: dict[str, PodAt], policies: list[Object]
 ) -> None:
     assert not allows(policies, source, pods[target], port)
@@ -136,7 +136,7 @@ def test_any_client_may_call_the_gateways(
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=["chart", "kustomization"])
-def test_kuberays_operator_reaches_the_heads_dashboard_and_no_more(
+def test_the_kuberay_operator_reaches_only_the_dashboard_port_of_the_head(
     operator: PodAt, pods: dict[str, PodAt], policies: list[Object]
 ) -> None:
     head = pods["head"]
@@ -181,7 +181,7 @@ def test_an_operator_is_admitted_only_from_the_configured_namespace() -> None:
         ("*", [NEIGHBOUR, PROMETHEUS, STRANGER]),
     ],
 )
-def test_prometheus_reads_metrics_and_no_more(
+def test_prometheus_reaches_only_the_metrics_ports(
     named: str, admitted: list[PodAt], pods: dict[str, PodAt]
 ) -> None:
     given = values(pools={"chat": SMALL}, metrics={"prometheusNamespace": named})
@@ -232,7 +232,7 @@ def test_the_releases_own_callers_are_always_allowed(component: str, limited: li
 
 
 @pytest.mark.parametrize("component", ["gateway", "engine"])
-def test_metrics_are_read_from_prometheus_namespace_alone(
+def test_metrics_can_be_read_only_from_the_prometheus_namespace(
     component: str, limited: list[Object]
 ) -> None:
     assert allows(limited, PROMETHEUS, ours(component), 9999)

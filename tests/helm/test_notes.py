@@ -37,21 +37,21 @@ def of_fleet(folder: Path, **values: Any) -> str:
     return notes(file)
 
 
-def test_a_key_is_one_command_away(minimal: str) -> None:
+def test_the_notes_have_a_command_that_prints_a_key(minimal: str) -> None:
     assert "kubectl -n llm get secret afx-antefix-auth -o jsonpath='{.data.api-keys}'" in minimal
 
 
-def test_without_an_ingress_the_question_goes_through_a_port_forward(minimal: str) -> None:
+def test_without_an_ingress_the_example_request_uses_a_port_forward(minimal: str) -> None:
     assert "kubectl -n llm port-forward service/afx-antefix 8000:80 &" in minimal
     assert "curl -N http://127.0.0.1:8000/v1/chat/completions" in minimal
 
 
-def test_with_an_ingress_the_question_goes_to_the_host(full: str) -> None:
+def test_with_an_ingress_the_example_request_goes_to_the_host(full: str) -> None:
     assert "curl -N https://llm.acme.internal/v1/chat/completions" in full
     assert "port-forward" not in full
 
 
-def test_the_question_is_json_that_names_a_model(minimal: str) -> None:
+def test_the_example_request_is_json_that_names_a_model(minimal: str) -> None:
     body = json.loads(re.findall(r"-d '(.*)'", minimal)[0])
     assert body["model"] == "Qwen2.5-7B-Instruct"
     assert body["stream"] is True
@@ -81,13 +81,13 @@ def test_features_that_values_disable_are_listed_too() -> None:
     assert "podDisruptionBudget.enabled" in listed
 
 
-def test_where_all_is_on_nothing_is_listed(full: str, minimal: str) -> None:
+def test_the_notes_list_no_feature_if_all_are_enabled(full: str, minimal: str) -> None:
     assert "Not enabled" in minimal and "Not enabled" not in full
     warned = notes(CHART / "ci" / "cpu-only-values.yaml")
     assert "Warnings:" in warned and "Warnings:" not in full
 
 
-def test_that_ray_has_no_token_is_warned_of(minimal: str, tmp_path: Path) -> None:
+def test_the_notes_warn_if_ray_has_no_token(minimal: str, tmp_path: Path) -> None:
     fleet, without = {"name": "x", "pools": {"chat": CHAT}}, {"enabled": False}
     warned = " ".join(of_fleet(tmp_path, fleet=fleet, rayAuth=without).split())
     assert "Network policies close them only if your network plugin enforces policies" in warned
@@ -98,7 +98,7 @@ def test_that_ray_has_no_token_is_warned_of(minimal: str, tmp_path: Path) -> Non
     assert "run code there" not in minimal
 
 
-def test_grafana_is_a_link(full: str, minimal: str) -> None:
+def test_the_notes_link_to_grafana(full: str, minimal: str) -> None:
     assert "Grafana: https://grafana.acme.internal/dashboards?tag=antefix\n" in full
     assert "Grafana:" not in minimal
 
@@ -107,13 +107,13 @@ def test_the_notes_show_how_to_try_the_release(minimal: str) -> None:
     assert "helm -n llm test afx --timeout 20m --logs" in minimal
 
 
-def test_one_gateway_and_cut_answers_are_warned_of(minimal: str) -> None:
+def test_the_notes_warn_of_a_single_gateway_and_interrupted_answers(minimal: str) -> None:
     warnings = minimal.partition("Warnings:")[2]
     assert "set fleet.gateway.drain_timeout_s to 600" in " ".join(warnings.split())
     assert "Set fleet.gateway.replicas to 2" in warnings
 
 
-def test_a_kind_of_gpu_without_a_node_selector_is_warned_of(tmp_path: Path) -> None:
+def test_the_notes_warn_of_a_gpu_model_without_a_node_selector(tmp_path: Path) -> None:
     pool = {**CHAT, "resources": {"accelerator_type": "A100"}}
     fleet = {"name": "x", "pools": {"chat": pool}}
     warned = of_fleet(tmp_path, fleet=fleet)
@@ -123,13 +123,13 @@ def test_a_kind_of_gpu_without_a_node_selector_is_warned_of(tmp_path: Path) -> N
     assert "nodeSelector" not in chosen
 
 
-def test_a_folder_of_the_host_is_warned_of(tmp_path: Path) -> None:
+def test_the_notes_warn_of_a_host_path(tmp_path: Path) -> None:
     fleet = {"name": "x", "pools": {"chat": CHAT}}
     warned = of_fleet(tmp_path, fleet=fleet, models={"storage": "hostPath"})
     assert "pod-security.kubernetes.io/enforce=privileged" in warned
 
 
-def test_weights_on_a_nodes_own_disk_are_warned_of(minimal: str, tmp_path: Path) -> None:
+def test_the_notes_warn_of_weights_on_a_nodes_own_disk(minimal: str, tmp_path: Path) -> None:
     warned = "A node\n  whose disk is too small evicts the pod"
     assert warned in minimal
     embedded = {"chat": {"model": "embedded", "resources": {"gpus": 0}}}

@@ -66,7 +66,7 @@ def test_a_placeholder_is_refused_with_its_key_and_the_remedy(refused: str, word
     assert words in refused
 
 
-def test_a_name_that_is_no_placeholder_is_not_refused(refused: str) -> None:
+def test_a_name_that_is_not_a_placeholder_is_accepted(refused: str) -> None:
     assert "llm.acme.internal" not in refused
 
 

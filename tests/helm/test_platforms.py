@@ -33,7 +33,7 @@ def test_a_cluster_may_choose_users_and_groups(platform: list[Object]) -> None:
         assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(context)
 
 
-def test_a_user_may_be_taken_out_on_the_command_line() -> None:
+def test_a_user_id_may_be_removed_on_the_command_line() -> None:
     keys = ("runAsUser", "runAsGroup", "fsGroup")
     objects = render(values(), *(f"--set=podSecurityContext.{key}=null" for key in keys))
     for _, spec in some(pods(objects)):
@@ -71,14 +71,14 @@ def test_one_registry_and_one_secret_may_serve_all_images() -> None:
     assert redis["image"].startswith("registry.acme.internal/all/library/redis:")
 
 
-def test_with_ipv6_all_listen_on_its_addresses(platform: list[Object]) -> None:
+def test_with_ipv6_all_processes_listen_on_ipv6_addresses(platform: list[Object]) -> None:
     service = of_kind(platform, "RayService")
     given = fleet(service)
     assert (given["gateway"]["host"], given["metrics"]["host"]) == ("::", "::")
     assert head(service)["rayStartParams"]["dashboard-host"] == "::"
 
 
-def test_by_default_all_listen_on_ipv4_addresses(minimal: Object) -> None:
+def test_all_processes_listen_on_ipv4_addresses_by_default(minimal: Object) -> None:
     assert fleet(minimal)["gateway"]["host"] == "0.0.0.0"
     assert head(minimal)["rayStartParams"]["dashboard-host"] == "0.0.0.0"
 
@@ -102,7 +102,7 @@ def test_probes_ask_only_what_ray_answers_without_a_token(full: Object) -> None:
 
 
 @pytest.mark.parametrize("file", ["existing-secrets", "full"])
-def test_rendered_twice_without_a_cluster_it_is_the_same(file: str) -> None:
+def test_rendering_twice_without_a_cluster_gives_the_same_text(file: str) -> None:
     """What Argo CD and `helm template | kubectl apply` do at every sync."""
     own = OWN_SECRETS if file == "full" else {}
     given = [f"--set={a}.{b}={v}" for a, of in own.items() for b, v in of.items()]
@@ -111,16 +111,16 @@ def test_rendered_twice_without_a_cluster_it_is_the_same(file: str) -> None:
     assert "kind: Secret" not in first
 
 
-def test_secrets_that_the_chart_makes_are_others_each_time() -> None:
+def test_generated_secrets_differ_each_time() -> None:
     """This is why auth.generate exists."""
     assert template(values()) != template(values())
 
 
-def test_no_secret_is_made_where_none_may_be() -> None:
+def test_no_secret_is_rendered_if_generation_is_disabled() -> None:
     objects = render(values(**OWN_SECRETS))
     assert all_of_kind(objects, "Secret") == []
 
 
-def test_one_redis_that_is_elsewhere_needs_no_password_here() -> None:
+def test_an_external_redis_with_a_secret_needs_no_generated_password() -> None:
     elsewhere = {"enabled": False, "external": {"existingSecret": "llm-redis"}}
     of_fleet(CHAT, **{**OWN_SECRETS, "redis": elsewhere})

@@ -47,7 +47,7 @@ def test_labels_and_the_scheduler_are_those_of_all_ray_pods(service: Object) -> 
         assert pod(group)["schedulerName"] == "volcano"
 
 
-def test_a_variable_of_a_name_that_the_chart_sets_takes_its_place(chat: Object) -> None:
+def test_a_variable_of_the_values_replaces_the_charts_variable_of_that_name(chat: Object) -> None:
     given = named(chat["containers"], "ray-engine")["env"]
     names = [variable["name"] for variable in given]
     assert len(names) == len(set(names))
@@ -66,7 +66,7 @@ def test_containers_that_download_weights_have_the_engines_environment(
     assert named(waits["volumeMounts"], "own-ca")["mountPath"] == "/etc/ssl/own"
 
 
-def test_volumes_and_their_places_are_joined_with_the_charts(chat: Object) -> None:
+def test_volumes_and_mounts_are_added_to_those_of_the_chart(chat: Object) -> None:
     volumes = [volume["name"] for volume in chat["volumes"]]
     assert volumes == ["auth", "models", "model-list", "own-ca", "fast", "shm"]
     mounts = named(chat["containers"], "ray-engine")["volumeMounts"]
@@ -85,7 +85,7 @@ def test_a_pod_template_overrides_all_other_values(service: Object, chat: Object
     assert annotations == {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 
 
-def test_containers_are_merged_by_name_and_rays_stays_the_first(chat: Object) -> None:
+def test_containers_are_merged_by_name_and_the_ray_container_stays_first(chat: Object) -> None:
     ray, sidecar = chat["containers"]
     assert (ray["name"], sidecar["name"]) == ("ray-engine", "sidecar")
     assert ray["workingDir"] == "/fast"
@@ -97,7 +97,7 @@ def test_containers_are_merged_by_name_and_rays_stays_the_first(chat: Object) ->
     }
 
 
-def test_amounts_are_written_as_kuberay_would_write_them_back(chat: Object) -> None:
+def test_quantities_are_rendered_as_kuberay_writes_them(chat: Object) -> None:
     assert chat["containers"][1]["resources"]["requests"] == {"cpu": "500m", "memory": "64Mi"}
     claim = named(chat["volumes"], "fast")["ephemeral"]["volumeClaimTemplate"]
     assert claim["metadata"] == {}
@@ -105,7 +105,7 @@ def test_amounts_are_written_as_kuberay_would_write_them_back(chat: Object) -> N
     assert named(chat["volumes"], "shm")["emptyDir"]["sizeLimit"] == "1536Mi"
 
 
-def test_a_pools_template_takes_the_place_of_engines(service: Object) -> None:
+def test_the_pod_template_of_a_pool_replaces_that_of_engines(service: Object) -> None:
     plain = pod(groups(service)["plain"])
     assert plain["hostname"] == "plain"
     assert len(plain["containers"]) == 1
@@ -117,7 +117,9 @@ def test_gateways_spread_over_zones(service: Object) -> None:
     assert rule["topologyKey"] == "topology.kubernetes.io/zone"
 
 
-def test_redis_the_job_and_the_controller_have_one_too(objects: list[Object]) -> None:
+def test_redis_the_download_job_and_the_controller_have_pod_templates(
+    objects: list[Object],
+) -> None:
     redis = pod_of(objects, "StatefulSet", "redis")
     assert redis["priorityClassName"] == "system"
     (runs,) = redis["containers"]
@@ -128,7 +130,7 @@ def test_redis_the_job_and_the_controller_have_one_too(objects: list[Object]) ->
     assert pod_of(objects, "Deployment", "warm-nodes")["nodeSelector"] == {"node-role": "system"}
 
 
-def test_another_template_of_the_job_is_another_job(objects: list[Object]) -> None:
+def test_a_changed_pod_template_creates_a_new_job(objects: list[Object]) -> None:
     less = ["--set", "models.download.podTemplate.spec.activeDeadlineSeconds=60"]
     other = of_kind(render(FILE, *less), "Job", "models")
     assert other["metadata"]["name"] != of_kind(objects, "Job", "models")["metadata"]["name"]
@@ -139,12 +141,12 @@ def test_an_ingress_may_expose_only_the_api(objects: list[Object]) -> None:
     assert [path["path"] for path in rule["http"]["paths"]] == ["/v1"]
 
 
-def test_other_objects_are_installed_as_they_are(objects: list[Object]) -> None:
+def test_extra_objects_are_rendered_unchanged(objects: list[Object]) -> None:
     (made,) = [o for o in all_of_kind(objects, "ConfigMap") if o["metadata"]["name"] == "own-ca"]
     assert made["data"] == {"ca.crt": "-"}
 
 
-def test_without_any_of_it_a_pod_has_no_empty_fields() -> None:
+def test_a_pod_without_a_pod_template_has_no_empty_fields() -> None:
     service = of_kind(render(values()), "RayService")
     for group in some(every_group(service).values()):
         for spec in (pod(group), *pod(group)["containers"]):

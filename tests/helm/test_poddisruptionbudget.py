@@ -19,25 +19,25 @@ def budgets(**given: Any) -> dict[str, int]:
     }
 
 
-def test_the_head_stays() -> None:
+def test_the_head_cannot_be_evicted_by_default() -> None:
     assert budgets() == {"head": 1}
 
 
-def test_the_head_may_go_when_its_state_is_in_redis() -> None:
+def test_the_head_can_be_evicted_if_its_state_is_in_redis() -> None:
     kept = {"persistence": {"enabled": True}}
     assert budgets(gcsFaultTolerance={"enabled": True}, redis=kept) == {}
 
 
-def test_the_head_may_go_where_nodes_are_replaced_without_asking() -> None:
+def test_the_head_can_be_evicted_if_its_protection_is_disabled() -> None:
     pools = {"three": {**SMALL, "replicas": 3}}
     assert budgets(pools=pools, podDisruptionBudget={"protectHead": False}) == {"pool-three": 2}
 
 
-def test_all_gateways_but_one_stay() -> None:
+def test_at_most_one_gateway_is_evicted_at_a_time() -> None:
     assert budgets(fleet={"gateway": {"replicas": 3}})["gateway"] == 2
 
 
-def test_all_engines_but_one_stay_in_each_pool() -> None:
+def test_at_most_one_engine_per_pool_is_evicted_at_a_time() -> None:
     pools = {"one": SMALL, "three": {**SMALL, "replicas": 2, "warm_replicas": 1}}
     assert budgets(pools=pools) == {"head": 1, "pool-three": 2}
 
@@ -69,7 +69,7 @@ def test_a_budget_selects_the_pods_of_its_group() -> None:
         assert selected == [group_of_name.removeprefix("pool-")]
 
 
-def test_a_pod_that_never_became_ready_holds_up_no_drain() -> None:
+def test_a_pod_that_never_became_ready_does_not_block_a_drain() -> None:
     (budget,) = render(values(), show_only=TEMPLATE)
     assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 

@@ -50,7 +50,7 @@ def test_a_null_key_in_a_pool_is_still_checked(tmp_path: Path) -> None:
         render(BOTH, "--values", str(path))
 
 
-def test_a_fleet_whose_last_pool_is_gone_is_refused(tmp_path: Path) -> None:
+def test_a_fleet_without_pools_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "later.yaml"
     path.write_text(yaml.safe_dump({"fleet": {"pools": {"chat": None, "overflow": None}}}))
     with pytest.raises(HelmError, match="fleet is empty"):

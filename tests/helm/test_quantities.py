@@ -71,7 +71,7 @@ def _amounts(node: Any) -> Iterator[Any]:
                 yield from _amounts(value)
 
 
-def test_worker_groups_say_all_that_kuberay_would_add(minimal: Object) -> None:
+def test_worker_groups_set_every_field_that_kuberay_would_default(minimal: Object) -> None:
     """Of the Go types of 1.6 these two are written, though no values file has them."""
     for group in some(groups(minimal).values()):
         assert group["scaleStrategy"] == {}

@@ -30,7 +30,7 @@ def test_pool_settings_take_the_place_of_engines(cpu_only: Object) -> None:
     assert container(other)["envFrom"] == [{"configMapRef": {"name": "other-settings"}}]
 
 
-def test_places_are_each_groups_own(full: Object) -> None:
+def test_each_group_has_its_own_node_selector_and_tolerations(full: Object) -> None:
     assert pod(head(full))["nodeSelector"] == {"node-role": "system"}
     assert pod(groups(full)["gateway"])["tolerations"][0]["key"] == "front"
     assert pod(groups(full)["chat"])["tolerations"][0]["key"] == "nvidia.com/gpu"
@@ -57,7 +57,7 @@ def test_prometheus_finds_gateways_and_engines(full: Object) -> None:
         assert ports["antefix-metrics"] == 9500
 
 
-def test_readiness_is_asked_of_what_the_pod_is_for(full: Object) -> None:
+def test_the_readiness_probe_fits_the_component_of_the_pod(full: Object) -> None:
     probes = {n: container(g)["readinessProbe"] for n, g in every_group(full).items()}
     assert probes["gateway"]["httpGet"] == {"path": "/health/serving", "port": "serve"}
     assert probes["chat"]["httpGet"]["path"] == "/api/local_raylet_healthz"
@@ -77,7 +77,7 @@ def test_a_probe_takes_timings_from_the_values_and_the_rest_from_the_chart() -> 
     assert usual["readinessProbe"]["periodSeconds"] == 2
 
 
-def test_a_pod_that_ends_has_the_time_of_its_longest_request(
+def test_the_grace_period_of_a_pod_covers_its_longest_request(
     full: Object, autoscaled: Object
 ) -> None:
     drain = ["python", "-m", "deployments.node_drain"]
@@ -98,7 +98,7 @@ def test_a_signal_ends_containers_whose_program_has_no_handler_for_it(full: Obje
         assert pod(group)["shareProcessNamespace"] is True
 
 
-def test_ray_does_not_wait_once_more_when_the_pods_requests_have_ended(full: Object) -> None:
+def test_ray_does_not_wait_again_after_the_requests_of_a_pod_have_ended(full: Object) -> None:
     """The preStop has drained; Ray's own drain lasts 30 s where replicas have no other place."""
     assert RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S > 0  # otherwise the variable is needed no more
     for group in every_group(full).values():
@@ -134,7 +134,7 @@ def test_a_pod_starts_though_its_logs_cannot_be_copied(full: Object, tmp_path: P
     assert done.stdout == "started\n"
 
 
-def test_a_head_leaves_a_lost_node_soon(full: Object) -> None:
+def test_a_head_is_evicted_from_a_lost_node_soon(full: Object) -> None:
     """A new one is made when the old one has gone; Kubernetes waits for 300 s by default."""
     gone = {t["key"]: t.get("tolerationSeconds") for t in pod(head(full))["tolerations"]}
     assert gone.pop("system") is None
@@ -144,11 +144,13 @@ def test_a_head_leaves_a_lost_node_soon(full: Object) -> None:
 class TestTheAutoscalersEnd:
     """Its container is never started again: Ray's second autoscaler wants restartPolicy Never."""
 
-    def test_a_head_whose_loss_costs_nothing_is_replaced(self, full: Object) -> None:
+    def test_a_head_whose_state_is_in_redis_has_an_exec_liveness_probe(self, full: Object) -> None:
         probe = container(head(full))["livenessProbe"]
         assert set(probe) & {"httpGet", "exec"} == {"exec"}
 
-    def test_another_head_stays(self, minimal: Object) -> None:
+    def test_a_head_without_state_in_redis_has_an_http_liveness_probe(
+        self, minimal: Object
+    ) -> None:
         assert "httpGet" in container(head(minimal))["livenessProbe"]
 
     def test_the_probe_sees_the_autoscaler_of_the_pod(self, full: Object, tmp_path: Path) -> None:
@@ -169,7 +171,7 @@ class TestTheAutoscalersEnd:
         assert passes("/pause", " ".join(command), "python ray kuberay-autoscaler --cluster-name x")
 
 
-def test_keys_are_a_folder_and_secrets_are_no_plain_text(full: Object) -> None:
+def test_keys_are_mounted_as_a_folder_and_no_secret_is_in_plain_text(full: Object) -> None:
     for group in some(every_group(full).values()):
         given = variables(group)
         assert given["ANTEFIX_API_KEYS_FILE"] == "/etc/antefix/auth/api-keys"
@@ -205,14 +207,14 @@ def test_images_are_pulled_as_configured(existing: Object) -> None:
     assert pod(head(existing))["imagePullSecrets"] == [{"name": "registry"}]
 
 
-def test_a_registry_goes_before_both_repositories(full: Object) -> None:
+def test_a_registry_is_prepended_to_both_repositories(full: Object) -> None:
     for name, group in some(every_group(full).items()):
         kind = "gpu" if name == "chat" else "cpu"
         image = container(group)["image"]
         assert image == f"registry.acme.internal:5000/llm/antefix-{kind}:0.1.0"
 
 
-def test_a_laptop_runs_what_was_built_there_and_pulls_nothing() -> None:
+def test_the_laptop_values_use_local_images_and_pull_nothing() -> None:
     told = run("template", "afx", str(CHART), "--values", str(CHART / "values/laptop-kind.yaml"))
     assert set(re.findall(r"image: (\S*antefix\S*)", told)) == {"antefix/antefix-cpu:0.1.0"}
     assert set(re.findall(r"imagePullPolicy: (\w+)", told)) == {"Never"}

@@ -41,12 +41,12 @@ class TestTheApplication:
         assert [of["route_prefix"] for of in (gateways, pool)] == [None, None]
 
     @pytest.mark.parametrize("file", [*CI.glob("*.yaml"), *(CHART / "values").glob("*.yaml")])
-    def test_each_field_is_where_antefix_says(self, file: Path) -> None:
+    def test_the_serve_configuration_equals_that_of_antefix(self, file: Path) -> None:
         """Where it restarts only what it must."""
         found = of_kind(render(file), "RayService")
         assert config(found) == serve_config(fleet(found))
 
-    def test_the_fleet_is_where_each_pod_is(self, minimal: Object) -> None:
+    def test_the_minimal_fleet_gets_the_addresses_of_the_chart(self, minimal: Object) -> None:
         assert fleet(minimal) == {
             "name": "minimal",
             "gateway": {
@@ -73,7 +73,7 @@ class TestTheApplication:
         assert fleet(stages)["pools"]["large"]["resources"]["gpus"] == 16
         assert fleet(stages)["pools"]["small"]["resources"]["gpus"] == 0.5
 
-    def test_the_kind_of_gpu_is_for_node_selectors_alone(self) -> None:
+    def test_the_accelerator_type_is_not_passed_to_ray(self) -> None:
         found = of_fleet({"chat": {"model": "a/b", "resources": {"accelerator_type": "A100"}}})
         assert "accelerator_type" not in fleet(found)["pools"]["chat"]["resources"]
 
@@ -138,7 +138,9 @@ class TestGroups:
         assert container(groups(found)["mp"])["resources"]["limits"]["nvidia.com/gpu"] == "4"
         assert pods(groups(found)["cpu"]) == (0, 1, 1000)
 
-    def test_a_part_of_a_gpu_has_a_pod_with_one(self, stages: Object) -> None:
+    def test_an_engine_with_a_fraction_of_a_gpu_has_a_pod_with_one_gpu(
+        self, stages: Object
+    ) -> None:
         small = groups(stages)["small"]
         assert small["rayStartParams"]["num-gpus"] == "1"
         assert custom(small) == {"antefix-pool-small": 1, "fast-disk": 1}
@@ -176,7 +178,7 @@ class TestGroups:
         assert types["gateway"]["resources"]["antefix-gateway"] == 1
         assert types["headgroup"]["resources"]["CPU"] == 0
 
-    def test_without_the_autoscaler_there_are_all_pods_the_fleet_may_need(self) -> None:
+    def test_without_the_autoscaler_the_maximum_number_of_pods_is_rendered(self) -> None:
         grows = {"chat": {"model": "a/b", "autoscaling": {"max_replicas": 2}}}
         off = of_fleet(grows, rayAutoscaler={"enabled": False})
         assert off["spec"]["rayClusterConfig"]["enableInTreeAutoscaling"] is False
@@ -184,7 +186,7 @@ class TestGroups:
         assert pods(groups(off)["chat"]) == (2, 2, 2)
         assert pods(groups(off)["gateway"]) == (1, 1, 1)
 
-    def test_changed_replica_counts_make_a_new_cluster_without_the_autoscaler(self) -> None:
+    def test_without_the_autoscaler_changed_replica_counts_need_a_new_cluster(self) -> None:
         """KubeRay leaves numbers of replicas out of what it compares."""
         fleets = [{"gateway": {"replicas": replicas}} for replicas in (1, 2)]
         heads = [
@@ -208,13 +210,13 @@ class TestGroups:
 
 
 class TestFaultTolerance:
-    def test_the_heads_state_goes_to_the_charts_redis(self, full: Object) -> None:
+    def test_the_head_stores_its_state_in_the_charts_redis(self, full: Object) -> None:
         options = full["spec"]["rayClusterConfig"]["gcsFaultToleranceOptions"]
         assert options["redisAddress"] == "redis://afx-antefix-redis:6379"
         secret = options["redisPassword"]["valueFrom"]["secretKeyRef"]
         assert secret == {"name": "afx-antefix-redis", "key": "password"}
 
-    def test_or_to_the_external_one_whose_database_ray_does_not_name(self) -> None:
+    def test_the_head_stores_its_state_in_an_external_redis_without_a_database_number(self) -> None:
         options = ray_service("external-redis")["spec"]["rayClusterConfig"][
             "gcsFaultToleranceOptions"
         ]
@@ -234,14 +236,14 @@ class TestNames:
             ("a" * 32, "a" * 32 + "-antefix"),
         ],
     )
-    def test_objects_are_called_after_the_release(self, release: str, name: str) -> None:
+    def test_objects_are_named_after_the_release(self, release: str, name: str) -> None:
         given = ["--values", str(CI / "minimal-values.yaml")]
         only = ["--show-only", "templates/rayservice.yaml"]
         found = yaml.safe_load(run("template", release, str(CHART), *given, *only))
         assert faults_of(found) == []
         assert found["metadata"]["name"] == name
 
-    def test_releases_that_begin_alike_have_objects_of_different_names(self) -> None:
+    def test_releases_with_the_same_prefix_have_objects_with_different_names(self) -> None:
         given = ["--values", str(CI / "minimal-values.yaml")]
         only = ["--show-only", "templates/rayservice.yaml"]
         names = set()

@@ -46,7 +46,7 @@ def kept() -> list[Object]:
     )
 
 
-def test_the_password_of_the_secret_opens_it(objects: list[Object], tmp_path: Path) -> None:
+def test_redis_accepts_the_password_of_the_secret(objects: list[Object], tmp_path: Path) -> None:
     with running(objects, tmp_path) as client:
         assert client.ping()
 
@@ -59,7 +59,7 @@ def test_redis_refuses_clients_without_the_password(objects: list[Object], tmp_p
             stranger.ping()
 
 
-def test_memory_stays_below_the_limit_and_what_expires_goes_first(
+def test_redis_stays_below_its_memory_limit_and_evicts_expiring_keys_first(
     objects: list[Object], tmp_path: Path
 ) -> None:
     with running(objects, tmp_path) as client:
@@ -68,14 +68,14 @@ def test_memory_stays_below_the_limit_and_what_expires_goes_first(
     assert settings["maxmemory-policy"] == "volatile-lru"
 
 
-def test_nothing_is_written_without_persistence(objects: list[Object], tmp_path: Path) -> None:
+def test_redis_writes_nothing_without_persistence(objects: list[Object], tmp_path: Path) -> None:
     with running(objects, tmp_path) as client:
         client.set("a", 1)
     assert not list(tmp_path.iterdir())
     assert _pod(objects)["volumes"] == [{"name": "data", "emptyDir": {}}]
 
 
-def test_persistence_outlives_a_restart(kept: list[Object], tmp_path: Path) -> None:
+def test_persistent_data_survives_a_restart(kept: list[Object], tmp_path: Path) -> None:
     with running(kept, tmp_path) as client:
         client.set("a", 1)
     with running(kept, tmp_path) as client:
@@ -135,7 +135,7 @@ def test_an_existing_secret_is_used_and_none_is_made() -> None:
     assert _secret_of(objects) == {"name": "mine", "key": "password"}
 
 
-def test_an_external_redis_leaves_no_redis_here() -> None:
+def test_with_an_external_redis_no_redis_is_rendered() -> None:
     external = {"enabled": False, "external": {"url": "redis://elsewhere:6379/0"}}
     objects = render(values(redis=external))
     assert not [o for o in objects if o["metadata"]["name"].endswith("-redis")]
@@ -152,7 +152,7 @@ def test_the_service_selects_the_pod_and_the_pod_only(objects: list[Object]) -> 
     assert selector == {"app.kubernetes.io/instance": "afx", "antefix/component": "redis"}
 
 
-def test_nothing_of_its_root_filesystem_is_written(objects: list[Object]) -> None:
+def test_the_redis_container_has_a_read_only_root_filesystem(objects: list[Object]) -> None:
     assert _container(objects)["securityContext"]["readOnlyRootFilesystem"]
 
 

@@ -133,7 +133,7 @@ def test_values_that_cannot_work_are_refused_with_the_remedy(
     assert "PLAIN" not in str(refused.value)
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_invalid_values_are_reported_at_once() -> None:
     with pytest.raises(HelmError) as refused:
         render({"redis": {"enabled": False}, "poolPods": {"chat": {}}})
     for words in ("fleet is empty", "redis.enabled is false", "poolPods.chat"):

@@ -54,7 +54,7 @@ def test_a_renamed_key_is_reported_before_a_missing_fleet() -> None:
     assert "fleet is empty" not in said
 
 
-def test_every_key_that_a_message_names_is_one() -> None:
+def test_every_key_named_in_a_message_exists() -> None:
     whole = schema()
     named = {key for words in RENAMED.values() for key in re.findall(r"\w+(?:\.\w+)+", words)}
     assert len(named) > 10

@@ -74,14 +74,14 @@ def test_a_tenant_that_is_added_gets_a_key_and_the_others_keep_theirs() -> None:
     assert tenants_of(made) == ["default", "ops", "batch"]
 
 
-def test_an_upgrade_keeps_hashed_keys_and_revives_none_of_a_comment() -> None:
+def test_an_upgrade_keeps_hashed_keys_and_restores_no_commented_key() -> None:
     hashed = stored("default", "key-of-the-default-tenant").line()
     old = {"api-keys": f"default=first\n{hashed}\n# none, default=old", "engine-secret": "x"}
     kept = secret(["default"], installed(old))["api-keys"]
     assert kept == f"default=first\n{hashed}"
 
 
-def test_a_tenant_that_is_taken_out_loses_its_key() -> None:
+def test_a_removed_tenant_loses_its_key() -> None:
     old = {"api-keys": "default=first\nops=second", "engine-secret": "x"}
     assert secret(["default"], installed(old))["api-keys"] == "default=first"
 
@@ -91,11 +91,13 @@ def with_existing() -> list[Object]:
     return render(CHART / "ci" / "existing-secrets-values.yaml")
 
 
-def test_with_a_secret_that_exists_none_is_made(with_existing: list[Object]) -> None:
+def test_no_secret_is_created_if_an_existing_one_is_configured(with_existing: list[Object]) -> None:
     assert all_of_kind(with_existing, "Secret") == []
 
 
-def test_the_service_account_is_made_unless_it_exists(with_existing: list[Object]) -> None:
+def test_the_service_account_is_created_unless_an_existing_one_is_configured(
+    with_existing: list[Object],
+) -> None:
     assert all_of_kind(with_existing, "ServiceAccount") == []
     made = of_kind(
         render(CHART / "ci" / "full-values.yaml", show_only="templates/serviceaccount.yaml"),

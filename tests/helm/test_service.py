@@ -61,7 +61,7 @@ def test_clients_reach_the_gateways_port(objects: list[Object]) -> None:
     assert serving == {"head": None, "gateway": 9000, "chat": None}
 
 
-def test_gateways_find_each_other_whatever_clients_call(
+def test_gateways_find_each_other_regardless_of_the_clients_service(
     objects: list[Object], services: list[Object]
 ) -> None:
     (peers,) = [s for s in services if s["metadata"]["name"].endswith("-peers")]
@@ -78,7 +78,7 @@ def test_a_change_of_the_clients_service_changes_no_pod(minimal: Object) -> None
     assert ray_service({"fleet": fleet, "service": given})["spec"] == minimal["spec"]
 
 
-def test_kuberay_has_a_service_of_another_name(minimal: Object) -> None:
+def test_the_service_of_kuberay_has_a_different_name(minimal: Object) -> None:
     """It writes what it selects at each switch: 1.5 to 1.7, reconcileServices."""
     own = minimal["spec"]["serveService"]
     assert "metadata" not in own  # then it is <name>-serve-svc
@@ -96,7 +96,7 @@ def test_a_load_balancer_gets_its_class_source_ranges_and_port() -> None:
     assert port == {"name": "serve", "port": 80, "targetPort": "serve", "nodePort": 30080}
 
 
-def test_a_cluster_ip_has_nothing_of_a_load_balancer() -> None:
+def test_a_cluster_ip_service_has_no_load_balancer_fields() -> None:
     lets_in = {"loadBalancerSourceRanges": ["10.20.0.0/16"], "externalTrafficPolicy": "Local"}
     objects = render(values(service=lets_in), show_only="templates/service.yaml")
     for service in some(objects):

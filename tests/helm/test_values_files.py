@@ -37,7 +37,7 @@ def rendered() -> dict[Path, Object]:
 
 
 @each_file
-def test_kuberay_takes_the_ray_service(file: Path, rendered: dict[Path, Object]) -> None:
+def test_kuberay_accepts_the_ray_service(file: Path, rendered: dict[Path, Object]) -> None:
     assert faults_of(rendered[file]) == []
 
 
@@ -106,12 +106,12 @@ def test_redis_has_its_password_however_it_is_spelled(
 
 
 @pytest.mark.parametrize("file", [*SHIPPED, *PLANNED_FILES], ids=lambda file: file.stem)
-def test_no_answer_is_cut_when_an_engine_stops(file: Path) -> None:
+def test_no_answer_is_interrupted_when_an_engine_stops(file: Path) -> None:
     gateway = parsed(values_of(file)["fleet"]).gateway
     assert gateway.drain_timeout_s == gateway.request_timeout_s
 
 
-def test_several_nodes_run_the_fleet_that_ships_for_them() -> None:
+def test_the_multi_node_values_run_the_shipped_multi_node_fleet() -> None:
     written = parsed(values_of(CHART / "values" / "multi-node-a100.yaml")["fleet"]).model_dump()
     ships = load_fleet("a100", check_engine_args=False).model_dump()
     for fleet in (written, ships):
@@ -121,7 +121,7 @@ def test_several_nodes_run_the_fleet_that_ships_for_them() -> None:
     assert written == ships
 
 
-def test_a_laptop_runs_the_laptops_fleet_in_pods() -> None:
+def test_the_laptop_values_run_the_laptop_fleet() -> None:
     written = parsed(values_of(CHART / "values" / "laptop-kind.yaml")["fleet"]).model_dump()
     ships = load_fleet("laptop", check_engine_args=False).model_dump()
     for fleet in (written, ships):
@@ -146,7 +146,7 @@ def test_one_node_has_the_gpus_for_its_fleet() -> None:
 @pytest.mark.parametrize(
     "file", [*SHIPPED, *sorted((ROOT / "fleets").glob("*.yaml"))], ids=lambda file: file.stem
 )
-def test_a_shipped_fleet_keeps_the_arguments_of_a_tool_to_their_schema(file: Path) -> None:
+def test_a_shipped_fleet_enforces_the_schema_of_tool_arguments(file: Path) -> None:
     """Without it, a model may call a required tool with a text that is no object."""
     values = values_of(file)
     pools = values.get("fleet", values)["pools"].values()

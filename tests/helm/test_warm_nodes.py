@@ -108,7 +108,7 @@ def test_a_placeholder_never_blocks_a_real_pod(objects: list[Object]) -> None:
 
 
 @pytest.mark.parametrize("pool", ["big", "staged"])
-def test_a_placeholder_is_as_large_as_an_engine_and_goes_where_it_goes(
+def test_a_placeholder_has_the_resources_and_the_scheduling_constraints_of_an_engine(
     objects: list[Object], pool: str
 ) -> None:
     placeholder, engine = pod_of(objects, f"placeholder-{pool}"), engine_of(objects, pool)
@@ -130,7 +130,9 @@ def test_settings_of_a_pool_apply_only_to_its_placeholders(objects: list[Object]
     assert staged["containers"][0]["resources"]["limits"][GPU] == "8"
 
 
-def test_a_placeholder_that_waits_for_a_node_has_not_failed(objects: list[Object]) -> None:
+def test_a_placeholder_that_waits_for_a_node_does_not_fail_the_deployment(
+    objects: list[Object],
+) -> None:
     deployment = of_kind(objects, "Deployment", PLACEHOLDER)
     assert deployment["spec"]["progressDeadlineSeconds"] == 2**31 - 1
 
@@ -162,11 +164,11 @@ def test_the_controller_reads_the_settings_of_the_chart(objects: list[Object]) -
     assert made == {settings.placeholders(pool.name) for pool in settings.pools}
 
 
-def test_a_fleet_without_a_gpu_budget_has_none() -> None:
+def test_without_a_gpu_budget_the_controller_gets_none() -> None:
     assert settings_of(render(warm(gpu_budget=None), show_only=TEMPLATE)).gpu_budget is None
 
 
-def test_the_controller_sees_what_the_selector_of_engines_selects(objects: list[Object]) -> None:
+def test_the_controller_selects_the_engine_pods(objects: list[Object]) -> None:
     ray = of_kind(objects, "RayService")["spec"]["rayClusterConfig"]
     pools = {
         group["template"]["metadata"]["labels"].get("antefix/pool")
@@ -176,7 +178,7 @@ def test_the_controller_sees_what_the_selector_of_engines_selects(objects: list[
     assert pools == POOLS.keys()
 
 
-def test_the_controller_may_do_nothing_but_its_work(ours: list[Object]) -> None:
+def test_the_controller_has_only_the_permissions_it_needs(ours: list[Object]) -> None:
     names = [PLACEHOLDER, "afx-antefix-placeholder-staged"]
     assert of_kind(ours, "Role")["rules"] == [
         {
@@ -222,13 +224,13 @@ def test_the_controller_reads_keys_where_they_are_replaced_without_a_restart(
     assert container["command"] == ["python", "-m", "k8s.nodes.warm_nodes_controller"]
 
 
-def test_kubernetes_takes_every_object_of_it(ours: list[Object]) -> None:
+def test_kubernetes_accepts_every_warm_node_object(ours: list[Object]) -> None:
     assert len(ours) == 8
     for found in ours:
         kubernetes_validate.validate(found, KUBERNETES, strict=True)
 
 
-def test_another_priority_is_another_class_since_one_cannot_change() -> None:
+def test_a_changed_priority_creates_a_new_priority_class() -> None:
     names = {
         of_kind(
             render(warm(warmNodes={"enabled": True, "priority": value}), show_only=TEMPLATE),
@@ -259,6 +261,6 @@ def test_an_upgrade_keeps_the_existing_placeholders(ours: list[Object]) -> None:
     assert sizes == {PLACEHOLDER: 2, "afx-antefix-placeholder-staged": 0}
 
 
-def test_without_a_pool_that_grows_on_gpus_it_is_refused() -> None:
+def test_warm_nodes_without_an_autoscaled_gpu_pool_are_rejected() -> None:
     with pytest.raises(HelmError, match=r"no pool of the fleet has both GPUs and autoscaling"):
         render(warm({"fixed": POOLS["fixed"]}))
