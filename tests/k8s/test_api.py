@@ -20,7 +20,7 @@ def api() -> Iterator[Api]:
         yield api
 
 
-def test_an_object_that_no_cluster_would_hold_is_refused(api: Api) -> None:
+def test_an_object_that_no_cluster_would_accept_is_rejected(api: Api) -> None:
     wrong = deployment("y", "llm", LABELS)
     wrong["spec"]["replica"] = 2
     with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
@@ -63,7 +63,7 @@ def test_label_selectors_select(api: Api, selector: str, found: int) -> None:
     assert len(core.list_namespaced_pod("llm", label_selector=selector).items) == found
 
 
-def test_a_field_that_cannot_be_selected_by_is_refused(api: Api) -> None:
+def test_an_unsupported_field_selector_is_rejected(api: Api) -> None:
     core = client.CoreV1Api(api.client())
     assert core.list_pod_for_all_namespaces(field_selector="spec.nodeName=n1").items
     with pytest.raises(client.ApiException) as refused:

@@ -108,7 +108,7 @@ INSTALLS = [
 
 
 @pytest.mark.parametrize("install", INSTALLS, ids=lambda of: f"{of.size} {of.machine}")
-def test_preflight_finds_no_fault_with_a_size_on_a_platform(install: Install) -> None:
+def test_preflight_finds_no_problem_with_a_preset_on_a_platform(install: Install) -> None:
     found = preflight_findings_of_values(install.values, *install.objects())
     assert warnings_and_problems(found) == {}
     for pool in ("llama-70b", "llama-8b"):
@@ -116,7 +116,7 @@ def test_preflight_finds_no_fault_with_a_size_on_a_platform(install: Install) ->
         assert (fine.severity, fine.seen.rpartition(" ")[2]) == ("ok", install.fits)
 
 
-def test_every_size_platform_and_gpu_is_among_those() -> None:
+def test_every_preset_platform_and_gpu_is_tested() -> None:
     assert {of.size for of in INSTALLS} == set(SIZES)
     assert {of.platform for of in INSTALLS} == set(PLATFORMS)
     assert {of.gpu for of in INSTALLS} == {"", *GPU_KINDS}
@@ -138,7 +138,7 @@ def test_before_nodes_exist_the_affinity_determines_their_gpu() -> None:
     assert finding_titled(found, "weights of llama-70b").seen.endswith("fit A100-40G")
 
 
-def test_tensor_parallelism_over_four_cards_is_warned_of() -> None:
+def test_tensor_parallelism_over_four_pcie_cards_is_a_warning() -> None:
     wide = Install("single-node", "bare-metal", "server-with-8-cards", gpu="a100-pcie")
     values = wide.values
     values["fleet"]["gpu_budget"] = 16
@@ -147,7 +147,7 @@ def test_tensor_parallelism_over_four_cards_is_warned_of() -> None:
     assert "in pairs at most" in warnings_and_problems(found)["links of llama-70b"]
 
 
-def test_a_storage_class_copied_from_the_page_is_a_problem() -> None:
+def test_a_storage_class_with_the_file_system_id_of_the_page_is_a_problem() -> None:
     copied = storage_class(
         "efs", "efs.csi.aws.com", parameters={"fileSystemId": "fs-0123456789abcdef0"}
     )

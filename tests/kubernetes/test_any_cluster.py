@@ -41,7 +41,7 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
     return Cluster(request.getfixturevalue("kubernetes").kubeconfig)
 
 
-def test_preflight_answers_every_question(cluster: Cluster) -> None:
+def test_preflight_reports_each_finding_or_the_missing_permission(cluster: Cluster) -> None:
     wanted = needs(values=VALUES)
     facts = gather(cluster, wanted, cluster.namespace, "antefix")
     titles = {finding.title for finding in findings(facts, wanted)}
@@ -54,7 +54,7 @@ def test_preflight_answers_every_question(cluster: Cluster) -> None:
         assert fit_as_json(wanted, nodes)["groups"].keys() == {"head", "gateway", "llama", "redis"}
 
 
-def test_status_pictures_a_release_where_there_is_one(cluster: Cluster) -> None:
+def test_status_shows_conditions_and_groups_of_an_existing_release(cluster: Cluster) -> None:
     service = release_of(cluster, cluster.namespace, "")
     if service is None:
         return  # which is an answer

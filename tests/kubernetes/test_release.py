@@ -111,7 +111,7 @@ def test_the_warm_nodes_controller_has_exactly_the_rights_it_needs(release: Rele
     assert release.rights(f"{NAME}-warm-nodes", release.namespace) == OF_WARM_NODES
 
 
-def test_the_head_lets_kuberays_operator_in_whichever_labels_it_has(
+def test_the_network_policy_of_the_head_admits_the_kuberay_operator(
     release: Release, kuberay: KubeRay
 ) -> None:
     (policy,) = (

@@ -65,7 +65,7 @@ def by_gitops(kubernetes: Kubernetes, kuberay: KubeRay, operators_crds: None) ->
 
 @pytest.mark.parametrize("name", GIVEN)
 @pytest.mark.parametrize("step", ["install", "upgrade", "rollback", "uninstall"])
-def test_helm_does_it_without_a_warning_or_a_conflict(
+def test_each_helm_step_prints_no_warning_and_no_conflict(
     by_helm: Courses, name: str, step: str
 ) -> None:
     assert by_helm[name].said[step] == ""
@@ -83,7 +83,9 @@ def test_uninstall_leaves_nothing_but_claims(by_helm: Courses, name: str) -> Non
 
 @under_the_newest
 @pytest.mark.parametrize("name", OF_TESTS)
-def test_other_values_pass_the_same_steps(of_tests_by_helm: Courses, name: str) -> None:
+def test_other_values_install_upgrade_roll_back_and_uninstall_cleanly(
+    of_tests_by_helm: Courses, name: str
+) -> None:
     found = of_tests_by_helm[name]
     assert found.said == dict.fromkeys(["install", "upgrade", "rollback", "uninstall"], "")
     assert found.taken_over == []
@@ -93,7 +95,7 @@ def test_other_values_pass_the_same_steps(of_tests_by_helm: Courses, name: str) 
 @under_the_newest
 @pytest.mark.parametrize("name", GIVEN)
 @pytest.mark.parametrize("sync", ["first", "second"])
-def test_gitops_applies_it_without_a_warning_or_a_conflict(
+def test_each_gitops_sync_prints_no_warning_and_no_conflict(
     by_gitops: Courses, name: str, sync: str
 ) -> None:
     assert by_gitops[name].said[sync] == ""
@@ -101,5 +103,5 @@ def test_gitops_applies_it_without_a_warning_or_a_conflict(
 
 @under_the_newest
 @pytest.mark.parametrize("name", GIVEN)
-def test_gitops_makes_no_secret_and_so_changes_none(by_gitops: Courses, name: str) -> None:
+def test_gitops_creates_no_secret(by_gitops: Courses, name: str) -> None:
     assert by_gitops[name].secrets == []

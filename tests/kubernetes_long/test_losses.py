@@ -50,7 +50,7 @@ def test_losing_redis_fails_no_request(release: Release, first_node: str) -> Non
 
 
 @pytest.mark.parametrize("component", ["gateway", "engine"])
-def test_losing_one_of_two_fails_only_its_requests(
+def test_losing_one_of_two_pods_fails_only_its_requests(
     release: Release, first_node: str, component: str
 ) -> None:
     release.settle(two_of_each(first_node))

@@ -27,7 +27,7 @@ def test_the_page_checked_in_is_current() -> None:
     assert chart_readme.FILE.read_text() == chart_readme.readme(), "stale: run make chart"
 
 
-def test_a_description_goes_on_in_the_lines_below() -> None:
+def test_a_description_may_continue_on_the_next_lines() -> None:
     described = {".".join(key.path): key.description for key in keys_of(VALUES)}
     assert described["name"] == "What it is called, in a few words."
 
@@ -38,7 +38,7 @@ def test_a_default_may_be_shown_in_words() -> None:
     assert shown["store.disk.class"] is None
 
 
-def test_keys_below_a_described_one_without_comments_are_its_value() -> None:
+def test_keys_without_comments_are_the_default_of_the_described_key_above() -> None:
     keys = {".".join(key.path): key for key in keys_of(VALUES)}
     assert list(keys) == ["name", "store.size", "store.limits", "store.disk", "store.disk.class"]
     assert keys["store.limits"].default == {"cpu": "1"}

@@ -244,7 +244,7 @@ def _keys_of(section: chart_schema.Schema, values: Any, above: str = "") -> Iter
             yield from (f"{path}.{name}" for name in value) if isinstance(value, dict) else ()
 
 
-def test_no_mapping_takes_keys_that_it_does_not_know() -> None:
+def test_no_mapping_accepts_unknown_keys() -> None:
     def open_mappings(part: Any, path: str) -> Iterator[str]:
         if isinstance(part, dict):
             if "properties" in part and "additionalProperties" not in part:
@@ -256,11 +256,11 @@ def test_no_mapping_takes_keys_that_it_does_not_know() -> None:
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "fleets").glob("*.yaml")), ids=lambda f: f.stem)
-def test_every_fleet_that_ships_is_a_value(file: Path) -> None:
+def test_every_shipped_fleet_is_valid_in_the_values(file: Path) -> None:
     assert complaints({"fleet": yaml.safe_load(file.read_text())}) == []
 
 
-def test_every_fleet_in_the_documentation_is_a_value() -> None:
+def test_every_fleet_in_the_documentation_is_valid_in_the_values() -> None:
     texts = [page.read_text() for page in (ROOT / "docs").rglob("*.md")]
     blocks = [yaml.safe_load(b) for t in texts for b in re.findall(r"```yaml\n(.*?)```", t, re.S)]
     fleets = [{"name": "part", **b} for b in blocks if isinstance(b, dict) and "pools" in b]
@@ -335,5 +335,5 @@ def test_a_reserved_variable_is_refused(variable: str) -> None:
 
 
 @pytest.mark.parametrize("key", [{"global": {"a": 1}}, {"enabled": True}])
-def test_keys_that_helm_adds_in_a_chart_of_charts_are_accepted(key: dict[str, Any]) -> None:
+def test_keys_that_helm_adds_to_a_subchart_are_accepted(key: dict[str, Any]) -> None:
     assert complaints({**VALUES, **key}) == []

@@ -10,7 +10,7 @@ from tests.k8s.api import Api
 from tests.k8s.objects import pod
 
 
-def test_a_list_is_read_in_pages_and_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_pages_of_a_list_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "_PAGE", 2)
     names = [f"pod-{i}" for i in range(5)]
     with Api(*(pod(name) for name in names)) as api:

@@ -51,7 +51,7 @@ def groups(draw: st.DrawFn) -> list[tuple[PodGroup, int]]:
 
 
 @given(groups(), nodes())
-def test_no_node_takes_more_than_it_has_or_what_it_may_not(
+def test_no_node_gets_more_than_its_capacity_or_a_pod_that_it_may_not_run(
     groups: list[tuple[PodGroup, int]], nodes: list[Node]
 ) -> None:
     fit = place(groups, nodes)

@@ -105,7 +105,7 @@ def test_without_such_a_node_the_node_selector_names_the_gpu() -> None:
     assert [gpu.accelerator for gpu in gpus_for(chosen, [])] == ["A100-80G"]
 
 
-def test_one_node_of_an_unknown_gpu_leaves_all_unknown() -> None:
+def test_one_node_with_an_unknown_gpu_makes_the_gpu_of_the_pool_unknown() -> None:
     nodes = [a_node("a", {PRODUCT: "Tesla-T4"}), a_node("b", {})]
     assert gpus_for(GROUP, nodes) == ()
 

@@ -81,14 +81,14 @@ def test_groups_have_the_current_and_the_greatest_number_of_pods(odd: ClusterNee
     }
 
 
-def test_without_an_autoscaler_all_pods_are_there_at_once() -> None:
+def test_without_an_autoscaler_all_pods_start_at_once() -> None:
     fixed = merged(ODD, {"rayAutoscaler": {"enabled": False}})
     values = merged(defaults(), fixed)
     groups = needs_of(render(fixed), Fleet.model_validate(ODD["fleet"]), values).groups
     assert {(g.count, g.most) for g in groups if g.name == "scaled"} == {(5, 5)}
 
 
-def test_pods_are_as_large_as_the_values_say(odd: ClusterNeeds) -> None:
+def test_pods_have_the_resources_of_the_values(odd: ClusterNeeds) -> None:
     groups = {group.name: group for group in odd.groups}
     assert {name: (of.gpu_resource, of.gpus) for name, of in groups.items() if of.gpu_resource} == {
         "deep": ("amd.com/gpu", 4),
@@ -107,7 +107,7 @@ def test_pods_are_as_large_as_the_values_say(odd: ClusterNeeds) -> None:
     assert groups["head"].limits == amounts({"memory": "5Gi"})
 
 
-def test_pods_go_where_the_values_send_them(odd: ClusterNeeds) -> None:
+def test_pods_have_the_node_selectors_and_tolerations_of_the_values(odd: ClusterNeeds) -> None:
     groups = {group.name: group for group in odd.groups}
     assert groups["none"].node_selector == {"kind": "cpu"} and groups["none"].tolerations == ()
     assert [of["key"] for of in groups["deep"].tolerations] == ["nvidia.com/gpu"]
@@ -149,7 +149,7 @@ def test_a_pod_requests_its_containers_together_or_its_largest_init_container(
     assert requests_of(spec) == {"cpu": cpu, "pods": 1}
 
 
-def test_a_pods_limit_stands_for_a_request_that_is_not_set() -> None:
+def test_a_missing_resource_request_defaults_to_the_limit() -> None:
     limited = {"name": "x", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}
     assert requests_of({"containers": [limited]}) == {"memory": 2**30, "pods": 1}
 

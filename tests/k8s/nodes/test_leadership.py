@@ -75,7 +75,7 @@ def test_a_lease_that_was_not_renewed_is_taken(
     assert fleet.leader == "b"
 
 
-def test_a_lease_that_another_wrote_meanwhile_is_asked_for_again(fleet: Fleet) -> None:
+def test_a_lease_that_another_controller_changed_meanwhile_is_requested_again(fleet: Fleet) -> None:
     _, leads = fleet.controller()
     assert leads.renew()
 
@@ -88,7 +88,7 @@ def test_a_lease_that_another_wrote_meanwhile_is_asked_for_again(fleet: Fleet) -
     assert leads.renew()
 
 
-def test_kubernetes_that_never_answers_is_not_waited_for(
+def test_a_request_to_kubernetes_without_an_answer_times_out(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leadership, "TIMEOUT_S", 0.1)

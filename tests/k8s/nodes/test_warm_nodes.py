@@ -58,7 +58,7 @@ def placeholders(
 
 
 @given(pools, sights, limits, ages)
-def test_there_are_never_fewer_than_none_or_more_than_allowed(
+def test_the_number_of_placeholders_is_within_its_bounds(
     pool: WarmNodesPool, seen: PodCounts, limits: WarmNodesLimits, age: float | None
 ) -> None:
     since = {} if age is None else {pool.name: -age}
@@ -69,7 +69,7 @@ def test_there_are_never_fewer_than_none_or_more_than_allowed(
 
 
 @given(pools, sights, limits, ages, expectations, rates)
-def test_a_higher_forecast_never_means_fewer(
+def test_a_higher_forecast_never_lowers_the_number_of_placeholders(
     pool: WarmNodesPool,
     seen: PodCounts,
     limits: WarmNodesLimits,
@@ -87,7 +87,7 @@ def test_a_higher_forecast_never_means_fewer(
 
 
 @given(st.lists(sights, min_size=2, max_size=4), limits)
-def test_there_are_none_anywhere_while_an_engine_waits_for_a_gpu(
+def test_no_pool_has_placeholders_while_an_engine_waits_for_a_gpu(
     sights: list[PodCounts], limits: WarmNodesLimits
 ) -> None:
     fleet = [replace(POOL, name=f"pool-{n}") for n in range(len(sights))]
@@ -107,20 +107,20 @@ def test_all_pools_together_stay_within_the_gpus_that_are_free(
     assert used <= max(0, limits.free_gpus)
 
 
-def test_without_growth_the_pods_that_are_there_are_enough() -> None:
+def test_without_growth_no_placeholders_are_added() -> None:
     assert placeholders(PodCounts(pods=2, placeholders=0, expected=STEADY)) == 0
 
 
-def test_growth_that_is_expected_brings_nodes_for_as_much_again() -> None:
+def test_expected_growth_adds_placeholders_in_proportion() -> None:
     assert placeholders(PodCounts(pods=2, placeholders=0, expected=GROWING)) == 2
 
 
-def test_a_part_of_a_replica_needs_a_whole_node() -> None:
+def test_fractional_growth_adds_one_whole_placeholder() -> None:
     expected = Expected(demand=2, arrivals=10.0, forecast=12.0)
     assert placeholders(PodCounts(pods=2, placeholders=0, expected=expected)) == 1
 
 
-def test_a_hair_more_than_now_brings_no_node() -> None:
+def test_negligible_growth_adds_no_placeholder() -> None:
     expected = Expected(demand=2, arrivals=10.0, forecast=10.1)
     assert placeholders(PodCounts(pods=2, placeholders=0, expected=expected)) == 0
 
@@ -149,19 +149,21 @@ def test_each_stage_of_a_replica_needs_a_node() -> None:
     ],
     ids=["maxPerPool", "gpu_budget", "max_replicas"],
 )
-def test_no_bound_is_passed(limits: WarmNodesLimits, pods: int) -> None:
+def test_the_number_of_placeholders_stays_within_each_limit(
+    limits: WarmNodesLimits, pods: int
+) -> None:
     seen = PodCounts(pods, 0, Expected(demand=9, arrivals=1.0, forecast=9.0))
     assert placeholders(seen, limits=limits) == 1
 
 
-def test_gpus_that_are_left_are_shared_in_turns() -> None:
+def test_pools_share_the_remaining_gpus_in_turns() -> None:
     fleet = [POOL, replace(POOL, name="other")]
     seen = {pool.name: PodCounts(2, 0, GROWING) for pool in fleet}
     decision = decide(fleet, seen, replace(ROOMY, free_gpus=8.0), {}, 0.0)
     assert decision.placeholders == {"big": 1, "other": 1}
 
 
-def test_an_unknown_expectation_changes_nothing() -> None:
+def test_an_unknown_forecast_changes_nothing() -> None:
     assert placeholders(PodCounts(pods=2, placeholders=2, expected=None)) == 2
 
 

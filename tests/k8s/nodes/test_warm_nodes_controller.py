@@ -41,7 +41,9 @@ def controller(fleet: Fleet) -> Controller:
     return controller
 
 
-def test_placeholders_follow_what_a_gateway_says(fleet: Fleet, controller: Controller) -> None:
+def test_placeholders_follow_the_forecast_of_a_gateway(
+    fleet: Fleet, controller: Controller
+) -> None:
     controller.step()
     assert fleet.placeholders == 0
     fleet.gateway.decided = GROWING
@@ -58,7 +60,7 @@ def test_an_unchanged_number_of_placeholders_is_not_written(
     assert len(fleet.writes) == 1
 
 
-def test_pods_that_come_for_the_growth_need_no_placeholders(
+def test_pods_that_start_for_the_growth_need_no_placeholders(
     fleet: Fleet, controller: Controller
 ) -> None:
     fleet.gateway.decided = GROWING
@@ -67,7 +69,7 @@ def test_pods_that_come_for_the_growth_need_no_placeholders(
     assert fleet.placeholders == 1
 
 
-def test_pods_that_have_ended_or_will_do_not_count(fleet: Fleet, controller: Controller) -> None:
+def test_finished_and_terminating_pods_do_not_count(fleet: Fleet, controller: Controller) -> None:
     fleet.gateway.decided = GROWING
     fleet.runs(1, phase="Failed")
     fleet.runs(1, ending=True)
@@ -75,7 +77,7 @@ def test_pods_that_have_ended_or_will_do_not_count(fleet: Fleet, controller: Con
     assert fleet.placeholders == 2
 
 
-def test_an_engine_that_waits_for_a_gpu_sends_placeholders_away(
+def test_an_engine_that_waits_for_a_gpu_removes_placeholders(
     fleet: Fleet, controller: Controller
 ) -> None:
     fleet.gateway.decided = GROWING
@@ -105,7 +107,7 @@ def test_the_fleets_gpu_budget_counts_the_gpus_of_engines(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["no decision", "garbled", "wrong key", "no key", "away"])
-def test_placeholders_stay_while_no_gateway_says_what_is_expected(
+def test_placeholders_stay_while_no_gateway_reports_a_forecast(
     fleet: Fleet, controller: Controller, trouble: str
 ) -> None:
     fleet.gateway.decided = GROWING
@@ -126,7 +128,7 @@ def test_placeholders_stay_while_no_gateway_says_what_is_expected(
     assert fleet.placeholders == 2
 
 
-def test_a_key_that_is_rotated_is_read_again(fleet: Fleet, controller: Controller) -> None:
+def test_a_rotated_key_is_read_again(fleet: Fleet, controller: Controller) -> None:
     fleet.gateway.decided, fleet.gateway.key = GROWING, "new"
     fleet.keys.write_text("default=new")
     controller.step()
@@ -146,7 +148,7 @@ def test_a_key_that_cannot_be_sent_is_not_logged(
     "text",
     ["a=1\nb=2\n", "a=1,b=2", "\n a = k=v \n", "# old=0\na=1", "#a=0,b=2", "a=sha256:0,b=2", ""],
 )
-def test_the_first_key_of_a_file_is_one_that_gateways_know(text: str) -> None:
+def test_gateways_accept_the_first_key_of_the_file(text: str) -> None:
     assert first_key(text) == next(iter(plain_keys(text)), "")
 
 
@@ -200,7 +202,7 @@ async def test_the_controller_resumes_when_kubernetes_is_available_again(
         await until(lambda: fleet.placeholders == 2)
 
 
-async def test_a_right_that_is_missing_is_said_and_asked_for_again(
+async def test_a_missing_permission_is_logged_and_the_request_is_retried(
     fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet.api.forbid("list", "pods")
@@ -208,7 +210,9 @@ async def test_a_right_that_is_missing_is_said_and_asked_for_again(
         await until(lambda: caplog.text.count("pods is forbidden") >= 2)
 
 
-async def test_a_real_gateway_is_understood(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_controller_reads_the_status_of_a_real_gateway(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # which it reads again each turn
     always = property(lambda pool: GROWING, lambda pool, read: None)
     monkeypatch.setattr(GatewayPool, "decided", always, raising=False)
@@ -234,7 +238,7 @@ warm_nodes_controller.main()
 """
 
 
-async def test_the_process_works_until_it_is_signalled_to_end(fleet: Fleet) -> None:
+async def test_the_controller_process_runs_until_it_is_signaled(fleet: Fleet) -> None:
     fleet.gateway.decided = GROWING
     told = {
         "API": fleet.api.url,

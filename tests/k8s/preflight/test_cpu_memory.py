@@ -35,7 +35,7 @@ def findings_by_title(pools: dict[str, Object], limit: str) -> dict[str, tuple[s
     }
 
 
-def test_weights_that_are_known_here_are_counted() -> None:
+def test_weights_of_known_models_are_counted() -> None:
     severity, seen, remedy = findings_by_title(on_cpus("meta-llama/Llama-3.2-1B-Instruct"), "7Gi")[
         "memory of llama"
     ]
@@ -65,7 +65,7 @@ def test_an_engine_without_a_configured_cache_size_is_not_judged() -> None:
     assert findings_by_title(on_cpus(space=""), "1Gi") == {}
 
 
-def test_helm_refuses_the_laptops_values_as_they_once_were_with_the_figure_that_fits() -> None:
+def test_helm_rejects_former_laptop_values_and_states_the_memory_that_fits() -> None:
     as_it_was = ("--set", "enginePods.resources.limits.memory=3Gi")
     with pytest.raises(HelmError) as error:
         render(CHART / "values" / "laptop-kind.yaml", *as_it_was)
@@ -77,7 +77,7 @@ def test_helm_refuses_the_laptops_values_as_they_once_were_with_the_figure_that_
 
 
 @pytest.mark.parametrize("dtype", [None, "auto"])
-def test_where_the_cpu_decides_the_dtype_preflight_warns_of_float32(dtype: str | None) -> None:
+def test_preflight_warns_of_float32_where_the_cpu_decides_the_dtype(dtype: str | None) -> None:
     pools = on_cpus("meta-llama/Llama-3.2-1B-Instruct", dtype=dtype)
     assert findings_by_title(pools, "8Gi")["memory of llama"][0] == "ok"
     severity, seen, remedy = findings_by_title(pools, "6Gi")["memory of llama"]
@@ -91,7 +91,7 @@ def test_where_the_cpu_decides_the_dtype_preflight_warns_of_float32(dtype: str |
 
 @pytest.mark.parametrize("dtype", [None, "auto", "float", "float32", "bfloat16"])
 @pytest.mark.parametrize("model", ["embedded", "org/unknown"])
-def test_helm_counts_as_preflight_does(model: str, dtype: str | None) -> None:
+def test_helm_computes_the_same_memory_as_preflight(model: str, dtype: str | None) -> None:
     pool = Pool.model_validate(on_cpus(model, dtype=dtype)["llama"])
     weights = bytes_on_cpus(pool)
     need = GIB + (weights.most if weights else 0) + PROCESSES_BYTES

@@ -27,7 +27,7 @@ def gpus(name: str, labels: dict[str, str]) -> Object:
     ],
     ids=["enough", "an older label", "too old", "unknown"],
 )
-def test_a_driver_must_know_the_images_cuda(
+def test_a_driver_must_support_the_cuda_version_of_the_image(
     labels: dict[str, str], severity: str, seen: str
 ) -> None:
     finding = finding_titled(preflight_findings(*READY, gpus("a100-1", labels)), "GPU driver")
@@ -35,7 +35,7 @@ def test_a_driver_must_know_the_images_cuda(
     assert seen in finding.seen
 
 
-def test_a_node_that_no_engine_may_be_on_may_have_any_driver() -> None:
+def test_a_node_without_engines_may_have_any_driver() -> None:
     old = gpus("t4-1", {NEW: "535", "kind": "old"})
     new = gpus("a100-1", {NEW: "580", "kind": "new"})
     values = {"enginePods": {"nodeSelector": {"kind": "new"}}}
@@ -47,7 +47,7 @@ def test_a_node_that_no_engine_may_be_on_may_have_any_driver() -> None:
 
 
 @pytest.mark.parametrize("values", [{}, {"enginePods": {"gpuResource": "amd.com/gpu"}}])
-def test_engines_without_nvidias_gpus_need_no_driver(values: Object) -> None:
+def test_engines_without_nvidia_gpus_need_no_driver(values: Object) -> None:
     pools = {"llama": llama(**({} if values else {"resources": {"gpus": 0}}))}
     assert "GPU driver" not in warnings_and_problems(
         preflight_findings(*READY, gpus("x", {NEW: "1"}), pools=pools, values=values)

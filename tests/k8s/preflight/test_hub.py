@@ -38,7 +38,7 @@ def test_a_gated_draft_without_a_token_is_a_problem() -> None:
     assert "models.hub.existingSecret" in finding.remedy
 
 
-def test_a_token_must_be_of_an_account_that_accepted_it() -> None:
+def test_a_gated_model_with_a_token_gives_a_note_about_the_license() -> None:
     values = {"models": {"hub": {"existingSecret": "hub"}}}
     found = preflight_findings(*READY, EIGHT, secret("hub", "token"), pools=DRAFTED, values=values)
     assert finding_titled(found, TITLE).severity == "note"
@@ -61,6 +61,6 @@ def test_weights_that_exist_already_need_no_token() -> None:
     assert not needs(DRAFTED, there).asks_hub
 
 
-def test_models_that_anyone_may_have_need_no_token() -> None:
+def test_ungated_models_need_no_token() -> None:
     found = preflight_findings(*READY, EIGHT, pools={"llama": llama(model=FREE)})
     assert [one.title for one in found if one.title.startswith("license")] == []

@@ -21,7 +21,7 @@ def image_findings(has: tuple[str, ...], image: Object) -> list[tuple[str, str]]
     return [(one.severity, one.seen) for one in found if one.title == "images"]
 
 
-def test_an_image_that_is_never_pulled_has_to_be_there() -> None:
+def test_an_image_that_is_never_pulled_must_exist_on_the_node() -> None:
     ((severity, seen),) = image_findings(("docker.io/other:1",), {"pullPolicy": "Never"})
     assert severity == "problem"
     image, _, rest = seen.partition(" ")

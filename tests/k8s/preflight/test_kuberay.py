@@ -16,7 +16,7 @@ def test_a_cluster_without_kuberay_gets_the_line_that_installs_it() -> None:
     assert "helm install kuberay-operator" in finding.remedy
 
 
-def test_crds_of_an_old_kuberay_do_not_count() -> None:
+def test_crds_of_an_old_kuberay_are_a_problem() -> None:
     old = crd("ray.io", "RayService", "v1alpha1")
     assert (
         finding_titled(preflight_findings(old, operator(), EIGHT), "KubeRay").severity == "problem"
@@ -50,7 +50,7 @@ def test_the_operator_must_be_recent_ready_and_watch_the_namespace(
 
 
 @pytest.mark.parametrize("policies, severity", [(True, "problem"), (False, "warning")])
-def test_an_operator_that_cannot_be_seen_is_locked_out_by_policies(
+def test_an_invisible_operator_may_need_operator_peers_if_network_policies_are_enabled(
     policies: bool, severity: str
 ) -> None:
     values = {"networkPolicy": {"enabled": policies}}
@@ -71,7 +71,7 @@ def test_an_operator_with_the_labels_of_either_install_reaches_the_head(name: st
     )
 
 
-def test_an_operator_that_the_policy_does_not_know_is_a_problem() -> None:
+def test_an_operator_that_the_network_policy_does_not_admit_is_a_problem() -> None:
     renamed = operator()
     renamed["spec"]["template"]["metadata"]["labels"] = {"app": "ray"}
     renamed["spec"]["selector"] = {"matchLabels": {"app": "ray"}}
@@ -119,7 +119,9 @@ RAY_PODS: Object = {"podSelector": {"matchLabels": LABELS}}
         *("all namespaces", "another namespace", "unknown labels", "addresses"),
     ],
 )
-def test_a_policy_is_read_as_kubernetes_does(rule: Object, namespace: str, may: bool) -> None:
+def test_a_network_policy_is_evaluated_as_kubernetes_does(
+    rule: Object, namespace: str, may: bool
+) -> None:
     policy: Object = {"spec": {"ingress": [rule]}}
     assert may_reach([policy], 8265, LABELS, namespace) == may
 
@@ -143,7 +145,9 @@ def test_a_version_is_read_from_the_tag(image: str, version: tuple[int, ...]) ->
 
 
 @pytest.mark.parametrize("version, severity", [("v1.5.0", "problem"), ("v1.5.1", "ok")])
-def test_rays_token_needs_a_kuberay_that_knows_it(version: str, severity: str) -> None:
+def test_ray_token_authentication_needs_a_kuberay_that_supports_it(
+    version: str, severity: str
+) -> None:
     values = {"rayAuth": {"enabled": True}}
     finding = finding_titled(
         preflight_findings(*BESIDE, operator(version), values=values), "KubeRay"

@@ -150,18 +150,18 @@ def test_an_ingress_needs_its_class() -> None:
 
 
 @pytest.mark.parametrize("level, severity", [("restricted", "problem"), ("privileged", "ok")])
-def test_host_paths_need_a_namespace_that_takes_them(level: str, severity: str) -> None:
+def test_host_paths_need_a_namespace_that_allows_them(level: str, severity: str) -> None:
     strict = namespace(NAMESPACE, {"pod-security.kubernetes.io/enforce": level})
     found = preflight_findings(*READY, EIGHT, strict, values={"models": {"storage": "hostPath"}})
     assert finding_titled(found, "pod security").severity == severity
 
 
-def test_a_namespace_that_is_not_there_is_a_note() -> None:
+def test_a_missing_namespace_is_a_note() -> None:
     found = preflight_findings(RAYSERVICES, operator(), node("cpu-1"), EIGHT)
     assert finding_titled(found, "namespace llm").severity == "note"
 
 
-def test_secrets_that_values_name_must_be_there_with_their_keys() -> None:
+def test_secrets_named_in_values_must_exist_with_their_keys() -> None:
     values = {
         "auth": {"existingSecret": "keys"},
         "redis": {"existingSecret": "redis"},
@@ -190,7 +190,7 @@ def test_secrets_that_values_name_must_be_there_with_their_keys() -> None:
     assert finding_titled(found, "Secret hub").severity == "ok"
 
 
-def test_a_certificate_that_cert_manager_makes_need_not_be_there() -> None:
+def test_a_certificate_that_cert_manager_creates_need_not_exist() -> None:
     nginx = named("networking.k8s.io/v1", "IngressClass", "nginx")
     ingress = {"enabled": True, "className": "nginx", "tls": [{"secretName": "tls"}]}
     missing = preflight_findings(*READY, EIGHT, nginx, values={"ingress": ingress})

@@ -47,7 +47,7 @@ def test_a_pod_of_four_gpus_needs_them_on_one_node() -> None:
     )
 
 
-def test_pods_that_ended_or_give_way_or_are_the_releases_own_take_no_room() -> None:
+def test_finished_and_preemptible_pods_and_those_of_the_release_take_no_room() -> None:
     own = {"app.kubernetes.io/instance": "mine"}
     pods = [
         pod("ended", "a100-1", gpus=2, status={"phase": "Succeeded"}),
@@ -150,7 +150,7 @@ def test_required_node_affinity_is_followed(expression: Object, severity: str) -
 
 
 @pytest.mark.parametrize("away", [{"ready": False}, {"cordoned": True}], ids=str)
-def test_a_node_that_takes_no_pods_has_no_room(away: dict[str, Any]) -> None:
+def test_an_unschedulable_node_has_no_room(away: dict[str, Any]) -> None:
     found = preflight_findings(*READY, node("a100-1", 8, **away))
     finding = finding_titled(found, "room for llama")
     assert "not ready, or cordoned" in finding.seen
@@ -216,7 +216,7 @@ def test_growth_is_counted_within_the_fleets_gpu_budget() -> None:
     assert set(growth(8, 8, 4, budget=None)) == {"growth of small"}
 
 
-def test_a_pool_that_takes_the_whole_budget_may_find_nodes_that_are_split() -> None:
+def test_a_pool_that_uses_the_whole_gpu_budget_may_find_fragmented_nodes() -> None:
     # 20 GPUs, and whole fours in them for 3 engines only
     assert "but only 3 fit" in growth(7, 7, 6, budget=20)["growth of large"]
 
@@ -226,7 +226,7 @@ def test_a_pool_that_takes_the_whole_budget_may_find_nodes_that_are_split() -> N
     [([8, 8], ["large"]), ([8, 8, 1], ["large"]), ([8, 8, 4], []), ([8, 6], ["large", "small"])],
     ids=str,
 )
-def test_a_rollout_that_starts_an_engine_more_needs_room_for_it(
+def test_a_rollout_that_starts_an_extra_engine_needs_room_for_it(
     gpus: list[int], short: list[str]
 ) -> None:
     fleet = {"surge_percent": 20}
@@ -251,7 +251,7 @@ def test_missing_room_after_the_loss_of_a_node_is_a_note() -> None:
 
 
 @pytest.mark.parametrize("gpus", [[8, 8, 8], [16]], ids=str)
-def test_a_lost_node_is_no_news_where_the_others_have_room_or_there_is_no_other(
+def test_the_loss_of_a_node_is_not_reported_if_others_have_room_or_there_is_only_one(
     gpus: list[int],
 ) -> None:
     found = preflight_findings(*READY, *roomy(*gpus), pools=TWO_POOLS)
@@ -282,7 +282,7 @@ def test_an_upgrade_that_would_wait_for_gpus_is_a_warning_unless_it_makes_no_sec
     ],
     ids=["karpenter", "cluster-autoscaler"],
 )
-def test_missing_nodes_are_no_problem_where_nodes_come(autoscaler: Object) -> None:
+def test_missing_nodes_are_no_problem_where_nodes_are_autoscaled(autoscaler: Object) -> None:
     finding = finding_titled(preflight_findings(*READY, autoscaler), "room for llama")
     assert finding.severity == "warning"
     assert finding.remedy.startswith("the node autoscaler may add nodes; otherwise ")

@@ -53,7 +53,7 @@ SHARED = merged(PVC, {"models": {"pvc": {"storageClass": "files"}}})
     ],
     ids=["gives it", "never", "not a shared one", "makes it so"],
 )
-def test_a_driver_that_sets_no_group_on_volumes_is_reported(
+def test_a_csi_driver_that_ignores_fsgroup_is_reported(
     policy: str, parameters: dict[str, str], severity: str
 ) -> None:
     driver = named("storage.k8s.io/v1", "CSIDriver", "files.csi", spec={"fsGroupPolicy": policy})
@@ -62,7 +62,7 @@ def test_a_driver_that_sets_no_group_on_volumes_is_reported(
     assert ("owner of the volume" in found) == (severity == "warning")
 
 
-def test_a_driver_that_may_not_be_asked_about_is_said() -> None:
+def test_missing_permission_to_list_csi_drivers_is_a_warning() -> None:
     found = preflight_findings(
         *READY, EIGHT, storage_class("files"), values=SHARED, forbidden=("list", "csidrivers")
     )
@@ -96,7 +96,7 @@ def test_engines_that_may_be_on_several_nodes_should_be_pinned_to_one() -> None:
 
 
 @pytest.mark.parametrize("disk, severity", [("100Gi", "problem"), ("1Ti", "ok")])
-def test_weights_that_each_pod_downloads_need_room_on_a_disk(disk: str, severity: str) -> None:
+def test_weights_that_each_pod_downloads_need_disk_space(disk: str, severity: str) -> None:
     gpus = node("a100-1", 8)
     gpus["status"]["allocatable"]["ephemeral-storage"] = disk
     large = {"llama": llama(model="meta-llama/Llama-3.1-70B-Instruct")}

@@ -76,7 +76,7 @@ def test_an_unknown_gpu_is_a_note(model: str) -> None:
     assert "accelerator_type" in finding.remedy
 
 
-def test_the_memory_of_a_slice_is_what_its_label_says() -> None:
+def test_the_memory_of_a_slice_is_read_from_its_label() -> None:
     labels = {"nvidia.com/gpu.memory": "19968"}
     slices = node("gpu-1", 8, model=f"{SMALL}-MIG-3g.20gb", labels=labels)
     finding = finding_titled(

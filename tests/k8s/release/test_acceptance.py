@@ -47,7 +47,7 @@ def pools(waiting: int = 0, **replica: int) -> dict[str, Any]:
         ([], "FLASH_ATTN", "failed"),
     ],
 )
-def test_the_last_backend_that_is_logged_is_to_be_the_expected_one(
+def test_the_last_logged_attention_backend_must_be_the_expected_one(
     log: Sequence[str], expected: str, verdict: Verdict
 ) -> None:
     assert acceptance.attention(log, expected, on_cpus=False).verdict == verdict
@@ -68,7 +68,7 @@ def test_cpus_log_no_backend() -> None:
         ([], None, "not applicable"),
     ],
 )
-def test_quantized_weights_want_fast_kernels(
+def test_quantized_weights_must_use_fast_kernels(
     log: Sequence[str], is_quantized: bool | None, verdict: Verdict
 ) -> None:
     assert acceptance.quantization(log, is_quantized).verdict == verdict
@@ -89,13 +89,13 @@ def test_a_slow_kernel_is_named() -> None:
         ([], 2, True, "not applicable"),
     ],
 )
-def test_nccl_is_up_where_every_rank_reports_it(
+def test_nccl_passes_only_if_every_rank_reports_it(
     log: Sequence[str], gpus: int, on_cpus: bool, verdict: Verdict
 ) -> None:
     assert acceptance.nccl(log, gpus, on_cpus).verdict == verdict
 
 
-def test_custom_all_reduce_is_reported_and_no_failure() -> None:
+def test_custom_all_reduce_is_reported_and_never_fails() -> None:
     off = "Custom allreduce is disabled because your platform lacks GPU P2P capability"
     check = acceptance.nccl([NCCL, *RANKS, off], 2, on_cpus=False)
     assert (check.verdict, check.figures["custom_all_reduce"]) == ("passed", False)
@@ -105,7 +105,9 @@ def test_custom_all_reduce_is_reported_and_no_failure() -> None:
     ("planned", "verdict"),
     [(653_488, "passed"), (700_000, "passed"), (730_000, "failed"), (None, "not applicable")],
 )
-def test_the_cache_holds_nine_tenths_of_the_plan(planned: int | None, verdict: Verdict) -> None:
+def test_the_cache_must_hold_nine_tenths_of_the_planned_tokens(
+    planned: int | None, verdict: Verdict
+) -> None:
     check = acceptance.kv_cache([CACHE], planned, "the model is not known")
     assert (check.verdict, check.figures["tokens"]) == (verdict, 653_488)
 
@@ -118,7 +120,7 @@ def test_a_cache_that_is_not_logged_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("planned_s", "verdict"), [(0.3, "passed"), (0.2, "failed"), (None, "not applicable")]
 )
-def test_the_median_time_is_held_against_the_plan(
+def test_the_median_time_is_compared_with_the_plan(
     planned_s: float | None, verdict: Verdict
 ) -> None:
     check = acceptance.duration("TTFT", [0.1, 0.4, 9.0], planned_s, "no CPU is planned")
@@ -152,7 +154,7 @@ def report(on: bool = True, losing: bool = False, speedup: float | None = None) 
         (True, [report(on=False, losing=True, speedup=0.8)], "passed"),
     ],
 )
-def test_speculation_pays_or_is_off(
+def test_speculation_passes_only_if_it_is_faster_or_off(
     configured: bool, reports: list[dict[str, Any] | None], verdict: Verdict
 ) -> None:
     assert acceptance.speculation(configured, reports).verdict == verdict
@@ -178,7 +180,7 @@ def cut(**fields: Any) -> KilledEngine:
         (replace(KILLED, cut=None, error="the stream broke"), "failed"),
     ],
 )
-def test_a_cut_answer_is_whole_and_as_equal_as_its_label(
+def test_a_resumed_answer_must_be_complete_and_match_its_exactness_label(
     killed: KilledEngine, verdict: Verdict
 ) -> None:
     assert resumed(killed).verdict == verdict
@@ -195,11 +197,11 @@ def test_the_label_of_a_resumed_answer_is_reported() -> None:
     assert "continued, a different text than uninterrupted" in check.measured
 
 
-def test_a_lost_answer_says_how_it_ended() -> None:
+def test_a_lost_answer_is_reported_with_how_it_ended() -> None:
     assert resumed(replace(KILLED, cut=None, error="the stream broke")).reason == "the stream broke"
 
 
-def test_a_pool_that_resumes_nothing_is_not_judged_by_it() -> None:
+def test_resuming_is_not_judged_in_a_pool_with_resuming_disabled() -> None:
     assert resumed(replace(KILLED, cut=None), "off").verdict == "not applicable"
 
 
@@ -250,13 +252,13 @@ def test_the_release_is_left_as_it_was(
         (pools(waiting=4), None, "pool chat has 4 requests under way"),
     ],
 )
-def test_traffic_is_requests_under_way_or_a_minute_ago(
+def test_traffic_means_requests_in_flight_or_within_the_last_minute(
     status: dict[str, Any], idle_s: float | None, seen: str
 ) -> None:
     assert acceptance.traffic_seen(status, idle_s) == seen
 
 
-def test_a_line_has_verdict_expected_measured_and_reason() -> None:
+def test_a_report_line_has_verdict_expected_value_measured_value_and_reason() -> None:
     check = AcceptanceCheck("KV cache", "failed", "at least 10", "9", "too little")
     assert check.line.split() == [
         *("failed", "KV", "cache", "expected", "at", "least", "10;", "measured", "9;"),

@@ -66,19 +66,19 @@ def replica() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     process.wait()
 
 
-def test_lines_of_interest_are_found_without_what_stands_in_front(tmp_path: Path) -> None:
+def test_reported_lines_are_found_without_their_log_prefix(tmp_path: Path) -> None:
     log = tmp_path / "worker-1-01000000-77.err"
     log.write_text(f"{FRONT}{CACHE}\nINFO 11-26 14:30:13 [api_server.py:1] Starting\n")
     assert reports(tmp_path) == [CACHE]
 
 
-def test_no_address_is_in_what_is_found(tmp_path: Path) -> None:
+def test_reported_lines_contain_no_address(tmp_path: Path) -> None:
     line = "world_size=2 rank=1 local_rank=1 distributed_init_method=tcp://10.1.2.3:5 backend=nccl"
     (tmp_path / "worker-1.err").write_text(f"{FRONT}{line}\n")
     assert reports(tmp_path) == ["world_size=2 rank=1 local_rank=1 backend=nccl"]
 
 
-def test_the_newest_file_comes_last_and_a_line_once(tmp_path: Path) -> None:
+def test_lines_are_sorted_by_file_age_and_not_repeated(tmp_path: Path) -> None:
     for name, line, at in (("b", CACHE, 1), ("c", SMALLER, 2), ("a", CACHE, 3)):
         file = tmp_path / f"worker-{name}.err"
         file.write_text(f"\x1b[36m{FRONT}\x1b[0m{line}\n")
@@ -87,7 +87,7 @@ def test_the_newest_file_comes_last_and_a_line_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("path", "written"), WRITTEN)
-def test_vllm_still_writes_what_is_looked_for(path: str, written: str) -> None:
+def test_vllm_still_logs_the_lines_that_are_searched_for(path: str, written: str) -> None:
     found = importlib.util.find_spec("vllm")
     assert found is not None and found.origin is not None
     source = (Path(found.origin).parent / path).read_text()
@@ -108,7 +108,7 @@ def test_vllm_still_writes_what_is_looked_for(path: str, written: str) -> None:
         "Using V2 Model Runner",
     ],
 )
-def test_such_a_line_is_looked_for(line: str) -> None:
+def test_each_relevant_log_line_matches_the_search(line: str) -> None:
     assert REPORTS.search(line)
 
 
@@ -134,7 +134,7 @@ def test_the_replica_of_another_pool_is_left_alone(
     assert process.poll() is None
 
 
-def test_gpus_are_those_of_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA A100-SXM4-80GB, 580.95.05, 81920'\n")
     program.chmod(0o755)
@@ -144,7 +144,7 @@ def test_gpus_are_those_of_nvidia_smi(tmp_path: Path, monkeypatch: pytest.Monkey
     ]
 
 
-def test_without_nvidia_smi_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvidia_smi_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert gpus() == []
 

@@ -59,7 +59,7 @@ def event(name: str, about: str, message: str, last: str, kind: str = "Warning")
     )
 
 
-def test_a_release_of_which_all_is_ready_is_ready(api: Api) -> None:
+def test_a_release_whose_parts_are_all_ready_is_ready(api: Api) -> None:
     picture = pictured(api)
     assert picture.is_ready
     groups = {g.name: (g.ready, g.wanted, g.nodes) for g in [*picture.groups, *picture.beside]}
@@ -145,7 +145,7 @@ WAITING = [
 
 
 @pytest.mark.parametrize("status, why", WAITING)
-def test_a_pod_that_waits_says_why(api: Api, status: Object, why: str) -> None:
+def test_a_pod_that_is_not_ready_shows_the_reason(api: Api, status: Object, why: str) -> None:
     spelled = [container(**one) for one in status.get("containerStatuses", [])]
     status = {**status, "containerStatuses": spelled} if spelled else status
     api.add(ray_pod("llama-0", ACTIVE, "llama", status=status))
@@ -161,7 +161,7 @@ def container(last: Object | None = None, name: str = "main", **state: Object) -
     return {**base, "restartCount": int(bool(last)), "state": state, "lastState": before}
 
 
-def test_a_pod_that_waits_has_the_last_lines_of_its_container(api: Api) -> None:
+def test_a_pod_that_is_not_ready_shows_the_last_lines_of_its_container(api: Api) -> None:
     log = "".join(f"line {i}\n  ~~^^\n" for i in range(9)) + "ValueError: no such model\n\n"
     last = {"reason": "Error", "exitCode": 1, "message": log}
     status = {"phase": "Running", "containerStatuses": [container(last, running={})]}
@@ -243,7 +243,7 @@ def test_a_pod_that_was_evicted_and_deleted_is_reported(api: Api) -> None:
     assert [(pod.pod, pod.why) for pod in pictured(api).ended] == [("llama-1", "failed")]
 
 
-def test_a_deployment_that_does_not_start_gives_the_engines_reason(api: Api) -> None:
+def test_a_deployment_that_does_not_start_shows_the_engines_error(api: Api) -> None:
     service = api.get("RayService", "afx-antefix", NAMESPACE)
     traceback = (
         "The deployment failed to start 2 times in a row. This may be due to a problem with its "
@@ -284,7 +284,7 @@ def test_a_failed_job_is_reported(api: Api) -> None:
     assert (told.state, told.why) == ("failed", words)
 
 
-def test_a_job_that_tries_again_has_the_last_lines_of_its_pod(api: Api) -> None:
+def test_a_retried_job_shows_the_last_lines_of_its_pod(api: Api) -> None:
     last = {"reason": "Error", "exitCode": 1, "message": "401 Client Error: gated repo"}
     spelled = container(last, name="download", waiting={"reason": "CrashLoopBackOff"})
     status = {"phase": "Running", "containerStatuses": [spelled]}
@@ -295,7 +295,7 @@ def test_a_job_that_tries_again_has_the_last_lines_of_its_pod(api: Api) -> None:
     assert told.why == "download: CrashLoopBackOff, ended last with Error (1)"
 
 
-def test_a_job_that_is_done_says_no_more(api: Api) -> None:
+def test_a_completed_job_has_no_message(api: Api) -> None:
     api.add(job({"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}))
     assert [(told.state, told.why) for told in pictured(api).jobs] == [("done", "")]
 
@@ -333,7 +333,7 @@ def test_an_upgrade_shows_both_clusters_and_is_ready_while_the_old_one_is(api: A
     assert picture.applications == ["antefix DEPLOY_FAILED: no such model"]
 
 
-def test_a_redis_that_is_gone_is_seen(api: Api) -> None:
+def test_a_release_without_its_redis_pod_is_not_ready(api: Api) -> None:
     api.remove("Pod", "redis-0", NAMESPACE)
     assert not pictured(api).is_ready
 
@@ -356,12 +356,12 @@ def test_without_access_to_endpoints_status_reports_the_rest(api: Api) -> None:
     assert pictured(api).is_ready
 
 
-def test_a_gateway_with_addresses_of_two_families_is_one(api: Api) -> None:
+def test_a_gateway_with_ipv4_and_ipv6_addresses_counts_once(api: Api) -> None:
     api.add(endpoints(True, name="the-other-family"))
     assert pictured(api).endpoints == 1
 
 
-def test_the_last_warnings_are_the_releases_own_and_said_once(api: Api) -> None:
+def test_only_the_last_warnings_of_the_release_are_shown_without_repetition(api: Api) -> None:
     for i in range(7):
         api.add(event(f"e{i}", f"{ACTIVE}-worker", f"number {i}", f"2026-01-01T00:00:0{i}Z"))
     api.add(
@@ -374,7 +374,7 @@ def test_the_last_warnings_are_the_releases_own_and_said_once(api: Api) -> None:
     assert pictured(api).events[0] == f"Pod {ACTIVE}-worker: Failed: number 3"
 
 
-def test_before_kuberay_made_a_cluster_nothing_is_ready(api: Api) -> None:
+def test_nothing_is_ready_before_kuberay_has_created_a_cluster(api: Api) -> None:
     service = api.get("RayService", "afx-antefix", NAMESPACE)
     del service["status"]
     api.add(service)
@@ -389,7 +389,7 @@ def test_a_forbidden_request_is_named(api: Api) -> None:
     assert picture.denied == [f"may not list events in namespace {NAMESPACE}"]
 
 
-def test_a_release_is_found_by_its_name_or_alone(api: Api) -> None:
+def test_a_release_is_found_by_its_name_or_if_it_is_the_only_one(api: Api) -> None:
     cluster = Cluster(str(api.kubeconfig))
     assert release_of(cluster, NAMESPACE, RELEASE) is not None
     assert release_of(cluster, NAMESPACE, "another") is None

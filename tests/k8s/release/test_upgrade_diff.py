@@ -89,7 +89,7 @@ def test_the_same_values_change_nothing() -> None:
     assert (found.gpus.now, found.gpus.after) == (4, 6)
 
 
-def test_a_change_of_pods_is_a_second_cluster_with_its_gpus() -> None:
+def test_a_changed_pod_template_needs_a_second_cluster_with_its_gpus() -> None:
     found = diff({"image": {"gpu": {"tag": "0.2.0"}}})
     assert found.moves
     assert {change.where for change in found.pods} == {"large", "small"}
@@ -137,7 +137,7 @@ def test_a_surge_takes_all_stages_of_a_replica() -> None:
     assert (found.gpus.now, found.gpus.meanwhile, found.gpus.after) == (24, 32, 24)
 
 
-def test_a_pool_that_has_grown_surges_from_there_and_stays_so_large() -> None:
+def test_a_scaled_up_pool_surges_from_its_current_size_and_keeps_it() -> None:
     found = diff(
         pools(small=ARGUMENT),
         values=surging(20, replicas=2, **AUTOSCALED),
@@ -165,7 +165,7 @@ def test_placeholders_of_warm_nodes_count_as_free_gpus() -> None:
     assert (found.gpus.now, found.gpus.meanwhile, found.gpus.after) == (2, 3, 2)
 
 
-def test_a_pool_that_may_not_be_so_large_any_more_gives_its_gpus_back() -> None:
+def test_a_pool_above_its_new_maximum_releases_gpus() -> None:
     found = diff(
         pools(small={"autoscaling": {"max_replicas": 3}}),
         values=surging(0, replicas=2, **AUTOSCALED),
@@ -174,7 +174,7 @@ def test_a_pool_that_may_not_be_so_large_any_more_gives_its_gpus_back() -> None:
     assert (found.gpus.now, found.gpus.meanwhile, found.gpus.after) == (6, 6, 3)
 
 
-def test_a_second_cluster_begins_as_small_as_the_first_did() -> None:
+def test_a_second_cluster_starts_with_the_initial_number_of_replicas() -> None:
     found = diff(
         {"image": {"gpu": {"tag": "0.2.0"}}},
         values=surging(0, replicas=2, **AUTOSCALED),
@@ -212,11 +212,13 @@ TOLERATIONS = {"enginePods": {"tolerations": [{"operator": "Exists"}]}}
 
 
 @pytest.mark.parametrize("made_by, moves", [("v1.5.1", True), ("v1.6.2", False), ("", False)])
-def test_tolerations_alone_move_nothing_since_1_6(made_by: str, moves: bool) -> None:
+def test_changed_tolerations_need_no_second_cluster_since_kuberay_1_6(
+    made_by: str, moves: bool
+) -> None:
     assert diff(TOLERATIONS, made_by=made_by).moves == moves
 
 
-def test_an_slo_reaches_what_runs_and_an_argument_restarts_the_engines_of_its_pool() -> None:
+def test_a_new_slo_applies_to_running_pods_and_an_argument_restarts_its_engines() -> None:
     slo = {"slo": {"interactive": {"ttft_s": 2}}}
     arguments = {"engine_args": {"max_model_len": 1024}}
     found = diff(pools(large=slo, small=arguments))
@@ -225,7 +227,7 @@ def test_an_slo_reaches_what_runs_and_an_argument_restarts_the_engines_of_its_po
     assert (found.gateways, found.pools, found.pods) == (False, ["small"], [])
 
 
-def test_a_time_that_pods_end_by_is_a_change_of_pods() -> None:
+def test_a_changed_termination_grace_period_changes_pods() -> None:
     assert diff({"fleet": {"gateway": {"request_timeout_s": 99}}}).moves
 
 
@@ -269,7 +271,7 @@ def test_a_release_of_one_application_restarts_all_of_it() -> None:
     assert (told.gateways, set(told.pools)) == (True, {"large", "small"})
 
 
-def test_of_a_new_section_only_the_keys_are_shown() -> None:
+def test_only_the_keys_of_a_new_section_are_shown() -> None:
     told = serve_changes(configured(), yaml.safe_dump(serve_config({**FLEET, "pools": WITH_POOL})))
     (change,) = told.changes
     assert (change.path, change.old, change.new) == ("fleet.pools.tiny", None, "model, env")
@@ -288,7 +290,7 @@ def test_a_forbidden_request_is_named() -> None:
     assert not found.pods
 
 
-def test_a_quantity_is_a_number_and_what_is_empty_is_nothing() -> None:
+def test_equal_quantities_and_empty_fields_are_no_difference() -> None:
     pod: Object = {
         "template": {
             "spec": {
