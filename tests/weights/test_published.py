@@ -15,15 +15,15 @@ def name(point: Point) -> str:
 
 
 @pytest.mark.parametrize("point", SAID, ids=name)
-def test_no_point_is_further_off_than_the_documentation_says(point: Point) -> None:
+def test_no_prediction_error_exceeds_the_documented_one(point: Point) -> None:
     assert -0.10 < point.error < 0.45
 
 
-def test_half_of_the_points_are_within_a_tenth() -> None:
+def test_half_of_the_predictions_are_within_ten_percent() -> None:
     assert median(abs(point.error) for point in SAID) < 0.10
 
 
-def test_the_points_are_of_both_gpus_and_of_every_kind() -> None:
+def test_the_published_points_cover_every_gpu_and_every_measure() -> None:
     assert len(SAID) >= 20
     assert {point.data["gpu"] for point in SAID} == {"a100-80g", "a100-40g", "h100"}
     assert {point.data["measure"] for point in SAID} == {"rate", "ttft", "tpot", "kv_gib"}

@@ -34,7 +34,7 @@ def test_a_conversation_keeps_its_messages(tmp_path: Path) -> None:
     assert [message["role"] for message in read_prompts(file)[0]] == ["system", "user"]
 
 
-def test_plain_text_is_one_prompt_a_line_and_one_document(tmp_path: Path) -> None:
+def test_plain_text_has_one_prompt_per_line_and_is_one_document(tmp_path: Path) -> None:
     file = written(tmp_path, "p.txt", "One\n\n  Two  \n")
     assert [prompt[0]["content"] for prompt in read_prompts(file)] == ["One", "Two"]
     assert read_texts(file) == ["One\n\n  Two  \n"]

@@ -12,13 +12,13 @@ from weights.evaluate.estimate import Estimate
 from weights.evaluate.report_page import markdown, plot, text
 
 
-def test_a_report_reads_as_what_was_written(tmp_path: Path) -> None:
+def test_a_report_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     for found in (evaluation(), evaluation(answers=None, rates=None, max_kl=0.1)):
         report.write(tmp_path, {"json": found.to_json()})
         assert report.read(tmp_path) == found
 
 
-def test_no_other_file_is_left_next_to_a_report(tmp_path: Path) -> None:
+def test_writing_a_report_leaves_no_other_file(tmp_path: Path) -> None:
     report.write(tmp_path, {"json": "{}", "md": "#"})
     names = {file.name for file in tmp_path.iterdir()}
     assert names == {"antefix-evaluation.json", "antefix-evaluation.md"}
@@ -42,7 +42,7 @@ def test_the_upper_end_of_the_interval_is_judged() -> None:
     assert len(found.exceeded(max_kl=None, max_ppl_increase=0.085)) == 1
 
 
-def test_a_broken_limit_is_reported_with_its_figures() -> None:
+def test_an_exceeded_limit_is_reported_with_its_figures() -> None:
     over_kl, over_ppl = evaluation().exceeded(max_kl=0.01, max_ppl_increase=0.05)
     assert (
         over_kl == "mean KL is up to 0.05 nats a token (measured 0.04), but at most 0.01 is allowed"
@@ -58,7 +58,7 @@ def test_a_nan_meets_no_limit() -> None:
     assert found.exceeded(max_kl=1e9, max_ppl_increase=None)
 
 
-def test_the_pages_show_every_figure() -> None:
+def test_report_pages_show_every_figure() -> None:
     found = evaluation(max_kl=0.01)
     for page in (text(found), markdown(found)):
         for figure in ("8.66", "1.080 [1.070, 1.090]", "0.04 [0.03, 0.05]", "x 0.426", "24,528"):
@@ -66,7 +66,7 @@ def test_the_pages_show_every_figure() -> None:
         assert "Refused: mean KL is up to 0.05" in page
 
 
-def test_the_pages_do_without_what_was_not_measured() -> None:
+def test_report_pages_omit_what_was_not_measured() -> None:
     bare = side("org/model", digest=None, bytes_=None)
     found = evaluation(candidate=bare, answers=None, rates=None)
     assert "decode" not in text(found)
@@ -74,7 +74,7 @@ def test_the_pages_do_without_what_was_not_measured() -> None:
     assert "No limit was set" in markdown(found)
 
 
-def test_the_plot_is_one_svg_and_always_the_same() -> None:
+def test_the_plot_is_one_deterministic_svg() -> None:
     drawn = plot(evaluation())
     assert ElementTree.fromstring(drawn).tag.endswith("svg")
     assert drawn == plot(evaluation())

@@ -51,7 +51,7 @@ def test_the_likeliest_tokens_are_compared() -> None:
     assert found.agree == [True, False]
 
 
-def test_nearly_equal_tokens_that_storage_makes_equal_are_distinguished() -> None:
+def test_tokens_that_float16_storage_makes_equal_are_compared_by_exact_values() -> None:
     exact = rows([0.33330, 0.33340, 0.33330])
     stored = exact.astype(np.float16)
     assert len(set(stored[0].tolist())) == 1
@@ -59,7 +59,7 @@ def test_nearly_equal_tokens_that_storage_makes_equal_are_distinguished() -> Non
     assert compared(stored, exact, np.array([0]), likeliest).agree == [True]
 
 
-def test_tokens_that_the_reference_rules_out_add_nothing() -> None:
+def test_tokens_with_zero_reference_probability_add_nothing() -> None:
     found = compared(rows([1.0, 0.0]), rows([0.5, 0.5]), np.array([0]))
     assert found.kl[0] == pytest.approx(LN(2), abs=1e-6)
 
@@ -79,7 +79,7 @@ def test_a_divergence_is_never_negative(models: tuple[Array, Array, Array]) -> N
 
 
 @given(two_models())
-def test_a_model_does_not_differ_from_itself(models: tuple[Array, Array, Array]) -> None:
+def test_a_model_has_no_divergence_from_itself(models: tuple[Array, Array, Array]) -> None:
     logprobs, _, targets = models
     found = compared(logprobs, logprobs, targets)
     assert max(found.kl) < 1e-6
@@ -100,14 +100,14 @@ def test_storage_in_float16_changes_a_divergence_within_its_bound(
     assert np.all(np.abs(np.subtract(exact.kl, stored.kl)) <= bound + 1e-5)
 
 
-def test_a_model_stored_in_float16_does_not_differ_from_itself() -> None:
+def test_a_model_stored_in_float16_has_no_divergence_from_itself() -> None:
     logits = np.random.default_rng(1).normal(0, 4, (200, 5000)).astype(np.float32)
     logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     found = compared(logprobs.astype(np.float16), logprobs, np.zeros(200, int))
     assert np.mean(found.kl) < 1e-5
 
 
-def test_perplexity_of_even_odds_is_their_number() -> None:
+def test_the_perplexity_of_equally_likely_tokens_is_their_number() -> None:
     found = perplexity([[LN(0.25)] * 3, [LN(0.25)] * 5])
     assert found.value == pytest.approx(4)
     assert found.low == pytest.approx(4)
@@ -159,7 +159,7 @@ def test_rates_are_compared_round_by_round() -> None:
         ([], [], 1.0),
     ],
 )
-def test_a_common_beginning_is_a_share_of_the_longer_answer(
+def test_a_common_prefix_is_a_fraction_of_the_longer_answer(
     one: list[int], other: list[int], share: float
 ) -> None:
     assert common_prefix(one, other) == share

@@ -152,7 +152,9 @@ def test_the_check_of_weights_returns_findings_for_any_files(
 
 
 @given(shapes(), st.integers(1, 64))
-def test_the_degrees_that_a_remedy_names_are_right(shape: ModelShape, degree: int) -> None:
+def test_the_parallelism_degrees_named_in_a_remedy_are_valid(
+    shape: ModelShape, degree: int
+) -> None:
     model, engine = Model("m", shape), EngineConfig({}, {}, degree)
     for each in degrees(model, engine):
         assert uneven_over(model, EngineConfig({}, {}, each)) is None
@@ -225,7 +227,9 @@ def test_the_length_that_a_remedy_names_fits(
         st.just(True),
     )
 )
-def test_weights_of_four_bit_are_fast_on_ampere_in_marlins_groups(stored: Stored) -> None:
+def test_four_bit_weights_are_fast_on_ampere_only_in_the_group_sizes_of_marlin(
+    stored: Stored,
+) -> None:
     assert (list(verdicts(stored, (8, 0))) == []) == (stored.group in MARLIN_GROUPS)
 
 

@@ -24,7 +24,7 @@ def test_a_copy_has_the_digest_of_the_original(tmp_path: Path) -> None:
     assert weights_digest(tmp_path / "copy") == weights_digest(model)
 
 
-def test_weights_made_anew_have_another_digest(tmp_path: Path) -> None:
+def test_new_weights_have_a_different_digest(tmp_path: Path) -> None:
     one, other = write_model(tmp_path / "m", seed=0), write_model(tmp_path / "n", seed=1)
     assert weights_digest(one) != weights_digest(other)
 

@@ -32,7 +32,7 @@ def test_the_reason_names_the_instructions() -> None:
     assert dtype_for({}).why == "this CPU has none of amx_bf16, avx512_bf16, bf16"
 
 
-def test_this_cpu_is_asked_by_the_names_that_pytorch_uses() -> None:
+def test_the_dtype_of_this_cpu_follows_its_bfloat16_flags() -> None:
     flags = Path("/proc/cpuinfo").read_text().split()
     native = any(flag in flags for flag in ("amx_bf16", "avx512_bf16", "bf16"))
     assert dtype_of_this_cpu().dtype == ("bfloat16" if native else "float32")

@@ -65,7 +65,7 @@ def test_four_bit_weights_are_what_llm_compressor_writes() -> None:
         (LLAMA_8B, W4A16, 5.73e9),
     ],
 )
-def test_weights_are_as_large_as_published(
+def test_weight_sizes_match_the_published_ones(
     shape: ModelShape, precision: Precision, published: float
 ) -> None:
     assert weight_bytes(shape, precision) == pytest.approx(published, rel=0.01)
@@ -74,24 +74,24 @@ def test_weights_are_as_large_as_published(
 @pytest.mark.parametrize(
     ("model", "published"), [("openai/gpt-oss-20b", 12.8), ("openai/gpt-oss-120b", 60.8)]
 )
-def test_experts_in_mxfp4_are_as_large_as_published(model: str, published: float) -> None:
+def test_the_size_of_mxfp4_experts_matches_the_published_one(model: str, published: float) -> None:
     """In GiB: arXiv 2508.10925, table 1."""
     whole = weight_bytes(MODELS[model], BF16, experts=MXFP4) / GIB
     assert whole == pytest.approx(published, rel=0.01)
 
 
-def test_a_token_of_grouped_heads_takes_a_key_and_a_value_a_layer() -> None:
+def test_a_token_with_grouped_heads_takes_one_key_and_one_value_per_layer() -> None:
     # 2 x layers x 8 heads x 128 x 2 bytes; 516 KB for the larger: arXiv 2505.09343, table 1
     assert kv_bytes_per_token(LLAMA_70B, HALF) == 327_680
     assert kv_bytes_per_token(MODELS["meta-llama/Llama-3.1-405B-Instruct"], HALF) == 516_096
 
 
-def test_a_token_of_latent_attention_takes_one_latent_a_layer() -> None:
+def test_a_token_with_latent_attention_takes_one_latent_per_layer() -> None:
     # (512 + 64) x 61 layers x 2 bytes: 70 KB a token, arXiv 2505.09343, table 1
     assert kv_bytes_per_token(DEEPSEEK, HALF) == 70_272
 
 
-def test_latents_are_on_every_gpu_and_heads_are_split() -> None:
+def test_latents_are_copied_to_every_gpu_and_heads_are_split() -> None:
     assert kv_bytes_per_token(DEEPSEEK, HALF, tp=8) == kv_bytes_per_token(DEEPSEEK, HALF)
     assert kv_bytes_per_token(LLAMA_70B, HALF, tp=4) * 4 == kv_bytes_per_token(LLAMA_70B, HALF)
 
@@ -122,19 +122,19 @@ def test_a_cache_holds_whole_blocks() -> None:
     assert kv_tokens(EMBEDDED, -1, FLOAT32, block=128) == 0
 
 
-def test_groups_are_chosen_to_come_out_even() -> None:
+def test_the_group_size_divides_the_inputs_of_every_layer() -> None:
     assert fitted(W4A16, LLAMA_70B, 4) == W4A16
     # 64 divides the embedded model's 576 and 1536 inputs, 128 does not
     assert fitted(W4A16, EMBEDDED, 1) == replace(W4A16, group_size=64)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
-def test_heads_that_do_not_divide_are_no_plan(precision: Precision) -> None:
+def test_no_plan_splits_heads_unevenly(precision: Precision) -> None:
     assert fitted(precision, EMBEDDED, 2) is None
 
 
 @given(shapes, degrees, lengths)
-def test_fewer_bits_never_take_more_bytes(shape: ModelShape, tp: int, tokens: int) -> None:
+def test_fewer_bits_never_need_more_bytes(shape: ModelShape, tp: int, tokens: int) -> None:
     sizes = [weight_bytes(shape, precision, tp) for precision in (BF16, FP8, W4A16)]
     assert sizes == sorted(sizes, reverse=True)
     assert weight_bytes(shape, FP8, tp) == weight_bytes(shape, W8A8, tp)

@@ -94,7 +94,7 @@ def test_a_missing_key_is_named(key: str) -> None:
         shape_of(config)
 
 
-def test_a_multimodal_model_is_its_text_model() -> None:
+def test_a_multimodal_model_has_the_shape_of_its_text_model() -> None:
     nested = {"architectures": ["SeesForConditionalGeneration"], "text_config": LLAMA}
     shape = shape_of(nested)
     assert (shape.layers, shape.architecture) == (6, "SeesForConditionalGeneration")
@@ -124,7 +124,7 @@ def test_a_pattern_makes_every_sixth_layer_a_full_one() -> None:
         {"sliding_window": 128, "layer_types": ["full_attention"] * 6},
     ],
 )
-def test_a_window_that_no_layer_uses_is_none(unused: dict[str, Any]) -> None:
+def test_a_window_that_no_layer_uses_is_ignored(unused: dict[str, Any]) -> None:
     shape = shape_of({**LLAMA, **unused})
     assert (shape.sliding_window, shape.full_attention_layers) == (None, None)
 
@@ -143,7 +143,9 @@ def test_layers_without_a_cache_for_each_token_are_refused() -> None:
         ({"rope_type": "yarn", "factor": 8.0}, 512),
     ],
 )
-def test_only_some_ropes_lengthen_what_the_model_says(rope: dict[str, Any], longest: int) -> None:
+def test_only_some_rope_scalings_extend_the_context_length_of_the_model(
+    rope: dict[str, Any], longest: int
+) -> None:
     assert shape_of({**LLAMA, "rope_scaling": rope}).max_context == longest
 
 

@@ -26,11 +26,11 @@ def test_a_group_never_crosses_the_border_between_two_gpus() -> None:
     assert fitting_group({"layer.down_proj": 1536, "layer.q_proj": 576}, None, 16) == 32
 
 
-def test_a_layer_that_is_cut_along_its_outputs_keeps_all_its_inputs() -> None:
+def test_a_layer_split_along_its_outputs_keeps_all_of_its_inputs() -> None:
     assert fitting_group({"layer.q_proj": 128}, None, 8) == 128
 
 
-def test_a_group_size_that_does_not_divide_names_the_layer_and_those_that_do() -> None:
+def test_the_error_for_a_group_size_names_the_layer_and_valid_sizes() -> None:
     with pytest.raises(Problem) as error:
         fitting_group(SMOLLM2, 128, 1)
     assert error.value.message == (
@@ -39,7 +39,7 @@ def test_a_group_size_that_does_not_divide_names_the_layer_and_those_that_do() -
     assert error.value.remedy == "use 64, 32, 16"
 
 
-def test_a_share_of_a_layer_is_named_as_such() -> None:
+def test_the_error_states_the_inputs_of_a_layer_on_each_gpu() -> None:
     with pytest.raises(Problem, match=r"the 72 inputs of \S+o_proj on each of 8 GPUs"):
         fitting_group(SMOLLM2, 64, 8)
 
@@ -52,7 +52,7 @@ def test_a_layer_that_no_group_fits_is_an_error_with_the_schemes_that_need_none(
     assert "awq" not in error.value.remedy
 
 
-def test_a_degree_that_does_not_cut_a_layer_evenly_is_an_error() -> None:
+def test_a_degree_that_does_not_split_a_layer_evenly_is_an_error() -> None:
     with pytest.raises(Problem, match="parallelism of 5 does not divide the 576 inputs"):
         fitting_group(SMOLLM2, None, 5)
 
@@ -80,11 +80,11 @@ def test_more_gpus_never_allow_a_larger_group(inputs: dict[str, int], degree: in
     assert cut <= fitting_group(inputs, None, 1)
 
 
-def test_an_unknown_scheme_is_answered_with_those_there_are() -> None:
+def test_the_error_for_an_unknown_scheme_lists_the_known_ones() -> None:
     with pytest.raises(Problem, match="unknown scheme 'q4_k'; use one of: awq, gptq"):
         scheme_called("q4_k")
 
 
-def test_only_schemes_that_look_at_activations_need_a_text() -> None:
+def test_only_schemes_that_use_activations_need_a_text() -> None:
     needing = {name for name, scheme in SCHEMES.items() if scheme.needs_calibration}
     assert needing == {"awq", "gptq", "w8a8-smoothquant"}

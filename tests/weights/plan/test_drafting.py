@@ -30,7 +30,7 @@ NGRAM, EAGLE = DraftEngine("ngram"), draft_of(LARGE, "eagle3", "head", None)
 
 
 @pytest.mark.parametrize("draft", [NGRAM, EAGLE])
-def test_drafts_pay_in_small_batches_and_not_in_large_ones(draft: DraftEngine) -> None:
+def test_drafts_pay_off_in_small_batches_and_not_in_large_ones(draft: DraftEngine) -> None:
     found = planned_draft(LARGE, draft, batch=64, most=128, context=2000)
     assert found is not None
     assert found.speedup > 1.3
@@ -44,7 +44,7 @@ def test_a_draft_models_passes_without_graphs_cost_most_of_what_it_gains() -> No
     assert found is not None and found.speedup < 1.2
 
 
-def test_more_right_drafts_pay_in_larger_batches() -> None:
+def test_more_accurate_drafts_pay_off_in_larger_batches() -> None:
     found = [
         planned_draft(LARGE, NGRAM, batch=32, most=128, context=2000, accepted=share)
         for share in (0.4, 0.6, 0.8)
@@ -57,7 +57,7 @@ def test_drafts_that_are_never_accepted_are_not_planned() -> None:
     assert planned_draft(LARGE, NGRAM, batch=1, most=1, context=2000, accepted=0.0) is None
 
 
-def test_beyond_its_bound_a_draft_loses() -> None:
+def test_a_draft_does_not_pay_off_beyond_its_bound() -> None:
     found = planned_draft(LARGE, NGRAM, batch=64, most=128, context=2000)
     assert found is not None
     beyond = found.up_to + 1
@@ -67,7 +67,7 @@ def test_beyond_its_bound_a_draft_loses() -> None:
     assert tokens * plain / (checked + NGRAM.passes_s(found.drafted, beyond, 2000)) < 1.05
 
 
-def test_vllm_gets_both_numbers_so_that_both_have_graphs() -> None:
+def test_the_speculative_config_covers_batch_sizes_below_and_above_the_bound() -> None:
     found = planned_draft(LARGE, EAGLE, batch=64, most=128, context=2000)
     assert found is not None
     assert found.speculative_config(4, 128) == {
@@ -92,7 +92,7 @@ def test_the_largest_batch_size_gets_no_drafts_when_drafts_pay_at_every_size(
     assert [size[:2] for size in config["num_speculative_tokens_per_batch_size"]] == sizes
 
 
-def test_a_head_costs_its_own_tokens_and_no_table() -> None:
+def test_an_eagle_head_is_counted_without_the_models_token_table() -> None:
     head = shape_of(known_config("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B") or {})
     known, unknown = (draft_of(SMALL, "eagle3", "head", each) for each in (head, None))
     table = SMALL.shape.vocabulary * SMALL.shape.hidden * 2

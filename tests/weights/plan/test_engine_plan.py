@@ -82,7 +82,7 @@ def test_no_backend_is_expected_for_latent_attention() -> None:
     assert found.roofline is not None and found.attention == ""
 
 
-def test_n_grams_take_no_memory_and_a_drafts_weights_are_not_planned() -> None:
+def test_n_gram_drafts_take_no_memory_and_a_draft_models_weights_are_not_planned() -> None:
     ngram = {"method": "ngram", "num_speculative_tokens": 3}
     assert planned(speculative_config=ngram).kv_tokens == planned().kv_tokens
     found = planned(speculative_config={"method": "eagle3", "model": "a/head"})

@@ -118,18 +118,18 @@ def test_the_fewest_gpus_are_chosen() -> None:
     assert plan.chosen.gpus == min(option.gpus for option in plan.options)
 
 
-def test_of_equally_many_gpus_the_weights_with_more_bits_are_chosen() -> None:
+def test_weights_with_more_bits_are_chosen_if_the_number_of_gpus_is_equal() -> None:
     plan = plan_for(LLAMA_8B, gpu_called("h100"), replace(TARGET, concurrency=10))
     assert {option.gpus for option in plan.options} == {1}
     assert plan.chosen.engine.precision.name == "bf16"
 
 
-def test_a_small_load_of_a_large_model_is_for_four_bits() -> None:
+def test_a_small_load_on_a_large_model_is_planned_with_four_bits() -> None:
     plan = plan_for(LLAMA_70B, A100, replace(TARGET, concurrency=1))
     assert plan.chosen.engine.precision.name == "w4a16"
 
 
-def test_a_large_load_of_it_is_for_eight() -> None:
+def test_a_large_load_on_a_large_model_is_planned_with_eight_bits() -> None:
     assert plan_for(LLAMA_70B, A100, TARGET).chosen.engine.precision.name == "w8a8"
 
 
@@ -144,14 +144,14 @@ def test_a_model_that_does_not_fit_is_refused_with_the_reason() -> None:
     assert {r.precision.name: r.reason for r in plan.refused} == {"bf16": "does not fit"}
 
 
-def test_a_rate_takes_as_many_replicas_as_finish_it() -> None:
+def test_a_plan_has_enough_replicas_for_the_request_rate() -> None:
     by_rate = replace(TARGET, concurrency=None, rate=20.0)
     plan = plan_for(LLAMA_8B, A100, by_rate)
     twice = plan_for(LLAMA_8B, A100, replace(by_rate, rate=40.0))
     assert 2 * plan.chosen.gpus - 1 <= twice.chosen.gpus <= 2 * plan.chosen.gpus
 
 
-def test_of_more_replicas_each_takes_more_requests() -> None:
+def test_each_of_many_replicas_serves_more_requests_than_each_of_few() -> None:
     """A prompt goes to the replica that begins it first."""
     engine = RooflineEngine(LLAMA_70B, A100, W8A8, 2)
     few, many = (option_for(engine, replace(TARGET, concurrency=n)) for n in (8, 64))
@@ -159,7 +159,7 @@ def test_of_more_replicas_each_takes_more_requests() -> None:
     assert few.concurrency < many.concurrency
 
 
-def test_long_prompts_take_more_gpus_a_replica() -> None:
+def test_long_prompts_take_more_gpus_per_replica() -> None:
     """What one of a hundred takes counts: the SLO is met by 99 of them."""
     short, long = (
         plan_for(LLAMA_70B, A100, replace(TARGET, concurrency=1, long_prompt=tokens)).chosen
@@ -169,7 +169,7 @@ def test_long_prompts_take_more_gpus_a_replica() -> None:
 
 
 @pytest.mark.parametrize("tokens", [1999, 8192])
-def test_a_long_prompt_that_cannot_be_is_refused(tokens: int) -> None:
+def test_an_impossible_long_prompt_is_rejected(tokens: int) -> None:
     with pytest.raises(Problem, match=f"a long prompt of {tokens} tokens"):
         plan_for(LLAMA_8B, A100, replace(TARGET, long_prompt=tokens))
 
@@ -196,7 +196,7 @@ def test_a_cache_in_8_bit_holds_more_and_saves_no_time() -> None:
     assert pool.engine_args["kv_cache_dtype"] == "int8_per_token_head"
 
 
-def test_drafting_pays_while_decoding_waits_for_memory() -> None:
+def test_drafting_pays_off_while_decoding_is_memory_bound() -> None:
     target = replace(TARGET, concurrency=1)
     alone = plan_for(LLAMA_8B, A100, target)
     crowd = plan_for(LLAMA_8B, A100, SizingTarget(512, 64, 64, ttft_s=60, concurrency=256))
@@ -215,7 +215,7 @@ def test_a_draft_that_leaves_no_room_for_a_request_is_not_planned() -> None:
     assert plan_for(LLAMA_8B, gpu_called("l4"), target, drafter).draft is None
 
 
-def test_a_price_gives_costs_and_none_gives_none() -> None:
+def test_costs_are_planned_only_with_a_price() -> None:
     cheap = plan_for(LLAMA_8B, A100, TARGET)
     dear = plan_for(LLAMA_8B, A100, replace(TARGET, price_per_gpu_hour=2.6))
     assert cheap.cost_output is not None and dear.cost_output is not None
@@ -245,7 +245,7 @@ def test_a_price_gives_costs_and_none_gives_none() -> None:
         (LLAMA_70B, "a100-80g", replace(TARGET, ttft_s=0.01), r"best reachable is ttft=0\.\d+"),
     ],
 )
-def test_an_impossible_target_is_reported_with_the_number(
+def test_the_error_for_an_impossible_target_states_the_figure(
     shape: ModelShape, gpu: str, target: SizingTarget, words: str | None
 ) -> None:
     if words is None:
@@ -275,7 +275,7 @@ def test_the_engine_arguments_are_those_that_vllm_is_asked_about() -> None:
     assert {**told, "max_num_seqs": ENGINE_ARGS["max_num_seqs"]} == ENGINE_ARGS
 
 
-def test_the_fleet_file_says_what_to_quantize_first() -> None:
+def test_the_fleet_file_names_the_command_that_quantizes_the_model() -> None:
     text = fleet_yaml(plan_for(LLAMA_70B, A100, TARGET), "meta-llama/Llama-3.1-70B-Instruct")
     assert "# first: antefix quantize meta-llama/Llama-3.1-70B-Instruct --scheme awq" in text
     pools = yaml.safe_load(text)["pools"]
@@ -328,7 +328,7 @@ def test_the_table_marks_the_choice_and_the_lines_name_it() -> None:
     assert f"below {plan.crossover} sequences a step, w8a8 from there" in by_load(plan)
 
 
-def test_a_model_with_experts_gets_its_size_with_int8_experts() -> None:
+def test_a_model_with_experts_is_planned_with_the_size_of_int8_experts() -> None:
     moe = plan_for(SHAPES["Qwen/Qwen3-30B-A3B"], A100, TARGET)
     (line,) = [line for line in lines(moe) if "int8_per_channel_weight_only" in line]
     told = float(line.partition("): ")[2].partition(" GiB")[0])
@@ -339,7 +339,7 @@ def test_a_model_with_experts_gets_its_size_with_int8_experts() -> None:
     assert "int8_per_channel_weight_only" not in "\n".join(lines(plan_for(LLAMA_8B, A100, TARGET)))
 
 
-def test_the_object_has_what_the_table_has() -> None:
+def test_the_json_object_has_the_contents_of_the_table() -> None:
     plan = plan_for(LLAMA_70B, A100, TARGET)
     told = as_json(plan)
     assert [option["weights"] for option in told["options"]] == ["bf16", "w8a8", "w4a16"]

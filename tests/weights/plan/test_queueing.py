@@ -38,26 +38,26 @@ def played(replicas: int, share: float) -> list[float]:
 
 
 @given(shares)
-def test_the_mean_of_one_replica_is_pollaczeks_and_khinchins(share: float) -> None:
+def test_the_mean_wait_of_one_replica_follows_pollaczek_and_khinchin(share: float) -> None:
     assert waits(1, share) == pytest.approx(share)
     assert mean_wait(1, share) == pytest.approx(share / (2 * (1 - share)))
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.3, 0.5, 0.7, 0.8])
-def test_the_99th_of_one_replica_is_no_shorter_than_the_exact_one(share: float) -> None:
+def test_the_p99_wait_of_one_replica_is_not_below_the_exact_one(share: float) -> None:
     found = wait_percentile(1, share)
     assert share_that_waits_longer(share, found) <= 0.01
     assert share_that_waits_longer(share, found / 1.35) > 0.01
 
 
 @given(counts, shares)
-def test_with_one_more_replica_nothing_waits_longer(replicas: int, share: float) -> None:
+def test_one_more_replica_never_lengthens_the_wait(replicas: int, share: float) -> None:
     for wait in (waits, mean_wait, wait_percentile):
         assert wait(replicas + 1, share) <= wait(replicas, share) * (1 + 1e-9)
 
 
 @given(counts, shares, shares)
-def test_with_more_prompts_nothing_waits_less(replicas: int, one: float, other: float) -> None:
+def test_more_prompts_never_shorten_the_wait(replicas: int, one: float, other: float) -> None:
     low, high = sorted((one, other))
     for wait in (waits, mean_wait, wait_percentile):
         assert wait(replicas, low) <= wait(replicas, high) * (1 + 1e-9)
@@ -65,7 +65,7 @@ def test_with_more_prompts_nothing_waits_less(replicas: int, one: float, other: 
 
 @pytest.mark.parametrize("replicas", [2, 4, 8])
 @pytest.mark.parametrize("share", [0.5, 0.7, 0.8])
-def test_queues_that_are_played_wait_about_as_long(replicas: int, share: float) -> None:
+def test_simulated_queues_confirm_the_predicted_wait(replicas: int, share: float) -> None:
     """Within a sixth of what a prompt takes, and a quarter of the wait."""
     found = played(replicas, share)
     late = found[PLAYED * 99 // 100]

@@ -80,12 +80,12 @@ def test_no_step_reads_more_than_all_weights(engine: RooflineEngine, tokens: int
     assert 0 < weights_read(engine, tokens) <= weights_read(engine, tokens + 1)
 
 
-def test_one_token_reads_the_experts_that_it_is_sent_to() -> None:
+def test_one_token_reads_only_its_own_experts() -> None:
     engine = RooflineEngine(MIXTRAL, A100, BF16)
     assert weights_read(engine, 1) < weights_read(engine, 1000) / 3
 
 
-def test_four_bits_decode_faster_alone_and_eight_in_a_crowd() -> None:
+def test_four_bits_decode_faster_in_small_batches_and_eight_bits_in_large_ones() -> None:
     light, fast = RooflineEngine(LLAMA_8B, A100, W4A16), RooflineEngine(LLAMA_8B, A100, W8A8)
     at = crossover_batch(light, fast, 2048)
     assert at is not None
@@ -93,7 +93,7 @@ def test_four_bits_decode_faster_alone_and_eight_in_a_crowd() -> None:
     assert decode_step_s(fast, at, 2048) < decode_step_s(light, at, 2048)
 
 
-def test_four_bits_stay_ahead_on_a_gpu_with_more_arithmetic_for_its_memory() -> None:
+def test_four_bits_stay_faster_for_larger_batches_on_a_gpu_with_more_compute() -> None:
     def crossover(gpu: str, fast: str) -> int:
         engine = RooflineEngine(LLAMA_8B, gpu_called(gpu), W4A16)
         eight = W8A8 if fast == "int8" else FP8
@@ -114,7 +114,9 @@ def test_four_bits_do_not_compute_a_prompt_faster() -> None:
 
 
 @pytest.mark.parametrize(("requests", "times"), [(8, 1.2), (32, 2.6)])
-def test_checking_guesses_costs_what_the_a100_files_say(requests: int, times: float) -> None:
+def test_the_cost_of_verifying_drafts_matches_the_a100_values_files(
+    requests: int, times: float
+) -> None:
     shape = MODELS["hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4"]
     engine = RooflineEngine(shape, A100, stored_precision(shape), 4)
     plain, checked = (decode_step_s(engine, requests, 2200, tokens) for tokens in (1, 5))

@@ -67,7 +67,7 @@ def test_an_empty_file_is_an_error(tmp_path: Path, name: str) -> None:
         read_samples(tmp_path / name)
 
 
-def test_a_file_that_is_not_there_or_no_text_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_or_binary_calibration_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(Problem, match="cannot be read"):
         read_samples(tmp_path / "none.txt")
     (tmp_path / "image.txt").write_bytes(b"\xff\xfe\x00")

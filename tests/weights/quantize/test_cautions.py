@@ -18,7 +18,7 @@ from weights.quantize.cautions import four_bit_cautions
         ("code/llama-8b", 8e9, []),
     ],
 )
-def test_small_and_delicate_models_are_warned_of(
+def test_quantizing_a_small_or_sensitive_model_gives_a_warning(
     model: str, parameters: float, words: list[str]
 ) -> None:
     found = list(four_bit_cautions(model, int(parameters)))

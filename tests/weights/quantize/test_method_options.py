@@ -7,7 +7,7 @@ from weights.model.schemes import SCHEMES
 from weights.quantize.method_options import OPTIONS, defaults_of, options_of
 
 
-def test_without_a_word_every_option_has_its_default() -> None:
+def test_options_that_are_not_given_have_their_defaults() -> None:
     assert {name: options_of(scheme) for name, scheme in SCHEMES.items()} == {
         "awq": {"grid": 20, "symmetric": False},
         "gptq": {"damp": 0.01, "act_order": True, "symmetric": True},

@@ -21,7 +21,9 @@ DRAFTED = st.integers(1, 16)
     ("acceptance", "drafted", "tokens"),
     [(0.0, 4, 1.0), (1.0, 4, 5.0), (0.5, 1, 1.5), (0.5, 3, 1.875), (0.8, 5, 3.68928)],
 )
-def test_a_pass_yields_what_the_paper_says(acceptance: float, drafted: int, tokens: float) -> None:
+def test_a_pass_yields_the_tokens_of_the_published_formula(
+    acceptance: float, drafted: int, tokens: float
+) -> None:
     assert expected_tokens(acceptance, drafted) == pytest.approx(tokens)
 
 
@@ -39,7 +41,7 @@ def test_a_longer_draft_never_yields_less(acceptance: float, drafted: int) -> No
 
 
 @given(ACCEPTANCE, DRAFTED)
-def test_the_acceptance_is_found_back_from_the_tokens(acceptance: float, drafted: int) -> None:
+def test_the_acceptance_rate_is_recovered_from_the_yield(acceptance: float, drafted: int) -> None:
     found = acceptance_of(expected_tokens(acceptance, drafted), drafted)
     assert found == pytest.approx(acceptance, abs=1e-9)
 
@@ -50,7 +52,7 @@ def test_more_tokens_than_a_pass_can_yield_are_an_acceptance_of_one() -> None:
     assert acceptance_of(1.0, 0) == 0.0
 
 
-def test_the_interval_is_students() -> None:
+def test_the_interval_uses_students_t() -> None:
     # the logarithms 0 and log 4: mean log 2, standard error log 2, t of one degree 12.706
     interval = ratio_interval([1.0, 4.0])
     assert interval.mean == pytest.approx(2.0)
@@ -72,13 +74,13 @@ SLOW = SpeculationCandidate("draft, 3", 3, (0.60, 0.61, 0.59))
 EVEN = SpeculationCandidate("suffix, 8", 8, (1.01, 0.99, 1.02))
 
 
-def test_the_surely_fastest_is_recommended() -> None:
+def test_the_setting_that_is_significantly_fastest_is_recommended() -> None:
     found = recommend([SLOW, FASTER_PERHAPS, FAST])
     assert found.best == FAST
     assert "1.50 times" in found.reason
 
 
-def test_nothing_is_recommended_where_all_lose() -> None:
+def test_nothing_is_recommended_if_every_setting_is_slower() -> None:
     found = recommend([SLOW])
     assert found.best is None
     assert "draft, 3" in found.reason
@@ -95,7 +97,7 @@ def test_drafting_nothing_is_never_the_recommendation() -> None:
 
 
 @given(st.lists(st.lists(st.floats(0.2, 5), min_size=3, max_size=3), min_size=1, max_size=6))
-def test_every_recommendation_was_faster_in_the_mean(rounds: list[list[float]]) -> None:
+def test_every_recommended_setting_was_faster_on_average(rounds: list[list[float]]) -> None:
     assume(all(len(set(one)) > 1 for one in rounds))
     candidates = [
         SpeculationCandidate(str(k), k, tuple(one)) for k, one in enumerate(rounds, start=1)

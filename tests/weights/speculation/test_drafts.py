@@ -38,7 +38,9 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_first_layers_and_what_is_outside_layers_are_kept(model: Path, tmp_path: Path) -> None:
+def test_a_draft_keeps_the_first_layers_and_the_weights_outside_layers(
+    model: Path, tmp_path: Path
+) -> None:
     first_layers(model, 2, tmp_path / "draft")
     kept = tensors.load_file(tmp_path / "draft" / "model.safetensors")
     outside = {"model.embed_tokens.weight", "model.norm.weight"}
@@ -55,7 +57,7 @@ def test_the_configuration_has_the_given_number_of_layers(model: Path, tmp_path:
     assert config == {"num_hidden_layers": 2, "layer_types": ["full"] * 2, "vocab_size": 4}
 
 
-def test_the_tokenizer_comes_along_and_the_sums_do_not(model: Path, tmp_path: Path) -> None:
+def test_a_draft_has_the_tokenizer_and_no_checksums(model: Path, tmp_path: Path) -> None:
     first_layers(model, 2, tmp_path / "draft")
     names = {file.name for file in (tmp_path / "draft").iterdir()}
     assert names == {"model.safetensors", "config.json", "tokenizer.json"}
@@ -90,7 +92,7 @@ def test_a_folder_that_is_there_is_not_overwritten(model: Path, tmp_path: Path) 
     assert (model / "SHA256SUMS").exists()
 
 
-def test_the_command_line_says_what_is_wrong(
+def test_the_command_line_reports_invalid_arguments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(tmp_path), "2", str(tmp_path / "draft")]) == 1

@@ -50,21 +50,21 @@ class Engine:
         return sum(self.modes[-latest:]) / latest
 
 
-def test_before_any_step_speculation_is_on_and_nothing_is_known() -> None:
+def test_speculation_starts_enabled_with_an_unknown_speedup() -> None:
     rule = SpeculationRule("stop")
     assert rule.speculates(1)
     assert rule.report(1) == SpeculationReport(on=True, losing=False)
 
 
 @pytest.mark.parametrize("speedup", [0.4, 0.8, 1.3, 3.0])
-def test_the_speedup_is_found_through_noise(speedup: float) -> None:
+def test_the_speedup_is_estimated_despite_noise(speedup: float) -> None:
     engine = Engine("keep", speedup)
     engine.run(8000)
     assert engine.report().speedup == pytest.approx(speedup, rel=0.1)
     assert engine.report().losing == (speedup < 1)
 
 
-def test_speculation_that_loses_is_switched_off() -> None:
+def test_slower_speculation_is_switched_off() -> None:
     engine = Engine("stop", 0.6)
     engine.run(4000)
     assert not engine.report().on
@@ -78,14 +78,14 @@ def test_speculation_that_must_stay_on_continues_and_is_reported_as_slower() -> 
     assert engine.share_on(2000) > 0.95
 
 
-def test_speculation_that_wins_is_left_alone() -> None:
+def test_faster_speculation_stays_on() -> None:
     engine = Engine("stop", 1.5)
     engine.run(4000)
     assert engine.report().on and not engine.report().losing
     assert engine.share_on(2000) > 0.95
 
 
-def test_speculation_that_was_off_is_on_again_once_it_wins() -> None:
+def test_speculation_is_switched_on_again_once_it_is_faster() -> None:
     engine = Engine("stop", 0.6)
     engine.run(6000)
     assert not engine.report().on
@@ -95,7 +95,7 @@ def test_speculation_that_was_off_is_on_again_once_it_wins() -> None:
     assert engine.share_on(1000) > 0.9
 
 
-def test_a_large_batch_may_lose_where_a_small_one_wins() -> None:
+def test_speculation_may_be_on_in_small_batches_and_off_in_large_ones() -> None:
     engine = Engine("stop", 1.5)
     for _ in range(40):
         engine.speedup = 1.5
@@ -120,14 +120,14 @@ def test_an_untried_size_gets_the_result_of_the_last_tried_one() -> None:
     assert engine.report(64).speedup == engine.report(4).speedup
 
 
-def test_trials_among_prompts_are_given_up() -> None:
+def test_trials_without_measurements_are_abandoned() -> None:
     engine = Engine("stop", 0.6)
     engine.run(200)
     engine.run(3000, tells=False)
     assert engine.share_on(1000) > 1 - 1.5 * LONGEST_TRIAL / 1000
 
 
-def test_forgotten_speculation_is_tried_again() -> None:
+def test_speculation_is_tried_again_after_its_measurements_were_forgotten() -> None:
     engine = Engine("stop", 0.6)
     engine.run(4000)
     engine.rule.forget()
@@ -149,7 +149,9 @@ def test_forgotten_speculation_is_tried_again() -> None:
         max_size=400,
     ),
 )
-def test_no_steps_break_it(when_slower: WhenSlower, steps: list[EngineStep]) -> None:
+def test_any_sequence_of_steps_gives_a_valid_report(
+    when_slower: WhenSlower, steps: list[EngineStep]
+) -> None:
     rule = SpeculationRule(when_slower)
     for step in steps:
         rule.speculates(step.batch)
@@ -168,7 +170,7 @@ def test_trials_take_a_small_share_of_a_long_run(speedup: float, batch: int, see
     assert near_one or engine.share_on(10_000) > 0.95
 
 
-def test_an_acceptance_that_does_not_change_along_a_draft_is_found() -> None:
+def test_a_constant_acceptance_rate_is_recovered() -> None:
     rng, acceptance = random.Random(1), Acceptance()
     for _ in range(8000):
         accepted = 0
@@ -180,7 +182,7 @@ def test_an_acceptance_that_does_not_change_along_a_draft_is_found() -> None:
     assert acceptance.tokens_per_pass == pytest.approx(expected_tokens(0.7, 4), rel=0.03)
 
 
-def test_drafts_that_are_all_right_or_all_wrong_give_more_than_is_expected() -> None:
+def test_drafts_that_are_all_accepted_or_all_rejected_yield_fewer_tokens_than_expected() -> None:
     acceptance = Acceptance()
     for accepted in (4, 0) * 100:
         acceptance.add([(4, accepted)])
@@ -206,7 +208,7 @@ def test_old_acceptance_of_drafts_is_forgotten() -> None:
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20), max_size=20)
 )
-def test_figures_of_passes_stay_possible(steps: list[list[tuple[int, int]]]) -> None:
+def test_the_figures_of_passes_stay_within_their_range(steps: list[list[tuple[int, int]]]) -> None:
     acceptance = Acceptance()
     for step in steps:
         acceptance.add((drafted, min(drafted, accepted)) for drafted, accepted in step)
