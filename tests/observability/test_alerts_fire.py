@@ -88,7 +88,7 @@ def test_every_alert_has_its_cases() -> None:
     assert all(fires and quiet for fires, quiet in CASES.values())
 
 
-def test_an_alert_says_which_pool_and_how_bad_and_where_to_read_on(tmp_path: Path) -> None:
+def test_an_alert_names_the_pool_the_value_and_the_runbook(tmp_path: Path) -> None:
     expected = {
         "exp_labels": {
             "severity": "page",
@@ -116,7 +116,7 @@ def test_an_alert_says_which_pool_and_how_bad_and_where_to_read_on(tmp_path: Pat
     unit_test(burning("ttft", (20, 400)), {"alert_rule_test": [check]}, tmp_path)
 
 
-def test_burn_rates_and_what_is_left_of_the_budget(tmp_path: Path) -> None:
+def test_burn_rates_and_the_remaining_error_budget_are_recorded(tmp_path: Path) -> None:
     recorded = {
         "slo:objective:ratio": 0.99,
         "slo:error_budget:ratio": 0.01,
@@ -131,7 +131,7 @@ def test_burn_rates_and_what_is_left_of_the_budget(tmp_path: Path) -> None:
     unit_test(burning("ttft", (2, 60)), {"promql_expr_test": checks}, tmp_path)
 
 
-def test_a_busy_hour_weighs_more_in_the_month_than_a_quiet_one(tmp_path: Path) -> None:
+def test_a_busy_hour_uses_more_of_the_monthly_error_budget_than_a_quiet_one(tmp_path: Path) -> None:
     labels = 'pool="a", objective="ttft"'
     series = {
         f'antefix_slo_events_total{{{labels}, result="bad"}}': counted((10, 200), (0, 200)),

@@ -92,13 +92,13 @@ def test_there_are_five_dashboards_with_different_titles() -> None:
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_a_dashboard_has_no_uid_but_that_of_the_chosen_data_source(name: str) -> None:
+def test_a_dashboard_contains_only_the_uid_of_the_chosen_data_source(name: str) -> None:
     assert set(uids(DASHBOARDS[name])) == {"${datasource}"}
     assert "id" not in DASHBOARDS[name]
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_a_dashboard_lets_one_choose_data_source_and_pool_and_links_to_the_others(
+def test_a_dashboard_has_selectors_for_data_source_and_pool_and_links_to_the_others(
     name: str,
 ) -> None:
     board = DASHBOARDS[name]
@@ -118,14 +118,14 @@ def test_a_runbook_base_that_is_an_address_is_a_link() -> None:
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_a_dashboard_says_first_what_one_is_looking_at(name: str) -> None:
+def test_the_first_panel_of_a_dashboard_describes_it(name: str) -> None:
     panel = DASHBOARDS[name]["panels"][0]
     assert panel["title"] == "About this dashboard"
     for word in ("Good:", "Next:", "runbook"):
         assert word in panel["options"]["content"]
 
 
-def test_every_panel_says_what_it_shows_in_which_unit_and_from_where_on_it_is_bad() -> None:
+def test_every_panel_has_a_description_a_unit_and_a_threshold() -> None:
     for _, panel in PANELS:
         if panel["type"] == "row":
             continue
@@ -174,13 +174,13 @@ def steps_of(slo: SloFile, title: str) -> list[float | None]:
         ("GPU memory", [None, 90, 95]),
     ],
 )
-def test_a_panel_changes_its_colour_at_the_alert_threshold_of_the_slo_file(
+def test_a_panel_changes_its_color_at_the_alert_threshold_of_the_slo_file(
     title: str, steps: list[float | None]
 ) -> None:
     assert steps_of(load(), title) == steps
 
 
-def test_a_fleets_own_levels_are_the_colours_of_its_dashboards() -> None:
+def test_custom_alert_thresholds_set_the_colors_of_dashboards() -> None:
     slo = load()
     (queue,) = [level for level in slo.levels if level.name == "AntefixQueueDeep"]
     higher = queue.model_copy(update={"page": Limit.model_validate({"above": 900.0, "for": "5m"})})
@@ -189,7 +189,7 @@ def test_a_fleets_own_levels_are_the_colours_of_its_dashboards() -> None:
     assert steps_of(changed, "GPU memory") == [None]
 
 
-def test_every_metric_that_a_dashboard_asks_for_exists() -> None:
+def test_every_metric_that_a_dashboard_queries_exists() -> None:
     known = known_metrics.all_series()
     named = re.compile(r"(?<![\w:])(?:antefix_|vllm:|slo:|pool\w*:|DCGM_|ALERTS)[\w:]*")
     wrong = {
@@ -201,7 +201,7 @@ def test_every_metric_that_a_dashboard_asks_for_exists() -> None:
     assert not wrong
 
 
-def test_every_selector_is_of_a_metric() -> None:
+def test_every_queried_metric_has_a_known_prefix() -> None:
     """So that the test above has seen them all."""
     for where, expr in some(asked()):
         for metric in re.findall(r"([\w:]+)\{", expr):
@@ -262,7 +262,7 @@ def test_no_panel_is_empty_on_a_fleet(fleet: str, tmp_path: Path) -> None:
     promtool("test", "rules", "test.yaml", folder=tmp_path)
 
 
-def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
+def test_prometheus_parses_every_expression(tmp_path: Path) -> None:
     recorded = [
         {"record": f"dashboard:expression:{number}", "expr": expr}
         for number, (_, expr) in enumerate(asked())

@@ -56,7 +56,7 @@ print(told("early_total"), told("late"))
 MOUNTED = 'mount -t tmpfs -o size=1m tmpfs "$1" && exec "$2" -c "$3" "$1"'
 
 
-def test_a_process_on_a_full_disk_lives_and_counts_and_writes_all_of_it_later(
+def test_a_process_on_a_full_disk_keeps_counting_and_writes_its_counts_later(
     tmp_path: Path,
 ) -> None:
     unshare = [shutil.which("unshare") or "", "--user", "--map-root-user", "--mount"]

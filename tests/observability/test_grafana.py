@@ -78,7 +78,7 @@ def test_a_dashboard_was_edited_when_its_latest_version_is_not_a_push(
     assert bool(compared.diff()) == (state is not PushState.SAME)
 
 
-def test_a_diff_goes_from_what_grafana_has_to_what_a_push_would_put_there() -> None:
+def test_a_diff_shows_what_a_push_would_change_in_grafana() -> None:
     theirs = {**OURS, "panels": [{"id": 1, "title": "Hit rate"}]}
     lines = Compared("Routing", OURS, found(theirs, "")).diff().splitlines()
     assert lines[:2] == ["--- Grafana/Routing", "+++ here/Routing"]
@@ -132,7 +132,7 @@ def test_an_edit_between_reading_and_saving_is_not_overwritten(
     assert fake.dashboard("Routing")["panels"] == ["mine"]
 
 
-def test_versions_are_read_from_grafanas_that_list_them_bare(
+def test_versions_are_read_from_a_grafana_that_returns_a_bare_list(
     fake: FakeGrafana, there: Grafana
 ) -> None:
     fake.versions_as_list = True
@@ -190,7 +190,7 @@ def test_the_data_source_is_made_once_and_moved_when_the_address_changes(
         ("glsa_viewer", "the token may not create the folder Antefix", "role Editor"),
     ],
 )
-def test_a_token_that_is_wrong_or_may_too_little_is_explained(
+def test_an_invalid_token_or_one_without_permissions_is_explained(
     fake: FakeGrafana, token: str, problem: str, remedy: str
 ) -> None:
     with pytest.raises(Problem) as error:
@@ -212,7 +212,7 @@ def test_an_old_grafana_is_refused(fake: FakeGrafana, there: Grafana, version: s
 
 
 @pytest.mark.parametrize("version", ["11.0.0", "13.1.0-pre", ""])
-def test_a_newer_grafana_and_one_that_hides_its_version_will_do(
+def test_a_newer_grafana_and_one_that_hides_its_version_are_accepted(
     fake: FakeGrafana, there: Grafana, version: str
 ) -> None:
     fake.version = version

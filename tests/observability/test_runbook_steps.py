@@ -121,7 +121,7 @@ def test_a_step_says_what_it_restarts(step: Step) -> None:
         ("Restart the node.", False),
     ],
 )
-def test_wrong_words_on_a_restart_are_found(text: str, wrong: bool) -> None:
+def test_incorrect_statements_about_a_restart_are_found(text: str, wrong: bool) -> None:
     assert (complaint(text) != "") is wrong
 
 
@@ -158,7 +158,7 @@ def test_a_command_that_antefix_lacks_is_found(line: str) -> None:
         parsed(shlex.split(line)[1:])
 
 
-def test_other_commands_are_of_known_programs() -> None:
+def test_other_commands_use_known_programs_and_subcommands() -> None:
     checked = 0
     for _, quoted in QUOTED:
         program, _, rest = quoted.partition(" ")
@@ -169,7 +169,7 @@ def test_other_commands_are_of_known_programs() -> None:
     assert checked >= 5
 
 
-def test_addresses_of_gateways_exist() -> None:
+def test_gateway_addresses_named_in_runbooks_exist() -> None:
     quoted = {quoted for _, quoted in QUOTED if quoted.startswith("/")}
     addresses = {address.partition("#")[0] for address in quoted}
     assert len(addresses) >= 3
@@ -177,7 +177,7 @@ def test_addresses_of_gateways_exist() -> None:
         assert any(f'"{address}"' in text for text in PRODUCT), address
 
 
-def test_log_lines_are_written_by_the_product() -> None:
+def test_log_lines_quoted_in_runbooks_exist_in_the_code() -> None:
     lines = {
         quoted
         for _, quoted in QUOTED
@@ -192,7 +192,7 @@ def test_log_lines_are_written_by_the_product() -> None:
         assert any(line in text for text in PRODUCT), line
 
 
-def test_metrics_exist() -> None:
+def test_metrics_named_in_runbooks_exist() -> None:
     metrics = {name for step in STEPS for name in re.findall(r"\bantefix_[a-z_]+\b", step.text)}
     assert metrics
     for metric in metrics:

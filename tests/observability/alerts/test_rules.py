@@ -61,7 +61,7 @@ def test_alertmanager_takes_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("severity", "receiver"), [("page", "page"), ("ticket", "ticket"), ("unheard-of", "ticket")]
 )
-def test_an_alert_goes_where_its_severity_says(severity: str, receiver: str) -> None:
+def test_an_alert_is_routed_by_its_severity(severity: str, receiver: str) -> None:
     config = f"--config.file={GENERATED / 'alertmanager.yaml'}"
     labels = ["service=antefix", f"severity={severity}"]
     command = [program("amtool"), "config", "routes", "test", config, *labels]
@@ -76,7 +76,7 @@ def test_alerts_named_in_inhibit_rules_exist() -> None:
 
 
 @pytest.mark.parametrize("expr", EXPRESSIONS)
-def test_a_comparison_has_spaces_around_it(expr: str) -> None:
+def test_comparison_operators_have_spaces_around_them(expr: str) -> None:
     # so that it can be rewritten as `> bool`, which has a value whether it holds or not
     bare = re.sub(r"\{[^}]*\}", "", expr)
     found = re.findall(r"(.?)([<>]=?|[=!]=)(.?)", bare)
@@ -139,7 +139,7 @@ def test_rendering_twice_gives_the_same() -> None:
     assert rules.render(load()) == rules.render(load())
 
 
-def test_an_alert_of_one_s_own_needs_a_runbook_of_one_s_own(tmp_path: Path) -> None:
+def test_a_custom_alert_needs_a_custom_runbook(tmp_path: Path) -> None:
     file, beside = tmp_path / "mine.yaml", tmp_path / "runbooks.yaml"
     text = (ROOT / "observability" / "slo.yaml").read_text()
     file.write_text(text.replace("AntefixQueueDeep", "ShopQueueDeep"))
@@ -152,7 +152,7 @@ def test_an_alert_of_one_s_own_needs_a_runbook_of_one_s_own(tmp_path: Path) -> N
     assert "antefix_queue_requests" in page
 
 
-def test_a_runbook_s_mistake_is_named(tmp_path: Path) -> None:
+def test_a_mistake_in_a_runbook_is_reported(tmp_path: Path) -> None:
     file, beside = tmp_path / "mine.yaml", tmp_path / "runbooks.yaml"
     file.write_text((ROOT / "observability" / "slo.yaml").read_text())
     beside.write_text("AntefixQueueDeep: {mean: It waits., look: [The queue.], do: [Wait.]}\n")

@@ -185,14 +185,14 @@ def test_an_error_is_reported_with_its_line(tmp_path: Path) -> None:
         ("service: a\nservice: b\n", ":2: service: given twice, first on line 1"),
     ],
 )
-def test_a_file_that_is_no_slo_file(text: str, says: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_slo_file_is_rejected(text: str, says: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     with pytest.raises(Problem, match=says):
         load(file)
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_an_unreadable_slo_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Problem, match="no such file"):
         load(tmp_path / "none.yaml")
     with pytest.raises(Problem, match="cannot be read: is a directory"):
@@ -215,7 +215,7 @@ def test_an_slo_file_cannot_be_changed_once_it_is_read() -> None:
         load().slos[0].objective = 1.0  # type: ignore[misc]
 
 
-def test_burn_rates_that_cannot_come_about_are_left_out(tmp_path: Path) -> None:
+def test_unreachable_burn_rates_are_left_out(tmp_path: Path) -> None:
     file = changed(tmp_path, lambda data: slo(data, "goodput").update(objective=90))
     goodput = next(of for of in load(file).slos if of.name == "goodput")
     assert goodput.burns("page") == (BURNS["page"][1],)

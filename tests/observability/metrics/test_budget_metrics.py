@@ -19,7 +19,7 @@ def budget_metric(families: Families, name: str, tenant: str = "a") -> float | N
     return families.registry.get_sample_value(name, labels)
 
 
-def test_after_a_minute_without_a_request_all_is_left() -> None:
+def test_the_whole_budget_is_available_after_a_minute_without_requests() -> None:
     families = Families()
     metrics = BudgetMetrics(families)
     metrics.change({"a": [REQUESTS]})
@@ -43,7 +43,7 @@ def test_a_removed_limit_is_no_longer_exported() -> None:
         assert value is not None and isnan(value)
 
 
-def test_of_many_tenants_only_the_first_are_exported() -> None:
+def test_only_the_first_of_many_tenants_are_exported() -> None:
     families = Families()
     metrics = BudgetMetrics(families)
     metrics.change({f"{number}": [REQUESTS] for number in range(NAMES_TOLD + 5)})
@@ -56,7 +56,7 @@ def test_of_many_tenants_only_the_first_are_exported() -> None:
         assert budget_metric(families, name, f"{NAMES_TOLD + 4}") is None
 
 
-def test_tenants_limits_are_listed_with_what_is_left_of_them() -> None:
+def test_the_limits_of_tenants_are_listed_with_the_remaining_budget() -> None:
     metrics = BudgetMetrics(Families())
     concurrent = LimitLeft("large", "concurrent", 2)
     metrics.change({"a": [REQUESTS, concurrent], "b": [REQUESTS]})

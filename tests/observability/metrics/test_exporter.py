@@ -108,14 +108,14 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def test_two_gateways_of_a_node_are_one_series(node: Node) -> None:
+def test_two_gateways_of_a_node_share_one_series(node: Node) -> None:
     node.start("gateway"), node.start("gateway")
     assert node.value("requests_total", pool="main") == 4
     assert node.value("queue", pool="main") == 6
     assert node.value("ttft_bucket", pool="main", le="1.0") == 2
 
 
-def test_a_gateway_that_is_killed_loses_no_count_and_its_successor_goes_on(node: Node) -> None:
+def test_counts_survive_the_death_of_a_gateway_and_its_successor_continues_them(node: Node) -> None:
     kill(node.start("gateway"))
     node.start("gateway")
     assert node.value("requests_total", pool="main") == 4
@@ -133,7 +133,9 @@ def test_an_engines_own_metrics_get_its_pool_and_its_name(node: Node) -> None:
         assert node.value("vllm:use", **whose) == 0.5
 
 
-def test_the_counts_of_a_dead_replica_stay_for_a_while_and_its_gauges_go(node: Node) -> None:
+def test_counters_of_a_dead_replica_are_kept_for_a_while_and_its_gauges_are_removed(
+    node: Node,
+) -> None:
     node.start("gateway")
     kill(node.start("main", "abc12345"))
     whose = {"model_name": "m", "pool": "main", "replica": "abc12345"}
@@ -160,7 +162,9 @@ def test_a_metric_of_several_processes_is_described_once(node: Node) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_on_every_address_of_ipv6_both_families_are_answered(tmp_path: Path, host: str) -> None:
+def test_a_server_on_the_ipv6_wildcard_address_answers_ipv4_and_ipv6(
+    tmp_path: Path, host: str
+) -> None:
     if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
         pytest.skip("this machine has no IPv6")
     (port,) = free_ports(1)
@@ -170,7 +174,7 @@ def test_on_every_address_of_ipv6_both_families_are_answered(tmp_path: Path, hos
         assert b" 200 OK" in asked.recv(100)
 
 
-def test_a_port_that_is_anothers_is_done_without(node: Node) -> None:
+def test_a_taken_metrics_port_raises_no_error(node: Node) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         exporter.serve(node.folder, "127.0.0.1", taken.getsockname()[1])
 
@@ -260,7 +264,7 @@ def test_an_invalid_request_gets_an_error_in_plain_words(url: str, sent: bytes) 
         assert_sentences(answer.read().decode().strip())
 
 
-def test_a_client_that_sends_byte_after_byte_does_not_keep_its_thread(
+def test_a_client_that_sends_one_byte_at_a_time_does_not_keep_its_thread(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "CONNECTION_S", 0.2)
@@ -293,7 +297,7 @@ def test_a_client_that_sends_byte_after_byte_does_not_keep_its_thread(
         ("localhost.evil.example", 403),
     ],
 )
-def test_a_page_that_rebinds_its_name_to_this_machine_reads_nothing(
+def test_a_web_page_cannot_read_metrics_by_dns_rebinding(
     node: Node, host: str, status: int
 ) -> None:
     node.start("gateway")

@@ -79,7 +79,7 @@ def test_prompt_tokens_are_counted_and_what_was_cached_of_them(counted: Counted)
 
 
 @given(st.lists(st.fixed_dictionaries({cause: st.integers(0, 10**6) for cause in CAUSES})))
-def test_losses_add_up_by_cause(losses: list[dict[str, int]]) -> None:
+def test_lost_tokens_are_summed_by_cause(losses: list[dict[str, int]]) -> None:
     counted = Counted()
     for loss in losses:
         counted.of.served(Served("prefix", True, 0.1, 1, 0, 0, 5, loss))
@@ -98,7 +98,7 @@ def test_the_predicted_ttft_is_counted_where_there_is_one(counted: Counted) -> N
     assert counted.samples["antefix_predicted_ttft_seconds_bucket", "0.35"] == 1
 
 
-def test_counters_of_possible_events_begin_at_0(counted: Counted) -> None:
+def test_counters_of_possible_events_start_at_0(counted: Counted) -> None:
     AdmissionMetrics(counted.families, "main")
     samples = counted.samples
     for result in ("ok", "failed", "skipped"):
@@ -143,7 +143,7 @@ def test_a_replica_that_has_computed_nothing_has_no_prefill_rate() -> None:
     }
 
 
-def test_an_engine_is_suspected_once_until_it_goes_on() -> None:
+def test_a_suspicion_is_counted_once_until_the_engine_recovers() -> None:
     metrics = ReplicaMetrics(startup_s=12.5, calibrated=None)
     told = []
     for may_hang in (True, True, False, True):
@@ -164,7 +164,7 @@ def test_a_start_is_reported_by_phase() -> None:
 
 
 @pytest.mark.parametrize("result", ["plain", "known", "fits", "rejected", "untried"])
-def test_constraints_are_counted_from_0_on(result: str) -> None:
+def test_constraint_counters_start_at_0(result: str) -> None:
     registry = CollectorRegistry()
     ReplicaMetrics(12.5, None, registry)
     samples = samples_of(generate_latest(registry).decode())
@@ -172,7 +172,7 @@ def test_constraints_are_counted_from_0_on(result: str) -> None:
 
 
 @pytest.mark.parametrize("result", ["ok", "failed", "skipped"])
-def test_lookups_are_counted_by_result_and_timed_when_they_asked(
+def test_lookups_are_counted_by_result_and_timed_if_they_reached_redis(
     counted: Counted, result: str
 ) -> None:
     counted.of.looked_up(0.0003, result)

@@ -75,7 +75,7 @@ def counted() -> Counted:
     return Counted()
 
 
-def test_a_request_within_every_objective_is_good_for_all(counted: Counted) -> None:
+def test_a_request_within_every_objective_meets_each_slo(counted: Counted) -> None:
     counted.serve(outcome="ok", ttft_s=0.1, duration_s=0.5, output_tokens=9)
     for objective in ("ttft", "ttft_p50", "tpot", "e2e", "availability", "goodput"):
         assert counted.events(objective) == (1, 0), objective
@@ -87,26 +87,26 @@ def test_a_late_first_token_misses_the_ttft_slo_and_the_goodput(counted: Counted
     assert counted.events("tpot") == counted.events("availability") == (1, 0)
 
 
-def test_half_may_be_later_than_the_median_without_losing_goodput(counted: Counted) -> None:
+def test_a_ttft_above_the_median_objective_does_not_lower_the_goodput(counted: Counted) -> None:
     counted.serve(outcome="ok", ttft_s=0.3, duration_s=0.5, output_tokens=9)
     assert counted.events("ttft_p50") == (0, 1)
     assert counted.events("goodput") == (1, 0)
 
 
-def test_a_slow_stream_misses_its_tpot(counted: Counted) -> None:
+def test_a_slow_stream_misses_its_tpot_slo(counted: Counted) -> None:
     tpot_s = counted.serve(outcome="ok", ttft_s=0.1, duration_s=1.1, output_tokens=11)
     assert tpot_s == pytest.approx(0.1)
     assert counted.events("tpot") == counted.events("goodput") == (0, 1)
 
 
-def test_an_answer_that_ends_too_late_misses_its_e2e_alone(counted: Counted) -> None:
+def test_an_answer_that_ends_too_late_misses_only_its_e2e_slo(counted: Counted) -> None:
     counted.serve(outcome="ok", ttft_s=0.1, duration_s=8.1, output_tokens=1000)
     assert counted.events("e2e") == counted.events("goodput") == (0, 1)
     assert counted.events("ttft") == counted.events("tpot") == (1, 0)
 
 
 @pytest.mark.parametrize("outcome", ["failed", "deadline", "cancelled"])
-def test_an_incomplete_answer_misses_its_e2e_once_that_has_passed(
+def test_an_incomplete_answer_misses_its_e2e_slo_once_the_time_has_passed(
     counted: Counted, outcome: str
 ) -> None:
     counted.serve(outcome=outcome, ttft_s=0.1, duration_s=7.9)
@@ -116,7 +116,7 @@ def test_an_incomplete_answer_misses_its_e2e_once_that_has_passed(
 
 
 @pytest.mark.parametrize("outcome", ["invalid", "rejected"])
-def test_a_rejected_request_misses_no_e2e(counted: Counted, outcome: str) -> None:
+def test_a_rejected_request_does_not_miss_its_e2e_slo(counted: Counted, outcome: str) -> None:
     counted.serve(outcome=outcome, duration_s=8.1)
     assert counted.events("e2e") == (0, 0)
 
@@ -131,7 +131,7 @@ def test_a_rejected_request_misses_no_e2e(counted: Counted, outcome: str) -> Non
         (504, "deadline", (0, 1), (0, 1)),
     ],
 )
-def test_an_error_counts_by_whose_fault_it_is(
+def test_only_server_errors_count_against_availability_and_goodput(
     counted: Counted,
     status: int,
     outcome: str,
@@ -154,7 +154,7 @@ def test_an_error_counts_by_whose_fault_it_is(
         (0.4, 9.0, (0, 1)),
     ],
 )
-def test_a_client_that_leaves_lowers_the_goodput_once_what_it_was_promised_is_late(
+def test_a_client_that_leaves_lowers_the_goodput_only_after_its_slo_was_missed(
     counted: Counted, ttft_s: float | None, duration_s: float, goodput: tuple[float, float]
 ) -> None:
     counted.serve(outcome="cancelled", ttft_s=ttft_s, duration_s=duration_s)
@@ -162,7 +162,7 @@ def test_a_client_that_leaves_lowers_the_goodput_once_what_it_was_promised_is_la
     assert counted.events("availability") == (0, 0)
 
 
-def test_a_client_that_leaves_is_nobodys_fault(counted: Counted) -> None:
+def test_a_client_that_leaves_does_not_count_against_availability(counted: Counted) -> None:
     counted.serve(ttft_s=0.1)
     assert counted.samples["antefix_requests_total", "cancelled", "interactive"] == 1
     assert counted.events("availability") == counted.events("goodput") == (0, 0)
@@ -175,7 +175,7 @@ def test_a_failed_key_is_counted_without_a_pool(counted: Counted) -> None:
     assert not any(name[0] == "antefix_tenant_requests_total" for name in counted.samples)
 
 
-def test_overflow_is_work_of_the_small_pool_and_slo_event_of_the_large(
+def test_an_overflowed_request_counts_for_the_slos_of_the_pool_that_it_left(
     counted: Counted,
 ) -> None:
     counted.serve(served_by="small", outcome="ok", ttft_s=0.6, duration_s=1.0, output_tokens=3)
@@ -185,7 +185,7 @@ def test_overflow_is_work_of_the_small_pool_and_slo_event_of_the_large(
     assert counted.events("ttft") == (0, 1)
 
 
-def test_a_class_without_objectives_is_held_to_being_answered(counted: Counted) -> None:
+def test_goodput_of_a_class_without_objectives_counts_answered_requests(counted: Counted) -> None:
     counted.serve(priority="batch", outcome="ok", ttft_s=100.0, duration_s=200.0)
     assert counted.events("goodput", "batch") == (1, 0)
     assert ("antefix_slo_events_total", "ttft", "batch", "good") not in counted.samples
@@ -200,7 +200,7 @@ def test_a_tenant_pays_less_for_what_was_cached(counted: Counted) -> None:
         assert counted.samples["antefix_tenant_tokens_total", kind, "tenant"] == tokens
 
 
-def test_tenants_that_come_and_go_make_no_series_for_ever() -> None:
+def test_former_tenants_leave_no_permanent_metric_series() -> None:
     counted = Counted(names_told=3)
     for number in (0, 1, 2, 3, 4, 1):
         counted.serve(outcome="ok", tenant=f"tenant {number}", prompt_tokens=10)
@@ -247,7 +247,7 @@ def test_a_throughput_floor_is_exported_until_it_is_withdrawn() -> None:
     assert told() == dict.fromkeys(expected, "NaN")
 
 
-def test_the_queue_is_those_without_a_first_token_and_as_old_as_its_oldest(
+def test_the_queue_counts_requests_without_a_first_token_and_the_age_of_the_oldest(
     counted: Counted,
 ) -> None:
     first, second, served = (record_of(arrived=at) for at in (1.0, 2.0, 0.0))
@@ -277,7 +277,7 @@ def test_requests_between_two_refreshes_are_counted_once(counted: Counted) -> No
         assert samples["antefix_inter_token_latency_seconds_count",] == 8 * (3 * AT_ONCE + 1)
 
 
-def test_the_traffic_of_the_last_minutes_is_counted_alike(counted: Counted) -> None:
+def test_the_traffic_history_counts_the_same_outcomes_as_the_metrics(counted: Counted) -> None:
     tokens = {"prompt_tokens": 30, "cached_tokens": 10, "output_tokens": 9}
     counted.serve(outcome="ok", ttft_s=0.1, duration_s=0.5, **tokens)
     counted.serve(outcome="ok", ttft_s=0.6, duration_s=0.7, served_by="small", output_tokens=9)

@@ -39,7 +39,7 @@ def traffic(clock: Clock) -> ServedTraffic:
     return ServedTraffic(clock)
 
 
-def test_a_history_has_each_minute_in_its_place() -> None:
+def test_a_history_counts_each_request_in_its_minute() -> None:
     counts = MinuteCounts(POOL_MINUTES)
     for minute, requests in ((NOW - 60, 9), (NOW - 59, 1), (NOW - 1, 2), (NOW, 3)):
         counts.add(minute, {"ok": requests})
@@ -82,7 +82,7 @@ def test_a_clock_that_goes_back_loses_no_request() -> None:
     assert counts.history(NOW - 5, 60).counts["ok"][-1] == 2
 
 
-def test_a_tenant_has_its_part_and_the_pool_has_all(traffic: ServedTraffic) -> None:
+def test_traffic_is_counted_for_each_tenant_and_for_the_whole_pool(traffic: ServedTraffic) -> None:
     traffic.count("main", "a", {"ok": 1, "output_tokens": 7})
     traffic.count("main", "b", {"failed": 1})
     traffic.count("small", "a", {"ok": 1})
@@ -98,7 +98,7 @@ def test_traffic_that_was_never_counted_is_empty(traffic: ServedTraffic) -> None
     assert traffic.by_tenant().keys() == {"a"}
 
 
-def test_a_tenant_that_sends_nothing_for_an_hour_has_used_nothing(
+def test_the_usage_of_a_tenant_is_zero_after_an_hour_without_requests(
     traffic: ServedTraffic, clock: Clock
 ) -> None:
     traffic.count("main", "a", {"ok": 1})
@@ -113,7 +113,7 @@ def test_a_tenants_history_has_only_the_minutes_that_are_kept(traffic: ServedTra
     assert traffic.of("main", "a").history(traffic.minute, POOL_MINUTES).points == TENANT_MINUTES
 
 
-def test_of_very_many_tenants_the_most_recent_are_kept(traffic: ServedTraffic) -> None:
+def test_only_the_most_recent_of_many_tenants_are_kept(traffic: ServedTraffic) -> None:
     for number in range(SERIES_OF_TENANTS):
         traffic.count("main", f"{number}", {"ok": 1})
     traffic.count("main", "0", {"ok": 1})

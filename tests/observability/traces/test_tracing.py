@@ -152,7 +152,7 @@ async def test_a_missed_deadline_is_an_error_of_the_gateway(
     assert told.of("engine").attributes["error.type"] == "cancelled"
 
 
-async def test_a_client_that_does_not_sample_has_no_spans_and_its_context_goes_on(
+async def test_an_unsampled_request_has_no_spans_and_its_context_is_passed_on(
     front: Front, told: Collector, first: FakeEngine
 ) -> None:
     async with front.post(headers={"traceparent": UNSAMPLED}) as answer:
@@ -222,13 +222,13 @@ def test_without_tracing_nothing_of_opentelemetry_is_imported() -> None:
         ({**BOTH, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, None),
     ],
 )
-def test_the_environment_says_where_spans_go(
+def test_the_environment_sets_the_destination_of_spans(
     environment: dict[str, str], expected: Destination | None
 ) -> None:
     assert collector_of(environment) == expected
 
 
-def test_a_protocol_that_there_is_not_is_named_with_the_remedy(
+def test_an_unknown_protocol_is_reported_with_the_remedy(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     collector_of({**BOTH, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"})
