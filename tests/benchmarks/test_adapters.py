@@ -40,7 +40,7 @@ def fewest(warm_up: str, asked: str, slots: int) -> int:
 
 
 @given(st.text("abcdef", max_size=9), st.integers(1, 3))
-def test_the_optimum_is_the_best_of_all_choices(asked: str, slots: int) -> None:
+def test_the_optimum_equals_an_exhaustive_search(asked: str, slots: int) -> None:
     assert least_loads([], arrivals(asked), slots) == fewest("", asked, slots)
 
 
@@ -53,7 +53,7 @@ def test_the_fleet_has_slots_for_a_few_of_the_adapters() -> None:
     assert SLOTS == 8
 
 
-def test_a_rank_has_its_share_and_another_seed_ranks_others() -> None:
+def test_ranks_follow_the_zipf_distribution_and_depend_on_the_seed() -> None:
     names = [f"a{number}" for number in range(10)]
     asked = zipf(names, 100.0, 100.0, 1.0, 1)
     share = sum(one.rank == 0 for one in asked) / len(asked)
@@ -62,7 +62,7 @@ def test_a_rank_has_its_share_and_another_seed_ranks_others() -> None:
     assert len(first) > 3
 
 
-def test_an_answer_by_other_weights_is_found() -> None:
+def test_an_answer_computed_with_the_wrong_weights_is_detected() -> None:
     one, another = (-0.5, -1.0), (-0.6, -1.0)
     known = {"a@1": one, "a@2": another}
     asked = AdapterArrival(0.0, 0, "a")

@@ -15,7 +15,7 @@ def test_the_auc_is_the_share_of_ordered_pairs(one: list[float], other: list[flo
     assert auc(one, other) == pytest.approx(sum(pairs) / len(pairs))
 
 
-def test_auc_is_one_where_values_are_separate() -> None:
+def test_the_auc_of_separated_values_is_one() -> None:
     assert auc([3.0, 4.0], [1.0, 2.0]) == 1.0
     assert auc([1.0, 2.0], [3.0, 4.0]) == 0.0
     assert auc([1.0], [1.0, 1.0]) == 0.5

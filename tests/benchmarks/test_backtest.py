@@ -73,7 +73,7 @@ CALLS = [
 ]
 
 
-def test_a_miss_is_what_was_late_refused_or_served_elsewhere() -> None:
+def test_late_rejected_and_overflowed_requests_count_as_misses() -> None:
     found = summary(result(CALLS))
     assert found.attainment == 0.25
     assert (found.rejected, found.overflow_share) == (1, 0.25)
@@ -82,7 +82,7 @@ def test_a_miss_is_what_was_late_refused_or_served_elsewhere() -> None:
     assert (found.average_replicas, found.replica_hours) == (2.0, 240 / 3600)
 
 
-def test_a_flap_is_a_change_soon_after_one_the_other_way() -> None:
+def test_a_flap_is_a_change_soon_after_the_opposite_change() -> None:
     steady = summary(result(CALLS, [1, 2, 3, 3]))
     assert (steady.changes, steady.flaps) == (2, 0)
     flapping = summary(result(CALLS, [1, 2, 1, 2]))
@@ -104,7 +104,7 @@ def test_attainment_and_arrivals_are_reported_per_bin() -> None:
     ]
 
 
-def test_a_simulation_has_a_p99_of_300_admitted_requests_and_none_of_fewer() -> None:
+def test_a_simulation_has_a_p99_only_with_300_admitted_requests() -> None:
     many = [served(number, 0.1 * number, number / 100) for number in range(300)]
     found = summary(result(many))
     assert found.ttft_p99_s == pytest.approx(2.9601)
@@ -118,7 +118,7 @@ def made(attainment: float, hours: float) -> SimulationSummary:
     return SimulationSummary(100, attainment, 0.5, 1.5, 2.0, hours, 10 * hours, 3, 0.0, 4, 1)
 
 
-def test_the_mean_is_taken_figure_by_figure() -> None:
+def test_means_are_computed_for_each_figure() -> None:
     found = mean([made(1.0, 0.5), made(0.5, 0.3)])
     assert found.attainment == 0.75
     assert found.replica_hours == pytest.approx(0.4)
@@ -132,7 +132,7 @@ def found(
     return ScenarioResult(name, summaries)
 
 
-def test_goals_count_the_median_seed() -> None:
+def test_goals_use_the_median_seed() -> None:
     ours = [made(0.995, 0.5), made(0.98, 0.6), made(0.999, 0.4)]
     serve = [made(0.9, 0.7), made(0.985, 0.55), made(0.9, 0.6)]
     judged = results.goals([found("ramp", ours, serve)])
@@ -150,7 +150,7 @@ def with_hpa(result: ScenarioResult, hpa: dict[str, SimulationSummary]) -> Scena
     return replace(result, summaries={**result.summaries, **played})
 
 
-def test_the_hpa_that_misses_least_over_all_traces_is_what_goals_are_held_against() -> None:
+def test_goals_compare_with_the_hpa_that_misses_least_over_all_traces() -> None:
     tuned, cheap = "keda-concurrency:4", "hpa-waiting:1"
     ramp = found("ramp", [made(0.995, 0.5)], [made(0.7, 0.9)])
     tide = found("tide", [made(0.98, 1.5)], [made(0.6, 1.1)])
@@ -179,7 +179,7 @@ def test_a_recorded_trace_counts_with_every_seed() -> None:
     assert [of[SERVE].replica_hours for of in by_seed] == [4.0, 4.0]
 
 
-def test_nothing_is_reported_of_a_seed_that_may_be_tuned_on() -> None:
+def test_no_reported_seed_is_one_for_tuning() -> None:
     assert len(RULE.reported) >= 5
     assert not {*RULE.reported} & {*RULE.tuning}
 
@@ -193,7 +193,7 @@ def test_hpa_has_the_same_targets_with_our_routing_as_without() -> None:
 SHIPPED = engine_profile.read(engine_profile.SHIPPED)
 
 
-def test_an_interrupted_backtest_resumes_with_what_was_played(tmp_path: Path) -> None:
+def test_an_interrupted_backtest_resumes_with_the_finished_simulations(tmp_path: Path) -> None:
     def kept(engine: EngineProfile = SHIPPED) -> KeptParts:
         return KeptParts(tmp_path / "plays.jsonl", "backtest", RULE, engine=engine)
 
@@ -246,7 +246,7 @@ def test_the_same_results_give_the_same_plot(tmp_path: Path) -> None:
     assert b"<svg" in plots[0].read_bytes()
 
 
-def test_the_shipped_calibration_says_where_it_is_from() -> None:
+def test_the_shipped_calibration_states_its_source() -> None:
     shipped = engine_profile.read(engine_profile.SHIPPED)
     assert shipped.source["kind"] == "estimate"
     assert {"prefill_rate", "step_s", "sequence_s", "blocks", "startup_s"} <= {*shipped.source}
@@ -263,7 +263,7 @@ def test_the_shipped_calibration_says_where_it_is_from() -> None:
         {"more": 1},
     ],
 )
-def test_a_wrong_calibration_is_refused_by_name(tmp_path: Path, change: dict[str, object]) -> None:
+def test_the_error_names_an_invalid_calibration(tmp_path: Path, change: dict[str, object]) -> None:
     told = {**json.loads(engine_profile.SHIPPED.read_text()), **change}
     file = tmp_path / "engine.json"
     file.write_text(json.dumps(told))
@@ -272,6 +272,6 @@ def test_a_wrong_calibration_is_refused_by_name(tmp_path: Path, change: dict[str
     assert caught.value.remedy
 
 
-def test_a_missing_calibration_is_refused_by_name(tmp_path: Path) -> None:
+def test_the_error_names_a_missing_calibration(tmp_path: Path) -> None:
     with pytest.raises(Problem, match="nowhere"):
         engine_profile.read(tmp_path / "nowhere.json")

@@ -90,7 +90,7 @@ async def drilled(name: str, fleet: DrilledFleet) -> Injury:
     return injury
 
 
-async def test_an_update_is_over_once_each_engine_is_another() -> None:
+async def test_an_update_ends_once_each_engine_was_replaced() -> None:
     fleet = FakeFleet("", [both(*ids) for ids in ("abc", "bc", "bcd", "cd", "cde", "de", "def")])
     injury = await drilled("update", fleet)
     assert injury.replicas == {"a", "b", "c"} and set(await fleet.roles(POOL)) == set("def")
@@ -106,7 +106,7 @@ async def test_an_update_that_takes_two_of_three_engines_at_once_is_wrong() -> N
     assert (await drilled("update", fleet)).wrong == ("1 of 3 engines served (active, leaving)",)
 
 
-async def test_unknown_engines_of_a_gateway_are_not_taken_for_lost_ones() -> None:
+async def test_engines_unknown_to_a_gateway_do_not_count_as_lost() -> None:
     unknown = dict.fromkeys("bc", "unknown")
     looks = [both(*"abc"), both(*"bcd"), unknown, both(*"bcd"), both(*"def")]
     injury = await drilled("update", FakeFleet("", looks))
@@ -117,7 +117,7 @@ async def test_unknown_engines_of_a_gateway_are_not_taken_for_lost_ones() -> Non
     assert wrong.startswith("how many served was not known at ")
 
 
-async def test_a_replica_that_leaves_in_a_scale_down_is_hit_and_all_return() -> None:
+async def test_the_chaos_test_of_a_scale_down_hits_a_leaving_replica() -> None:
     fleet = FakeFleet("", [both("a", "b"), both("a", "b"), both("a"), both("a", "c")])
 
     async def asked() -> bool:
@@ -128,7 +128,9 @@ async def test_a_replica_that_leaves_in_a_scale_down_is_hit_and_all_return() -> 
     assert fleet.updates == [{"replicas": 1}, {"replicas": 2}]
 
 
-async def test_a_promotion_is_what_a_gateway_writes(redis: AsyncRedis, redis_url: str) -> None:
+async def test_the_chaos_test_of_a_promotion_writes_what_a_gateway_writes(
+    redis: AsyncRedis, redis_url: str
+) -> None:
     board = f"drills/{OVERFLOW}"
     await ActiveWriter(redis, board, SIGNER).publish(2, None)
     warm = {"a": "active", "b": "warm"}
@@ -137,7 +139,7 @@ async def test_a_promotion_is_what_a_gateway_writes(redis: AsyncRedis, redis_url
     assert await active.read(redis, board, SIGNER) == Active(2, promoted=1)
 
 
-def test_a_changed_file_is_given_to_antefix(
+def test_the_changed_fleet_file_is_passed_to_antefix_update(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (file := tmp_path / "fleet.yaml").write_text(FLEET)

@@ -90,7 +90,7 @@ def test_the_machines_own_disk_is_not_filled(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_library_that_sets_no_clock_is_refused(
+def test_a_library_that_does_not_set_the_clock_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Debian 12 has one under which no Python process can sleep."""
@@ -104,7 +104,7 @@ def test_a_library_that_sets_no_clock_is_refused(
         surroundings.library()
 
 
-def test_a_clock_is_set_only_for_processes_that_are_started_with_it(
+def test_the_clock_is_changed_only_for_processes_started_with_the_library(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(surroundings, "library", lambda: "")

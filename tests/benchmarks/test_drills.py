@@ -32,7 +32,7 @@ def answer_with_code(code: str, **more: object) -> ClientAnswer:
         ClientAnswer(21.0, 22.0, "another"),
     ],
 )
-def test_an_answer_that_resumes_or_fails_in_time_is_right(
+def test_an_answer_that_resumes_or_fails_in_time_is_correct(
     fault: Injury, outcome: ClientAnswer
 ) -> None:
     verdict = judge("one", [outcome], fault, 21.0, NOTHING)
@@ -63,11 +63,11 @@ def test_a_failure_in_another_way_is_wrong(
     assert words in "; ".join(judge("one", [WHOLE, outcome], fault, 21.0, NOTHING).wrong)
 
 
-def test_an_answer_cut_by_a_dead_gateway_is_right() -> None:
+def test_an_answer_interrupted_by_a_dead_gateway_is_correct() -> None:
     assert judge("one", [answer_with_code("cut (X)")], OF_A_GATEWAY, 21.0, NOTHING).is_right
 
 
-def test_a_fleet_that_is_whole_too_late_or_holds_something_is_wrong() -> None:
+def test_a_fleet_that_recovers_too_late_or_leaks_slots_is_wrong() -> None:
     late = judge("one", [WHOLE], FAULT, 20.1 + WHOLE_WITHIN_S, NOTHING)
     assert "only 30.1 s after" in late.wrong[0]
     assert "slots" in judge("one", [WHOLE], FAULT, 21.0, {"slots": 1}).wrong[0]

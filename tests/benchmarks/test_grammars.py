@@ -30,7 +30,7 @@ def figures(alone_s: float, attacked_s: float, after_mb: int) -> dict[str, Any]:
     }
 
 
-def test_the_goals_are_ratios_to_the_victim_without_attack_and_to_the_memory_before() -> None:
+def test_the_goals_compare_with_the_victim_and_the_memory_before_the_attack() -> None:
     goals = goals_of(figures(0.2, 0.5, 1050), failed=0, worst_gap=2.9)
     assert {name: (goal["figure"], goal["met"]) for name, goal in goals.items()} == {
         "p99_under_attack_of_that_alone": (2.5, False),
@@ -40,7 +40,7 @@ def test_the_goals_are_ratios_to_the_victim_without_attack_and_to_the_memory_bef
     }
 
 
-def test_the_gap_is_of_the_constraints_that_the_engine_admits() -> None:
+def test_the_worst_gap_includes_only_admitted_constraints() -> None:
     gaps = {"a": StreamGap(0.016, 0.024), "b": None, "c": StreamGap(0.02, 0.05)}
     assert worst(gaps) == 2.5
     found = figures_of(gaps)

@@ -7,7 +7,7 @@ def of(what: str, suspected_s: float, ok: bool = True) -> dict[str, object]:
     return {"frozen": what, "suspected_s": suspected_s, "all_gone_s": suspected_s + 3.0, "ok": ok}
 
 
-def test_moments_are_counted_by_the_kind_of_process() -> None:
+def test_hangs_are_counted_by_the_kind_of_process() -> None:
     counted = counts([of("core", 0.5), of("core", 5.5, ok=False), of("core", 0.7), of("worker", 1)])
     assert counted == {
         "core": {

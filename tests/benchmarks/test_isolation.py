@@ -13,7 +13,7 @@ KEYS = {name: f"the key of the {name}" for name in ("victim", "friend", "strange
 GROUP = {name: {"cache_group": "victims"} for name in ("victim", "friend")}
 
 
-async def test_a_stranger_learns_nothing_and_a_friend_everything(
+async def test_cached_prompts_are_revealed_only_to_tenants_of_the_same_group(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "PROMPT_TOKENS", 80)  # a fake engine takes no longer ones

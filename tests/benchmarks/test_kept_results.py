@@ -28,13 +28,13 @@ def test_the_same_output_given_twice_is_one_run(tmp_path: Path) -> None:
     assert kept_results.read(tmp_path) == {"index": [result(0.5)]}
 
 
-def test_a_goal_that_is_new_has_the_range_of_the_runs_that_have_it() -> None:
+def test_the_range_of_a_new_goal_covers_only_runs_that_have_it() -> None:
     runs = [{"goals": {}}, result(0.5), result(0.7)]
     assert span(runs, "lookup_ms") == "0.5 to 0.7 in 2"
     assert span(runs[:2], "lookup_ms") == "one"
 
 
-def test_every_result_that_is_kept_says_what_was_measured() -> None:
+def test_every_stored_result_states_what_was_measured() -> None:
     runs = [run for of in kept_results.read().values() for run in of]
     assert len(runs) > 50
     wanted = {"benchmark", "command", "commit", "dirty", "seeds", "date", "cpu", "versions"}

@@ -44,23 +44,23 @@ def count_of(pools: CompetingPools) -> dict[str, int]:
     return {name: len(pool.calls) for name, pool in pools.by_kind.items()}
 
 
-def test_the_cheap_kind_serves_all_that_it_can_in_time() -> None:
+def test_the_cheap_gpu_model_serves_all_requests_that_it_can_serve_in_time() -> None:
     _, pools = served(PoolChooser(by_cost, told), every_s=3.0)
     assert count_of(pools) == {"slow": 20, "fast": 0}
 
 
-def test_fastest_first_leaves_the_slow_kind_idle() -> None:
+def test_fastest_first_leaves_the_slow_gpu_model_idle() -> None:
     _, pools = served(PoolChooser(by_speed, told), every_s=3.0)
     assert count_of(pools) == {"slow": 0, "fast": 20}
 
 
-def test_requests_that_the_cheap_kind_cannot_serve_in_time_go_to_the_other() -> None:
+def test_requests_that_are_too_slow_on_the_cheap_gpu_model_go_to_the_other() -> None:
     result, pools = served(PoolChooser(by_cost, told), every_s=0.5)
     assert min(count_of(pools).values()) > 30
     assert result.attainment == 1.0
 
 
-def test_rates_are_learned_however_wrong_the_prior_is() -> None:
+def test_rates_are_learned_despite_a_wrong_prior() -> None:
     result, pools = served(PoolChooser(by_cost, learned(PRIOR)), every_s=0.5)
     assert min(count_of(pools).values()) > 30
     assert result.attainment > 0.9
@@ -68,7 +68,7 @@ def test_rates_are_learned_however_wrong_the_prior_is() -> None:
     assert rates == pytest.approx([1000.0, 4000.0], rel=0.1)
 
 
-def test_both_kinds_are_paid_for_until_the_end() -> None:
+def test_both_gpu_models_are_paid_for_until_the_end() -> None:
     result, pools = served(PoolChooser(by_cost, told), every_s=3.0)
     assert pools.replica_seconds(result.seconds) == pytest.approx(2 * result.seconds)
 

@@ -17,7 +17,7 @@ def test_the_median_round_is_judged() -> None:
     assert beside[0].figures()["large"] == {"200": 1}
 
 
-def test_a_large_body_is_one_that_the_gateway_takes() -> None:
+def test_the_gateway_accepts_the_large_bodies_of_the_benchmark() -> None:
     large = body_of(LARGE_BYTES, 1)
     assert LARGE_BYTES <= len(large) <= 4 * 2**20
     assert json.loads(large)["messages"][0]["content"].startswith("1 word")

@@ -26,7 +26,7 @@ def found(slow_form: str) -> dict[tuple[str, int, str], list[float]]:
 
 
 @pytest.mark.parametrize("slow_form", FORMS)
-def test_a_goal_is_about_the_next_turn_of_the_slower_form(slow_form: str) -> None:
+def test_the_goal_applies_to_the_next_turn_of_the_slower_prompt_form(slow_form: str) -> None:
     goals = goals_of(found(slow_form), late_s=[0.001, 0.004], count_s=[0.004])
     p50 = goals["next_turn_of_100000_tokens_ms_p50"]
     assert (p50["figure"], p50["met"]) == (4.0, False)
@@ -36,7 +36,7 @@ def test_a_goal_is_about_the_next_turn_of_the_slower_form(slow_form: str) -> Non
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_chat_has_about_as_many_tokens_as_it_should_and_goes_on(form: str) -> None:
+def test_a_chat_has_about_the_requested_length_and_can_be_continued(form: str) -> None:
     prompts = PromptTokens(facts_of(embedded()))
     chats = Chats(prompts)
     chat = chats.new(form, 10_000)

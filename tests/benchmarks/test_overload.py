@@ -33,20 +33,20 @@ def test_a_fleet_that_serves_less_beyond_its_knee_misses_the_goal() -> None:
     assert figures["goodput_per_s"][0] == round(230 / PHASE_S, 3)
 
 
-def test_one_fast_seed_does_not_meet_the_goal_of_the_tail() -> None:
+def test_one_fast_seed_does_not_meet_the_tail_goal() -> None:
     slow, fast = phase(12.0, 100, late=20), phase(12.0, 120)
     _, goals = summary([(phase(4.0, 100), over) for over in (slow, slow, fast)], slo_s=5.0)
     assert not goals["tail_ttft_of_the_slo"]["met"]
     assert goals["tail_ttft_of_the_slo"]["range"] == [0.2, 1.3]
 
 
-def test_a_500_is_no_fair_answer() -> None:
+def test_an_answer_with_status_500_misses_the_goal() -> None:
     broken = Phase(12.0, (ReplayedRequest(0.0, 500), ReplayedRequest(0.0, 200, ttft=1.0)), 0.0)
     _, goals = summary([(phase(4.0, 1), broken)], slo_s=5.0)
     assert not goals["answers_that_are_neither_success_nor_429_with_retry_after"]["met"]
 
 
-def test_three_times_the_knee_is_offered() -> None:
+def test_the_offered_load_is_three_times_the_knee() -> None:
     assert RULE.settings["times_knee"] == 3.0
 
 
@@ -66,7 +66,7 @@ async def test_an_interrupted_run_resumes_after_the_last_phase(
     assert "step" not in {name for name, _ in played}
 
 
-def test_a_late_generator_is_noted_in_the_result() -> None:
+def test_a_late_load_generator_is_noted_in_the_result() -> None:
     late = Phase(4.0, (ReplayedRequest(0.0, 200, ttft=1.0, sent_late=0.5),), 0.0)
     figures, _ = summary([(late, late)], slo_s=5.0)
     assert "the load generator was late" in figures["note"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from benchmarks.scale.choosers import OwnPlacements
 
 
-def test_a_gateway_without_an_index_knows_where_it_sent_a_prefix() -> None:
+def test_a_gateway_without_an_index_remembers_where_it_sent_a_prefix() -> None:
     own = OwnPlacements(max_segments=10)
     own.placed([b"1", b"2"], slot=3)
     own.placed([b"1", b"9"], slot=4)

@@ -23,7 +23,7 @@ WHOLE = ClientAnswer(9.0, 11.0, "hit")
 
 
 @pytest.mark.parametrize("name", sorted(KEPT.keys() & headlines.PAGES.keys()))
-def test_a_page_begins_with_an_answer_that_has_figures(name: str) -> None:
+def test_a_page_starts_with_a_summary_that_has_figures(name: str) -> None:
     answer, *_ = headlines.PAGES[name](KEPT[name])
     assert not answer.startswith("|") and any(letter.isdigit() for letter in answer)
 

@@ -73,12 +73,12 @@ def test_a_run_reports_answered_requests_and_counts_failures() -> None:
     assert found.cpu_ms_a_request == pytest.approx(20.0)
 
 
-def test_a_router_behind_which_nothing_is_answered_is_no_figure() -> None:
+def test_a_router_without_an_answered_request_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="no worker"):
         run_of(USUAL, "smg", 1, [sent(None)], cpu_s=0.0, on="here", commit="")
 
 
-def test_a_router_that_hides_what_was_cached_is_no_figure() -> None:
+def test_a_router_that_hides_cached_tokens_is_an_error() -> None:
     request = dataclasses.replace(sent(0.1), cached_tokens=None)
     with pytest.raises(RuntimeError, match="no answer says what was cached"):
         run_of(USUAL, "smg", 1, [request], cpu_s=0.0, on="here", commit="")
@@ -89,7 +89,7 @@ def test_routers_are_compared_on_the_seeds_that_both_have() -> None:
     assert ratios(runs, USUAL, "smg", "mean_ttft") == [0.5, 1.5]
 
 
-def test_the_other_that_comes_out_best_is_the_one_that_counts() -> None:
+def test_antefix_is_compared_with_the_best_other_router() -> None:
     judged = goals(of(USUAL, antefix=(1.0,), smg=(0.8,), litellm=(2.0,)))
     goal = judged["multi_turn_mean_ttft_by_best_other"]
     assert (goal["other"], goal["figure"], goal["met"]) == ("smg", 1.25, False)
@@ -105,7 +105,7 @@ def test_the_other_that_comes_out_best_is_the_one_that_counts() -> None:
         (EXACT, (1.0, 1.0, 1.0), False),  # as good is not better
     ],
 )
-def test_antefix_must_be_better_where_routing_needs_knowledge(
+def test_antefix_must_be_better_in_cases_that_need_cache_knowledge(
     case: str, ours: tuple[float, ...], met: bool
 ) -> None:
     judged = goals(of(case, antefix=ours, smg=(1.0, 1.0, 1.0)))
@@ -121,7 +121,7 @@ def test_the_result_compares_antefix_with_each_other_router() -> None:
     assert told["multi_turn/smg"]["ours_by_it"] == same
 
 
-def test_a_router_with_separate_engines_is_on_the_page_and_is_no_best_other() -> None:
+def test_a_router_with_separate_engines_is_listed_but_never_the_best_other_router() -> None:
     found = of(USUAL, antefix=(0.2,), smg=(0.3,), ray_llm=(0.1,))
     judged = goals(found)
     assert judged["multi_turn_mean_ttft_by_best_other"]["other"] == "smg"
@@ -130,7 +130,7 @@ def test_a_router_with_separate_engines_is_on_the_page_and_is_no_best_other() ->
     assert "**Ray Serve LLM** is not like for like, and does not count toward the goals." in text
 
 
-def test_a_figure_that_no_router_could_miss_is_no_goal() -> None:
+def test_a_figure_that_no_router_could_miss_has_no_goal() -> None:
     runs = [run("short", router, 1, 0.1, cached=0.0) for router in ("antefix", "smg")]
     judged = goals(grouped(runs))
     assert "short_mean_ttft_by_best_other" in judged
@@ -148,7 +148,7 @@ def test_other_routers_get_plain_vllm_engines_with_the_same_arguments(tmp_path: 
     assert (told["endpoint"], told["replay_endpoint"]) == ("tcp://*:1", "tcp://127.0.0.1:2")
 
 
-def test_a_run_says_how_long_answers_took_and_how_late_requests_were_sent() -> None:
+def test_a_run_reports_answer_times_and_the_lateness_of_requests() -> None:
     late = [dataclasses.replace(sent(0.5), sent_s=1.0 + seconds) for seconds in (0.0, 0.2)]
     found = run_of(USUAL, "antefix", 1, late, cpu_s=0.1, on="", commit="")
     assert found.e2e_mean == pytest.approx(2.0)
@@ -164,7 +164,7 @@ def test_antefix_looks_up_within_the_default_budget(tmp_path: Path) -> None:
     assert fleet.redis.lookup_budget_ms == RedisSettings().lookup_budget_ms
 
 
-def test_fewer_cached_tokens_are_worse_whatever_the_time() -> None:
+def test_fewer_cached_tokens_miss_a_goal_at_any_ttft() -> None:
     runs = [run(USUAL, "antefix", 1, 0.1, cached=0.4), run(USUAL, "smg", 1, 0.2, cached=0.7)]
     judged = goals(grouped(runs))
     assert judged["multi_turn_mean_ttft_by_best_other"]["met"]
@@ -205,7 +205,7 @@ def test_the_page_says_where_antefix_is_slower_and_which_goals_are_missed() -> N
     ]
 
 
-def test_the_page_has_what_could_not_be_measured_and_what_failed() -> None:
+def test_the_page_lists_missing_measurements_and_failures() -> None:
     found = of(EXACT, antefix=(0.2, 0.3), smg=(0.1,))
     (key, (first, second)), *_ = found.items()
     found = {**found, key: [first, dataclasses.replace(second, failed=1)]}
@@ -232,7 +232,9 @@ def test_runs_that_are_kept_are_not_run_again(tmp_path: Path) -> None:
     assert not kept.have(USUAL, 2, routers) and not kept.have(EXACT, 1, routers)
 
 
-def test_one_more_router_has_all_run_again_that_it_is_compared_with(tmp_path: Path) -> None:
+def test_a_new_router_causes_new_runs_of_the_routers_that_it_is_compared_with(
+    tmp_path: Path,
+) -> None:
     kept = KeptRuns(tmp_path / "peers.jsonl")
     other = run(USUAL, "antefix", 2, 0.3)
     kept.replace(USUAL, 1, [run(USUAL, "antefix", 1, 0.1)])
@@ -263,7 +265,7 @@ def test_every_router_gets_the_same_requests_which_fit_into_the_engines(name: st
     assert longest < 3900
 
 
-def test_the_first_half_holds_what_the_second_begins_with() -> None:
+def test_the_first_half_contains_the_prompts_that_the_second_extends() -> None:
     talks = CASES[EXACT].conversations(seed=1, requests=30)
     before, after = halves(talks)
     for talk, first, second in some(zip(talks, before, after, strict=True)):
@@ -272,7 +274,7 @@ def test_the_first_half_holds_what_the_second_begins_with() -> None:
         assert second.turns[0].messages[: len(last)] == last
 
 
-def test_requests_of_one_conversation_go_to_all_gateways_alike_for_each_router() -> None:
+def test_requests_of_a_conversation_are_spread_over_all_gateways_for_each_router() -> None:
     talks = CASES[USUAL].conversations(seed=1, requests=60)
     form = RequestForm("small", "run", ANSWER_TOKENS)
     urls = ["http://a", "http://b"]

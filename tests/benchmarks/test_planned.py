@@ -35,7 +35,9 @@ FLEET = Path(shape_only.__file__).with_name("gpu_8b.yaml")
         ("NVIDIA L40S", 46068, "l40s"),
     ],
 )
-def test_the_gpu_of_the_driver_is_one_of_the_planner(name: str, mib: int, planned: str) -> None:
+def test_the_planner_knows_the_gpu_that_the_driver_reports(
+    name: str, mib: int, planned: str
+) -> None:
     assert run.this_gpu(name, mib * MIB) is gpu_called(planned)
 
 
@@ -61,7 +63,7 @@ class EngineAsPlanned:
 
 
 @pytest.mark.parametrize(("times", "met"), [(1.0, True), (1.6, False), (0.4, False)])
-def test_times_are_judged_relative_to_the_plan(times: float, met: bool) -> None:
+def test_times_are_compared_with_the_plan(times: float, met: bool) -> None:
     h100 = gpu_called("h100")
     device = Device(h100.name, h100.capability, h100.memory_bytes)
     shape = shape_of(known_config(run.MODELS[0]) or {})
@@ -75,7 +77,9 @@ def test_times_are_judged_relative_to_the_plan(times: float, met: bool) -> None:
     assert run.goals({"n": {"error": "no memory"}}) == {}
 
 
-def test_a_folder_has_all_that_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shape_only_folder_has_only_the_files_that_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (embedded := tmp_path / "embedded").mkdir()
     for file in shape_only.TOKENIZER:
         (embedded / file).write_text("{}")
@@ -86,7 +90,7 @@ def test_a_folder_has_all_that_is_loaded(tmp_path: Path, monkeypatch: pytest.Mon
         assert {file.name for file in folder.iterdir()} == {"config.json", *shape_only.TOKENIZER}
 
 
-def test_a_fleet_of_shapes_keeps_other_models(
+def test_a_fleet_with_shape_only_models_keeps_other_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (embedded := tmp_path / "embedded").mkdir()

@@ -22,7 +22,7 @@ def test_an_error_is_relative_to_the_measured_value_and_signed() -> None:
     assert errors([answer(None, 1.0), answer(1.0, None)]) == []
 
 
-def test_figures_are_of_absolute_errors_and_of_their_mean() -> None:
+def test_figures_summarize_absolute_errors_and_the_mean_error() -> None:
     found = figures_of([answer(1.0 + 0.1 * i, 1.0) for i in range(-5, 6)])
     assert found["requests"] == 11
     assert found["mean_absolute_error"] == pytest.approx(3.0 / 11, abs=1e-4)
@@ -30,7 +30,7 @@ def test_figures_are_of_absolute_errors_and_of_their_mean() -> None:
     assert found["p90_absolute_error"] == pytest.approx(0.5)
 
 
-def test_an_answer_is_alone_while_no_other_is_in_flight() -> None:
+def test_an_answer_counts_as_alone_if_no_other_is_in_flight() -> None:
     first = replace(answer(1.0, 1.0), started=0.0, first_byte=1.0, ended=2.0)
     into_its_decoding = replace(first, turn=1, started=1.5, first_byte=2.5, ended=3.0)
     when_all_is_over = replace(first, turn=2, started=3.0, first_byte=4.0, ended=5.0)

@@ -45,7 +45,7 @@ async def answered(front: Front, path: str, **more: Any) -> ClientAnswer:
 
 @pytest.mark.parametrize("stream", [{}, STREAM])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_an_answer_that_was_gone_on_with_is_judged_by_an_undisturbed_one(
+async def test_a_resumed_answer_is_compared_with_an_uninterrupted_one(
     front: Front, first: FakeEngine, path: str, stream: dict[str, Any]
 ) -> None:
     kind = Kind(path, stream)
@@ -90,7 +90,7 @@ async def test_the_verdict_names_what_an_answer_lacks(front: Front, first: FakeE
     assert "several answers" in wrong
 
 
-def test_json_that_was_valid_has_to_stay_so() -> None:
+def test_valid_json_must_stay_valid_after_resuming() -> None:
     def said(text: str) -> ClientAnswer:
         return ClientAnswer(0.0, body={"choices": [{"index": 0, "text": text}]})
 
@@ -118,7 +118,7 @@ def response(delta: str = "b", item: str = "msg_1", number: int = 3) -> list[str
     ]
 
 
-def test_a_responses_events_say_what_its_last_one_does() -> None:
+def test_the_events_of_a_response_add_up_to_its_last_event() -> None:
     assert joined(response())["output"][0]["content"] == [{"text": "ab"}]
     for wrong in ({"delta": "c"}, {"item": "msg_2"}, {"number": 4}):
         with pytest.raises(ValueError, match=r"event|item"):
@@ -159,7 +159,7 @@ class Fleet:
         return None
 
 
-async def test_a_round_kills_an_engine_that_answers(
+async def test_a_round_kills_an_engine_while_it_answers(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engines = [FakeEngine(f"r{n}", limit=16, model=kinds.MODEL) for n in (1, 2, 3)]
@@ -187,7 +187,7 @@ async def test_a_round_kills_an_engine_that_answers(
     assert any(one.hit for one in found)
 
 
-def test_every_kind_asks_for_something_different() -> None:
+def test_every_kind_of_request_is_different() -> None:
     bodies = {json.dumps([kind.path, kind.asked(1)]) for kind in KINDS.values()}
     stop = KINDS["stop string"]
     bodies.add(json.dumps(stop.stopping(stop.asked(1), "abcdefghijkl")))

@@ -71,24 +71,24 @@ def test_cached_ratios_weigh_prompts_by_their_length() -> None:
     assert summary.oracle_share == pytest.approx(0.5)
 
 
-def test_without_reuse_nothing_is_lost_to_the_oracle() -> None:
+def test_without_reuse_no_tokens_are_lost_relative_to_the_oracle() -> None:
     assert only(run([answer(0)])).oracle_share == 1.0
 
 
-def test_an_even_spread_is_one() -> None:
+def test_the_spread_of_an_even_distribution_is_one() -> None:
     assert run([answer(i) for i in range(8)]).requests_spread == 1.0
 
 
-def test_a_replica_that_serves_everything_is_the_number_of_replicas() -> None:
+def test_the_spread_equals_the_number_of_replicas_if_one_serves_everything() -> None:
     assert run([answer(i, replica="r0") for i in range(8)]).requests_spread == 4.0
 
 
-def test_the_worst_run_counts_for_the_spread() -> None:
+def test_the_spread_is_that_of_the_worst_run() -> None:
     even, uneven = [answer(i) for i in range(8)], [answer(i, replica="r0") for i in range(8)]
     assert only(run(even, seed=1), run(uneven, seed=2)).requests_spread == 4.0
 
 
-def test_cached_tokens_are_no_load() -> None:
+def test_cached_tokens_do_not_count_as_load() -> None:
     answers = [answer(i, replica="r0", cached_tokens=900) for i in range(10)]
     spread = run([*answers, answer(10, replica="r1")]).tokens_spread
     assert spread == pytest.approx(2.0)  # 1,000 tokens each on two of four
@@ -102,7 +102,7 @@ def test_too_many_and_too_few_expected_tokens_do_not_cancel() -> None:
     assert only(run(answers)).misjudged_ratio == pytest.approx(256 / 2000)
 
 
-def test_a_ratio_is_of_sums_on_the_requests_that_both_answered() -> None:
+def test_a_ratio_compares_sums_over_requests_that_both_answered() -> None:
     ours = run([answer(0, 0.2), answer(1, 0.2), answer(2, 9.0)], policy="prefix")
     theirs = run([answer(0, 0.1), answer(1, 0.2)], policy="least_loaded")
     ratio = ttft_ratio([ours, theirs], "short", over="least_loaded", under="prefix")
@@ -116,7 +116,7 @@ def test_seeds_are_not_paired_with_one_another() -> None:
     assert ratio.value != ratio.value
 
 
-def test_a_ratio_that_is_always_the_same_has_no_error() -> None:
+def test_a_constant_ratio_has_no_standard_error() -> None:
     numbers = range(4 * BATCH)
     ours = run([answer(i, 0.01 * (1 + i)) for i in numbers], policy="prefix")
     theirs = run([answer(i, 0.02 * (1 + i)) for i in numbers], policy="least_loaded")
@@ -125,7 +125,7 @@ def test_a_ratio_that_is_always_the_same_has_no_error() -> None:
     assert ratio.standard_error == pytest.approx(0.0, abs=1e-9)
 
 
-def test_noise_shows_in_the_error() -> None:
+def test_noise_increases_the_standard_error() -> None:
     numbers = range(4 * BATCH)
     ours = run([answer(i, 0.1) for i in numbers], policy="prefix")
     theirs = run([answer(i, 0.1 + 0.1 * (i // BATCH % 2)) for i in numbers], policy="least_loaded")
@@ -138,7 +138,7 @@ def test_only_goals_that_were_measured_are_judged() -> None:
     assert goals([run([answer(0)], workload="shared_system")]) == {}
 
 
-def test_the_oracle_and_the_best_other_policy_are_the_measure_on_many_turns() -> None:
+def test_multi_turn_goals_compare_with_the_oracle_and_the_best_other_policy() -> None:
     ours = run([answer(0, 0.1, cached_tokens=512)], "multi_turn", "prefix", most_cached=512)
     theirs = run([answer(0, 0.2)], "multi_turn", "random", most_cached=512)
     judged = goals([ours, theirs])
@@ -152,14 +152,14 @@ def test_a_hot_replica_misses_its_goal() -> None:
     assert not judged["hot_prefix_most_requests_over_mean"]["met"]
 
 
-def test_least_loaded_is_the_measure_where_nothing_is_cached() -> None:
+def test_goals_without_reuse_compare_with_least_loaded() -> None:
     ours = run([answer(i, 0.2) for i in range(16)], "no_reuse", "prefix")
     theirs = run([answer(i, 0.1) for i in range(16)], "no_reuse", "least_loaded")
     judged = goals([ours, theirs])["no_reuse_ttft_least_loaded_over_prefix"]
     assert judged == {"figure": 0.5, "at_least": 0.98, "met": False, "standard_error": 0.0}
 
 
-def test_the_page_has_what_ran_what_was_met_and_what_failed(
+def test_the_page_has_the_command_the_goals_and_the_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.argv", ["run", "--seeds", "1"])

@@ -81,7 +81,7 @@ def test_a_next_turn_has_the_blocks_of_the_turn_before() -> None:
     assert all(len(request.blocks) == request.prompt_tokens // BLOCK for request in CHAT.requests)
 
 
-def test_a_published_load_repeats_each_prompt_after_all_others() -> None:
+def test_a_published_workload_repeats_each_prompt_after_all_others() -> None:
     requests = published.shared_prefixes(1, 20.0).requests
     before = round(len(requests) * published.warm_up(20.0))
     assert before == published.GROUPS * published.USERS == 750
@@ -118,7 +118,7 @@ def test_equal_blocks_have_equal_tokens() -> None:
     assert len(tokens_of(1, 16)) == 64
 
 
-async def test_a_fleet_of_one_does_what_its_engine_would() -> None:
+async def test_a_simulated_fleet_of_one_behaves_like_its_engine() -> None:
     requests = CHAT.requests[:40]
     fleet = SimulatedReplicas(HARDWARE, 1)
     visits = await VirtualFleet(fleet, AnyReplica(fleet, 1, 1)).play(requests, [0] * 40)
@@ -132,7 +132,7 @@ async def test_a_fleet_of_one_does_what_its_engine_would() -> None:
     assert [visit.job.cached_tokens for visit in visits] == [job.cached_tokens for job in jobs]
 
 
-async def test_gateways_find_through_redis_what_engines_have_cached(redis_url: str) -> None:
+async def test_gateways_find_the_cached_blocks_of_engines_through_redis(redis_url: str) -> None:
     visits = await played(CHAT, 3, 1, redis_url)
     fleet = SimulatedReplicas(HARDWARE, 3)
     anywhere = await VirtualFleet(fleet, AnyReplica(fleet, 1, 1)).play(
@@ -144,7 +144,7 @@ async def test_gateways_find_through_redis_what_engines_have_cached(redis_url: s
     assert cached(visits) > 0.9 * most
 
 
-async def test_several_gateways_find_as_much_as_one(redis_url: str) -> None:
+async def test_several_gateways_reuse_as_many_tokens_as_one(redis_url: str) -> None:
     assert cached(await played(CHAT, 3, 4, redis_url)) > 0.9 * sum(ceiling(CHAT.requests, BLOCK))
 
 
@@ -168,7 +168,7 @@ def test_consistent_hashing_keeps_a_prefix_at_one_replica_until_that_is_full() -
     assert ring.choice(request_of_blocks(0.0, 7), 0) != replica
 
 
-def test_an_approximate_tree_knows_what_its_own_gateway_sent() -> None:
+def test_an_approximate_tree_knows_only_prompts_from_the_same_gateway() -> None:
     tree = ApproximateTree(fleet_of(0, 0, 0, 0), 2, 1)
     sent = tree.choice(request_of_blocks(0.0, 1, 2, 3), 0)
     again = {tree.choice(request_of_blocks(0.0, 1, 2, 3, 4), 0) for _ in range(10)}
@@ -177,7 +177,7 @@ def test_an_approximate_tree_knows_what_its_own_gateway_sent() -> None:
     assert elsewhere == {0, 1, 2, 3}
 
 
-def test_an_oracle_goes_where_most_is_cached() -> None:
+def test_an_oracle_chooses_the_replica_with_the_most_cached_tokens() -> None:
     fleet = fleet_of(0, 9, 0)
     engine = fleet.engines[1]
     engine.submit(Job.hashed("a", 3 * BLOCK, 1, [1, 2, 3]), 0.0)
@@ -251,13 +251,13 @@ LINEARLY = [0.001 * size for size in sizes_of("replicas")]
 SLOWLY = [0.001 * size**0.4 for size in sizes_of("replicas")]
 
 
-def test_a_summary_is_read_as_it_was_kept() -> None:
+def test_a_summary_is_unchanged_after_a_round_trip() -> None:
     once = as_json(FOUND)
     assert as_json(read(once)) == once
     assert [s.case for s in read(once)] == [s.case for s in FOUND]
 
 
-def test_the_load_compared_is_the_one_that_the_peer_had() -> None:
+def test_peers_are_compared_at_the_load_of_the_peer() -> None:
     pair = saturated(FOUND)
     assert pair is not None
     assert [s.case.rate for s in pair] == [6.0, 6.0]
@@ -286,7 +286,7 @@ def test_a_linear_cost_has_no_goal_for_its_growth() -> None:
     assert not [name for name in goals(FOUND, BUSY, growths) if name.endswith("_power")]
 
 
-def test_growth_is_a_power_of_the_size() -> None:
+def test_growth_is_fitted_as_a_power_of_the_size() -> None:
     assert power("decision_by_replicas", LINEARLY) == pytest.approx(1.0)
     assert power("decision_by_replicas", SLOWLY) == pytest.approx(0.4)
 
@@ -337,6 +337,6 @@ def test_an_interrupted_run_resumes_with_what_was_simulated(
     assert [of.case for of in both] == cases
 
 
-def test_a_replica_that_got_nothing_counts() -> None:
+def test_a_replica_without_requests_counts_in_the_variation() -> None:
     assert variation([("a", 1.0)], replicas=2) == 1.0
     assert variation([("a", 1.0), ("b", 1.0)], replicas=2) == 0.0

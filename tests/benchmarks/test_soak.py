@@ -111,7 +111,7 @@ def grown(samples: list[tuple[float, Sample]]) -> set[Figure]:
     return {one.figure for one in growing(watched(samples[3:], CYCLE_S))}
 
 
-async def test_the_whole_of_it_ends_with_figures_and_goals(
+async def test_a_soak_test_ends_with_figures_and_goals(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On one gateway without Ray, and in short cycles: the results depend on the cores."""
@@ -181,7 +181,7 @@ async def test_a_planted_leak_is_found_by_its_name(
             task.cancel()
 
 
-def test_each_process_of_the_fleet_is_looked_at() -> None:
+def test_each_process_of_the_fleet_is_watched() -> None:
     run_id = secrets.token_hex(8)
     command = [sys.executable, "-c", "print('ready', flush=True); input()"]
     with subprocess.Popen(
@@ -215,7 +215,7 @@ def test_keys_in_redis_are_counted_by_kind(redis_url: str) -> None:
         assert held_in_redis(client) == {"slots": 1, "leases": 2}
 
 
-def test_a_kind_of_keys_that_is_absent_at_times_counts_as_zero_then() -> None:
+def test_a_kind_of_keys_counts_as_zero_while_it_is_absent() -> None:
     def sample(number: int) -> Sample:
         return {Figure(REDIS_KEYS, "a"): 5.0} if number % 3 else {}
 
@@ -254,7 +254,7 @@ def of_memory(values: Sequence[float], warm_up_s: float = 0.0, since: int = 0) -
     return found
 
 
-def test_a_few_steps_of_an_allocator_are_no_slope() -> None:
+def test_a_few_allocator_steps_are_not_a_leak() -> None:
     """A redis-server's memory was like this in the two minutes of a short soak test that count."""
     steps = [11.2 + 0.25 * (i // 5) for i in range(36)]
     assert of_memory(steps).slope.exceeds(BOUNDS_PER_HOUR[watch.MEMORY])
@@ -291,7 +291,7 @@ def test_a_process_that_began_later_has_a_separate_warm_up() -> None:
     assert late.seconds == pytest.approx(180 * 5.0 - 400.0, abs=5.0)
 
 
-def test_enough_does_not_count_for_caches_to_fill() -> None:
+def test_the_warm_up_is_long_enough_for_caches_to_fill() -> None:
     assert warm_up(16) == 9
     assert warm_up(100) == 30
 
@@ -304,7 +304,7 @@ def test_figures_of_gateways_are_read_from_their_metrics() -> None:
     }
 
 
-def test_a_holder_that_has_gone_holds_nothing() -> None:
+def test_a_removed_holder_counts_no_items() -> None:
     held = iter([{"Rooms.waiting": 3, "Rooms.gone": 1}, {"Rooms.waiting": 2}])
     looks = FleetWatch("no run", None, "", lambda: next(held))
     assert looks.of_gateways()[Figure(HELD, "Rooms.gone")] == 1
@@ -314,7 +314,9 @@ def test_a_holder_that_has_gone_holds_nothing() -> None:
     }
 
 
-def test_a_metrics_port_that_hangs_up_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_connection_to_the_metrics_port_is_retried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/metrics"
         body = b"# TYPE antefix_asyncio_tasks gauge\nantefix_asyncio_tasks 7.0\n"

@@ -38,7 +38,7 @@ def test_a_leak_of_known_slope_is_found_in_noise(seed: int) -> None:
 
 
 @pytest.mark.parametrize("by", [0.0, 0.5, 0.8])
-def test_noise_is_called_a_leak_about_as_seldom_as_the_interval_says(by: float) -> None:
+def test_noise_is_called_a_leak_as_rarely_as_the_confidence_interval_implies(by: float) -> None:
     """2.5 % of the time; some more where few cycles show little of how alike they are."""
     chance = random.Random(7)
     leaks = 0
@@ -49,7 +49,7 @@ def test_noise_is_called_a_leak_about_as_seldom_as_the_interval_says(by: float) 
     assert leaks <= 0.05 * 400
 
 
-def test_a_step_at_the_start_is_no_leak() -> None:
+def test_a_step_at_the_start_is_not_a_leak() -> None:
     chance = random.Random(3)
     values = [chance.gauss(100, 1) for _ in range(CYCLES * PER_CYCLE)]
     early = 2 * PER_CYCLE
@@ -58,7 +58,7 @@ def test_a_step_at_the_start_is_no_leak() -> None:
     assert not found.exceeds(0.0)
 
 
-def test_a_figure_that_rises_and_falls_with_each_cycle_is_no_leak() -> None:
+def test_a_figure_that_rises_and_falls_with_each_cycle_is_not_a_leak() -> None:
     found = slope_of(sampled([float(i % PER_CYCLE) for i in range(CYCLES * PER_CYCLE)]), CYCLE_S)
     assert found is not None
     assert (found.per_hour, found.low, found.high) == (0.0, 0.0, 0.0)

@@ -62,7 +62,7 @@ def test_the_page_has_each_result_and_each_goal_that_was_missed(
     assert "| current |" in page
 
 
-def test_the_page_has_the_last_run_with_the_range_of_all(
+def test_the_page_shows_the_last_run_and_the_range_of_all_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     runs = [printed(capsys, figure) for figure in (0.9, 0.4, 0.75)]
@@ -116,7 +116,7 @@ def test_the_readme_quotes_no_figure_that_is_stale() -> None:
     assert not re.search(r"\d", table_of_the_readme(dict.fromkeys(of, "abc1234")))
 
 
-def test_equal_is_explained_only_next_to_a_table() -> None:
+def test_the_readme_explains_equal_only_if_it_has_a_table() -> None:
     of = sorted({row["benchmark"] for row in headlines.TABLE})
     assert '"Equal" means' in table_of_the_readme({})
     assert '"Equal" means' not in table_of_the_readme(dict.fromkeys(of, "abc1234"))
@@ -143,7 +143,7 @@ def test_the_date_commit_and_note_of_a_result_are_on_the_page(
     assert "- `index`: ended early.\n" in page
 
 
-def test_a_file_that_no_benchmark_printed_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_the_error_names_a_file_that_no_benchmark_printed(tmp_path: Path) -> None:
     (file := tmp_path / "index.out").write_text("Traceback\n")
     with pytest.raises(Problem, match=r"index\.out does not end with the line of JSON"):
         summary.read(file)
@@ -159,7 +159,7 @@ def test_the_last_line_of_an_output_is_its_result(
     assert summary.read(file) == result
 
 
-def test_the_page_is_that_of_the_results_that_are_kept() -> None:
+def test_the_page_matches_the_stored_results() -> None:
     """Otherwise run `make bench-summary`. What is stale is as that found it: later commits change
     it."""
     history, stale = kept_results.read(), measured.read()
@@ -169,7 +169,7 @@ def test_the_page_is_that_of_the_results_that_are_kept() -> None:
 
 
 @pytest.mark.parametrize("name", summary.WRITTEN)
-def test_a_page_has_the_figures_of_the_last_result_that_is_kept(name: str) -> None:
+def test_a_page_has_the_figures_of_the_last_stored_result(name: str) -> None:
     """Otherwise: make bench-summary."""
     page = summary.PAGE.parent / f"{name}.md"
     assert page.read_text() == summary.WRITTEN[name](kept_results.read()[name][-1])

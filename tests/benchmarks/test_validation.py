@@ -30,7 +30,7 @@ def test_engines_are_described_by_their_mean() -> None:
     assert found.step_s == pytest.approx(0.06)
 
 
-def test_a_simulation_that_is_right_in_the_mean_and_wrong_in_the_tail_misses_a_goal() -> None:
+def test_a_simulation_with_a_correct_mean_and_a_wrong_tail_misses_a_goal() -> None:
     real, simulated = seen(1.0, 3.0), seen(1.2, 2.2)
     judged = goals(compared(*[(real, simulated)] * 3))
     assert judged["error_of_mean_ttft_at_load_0.8"]["met"]
@@ -38,7 +38,7 @@ def test_a_simulation_that_is_right_in_the_mean_and_wrong_in_the_tail_misses_a_g
     assert (tail["figure"], tail["met"]) == (pytest.approx(0.8 / 3, abs=1e-4), False)
 
 
-def test_the_seed_that_fits_best_does_not_count_alone() -> None:
+def test_the_best_seed_alone_does_not_decide_a_goal() -> None:
     real = seen(1.0, 1.0)
     judged = goals(compared((real, real), (real, seen(1.2, 1.2)), (real, seen(1.3, 1.3))))
     mean = judged["error_of_mean_ttft_at_load_0.8"]
@@ -46,14 +46,14 @@ def test_the_seed_that_fits_best_does_not_count_alone() -> None:
 
 
 @pytest.mark.parametrize(("count", "has"), [(100, False), (150, True)])
-def test_a_p99_is_of_all_seeds_and_of_300_requests_at_least(count: int, has: bool) -> None:
+def test_a_p99_covers_all_seeds_and_at_least_300_requests(count: int, has: bool) -> None:
     pair = seen(1.0, 2.0, count), seen(1.0, 2.0, count)
     judged = goals(compared(pair, pair))
     assert ("error_of_p99_ttft_at_load_0.8" in judged) is has
     assert ("ttft_p99_s" in figures(compared(pair, pair))["load 0.8"]["observed"]) is has
 
 
-def test_refusals_are_judged_too() -> None:
+def test_the_share_of_rejected_requests_has_a_goal() -> None:
     real, simulated = seen(1.0, 2.0, refused=100), seen(1.0, 2.0, refused=0)
     refused = goals(compared((real, simulated)))["difference_of_refused_share_at_load_0.8"]
     assert (refused["figure"], refused["met"]) == (0.5, False)

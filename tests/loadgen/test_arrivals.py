@@ -19,12 +19,12 @@ def test_steady_arrivals_have_the_requested_count() -> None:
     assert times == sorted(times)
 
 
-def test_a_ramp_has_the_number_of_arrivals_of_its_mean_rate() -> None:
+def test_the_number_of_arrivals_of_a_ramp_matches_its_mean_rate() -> None:
     assert len(ramp(1.0, 5.0, 60.0)(random.Random(1))) == 180
 
 
 @given(RATES, RATES.filter(lambda rate: rate > 0.01), st.floats(1.0, 1000.0), st.integers())
-def test_a_ramp_s_arrivals_are_in_order_and_in_time(
+def test_arrivals_of_a_ramp_are_sorted_and_within_its_duration(
     first: float, last: float, seconds: float, seed: int
 ) -> None:
     times = ramp(first, last, min(seconds, 1000.0 / (first + last)))(random.Random(seed))
@@ -34,7 +34,7 @@ def test_a_ramp_s_arrivals_are_in_order_and_in_time(
 
 
 @pytest.mark.parametrize(("first", "last"), [(0.0, 8.0), (8.0, 0.5), (4.0, 4.0)])
-def test_a_ramp_s_rate_goes_in_a_line(first: float, last: float) -> None:
+def test_the_rate_of_a_ramp_changes_linearly(first: float, last: float) -> None:
     seconds = 10_000.0
     times = ramp(first, last, seconds)(random.Random(1))
     for begin in (0.0, 0.25, 0.5, 0.75):

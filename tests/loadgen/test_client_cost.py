@@ -53,7 +53,7 @@ def test_a_client_without_file_descriptors_is_the_limit() -> None:
     assert "ulimit -n" in warned(IDLE, answered(0.0, 1.0), lost)
 
 
-async def test_a_loop_that_is_held_is_noticed() -> None:
+async def test_a_blocked_event_loop_is_measured() -> None:
     async with watched() as watch:
         await asyncio.sleep(0.05)
         until = asyncio.get_running_loop().time() + 0.2

@@ -16,7 +16,7 @@ def bodies(form: RequestForm, workload: str) -> list[Any]:
     return [r.body() for session in of_conversations(talks, form) for r in session.requests]
 
 
-def test_every_prompt_begins_with_the_run_s_name() -> None:
+def test_every_prompt_starts_with_the_name_of_its_run() -> None:
     for workload in ("multi_turn", "agents"):
         for body in bodies(FORM, workload):
             assert body["messages"][0]["content"].startswith("run-1 ")
@@ -30,7 +30,7 @@ def test_a_request_is_streamed_and_counted_with_the_given_length() -> None:
     assert "tools" not in body
 
 
-def test_agents_bring_their_tools_and_their_calls() -> None:
+def test_agent_requests_include_their_tools_and_tool_calls() -> None:
     last = bodies(FORM, "agents")[-1]
     assert last["tools"]
     assert last["tool_choice"] == "none"
@@ -61,7 +61,7 @@ def prompts(scale: float = 1.0) -> list[list[str]]:
     return [body["messages"][0]["content"].split()[1:] for body in made]
 
 
-def test_a_trace_s_prompts_have_their_lengths_and_share_what_their_blocks_share() -> None:
+def test_prompts_of_a_trace_keep_their_lengths_and_shared_blocks() -> None:
     first, same, other, lone, another = prompts()
     assert [len(prompt) for prompt in prompts()] == [25, 20, 25, 7, 7]
     assert first[:20] == same
@@ -71,7 +71,7 @@ def test_a_trace_s_prompts_have_their_lengths_and_share_what_their_blocks_share(
     assert lone != another
 
 
-def test_shorter_prompts_share_as_much() -> None:
+def test_scaled_down_prompts_share_the_same_prefixes() -> None:
     first, same, other, lone, _ = prompts(scale=0.4)
     assert (len(first), len(same), len(lone)) == (10, 8, 3)
     assert first[:8] == same

@@ -25,7 +25,7 @@ async def played(
         return await Player(http, url, HEADERS, timeout_s, clock).play(sessions)
 
 
-async def test_every_latency_counts_from_when_a_request_was_due() -> None:
+async def test_every_latency_is_measured_from_the_time_a_request_was_due() -> None:
     clock = PlayedClock(late_s=0.25)
     script = [
         (1.5, delta(role="assistant", content="")),
@@ -49,7 +49,7 @@ async def test_every_latency_counts_from_when_a_request_was_due() -> None:
     assert sent.headers == {"x-antefix-replica": "r1"}
 
 
-async def test_a_turn_is_due_when_its_user_has_thought_about_the_answer() -> None:
+async def test_a_turn_is_due_after_the_users_think_time() -> None:
     clock = PlayedClock()
     api = PlayedApi(clock, [(3.0, delta(content="x")), (3.0, DONE)])
     first, second = await played(api, clock, session("a", 1.0, 0.0, 2.5))
@@ -89,7 +89,7 @@ async def test_an_incomplete_stream_is_an_error(written: bytes, kind: str, says:
     assert says in sent.reason
 
 
-async def test_a_refusal_is_an_error_with_the_server_s_words_and_its_retry_after() -> None:
+async def test_a_rejection_is_an_error_with_the_servers_message_and_retry_after() -> None:
     clock = PlayedClock()
     api = PlayedApi(clock, [])
     api.refusal = 429, {"error": {"message": "too many"}}, {"Retry-After": "3"}

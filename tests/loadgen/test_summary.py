@@ -16,7 +16,7 @@ REQUESTS = [
 ]
 
 
-def test_a_run_adds_up() -> None:
+def test_a_summary_adds_up_all_requests_of_a_run() -> None:
     found = summary(REQUESTS, LatencySlo())
     assert (found["requests"], found["completed"]) == (5, 2)
     assert found["duration_s"] == 10.0
@@ -32,7 +32,7 @@ def test_a_run_adds_up() -> None:
     ]
 
 
-def test_latencies_are_of_whole_answers_alone() -> None:
+def test_latencies_include_only_complete_answers() -> None:
     found = summary(REQUESTS, LatencySlo())
     assert (found["ttft_s"]["mean"], found["ttft_s"]["max"]) == (1.5, 2.0)
     # 1 s for two tokens after the first, 1 s for four
@@ -42,7 +42,7 @@ def test_latencies_are_of_whole_answers_alone() -> None:
 
 
 @pytest.mark.parametrize(("figures", "has"), [(299, False), (300, True)])
-def test_there_is_no_p99_of_fewer_than_300_figures(figures: int, has: bool) -> None:
+def test_no_p99_is_reported_for_fewer_than_300_samples(figures: int, has: bool) -> None:
     found = distribution(map(float, range(figures)))
     assert found is not None
     assert ("p99" in found) is has
@@ -60,7 +60,9 @@ def test_there_is_no_p99_of_fewer_than_300_figures(figures: int, has: bool) -> N
         (LatencySlo(e2e_s=2.5), 1),
     ],
 )
-def test_goodput_is_what_held_every_promise_and_no_failure_did(slo: LatencySlo, held: int) -> None:
+def test_goodput_counts_only_successful_requests_that_met_every_objective(
+    slo: LatencySlo, held: int
+) -> None:
     goodput = summary(REQUESTS, slo)["goodput"]
     assert (goodput["requests"], goodput["share"]) == (held, held / 5)
     assert goodput["requests_per_s"] == held / 10.0
@@ -73,12 +75,12 @@ def test_an_answer_of_one_token_has_no_tpot_and_cannot_miss_its_tpot_slo() -> No
     assert summary([one], LatencySlo())["tpot_s"] is None
 
 
-def test_an_answer_without_a_token_breaks_the_promise_of_a_first_one() -> None:
+def test_an_answer_without_tokens_misses_the_ttft_slo() -> None:
     silent = answered(0.0, 1.0, token_times_s=(), output_tokens=0)
     assert not LatencySlo(ttft_s=100.0).is_held(silent)
 
 
-def test_where_the_server_counts_no_tokens_their_events_count() -> None:
+def test_stream_events_are_counted_if_the_server_reports_no_token_count() -> None:
     found = summary([answered(0.0, 1.0, 1.5, 2.0)], LatencySlo())
     assert (found["output_tokens"], found["output_tokens_counted_by"]) == (3, "events")
     assert found["tpot_s"]["mean"] == 0.5
@@ -90,5 +92,5 @@ def test_requests_without_cached_tokens_are_left_out_of_the_ratio() -> None:
     assert cached_ratio([*REQUESTS[:2], silent]) == 0.64
 
 
-def test_of_nothing_there_is_no_distribution() -> None:
+def test_an_empty_sample_has_no_distribution() -> None:
     assert distribution([None, None]) is None

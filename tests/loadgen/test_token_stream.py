@@ -41,7 +41,7 @@ def fed(*chunks: bytes) -> TokenStream:
         (DONE, False),
     ],
 )
-def test_an_event_has_tokens_or_none(told: bytes, has_tokens: bool) -> None:
+def test_an_event_counts_only_if_it_has_tokens(told: bytes, has_tokens: bool) -> None:
     assert fed(told).token_times_s == ([1.0] if has_tokens else [])
 
 
@@ -49,7 +49,7 @@ WHOLE = delta(content="a\n") + usage(3, 2, 1).replace(b"\n", b"\r\n") + delta(co
 
 
 @given(st.lists(st.integers(0, len(WHOLE))))
-def test_cuts_change_nothing(cuts: list[int]) -> None:
+def test_chunk_boundaries_do_not_change_the_parsed_stream(cuts: list[int]) -> None:
     places = [0, *sorted(cuts), len(WHOLE)]
     stream = fed(*(WHOLE[a:b] for a, b in itertools.pairwise(places)))
     stream.end()

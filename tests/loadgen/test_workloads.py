@@ -35,14 +35,14 @@ def test_the_same_seed_gives_the_same_traffic(workload: str) -> None:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_another_seed_gives_as_many_other_requests(workload: str) -> None:
+def test_a_different_seed_gives_the_same_number_of_different_requests(workload: str) -> None:
     one, other = conversations(workload, 1, SECONDS), conversations(workload, 2, SECONDS)
     assert len(one) == len(other)
     assert not {tuple(words_of(t)) for t in one} & {tuple(words_of(t)) for t in other}
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_arrivals_are_in_order_and_in_time(workload: str) -> None:
+def test_arrivals_are_sorted_and_within_the_duration(workload: str) -> None:
     arrivals = [talk.arrives_at for talk in conversations(workload, 1, SECONDS)]
     assert arrivals == sorted(arrivals)
     assert arrivals[0] >= 0.0
@@ -50,7 +50,7 @@ def test_arrivals_are_in_order_and_in_time(workload: str) -> None:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_names_sort_by_arrival(workload: str) -> None:
+def test_conversation_names_are_unique_and_sorted_by_arrival(workload: str) -> None:
     names = [talk.name for talk in conversations(workload, 1, 60.0)]
     assert names == sorted(names)
     assert len(set(names)) == len(names)
@@ -62,7 +62,7 @@ def test_prompts_fit_the_engines(workload: str) -> None:
     assert max(len(words_of(talk, -1)) for talk in talks) < 3500
 
 
-def test_a_turn_says_again_all_that_was_said_before() -> None:
+def test_each_turn_repeats_the_whole_conversation_so_far() -> None:
     for talk in some(conversations("multi_turn", 1, SECONDS)):
         assert len(talk.turns) == TURNS
         for before, after in itertools.pairwise(talk.turns):
@@ -71,7 +71,7 @@ def test_a_turn_says_again_all_that_was_said_before() -> None:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_as_many_requests_come_as_the_rate_says(workload: str) -> None:
+def test_the_number_of_requests_matches_the_rate(workload: str) -> None:
     of = WORKLOADS[workload]
     talks = conversations(workload, 1, 120.0, of.arrivals(120.0, 6.0))
     assert sum(len(talk.turns) for talk in talks) == 6.0 * 120.0
@@ -85,7 +85,7 @@ def test_prompts_have_the_given_length() -> None:
     assert len(words_of(short)) == pytest.approx(len(words_of(long)) / 10, abs=2)
 
 
-def test_an_agent_s_calls_are_of_its_tools_and_are_answered() -> None:
+def test_an_agent_calls_only_its_own_tools_and_gets_results() -> None:
     for talk in some(conversations("agents", 1, SECONDS)):
         last = talk.turns[-1]
         names = {tool["function"]["name"] for tool in last.tools}
@@ -97,7 +97,7 @@ def test_an_agent_s_calls_are_of_its_tools_and_are_answered() -> None:
         assert all(turn.tools == last.tools for turn in talk.turns)
 
 
-def test_only_later_turns_wait_for_a_thinking_user() -> None:
+def test_only_later_turns_have_think_time() -> None:
     for talk in some(conversations("multi_turn", 1, SECONDS)):
         assert talk.turns[0].think_s == 0.0
         assert all(turn.think_s > 0.0 for turn in talk.turns[1:])
@@ -112,10 +112,10 @@ def test_half_of_the_hot_prefix_traffic_has_the_hot_prefix() -> None:
 
 
 @pytest.mark.parametrize("workload", ["short", "no_reuse"])
-def test_there_is_nothing_to_reuse_where_nothing_should_be(workload: str) -> None:
+def test_workloads_without_shared_prefixes_have_nothing_to_reuse(workload: str) -> None:
     assert reuse(conversations(workload, 1, SECONDS)) == 0.0
 
 
 @pytest.mark.parametrize("workload", ["multi_turn", "shared_system", "agents", "long_documents"])
-def test_most_can_be_reused_where_prefixes_repeat(workload: str) -> None:
+def test_most_tokens_are_reusable_in_workloads_with_shared_prefixes(workload: str) -> None:
     assert reuse(conversations(workload, 1, SECONDS)) > 0.6

@@ -21,7 +21,7 @@ sys.stdin.read()
 """
 
 
-def test_the_cpu_of_what_a_program_starts_is_its_own(tmp_path: Path) -> None:
+def test_the_cpu_time_of_child_processes_counts_for_the_program(tmp_path: Path) -> None:
     shell = ["sh", "-c", f"{sys.executable} -c '{BUSY}'; true"]
     started = Launched(shell, tmp_path / "busy.log", asked={"cpu_s": 0.2})
     try:
@@ -54,7 +54,7 @@ def test_a_program_that_takes_long_to_end_is_killed(tmp_path: Path) -> None:
     assert not psutil.wait_procs([shell, *children], timeout=10)[1]
 
 
-def test_a_process_that_is_called_an_engine_is_not_counted(tmp_path: Path) -> None:
+def test_processes_with_excluded_names_are_not_counted(tmp_path: Path) -> None:
     shell = ["sh", "-c", f"exec {sys.executable} -c '{BUSY}'"]
     started = Launched(shell, tmp_path / "busy.log", asked={"cpu_s": 0.2})
     try:

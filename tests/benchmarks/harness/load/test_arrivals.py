@@ -12,13 +12,13 @@ def test_the_same_seed_makes_the_same_traffic() -> None:
     assert conversations(1, 20.0, 5.0) != conversations(2, 20.0, 5.0)
 
 
-def test_as_many_requests_come_as_asked_for() -> None:
+def test_the_trace_has_the_requested_number_of_requests() -> None:
     arrivals = conversations(1, rate=60.0, seconds=30.0)
     assert len(arrivals) == pytest.approx(1800, rel=0.1)
     assert all(0 <= arrival.due < 30 for arrival in arrivals)
 
 
-def test_a_next_turn_begins_with_all_that_was_said() -> None:
+def test_each_turn_starts_with_the_whole_conversation_so_far() -> None:
     arrivals = conversations(1, 20.0, 20.0)
     prompts = {arrival.prompt for arrival in arrivals}
     later = [a for a in arrivals if a.due > 10 and len(a.prompt) > 2]

@@ -78,7 +78,7 @@ async def test_a_late_answer_delays_no_arrival() -> None:
     assert [type(outcome) for outcome in outcomes] == [Answer] * 3
 
 
-async def test_a_turn_comes_after_the_answer_to_the_one_before() -> None:
+async def test_a_turn_is_sent_after_the_answer_to_the_previous_one() -> None:
     gateway = FakeGateway()
     first, second = await gateway.play(talk("a", turns=2))
     assert isinstance(first, Answer)
@@ -86,7 +86,7 @@ async def test_a_turn_comes_after_the_answer_to_the_one_before() -> None:
     assert second.due >= first.ended
 
 
-async def test_an_answer_holds_the_facts_from_the_gateway() -> None:
+async def test_an_answer_has_the_figures_of_the_gateways_headers() -> None:
     (answer,) = await FakeGateway().play(talk("a"))
     assert isinstance(answer, Answer)
     assert (answer.conversation, answer.turn, answer.replica) == ("a", 0, "r1")
@@ -110,7 +110,7 @@ async def test_an_interrupted_stream_is_a_failure() -> None:
     assert isinstance(outcome, str)
 
 
-async def test_after_a_failure_the_conversation_goes_on() -> None:
+async def test_a_conversation_continues_after_a_failure() -> None:
     gateway = FakeGateway()
     gateway.status = 503
     outcomes = await gateway.play(talk("a", turns=2))
@@ -125,7 +125,7 @@ async def test_an_answer_of_another_policy_is_a_failure() -> None:
     assert "placed by prefix" in outcome
 
 
-async def test_an_answer_that_says_nothing_of_its_prompt_is_a_failure() -> None:
+async def test_an_answer_without_prompt_figures_is_a_failure() -> None:
     gateway = FakeGateway()
     gateway.headers = {k: v for k, v in HEADERS.items() if "prompt" not in k}
     (outcome,) = await gateway.play(talk("a"))

@@ -16,7 +16,7 @@ def bench(http: Any = None) -> OverloadBench:
 
 
 @pytest.mark.parametrize("too_much_at", [2, 5])
-async def test_the_knee_is_the_last_rate_before_the_first_that_is_too_much(
+async def test_the_knee_is_the_last_rate_before_the_first_overloaded_one(
     too_much_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played = serving(monkeypatch, lambda _, count: count != too_much_at)
@@ -24,7 +24,9 @@ async def test_the_knee_is_the_last_rate_before_the_first_that_is_too_much(
     assert len(played) == too_much_at
 
 
-async def test_a_sweep_without_an_end_says_what_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_error_of_an_endless_sweep_states_what_to_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     played = serving(monkeypatch, lambda *_: True)
     with pytest.raises(Problem, match="raise `steps`"):
         await bench().knee(11)
@@ -38,7 +40,9 @@ async def test_a_first_rate_that_is_missed_once_is_offered_again(
     assert await bench().knee(11) > FIRST_RATE
 
 
-async def test_a_sweep_that_cannot_begin_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_error_of_a_sweep_that_cannot_start_states_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     played = serving(monkeypatch, lambda *_: False)
     with pytest.raises(Problem, match=r"rate, 1/s, only 0\.0% met the SLO.*`first`"):
         await bench().knee(11)

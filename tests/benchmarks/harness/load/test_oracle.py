@@ -31,15 +31,15 @@ def test_whole_segments_of_an_earlier_prompt_are_found() -> None:
     assert most_cached([[1, 2, 3, 4, 5], [1, 2, 3, 4, 6, 7]], 2) == [0, 4]
 
 
-def test_a_part_of_a_segment_is_not_found() -> None:
+def test_a_partial_segment_is_not_found() -> None:
     assert most_cached([[1, 2, 3], [1, 2, 3, 4, 5]], 2) == [0, 2]
 
 
-def test_a_prompt_is_never_cached_to_its_end() -> None:
+def test_the_last_token_of_a_prompt_is_never_cached() -> None:
     assert most_cached([[1, 2, 3, 4], [1, 2, 3, 4]], 2) == [0, 2]
 
 
-def test_a_segment_counts_only_behind_the_same_past() -> None:
+def test_a_segment_counts_only_after_the_same_prefix() -> None:
     assert most_cached([[1, 1, 2, 2, 0], [3, 3, 2, 2, 0]], 2) == [0, 0]
 
 
@@ -57,7 +57,7 @@ def test_the_oracle_equals_a_single_engine_that_serves_every_prompt(
 
 
 @given(prompts, st.integers(1, 3), st.integers(0, 2**32))
-def test_no_spread_over_engines_beats_it(
+def test_no_distribution_over_engines_reuses_more_than_the_oracle(
     prompts: list[list[int]], segment_tokens: int, seed: int
 ) -> None:
     caches: list[set[tuple[int, ...]]] = [set(), set(), set()]

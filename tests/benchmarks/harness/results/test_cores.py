@@ -59,7 +59,7 @@ def busy_benchmark(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[p
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_nothing_that_tasks_started_outlives_a_benchmark(
+def test_child_processes_of_tasks_end_with_the_benchmark(
     how: signal.Signals, tmp_path: Path
 ) -> None:
     with busy_benchmark(tmp_path) as (benchmark, processes):
@@ -70,7 +70,7 @@ def test_nothing_that_tasks_started_outlives_a_benchmark(
     assert not alive
 
 
-def test_no_worker_outlives_a_benchmark_that_is_killed(tmp_path: Path) -> None:
+def test_workers_end_with_a_killed_benchmark(tmp_path: Path) -> None:
     with busy_benchmark(tmp_path) as (benchmark, processes):
         workers = psutil.Process(benchmark.pid).children()
         assert {worker.pid for worker in workers} < {process.pid for process in processes}

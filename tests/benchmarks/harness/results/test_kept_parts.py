@@ -60,7 +60,7 @@ def test_new_parts_are_added_to_earlier_parts(tmp_path: Path) -> None:
         ("overload", "c0ffee", replace(RULE, settings={**RULE.settings, "phase_s": 1})),
     ],
 )
-def test_parts_of_another_measurement_are_refused(
+def test_parts_of_a_different_measurement_are_rejected(
     benchmark: str, commit: str, rule: rules.Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "kept"

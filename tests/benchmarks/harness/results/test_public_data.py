@@ -96,7 +96,7 @@ def test_a_download_that_was_damaged_in_the_cache_is_made_again(places: Places) 
     assert find(NAME).read_bytes() == CONTENT
 
 
-def test_another_file_than_the_pinned_one_is_refused_and_not_kept(places: Places) -> None:
+def test_a_download_other_than_the_pinned_file_is_rejected_and_not_kept(places: Places) -> None:
     places.put(places.served, OTHER)
     with pytest.raises(Problem, match=r"what was served is not the pinned file"):
         find(NAME)

@@ -41,7 +41,7 @@ KEPT = {
 }
 
 
-def test_a_page_says_what_was_measured_where_and_of_which_commit() -> None:
+def test_a_page_states_what_was_measured_on_which_machine_and_commit() -> None:
     assert report.measured(KEPT) == (
         "`make bench-x`: 67 minutes, 2026-11-26, on 2 cores of a CPU. Commit c0ffee1."
     )
@@ -63,7 +63,7 @@ def test_a_grid_keeps_the_order_of_its_cells_and_leaves_room_for_those_it_lacks(
     assert report.grid("Row", {}) == "| Row |\n| -- |"
 
 
-def test_the_words_of_a_page_are_in_a_file_next_to_its_module(tmp_path: Path) -> None:
+def test_a_page_is_filled_in_from_the_template_next_to_its_module(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text("{goal[figure]:.2f} of {words}.\n")
     page = str(tmp_path / "page.py")
     assert report.filled(page, goal={"figure": 0.5}, words="all") == "0.50 of all.\n"

@@ -63,7 +63,9 @@ def test_the_first_commit_that_changed_the_paths_is_named(checkout: Path) -> Non
 
 
 @pytest.mark.parametrize("file", ["page.py", "page.md", "plots.py"])
-def test_another_page_of_the_same_figures_makes_no_result_stale(file: str, checkout: Path) -> None:
+def test_a_page_rewritten_with_the_same_figures_makes_no_result_stale(
+    file: str, checkout: Path
+) -> None:
     measured_at = git(checkout, "rev-parse", "HEAD")
     commit(checkout, f"benchmarks/scale/{file}", "1")
     assert revision.changed_since(measured_at, ["benchmarks/scale"], checkout) is None
@@ -72,7 +74,7 @@ def test_another_page_of_the_same_figures_makes_no_result_stale(file: str, check
 
 
 @pytest.mark.parametrize("name", ["a folder", "a folder inside a checkout", "no git"])
-def test_nothing_is_claimed_without_a_history(
+def test_without_a_git_history_no_revision_is_reported(
     name: str, tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = {"a folder": tmp_path, "a folder inside a checkout": checkout / "router"}.get(name)
@@ -83,7 +85,7 @@ def test_nothing_is_claimed_without_a_history(
         revision.changed_since("abc", ["router"], root or checkout)
 
 
-def test_a_shallow_clone_claims_nothing_of_a_commit_it_lacks(
+def test_a_shallow_clone_does_not_judge_a_commit_that_it_lacks(
     checkout: Path, tmp_path: Path
 ) -> None:
     measured_at = git(checkout, "rev-parse", "HEAD")

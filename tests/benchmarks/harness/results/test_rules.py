@@ -25,7 +25,7 @@ def modules(benchmark: str) -> list[ast.Module]:
     ("figures", "figure", "met"),
     [([0.9, 1.1, 1.2], 1.1, False), ([0.9, 0.95, 1.2], 0.95, True), ([1.0], 1.0, True)],
 )
-def test_the_median_counts_and_the_luckiest_seed_does_not(
+def test_a_goal_is_judged_by_the_median_seed_and_not_by_the_best(
     figures: list[float], figure: float, met: bool
 ) -> None:
     judged = rules.judged(figures, {"at_most": 1.0})
@@ -36,7 +36,7 @@ def test_the_median_counts_and_the_luckiest_seed_does_not(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_rule_has_its_seeds_fixed_beforehand(name: str) -> None:
+def test_a_rule_fixes_its_reported_seeds_apart_from_those_for_tuning(name: str) -> None:
     rule = rules.of(name)
     assert rule.says
     assert len(rule.reported) >= 5
@@ -44,7 +44,7 @@ def test_a_rule_has_its_seeds_fixed_beforehand(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_bound_is_of_one_kind(name: str) -> None:
+def test_each_bound_has_exactly_one_kind(name: str) -> None:
     bounds = rules.of(name).bounds
     assert bounds
     assert all(bound.keys() in ({"at_most"}, {"at_least"}, {"below"}) for bound in bounds.values())
