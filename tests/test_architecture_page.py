@@ -16,7 +16,7 @@ def test_the_steps_are_complete_and_in_order() -> None:
 
 
 @pytest.mark.parametrize(("number", "path", "names"), STEPS, ids=[n for n, *_ in STEPS])
-def test_a_step_names_what_its_file_defines(number: str, path: str, names: str) -> None:
+def test_each_step_names_only_definitions_of_its_file(number: str, path: str, names: str) -> None:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     tree = ast.parse((ROOT / path).read_text())
     defined = {node.name for node in ast.walk(tree) if isinstance(node, kinds)}

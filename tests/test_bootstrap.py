@@ -158,7 +158,7 @@ def test_a_newer_pin_takes_the_place_of_the_older(repository: Path) -> None:
     assert [info.name for info in site_packages(repository).glob("one-*")] == ["one-2.0.dist-info"]
 
 
-def test_an_environment_whose_python_vanished_is_made_again(repository: Path) -> None:
+def test_an_environment_whose_python_was_removed_is_recreated(repository: Path) -> None:
     for link in (repository / ".venv/bin").glob("python*"):
         link.unlink()
         link.symlink_to("/nonexistent/python")
@@ -196,7 +196,7 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused_by_name(repository: Path)
     assert not (site_packages(repository) / "two.py").exists()
 
 
-def test_without_a_network_the_line_says_what_to_do(repository: Path) -> None:
+def test_without_a_network_the_error_names_the_remedy(repository: Path) -> None:
     nowhere = "http://127.0.0.1:9/simple"
     done = run(repository, "--dev", PIP_NO_INDEX="0", PIP_FIND_LINKS="", PIP_INDEX_URL=nowhere)
     line = complaint(done)
@@ -220,7 +220,7 @@ def test_without_torch_on_the_configured_index_its_own_cpu_index_is_asked(
     assert "PIP_EXTRA_INDEX_URL at a mirror that has torch==2.13.0+cpu" in complaint(done)
 
 
-def test_packages_come_from_where_a_file_of_pip_says(repository: Path) -> None:
+def test_packages_come_from_the_index_of_pips_configuration_file(repository: Path) -> None:
     shutil.rmtree(repository / ".venv")
     file = repository / "pip.conf"
     file.write_text(f"[global]\nno-index = yes\n[install]\nfind-links =\n  {repository}/wheels\n")
@@ -271,7 +271,7 @@ def test_uv_gets_pips_index_settings_unless_it_has_its_own(
     assert {name: heard[name] for name in expected} == expected
 
 
-def test_two_at_once_take_turns(repository: Path) -> None:
+def test_two_runs_at_once_take_turns(repository: Path) -> None:
     stamp = repository / ".venv/bootstrap-cpu.stamp"
     stamp.unlink()
     with (repository / "pyproject.toml").open() as first:
@@ -297,7 +297,7 @@ def fake_python(folder: Path, name: str, version: str, *, with_venv: bool = True
 
 
 @pytest.mark.parametrize("wrong", ["3.10", "3.13"])
-def test_a_wrong_python_is_replaced_by_a_right_one_on_path(
+def test_a_supported_python_on_path_is_used_instead_of_an_unsupported_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(fake_python(tmp_path, "python3", wrong)))
@@ -314,7 +314,7 @@ def test_a_command_on_path_that_is_not_what_its_name_says_is_passed_over(
     assert bootstrap.find_python(str(tmp_path)) == str(right)
 
 
-def test_without_a_right_python_the_line_names_the_right_ones(
+def test_without_a_supported_python_the_error_names_the_supported_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(fake_python(tmp_path, "python3", "3.13")))
@@ -322,7 +322,7 @@ def test_without_a_right_python_the_line_names_the_right_ones(
         bootstrap.find_python(str(tmp_path))
 
 
-def test_without_the_venv_module_the_line_names_its_package(
+def test_without_the_venv_module_the_error_names_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lacking = fake_python(tmp_path, "python3", "3.11", with_venv=False)
@@ -344,7 +344,7 @@ def test_too_small_a_disk_is_reported_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_libnuma_the_line_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_libnuma_the_error_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> object:
         raise OSError(name)
 
@@ -353,12 +353,12 @@ def test_without_libnuma_the_line_names_its_package(monkeypatch: pytest.MonkeyPa
         bootstrap.check_libraries()
 
 
-def test_old_pythons_can_read_it() -> None:
+def test_old_python_versions_can_parse_bootstrap() -> None:
     ast.parse((ROOT / "bootstrap.py").read_text(), feature_version=(3, 6))
 
 
 @pytest.mark.parametrize("name", ["cpu", "dev", "gpu", "interpreter", "uv"])
-def test_locks_pin_hashes_and_name_no_index(name: str) -> None:
+def test_lock_files_pin_hashes_and_name_no_index(name: str) -> None:
     text = (ROOT / "requirements" / f"{name}.lock").read_text()
     pins = re.findall(r"^\S+==", text, re.MULTILINE)
     assert len(pins) > (50 if name in ("cpu", "dev", "gpu") else 0)

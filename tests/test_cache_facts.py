@@ -50,7 +50,7 @@ with answer:
 """
 
 
-def test_vllm_stores_and_reads_caches_as_is_said_here() -> None:
+def test_the_table_of_cache_dtypes_matches_vllm() -> None:
     names = [name for name in CACHE_DTYPES if name not in ("auto", "float32")]
     scaled = {name for name in names if CACHE_DTYPES[name].has_scales}
     code = f"HEAD, NAMES = {HEAD}, {names}\n{SCRIPT}"

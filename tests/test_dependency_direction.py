@@ -139,7 +139,7 @@ def test_a_benchmark_imports_no_other_benchmark_only_the_harness() -> None:
 @pytest.mark.parametrize(
     ("process", "other"), [("gateway", "engine"), ("engine", "gateway"), ("wire", "engine")]
 )
-def test_one_process_holds_no_code_of_the_other(process: str, other: str) -> None:
+def test_one_process_imports_no_code_of_the_other(process: str, other: str) -> None:
     inside = [m for m in modules() if m.startswith(f"deployments.{process}")]
     assert inside
     for module in inside:

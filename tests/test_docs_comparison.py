@@ -53,7 +53,7 @@ def test_the_comparison_names_each_measured_case_once() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_comparison_says_how_a_case_ended(case: str) -> None:
+def test_the_comparison_states_the_outcome_of_each_case(case: str) -> None:
     ((least, most, slower, _),) = (row for row in compared() if CASES[case] in row[3])
     percent = 100 * (measured()[case] - 1) * (1 if slower else -1)
     assert least <= round(percent) <= most
@@ -68,14 +68,14 @@ def test_the_comparison_names_the_routers_that_were_measured() -> None:
         assert (product in said[1]) == (product in table), product
 
 
-def test_a_feature_that_ran_on_kubernetes_is_not_called_untried() -> None:
+def test_a_feature_that_ran_on_kubernetes_is_not_described_as_untested() -> None:
     assert "a canary is installed upgraded and rolled back" in TESTED
     assert "untried" not in COMPARISON
     assert re.search(r"\[Canaries\].{,60}\(kubernetes/tested.md", COMPARISON, re.S)
 
 
 @pytest.mark.parametrize("page", ["CHANGELOG.md", "README.md", "docs/comparison.md"])
-def test_a_page_names_the_time_on_a_gpu_that_the_tests_took(page: str) -> None:
+def test_a_page_states_how_long_the_tests_on_a_gpu_took(page: str) -> None:
     assert "15 minutes" in TESTED and "on one H100" in TESTED.replace("\n", " ")
     text = " ".join((ROOT / page).read_text().split())
     assert "half an hour" in text and "15 minutes" not in text

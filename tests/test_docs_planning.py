@@ -54,7 +54,7 @@ def test_a_fleet_on_the_page_passes_the_checks(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "times"), [("int8_per_token_head", "1.94"), ("int4_per_token_head", "3.76")]
 )
-def test_a_smaller_cache_holds_as_many_tokens_as_the_page_says(name: str, times: str) -> None:
+def test_the_page_states_how_many_tokens_a_smaller_cache_holds(name: str, times: str) -> None:
     sizes = (CACHE_DTYPES[each].bytes_of(128) for each in ("auto", name))
     sixteen, smaller = sizes
     assert f"{sixteen / smaller:.2f}" == times
@@ -66,7 +66,7 @@ def test_the_table_of_measurements_is_the_computed_one() -> None:
     assert "\n".join(table()) in TEXT
 
 
-def test_the_error_that_the_page_states_is_the_one_there_is() -> None:
+def test_the_error_stated_on_the_page_is_the_computed_one() -> None:
     errors = sorted(abs(point.error) for point in points() if not point.is_outlier)
     signed = [point.error for point in points() if not point.is_outlier]
     stated = re.search(r"within (\d+)%\. .*?(\d+)% below and (\d+)% above", TEXT, re.S)
@@ -81,7 +81,7 @@ def test_the_error_that_the_page_states_is_the_one_there_is() -> None:
     ("name", "key", "value"),
     re.findall(r"^\| `([A-Z_]+)(?:\[\"(\w+)\"\])?` \| ([\d.e-]+) \|", TEXT, re.M),
 )
-def test_an_assumption_is_the_codes(name: str, key: str, value: str) -> None:
+def test_each_assumption_on_the_page_matches_the_code(name: str, key: str, value: str) -> None:
     (found,) = {
         getattr(module, name) if not key else getattr(module, name)[key]
         for module in (memory, drafting, roofline)
@@ -90,6 +90,6 @@ def test_an_assumption_is_the_codes(name: str, key: str, value: str) -> None:
     assert found == float(value)
 
 
-def test_every_gpu_is_named() -> None:
+def test_the_page_lists_every_gpu() -> None:
     (row,) = re.findall(r"^\| `--gpu` \| (.+) \|$", TEXT, re.M)
     assert re.findall(r"`([^`]+)`", row) == [gpu.name for gpu in GPUS]

@@ -71,7 +71,7 @@ def judged(warm_executable: None, ruined: Path, tmp_path_factory: pytest.TempPat
     return CliRunner().invoke(app, ["evaluate", "embedded", str(ruined), *arguments])
 
 
-def test_a_model_against_itself_has_lost_nothing(engine: OfflineEngine) -> None:
+def test_a_model_compared_with_itself_has_no_loss(engine: OfflineEngine) -> None:
     asked = EvaluationTask(
         texts=[TEXT.read_text()],
         text=TEXT.name,
@@ -97,7 +97,7 @@ def test_a_model_against_itself_has_lost_nothing(engine: OfflineEngine) -> None:
     assert found.exceeded(max_kl=1e-4, max_ppl_increase=1e-2) == []
 
 
-def test_a_ruined_model_is_caught_by_the_gate(judged: Result) -> None:
+def test_a_ruined_model_fails_the_quality_gate(judged: Result) -> None:
     assert judged.exit_code == ExitCode.GATE, judged.output
     assert "mean KL is up to" in judged.stderr
     assert "but at most 0.05 is allowed" in judged.stderr

@@ -29,7 +29,7 @@ def named(name: str) -> ast.ClassDef:
     return found
 
 
-def test_few_modules_are_in_no_room() -> None:
+def test_only_three_gateway_modules_are_outside_a_subpackage() -> None:
     flat = {path.stem for path in GATEWAY.glob("*.py")} - {"__init__"}
     assert flat == {"gateway", "gateway_parts", "inference"}
 
@@ -115,7 +115,7 @@ def test_an_answer_is_relayed_without_callbacks(name: str) -> None:
     assert methods and not passed
 
 
-def test_no_code_of_an_error_decides_about_an_answer() -> None:
+def test_no_decision_about_an_answer_depends_on_an_error_code() -> None:
     compared = [
         f"{path.name}: {ast.unparse(node)}"
         for path in some((GATEWAY / "answer").glob("*.py"))
@@ -130,7 +130,7 @@ def test_no_code_of_an_error_decides_about_an_answer() -> None:
     assert not compared
 
 
-def test_two_exceptions_steer_an_answer() -> None:
+def test_only_two_exceptions_control_an_answer() -> None:
     steering = {
         node.name
         for where, node in classes()

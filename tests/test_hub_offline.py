@@ -47,7 +47,7 @@ def asked_of_hub() -> Iterator[tuple[str, list[str]]]:
     server.shutdown()
 
 
-def test_an_engine_whose_model_is_there_asks_the_hub_for_nothing(
+def test_an_engine_with_a_downloaded_model_sends_no_request_to_the_hub(
     small_model: Path, tmp_path: Path, asked_of_hub: tuple[str, list[str]]
 ) -> None:
     """Without HF_HUB_OFFLINE, which would hide what it asks."""
@@ -61,7 +61,7 @@ def test_an_engine_whose_model_is_there_asks_the_hub_for_nothing(
     assert paths == []
 
 
-def test_an_engine_whose_model_is_not_there_asks_the_hub(
+def test_an_engine_without_a_downloaded_model_contacts_the_hub(
     tmp_path: Path, asked_of_hub: tuple[str, list[str]]
 ) -> None:
     hub, paths = asked_of_hub

@@ -188,7 +188,7 @@ def as_number(capability: kernels.Capability) -> int:
     return 10 * capability[0] + capability[1]
 
 
-def test_every_method_begins_at_its_gpu_and_computes_in_its_types(facts: dict[str, Any]) -> None:
+def test_every_method_has_the_minimum_gpu_and_the_types_of_vllm(facts: dict[str, Any]) -> None:
     told = {
         method: [as_number(least), sorted(types)]
         for method, (least, types) in kernels.METHODS.items()
@@ -200,7 +200,7 @@ def test_every_method_begins_at_its_gpu_and_computes_in_its_types(facts: dict[st
     }
 
 
-def test_gptq_and_awq_begin_where_marlin_does(facts: dict[str, Any]) -> None:
+def test_gptq_and_awq_have_the_minimum_gpu_of_marlin(facts: dict[str, Any]) -> None:
     assert facts["marlin"] == as_number(kernels.METHODS["gptq"][0])
     assert facts["marlin_types"] == {"70": [False, False, False], "75": [True, True, True]}
 
@@ -209,20 +209,22 @@ def test_marlin_accepts_the_listed_groups(facts: dict[str, Any]) -> None:
     assert facts["groups"] == list(kernels.MARLIN_GROUPS)
 
 
-def test_marlin_takes_no_awq_without_zero_points(facts: dict[str, Any]) -> None:
+def test_marlin_rejects_awq_without_zero_points(facts: dict[str, Any]) -> None:
     assert facts["awq_without_zero_points"] is False
 
 
-def test_every_scheme_begins_at_its_gpu(facts: dict[str, Any]) -> None:
+def test_every_scheme_has_the_minimum_gpu_of_vllm(facts: dict[str, Any]) -> None:
     assert facts["schemes"] == {name: as_number(least) for name, least in SCHEMES.items()}
 
 
-def test_a_name_fits_the_checkpoints_that_vllm_takes_it_for(facts: dict[str, Any]) -> None:
+def test_a_quantization_name_fits_the_checkpoints_that_vllm_accepts_it_for(
+    facts: dict[str, Any],
+) -> None:
     told = [kernels.fits(name, checkpoint["quant_method"]) for name, checkpoint in PAIRS]
     assert told == facts["on_gpus"]
 
 
-def test_the_cpu_build_takes_awq_by_its_plain_name_alone(facts: dict[str, Any]) -> None:
+def test_the_cpu_build_accepts_awq_only_by_its_plain_name(facts: dict[str, Any]) -> None:
     awq = [
         name
         for (name, checkpoint), taken in zip(PAIRS, facts["on_cpus"], strict=True)
@@ -232,7 +234,7 @@ def test_the_cpu_build_takes_awq_by_its_plain_name_alone(facts: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("at", range(len(BY_CONFIGS)), ids=BY_CONFIGS)
-def test_vllm_refuses_what_is_refused_and_takes_what_is_right(
+def test_vllm_rejects_each_wrong_setting_and_accepts_the_remedy(
     at: int, facts: dict[str, Any]
 ) -> None:
     wrong, right = facts["complaints"][2 * at : 2 * at + 2]
@@ -251,7 +253,7 @@ def test_fp8_by_channel_refuses_the_kernel_of_older_gpus(facts: dict[str, Any]) 
     assert "Requires SM89+" in facts["per_channel"]
 
 
-def test_the_names_are_those_of_vllm(facts: dict[str, Any]) -> None:
+def test_the_quantization_names_are_those_of_vllm(facts: dict[str, Any]) -> None:
     known = set(facts["names"])
     assert {*NAMES, *kernels.WHILE_LOADING, *kernels.METHODS} <= known
     assert set(kernels.WHILE_LOADING) <= set(facts["online"])

@@ -80,7 +80,7 @@ def test_a_light_install_contains_only_the_product(installed: Path) -> None:
     assert not (packages / "benchmarks").exists() and not (packages / "tests").exists()
 
 
-def test_helm_renders_the_chart_inside(installed: Path) -> None:
+def test_helm_renders_the_chart_of_a_light_install(installed: Path) -> None:
     chart = Path(antefix(installed, "k8s", "chart").stdout.strip())
     assert chart.is_relative_to(installed.resolve())
     values = chart / "values" / "single-node-a100.yaml"

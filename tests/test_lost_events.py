@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[1]
 SEGMENTS = 7 * 128
 
 
-def test_an_engines_lost_events_and_its_reset_leave_no_phantom(
+def test_lost_events_and_a_cache_reset_leave_no_stale_index_entries(
     warm_python: str, small_model: Path, tmp_path: Path
 ) -> None:
     (port,) = free_ports(1)

@@ -133,7 +133,7 @@ async def test_a_client_that_leaves_stops_the_engine(tmp_path: Path) -> None:
             assert engine.finished == 0
 
 
-async def test_a_gateway_that_is_gone_is_skipped(tmp_path: Path) -> None:
+async def test_nginx_skips_an_unreachable_gateway(tmp_path: Path) -> None:
     (gone,) = free_ports(1)
     async with (
         gateway_before(FakeEngine()) as front,

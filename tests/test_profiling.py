@@ -101,7 +101,7 @@ def told(warm_python: str, small_model: Path, traces: Path) -> dict[str, Any]:
     return answer
 
 
-def test_requests_are_answered_while_it_is_profiled(told: dict[str, Any]) -> None:
+def test_an_engine_answers_requests_while_it_is_profiled(told: dict[str, Any]) -> None:
     assert set(told["statuses"]) == {200}
 
 

@@ -72,19 +72,19 @@ def test_parts_that_wait_for_each_other_take_the_time_of_all(usual: list[float])
     assert remaining_s(parts) == pytest.approx(sum(usual))
 
 
-def test_what_has_ended_takes_no_more_time() -> None:
+def test_a_finished_part_has_no_remaining_time() -> None:
     parts = {"first": State(100, started=True, ended=True), "then": State(50, after=("first",))}
     assert remaining_s(parts) == 50
 
 
-def test_a_line_has_the_time_the_tests_and_the_parts_that_run() -> None:
+def test_a_progress_line_shows_the_time_the_tests_and_the_running_parts() -> None:
     told = progress.line(195, {"quick": "1,200/4,000", "lint": "starts"}, (1_230, 4_030), 320.9)
     assert told == (
         "3:15 elapsed, about 5:20 left: 1,230 of 4,030 tests done (quick 1,200/4,000, lint starts)"
     )
 
 
-def test_a_total_that_is_not_whole_yet_says_so() -> None:
+def test_an_incomplete_total_is_marked_as_a_minimum() -> None:
     told = progress.line(1, {"core": "2/12"}, (2, 12), 60, is_whole=False)
     assert "2 of at least 12 tests done" in told
 
@@ -111,7 +111,7 @@ def test_a_session_notes_each_test_once_with_its_seconds(
     assert len(file.read_text().splitlines()) == 1 + len(names)
 
 
-def test_a_line_that_is_being_written_is_read_later(tmp_path: Path) -> None:
+def test_a_partially_written_line_is_read_later(tmp_path: Path) -> None:
     file = tmp_path / "noted.jsonl"
     file.write_text('{"found": ["a"]}\n{"test": "a", "s"')
     assert progress.read(file) == Noted(frozenset({"a"}))

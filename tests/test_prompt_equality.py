@@ -164,7 +164,7 @@ def test_the_gateway_tokenizes_random_chats_like_vllm(setup: str, vllm: Vllm) ->
     assert vllm.mismatches(setup, random) == []
 
 
-def test_vllm_answers_what_the_table_asks(vllm: Vllm) -> None:
+def test_vllm_accepts_the_requests_of_the_table(vllm: Vllm) -> None:
     """Or the comparison would be of nothing: these it may refuse, with one template or another."""
     answered = set().union(*(vllm.answered(setup) for setup in SETUPS))
     assert {name for name in KNOWN if name not in answered} == {
@@ -180,7 +180,7 @@ LONG = ("long chat", "long prompt", "long prompt, no output")
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_a_gateway_leaves_unknown_tokens_open(setup: str, vllm: Vllm) -> None:
+def test_a_gateway_does_not_guess_unknown_tokens(setup: str, vllm: Vllm) -> None:
     gateway = vllm.gateways[setup]
     answered = [name for name, request in UNKNOWN.items() if gateway.token_ids(*request)]
     assert answered == []

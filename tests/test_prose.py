@@ -23,7 +23,7 @@ def test_a_file_that_is_not_read_exists_and_has_a_reason(pattern: str) -> None:
     assert any(ROOT.glob(pattern.replace("*.md", "**/*.md"))) and UNREAD_FILES[pattern]
 
 
-def test_a_page_of_docs_is_read_without_being_named() -> None:
+def test_every_page_in_docs_is_checked_without_being_listed() -> None:
     read = {str(page.relative_to(ROOT)) for page in PAGES}
     assert {"docs/adapters.md", "docs/runbooks/AntefixQueueDeep.md", "README.md"} <= read
     assert not {page for page in read if page.startswith("benchmarks/")}
@@ -67,7 +67,7 @@ def test_a_page_of_docs_is_read_without_being_named() -> None:
         (f"A sentence {'of many words ' * 9}.", "SentenceLength"),
     ],
 )
-def test_each_rule_finds_what_it_is_for(text: str, rule: str) -> None:
+def test_each_rule_finds_its_examples(text: str, rule: str) -> None:
     assert [alert.partition(":")[0] for alert in alerts(text)] == [rule]
 
 
@@ -86,7 +86,7 @@ def test_each_rule_finds_what_it_is_for(text: str, rule: str) -> None:
         "In all cases, an exercise promises a precise premise.",
     ],
 )
-def test_a_term_of_the_field_is_no_habit(text: str) -> None:
+def test_no_rule_flags_a_standard_term(text: str) -> None:
     assert not alerts(text)
 
 
@@ -95,7 +95,7 @@ def test_code_and_the_targets_of_links_are_not_read() -> None:
     assert not alerts(text)
 
 
-def test_the_rules_are_those_that_this_test_tries() -> None:
+def test_every_rule_has_an_example_in_this_test() -> None:
     assert {*some(RULES)} == {
         *("HeadlessClauses", "Machines", "MeetAnSlo", "Persons", "Verbs", "Words"),
         *("PrivateWords", "SentenceLength", "Inversion", "Fragments", "American"),

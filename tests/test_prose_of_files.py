@@ -144,7 +144,7 @@ def alerts_in(pattern: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("pattern", READERS)
-def test_what_a_file_says_is_plain_english(pattern: str) -> None:
+def test_the_prose_of_a_file_is_plain_english(pattern: str) -> None:
     assert not alerts_in(pattern)
 
 

@@ -32,7 +32,7 @@ def test_every_address_of_the_project_is_checked() -> None:
     assert release.addresses().keys() == {"registry", "security", "conduct", "home"}
 
 
-def test_the_notes_are_the_part_of_their_version() -> None:
+def test_the_release_notes_are_the_changelog_section_of_their_version() -> None:
     changelog = "# Changelog\n\n## [0.2.0] - 2027\n\nNew.\n\n## [0.1.0] - 2026\n\nFirst.\n"
     assert release.notes("0.2.0", changelog) == "## [0.2.0] - 2027\n\nNew.\n"
     assert release.notes("0.1.0", changelog) == "## [0.1.0] - 2026\n\nFirst.\n"

@@ -90,7 +90,7 @@ def test_compose_starts_the_image_of_this_version() -> None:
 
 
 @pytest.mark.parametrize("name", ["bug", "feature"])
-def test_a_template_of_issues_asks_something(name: str) -> None:
+def test_each_issue_template_asks_at_least_one_question(name: str) -> None:
     fields = read(f".github/ISSUE_TEMPLATE/{name}.yaml")["body"]
     assert any(field.get("validations", {}).get("required") for field in fields)
 
@@ -112,7 +112,7 @@ def test_a_file_has_the_addresses_of_the_project(file: str) -> None:
 
 
 @pytest.mark.parametrize("page", ["SECURITY.md", "CODE_OF_CONDUCT.md"])
-def test_a_page_says_that_its_address_is_a_placeholder_while_it_is(page: str) -> None:
+def test_a_page_calls_its_address_a_placeholder_exactly_while_it_is_one(page: str) -> None:
     address = project()["security" if page == "SECURITY.md" else "conduct"]
     assert ("is a placeholder" in (ROOT / page).read_text()) == address.endswith(".example")
 

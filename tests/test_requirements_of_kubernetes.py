@@ -51,7 +51,7 @@ def test_a_page_names_no_other_range(page: str) -> None:
     assert not re.search(r"R\d{3} or later", text)
 
 
-def test_the_readme_says_what_is_missing() -> None:
+def test_the_readme_lists_missing_features() -> None:
     missing = text_of("README.md").partition("## Not there yet")[2].partition(" ## ")[0]
     for what in (
         *("Disaggregated prefill", "KV cache tiers", "LMCache", "Gateway API Inference Extension"),

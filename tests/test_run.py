@@ -55,7 +55,7 @@ def test_every_test_is_in_one_part(marks: tuple[str, ...], path: str) -> None:
     assert len(parts) == 1
 
 
-def test_no_part_runs_what_needs_a_kubernetes_with_pods() -> None:
+def test_no_part_runs_tests_that_need_pods_on_kubernetes() -> None:
     parts = (*PARTS["test"], *PARTS["rest"])
     assert not any(runs(part, ["kubernetes_long"], "tests/test_names.py") for part in parts)
 

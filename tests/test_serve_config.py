@@ -192,7 +192,7 @@ def test_the_gateways_probe_is_answered(cluster: Cluster) -> None:
         cluster.call(url + "-not")
 
 
-def test_helms_test_passes(cluster: Cluster) -> None:
+def test_the_command_of_helm_test_passes(cluster: Cluster) -> None:
     """The very command of its pod, with the addresses that its parts have here."""
     (container,) = of_kind(cluster.objects, "Pod", "conversation")["spec"]["containers"]
     assert container["command"] == ["antefix", "verify"]

@@ -108,7 +108,7 @@ def test_no_assertion_is_in_a_loop_that_may_be_empty() -> None:
         ("for one in found:\n    assert one\nassert found", False),
     ],
 )
-def test_such_loops_are_found(source: str, wrong: bool) -> None:
+def test_loops_that_may_be_empty_are_found(source: str, wrong: bool) -> None:
     body = "".join(f"  {line}\n" for line in source.splitlines())
     [test] = ast.parse(f"def test_it():\n{body}").body
     assert isinstance(test, ast.FunctionDef)

@@ -84,7 +84,7 @@ def test_n_grams_are_accepted_where_text_is_copied(swept: Sweep) -> None:
     assert found.tokens_per_pass > 1.1
 
 
-def test_switched_off_nothing_is_drafted(swept: Sweep) -> None:
+def test_nothing_is_drafted_while_speculation_is_off(swept: Sweep) -> None:
     off = arm(swept, "ngram", 0)
     assert off.acceptance_rate is None
     assert off.tokens_per_pass == 1.0

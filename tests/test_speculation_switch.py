@@ -64,7 +64,7 @@ def speculated(
     return told
 
 
-def test_a_draft_that_loses_is_switched_off_and_answers_stay_the_same(
+def test_a_draft_that_slows_decoding_is_disabled_and_answers_stay_the_same(
     warm_python: str, small_model: Path, tmp_path: Path
 ) -> None:
     first_layers(small_model, 2, tmp_path / "draft")
@@ -82,7 +82,9 @@ def test_a_draft_that_loses_is_switched_off_and_answers_stay_the_same(
     assert all(of_round == answers[0] for of_round in answers)
 
 
-def test_speculation_that_does_not_lose_goes_on(warm_python: str, small_model: Path) -> None:
+def test_speculation_that_does_not_slow_decoding_stays_enabled(
+    warm_python: str, small_model: Path
+) -> None:
     ngram = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}
     told = speculated(warm_python, small_model, ngram, [COPYING], until="known")
     answers, known = told["answers"], told["known"]

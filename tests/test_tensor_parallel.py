@@ -82,7 +82,7 @@ def greedy_answers(model: Path) -> list[list[int]]:
     return answers
 
 
-async def test_two_workers_say_what_the_whole_model_says_and_do_not_outlive_one_that_hangs(
+async def test_two_workers_answer_like_the_whole_model_and_end_if_one_of_them_hangs(
     warm_python: str,
     model: Path,
 ) -> None:

@@ -246,12 +246,12 @@ def test_each_node_has_a_gateway(cluster: Cluster) -> None:
         assert [outcome.kind for outcome in cluster.ask(node, 1)] == ["whole"]
 
 
-def test_either_engine_answers_what_enters_at_either_node(cluster: Cluster) -> None:
+def test_either_engine_answers_requests_that_arrive_at_either_node(cluster: Cluster) -> None:
     for node in (cluster.first, cluster.second):
         cluster.ask_until_each_engine_answered(node)
 
 
-def test_a_lost_node_costs_no_request_that_enters_at_the_other(cluster: Cluster) -> None:
+def test_a_lost_node_fails_no_request_that_arrives_at_the_other_node(cluster: Cluster) -> None:
     """Each is answered; a stream that has begun gets an event when it is cut."""
     survivor = cluster.first.address
     on_lost_node = {r for r, node in cluster.engines().items() if node != survivor}
@@ -311,7 +311,7 @@ def test_a_new_node_makes_the_fleet_whole(cluster: Cluster) -> None:
         cluster.ask_until_each_engine_answered(node)
 
 
-def test_a_node_that_is_drained_costs_no_request(cluster: Cluster) -> None:
+def test_draining_a_node_fails_no_request(cluster: Cluster) -> None:
     """As Kubernetes does it: preStop, then the pod ends, with traffic all the while."""
     nodes = cluster.nodes
     nodes.join(14, cpus=1, resources='{"engine": 1}')
@@ -379,7 +379,7 @@ def node_id_of(node: Node) -> str:
     return found
 
 
-def test_down_takes_the_fleet_off_the_cluster(cluster: Cluster) -> None:
+def test_down_removes_the_fleet_from_the_cluster(cluster: Cluster) -> None:
     done = cluster.nodes.antefix("down", timeout_s=240)
     assert done.returncode == 0, done.stderr
     _seconds_until(lambda: not cluster.first.runs("ServeReplica"), time.monotonic(), 30)

@@ -20,7 +20,7 @@ def leaning() -> set[str]:
     return {str(path.relative_to(ROOT)) for path in found}
 
 
-def test_every_file_that_leans_on_something_private_is_listed() -> None:
+def test_every_file_that_uses_a_private_api_is_listed() -> None:
     assert not leaning() - NAMED
 
 
@@ -35,14 +35,14 @@ def vllm_rows() -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows[2:]]
 
 
-def test_every_hook_of_model_runner_v2_has_a_test_under_it() -> None:
+def test_every_hook_of_model_runner_v2_has_a_test() -> None:
     assert {runner for _, _, runner, _ in vllm_rows()} <= {"V1", "V2", "both", "none"}
     of_v2 = [row for row in vllm_rows() if row[2] in ("V2", "both")]
     assert len(of_v2) > 8
     assert not [row for row in of_v2 if "`tests/runner_v2/test_" not in row[3]]
 
 
-def test_a_file_that_reaches_into_a_model_runner_has_a_row_that_says_which() -> None:
+def test_a_file_that_uses_a_model_runner_has_a_row_that_names_the_runner() -> None:
     named = " ".join(files for _, files, runner, _ in vllm_rows() if runner != "none")
     engine = (ROOT / "deployments" / "engine").rglob("*.py")
     files = [str(path.relative_to(ROOT)) for path in engine if "vllm.v1.worker" in path.read_text()]
@@ -56,5 +56,5 @@ def test_every_row_names_a_test() -> None:
     assert not [row for row in rows if not re.search(r"`tests/[\w/]+\.py`", row)]
 
 
-def test_the_search_finds_parts_of_others() -> None:
+def test_the_search_finds_known_uses_of_private_apis() -> None:
     assert {"router/redis/redis_lane.py", "deployments/node_drain.py"} <= leaning()

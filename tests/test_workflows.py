@@ -99,7 +99,7 @@ def test_the_chart_goes_to_the_registry_of_the_images(tmp_path: Path) -> None:
     assert found.read_text() == f"REGISTRY={project()['registry']}\n"
 
 
-def test_the_files_of_a_release_are_those_of_make_release() -> None:
+def test_a_release_publishes_the_files_that_make_release_builds() -> None:
     assert release_step("make release", "files")["run"].startswith("make release IMAGES=")
     assert "release.py check" in release_step("release.py")["run"]
     assert release_step("upload-artifact", "files")["with"]["path"] == "build/release"

@@ -164,7 +164,7 @@ async def agent(fleet: BareFleet) -> AsyncIterator[Agent]:
         yield Agent(messages, chats)
 
 
-async def test_as_much_of_a_session_is_cached_as_of_the_same_chat(agent: Agent) -> None:
+async def test_a_session_has_as_many_cached_tokens_as_the_same_chat(agent: Agent) -> None:
     messages, chats = [], []
     for turns in range(TURNS):
         messages.append(await agent.message(turns))
@@ -184,7 +184,7 @@ async def test_as_much_of_a_session_is_cached_as_of_the_same_chat(agent: Agent) 
     assert session.predicted == pytest.approx(session.engines, abs=MOST_DIFFERENCE)
 
 
-async def test_an_engine_killed_in_the_middle_of_an_answer_costs_the_session_nothing(
+async def test_killing_an_engine_in_mid_answer_does_not_disturb_the_session(
     agent: Agent, fleet: BareFleet
 ) -> None:
     undisturbed = await agent.message(TURNS, LONG_ANSWER)

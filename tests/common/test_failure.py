@@ -5,7 +5,7 @@ from common.failure import gist
 VLLM_SAYS = "RuntimeError: Engine core initialization failed. See root cause above."
 
 
-def test_the_last_error_of_a_traceback_is_its_gist(tmp_path: Path) -> None:
+def test_the_summary_of_a_traceback_is_its_last_error(tmp_path: Path) -> None:
     message = (
         "The deployment failed to start 1 times in a row. Error:\n"
         "Traceback (most recent call last):\n"
@@ -29,6 +29,6 @@ def test_a_reason_that_is_elsewhere_is_looked_for_in_the_engines_logs(tmp_path: 
     assert gist(VLLM_SAYS, tmp_path) == "OSError: no file named config.json"
 
 
-def test_without_any_error_the_last_line_is_the_gist(tmp_path: Path) -> None:
+def test_the_summary_of_output_without_an_error_is_its_last_line(tmp_path: Path) -> None:
     assert gist("first\nlast words\n\n", tmp_path) == "last words"
     assert gist("", tmp_path) == "no reason was given"

@@ -46,7 +46,7 @@ async def test_a_failed_step_is_retried_and_counted_for_any_exception() -> None:
 
 
 @given(st.floats(0, 1e6), st.integers(1, 50), st.integers(1, 20))
-def test_steps_of_periods_that_are_multiples_happen_at_the_same_moments(
+def test_loops_whose_periods_are_multiples_run_at_the_same_moments(
     now: float, milliseconds: int, times: int
 ) -> None:
     period_s = milliseconds / 1000
@@ -67,7 +67,7 @@ async def test_a_loop_is_counted_from_0_on() -> None:
     assert loops.failures["sound"] == 0 and "sound" in loops.failures
 
 
-async def test_a_cause_is_logged_once_with_its_place_in_the_code(
+async def test_each_kind_of_failure_is_logged_once_with_its_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     await run_until_taken(Steps(RuntimeError("a"), RuntimeError("b"), KeyError("c")), "logged")
@@ -95,7 +95,7 @@ def test_each_failure_in_a_row_waits_longer_and_none_longer_than_two_seconds() -
     assert trouble.met(RuntimeError()) == 0.1
 
 
-async def test_a_cancellation_of_something_inside_ends_no_loop() -> None:
+async def test_a_cancellation_inside_a_step_does_not_end_the_loop() -> None:
     await run_until_taken(Steps(asyncio.CancelledError()), "inside")
     assert loops.failures["inside"] == 1
 
@@ -143,7 +143,7 @@ async def test_loops_that_are_stopped_have_not_ended_by_themselves() -> None:
     assert second.done() and not owned.ended
 
 
-def test_a_thread_goes_on_after_what_its_step_raised() -> None:
+def test_a_thread_continues_after_its_step_raised_an_exception() -> None:
     again = threading.Event()
     steps = Steps(RuntimeError("a"))
 

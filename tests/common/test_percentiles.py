@@ -15,18 +15,20 @@ from tests.house import ROOT, modules
 
 
 @given(st.lists(st.floats(0.0, 1e6), min_size=1), st.floats(0.0, 100.0))
-def test_percentiles_are_numpy_s(figures: list[float], percent: float) -> None:
+def test_percentiles_equal_those_of_numpy(figures: list[float], percent: float) -> None:
     ordered = sorted(figures)
     expected = float(np.percentile(ordered, percent))
     assert percentile(ordered, percent) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-def test_of_nothing_there_is_no_percentile() -> None:
+def test_an_empty_sample_has_no_percentile() -> None:
     assert math.isnan(percentile([], 50))
 
 
 @pytest.mark.parametrize(("samples", "percent"), [(1, 90), (60, 90), (299, 90), (300, 99)])
-def test_a_tail_is_a_p99_from_300_samples_on_and_a_p90_of_fewer(samples: int, percent: int) -> None:
+def test_the_tail_is_the_p99_for_300_samples_or_more_and_otherwise_the_p90(
+    samples: int, percent: int
+) -> None:
     assert tail_percent(samples) == percent
     figures = [float(number) for number in range(samples)]
     assert Tail.of(figures) == Tail(percent, percentile(figures, percent))

@@ -48,7 +48,7 @@ def strange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("strange")
-def test_nothing_is_put_where_another_could_read_or_write(tmp_path: Path) -> None:
+def test_nothing_is_written_into_a_folder_of_another_user(tmp_path: Path) -> None:
     with pytest.raises(PermissionError, match="another user's"):
         node_drain.ask(node_drain.folder_of("n"), 0.0, 1.0)
     with pytest.raises(PermissionError, match="another user's"):
@@ -58,7 +58,7 @@ def test_nothing_is_put_where_another_could_read_or_write(tmp_path: Path) -> Non
     assert not list(user_folder().glob("*"))
 
 
-async def test_a_drain_is_heard_of_once_the_folder_is_ones_own(tmp_path: Path) -> None:
+async def test_a_drain_is_followed_once_the_folder_belongs_to_the_user(tmp_path: Path) -> None:
     async def begin(_: float) -> NoReturn:
         raise AssertionError("nobody drains")
 

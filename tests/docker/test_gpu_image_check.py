@@ -27,7 +27,7 @@ NVCC = Path("/opt/venv/bin/nvcc")
 SAID = "Cuda compilation tools, release 13.0, V13.0.88\nBuild cuda_13.0.r13.0/compiler.36424714_0"
 
 
-def test_every_fleet_that_ships_for_gpus_is_looked_at() -> None:
+def test_every_shipped_gpu_fleet_is_checked() -> None:
     found = shipped_fleets(ROOT)
     assert "fleets/a100" in found and "values/multi-node-a100" in found
     assert not {name for name in found if "laptop" in name}
@@ -53,34 +53,34 @@ def test_a_configuration_that_is_slower_than_it_could_be_says_why() -> None:
     ]
 
 
-def test_a_model_may_lack_a_package_that_is_left_out_and_no_other() -> None:
+def test_a_model_may_lack_only_packages_that_are_left_out_on_purpose() -> None:
     assert may_fail("ModuleNotFoundError: No module named 'torchaudio'")
     assert not may_fail("ModuleNotFoundError: No module named 'torchvision'")
     assert not may_fail("ImportError: cannot import name 'torchaudio'")
 
 
-def test_a_library_without_the_driver_lacks_the_driver_alone() -> None:
+def test_only_the_driver_may_be_missing_from_a_library() -> None:
     error = "libcuda.so.1: cannot open shared object file: No such file or directory"
     assert missing_in(error) in DRIVER
     other = "/opt/venv/vllm/_C.abi3.so: undefined symbol: _ZN3c104cuda"
     assert missing_in(other) == other
 
 
-def test_nvcc_says_its_release() -> None:
+def test_the_release_of_nvcc_is_read() -> None:
     assert release_of(SAID) == "13.0"
     assert release_of("no such thing") == ""
 
 
-def test_a_compiler_of_pytorchs_cuda_is_no_stray() -> None:
+def test_a_compiler_of_pytorchs_cuda_version_is_accepted() -> None:
     assert strays({NVCC: "13.0"}, "13.0") == []
     assert strays({}, "13.0") == []
 
 
-def test_a_compiler_of_another_cuda_is_a_stray() -> None:
+def test_a_compiler_of_another_cuda_version_is_reported() -> None:
     assert strays({NVCC: "13.5"}, "13.0") == [f"{NVCC} is of CUDA 13.5, and PyTorch of 13.0"]
 
 
-def test_of_two_compilers_one_is_a_stray() -> None:
+def test_a_second_compiler_is_reported() -> None:
     other = Path("/usr/bin/nvcc")
     (wrong,) = strays({NVCC: "13.0", other: "13.0"}, "13.0")
     assert wrong == f"2 nvcc: {NVCC}, {other}"
@@ -96,7 +96,7 @@ def test_compilers_are_found_among_the_packages(
     assert compilers(tmp_path) == [nvcc]
 
 
-def test_the_pretended_driver_counts_gpus_and_has_no_device(tmp_path: Path) -> None:
+def test_the_stub_driver_reports_a_gpu_count_and_no_device(tmp_path: Path) -> None:
     source = tmp_path / "kernels.c"
     source.write_text(
         "int cuTensorMapEncodeTiled(void); int cudaMalloc(void);"

@@ -196,7 +196,7 @@ def test_the_image_runs_as_the_user_that_the_chart_sets(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_a_user_of_any_number_in_group_0_may_run_it(image: str) -> None:
+def test_the_image_runs_as_any_user_id_in_group_0(image: str) -> None:
     """As OpenShift does: Ray, torch and the Hub's client write below HOME and ask for a name."""
     told = environment(image)
     assert told["USER"]
@@ -219,7 +219,7 @@ def test_ports_and_health_check_are_those_of_a_fleet(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_a_shell_can_be_its_command(image: str) -> None:
+def test_a_shell_can_be_the_command_of_the_image(image: str) -> None:
     """KubeRay starts Ray by `bash -c`."""
     assert not of(image, "ENTRYPOINT")
 
@@ -270,7 +270,7 @@ def test_the_gpu_image_is_checked_from_inside(tmp_path: Path, installed: str, ru
     assert "python -m tests.in_gpu_image.check" in done.stdout
 
 
-def test_without_a_builder_make_says_which_there_are(tmp_path: Path) -> None:
+def test_without_a_builder_make_lists_the_supported_ones(tmp_path: Path) -> None:
     done = make(tmp_path, "image-cpu", [])
     assert done.returncode
     assert "docker, podman and buildah are all missing: install one of them" in done.stderr

@@ -119,7 +119,7 @@ BY_NAME = {"type": "function", "function": {"name": "f"}}
         (CHAT, schema_of(CHAT, {"type": "string", "pattern": NESTED}), "response_format"),
     ],
 )
-async def test_a_constraint_beyond_a_bound_is_refused_by_its_field_on_every_path(
+async def test_the_rejection_of_an_oversized_constraint_names_its_field_on_every_path(
     http: aiohttp.ClientSession,
     served: Served,
     path: str,
@@ -166,7 +166,7 @@ async def test_a_constraint_that_is_slow_to_follow_is_refused_on_every_path(
         (RESPONSES, {"tools": [{"type": "function", **STRICT}]}, "tools[0].parameters"),
     ],
 )
-async def test_a_schema_word_that_nothing_enforces_is_refused_by_its_field_on_every_path(
+async def test_the_rejection_of_an_unenforced_schema_keyword_names_its_field_on_every_path(
     http: aiohttp.ClientSession, path: str, fields: dict[str, Any], param: str, stream: bool
 ) -> None:
     body = request(path, "Say something.", {**fields, "stream": stream})
@@ -176,7 +176,7 @@ async def test_a_schema_word_that_nothing_enforces_is_refused_by_its_field_on_ev
     assert "'not' at /properties/a/not of the schema" in error["message"]
 
 
-async def test_a_schema_of_a_tool_that_is_not_strict_may_have_any_words(
+async def test_the_schema_of_a_non_strict_tool_may_contain_any_keyword(
     http: aiohttp.ClientSession,
 ) -> None:
     function = {"name": "f", "parameters": NOT}

@@ -102,7 +102,7 @@ async def test_every_field_of_the_api_has_values_here(fields: Fields) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_no_field_alone_is_a_fault(
+async def test_no_single_field_causes_a_server_error(
     path: str, fields: Fields, http: aiohttp.ClientSession, served: Served
 ) -> None:
     assert not await faults_of(alone(path, fields), path, http, served)
@@ -110,7 +110,7 @@ async def test_no_field_alone_is_a_fault(
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_no_pair_of_fields_is_a_fault(
+async def test_no_pair_of_fields_causes_a_server_error(
     path: str, fields: Fields, http: aiohttp.ClientSession, served: Served
 ) -> None:
     assert not await faults_of(pairs(path, fields), path, http, served)
@@ -126,7 +126,7 @@ async def test_no_pair_of_fields_is_a_fault(
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_mistake_in_a_response_is_a_400_streamed_or_not(
+async def test_an_invalid_response_request_is_a_400_streamed_or_not(
     fields: dict[str, Any], stream: bool, http: aiohttp.ClientSession
 ) -> None:
     answer = await ask(http, RESPONSES, request(RESPONSES, SHORT, {"stream": stream, **fields}))
@@ -150,7 +150,7 @@ async def test_an_impossible_schema_returns_an_error(
     assert said in answer.body
 
 
-async def test_an_endpoint_that_a_generative_model_lacks_is_no_fault(
+async def test_an_endpoint_that_a_generative_model_lacks_returns_a_client_error(
     http: aiohttp.ClientSession,
 ) -> None:
     answer = await ask(http, "/v1/embeddings", {"model": MODEL, "input": "Hi."})
@@ -158,7 +158,7 @@ async def test_an_endpoint_that_a_generative_model_lacks_is_no_fault(
     assert answer.status >= 400
 
 
-async def test_the_long_prompt_takes_more_than_a_step(http: aiohttp.ClientSession) -> None:
+async def test_the_long_prompt_takes_more_than_one_step(http: aiohttp.ClientSession) -> None:
     answer = await ask(http, COMPLETIONS, request(COMPLETIONS, LONG, {}))
     assert json.loads(answer.body)["usage"]["prompt_tokens"] > STEP_TOKENS
 
@@ -183,7 +183,7 @@ async def sampled(http: aiohttp.ClientSession, prompt: str, seed: int) -> tuple[
     return tokens, said["usage"]["prompt_tokens"] - cached
 
 
-async def test_a_prompt_in_many_steps_has_the_answer_of_one_in_a_single_step(
+async def test_a_chunked_prompt_has_the_same_answer_as_one_computed_in_a_single_step(
     http: aiohttp.ClientSession, served: Served
 ) -> None:
     """With a seed, that ended vLLM 0.32's engine on a CPU."""
@@ -197,7 +197,7 @@ async def test_a_prompt_in_many_steps_has_the_answer_of_one_in_a_single_step(
     assert not served.dead
 
 
-async def test_the_engine_still_answers(http: aiohttp.ClientSession) -> None:
+async def test_the_engine_still_answers_after_all_requests(http: aiohttp.ClientSession) -> None:
     body = {"model": MODEL, "prompt": "Hi.", "max_tokens": 2, "ignore_eos": True}
     answer = await ask(http, "/v1/completions", body)
     assert answer.status == 200, answer.body

@@ -79,7 +79,7 @@ async def test_tokens_after_the_last_event_are_charged(
 
 
 @pytest.mark.parametrize("more", [{}, {"n": 2}, {"logprobs": 1}])
-async def test_generated_tokens_of_an_abandoned_answer_in_one_piece_are_charged(
+async def test_generated_tokens_of_an_abandoned_unstreamed_answer_are_charged(
     served: Served, more: dict[str, Any]
 ) -> None:
     before = await spent(served)

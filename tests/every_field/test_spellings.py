@@ -31,7 +31,7 @@ def streamed(path: str) -> tuple[bool, ...]:
 
 
 @pytest.mark.parametrize("path", sorted(LEAST.keys() - {DETOKENIZE}))
-async def test_a_null_counts_as_absent_at_every_field(
+async def test_a_null_in_any_field_counts_as_absent(
     path: str, http: aiohttp.ClientSession, served: Served
 ) -> None:
     described = await fields_of(http)
@@ -92,7 +92,9 @@ async def test_a_service_tier_that_vllm_does_not_know_is_served(
     assert "ultrafast" not in answer.body
 
 
-async def test_many_bad_items_are_refused_by_the_gateway(http: aiohttp.ClientSession) -> None:
+async def test_the_gateway_rejects_a_request_with_many_invalid_items(
+    http: aiohttp.ClientSession,
+) -> None:
     answer = await ask(http, RESPONSES, {"model": MODEL, "input": [{}] * 20_000})
     assert answer.status == 400
     error = json.loads(answer.body)["error"]

@@ -140,7 +140,7 @@ def active(server: RedisProcess) -> int | None:
     return int(value.split()[0]) if isinstance(value, bytes) else None
 
 
-def test_replicas_follow_the_load_up_and_down_to_none_and_up_again(
+def test_replicas_follow_the_load_up_then_down_to_zero_and_up_again(
     empty_serve: None, server: RedisProcess
 ) -> None:
     # Not three: from one to three at once is a surge, and what surged is held for minutes.

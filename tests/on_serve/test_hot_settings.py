@@ -223,7 +223,7 @@ def test_the_same_configuration_again_restarts_nothing(served: Served) -> None:
     assert served.settles() == before
 
 
-def test_a_change_of_what_is_hot_is_in_force_and_no_process_is_new(served: Served) -> None:
+def test_a_hot_setting_takes_effect_without_a_new_process(served: Served) -> None:
     """While requests come: none fails, none is cut."""
     before = served.settles()
     told: list[str] = []
@@ -272,7 +272,7 @@ def test_additional_replicas_start_without_a_restart_of_running_ones(served: Ser
         assert before[name] <= after[name] and len(after[name]) == count
 
 
-def test_the_number_that_was_decided_outlives_a_change_and_ray_serves_controller(
+def test_the_decided_replica_count_outlives_an_update_and_ray_serves_controller(
     served: Served, server: RedisProcess
 ) -> None:
     """One is the first, three run: another SLO makes them neither fewer nor new."""
@@ -316,7 +316,7 @@ def test_a_setting_that_an_engine_reads_at_its_start_restarts_only_that_pool(
     assert served.chat()["model"] == "large"
 
 
-def test_a_pool_comes_and_goes(served: Served) -> None:
+def test_a_pool_can_be_added_and_removed(served: Served) -> None:
     before = served.settles()
     third = {"model": "org/third", "resources": {"cpus": 0.0}}
     served.give(pools__third=third)

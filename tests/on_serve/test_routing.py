@@ -123,7 +123,7 @@ async def replica_ids_of(handle: Handle) -> list[str]:
 @pytest.mark.parametrize(
     "garbage", [7, None, object(), [["list"]], {"a": 1}, "text"], ids=lambda of: type(of).__name__
 )
-async def test_ranks_that_make_no_sense_do_not_hang_the_request(wide: Handle, garbage: Any) -> None:
+async def test_invalid_ranks_do_not_hang_a_request(wide: Handle, garbage: Any) -> None:
     assert await asyncio.wait_for(wide.who.remote(garbage), 60)
 
 

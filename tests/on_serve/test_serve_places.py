@@ -202,7 +202,7 @@ async def test_serve_counts_what_runs_without_a_reservation(
     await eventually(lambda: first.taken == second.taken == 0, *replicas)
 
 
-async def test_more_than_there_is_room_for_by_two_gateways_never_passes_the_limit(
+async def test_the_limit_holds_when_two_gateways_send_more_requests_than_fit(
     replicas: list[Replica], handle: DeploymentHandle[Any], http: aiohttp.ClientSession
 ) -> None:
     """All are sent to the first: those that it has no room for wait, or go elsewhere."""

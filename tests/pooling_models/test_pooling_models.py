@@ -64,7 +64,7 @@ def test_documents_are_ranked(reranker: Served, path: str) -> None:
     assert {result["index"] for result in results} <= {0, 1, 2}
 
 
-def test_every_document_counts_with_the_query(reranker: Served) -> None:
+def test_the_query_is_counted_once_per_document(reranker: Served) -> None:
     """The engine confirms as many tokens as it has read."""
     answer = post(reranker, "/v2/rerank", ASKED)
     read = int(answer.headers["x-antefix-prompt-tokens"])
@@ -110,7 +110,7 @@ def test_coheres_client_embeds(embedder: Served) -> None:
     assert answer.embeddings.float_[0] == pytest.approx(own.json()["data"][0]["embedding"])
 
 
-def test_no_tenant_finds_anothers_cached_prompt_at_coheres_path(embedder: Served) -> None:
+def test_coheres_path_never_reuses_a_cached_prompt_of_another_tenant(embedder: Served) -> None:
     body = {"model": MODEL, "texts": ["A ferry carries cars over a river. " * 30]}
     found = []
     for salt in ("one", "one", "two", "two"):
@@ -142,7 +142,9 @@ def test_more_documents_than_allowed_are_refused(reranker: Served) -> None:
 
 
 @pytest.mark.parametrize("documents", [[], None, 5, [None], [{}], {"content": 5}])
-def test_odd_documents_are_refused_and_end_nothing(reranker: Served, documents: Any) -> None:
+def test_malformed_documents_are_rejected_and_end_no_process(
+    reranker: Served, documents: Any
+) -> None:
     answer = post(reranker, "/v2/rerank", ASKED | {"documents": documents})
     assert 400 <= answer.status_code < 500, answer.text
     assert not reranker.dead

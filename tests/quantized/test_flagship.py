@@ -136,7 +136,7 @@ def serving(folder: Path, fleet: Fleet, key: str) -> Iterator[None]:
         yield
 
 
-def test_rounding_decides_no_token(plain: Plain) -> None:
+def test_no_token_depends_on_rounding(plain: Plain) -> None:
     assert plain.alone == plain.together == WALKS
     assert plain.margin > DECISIVE
 

@@ -21,7 +21,7 @@ def digest_of(folder: Path, weights: bytes, text: str, packages: str) -> str:
     ("weights", "text", "packages"),
     [(b"2", "text", "one"), (b"1", "texts", "one"), (b"1", "text", "other")],
 )
-def test_another_model_text_or_package_is_another_input(
+def test_a_different_model_text_or_package_changes_the_input_digest(
     tmp_path: Path, weights: bytes, text: str, packages: str
 ) -> None:
     first = digest_of(tmp_path / "first", b"1", "text", "one")

@@ -44,7 +44,7 @@ def test_a_resumed_quantization_is_that_of_an_uninterrupted_run(
     assert weights_of(resumed) == weights_of(quantized_folders / scheme / "model")
 
 
-def test_killed_after_a_layer_the_same_command_goes_on_from_there(
+def test_a_quantization_killed_after_a_layer_resumes_from_that_layer(
     quantized_folders: Path, walking_model_folder: Path, text: Path, packages: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -84,7 +84,7 @@ def test_options_change_the_weights_and_are_recorded(
     assert {name: weights[name] for name in differs} == differs
 
 
-def test_more_smoothing_makes_other_weights(quantized_folders: Path) -> None:
+def test_more_smoothing_produces_different_weights(quantized_folders: Path) -> None:
     assert weights_of(quantized_folders / "smooth" / "model") != weights_of(
         quantized_folders / "smoother" / "model"
     )

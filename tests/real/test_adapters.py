@@ -107,7 +107,7 @@ async def test_each_request_of_a_batch_gets_its_own_weights(
     assert in_memory <= 1
 
 
-async def test_new_weights_answer_after_the_command_and_old_ones_end_what_they_began(
+async def test_requests_use_new_weights_after_a_load_and_running_ones_finish_with_the_old(
     fleet: RunningFleet, folder: Path
 ) -> None:
     old = loads(fleet, "a", folder / "a")["digest"]
@@ -160,7 +160,9 @@ async def test_an_engine_that_replaces_a_crashed_one_loads_the_requested_adapter
     await until(is_in_memory, within_s=30, every_s=0.5)
 
 
-async def test_an_unloaded_adapter_is_no_model(fleet: RunningFleet, folder: Path) -> None:
+async def test_an_unloaded_adapter_is_not_listed_as_a_model(
+    fleet: RunningFleet, folder: Path
+) -> None:
     loads(fleet, "a", folder / "a")
     done = fleet.antefix("adapter", "unload", "a")
     assert done.returncode == 0, done.stderr
@@ -175,7 +177,9 @@ async def test_an_unloaded_adapter_is_no_model(fleet: RunningFleet, folder: Path
     assert "No adapter 'a' is loaded" in done.stderr
 
 
-def test_what_cannot_be_served_is_refused_by_an_engine(fleet: RunningFleet, folder: Path) -> None:
+def test_an_engine_rejects_an_adapter_that_it_cannot_serve(
+    fleet: RunningFleet, folder: Path
+) -> None:
     wrong = folder / "wrong"
     model = embedded_model(lambda fraction, what: None)
     config = json.loads((model / "config.json").read_text())
@@ -188,7 +192,7 @@ def test_what_cannot_be_served_is_refused_by_an_engine(fleet: RunningFleet, fold
     assert "wrong" not in listed(fleet)
 
 
-async def test_a_model_leads_to_adapters_and_its_canary_is_one(
+async def test_a_model_can_route_to_adapters_with_an_adapter_as_canary(
     fleet: RunningFleet, folder: Path, tmp_path: Path
 ) -> None:
     for name in NAMES:
@@ -227,7 +231,7 @@ async def test_a_model_leads_to_adapters_and_its_canary_is_one(
         assert json.loads(status.stdout)["letters"]["adapter"] == "c"
 
 
-async def test_no_answer_has_other_weights_while_the_pool_is_scaled(
+async def test_answers_use_the_right_weights_while_the_pool_is_scaled(
     fleet: RunningFleet, folder: Path, tmp_path: Path
 ) -> None:
     """A replica that is added loads the adapter for its first request."""

@@ -56,7 +56,9 @@ def test_a_question_is_answered(client: Anthropic, fleet: RunningFleet) -> None:
     assert message._request_id
 
 
-async def test_a_stream_says_the_same(async_client: AsyncAnthropic, fleet: RunningFleet) -> None:
+async def test_a_streamed_message_has_the_expected_text(
+    async_client: AsyncAnthropic, fleet: RunningFleet
+) -> None:
     async with async_client.messages.stream(
         model=fleet.other_model, max_tokens=16, messages=QUESTION, extra_body=GREEDY
     ) as stream:
@@ -96,7 +98,7 @@ def test_a_tool_is_called_and_its_result_is_read(
 
 
 @pytest.mark.parametrize("more", [{}, {"system": "Be brief."}, {"tools": [WEATHER]}])
-def test_as_many_tokens_are_counted_as_the_engine_reads(
+def test_count_tokens_matches_the_number_of_tokens_that_the_engine_reads(
     client: Anthropic, fleet: RunningFleet, more: Any
 ) -> None:
     for model in (fleet.model, fleet.other_model):
@@ -134,7 +136,7 @@ def test_models_are_listed(client: Anthropic, fleet: RunningFleet) -> None:
     assert client.models.retrieve(fleet.model).display_name == fleet.model
 
 
-def test_a_prompt_that_is_too_long_is_refused_by_name(
+def test_the_error_for_a_too_long_prompt_has_a_separate_code(
     client: Anthropic, fleet: RunningFleet
 ) -> None:
     with pytest.raises(anthropic.BadRequestError) as refused:

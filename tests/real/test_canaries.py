@@ -130,7 +130,7 @@ def files_of(fleet: RunningFleet) -> list[Path]:
     return [file for folder in folders if folder for file in folder.rglob("*") if file.is_file()]
 
 
-async def test_no_prompt_and_no_key_is_kept(
+async def test_no_prompt_and_no_key_is_stored_or_logged(
     fleet: RunningFleet, http: aiohttp.ClientSession
 ) -> None:
     # each of them, so that a path that was never taken proves nothing

@@ -75,7 +75,7 @@ async def test_the_error_of_a_too_long_prompt_has_both_numbers(
     assert "parameter=" not in error["message"]
 
 
-async def test_max_tokens_over_the_context_is_a_400(
+async def test_max_tokens_above_the_context_length_is_a_400(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     body = {"model": fleet.model, "messages": MESSAGES, "max_tokens": 5000}
@@ -96,7 +96,7 @@ async def test_max_tokens_over_the_context_is_a_400(
         {"logprobs": True, "top_logprobs": 21},
     ],
 )
-async def test_a_refusal_while_the_engine_generates_is_a_400_in_streams_too(
+async def test_a_rejection_during_generation_is_a_400_also_in_streams(
     http: aiohttp.ClientSession, fleet: RunningFleet, fields: dict[str, Any], stream: bool
 ) -> None:
     body = {"model": fleet.model, "messages": MESSAGES, "stream": stream, **fields}
@@ -153,7 +153,7 @@ async def test_a_wrong_method_and_a_wrong_route_return_errors(http: aiohttp.Clie
         assert (answer.status, (await error_of(answer))["code"]) == (404, "unknown_url")
 
 
-async def test_a_replica_lets_in_gateways_only(fleet: RunningFleet) -> None:
+async def test_a_replica_accepts_requests_only_from_gateways(fleet: RunningFleet) -> None:
     url = fleet.replicas()[0]["url"]
     async with aiohttp.ClientSession(url) as anyone:
         async with anyone.get("/v1/models") as answer:

@@ -78,7 +78,7 @@ async def test_an_overflowed_request_is_served_by_the_other_model_and_reports_it
     assert "Tokyo" in answered["choices"][0]["message"]["content"]
 
 
-async def test_an_engine_is_calibrated_and_a_trace_played_on_what_was_measured(
+async def test_a_trace_is_simulated_with_a_calibrated_engine(
     fleet: RunningFleet, tmp_path: Path
 ) -> None:
     file = tmp_path / "engine.json"

@@ -80,7 +80,7 @@ def canary_of(fleet: RunningFleet) -> dict[str, Any]:
     return found
 
 
-async def test_a_name_is_split_over_pools_and_a_conversation_stays(
+async def test_a_model_name_is_split_over_pools_and_conversations_stay_in_theirs(
     fleet: RunningFleet, openai: OpenAI, updates: Updates
 ) -> None:
     updates({"assistant": {"pools": {"engine": 1, "other": 1}, "aliases": [ALIAS]}})
@@ -94,7 +94,7 @@ async def test_a_name_is_split_over_pools_and_a_conversation_stays(
         assert answering_model(openai, ALIAS, f"question {n}", "and then?") == model
 
 
-async def test_a_canary_goes_up_and_is_aborted_while_clients_ask(
+async def test_a_canary_advances_and_is_aborted_under_traffic(
     fleet: RunningFleet, openai: OpenAI, updates: Updates
 ) -> None:
     canary = {"pool": "other", "steps": [30, 100], "step_s": 1.0, "requests": 3}
@@ -126,7 +126,7 @@ async def test_a_canary_goes_up_and_is_aborted_while_clients_ask(
     )
 
 
-async def test_a_canary_goes_on_when_a_gateway_is_killed_in_its_step(
+async def test_a_canary_continues_when_a_gateway_is_killed_during_a_step(
     fleet: RunningFleet, updates: Updates
 ) -> None:
     canary = {"pool": "other", "steps": [50, 100], "step_s": 3.0, "requests": 4}
@@ -155,7 +155,7 @@ async def test_a_canary_goes_on_when_a_gateway_is_killed_in_its_step(
         assert after == {fleet.other_model}
 
 
-async def test_pools_compete_for_a_models_requests_by_price(
+async def test_the_cheapest_competing_pool_gets_the_requests_of_a_model(
     fleet: RunningFleet, openai: OpenAI, updates: Updates
 ) -> None:
     slo = {"interactive": {"ttft_s": 60}}

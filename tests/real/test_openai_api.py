@@ -59,7 +59,9 @@ def test_another_pool_answers_under_its_own_name(openai: OpenAI, fleet: RunningF
 
 
 @pytest.mark.core
-def test_a_stream_says_the_same_as_a_whole_answer(openai: OpenAI, fleet: RunningFleet) -> None:
+def test_a_stream_has_the_same_text_as_an_unstreamed_answer(
+    openai: OpenAI, fleet: RunningFleet
+) -> None:
     stream = openai.chat.completions.create(
         model=fleet.other_model,
         messages=QUESTION,
@@ -84,7 +86,7 @@ async def test_the_async_client_streams(async_openai: AsyncOpenAI, fleet: Runnin
     assert text == "The capital of Japan is Tokyo."
 
 
-async def test_clients_from_npm_read_whole_and_streamed_answers_alike(fleet: RunningFleet) -> None:
+async def test_npm_clients_read_streamed_and_unstreamed_answers(fleet: RunningFleet) -> None:
     read = await answers(f"{fleet.root}/v1", fleet.api_key, fleet.model)
     assert len(read) == 8
     for name, (whole, streamed) in read.items():
@@ -179,7 +181,7 @@ def test_beam_search_passes_through(openai: OpenAI, fleet: RunningFleet) -> None
     assert len({choice.text for choice in answer.choices}) == 2
 
 
-def test_a_json_schema_is_kept(openai: OpenAI, fleet: RunningFleet) -> None:
+def test_an_answer_follows_the_json_schema(openai: OpenAI, fleet: RunningFleet) -> None:
     schema: Any = {
         "type": "object",
         "properties": {"capital": {"type": "string", "enum": ["Paris", "Rome"]}},
@@ -210,7 +212,7 @@ def test_a_required_tool_is_called_with_its_arguments(openai: OpenAI, fleet: Run
     assert json.loads(call.function.arguments)["city"] in ("Paris", "Rome")
 
 
-async def test_a_named_tool_is_called_as_the_engine_itself_would(
+async def test_a_named_tool_is_called_as_by_vllm_without_antefix(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     body = {
@@ -235,7 +237,7 @@ async def test_a_named_tool_is_called_as_the_engine_itself_would(
     assert call["function"]["name"] == "get_weather"
 
 
-def test_chat_logprobs_are_given(openai: OpenAI, fleet: RunningFleet) -> None:
+def test_chat_logprobs_are_returned(openai: OpenAI, fleet: RunningFleet) -> None:
     answer = openai.chat.completions.create(
         model=fleet.model, messages=QUESTION, temperature=0, max_tokens=2, logprobs=True,
         top_logprobs=3,
@@ -244,7 +246,9 @@ def test_chat_logprobs_are_given(openai: OpenAI, fleet: RunningFleet) -> None:
     assert logprobs is not None and len((logprobs.content or [])[0].top_logprobs) == 3
 
 
-async def test_tokens_go_there_and_back(http: aiohttp.ClientSession, fleet: RunningFleet) -> None:
+async def test_detokenize_reverses_tokenize(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
     text = "Bonjour, Paris! 你好 🙂"
     async with http.post("/tokenize", json={"model": fleet.model, "prompt": text}) as answer:
         tokens = (await answer.json())["tokens"]

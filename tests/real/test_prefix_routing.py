@@ -119,7 +119,7 @@ async def test_a_prompt_goes_where_its_prefix_is_and_the_engine_confirms_it(
     assert again.cached == again.predicted_cached >= 2 * SEGMENT_TOKENS
 
 
-async def test_cache_salts_keep_equal_prompts_apart(
+async def test_equal_prompts_with_different_salts_share_no_cache(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     prompt = text("salted", 300)
@@ -130,7 +130,7 @@ async def test_cache_salts_keep_equal_prompts_apart(
     assert same.cached == same.predicted_cached >= 2 * SEGMENT_TOKENS
 
 
-async def test_a_whole_answer_counts_as_running_from_its_first_token_on(
+async def test_an_unstreamed_answer_counts_as_running_from_its_first_token(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     """The answer arrives in one piece, long after; until then vLLM yields nothing of it."""

@@ -138,11 +138,11 @@ def tracebacks_in(fleet: RunningFleet, sizes: dict[Path, int]) -> Iterator[str]:
             yield f"{file}: {written[max(0, at - 500) : at + 5000].decode(errors='replace')}"
 
 
-def test_no_wrong_request_is_a_fault(fleet: RunningFleet, public: Port) -> None:
+def test_no_malformed_request_causes_a_server_error(fleet: RunningFleet, public: Port) -> None:
     assert_no_faults(public, wrong_requests(fleet.model), 20, until("bodies"))
 
 
-def test_nothing_the_description_allows_or_forbids_is_a_fault(
+def test_requests_generated_from_the_openapi_document_cause_no_server_error(
     fleet: RunningFleet, public: Port, document: dict[str, Any]
 ) -> None:
     described = st.one_of(of_document(document, fleet.model))

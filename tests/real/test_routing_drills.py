@@ -127,7 +127,7 @@ async def in_step(http: aiohttp.ClientSession) -> None:
     await eventually(synced, WITHIN_S)
 
 
-async def test_redis_killed_and_started_empty(
+async def test_requests_succeed_when_redis_is_killed_and_restarts_empty(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     async with through(fleet, "Redis killed, then started empty") as traffic:
@@ -145,7 +145,9 @@ async def test_redis_killed_and_started_empty(
         await in_step(http)
 
 
-async def test_redis_frozen(http: aiohttp.ClientSession, fleet: RunningFleet) -> None:
+async def test_requests_succeed_while_redis_is_frozen(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
     async with through(fleet, "Redis frozen") as traffic:
         fleet.redis.signal(signal.SIGSTOP)
         await requests(traffic, 6)
@@ -156,7 +158,9 @@ async def test_redis_frozen(http: aiohttp.ClientSession, fleet: RunningFleet) ->
     assert re.search(r"prefix index of test\.\w+/engine answers again", told)
 
 
-async def test_redis_slow(http: aiohttp.ClientSession, fleet: RunningFleet) -> None:
+async def test_requests_succeed_while_redis_is_slow(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
     async with through(fleet, "Redis slow") as traffic:
         async with Redis.from_url(fleet.redis.url) as redis:
             for _ in range(10):
@@ -166,7 +170,9 @@ async def test_redis_slow(http: aiohttp.ClientSession, fleet: RunningFleet) -> N
         await in_step(http)
 
 
-async def test_redis_flushed(http: aiohttp.ClientSession, fleet: RunningFleet) -> None:
+async def test_the_index_recovers_after_redis_is_flushed(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
     async with through(fleet, "Redis flushed") as traffic:
         async with Redis.from_url(fleet.redis.url) as redis:
             await redis.flushall()
@@ -174,7 +180,9 @@ async def test_redis_flushed(http: aiohttp.ClientSession, fleet: RunningFleet) -
         await in_step(http)
 
 
-async def test_an_engines_cache_reset(http: aiohttp.ClientSession, fleet: RunningFleet) -> None:
+async def test_the_index_recovers_after_a_reset_of_an_engines_cache(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
     async with through(fleet, "an engine's cache reset") as traffic:
         for replica in (await status(http))["replicas"]:
             await reset(replica["url"], fleet)
@@ -188,7 +196,9 @@ async def test_an_engines_cache_reset(http: aiohttp.ClientSession, fleet: Runnin
     assert (answer.predicted_cached, answer.cached) == (0, 0)
 
 
-async def test_a_gateway_killed(http: aiohttp.ClientSession, fleet: RunningFleet) -> None:
+async def test_requests_succeed_after_a_gateway_is_killed(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
     async with through(fleet, "a gateway killed", may_be_cut=True) as traffic:
         actors_of(fleet, GATEWAYS_APPLICATION)[0].kill()
         await requests(traffic, 4)
@@ -203,7 +213,7 @@ async def test_a_gateway_killed(http: aiohttp.ClientSession, fleet: RunningFleet
         assert traffic.cut == cut
 
 
-async def test_ray_serves_controller_frozen(
+async def test_requests_succeed_while_the_ray_serve_controller_is_frozen(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     """While the page is open in three tabs and long prompts come."""
@@ -251,7 +261,7 @@ async def test_ray_serves_controller_frozen(
     assert seen.keys() <= {("long", 400), ("long", 429), *((path, 200) for path in asked)}
 
 
-async def test_a_replica_killed_and_its_slot_reused(
+async def test_the_slot_of_a_killed_replica_is_reused(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     before = {replica["replica"]: replica["slot"] for replica in (await status(http))["replicas"]}

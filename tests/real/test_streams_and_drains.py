@@ -116,7 +116,7 @@ async def test_the_first_token_leaves_before_the_last_is_generated(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_leaves_frees_its_slot_before_the_answers_end(
+async def test_a_client_that_disconnects_frees_its_slot_before_the_answer_would_end(
     http: aiohttp.ClientSession, fleet: RunningFleet, stream: bool
 ) -> None:
     body = {**slow_stream(fleet, LONG), "stream": stream}
@@ -189,7 +189,7 @@ async def whole_stream(http: aiohttp.ClientSession, fleet: RunningFleet, begun: 
 
 
 @pytest.mark.core
-async def test_an_engine_that_dies_costs_no_request_an_error_and_is_replaced(
+async def test_a_dead_engine_is_replaced_and_no_request_fails(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     state = fleet.home.state()

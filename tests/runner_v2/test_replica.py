@@ -21,7 +21,7 @@ def found(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
     return found_under(V2_ASYNC, models, folder, "tests.runner_v2.replica", more)
 
 
-def test_the_plugin_has_a_draft_model_rest_in_the_workers_process(found: Found) -> None:
+def test_the_plugin_skips_unneeded_draft_passes_in_the_worker_process(found: Found) -> None:
     told = found.of("drafted")
     assert told["runner"] == MODULES[V2_ASYNC]
     one, many = told["one"], told["many"]
@@ -33,7 +33,7 @@ def test_the_plugin_has_a_draft_model_rest_in_the_workers_process(found: Found) 
     assert many["passes"]["draft"] <= 1.5 * many["passes"]["model"]
 
 
-def test_the_first_request_of_a_gpu_is_answered(found: Found) -> None:
+def test_an_engine_answers_its_own_first_request(found: Found) -> None:
     told = found.of("asked first")
     assert len(told["said"]) == 1 and "the engine's own first request took" in told["said"][0]
     assert told["passes"]["model"] >= 1
@@ -51,7 +51,7 @@ def test_an_answer_meets_a_constraint_that_was_tried(found: Found) -> None:
     assert told["admitted"] == {"fits": 1}
 
 
-def test_no_tenant_finds_anothers_cached_text_in_an_embedding(found: Found) -> None:
+def test_an_embedding_never_reuses_cached_text_of_another_tenant(found: Found) -> None:
     told = found.of("salted")
     assert told["runner"] == "V2"
     cached = [one["cached"] for one in told["asked"]]

@@ -111,7 +111,7 @@ def found(all_found: Mapping[str, Found], request: pytest.FixtureRequest) -> Fou
 
 
 @pytest.mark.parametrize(("runner", "kind"), [(r, kind) for r in RUNNERS for kind in KINDS_OF[r]])
-def test_an_answer_is_continued_with_the_tokens_that_it_would_have_had(
+def test_a_resumed_answer_has_the_tokens_of_an_uninterrupted_one(
     all_found: Mapping[str, Found], runner: str, kind: str
 ) -> None:
     found = all_found[runner]
@@ -135,7 +135,7 @@ def test_cached_blocks_are_published_once_and_again_on_request(found: Found) -> 
     assert told["reported_again"]
 
 
-def test_a_step_that_compiles_for_a_minute_is_no_hang(found: Found) -> None:
+def test_a_step_that_compiles_for_a_minute_is_not_a_hang(found: Found) -> None:
     told = found.of("witnessed")
     assert told["new"] == {"verdict": "HEALTHY", "bound_s": NEW_STEP_S, "phase": "STEP"}
 
@@ -146,14 +146,14 @@ def test_a_step_of_a_known_kind_that_takes_a_minute_is_a_hang(found: Found) -> N
     assert told["bound_s"] < 1.0
 
 
-def test_the_heartbeat_is_of_two_steps_under_way_where_scheduling_is_asynchronous(
+def test_the_heartbeat_covers_two_running_steps_with_asynchronous_scheduling(
     all_found: Mapping[str, Found],
 ) -> None:
     under_way = {runner: all_found[runner].of("witnessed")["under_way"] for runner in RUNNERS}
     assert under_way == {V2: 1, V2_ASYNC: 2}
 
 
-def test_an_engine_sleeps_and_answers_as_before_once_it_is_awake(found: Found) -> None:
+def test_an_engine_answers_as_before_after_sleeping(found: Found) -> None:
     told = found.of("slept")
     assert not told["frees_memory"], "test that, too, and say so in docs/upgrading.md"
     assert told["states"] == [True, True, False, False]
@@ -175,7 +175,7 @@ def drafting_by(*methods: str) -> pytest.MarkDecorator:
 
 
 @drafting_by(*METHODS)
-def test_speculation_is_switched_off_and_answers_stay(speculating: Drafting) -> None:
+def test_switching_speculation_off_does_not_change_answers(speculating: Drafting) -> None:
     told = speculating.found.of(f"switched {speculating.method}")
     assert told["watched"] and told["still watched"]
     without = speculating.found.of("runner")["greedy"]
@@ -188,7 +188,7 @@ def test_speculation_is_switched_off_and_answers_stay(speculating: Drafting) -> 
 
 
 @drafting_by(*METHODS)
-def test_drafts_are_made_and_those_of_a_good_draft_are_right(speculating: Drafting) -> None:
+def test_drafts_are_made_and_accepted_if_the_draft_is_accurate(speculating: Drafting) -> None:
     told = speculating.found.of(f"drafts {speculating.method}")
     assert told["draft"] > 0
     # the heads are random
@@ -207,7 +207,7 @@ def test_drafts_follow_a_schedule_by_batch_size(speculating: Drafting) -> None:
 
 
 @drafting_by("draft_model", "eagle3", "ngram")
-def test_an_answer_of_an_engine_that_drafts_is_continued(speculating: Drafting) -> None:
+def test_an_answer_of_an_engine_with_speculation_is_resumed(speculating: Drafting) -> None:
     kinds = {"draft_model": ("penalties", "logprobs"), "eagle3": ("greedy",), "ngram": ("regex",)}
     for kind in some(kinds[speculating.method]):
         told = speculating.found.of(f"{speculating.method} continued {kind}")
@@ -216,14 +216,14 @@ def test_an_answer_of_an_engine_that_drafts_is_continued(speculating: Drafting) 
 
 
 @drafting_by("draft_model", "ngram")
-def test_a_seeded_answer_of_an_engine_that_drafts_is_not_continued(
+def test_a_seeded_answer_of_an_engine_with_speculation_is_not_resumed(
     speculating: Drafting,
 ) -> None:
     told = speculating.found.of(f"{speculating.method} continued seeded")
     assert told["left_out"] == "a seed's draws depend on what was drafted"
 
 
-def test_an_adapter_that_is_loaded_late_changes_answers_as_in_the_weights(
+def test_an_adapter_loaded_at_run_time_answers_as_if_merged_into_the_weights(
     found: Found, models: Path
 ) -> None:
     told, without = found.of("adapted"), found.of("runner")["greedy"]
@@ -234,7 +234,7 @@ def test_an_adapter_that_is_loaded_late_changes_answers_as_in_the_weights(
     assert told["both"] == without + expected
 
 
-def test_an_answer_of_an_adapter_is_continued(found: Found) -> None:
+def test_an_answer_of_an_adapter_is_resumed(found: Found) -> None:
     told = found.of("adapter continued")
     assert_continued(told)
     whole = found.of("adapted")["with"]
@@ -251,7 +251,9 @@ def test_each_runner_uses_its_configured_module_and_scheduler(
     assert len({json.dumps(about[runner]["greedy"]) for runner in RUNNERS}) == 1
 
 
-def test_both_ways_to_schedule_draw_the_same_from_a_seed(all_found: Mapping[str, Found]) -> None:
+def test_synchronous_and_asynchronous_scheduling_sample_the_same_from_a_seed(
+    all_found: Mapping[str, Found],
+) -> None:
     """So they continue each other's answers."""
     made_by = [all_found[runner].of("runner")["made_by"] for runner in RUNNERS]
     seeded = [all_found[runner].of("continued seeded")["tokens"] for runner in RUNNERS]

@@ -94,7 +94,7 @@ async def test_a_trace_goes_from_the_client_through_placement_into_vllm(seen: Se
     assert not any(SECRET_PROMPT.encode() in raw for raw in seen.collector.raw)
 
 
-def test_a_prompt_is_in_no_log_and_a_request_is(seen: Seen) -> None:
+def test_logs_contain_requests_but_no_prompts(seen: Seen) -> None:
     done = antefix(seen.home.folder, "logs", "--tail", "100000", "-o", "json")
     assert done.returncode == 0, done.stderr
     assert SECRET_PROMPT not in done.stdout
@@ -102,6 +102,6 @@ def test_a_prompt_is_in_no_log_and_a_request_is(seen: Seen) -> None:
     assert len(ended) > BURST
 
 
-async def test_the_failure_pages(seen: Seen) -> None:
+async def test_lost_availability_pages_the_operators(seen: Seen) -> None:
     """The last: it takes the longest to be reported."""
     await until(lambda: "AntefixAvailabilityBudgetBurn" in seen.alerts(), WITHIN_S, every_s=EVERY_S)

@@ -162,7 +162,7 @@ def test_a_crash_leaves_nothing_that_blocks_the_next_up(
     assert processes.processes(crashed) == []
 
 
-async def test_up_answers_a_first_question(
+async def test_up_prints_an_answer_to_a_first_question(
     foreground: tuple[subprocess.Popen[bytes], Path], seen: Seen
 ) -> None:
     _, said = foreground

@@ -108,7 +108,7 @@ async def test_a_request_that_the_engine_refuses_is_a_400(
     assert param is None or refused.param == param
 
 
-async def test_a_model_of_audio_has_no_chats(whisper: Served) -> None:
+async def test_an_audio_model_rejects_chats(whisper: Served) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
     async with httpx.AsyncClient(base_url=whisper.url, headers=headers, timeout=60) as http:

@@ -220,7 +220,7 @@ async def test_a_broken_image_is_the_clients_fault(
 
 
 @pytest.mark.parametrize("ask", [*WHOLE, *STREAMED], ids=lambda ask: ask.__name__)
-async def test_the_images_of_a_request_have_a_bound_together(
+async def test_the_total_size_of_a_requests_images_is_bounded(
     ask: Asked, clients: Clients, served: Served
 ) -> None:
     """Each has 36 million pixels in a few kB. One of them is answered."""
@@ -233,7 +233,7 @@ async def test_the_images_of_a_request_have_a_bound_together(
     assert not served.dead
 
 
-async def test_a_prompt_may_have_few_images(clients: Clients) -> None:
+async def test_a_prompt_with_too_many_images_is_rejected(clients: Clients) -> None:
     for ask in WHOLE:
         status, code, _ = await refused(ask, clients, *[png("red", 1, 1)] * 65)
         assert (status, code) == (400, "invalid_value")
