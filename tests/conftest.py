@@ -46,7 +46,7 @@ OUR_MARKS = {"real", "cluster", "core", "kubernetes", "kubernetes_long"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _the_tests_are_no_gateway() -> Iterator[None]:
+def _assert_no_gateway_environment() -> Iterator[None]:
     """What a gateway sets for its process, later tests' engines would inherit: they would add to
     each other's counters."""
     yield

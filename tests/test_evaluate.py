@@ -43,7 +43,7 @@ def engine(
 
 
 @pytest.fixture(scope="module")
-def ruined(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ruined_model(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded model, with five layers that add nothing of what they looked up."""
     folder = tmp_path_factory.mktemp("models") / "ruined"
     shutil.copytree(model, folder)
@@ -59,7 +59,9 @@ def ruined(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def judged(warm_executable: None, ruined: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+def judged(
+    warm_executable: None, ruined_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Result:
     """The command's answer about the ruined model."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "prompts.txt").write_text("\n".join(PROMPTS))
@@ -68,7 +70,7 @@ def judged(warm_executable: None, ruined: Path, tmp_path_factory: pytest.TempPat
     arguments += ["--window", "128", "--windows", "4", "--max-tokens", "8"]
     arguments += ["--rounds", "1", "--concurrency", "2"]
     arguments += ["--max-kl", "0.05", "--max-ppl-increase", "0.05"]
-    return CliRunner().invoke(app, ["evaluate", "embedded", str(ruined), *arguments])
+    return CliRunner().invoke(app, ["evaluate", "embedded", str(ruined_model), *arguments])
 
 
 def test_a_model_compared_with_itself_has_no_loss(engine: OfflineEngine) -> None:
@@ -103,22 +105,22 @@ def test_a_ruined_model_fails_the_quality_gate(judged: Result) -> None:
     assert "but at most 0.05 is allowed" in judged.stderr
 
 
-def test_the_report_of_a_ruined_model_is_in_its_folder(judged: Result, ruined: Path) -> None:
-    found = report.read(ruined)
+def test_the_report_of_a_ruined_model_is_in_its_folder(judged: Result, ruined_model: Path) -> None:
+    found = report.read(ruined_model)
     assert found is not None
     assert found.kl.low > 0.05
     assert found.perplexity_ratio.low > 1.05
     assert found.top_1_agreement.high < 1
     assert found.rates is not None
     assert found.rates.decode.value > 0
-    assert (ruined / "antefix-evaluation.svg").exists()
+    assert (ruined_model / "antefix-evaluation.svg").exists()
 
 
 def test_a_fleet_that_asks_for_quality_does_not_start_with_it(
-    judged: Result, ruined: Path, tmp_path: Path
+    judged: Result, ruined_model: Path, tmp_path: Path
 ) -> None:
     fleet = tmp_path / "fleet.yaml"
-    pool = f"{{model: {ruined}, quality: {{max_kl: 0.05}}}}"
+    pool = f"{{model: {ruined_model}, quality: {{max_kl: 0.05}}}}"
     fleet.write_text(f"name: a\npools:\n  engine: {pool}\n")
     done = CliRunner().invoke(app, ["config", "check", str(fleet), "--no-engine-args"])
     assert done.exit_code == ExitCode.INVALID_FLEET

@@ -37,7 +37,7 @@ def is_patched_constant(node: ast.AST) -> bool:
     return False
 
 
-def found(is_one: Callable[[ast.AST], bool]) -> Counter[str]:
+def counts_by_file(is_one: Callable[[ast.AST], bool]) -> Counter[str]:
     """How many each test file has."""
     return Counter(
         str(path.relative_to(ROOT))
@@ -48,8 +48,8 @@ def found(is_one: Callable[[ast.AST], bool]) -> Counter[str]:
 
 
 def test_tests_read_few_private_attributes() -> None:
-    assert not {file: n for file, n in found(is_private_read).items() if n > 6}
+    assert not {file: n for file, n in counts_by_file(is_private_read).items() if n > 6}
 
 
 def test_tests_patch_few_constants() -> None:
-    assert not {file: n for file, n in found(is_patched_constant).items() if n > 4}
+    assert not {file: n for file, n in counts_by_file(is_patched_constant).items() if n > 4}

@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "nginx.md"
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
 
 
-def shown() -> str:
+def nginx_example() -> str:
     found = re.findall(r"```nginx\n(.*?)```", PAGE.read_text(), re.S)
     assert len(found) == 1
     text: str = found[0]
@@ -33,7 +33,7 @@ def shown() -> str:
 
 
 def value_of(directive: str) -> str:
-    found = re.findall(rf"\b{directive} ([^;]+);", shown())
+    found = re.findall(rf"\b{directive} ([^;]+);", nginx_example())
     assert len(found) == 1
     text: str = found[0]
     return text
@@ -41,7 +41,7 @@ def value_of(directive: str) -> str:
 
 def whole(port: int, gateways: tuple[int, int], folder: Path) -> str:
     """A configuration that nginx starts with, around the page's, on these ports."""
-    site = shown().replace("listen 80;", f"listen 127.0.0.1:{port};")
+    site = nginx_example().replace("listen 80;", f"listen 127.0.0.1:{port};")
     addresses = re.findall(r"10\.0\.0\.\d+:8000", site)
     for address, gateway in zip(addresses, gateways, strict=True):
         site = site.replace(address, f"127.0.0.1:{gateway}")

@@ -66,7 +66,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(warm_python: str, small_model: Path, traces: Path) -> dict[str, Any]:
+def profiled_run(warm_python: str, small_model: Path, traces: Path) -> dict[str, Any]:
     asked = {
         "model": str(small_model),
         "prompt": PROMPT,
@@ -101,12 +101,14 @@ def told(warm_python: str, small_model: Path, traces: Path) -> dict[str, Any]:
     return answer
 
 
-def test_an_engine_answers_requests_while_it_is_profiled(told: dict[str, Any]) -> None:
-    assert set(told["statuses"]) == {200}
+def test_an_engine_answers_requests_while_it_is_profiled(profiled_run: dict[str, Any]) -> None:
+    assert set(profiled_run["statuses"]) == {200}
 
 
-def test_the_trace_names_the_operators_and_no_prompt(told: dict[str, Any], traces: Path) -> None:
-    profile = told["profile"]
+def test_the_trace_names_the_operators_and_no_prompt(
+    profiled_run: dict[str, Any], traces: Path
+) -> None:
+    profile = profiled_run["profile"]
     assert profile["folder"] == str(traces)
     names = [file["name"] for file in profile["files"] if file["name"].endswith(".json.gz")]
     assert names

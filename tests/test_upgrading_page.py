@@ -14,14 +14,14 @@ LEANS = re.compile(
 )
 
 
-def leaning() -> set[str]:
+def files_with_private_apis() -> set[str]:
     """Return the files of Antefix that the page has to name."""
     found = {path for path in modules().values() if LEANS.search(path.read_text())}
     return {str(path.relative_to(ROOT)) for path in found}
 
 
 def test_every_file_that_uses_a_private_api_is_listed() -> None:
-    assert not leaning() - NAMED
+    assert not files_with_private_apis() - NAMED
 
 
 def test_every_file_and_test_that_is_named_exists() -> None:
@@ -57,4 +57,4 @@ def test_every_row_names_a_test() -> None:
 
 
 def test_the_search_finds_known_uses_of_private_apis() -> None:
-    assert {"router/redis/redis_lane.py", "deployments/node_drain.py"} <= leaning()
+    assert {"router/redis/redis_lane.py", "deployments/node_drain.py"} <= files_with_private_apis()

@@ -124,7 +124,7 @@ def test_means_are_computed_for_each_figure() -> None:
     assert found.replica_hours == pytest.approx(0.4)
 
 
-def found(
+def scenario_result(
     name: str, ours: list[SimulationSummary], serve: list[SimulationSummary]
 ) -> ScenarioResult:
     peers = dict.fromkeys((SERVE, SERVE_OURS, *KUBERNETES, *KUBERNETES_OURS), serve)
@@ -135,7 +135,7 @@ def found(
 def test_goals_use_the_median_seed() -> None:
     ours = [made(0.995, 0.5), made(0.98, 0.6), made(0.999, 0.4)]
     serve = [made(0.9, 0.7), made(0.985, 0.55), made(0.9, 0.6)]
-    judged = results.goals([found("ramp", ours, serve)])
+    judged = results.goals([scenario_result("ramp", ours, serve)])
     attainment = judged["ramp_attainment"]
     assert (attainment["figure"], attainment["range"]) == (0.995, [0.98, 0.999])
     assert (attainment["at_least"], attainment["met"]) == (0.999, False)
@@ -152,8 +152,8 @@ def with_hpa(result: ScenarioResult, hpa: dict[str, SimulationSummary]) -> Scena
 
 def test_goals_compare_with_the_hpa_that_misses_least_over_all_traces() -> None:
     tuned, cheap = "keda-concurrency:4", "hpa-waiting:1"
-    ramp = found("ramp", [made(0.995, 0.5)], [made(0.7, 0.9)])
-    tide = found("tide", [made(0.98, 1.5)], [made(0.6, 1.1)])
+    ramp = scenario_result("ramp", [made(0.995, 0.5)], [made(0.7, 0.9)])
+    tide = scenario_result("tide", [made(0.98, 1.5)], [made(0.6, 1.1)])
     ramp = with_hpa(ramp, {tuned: made(0.9, 1.0), cheap: made(0.5, 0.1)})
     tide = with_hpa(tide, {tuned: made(0.8, 3.0), cheap: made(0.95, 0.1)})
     of = results.totals_of_means([ramp, tide])
@@ -172,8 +172,10 @@ def test_goals_compare_with_the_hpa_that_misses_least_over_all_traces() -> None:
 
 
 def test_a_recorded_trace_counts_with_every_seed() -> None:
-    ramp = found("ramp", [made(0.9, 1.0), made(0.8, 1.0)], [made(0.7, 1.0), made(0.7, 1.0)])
-    recorded = found("mooncake", [made(0.95, 2.0)], [made(0.9, 3.0)])
+    ramp = scenario_result(
+        "ramp", [made(0.9, 1.0), made(0.8, 1.0)], [made(0.7, 1.0), made(0.7, 1.0)]
+    )
+    recorded = scenario_result("mooncake", [made(0.95, 2.0)], [made(0.9, 3.0)])
     by_seed = results.totals_by_seed([ramp, recorded])
     assert [round(of[OURS].misses) for of in by_seed] == [15, 25]
     assert [of[SERVE].replica_hours for of in by_seed] == [4.0, 4.0]

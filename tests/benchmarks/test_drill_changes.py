@@ -68,7 +68,7 @@ class FakeFleet(DrilledFleet):
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_periods(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scenarios, "PROMOTED_AFTER_S", 0.01)
     monkeypatch.setattr(scenarios, "LOOK_EVERY_S", 0.0)
 
@@ -84,7 +84,7 @@ def both(*names: str) -> dict[str, str]:
     return dict.fromkeys(names, "active")
 
 
-async def drilled(name: str, fleet: DrilledFleet) -> Injury:
+async def chaos_test_result(name: str, fleet: DrilledFleet) -> Injury:
     injury = await SCENARIOS[name](fleet)
     assert injury.planned and injury.over >= injury.began
     return injury
@@ -92,7 +92,7 @@ async def drilled(name: str, fleet: DrilledFleet) -> Injury:
 
 async def test_an_update_ends_once_each_engine_was_replaced() -> None:
     fleet = FakeFleet("", [both(*ids) for ids in ("abc", "bc", "bcd", "cd", "cde", "de", "def")])
-    injury = await drilled("update", fleet)
+    injury = await chaos_test_result("update", fleet)
     assert injury.replicas == {"a", "b", "c"} and set(await fleet.roles(POOL)) == set("def")
     assert not injury.wrong and injury.measured["fewest_serving"] == 2
     assert injury.measured["first_left_after_s"] >= 0
@@ -103,17 +103,19 @@ async def test_an_update_ends_once_each_engine_was_replaced() -> None:
 async def test_an_update_that_takes_two_of_three_engines_at_once_is_wrong() -> None:
     leaving = both("a", "c") | {"a": "leaving"}
     fleet = FakeFleet("", [both(*"abc"), leaving, both(*"cde"), both(*"def")])
-    assert (await drilled("update", fleet)).wrong == ("1 of 3 engines served (active, leaving)",)
+    assert (await chaos_test_result("update", fleet)).wrong == (
+        "1 of 3 engines served (active, leaving)",
+    )
 
 
 async def test_engines_unknown_to_a_gateway_do_not_count_as_lost() -> None:
     unknown = dict.fromkeys("bc", "unknown")
     looks = [both(*"abc"), both(*"bcd"), unknown, both(*"bcd"), both(*"def")]
-    injury = await drilled("update", FakeFleet("", looks))
+    injury = await chaos_test_result("update", FakeFleet("", looks))
     assert not injury.wrong and injury.measured["fewest_serving"] == 3
     assert 0 < injury.measured["not_known"] < injury.measured["looks"]
     fleet = FakeFleet("", [both(*"abc"), unknown, dict.fromkeys("def", "unknown")])
-    (wrong,) = (await drilled("update", fleet)).wrong
+    (wrong,) = (await chaos_test_result("update", fleet)).wrong
     assert wrong.startswith("how many served was not known at ")
 
 
@@ -124,7 +126,7 @@ async def test_the_chaos_test_of_a_scale_down_hits_a_leaving_replica() -> None:
         return len(await fleet.roles(POOL)) == 2
 
     fleet.is_whole = asked  # type: ignore[method-assign]
-    assert (await drilled("scale-down", fleet)).replicas == {"b"}
+    assert (await chaos_test_result("scale-down", fleet)).replicas == {"b"}
     assert fleet.updates == [{"replicas": 1}, {"replicas": 2}]
 
 
@@ -135,7 +137,7 @@ async def test_the_chaos_test_of_a_promotion_writes_what_a_gateway_writes(
     await ActiveWriter(redis, board, SIGNER).publish(2, None)
     warm = {"a": "active", "b": "warm"}
     fleet = FakeFleet(redis_url, [warm, warm, both("a", "b")])
-    assert (await drilled("promotion", fleet)).replicas == {"a", "b"}
+    assert (await chaos_test_result("promotion", fleet)).replicas == {"a", "b"}
     assert await active.read(redis, board, SIGNER) == Active(2, promoted=1)
 
 

@@ -3,12 +3,19 @@
 from benchmarks.drills.hangs import counts, goals
 
 
-def of(what: str, suspected_s: float, ok: bool = True) -> dict[str, object]:
+def hang_result(what: str, suspected_s: float, ok: bool = True) -> dict[str, object]:
     return {"frozen": what, "suspected_s": suspected_s, "all_gone_s": suspected_s + 3.0, "ok": ok}
 
 
 def test_hangs_are_counted_by_the_kind_of_process() -> None:
-    counted = counts([of("core", 0.5), of("core", 5.5, ok=False), of("core", 0.7), of("worker", 1)])
+    counted = counts(
+        [
+            hang_result("core", 0.5),
+            hang_result("core", 5.5, ok=False),
+            hang_result("core", 0.7),
+            hang_result("worker", 1),
+        ]
+    )
     assert counted == {
         "core": {
             "moments": 3,
@@ -30,12 +37,15 @@ def test_hangs_are_counted_by_the_kind_of_process() -> None:
 
 
 def test_a_late_detection_or_an_unnotified_client_misses_a_goal() -> None:
-    judged = goals([of("core", 5.5), of("core", 0.7), of("replica", 0.6, ok=False)], [])
+    judged = goals(
+        [hang_result("core", 5.5), hang_result("core", 0.7), hang_result("replica", 0.6, ok=False)],
+        [],
+    )
     assert {name: (goal["figure"], goal["met"]) for name, goal in judged.items()} == {
         "found_late": (1, False),
         "not_told_by_a_broken_connection": (1, False),
     }
-    assert all(goal["met"] for goal in goals([of("core", 0.7)], []).values())
+    assert all(goal["met"] for goal in goals([hang_result("core", 0.7)], []).values())
 
 
 def test_an_engine_that_is_suspected_while_it_is_starved_misses_a_goal() -> None:

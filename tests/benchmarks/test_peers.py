@@ -41,7 +41,7 @@ def run(case: str, router: str, seed: int, ttft: float, cached: float = 0.5) -> 
     )
 
 
-def of(case: str, **ttfts: tuple[float, ...]) -> Runs:
+def runs_of(case: str, **ttfts: tuple[float, ...]) -> Runs:
     """Mean TTFTs of each router, one for each seed."""
     return grouped(
         [
@@ -85,12 +85,12 @@ def test_a_router_that_hides_cached_tokens_is_an_error() -> None:
 
 
 def test_routers_are_compared_on_the_seeds_that_both_have() -> None:
-    runs = of(USUAL, antefix=(1.0, 3.0), smg=(2.0, 2.0, 9.0))
+    runs = runs_of(USUAL, antefix=(1.0, 3.0), smg=(2.0, 2.0, 9.0))
     assert ratios(runs, USUAL, "smg", "mean_ttft") == [0.5, 1.5]
 
 
 def test_antefix_is_compared_with_the_best_other_router() -> None:
-    judged = goals(of(USUAL, antefix=(1.0,), smg=(0.8,), litellm=(2.0,)))
+    judged = goals(runs_of(USUAL, antefix=(1.0,), smg=(0.8,), litellm=(2.0,)))
     goal = judged["multi_turn_mean_ttft_by_best_other"]
     assert (goal["other"], goal["figure"], goal["met"]) == ("smg", 1.25, False)
 
@@ -108,13 +108,13 @@ def test_antefix_is_compared_with_the_best_other_router() -> None:
 def test_antefix_must_be_better_in_cases_that_need_cache_knowledge(
     case: str, ours: tuple[float, ...], met: bool
 ) -> None:
-    judged = goals(of(case, antefix=ours, smg=(1.0, 1.0, 1.0)))
+    judged = goals(runs_of(case, antefix=ours, smg=(1.0, 1.0, 1.0)))
     assert judged[f"{case}_mean_ttft_by_best_other"]["met"] is met
     assert judged[f"{case}_p90_ttft_by_best_other"]["met"] is met
 
 
 def test_the_result_compares_antefix_with_each_other_router() -> None:
-    told = figures(of(USUAL, antefix=(1.0, 3.0, 2.0), smg=(2.0, 2.0, 2.0)))
+    told = figures(runs_of(USUAL, antefix=(1.0, 3.0, 2.0), smg=(2.0, 2.0, 2.0)))
     assert told["multi_turn/antefix"]["ttft_mean_ms"] == [1000.0, 3000.0, 2000.0]
     assert "ours_by_it" not in told["multi_turn/antefix"]
     same = {"mean_ttft": 1.0, "p90_ttft": 1.0, "uncached": 1.0}
@@ -122,7 +122,7 @@ def test_the_result_compares_antefix_with_each_other_router() -> None:
 
 
 def test_a_router_with_separate_engines_is_listed_but_never_the_best_other_router() -> None:
-    found = of(USUAL, antefix=(0.2,), smg=(0.3,), ray_llm=(0.1,))
+    found = runs_of(USUAL, antefix=(0.2,), smg=(0.3,), ray_llm=(0.1,))
     judged = goals(found)
     assert judged["multi_turn_mean_ttft_by_best_other"]["other"] == "smg"
     text = page(found, [], judged, "peers.jsonl")
@@ -191,7 +191,7 @@ def by_router(text: str) -> dict[str, list[str]]:
 
 
 def test_the_page_says_where_antefix_is_slower_and_which_goals_are_missed() -> None:
-    found = of(USUAL, antefix=(0.2, 0.3), smg=(0.1, 0.3), litellm=(0.4, 0.6))
+    found = runs_of(USUAL, antefix=(0.2, 0.3), smg=(0.1, 0.3), litellm=(0.4, 0.6))
     text = page(found, [], goals(found), "peers.jsonl")
     cells = by_router(text)
     assert cells["smg, `cache_aware`"] == ["**1.50** (1.00-2.00)"]
@@ -206,7 +206,7 @@ def test_the_page_says_where_antefix_is_slower_and_which_goals_are_missed() -> N
 
 
 def test_the_page_lists_missing_measurements_and_failures() -> None:
-    found = of(EXACT, antefix=(0.2, 0.3), smg=(0.1,))
+    found = runs_of(EXACT, antefix=(0.2, 0.3), smg=(0.1,))
     (key, (first, second)), *_ = found.items()
     found = {**found, key: [first, dataclasses.replace(second, failed=1)]}
     lost = [Unmeasured(EXACT, "litellm", 1, "it fell")]
@@ -217,7 +217,7 @@ def test_the_page_lists_missing_measurements_and_failures() -> None:
 
 
 def test_the_page_names_the_file_with_each_run() -> None:
-    found = of(USUAL, antefix=(0.2,), smg=(0.1,))
+    found = runs_of(USUAL, antefix=(0.2,), smg=(0.1,))
     assert "[a.jsonl](./a.jsonl) has each run" in page(found, [], goals(found), "a.jsonl")
 
 

@@ -69,7 +69,7 @@ LOST = 4
 
 
 @asynccontextmanager
-async def soaked() -> AsyncIterator[tuple[Front, list[tuple[float, Sample]]]]:
+async def soak_samples() -> AsyncIterator[tuple[Front, list[tuple[float, Sample]]]]:
     """A gateway, and what it held after each cycle of traffic."""
     engines = FakeEngine("r0"), FakeEngine("r1")
     async with gateway_before(*engines, request_timeout_s=60.0) as front:
@@ -84,13 +84,13 @@ async def soaked() -> AsyncIterator[tuple[Front, list[tuple[float, Sample]]]]:
             traffic.change_keys()
             await asyncio.gather(traffic.burst(BURST), *(traffic.ask() for _ in range(ASKED)))
             await until(lambda: not any(engine.running for engine in engines), 60.0)
-            samples.append((cycle * CYCLE_S, await settled(front.gateway)))
+            samples.append((cycle * CYCLE_S, await settled_sample(front.gateway)))
         assert not traffic.told["hung"] and not traffic.told[500], traffic.told
         assert traffic.told[200] > CYCLES and traffic.told["left"], traffic.told
         yield front, samples
 
 
-async def settled(gateway: Gateway) -> Sample:
+async def settled_sample(gateway: Gateway) -> Sample:
     """Once clients' connections have been seen to end: the fewest tasks of a while."""
     fewest = sampled(gateway)
     for _ in range(20):
@@ -144,7 +144,7 @@ async def test_a_soak_test_ends_with_figures_and_goals(
 
 
 async def test_a_gateway_without_a_leak_is_called_steady() -> None:
-    async with soaked() as (front, samples):
+    async with soak_samples() as (front, samples):
         assert grown(samples) == set()
         told = await front.metrics()
         assert told["antefix_asyncio_tasks",] > 0
@@ -172,7 +172,7 @@ async def test_a_planted_leak_is_found_by_its_name(
             tasks.append(asyncio.ensure_future(asyncio.Event().wait()))
 
     monkeypatch.setattr(RequestMetrics, "ended", loses_some)
-    async with soaked() as (_, samples):
+    async with soak_samples() as (_, samples):
         named = {"a record": Figure(HELD, "RequestMetrics.under_way")}
         assert grown(samples) == {named.get(leak, Figure(TASKS, "gateways"))}
         left = left_over(samples[2][1], samples[-1][1], {})

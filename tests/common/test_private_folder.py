@@ -36,7 +36,7 @@ def test_an_opened_folder_is_made_private_again() -> None:
 
 
 @pytest.fixture(params=["a link", "another user's"])
-def strange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def foreign_folder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     own = os.getuid()
     if request.param == "another user's":
         monkeypatch.setattr(os, "getuid", lambda: own + 1)
@@ -47,7 +47,7 @@ def strange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         user_folder().symlink_to(elsewhere)
 
 
-@pytest.mark.usefixtures("strange")
+@pytest.mark.usefixtures("foreign_folder")
 def test_nothing_is_written_into_a_folder_of_another_user(tmp_path: Path) -> None:
     with pytest.raises(PermissionError, match="another user's"):
         node_drain.ask(node_drain.folder_of("n"), 0.0, 1.0)

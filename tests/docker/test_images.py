@@ -45,7 +45,7 @@ def instructions(image: str) -> list[tuple[str, str]]:
     ]
 
 
-def of(image: str, instruction: str) -> list[str]:
+def instructions_of(image: str, instruction: str) -> list[str]:
     return [rest for name, rest in instructions(image) if name == instruction]
 
 
@@ -111,7 +111,7 @@ def test_hadolint_finds_nothing(image: str) -> None:
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_copied_files_exist_and_are_not_ignored(image: str) -> None:
-    for copied in some(of(image, "COPY")):
+    for copied in some(instructions_of(image, "COPY")):
         if copied.startswith("--from="):
             continue
         for source in copied.split()[:-1]:
@@ -175,7 +175,7 @@ def test_the_stage_that_makes_the_model_copies_all_it_needs(tmp_path: Path) -> N
     shutil.copytree(ROOT / "deployments" / "models", tmp_path / "deployments" / "models")
     shutil.copy(ROOT / "deployments" / "__init__.py", tmp_path / "deployments")
     others = ("--", "requirements", "pyproject.toml", ". ")
-    copied = [c.split()[:-1] for c in of("cpu", "COPY") if not c.startswith(others)]
+    copied = [c.split()[:-1] for c in instructions_of("cpu", "COPY") if not c.startswith(others)]
     assert copied == [["common"], ["deployments/__init__.py"], ["deployments/models"]]
     makers = "import deployments.models.convert_gguf, deployments.models.model"
     loaded = loaded_from(tmp_path, makers)
@@ -186,13 +186,13 @@ def test_the_stage_that_makes_the_model_copies_all_it_needs(tmp_path: Path) -> N
 def test_no_secret_is_built_in(image: str) -> None:
     names = re.compile(r"KEY|SECRET|TOKEN|PASSW|CREDENTIAL", re.I)
     for instruction in ("ARG", "ENV", "LABEL"):
-        assert not [given for given in of(image, instruction) if names.search(given)]
+        assert not [given for given in instructions_of(image, instruction) if names.search(given)]
 
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_the_image_runs_as_the_user_that_the_chart_sets(image: str) -> None:
     security = values()["podSecurityContext"]
-    assert of(image, "USER") == [f"{security['runAsUser']}:{security['runAsGroup']}"]
+    assert instructions_of(image, "USER") == [f"{security['runAsUser']}:{security['runAsGroup']}"]
 
 
 @pytest.mark.parametrize("image", IMAGES)
@@ -200,7 +200,7 @@ def test_the_image_runs_as_any_user_id_in_group_0(image: str) -> None:
     """As OpenShift does: Ray, torch and the Hub's client write below HOME and ask for a name."""
     told = environment(image)
     assert told["USER"]
-    makes = next(run for run in of(image, "RUN") if "useradd" in run)
+    makes = next(run for run in instructions_of(image, "RUN") if "useradd" in run)
     assert f"chgrp 0 {told['HOME']} && chmod g=u {told['HOME']}" in makes
 
 
@@ -213,15 +213,15 @@ def test_the_image_disables_usage_statistics(image: str) -> None:
 @pytest.mark.parametrize("image", IMAGES)
 def test_ports_and_health_check_are_those_of_a_fleet(image: str) -> None:
     gateway, metrics = GatewaySettings(), MetricsSettings()
-    assert of(image, "EXPOSE") == [f"{gateway.port} {metrics.port}"]
-    (health,) = of(image, "HEALTHCHECK")
+    assert instructions_of(image, "EXPOSE") == [f"{gateway.port} {metrics.port}"]
+    (health,) = instructions_of(image, "HEALTHCHECK")
     assert f":{gateway.port}/health/live" in health
 
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_a_shell_can_be_the_command_of_the_image(image: str) -> None:
     """KubeRay starts Ray by `bash -c`."""
-    assert not of(image, "ENTRYPOINT")
+    assert not instructions_of(image, "ENTRYPOINT")
 
 
 @pytest.mark.parametrize("image", IMAGES)
@@ -296,11 +296,14 @@ def make(
 
 
 def test_both_images_have_one_base_with_the_same_python() -> None:
-    bases = {tuple(given for given in of(image, "ARG") if "BASE" in given) for image in IMAGES}
+    bases = {
+        tuple(given for given in instructions_of(image, "ARG") if "BASE" in given)
+        for image in IMAGES
+    }
     ((base,),) = bases
     python = re.fullmatch(r"BASE=python:(3\.\d+)\.\d+-slim-bookworm", base)
     assert python
-    assert f"python{python[1]}/" in " ".join(of("gpu", "COPY"))
+    assert f"python{python[1]}/" in " ".join(instructions_of("gpu", "COPY"))
 
 
 @pytest.mark.parametrize("package", ["ray", "cloudpickle", "msgspec", "pydantic", "pydantic-core"])
@@ -315,8 +318,8 @@ def test_packages_that_nodes_exchange_have_one_version_in_both_images(package: s
 
 
 def test_pytorch_comes_from_where_make_up_takes_it() -> None:
-    assert f'TORCH_FROM="--index-url {TORCH_CPU_INDEX}"' in of("cpu", "ARG")
-    assert any("${TORCH_FROM} -r torch.txt" in run for run in of("cpu", "RUN"))
+    assert f'TORCH_FROM="--index-url {TORCH_CPU_INDEX}"' in instructions_of("cpu", "ARG")
+    assert any("${TORCH_FROM} -r torch.txt" in run for run in instructions_of("cpu", "RUN"))
 
 
 def test_the_charts_images_are_those_of_its_version() -> None:

@@ -17,12 +17,12 @@ STRANGER = PodAt({"app": "stranger"}, namespace="other")
 NEIGHBOUR = PodAt({"app": "neighbour"})
 
 
-def ours(component: str) -> PodAt:
+def release_pod(component: str) -> PodAt:
     return PodAt({"app.kubernetes.io/instance": RELEASE, "antefix/component": component})
 
 
 COMPONENTS = ("head", "gateway", "engine", "redis", "model-download", "warm-nodes", "test")
-PODS = {name: ours(name) for name in (*COMPONENTS, "placeholder")}
+PODS = {name: release_pod(name) for name in (*COMPONENTS, "placeholder")}
 
 
 def policies(**more: Any) -> list[Object]:

@@ -21,7 +21,7 @@ OTHER_RELEASE = PodAt({"app.kubernetes.io/instance": "b", "antefix/component": "
 PROMETHEUS = PodAt({"app": "prometheus"}, namespace="monitoring")
 
 
-def ours(component: str) -> PodAt:
+def release_pod(component: str) -> PodAt:
     return PodAt({"app.kubernetes.io/instance": RELEASE, "antefix/component": component})
 
 
@@ -46,7 +46,7 @@ def pods(objects: list[Object]) -> dict[str, PodAt]:
     ray = {name: _ray_pod(group["template"]) for name, group in groups.items()}
     redis = PodAt(of_kind(objects, "StatefulSet")["spec"]["template"]["metadata"]["labels"])
     test = PodAt(of_kind(objects, "Pod")["metadata"]["labels"])
-    return {**ray, "redis": redis, "test": test, "warm-nodes": ours("warm-nodes")}
+    return {**ray, "redis": redis, "test": test, "warm-nodes": release_pod("warm-nodes")}
 
 
 def _ray_pod(template: dict[str, Any]) -> PodAt:
@@ -155,9 +155,9 @@ def test_an_operator_with_another_name_is_admitted_where_it_is_listed(
     found = render(
         values(networkPolicy={"operatorPeers": [peer]}), show_only="templates/networkpolicy.yaml"
     )
-    assert allows(found, STRANGER, ours("head"), DASHBOARD)
-    assert not allows(found, STRANGER, ours("head"), 6379)
-    assert allows(found, OPERATORS[0], ours("head"), DASHBOARD)
+    assert allows(found, STRANGER, release_pod("head"), DASHBOARD)
+    assert not allows(found, STRANGER, release_pod("head"), 6379)
+    assert allows(found, OPERATORS[0], release_pod("head"), DASHBOARD)
 
 
 def test_an_operator_is_admitted_only_from_the_configured_namespace() -> None:
@@ -169,7 +169,7 @@ def test_an_operator_is_admitted_only_from_the_configured_namespace() -> None:
         for name in (OPERATORS[0].namespace, "another")
     }
     for name, policies in some(found.items()):
-        admitted = allows(policies, OPERATORS[0], ours("head"), DASHBOARD)
+        admitted = allows(policies, OPERATORS[0], release_pod("head"), DASHBOARD)
         assert admitted == (name == OPERATORS[0].namespace)
 
 
@@ -219,7 +219,7 @@ def limited() -> list[Object]:
 
 
 def test_only_allowed_clients_call_the_gateways(limited: list[Object]) -> None:
-    gateway = ours("gateway")
+    gateway = release_pod("gateway")
     assert allows(limited, NEIGHBOUR, gateway, 8123)
     assert allows(limited, PodAt({"app": "nginx"}, namespace="ingress"), gateway, 8123)
     assert not allows(limited, STRANGER, gateway, 8123)
@@ -228,15 +228,15 @@ def test_only_allowed_clients_call_the_gateways(limited: list[Object]) -> None:
 
 @pytest.mark.parametrize("component", ["test", "warm-nodes", "gateway"])
 def test_the_releases_own_callers_are_always_allowed(component: str, limited: list[Object]) -> None:
-    assert allows(limited, ours(component), ours("gateway"), 8123)
+    assert allows(limited, release_pod(component), release_pod("gateway"), 8123)
 
 
 @pytest.mark.parametrize("component", ["gateway", "engine"])
 def test_metrics_can_be_read_only_from_the_prometheus_namespace(
     component: str, limited: list[Object]
 ) -> None:
-    assert allows(limited, PROMETHEUS, ours(component), 9999)
-    assert not allows(limited, STRANGER, ours(component), 9999)
+    assert allows(limited, PROMETHEUS, release_pod(component), 9999)
+    assert not allows(limited, STRANGER, release_pod(component), 9999)
 
 
 def test_rays_ports_are_those_that_the_policies_open(

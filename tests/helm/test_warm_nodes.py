@@ -61,7 +61,7 @@ def objects() -> list[Object]:
 
 
 @pytest.fixture(scope="module")
-def ours() -> list[Object]:
+def warm_node_objects() -> list[Object]:
     return render(warm(poolPods={"big": NODES}), show_only=TEMPLATE)
 
 
@@ -178,9 +178,9 @@ def test_the_controller_selects_the_engine_pods(objects: list[Object]) -> None:
     assert pools == POOLS.keys()
 
 
-def test_the_controller_has_only_the_permissions_it_needs(ours: list[Object]) -> None:
+def test_the_controller_has_only_the_permissions_it_needs(warm_node_objects: list[Object]) -> None:
     names = [PLACEHOLDER, "afx-antefix-placeholder-staged"]
-    assert of_kind(ours, "Role")["rules"] == [
+    assert of_kind(warm_node_objects, "Role")["rules"] == [
         {
             "apiGroups": ["apps"],
             "resources": ["deployments/scale"],
@@ -195,23 +195,23 @@ def test_the_controller_has_only_the_permissions_it_needs(ours: list[Object]) ->
             "verbs": ["get", "update"],
         },
     ]
-    assert of_kind(ours, "Lease")["metadata"]["name"] == CONTROLLER
-    account = of_kind(ours, "ServiceAccount")["metadata"]["name"]
-    binding = of_kind(ours, "RoleBinding")
-    assert binding["roleRef"]["name"] == of_kind(ours, "Role")["metadata"]["name"]
+    assert of_kind(warm_node_objects, "Lease")["metadata"]["name"] == CONTROLLER
+    account = of_kind(warm_node_objects, "ServiceAccount")["metadata"]["name"]
+    binding = of_kind(warm_node_objects, "RoleBinding")
+    assert binding["roleRef"]["name"] == of_kind(warm_node_objects, "Role")["metadata"]["name"]
     assert [subject["name"] for subject in binding["subjects"]] == [account]
-    assert pod_of(ours, CONTROLLER)["serviceAccountName"] == account
+    assert pod_of(warm_node_objects, CONTROLLER)["serviceAccountName"] == account
 
 
-def test_only_the_controller_has_a_token(ours: list[Object]) -> None:
-    assert pod_of(ours, CONTROLLER)["automountServiceAccountToken"] is True
-    assert pod_of(ours, PLACEHOLDER)["automountServiceAccountToken"] is False
+def test_only_the_controller_has_a_token(warm_node_objects: list[Object]) -> None:
+    assert pod_of(warm_node_objects, CONTROLLER)["automountServiceAccountToken"] is True
+    assert pod_of(warm_node_objects, PLACEHOLDER)["automountServiceAccountToken"] is False
 
 
 def test_the_controller_reads_keys_where_they_are_replaced_without_a_restart(
-    ours: list[Object],
+    warm_node_objects: list[Object],
 ) -> None:
-    pod = pod_of(ours, CONTROLLER)
+    pod = pod_of(warm_node_objects, CONTROLLER)
     (container,), (volume,) = pod["containers"], pod["volumes"]
     assert volume["secret"] == {
         "secretName": "afx-antefix-auth",
@@ -224,9 +224,9 @@ def test_the_controller_reads_keys_where_they_are_replaced_without_a_restart(
     assert container["command"] == ["python", "-m", "k8s.nodes.warm_nodes_controller"]
 
 
-def test_kubernetes_accepts_every_warm_node_object(ours: list[Object]) -> None:
-    assert len(ours) == 8
-    for found in ours:
+def test_kubernetes_accepts_every_warm_node_object(warm_node_objects: list[Object]) -> None:
+    assert len(warm_node_objects) == 8
+    for found in warm_node_objects:
         kubernetes_validate.validate(found, KUBERNETES, strict=True)
 
 
@@ -241,8 +241,8 @@ def test_a_changed_priority_creates_a_new_priority_class() -> None:
     assert names == {"llm-afx-antefix-placeholder-10", "llm-afx-antefix-placeholder-5"}
 
 
-def test_an_upgrade_keeps_the_existing_placeholders(ours: list[Object]) -> None:
-    deployment = of_kind(ours, "Deployment", PLACEHOLDER)
+def test_an_upgrade_keeps_the_existing_placeholders(warm_node_objects: list[Object]) -> None:
+    deployment = of_kind(warm_node_objects, "Deployment", PLACEHOLDER)
     owned = {"meta.helm.sh/release-name": RELEASE, "meta.helm.sh/release-namespace": NAMESPACE}
     metadata = {**deployment["metadata"], "namespace": NAMESPACE, "annotations": owned}
     there = {**deployment, "metadata": metadata, "spec": {**deployment["spec"], "replicas": 2}}

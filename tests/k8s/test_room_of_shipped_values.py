@@ -35,7 +35,7 @@ def nodes(*gpus: int, **more: bool) -> list[Object]:
     ]
 
 
-def of_room(*objects: Object) -> dict[str, Severity]:
+def findings_about_room(*objects: Object) -> dict[str, Severity]:
     """Findings that are not fine, by their titles."""
     with Api(*READY, *objects) as api:
         facts = gather(Cluster(str(api.kubeconfig)), needs(), NAMESPACE, "antefix")
@@ -51,7 +51,7 @@ UPGRADE: dict[str, Severity] = {"room for an upgrade": "warning"}
 
 
 def test_two_nodes_with_eight_gpus_hold_the_initial_replicas() -> None:
-    assert of_room(*nodes(8, 8)) == {
+    assert findings_about_room(*nodes(8, 8)) == {
         "growth of llama-8b": "note",
         "loss of a node and llama-8b": "note",
         "room for a rollout of llama-70b": "warning",
@@ -61,22 +61,24 @@ def test_two_nodes_with_eight_gpus_hold_the_initial_replicas() -> None:
 
 @pytest.mark.parametrize("gpus", [(8, 8, 8), (12, 12)], ids=str)
 def test_24_gpus_hold_everything_except_a_second_cluster(gpus: tuple[int, ...]) -> None:
-    assert of_room(*nodes(*gpus)) == UPGRADE
+    assert findings_about_room(*nodes(*gpus)) == UPGRADE
 
 
 def test_four_nodes_with_eight_gpus_also_hold_a_second_cluster() -> None:
-    assert of_room(*nodes(8, 8, 8, 8)) == {}
+    assert findings_about_room(*nodes(8, 8, 8, 8)) == {}
 
 
 def test_four_gpus_used_by_another_pod_leave_none_for_the_small_pool() -> None:
-    assert of_room(*nodes(8, 8), pod("other", "a100-2", gpus=4)) == {"room for llama-8b": "problem"}
+    assert findings_about_room(*nodes(8, 8), pod("other", "a100-2", gpus=4)) == {
+        "room for llama-8b": "problem"
+    }
 
 
 def test_gpus_spread_over_nodes_do_not_fit_engines_with_four_gpus() -> None:
     others = [pod(f"other-{i}", f"a100-{i}", gpus=5) for i in (1, 2, 3)]
-    assert of_room(*nodes(8, 8, 8, 8), *others) == {"room for llama-70b": "problem"}
+    assert findings_about_room(*nodes(8, 8, 8, 8), *others) == {"room for llama-70b": "problem"}
 
 
 def test_an_unschedulable_node_provides_no_room() -> None:
     cordoned = node("a100-9", 8, cordoned=True)
-    assert "room for llama-70b" in of_room(*nodes(8), cordoned)
+    assert "room for llama-70b" in findings_about_room(*nodes(8), cordoned)

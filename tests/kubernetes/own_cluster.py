@@ -55,7 +55,7 @@ def own_cluster() -> Iterator[str]:
     # the script knows its pods' by their route, which has gone where the link went first
     for name in networks_of_pods() - others:
         subprocess.run(["ip", "netns", "delete", name], check=True)
-    left_behind = leavings()
+    left_behind = leftovers()
     assert not left_behind, f"the cluster left {left_behind}"
     shutil.rmtree(FOLDER)
 
@@ -100,7 +100,7 @@ def networks_of_pods() -> set[str]:
     return {path.name for path in Path("/run/netns").glob("cni-*")}
 
 
-def leavings() -> list[str]:
+def leftovers() -> list[str]:
     """Mounts, cgroups, network namespaces and processes of the cluster that are still there."""
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     left = [mount for mount in mounts if Path(mount).is_relative_to(FOLDER)]

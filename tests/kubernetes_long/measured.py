@@ -81,7 +81,7 @@ def figures(lines: list[dict[str, Any]], before: str = "") -> str:
         # a run's own: what an earlier one measured is of an earlier chart
         runs = {test: _of_last_run(of_test, test) for test in last}
         told = "; <br>".join(
-            _variant(test) + "; ".join(map(_told, values))
+            _variant(test) + "; ".join(map(_figure_text, values))
             for test, values in runs.items()
             if values
         )
@@ -123,7 +123,7 @@ def _ended(end: dict[str, Any]) -> str:
     return "" if end["outcome"] == "passed" else f"**{end['outcome']}**"
 
 
-def _told(line: dict[str, Any]) -> str:
+def _figure_text(line: dict[str, Any]) -> str:
     unit = "" if line["unit"] == "requests" else f" {line['unit']}".rstrip()
     told = f"{line['what']}: {line['value']:g}{unit}"
     if "goal" not in line:

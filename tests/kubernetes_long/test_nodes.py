@@ -25,11 +25,11 @@ def spread(release: Release, first_node: str, second_node: str) -> Release:
         if len({pod["spec"]["nodeName"] for pod in release.pods(component)}) < 2:
             release.remove()
             release.settle(two_of_each(first_node))
-    assert {on(release, second_node, c) for c in ("gateway", "engine")} == {1}
+    assert {pods_on_node(release, second_node, c) for c in ("gateway", "engine")} == {1}
     return release
 
 
-def on(release: Release, node: str, component: str) -> int:
+def pods_on_node(release: Release, node: str, component: str) -> int:
     return sum(pod["spec"].get("nodeName") == node for pod in release.pods(component))
 
 
@@ -61,7 +61,9 @@ def test_draining_a_node_fails_no_request(
         measured("maximum engine pods", max(counted), "")
     traffic.tell()
     assert not traffic.failed()
-    assert not on(spread, second_node, "gateway") + on(spread, second_node, "engine")
+    assert not pods_on_node(spread, second_node, "gateway") + pods_on_node(
+        spread, second_node, "engine"
+    )
 
 
 def test_losing_a_node_leaves_the_other_serving(spread: Release, second_node: str) -> None:

@@ -57,7 +57,7 @@ def reached(release: Release, places: list[str]) -> set[str]:
         leave("stranger")
 
 
-def listened(release: Release) -> dict[str, tuple[str, int]]:
+def listening_ports(release: Release) -> dict[str, tuple[str, int]]:
     """Component and port of every address and port that takes connections in the release's pods."""
     found = {}
     for pod in release.pods():
@@ -76,7 +76,7 @@ def listened(release: Release) -> dict[str, tuple[str, int]]:
 
 def test_a_pod_of_another_namespace_reaches_only_gateways(release: Release) -> None:
     release.settle(ONE_OF_EACH)
-    ports = listened(release)
+    ports = listening_ports(release)
     components = {component for component, _ in ports.values()}
     assert components == {"head", "gateway", "engine", "redis"}
     assert {ports[place] for place in reached(release, list(ports))} == {("gateway", 8000)}
@@ -110,11 +110,11 @@ def test_only_allowed_clients_reach_the_gateways_and_only_prometheus_the_metrics
     friends = {"namespaceSelector": {"matchLabels": {"antefix-tests": "friend"}}}
     policy = {"networkPolicy": {"allowedClients": [friends]}}
     release.upgrade(policy)
-    place = listened(release)
+    place = listening_ports(release)
     until("strangers are shut out", lambda: not reached(release, list(place)), within_s=60)
     kubectl("label", "namespace", NAMESPACE, "antefix-tests=friend", "--overwrite")
     try:
-        opened = until_reached(release, place)
+        opened = ports_reached_eventually(release, place)
     finally:
         kubectl("label", "namespace", NAMESPACE, "antefix-tests-")
     assert opened == {("gateway", 8000)}
@@ -129,7 +129,9 @@ def test_only_allowed_clients_reach_the_gateways_and_only_prometheus_the_metrics
     release.restore(ONE_OF_EACH)
 
 
-def until_reached(release: Release, ports: dict[str, tuple[str, int]]) -> set[tuple[str, int]]:
+def ports_reached_eventually(
+    release: Release, ports: dict[str, tuple[str, int]]
+) -> set[tuple[str, int]]:
     found: set[str] = set()
 
     def some() -> bool:

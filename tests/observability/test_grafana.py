@@ -39,7 +39,7 @@ def pushed(there: Grafana, ours: list[Any]) -> list[PushState]:
     return states
 
 
-def found(content: dict[str, Any], message: str) -> FoundDashboard:
+def found_dashboard(content: dict[str, Any], message: str) -> FoundDashboard:
     return FoundDashboard(uid="u", content=content, version=3, message=message, author="jo")
 
 
@@ -51,13 +51,19 @@ def by_push(dashboard: dict[str, Any]) -> str:
     ("theirs", "state"),
     [
         (None, PushState.MISSING),
-        (found(OURS, by_push(OURS)), PushState.SAME),
-        (found({**OURS, "id": 7, "uid": "u", "version": 3}, by_push(OURS)), PushState.SAME),
-        (found(OURS, ""), PushState.SAME),
-        (found({**OURS, "schemaVersion": 99}, by_push(OURS)), PushState.SAME),
-        (found({**OURS, "panels": []}, by_push({**OURS, "panels": []})), PushState.OUTDATED),
-        (found({**OURS, "panels": []}, ""), PushState.EDITED),
-        (found({**OURS, "panels": []}, "antefix push, says jo"), PushState.EDITED),
+        (found_dashboard(OURS, by_push(OURS)), PushState.SAME),
+        (
+            found_dashboard({**OURS, "id": 7, "uid": "u", "version": 3}, by_push(OURS)),
+            PushState.SAME,
+        ),
+        (found_dashboard(OURS, ""), PushState.SAME),
+        (found_dashboard({**OURS, "schemaVersion": 99}, by_push(OURS)), PushState.SAME),
+        (
+            found_dashboard({**OURS, "panels": []}, by_push({**OURS, "panels": []})),
+            PushState.OUTDATED,
+        ),
+        (found_dashboard({**OURS, "panels": []}, ""), PushState.EDITED),
+        (found_dashboard({**OURS, "panels": []}, "antefix push, says jo"), PushState.EDITED),
     ],
     ids=[
         "not there",
@@ -80,7 +86,7 @@ def test_a_dashboard_was_edited_when_its_latest_version_is_not_a_push(
 
 def test_a_diff_shows_what_a_push_would_change_in_grafana() -> None:
     theirs = {**OURS, "panels": [{"id": 1, "title": "Hit rate"}]}
-    lines = Compared("Routing", OURS, found(theirs, "")).diff().splitlines()
+    lines = Compared("Routing", OURS, found_dashboard(theirs, "")).diff().splitlines()
     assert lines[:2] == ["--- Grafana/Routing", "+++ here/Routing"]
     assert '-      "title": "Hit rate"' in lines
     assert '+      "title": "Hits"' in lines

@@ -117,7 +117,7 @@ async def requests(traffic: Traffic, more: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def in_step(http: aiohttp.ClientSession) -> None:
+async def wait_until_index_is_complete(http: aiohttp.ClientSession) -> None:
     """Return when both replicas' bits are all in the index."""
 
     async def synced() -> bool:
@@ -142,7 +142,7 @@ async def test_requests_succeed_when_redis_is_killed_and_restarts_empty(
         await eventually(loads_are_unknown, WITHIN_S)
         assert {replica["replica"] for replica in (await status(http))["replicas"]} == before
         fleet.redis.start()
-        await in_step(http)
+        await wait_until_index_is_complete(http)
 
 
 async def test_requests_succeed_while_redis_is_frozen(
@@ -152,7 +152,7 @@ async def test_requests_succeed_while_redis_is_frozen(
         fleet.redis.signal(signal.SIGSTOP)
         await requests(traffic, 6)
         fleet.redis.signal(signal.SIGCONT)
-        await in_step(http)
+        await wait_until_index_is_complete(http)
     told = fleet.antefix("logs", "--tail", "1000", "--component", "gateway").stdout
     assert re.search(r"prefix index of test\.\w+/engine does not answer", told)
     assert re.search(r"prefix index of test\.\w+/engine answers again", told)
@@ -167,7 +167,7 @@ async def test_requests_succeed_while_redis_is_slow(
                 await redis.client_pause(250, all=True)
                 await asyncio.sleep(0.3)
             await requests(traffic, 2)
-        await in_step(http)
+        await wait_until_index_is_complete(http)
 
 
 async def test_the_index_recovers_after_redis_is_flushed(
@@ -177,7 +177,7 @@ async def test_the_index_recovers_after_redis_is_flushed(
         async with Redis.from_url(fleet.redis.url) as redis:
             await redis.flushall()
         await requests(traffic, 4)
-        await in_step(http)
+        await wait_until_index_is_complete(http)
 
 
 async def test_the_index_recovers_after_a_reset_of_an_engines_cache(
@@ -190,7 +190,7 @@ async def test_the_index_recovers_after_a_reset_of_an_engines_cache(
     # what was in the index is of before: without traffic nothing may be left of it
     for replica in (await status(http))["replicas"]:
         await reset(replica["url"], fleet)
-    await in_step(http)
+    await wait_until_index_is_complete(http)
     await asyncio.sleep(0.5)
     answer = await traffic.ask()
     assert (answer.predicted_cached, answer.cached) == (0, 0)

@@ -95,7 +95,9 @@ async def generated(http: aiohttp.ClientSession, fleet: RunningFleet) -> int:
 
 
 @asynccontextmanager
-async def cut_short(http: aiohttp.ClientSession, fleet: RunningFleet) -> AsyncIterator[None]:
+async def shortened_answers(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> AsyncIterator[None]:
     """The engine of the whole model generates fewer than `LONG` tokens meanwhile."""
     await all_idle(http, "other")
     before = await generated(http, fleet)
@@ -108,7 +110,7 @@ async def test_the_first_token_leaves_before_the_last_is_generated(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     async with (
-        cut_short(http, fleet),
+        shortened_answers(http, fleet),
         http.post("/v1/completions", json=slow_stream(fleet, LONG)) as answer,
     ):
         await answer.content.readuntil(b"\n\n")
@@ -124,7 +126,7 @@ async def test_a_client_that_disconnects_frees_its_slot_before_the_answer_would_
     async def taken() -> bool:
         return await requests_in_engines(http, "other") == 1
 
-    async with cut_short(http, fleet):
+    async with shortened_answers(http, fleet):
         request = asyncio.create_task(http.post("/v1/completions", json=body).__aenter__())
         await eventually(taken, within_s=120)
         if stream:
@@ -138,7 +140,7 @@ async def test_a_deadline_before_the_first_byte_is_a_504(
 ) -> None:
     body, headers = {**slow_stream(fleet, LONG), "stream": False}, {"x-antefix-timeout": "2"}
     async with (
-        cut_short(http, fleet),
+        shortened_answers(http, fleet),
         http.post("/v1/completions", json=body, headers=headers) as late,
     ):
         error = (await late.json())["error"]

@@ -203,7 +203,7 @@ hashed = st.tuples(
 )
 
 
-def story(
+def observed_history(
     engine: SimulatedEngine, asked: list[tuple[int, int, int, list[int]]], single: bool
 ) -> tuple[list[object], list[dict[str, Any]]]:
     """All that can be seen of an engine: what it reported, and its load at every arrival."""
@@ -234,8 +234,8 @@ def story(
 def test_combined_steps_give_the_same_result_as_single_steps(
     asked: list[tuple[int, int, int, list[int]]],
 ) -> None:
-    told, loads = story(SimulatedEngine(EXACT), asked, single=False)
-    told_singly, loads_singly = story(SimulatedEngine(EXACT), asked, single=True)
+    told, loads = observed_history(SimulatedEngine(EXACT), asked, single=False)
+    told_singly, loads_singly = observed_history(SimulatedEngine(EXACT), asked, single=True)
     assert told == told_singly
     # means over many steps are rounded elsewhere
     assert [*map(flat, loads)] == [pytest.approx(flat(load)) for load in loads_singly]

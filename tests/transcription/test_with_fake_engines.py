@@ -41,7 +41,7 @@ async def refused(client: AsyncOpenAI, **fields: Any) -> tuple[int, str, str | N
 
 
 @asynccontextmanager
-async def before(*engines: FakeEngine, **settings: Any) -> AsyncIterator[Front]:
+async def gateway_with(*engines: FakeEngine, **settings: Any) -> AsyncIterator[Front]:
     async with gateway_before(*engines, **settings) as front:
         front.sees(*engines)
         yield front
@@ -51,7 +51,7 @@ async def before(*engines: FakeEngine, **settings: Any) -> AsyncIterator[Front]:
 async def test_the_fake_engine_keeps_the_contract(
     check: Callable[[AsyncOpenAI], Awaitable[None]],
 ) -> None:
-    async with before(FakeTranscriber()) as front, client_of(front) as client:
+    async with gateway_with(FakeTranscriber()) as front, client_of(front) as client:
         await check(client)
 
 
@@ -64,7 +64,10 @@ async def test_the_engine_gets_the_fields_of_openais_client() -> None:
         "extra_body": {"max_completion_tokens": 7, "vllm_xargs": json.dumps({"a": 1})},
     }
     engine = FakeTranscriber()
-    async with before(engine, pool={"allowed_xargs": ["a"]}) as front, client_of(front) as client:
+    async with (
+        gateway_with(engine, pool={"allowed_xargs": ["a"]}) as front,
+        client_of(front) as client,
+    ):
         await client.audio.transcriptions.create(**transcription_request(**fields))
     assert engine.forms == [
         {
@@ -83,7 +86,7 @@ async def test_the_engine_gets_the_fields_of_openais_client() -> None:
 async def test_a_large_file_arrives_whole() -> None:
     engine, file = FakeTranscriber(), sound(10)
     assert len(file) > LARGE_BODY_BYTES
-    async with before(engine) as front, client_of(front) as client:
+    async with gateway_with(engine) as front, client_of(front) as client:
         await client.audio.transcriptions.create(**transcription_request(file=("a.wav", file)))
         await until(lambda: front.gateway.parts.bodies.held_bytes == 0)
     assert engine.forms[0]["file"] == file
@@ -92,7 +95,7 @@ async def test_a_large_file_arrives_whole() -> None:
 async def test_an_alias_is_the_engines_own_name_in_the_form() -> None:
     engine = FakeTranscriber()
     models = {"scribe": {"pools": {"main": 1}}}
-    async with before(engine, models=models) as front, client_of(front) as client:
+    async with gateway_with(engine, models=models) as front, client_of(front) as client:
         raw = await client.audio.transcriptions.with_raw_response.create(
             **transcription_request(model="scribe")
         )
@@ -103,7 +106,7 @@ async def test_an_alias_is_the_engines_own_name_in_the_form() -> None:
 async def test_a_cache_salt_is_sent_in_a_header_and_differs_by_tenant() -> None:
     engine = FakeTranscriber()
     tenants: dict[str, Any] = {TENANT: {}, OTHER_TENANT: {}}
-    async with before(engine, tenants=tenants) as front:
+    async with gateway_with(engine, tenants=tenants) as front:
         front.accepts({OTHER_KEY: OTHER_TENANT})
         for key, fields in ((KEY, {}), (KEY, {}), (OTHER_KEY, {}), (KEY, {"cache_salt": "a"})):
             async with client_of(front, key) as client:
@@ -114,7 +117,7 @@ async def test_a_cache_salt_is_sent_in_a_header_and_differs_by_tenant() -> None:
 
 
 async def test_every_pool_that_cannot_transcribe_says_so() -> None:
-    async with before(FakeEngine()) as front, client_of(front) as client:
+    async with gateway_with(FakeEngine()) as front, client_of(front) as client:
         assert await refused(client) == (400, "unsupported_endpoint", "model")
 
 
@@ -139,7 +142,7 @@ async def test_a_gateway_refuses_invalid_forms(
     limits: dict[str, Any] = {"pool": {"allowed_xargs": ["a"]}}
     if found[0] == 413:
         limits["max_body_bytes"] = 90_000
-    async with before(engine, **limits) as front, client_of(front) as client:
+    async with gateway_with(engine, **limits) as front, client_of(front) as client:
         assert await refused(client, **fields) == found
         assert front.gateway.parts.bodies.held_bytes == 0
     assert not engine.forms
@@ -148,7 +151,7 @@ async def test_a_gateway_refuses_invalid_forms(
 @pytest.mark.parametrize("fields", [{"n": 9}, {"vllm_xargs": ""}, {"stream": ""}, {"seed": ""}])
 async def test_fields_that_an_engine_accepts_pass(fields: dict[str, Any]) -> None:
     """`n` counts for beams only, and an empty text is no value."""
-    async with before(FakeTranscriber()) as front, client_of(front) as client:
+    async with gateway_with(FakeTranscriber()) as front, client_of(front) as client:
         assert (
             await client.audio.transcriptions.create(**transcription_request(extra_body=fields))
         ).text
@@ -183,7 +186,7 @@ async def test_fields_that_an_engine_accepts_pass(fields: dict[str, Any]) -> Non
 async def test_a_body_without_a_file_is_refused(
     content_type: str, body: bytes, found: tuple[int, str, str | None]
 ) -> None:
-    async with before(FakeTranscriber()) as front:
+    async with gateway_with(FakeTranscriber()) as front:
         headers = {**front.headers, "content-type": content_type}
         async with front.http.post(front.url + PATH, data=body, headers=headers) as answer:
             error = (await answer.json())["error"]
@@ -195,7 +198,7 @@ async def test_keys_and_their_models_are_checked(tmp_path: Path) -> None:
     models = {"other": {"pools": {"main": 1}}}
     file, rights = tmp_path / "keys", KeyRights(models=frozenset({"other"}))
     file.write_text(stored(TENANT, OTHER_KEY, rights).line() + "\n")
-    async with before(FakeTranscriber(), models=models) as front:
+    async with gateway_with(FakeTranscriber(), models=models) as front:
         front.gateway.parts.keys.take(file)
         async with client_of(front, OTHER_KEY) as client:
             assert await refused(client) == (403, "model_not_allowed", "model")
@@ -209,7 +212,7 @@ async def test_keys_and_their_models_are_checked(tmp_path: Path) -> None:
 async def test_a_request_is_sent_to_another_engine_when_its_own_is_lost() -> None:
     first, second = FakeTranscriber("r0"), FakeTranscriber("r1")
     first.dies_after = 0
-    async with before(first, second) as front, client_of(front) as client:
+    async with gateway_with(first, second) as front, client_of(front) as client:
         assert (await client.audio.transcriptions.create(**transcription_request())).text
     assert second.forms[0]["file"] == sound()
 
@@ -217,7 +220,7 @@ async def test_a_request_is_sent_to_another_engine_when_its_own_is_lost() -> Non
 async def test_an_interrupted_stream_ends_in_an_error() -> None:
     first, second = FakeTranscriber("r0"), FakeTranscriber("r1")
     first.dies_after = 2
-    async with before(first, second) as front, client_of(front) as client:
+    async with gateway_with(first, second) as front, client_of(front) as client:
         stream = await client.audio.transcriptions.create(**transcription_request(stream=True))
         with pytest.raises(APIError) as broken:
             [event async for event in stream]
@@ -243,7 +246,7 @@ async def test_a_form_that_loses_engines_is_known_by_another_boundary() -> None:
     engines = [FakeTranscriber(f"r{number}") for number in range(3)]
     for engine in engines:
         engine.dies_after = 0
-    async with before(*engines, retries=1) as front, client_of(front) as client:
+    async with gateway_with(*engines, retries=1) as front, client_of(front) as client:
         assert (await refused(client))[:2] == (503, "engines_lost")
         sent = sum(len(engine.bodies) for engine in engines)
         assert (await refused(client))[:2] == (503, "engines_lost")
@@ -255,7 +258,7 @@ async def test_a_form_that_loses_engines_is_known_by_another_boundary() -> None:
 async def test_a_client_that_leaves_ends_the_transcription() -> None:
     engine = FakeTranscriber()
     engine.pauses_after = 1
-    async with before(engine) as front, client_of(front) as client:
+    async with gateway_with(engine) as front, client_of(front) as client:
         stream = await client.audio.transcriptions.create(**transcription_request(stream=True))
         await anext(aiter(stream))
         await stream.close()
@@ -265,7 +268,7 @@ async def test_a_client_that_leaves_ends_the_transcription() -> None:
 async def test_a_deadline_ends_the_transcription() -> None:
     engine = FakeTranscriber()
     engine.pauses_after = 1
-    async with before(engine) as front, client_of(front) as client:
+    async with gateway_with(engine) as front, client_of(front) as client:
         hurry = {"x-antefix-timeout": "0.5"}
         assert (await refused(client, extra_headers=hurry))[:2] == (504, "deadline_exceeded")
         await until(lambda: engine.aborted == 1)
@@ -286,7 +289,7 @@ async def test_a_transcription_is_explained_and_counted_like_other_requests(redi
 
 async def test_a_transcription_goes_to_the_engine_with_the_least_work() -> None:
     busy, idle = FakeTranscriber("r0"), FakeTranscriber("r1")
-    async with before(busy, idle) as front, client_of(front) as client:
+    async with gateway_with(busy, idle) as front, client_of(front) as client:
         front.sees_queues({busy: 100_000, idle: 0})
         for _ in range(3):
             await client.audio.transcriptions.create(**transcription_request())

@@ -43,10 +43,10 @@ class Point:
 
 @cache
 def points() -> tuple[Point, ...]:
-    return tuple(Point(data, _ours(data)) for data in yaml.safe_load(FILE.read_text()))
+    return tuple(Point(data, _predicted(data)) for data in yaml.safe_load(FILE.read_text()))
 
 
-def _ours(data: dict[str, Any]) -> float:
+def _predicted(data: dict[str, Any]) -> float:
     config = known_config(data["model"])
     assert config is not None
     shape, gpu = shape_of(config), gpu_called(data["gpu"])

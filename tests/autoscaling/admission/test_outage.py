@@ -133,7 +133,7 @@ def lost(clock: HandClock, small: PoolScheduler) -> PoolScheduler:
     scheduler = PoolScheduler(clock, PoolSettings(SLOS, 2, RULES), small)
     scheduler.board.update(pool(1).values())
     is_empty_for(scheduler, clock, LEASE_S)
-    tell(scheduler, clock, 100.0)
+    report_outage(scheduler, clock, 100.0)
     small.board.update(pool(1).values())
     assert scheduler.outage is not None
     return scheduler
@@ -146,7 +146,7 @@ def is_empty_for(scheduler: PoolScheduler, clock: HandClock, seconds: float) -> 
         scheduler.board.update([])
 
 
-def tell(scheduler: PoolScheduler, clock: HandClock, startup_s: float | None) -> None:
+def report_outage(scheduler: PoolScheduler, clock: HandClock, startup_s: float | None) -> None:
     since = clock.now - scheduler.board.empty_for_s
     scheduler.told_of_outage = Outage(since, clock.now, startup_s)
 
@@ -182,7 +182,7 @@ def test_a_request_that_the_other_pool_does_not_take_queues_or_is_rejected(
     kind: str,
     unfit: str | None,
 ) -> None:
-    tell(lost, clock, startup_s)
+    report_outage(lost, clock, startup_s)
     asked = decide(lost, request(clock))
     assert asked.verdict.kind == "overflowed"
     if unfit is None:
@@ -210,7 +210,7 @@ def test_an_overflow_that_a_request_demands_is_not_attributed_to_the_outage(
 def test_queued_requests_start_only_once_a_replica_is_up(
     lost: PoolScheduler, clock: HandClock
 ) -> None:
-    tell(lost, clock, 50.0)
+    report_outage(lost, clock, 50.0)
     waiter = decide(lost, request(clock, priority="batch")).waiter
     assert waiter is not None
     assert (lost.next_turn(), lost.refresh_demand().waiting) == (None, 1)
@@ -269,7 +269,7 @@ def test_without_an_outage_requests_are_decided_as_usual(
     elif how == "Redis is back":  # and no process has written to it yet
         clock.now += LEASE_S + 0.1
         lost.board.update([])
-        tell(lost, clock, 100.0)
+        report_outage(lost, clock, 100.0)
     elif how == "Ray Serve is silent":
         is_empty_for(lost, clock, FRESH_S + 1.0)
     else:
@@ -285,7 +285,7 @@ def test_a_replica_that_is_replaced_within_its_lease_is_no_outage(
 ) -> None:
     lost.board.update(pool(1).values())
     is_empty_for(lost, clock, LEASE_S - 0.1)
-    tell(lost, clock, 100.0)
+    report_outage(lost, clock, 100.0)
     assert lost.outage is None
     lost.board.update(pool(1).values())
     assert lost.board.empty_for_s == 0.0

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from autoscaling.learned.decode_time import PACE_S, DecodeTime
 
 
-def after(steps: int, seconds: float, sequences: int, learned: DecodeTime) -> DecodeTime:
+def decode_time_after(
+    steps: int, seconds: float, sequences: int, learned: DecodeTime
+) -> DecodeTime:
     for _ in range(steps):
         learned.add_step([seconds] * sequences, sequences)
     return learned
@@ -17,22 +19,24 @@ def after(steps: int, seconds: float, sequences: int, learned: DecodeTime) -> De
 
 def test_nothing_is_known_before_the_first_answer() -> None:
     assert DecodeTime().mean == 0.0
-    assert after(10, 0.1, 4, DecodeTime()).mean == 0.0
+    assert decode_time_after(10, 0.1, 4, DecodeTime()).mean == 0.0
 
 
 def test_the_decode_time_of_an_answer_is_its_tokens_times_the_step_time() -> None:
-    learned = after(100, 0.1, 4, DecodeTime())
+    learned = decode_time_after(100, 0.1, 4, DecodeTime())
     learned.add_answer(101)
     assert learned.mean == pytest.approx(10.0)
 
 
 def test_an_engine_that_slows_down_is_known_before_an_answer_ends_at_its_new_pace() -> None:
-    learned = after(100, 0.1, 4, DecodeTime())
+    learned = decode_time_after(100, 0.1, 4, DecodeTime())
     learned.add_answer(17)
     assert learned.mean == pytest.approx(1.6)
-    assert after(12, 1.0, 32, learned).mean == pytest.approx(16.0, rel=0.1)
+    assert decode_time_after(12, 1.0, 32, learned).mean == pytest.approx(16.0, rel=0.1)
     # and one that is quick again
-    assert after(round(4 * PACE_S / 0.1), 0.1, 32, learned).mean == pytest.approx(1.6, rel=0.2)
+    assert decode_time_after(round(4 * PACE_S / 0.1), 0.1, 32, learned).mean == pytest.approx(
+        1.6, rel=0.2
+    )
 
 
 def test_speculation_gives_more_tokens_per_step() -> None:

@@ -27,7 +27,7 @@ def poisson(rate: Callable[[float], float], seconds: int, seed: int) -> Iterator
             arrived += 1
 
 
-def after(rate: Callable[[float], float], seconds: int, seed: int) -> History:
+def history_after(rate: Callable[[float], float], seconds: int, seed: int) -> History:
     *_, last = poisson(rate, seconds, seed)
     return last
 
@@ -35,7 +35,7 @@ def after(rate: Callable[[float], float], seconds: int, seed: int) -> History:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("rate", [0.5, 4.0, 40.0])
 def test_a_steady_rate_is_found_and_noise_is_no_trend(rate: float, seed: int) -> None:
-    line = after(lambda _: rate, 400, seed).line
+    line = history_after(lambda _: rate, 400, seed).line
     assert line.rate == pytest.approx(rate, rel=0.5 / rate**0.5)
     assert line.at(120.0) == pytest.approx(rate, rel=0.6 / rate**0.5)
 
@@ -59,19 +59,19 @@ def test_noise_is_learned_whatever_the_time_between_samples(pause_s: float) -> N
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_ramp_is_extrapolated(seed: int) -> None:
-    line = after(lambda at: 2.0 + at / 100.0, 500, seed).line
+    line = history_after(lambda at: 2.0 + at / 100.0, 500, seed).line
     assert line.at(120.0) == pytest.approx(2.0 + 620 / 100.0, rel=0.2)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_rate_follows_a_sudden_increase_within_seconds(seed: int) -> None:
-    history = after(lambda at: 1.0 if at < 300 else 8.0, 306, seed)
+    history = history_after(lambda at: 1.0 if at < 300 else 8.0, 306, seed)
     assert history.line.rate > 4.0
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_rate_follows_the_end_of_a_burst(seed: int) -> None:
-    history = after(lambda at: 10.0 if at < 300 else 1.0, 320, seed)
+    history = history_after(lambda at: 10.0 if at < 300 else 1.0, 320, seed)
     assert history.line.rate < 3.0
 
 
@@ -120,7 +120,7 @@ def test_a_counter_that_decreased_continues_from_its_new_value() -> None:
 
 
 def test_the_history_restarts_after_a_long_silence() -> None:
-    history = after(lambda _: 5.0, 100, 1).heard(sample(100.0 + 2 * HISTORY_S, 1e6))
+    history = history_after(lambda _: 5.0, 100, 1).heard(sample(100.0 + 2 * HISTORY_S, 1e6))
     assert len(history.samples) == 1
 
 

@@ -60,7 +60,7 @@ class Beside:
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Iterator[Beside]:
+def monitoring_run(tmp_path: Path) -> Iterator[Beside]:
     beside = Beside(tmp_path)
     yield beside
     processes.stop(beside.run_id)
@@ -84,33 +84,35 @@ def query(prometheus: str, expression: str) -> list[str]:
     return [series["value"][1] for series in found]
 
 
-async def test_prometheus_reads_the_metrics_of_the_fleet(beside: Beside, metrics_url: str) -> None:
-    started = beside.start(metrics_url)
+async def test_prometheus_reads_the_metrics_of_the_fleet(
+    monitoring_run: Beside, metrics_url: str
+) -> None:
+    started = monitoring_run.start(metrics_url)
     await until(lambda: query(started.prometheus, 'up{job="antefix"} == 1'), WITHIN_S)
     assert query(started.prometheus, "antefix_build_info") == ["1"]
 
 
-async def test_an_alert_reaches_the_alertmanager(beside: Beside, metrics_url: str) -> None:
-    started = beside.start(metrics_url)
+async def test_an_alert_reaches_the_alertmanager(monitoring_run: Beside, metrics_url: str) -> None:
+    started = monitoring_run.start(metrics_url)
     await until(lambda: read(f"{started.alertmanager}/api/v2/alerts"), WITHIN_S)
 
 
 def test_prometheus_and_alertmanager_belong_to_the_run_and_end_with_it(
-    beside: Beside, metrics_url: str
+    monitoring_run: Beside, metrics_url: str
 ) -> None:
-    beside.start(metrics_url)
-    assert monitoring.running(beside.run_id) == {"prometheus", "alertmanager"}
-    processes.stop(beside.run_id)
-    assert monitoring.running(beside.run_id) == set()
+    monitoring_run.start(metrics_url)
+    assert monitoring.running(monitoring_run.run_id) == {"prometheus", "alertmanager"}
+    processes.stop(monitoring_run.run_id)
+    assert monitoring.running(monitoring_run.run_id) == set()
 
 
 def test_prometheus_and_alertmanager_listen_on_loopback_only(
-    beside: Beside, metrics_url: str
+    monitoring_run: Beside, metrics_url: str
 ) -> None:
-    started = beside.start(metrics_url)
+    started = monitoring_run.start(metrics_url)
     listening = {
         (connection.laddr.ip, connection.laddr.port)
-        for process in processes.processes(beside.run_id)
+        for process in processes.processes(monitoring_run.run_id)
         for connection in process.net_connections("inet")
         if connection.status == "LISTEN"
     }
@@ -118,34 +120,36 @@ def test_prometheus_and_alertmanager_listen_on_loopback_only(
     assert listening == {("127.0.0.1", port) for port in ports}
 
 
-async def test_the_data_of_prometheus_survives_its_death(beside: Beside, metrics_url: str) -> None:
-    started = beside.start(metrics_url)
+async def test_the_data_of_prometheus_survives_its_death(
+    monitoring_run: Beside, metrics_url: str
+) -> None:
+    started = monitoring_run.start(metrics_url)
     await until(lambda: query(started.prometheus, "antefix_build_info"), WITHIN_S)
-    for process in processes.processes(beside.run_id):
+    for process in processes.processes(monitoring_run.run_id):
         if process.name() == "prometheus":
             process.kill()
             process.wait(10)
-    assert monitoring.running(beside.run_id) == {"alertmanager"}
-    again = beside.start("http://127.0.0.1:1/metrics")
+    assert monitoring.running(monitoring_run.run_id) == {"alertmanager"}
+    again = monitoring_run.start("http://127.0.0.1:1/metrics")
     assert query(again.prometheus, "count_over_time(antefix_build_info[1h]) > 0")
 
 
 @pytest.mark.parametrize("thought_free", [False, True])
 def test_another_port_is_used_if_the_usual_one_is_taken(
-    thought_free: bool, beside: Beside, metrics_url: str, monkeypatch: pytest.MonkeyPatch
+    thought_free: bool, monitoring_run: Beside, metrics_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         if thought_free:
             monkeypatch.setattr(monitoring, "is_free", lambda host, port: True)
-        started = beside.start(metrics_url, ports=(taken, taken))
+        started = monitoring_run.start(metrics_url, ports=(taken, taken))
     assert not started.prometheus.endswith(f":{taken}")
     assert not started.alertmanager.endswith(f":{taken}")
 
 
-def test_the_usual_port_is_taken_when_it_is_free(beside: Beside, metrics_url: str) -> None:
+def test_the_usual_port_is_taken_when_it_is_free(monitoring_run: Beside, metrics_url: str) -> None:
     prometheus, alertmanager = free_ports(2)
-    started = beside.start(metrics_url, ports=(prometheus, alertmanager))
+    started = monitoring_run.start(metrics_url, ports=(prometheus, alertmanager))
     assert started == Monitoring(
         f"http://127.0.0.1:{prometheus}", f"http://127.0.0.1:{alertmanager}"
     )
@@ -160,42 +164,44 @@ def test_the_usual_port_is_taken_when_it_is_free(beside: Beside, metrics_url: st
     ],
 )
 def test_a_wrong_file_is_reported_with_its_reason_and_leaves_nothing_running(
-    file: str, text: str, said: str, beside: Beside, metrics_url: str
+    file: str, text: str, said: str, monitoring_run: Beside, metrics_url: str
 ) -> None:
-    (beside.generated / file).write_text(text)
+    (monitoring_run.generated / file).write_text(text)
     with pytest.raises(Problem, match=f"does not start: .*{said}"):
-        beside.start(metrics_url)
-    assert processes.processes(beside.run_id) == []
+        monitoring_run.start(metrics_url)
+    assert processes.processes(monitoring_run.run_id) == []
 
 
-def test_a_program_that_never_becomes_ready_is_an_error(beside: Beside, metrics_url: str) -> None:
-    idle = beside.folder.parent / "idle"
+def test_a_program_that_never_becomes_ready_is_an_error(
+    monitoring_run: Beside, metrics_url: str
+) -> None:
+    idle = monitoring_run.folder.parent / "idle"
     idle.write_text("#!/bin/sh\nexec sleep 600\n")
     idle.chmod(0o700)
     programs = monitoring.Programs(str(idle), str(idle))
     with pytest.raises(Problem, match="alertmanager does not start: not ready within"):
         monitoring.start(
             programs,
-            beside.folder,
-            beside.logs,
+            monitoring_run.folder,
+            monitoring_run.logs,
             metrics_url,
-            beside.run_id,
-            beside.generated,
+            monitoring_run.run_id,
+            monitoring_run.generated,
             within_s=0.5,
         )
-    assert processes.processes(beside.run_id) == []
+    assert processes.processes(monitoring_run.run_id) == []
 
 
 def test_prometheus_and_alertmanager_accept_the_shipped_files(
-    beside: Beside, metrics_url: str
+    monitoring_run: Beside, metrics_url: str
 ) -> None:
-    beside.start(metrics_url, GENERATED)
+    monitoring_run.start(metrics_url, GENERATED)
     for command in (
         [program("promtool"), "check", "config", "prometheus.yml"],
         [program("amtool"), "check-config", "alertmanager.yaml"],
     ):
         checked = subprocess.run(
-            command, cwd=beside.folder, capture_output=True, text=True, check=False
+            command, cwd=monitoring_run.folder, capture_output=True, text=True, check=False
         )
         assert checked.returncode == 0, checked.stdout + checked.stderr
 

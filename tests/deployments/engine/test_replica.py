@@ -79,7 +79,7 @@ def of_healthy_engine(published: Replica) -> Any:
     )
 
 
-def soon(seconds: float) -> float:
+def deadline_in(seconds: float) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
@@ -91,7 +91,7 @@ async def test_a_replica_is_ready_for_ray_serve_once_gateways_can_see_it(
     url = f"redis://127.0.0.1:{port}"
     with ExitStack() as servers:
         async with aclosing(connect(url)) as redis, replica_on(redis) as published:
-            check = check_health(of_healthy_engine(published), soon(600))
+            check = check_health(of_healthy_engine(published), deadline_in(600))
             checked = asyncio.create_task(check)
             done, _ = await asyncio.wait({checked}, timeout=0.2)
             assert not done
@@ -104,7 +104,7 @@ async def test_without_redis_a_replica_is_ready_after_a_delay() -> None:
     (port,) = free_ports(1)
     url = f"redis://127.0.0.1:{port}"
     async with aclosing(connect(url)) as redis, replica_on(redis) as published:
-        started, known_by = of_healthy_engine(published), soon(0.2)
+        started, known_by = of_healthy_engine(published), deadline_in(0.2)
         for _ in range(2):
             await asyncio.wait_for(check_health(started, known_by), 60)
         assert not published.leases

@@ -29,7 +29,7 @@ from tests.waiting import until
 OVERFLOW = {"to": "small", "enter": 1.0, "leave": 0.5, "max_share": 0.5}
 
 
-def saying(overflow: str) -> dict[str, str]:
+def overflow_header(overflow: str) -> dict[str, str]:
     return {"x-antefix-overflow": overflow}
 
 
@@ -158,7 +158,7 @@ async def test_a_request_that_forbids_overflow_is_rejected_instead(
     overflowing: Front, engine: FakeEngine, small: FakeEngine
 ) -> None:
     overflowing.sees_queues({engine: FULL})
-    async with overflowing.post(headers=saying("never")) as answer:
+    async with overflowing.post(headers=overflow_header("never")) as answer:
         assert answer.status == 429
     assert not small.bodies
 
@@ -167,18 +167,20 @@ async def test_a_request_that_demands_overflow_gets_it_from_an_idle_pool_too(
     overflowing: Front, engine: FakeEngine
 ) -> None:
     overflowing.sees_queues({engine: FREE})
-    assert [await served_by(overflowing, saying("only")) for _ in range(3)] == ["tiny"] * 3
+    assert [await served_by(overflowing, overflow_header("only")) for _ in range(3)] == ["tiny"] * 3
     assert not engine.bodies
 
 
 async def test_a_demand_for_an_impossible_overflow_returns_an_error(overflowing: Front) -> None:
     async with (
         gateway_before(FakeEngine("r1"), pool={"slo": SLO}) as alone,
-        alone.post(headers=saying("only")) as answer,
+        alone.post(headers=overflow_header("only")) as answer,
     ):
         assert answer.status == 400
         assert "no overflow pool" in (await error_of(answer))["message"]
-    async with overflowing.post(headers=saying("only"), tools=[{"type": "function"}]) as answer:
+    async with overflowing.post(
+        headers=overflow_header("only"), tools=[{"type": "function"}]
+    ) as answer:
         assert answer.status == 400
         assert "does not call tools" in (await error_of(answer))["message"]
 

@@ -47,7 +47,7 @@ async def by_starlette(body: bytes, content_type: str) -> dict[str, str | int]:
     }
 
 
-def told(form: Form) -> dict[str, str | int]:
+def fields_and_sizes(form: Form) -> dict[str, str | int]:
     assert not form.fields.keys() & form.files.keys()
     return {**form.fields, **{name: file.size for name, file in form.files.items()}}
 
@@ -78,7 +78,7 @@ async def test_a_form_is_read_as_the_engines_server_reads_it(body: bytes) -> Non
             read_form(body, TYPE)
         return
     form = read_form(body, TYPE)
-    assert told(form) == right
+    assert fields_and_sizes(form) == right
     assert form.extended(body, {}) == body
     if right:
         extended = await by_starlette(form.extended(body, MORE), form.content_type)
@@ -104,10 +104,10 @@ async def test_the_gateway_and_the_engine_read_the_same_form_from_any_body(body:
         form = read_form(body, TYPE)
     except BadForm:
         return
-    assert told(form) == await by_starlette(body, TYPE)
+    assert fields_and_sizes(form) == await by_starlette(body, TYPE)
     if form.end:
         extended = await by_starlette(form.extended(body, MORE), form.content_type)
-        assert extended == {**told(form), **MORE}
+        assert extended == {**fields_and_sizes(form), **MORE}
 
 
 @pytest.mark.parametrize(

@@ -62,13 +62,15 @@ ODD: Object = {
 
 
 @pytest.fixture(scope="module")
-def odd() -> ClusterNeeds:
+def unusual_needs() -> ClusterNeeds:
     values = merged(defaults(), ODD)
     return needs_of(render(ODD), Fleet.model_validate(ODD["fleet"]), values)
 
 
-def test_groups_have_the_current_and_the_greatest_number_of_pods(odd: ClusterNeeds) -> None:
-    assert {group.name: (group.count, group.most) for group in odd.groups} == {
+def test_groups_have_the_current_and_the_greatest_number_of_pods(
+    unusual_needs: ClusterNeeds,
+) -> None:
+    assert {group.name: (group.count, group.most) for group in unusual_needs.groups} == {
         "head": (1, 1),
         "gateway": (3, 3),
         # of two stages
@@ -88,8 +90,8 @@ def test_without_an_autoscaler_all_pods_start_at_once() -> None:
     assert {(g.count, g.most) for g in groups if g.name == "scaled"} == {(5, 5)}
 
 
-def test_pods_have_the_resources_of_the_values(odd: ClusterNeeds) -> None:
-    groups = {group.name: group for group in odd.groups}
+def test_pods_have_the_resources_of_the_values(unusual_needs: ClusterNeeds) -> None:
+    groups = {group.name: group for group in unusual_needs.groups}
     assert {name: (of.gpu_resource, of.gpus) for name, of in groups.items() if of.gpu_resource} == {
         "deep": ("amd.com/gpu", 4),
         "half": ("amd.com/gpu", 1),
@@ -107,19 +109,24 @@ def test_pods_have_the_resources_of_the_values(odd: ClusterNeeds) -> None:
     assert groups["head"].limits == amounts({"memory": "5Gi"})
 
 
-def test_pods_have_the_node_selectors_and_tolerations_of_the_values(odd: ClusterNeeds) -> None:
-    groups = {group.name: group for group in odd.groups}
+def test_pods_have_the_node_selectors_and_tolerations_of_the_values(
+    unusual_needs: ClusterNeeds,
+) -> None:
+    groups = {group.name: group for group in unusual_needs.groups}
     assert groups["none"].node_selector == {"kind": "cpu"} and groups["none"].tolerations == ()
     assert [of["key"] for of in groups["deep"].tolerations] == ["nvidia.com/gpu"]
     assert groups["none"].settings == "poolPods.none"
     assert groups["deep"].settings == "enginePods"
     assert (groups["head"].settings, groups["gateway"].settings) == ("rayHead", "gatewayPods")
     assert groups["warm-nodes"].settings == "warmNodes"
-    assert [group.name for group in odd.groups if not group.in_ray] == ["warm-nodes", "redis"]
+    assert [group.name for group in unusual_needs.groups if not group.in_ray] == [
+        "warm-nodes",
+        "redis",
+    ]
 
 
-def test_references_of_pods_are_named_by_their_key(odd: ClusterNeeds) -> None:
-    assert [(of.plural, of.name, of.value) for of in odd.references] == [
+def test_references_of_pods_are_named_by_their_key(unusual_needs: ClusterNeeds) -> None:
+    assert [(of.plural, of.name, of.value) for of in unusual_needs.references] == [
         ("configmaps", "proxy", "gatewayPods.envFrom"),
         # `none` has no GPU, so its pods have no such class
         ("runtimeclasses", "nvidia", "enginePods.runtimeClassName"),

@@ -164,7 +164,7 @@ def resumed(killed: KilledEngine = KILLED, setting: str | None = None) -> Accept
     return acceptance.resume(killed, 100, setting)
 
 
-def cut(**fields: Any) -> KilledEngine:
+def killed_engine_with(**fields: Any) -> KilledEngine:
     return replace(KILLED, cut=replace(ANSWER, **fields))
 
 
@@ -172,11 +172,11 @@ def cut(**fields: Any) -> KilledEngine:
     ("killed", "verdict"),
     [
         (KILLED, "passed"),
-        (cut(resumed=RESUMED, text="one three"), "passed"),
-        (cut(resumed=RESUMED | {"mode": "exact"}), "passed"),
-        (cut(resumed=RESUMED | {"mode": "exact"}, text="one three"), "failed"),
-        (cut(resumed=RESUMED, output_tokens=60), "failed"),
-        (cut(), "not applicable"),
+        (killed_engine_with(resumed=RESUMED, text="one three"), "passed"),
+        (killed_engine_with(resumed=RESUMED | {"mode": "exact"}), "passed"),
+        (killed_engine_with(resumed=RESUMED | {"mode": "exact"}, text="one three"), "failed"),
+        (killed_engine_with(resumed=RESUMED, output_tokens=60), "failed"),
+        (killed_engine_with(), "not applicable"),
         (replace(KILLED, cut=None, error="the stream broke"), "failed"),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_resumed_answer_must_be_complete_and_match_its_exactness_label(
 
 
 def test_the_label_of_a_resumed_answer_is_reported() -> None:
-    check = resumed(cut(resumed=RESUMED, text="one three"))
+    check = resumed(killed_engine_with(resumed=RESUMED, text="one three"))
     assert check.figures == {
         "mode": "continued",
         "same_text": False,

@@ -38,7 +38,7 @@ def api(objects: list[Object]) -> Iterator[Api]:
         yield api
 
 
-def pictured(api: Api, release: str = "") -> Report:
+def status_report(api: Api, release: str = "") -> Report:
     cluster = Cluster(str(api.kubeconfig))
     service = release_of(cluster, NAMESPACE, release)
     assert service is not None
@@ -60,7 +60,7 @@ def event(name: str, about: str, message: str, last: str, kind: str = "Warning")
 
 
 def test_a_release_whose_parts_are_all_ready_is_ready(api: Api) -> None:
-    picture = pictured(api)
+    picture = status_report(api)
     assert picture.is_ready
     groups = {g.name: (g.ready, g.wanted, g.nodes) for g in [*picture.groups, *picture.beside]}
     assert groups == {
@@ -81,7 +81,7 @@ def test_the_wanted_replicas_are_those_of_the_autoscaler(api: Api) -> None:
     workers = {of["groupName"]: of for of in cluster["spec"]["workerGroupSpecs"]}
     workers["llama"]["replicas"] = 2
     api.add(cluster)
-    picture = pictured(api)
+    picture = status_report(api)
     assert not picture.is_ready
     (llama,) = [group for group in picture.groups if group.name == "llama"]
     assert (llama.ready, llama.wanted) == (1, 2)
@@ -149,7 +149,7 @@ def test_a_pod_that_is_not_ready_shows_the_reason(api: Api, status: Object, why:
     spelled = [container(**one) for one in status.get("containerStatuses", [])]
     status = {**status, "containerStatuses": spelled} if spelled else status
     api.add(ray_pod("llama-0", ACTIVE, "llama", status=status))
-    picture = pictured(api)
+    picture = status_report(api)
     assert not picture.is_ready
     (waiting,) = [pod for group in picture.groups for pod in group.waiting]
     assert (waiting.pod, waiting.why) == ("llama-0", why)
@@ -166,7 +166,7 @@ def test_a_pod_that_is_not_ready_shows_the_last_lines_of_its_container(api: Api)
     last = {"reason": "Error", "exitCode": 1, "message": log}
     status = {"phase": "Running", "containerStatuses": [container(last, running={})]}
     api.add(ray_pod("llama-0", ACTIVE, "llama", status=status))
-    (waiting,) = [pod for group in pictured(api).groups for pod in group.waiting]
+    (waiting,) = [pod for group in status_report(api).groups for pod in group.waiting]
     assert waiting.why == "main runs, but is not ready yet, restarted once; before, Error (1)"
     assert waiting.said == [*(f"line {i}" for i in range(5, 9)), "ValueError: no such model"]
 
@@ -180,7 +180,7 @@ def test_an_ended_autoscaler_is_reported_with_what_it_blocks(api: Api) -> None:
     message = "containers with unready status: [autoscaler]"
     not_ready = condition("HeadPodReady", "False", "ContainersNotReady", message)
     api.add({**cluster, "status": {"conditions": [not_ready]}})
-    picture = pictured(api)
+    picture = status_report(api)
     assert not picture.is_ready
     (waiting,) = [pod for group in picture.groups for pod in group.waiting]
     assert waiting.why.startswith("autoscaler: ended with OOMKilled (137) and is not restarted")
@@ -221,7 +221,7 @@ def test_pods_that_kuberay_deleted_are_reported_with_their_last_output(api: Api)
         deleted("e4", "Deleted pod llm/llama-4", "2026-01-01T00:00:04Z"),
         deleted("e5", f"Deleted worker Pod llm/x{ENDED}{GO % (0, 'Completed', '')}", "2026-02-02"),
     )
-    ended = pictured(api).ended
+    ended = status_report(api).ended
     assert [(pod.pod, pod.why, pod.said) for pod in ended] == [
         (
             "llama-1",
@@ -240,7 +240,7 @@ def test_a_pod_that_was_evicted_and_deleted_is_reported(api: Api) -> None:
         "which is a terminal state. KubeRay will delete the Pod and create new Pods."
     )
     api.add(deleted("e1", message, "2026-01-01T00:00:01Z"))
-    assert [(pod.pod, pod.why) for pod in pictured(api).ended] == [("llama-1", "failed")]
+    assert [(pod.pod, pod.why) for pod in status_report(api).ended] == [("llama-1", "failed")]
 
 
 def test_a_deployment_that_does_not_start_shows_the_engines_error(api: Api) -> None:
@@ -258,7 +258,7 @@ def test_a_deployment_that_does_not_start_shows_the_engines_error(api: Api) -> N
         "serveDeploymentStatuses": {"gateway": {"status": "HEALTHY"}, "llama": llama},
     }
     api.add(service)
-    assert pictured(api).applications == [
+    assert status_report(api).applications == [
         "antefix DEPLOYING",
         "antefix: llama UPDATING: ValueError: Available memory on node 0 (0.97/3.0 GiB) on kv "
         "cache allocation is less than requested memory for kv (1.0 GiB).",
@@ -279,7 +279,7 @@ def test_a_failed_job_is_reported(api: Api) -> None:
         "message": "Job has reached the specified backoff limit",
     }
     api.add(job({"failed": 11, "conditions": [failed]}))
-    (told,) = pictured(api).jobs
+    (told,) = status_report(api).jobs
     words = "BackoffLimitExceeded: Job has reached the specified backoff limit"
     assert (told.state, told.why) == ("failed", words)
 
@@ -290,19 +290,19 @@ def test_a_retried_job_shows_the_last_lines_of_its_pod(api: Api) -> None:
     status = {"phase": "Running", "containerStatuses": [spelled]}
     labels = {"batch.kubernetes.io/job-name": "models", **LABELS}
     api.add(job({"active": 1}), pod("models-x", namespace=NAMESPACE, labels=labels, status=status))
-    (told,) = pictured(api).jobs
+    (told,) = status_report(api).jobs
     assert (told.state, told.said) == ("running", ["401 Client Error: gated repo"])
     assert told.why == "download: CrashLoopBackOff, ended last with Error (1)"
 
 
 def test_a_completed_job_has_no_message(api: Api) -> None:
     api.add(job({"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}))
-    assert [(told.state, told.why) for told in pictured(api).jobs] == [("done", "")]
+    assert [(told.state, told.why) for told in status_report(api).jobs] == [("done", "")]
 
 
 def test_extra_pods_and_those_of_an_old_cluster_are_reported(api: Api) -> None:
     api.add(ray_pod("llama-1", ACTIVE, "llama"), ray_pod("old", "afx-antefix-0", "llama"))
-    picture = pictured(api)
+    picture = status_report(api)
     (llama,) = [group for group in picture.groups if group.name == "llama"]
     assert (llama.wanted, llama.extra) == (1, 1)
     assert picture.leaving == {"afx-antefix-0": 1}
@@ -312,7 +312,7 @@ def test_a_pod_that_ends_is_not_ready(api: Api) -> None:
     leaving = ray_pod("llama-0", ACTIVE, "llama")
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     api.add(leaving)
-    (waiting,) = [pod for group in pictured(api).groups for pod in group.waiting]
+    (waiting,) = [pod for group in status_report(api).groups for pod in group.waiting]
     assert waiting.why == "is ending"
 
 
@@ -323,7 +323,7 @@ def test_an_upgrade_shows_both_clusters_and_is_ready_while_the_old_one_is(api: A
         "applicationStatuses": {"antefix": {"status": "DEPLOY_FAILED", "message": "no such model"}},
     }
     api.add(service, cluster_of(service, PENDING), ray_pod("head-b", PENDING, "headgroup"))
-    picture = pictured(api)
+    picture = status_report(api)
     assert picture.is_ready
     assert {g.name: (g.ready, g.wanted) for g in picture.coming} == {
         "head": (1, 1),
@@ -335,30 +335,30 @@ def test_an_upgrade_shows_both_clusters_and_is_ready_while_the_old_one_is(api: A
 
 def test_a_release_without_its_redis_pod_is_not_ready(api: Api) -> None:
     api.remove("Pod", "redis-0", NAMESPACE)
-    assert not pictured(api).is_ready
+    assert not status_report(api).is_ready
 
 
 def test_gateways_that_take_no_requests_are_not_counted(api: Api) -> None:
     api.add(endpoints(True, False, True))
-    assert pictured(api).endpoints == 2
+    assert status_report(api).endpoints == 2
 
 
 def test_pods_that_a_service_has_without_the_port_are_no_gateways(api: Api) -> None:
     api.add(endpoints(True, True, True, name="engines", port=""))
-    assert pictured(api).endpoints == 1
+    assert status_report(api).endpoints == 1
     api.remove("EndpointSlice", "afx-antefix-x", NAMESPACE)
-    picture = pictured(api)
+    picture = status_report(api)
     assert (picture.endpoints, picture.is_ready) == (0, False)
 
 
 def test_without_access_to_endpoints_status_reports_the_rest(api: Api) -> None:
     api.forbid("list", "endpointslices")
-    assert pictured(api).is_ready
+    assert status_report(api).is_ready
 
 
 def test_a_gateway_with_ipv4_and_ipv6_addresses_counts_once(api: Api) -> None:
     api.add(endpoints(True, name="the-other-family"))
-    assert pictured(api).endpoints == 1
+    assert status_report(api).endpoints == 1
 
 
 def test_only_the_last_warnings_of_the_release_are_shown_without_repetition(api: Api) -> None:
@@ -369,22 +369,22 @@ def test_only_the_last_warnings_of_the_release_are_shown_without_repetition(api:
         event("other", "somebody-else", "no", "2026-01-01T00:02:00Z"),
         event("fine", f"{ACTIVE}-worker", "fine", "2026-01-01T00:03:00Z", "Normal"),
     )
-    numbers = [line.rpartition(" ")[2] for line in pictured(api).events]
+    numbers = [line.rpartition(" ")[2] for line in status_report(api).events]
     assert numbers == ["3", "4", "5", "6", "2"]
-    assert pictured(api).events[0] == f"Pod {ACTIVE}-worker: Failed: number 3"
+    assert status_report(api).events[0] == f"Pod {ACTIVE}-worker: Failed: number 3"
 
 
 def test_nothing_is_ready_before_kuberay_has_created_a_cluster(api: Api) -> None:
     service = api.get("RayService", "afx-antefix", NAMESPACE)
     del service["status"]
     api.add(service)
-    picture = pictured(api)
+    picture = status_report(api)
     assert (picture.is_ready, picture.active, picture.groups) == (False, "", [])
 
 
 def test_a_forbidden_request_is_named(api: Api) -> None:
     api.forbid("list", "events")
-    picture = pictured(api)
+    picture = status_report(api)
     assert picture.is_ready
     assert picture.denied == [f"may not list events in namespace {NAMESPACE}"]
 

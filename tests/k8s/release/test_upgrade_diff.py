@@ -109,7 +109,7 @@ AUTOSCALED = {"autoscaling": {"min_replicas": 1, "max_replicas": 8}, "slo": SLO}
 ARGUMENT = {"engine_args": {"max_model_len": 1024}}
 
 
-def surging(percent: int, **of_small: Any) -> Object:
+def values_with_surge(percent: int, **of_small: Any) -> Object:
     """One pool, that starts engines before it stops others."""
     fleet = {"name": "test", "surge_percent": percent, "pools": {"small": {**SMALL, **of_small}}}
     return {"fleet": fleet}
@@ -121,7 +121,7 @@ def surging(percent: int, **of_small: Any) -> Object:
 def test_a_surge_is_rounded_up_as_ray_serve_does(replicas: int, percent: int, more: int) -> None:
     found = diff(
         pools(small=ARGUMENT),
-        values=surging(percent, replicas=replicas),
+        values=values_with_surge(percent, replicas=replicas),
         pods=engines("small", replicas, 1),
     )
     assert found.gpus.meanwhile == replicas + more
@@ -131,7 +131,7 @@ def test_a_surge_takes_all_stages_of_a_replica() -> None:
     staged = {"replicas": 3, "engine_args": {"pipeline_parallel_size": 2, **FOUR}}
     found = diff(
         pools(small={"engine_args": {"max_model_len": 1024}}),
-        values=surging(20, **staged),
+        values=values_with_surge(20, **staged),
         pods=engines("small", 6, 4),
     )
     assert (found.gpus.now, found.gpus.meanwhile, found.gpus.after) == (24, 32, 24)
@@ -140,7 +140,7 @@ def test_a_surge_takes_all_stages_of_a_replica() -> None:
 def test_a_scaled_up_pool_surges_from_its_current_size_and_keeps_it() -> None:
     found = diff(
         pools(small=ARGUMENT),
-        values=surging(20, replicas=2, **AUTOSCALED),
+        values=values_with_surge(20, replicas=2, **AUTOSCALED),
         pods=engines("small", 6, 1),
     )
     assert (found.gpus.now, found.gpus.meanwhile, found.gpus.after) == (6, 8, 6)
@@ -159,7 +159,7 @@ def test_placeholders_of_warm_nodes_count_as_free_gpus() -> None:
     ]
     found = diff(
         pools(small=ARGUMENT),
-        values=surging(20, replicas=2, **AUTOSCALED),
+        values=values_with_surge(20, replicas=2, **AUTOSCALED),
         pods=[*engines("small", 2, 1), *placeholders],
     )
     assert (found.gpus.now, found.gpus.meanwhile, found.gpus.after) == (2, 3, 2)
@@ -168,7 +168,7 @@ def test_placeholders_of_warm_nodes_count_as_free_gpus() -> None:
 def test_a_pool_above_its_new_maximum_releases_gpus() -> None:
     found = diff(
         pools(small={"autoscaling": {"max_replicas": 3}}),
-        values=surging(0, replicas=2, **AUTOSCALED),
+        values=values_with_surge(0, replicas=2, **AUTOSCALED),
         pods=engines("small", 6, 1),
     )
     assert (found.gpus.now, found.gpus.meanwhile, found.gpus.after) == (6, 6, 3)
@@ -177,7 +177,7 @@ def test_a_pool_above_its_new_maximum_releases_gpus() -> None:
 def test_a_second_cluster_starts_with_the_initial_number_of_replicas() -> None:
     found = diff(
         {"image": {"gpu": {"tag": "0.2.0"}}},
-        values=surging(0, replicas=2, **AUTOSCALED),
+        values=values_with_surge(0, replicas=2, **AUTOSCALED),
         pods=engines("small", 6, 1),
     )
     assert (found.gpus.now, found.gpus.meanwhile, found.gpus.after) == (6, 8, 2)

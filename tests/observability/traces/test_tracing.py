@@ -32,7 +32,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def told(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]:
+async def span_collector(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]:
     async with collector() as running:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
@@ -50,37 +50,39 @@ def second() -> FakeEngine:
 
 
 @pytest.fixture
-async def front(told: Collector, first: FakeEngine, second: FakeEngine) -> AsyncIterator[Front]:
+async def front(
+    span_collector: Collector, first: FakeEngine, second: FakeEngine
+) -> AsyncIterator[Front]:
     async with gateway_before(first, second, request_timeout_s=60.0) as front:
         yield front
 
 
 async def test_a_request_has_a_span_of_the_gateway_the_placement_and_the_engine(
-    front: Front, told: Collector
+    front: Front, span_collector: Collector
 ) -> None:
     async with front.post(headers={"traceparent": CLIENT}, stream=True) as answer:
         await answer.read()
-    await until(lambda: len(told.spans) == 3)
-    gateway, placement, engine = map(told.of, ("gateway", "placement", "engine"))
-    assert {span.trace_id for span in told.spans} == {CLIENT[3:35]}
+    await until(lambda: len(span_collector.spans) == 3)
+    gateway, placement, engine = map(span_collector.of, ("gateway", "placement", "engine"))
+    assert {span.trace_id for span in span_collector.spans} == {CLIENT[3:35]}
     assert gateway.parent_id == CLIENT[36:52]
     assert placement.parent_id == engine.parent_id == gateway.span_id
     assert (gateway.kind, engine.kind) == (Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CLIENT)
     assert gateway.began <= placement.began <= placement.ended <= engine.began
     assert engine.ended <= gateway.ended
-    assert {span.service for span in told.spans} == {"antefix-gateway"}
-    assert not any(span.failed for span in told.spans)
+    assert {span.service for span in span_collector.spans} == {"antefix-gateway"}
+    assert not any(span.failed for span in span_collector.spans)
 
 
 async def test_the_spans_show_where_a_request_went_and_its_times(
-    front: Front, told: Collector, first: FakeEngine
+    front: Front, span_collector: Collector, first: FakeEngine
 ) -> None:
     first.cached_tokens = 1
     async with front.post(headers={"x-request-id": "mine"}, max_tokens=3, stream=True) as answer:
         await answer.read()
-    await until(lambda: len(told.spans) == 3)
+    await until(lambda: len(span_collector.spans) == 3)
     gateway, placement, engine = (
-        told.of(name).attributes for name in ("gateway", "placement", "engine")
+        span_collector.of(name).attributes for name in ("gateway", "placement", "engine")
     )
     assert gateway["antefix.request_id"] == "mine"
     assert gateway["antefix.outcome"] == "ok"
@@ -100,66 +102,68 @@ async def test_the_spans_show_where_a_request_went_and_its_times(
 
 
 async def test_the_engine_receives_the_span_of_its_attempt(
-    front: Front, told: Collector, first: FakeEngine
+    front: Front, span_collector: Collector, first: FakeEngine
 ) -> None:
     headers = {"traceparent": CLIENT, "tracestate": "vendor=1"}
     async with front.post(headers=headers) as answer:
         await answer.read()
-    await until(lambda: len(told.spans) == 3)
-    engine = told.of("engine")
+    await until(lambda: len(span_collector.spans) == 3)
+    engine = span_collector.of("engine")
     assert first.headers[-1]["traceparent"] == f"00-{engine.trace_id}-{engine.span_id}-01"
     assert first.headers[-1]["tracestate"] == "vendor=1"
 
 
 async def test_each_attempt_has_its_span_and_the_one_that_failed_says_so(
-    front: Front, told: Collector, first: FakeEngine
+    front: Front, span_collector: Collector, first: FakeEngine
 ) -> None:
     first.dies_after = 0
     async with front.post() as answer:
         assert answer.status == 200
-    await until(lambda: len(told.spans) == 4)
+    await until(lambda: len(span_collector.spans) == 4)
     attempts = {
-        span.attributes["antefix.replica"]: span for span in told.spans if span.name == "engine"
+        span.attributes["antefix.replica"]: span
+        for span in span_collector.spans
+        if span.name == "engine"
     }
     assert attempts["r1"].failed
     assert attempts["r1"].attributes["error.type"] == "engine_unavailable"
     assert "gen_ai.usage.input_tokens" not in attempts["r1"].attributes
     assert not attempts["r2"].failed
-    assert not told.of("gateway").failed
+    assert not span_collector.of("gateway").failed
 
 
 async def test_the_trace_of_a_refused_request_ends_with_its_placement(
-    front: Front, told: Collector
+    front: Front, span_collector: Collector
 ) -> None:
     async with front.post(headers={"x-antefix-policy": "none"}) as answer:
         assert answer.status == 400
-    await until(lambda: len(told.spans) == 2)
-    gateway, placement = told.of("gateway"), told.of("placement")
+    await until(lambda: len(span_collector.spans) == 2)
+    gateway, placement = span_collector.of("gateway"), span_collector.of("placement")
     assert gateway.attributes["error.type"] == "unknown_policy"
     assert placement.attributes["error.type"] == "unknown_policy"
     assert not gateway.failed, "the client's own fault is no error of the server's"
 
 
 async def test_a_missed_deadline_is_an_error_of_the_gateway(
-    front: Front, told: Collector, first: FakeEngine
+    front: Front, span_collector: Collector, first: FakeEngine
 ) -> None:
     first.pauses_after = 1
     async with front.post(headers={"x-antefix-timeout": "2"}) as answer:
         assert answer.status == 504
-    await until(lambda: len(told.spans) == 3)
-    assert told.of("gateway").failed
-    assert told.of("gateway").attributes["error.type"] == "deadline_exceeded"
-    assert told.of("engine").attributes["error.type"] == "cancelled"
+    await until(lambda: len(span_collector.spans) == 3)
+    assert span_collector.of("gateway").failed
+    assert span_collector.of("gateway").attributes["error.type"] == "deadline_exceeded"
+    assert span_collector.of("engine").attributes["error.type"] == "cancelled"
 
 
 async def test_an_unsampled_request_has_no_spans_and_its_context_is_passed_on(
-    front: Front, told: Collector, first: FakeEngine
+    front: Front, span_collector: Collector, first: FakeEngine
 ) -> None:
     async with front.post(headers={"traceparent": UNSAMPLED}) as answer:
         await answer.read()
     async with front.post(headers={"traceparent": CLIENT}) as answer:
         await answer.read()
-    await until(lambda: len(told.spans) == 3)
+    await until(lambda: len(span_collector.spans) == 3)
     assert first.headers[0]["traceparent"].startswith(UNSAMPLED[:36])
     assert first.headers[0]["traceparent"].endswith("-00")
 
@@ -249,11 +253,14 @@ def test_an_engine_gets_the_variables_that_vllm_reads() -> None:
     "name", [{"OTEL_SERVICE_NAME": "mine"}, {"OTEL_RESOURCE_ATTRIBUTES": "a=b,service.name=mine"}]
 )
 async def test_a_service_that_has_a_name_keeps_it(
-    name: dict[str, str], told: Collector, first: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    name: dict[str, str],
+    span_collector: Collector,
+    first: FakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for variable, value in name.items():
         monkeypatch.setenv(variable, value)
     assert "OTEL_SERVICE_NAME" not in engine_environment({**BOTH, **name})
     async with gateway_before(first) as front, front.post() as answer:
         assert answer.status == 200
-    assert {span.service for span in told.spans} == {"mine"}
+    assert {span.service for span in span_collector.spans} == {"mine"}

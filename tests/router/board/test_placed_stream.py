@@ -77,19 +77,19 @@ async def test_a_placement_reaches_all_other_gateways_unchanged(
             gateway(server.port, "g2", topology) as two,
             gateway(server.port, "g3", topology) as three,
         ):
-            await _heard(one, two, "connected")
+            await _place_until_received(one, two, "connected")
             one.stream.append(placed("t1"))
             await until(lambda: two.tickets[-1] == three.tickets[-1] == "t1")
             assert two.heard[-1] == three.heard[-1] == placed("t1")
             assert not one.heard
-            await _heard(two, one, "t2", "g2")
+            await _place_until_received(two, one, "t2", "g2")
             assert {of.gateway for of in one.heard} == {"g2"}
 
 
 async def test_placements_are_received_in_order_and_exactly_once(server: RedisProcess) -> None:
     tickets = [f"t{i}" for i in range(500)]
     async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
-        await _heard(one, two, "connected")
+        await _place_until_received(one, two, "connected")
         for ticket in tickets:
             one.stream.append(placed(ticket))
         await until(lambda: tickets[-1] in two.tickets)
@@ -102,7 +102,7 @@ async def test_a_request_is_sent_before_its_placement_is_published(
 ) -> None:
     with control(server) as client:
         async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
-            await _heard(one, two, "connected")
+            await _place_until_received(one, two, "connected")
             told = int(client.xlen(KEY))
             monkeypatch.setattr(placed_stream, "BEHIND_S", 3600.0)
             one.stream.append(placed("t1"))
@@ -120,7 +120,7 @@ async def test_many_placements_take_few_reads(server: RedisProcess) -> None:
 
     clock = asyncio.get_running_loop().time
     async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
-        await _heard(one, two, "connected")
+        await _place_until_received(one, two, "connected")
         before, began = reads(), clock()
         for number in range(500):
             one.stream.append(placed(f"t{number}"))
@@ -146,7 +146,7 @@ async def test_a_new_gateway_reads_only_the_placements_of_the_last_seconds(
 
 async def test_entries_of_another_version_are_skipped(server: RedisProcess) -> None:
     async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
-        await _heard(one, two, "connected")
+        await _place_until_received(one, two, "connected")
         with control(server) as client:
             client.xadd(KEY, {b"p": b"\xc1 no msgpack"})
             client.xadd(KEY, {b"p": msgspec.msgpack.encode(["too", "short"])})
@@ -173,10 +173,10 @@ async def test_a_placement_without_a_valid_signature_is_ignored(
         gateway(server.port, "g1", signer=SIGNER) as one,
         gateway(server.port, "g2", signer=SIGNER) as two,
     ):
-        await _heard(one, two, "connected")
+        await _place_until_received(one, two, "connected")
         with control(server) as client:
             client.xadd(KEY, {b"p": value})
-        await _heard(one, two, "t1")
+        await _place_until_received(one, two, "t1")
         assert {*two.tickets} == {"connected", "t1"}
 
 
@@ -191,7 +191,7 @@ async def test_a_placement_that_is_duplicated_in_redis_counts_once(server: Redis
             entries: Any = client.xrange(KEY)
             for _, fields in entries:
                 client.xadd(KEY, fields)
-        await _heard(one, two, "t2")
+        await _place_until_received(one, two, "t2")
         assert two.tickets.count("t1") == 1
 
 
@@ -202,7 +202,7 @@ async def test_the_stream_stays_short_and_expires_without_placements(server: Red
             pipe.xadd(KEY, {b"p": b""})
         pipe.execute()
         async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
-            await _heard(one, two, "t1")
+            await _place_until_received(one, two, "t1")
         assert MAX_LENGTH <= int(client.xlen(KEY)) < 1.1 * MAX_LENGTH
         assert 0 < int(client.ttl(KEY)) <= EXPIRE_S
 
@@ -217,7 +217,7 @@ async def test_placements_that_cannot_be_written_to_redis_are_dropped_and_counte
 
 async def test_a_cancellation_at_any_moment_ends_it(server: RedisProcess) -> None:
     async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
-        await _heard(one, two, "connected")
+        await _place_until_received(one, two, "connected")
         for steps in range(16):
             task = asyncio.create_task(one.stream.run())
             one.stream.append(placed("t1"))
@@ -235,7 +235,7 @@ async def test_gateways_receive_each_others_placements_again_after_an_outage(
     with ExitStack() as stack:
         server = stack.enter_context(server_of("redis", tmp_path))
         async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
-            await _heard(one, two, "connected")
+            await _place_until_received(one, two, "connected")
             one.stream.append(placed("before"))
             await until(lambda: "before" in two.tickets)
             if how == "killed":
@@ -250,7 +250,7 @@ async def test_gateways_receive_each_others_placements_again_after_an_outage(
             else:
                 with control(server) as client:
                     client.flushall()
-            await _heard(one, two, "after")
+            await _place_until_received(one, two, "after")
             assert two.tickets.count("before") == 1
 
 
@@ -265,7 +265,7 @@ async def test_placements_are_received_after_a_clock_is_set_back_and_redis_is_em
             one.stream.append(placed("then"))  # numbered after the future one
             await until(lambda: "then" in two.tickets)
             client.flushall()
-        await _heard(one, two, "after")
+        await _place_until_received(one, two, "after")
         assert two.tickets.count("future") == two.tickets.count("then") == 1
 
 
@@ -279,7 +279,9 @@ async def _lost(one: Gateway) -> None:
     await until(dropped, BACK_WITHIN_S)
 
 
-async def _heard(one: Gateway, two: Gateway, ticket: str, gateway: str = "g1") -> None:
+async def _place_until_received(
+    one: Gateway, two: Gateway, ticket: str, gateway: str = "g1"
+) -> None:
     """Places until it is heard."""
     async with asyncio.timeout(BACK_WITHIN_S):
         while ticket not in two.tickets:

@@ -50,7 +50,9 @@ class Clock:
 
 
 @asynccontextmanager
-async def telling(redis: AsyncRedis, gateway: str, counters: DemandCounters) -> AsyncIterator[None]:
+async def reporting(
+    redis: AsyncRedis, gateway: str, counters: DemandCounters
+) -> AsyncIterator[None]:
     task = asyncio.create_task(tell(redis, POOL, gateway, counters, signer=None))
     try:
         yield
@@ -78,7 +80,7 @@ async def test_demand_of_all_gateways_is_added_up_and_published_repeatedly(
     one = DemandCounters(arrived=5, uncached_tokens=700, rejected=1, waiting=2, queued_tokens=300)
     other = DemandCounters(arrived=2, overflowed=1, waiting=1)
     reader = DemandReader(redis, POOL, signer=None)
-    async with telling(redis, "one", one), telling(redis, "other", other):
+    async with reporting(redis, "one", one), reporting(redis, "other", other):
         await read_until(reader, lambda demand: demand.arrived == 7)
         one.arrived += 10
         one.waiting -= 2
@@ -232,7 +234,7 @@ async def test_demand_keeps_its_last_value_and_its_age_during_an_outage(
     clock, counters = Clock(), DemandCounters(arrived=1)
     reader = DemandReader(redis, POOL, clock, signer=None)
     with running(tmp_path, port, f"port {port}") as server:
-        async with telling(redis, "a", counters):
+        async with reporting(redis, "a", counters):
             before = await read_until(reader, lambda demand: demand.arrived == 1)
             os.kill(server.process.pid, signal.SIGSTOP)
             clock.now += 5
@@ -246,7 +248,7 @@ async def test_demand_keeps_its_last_value_and_its_age_during_an_outage(
 async def test_without_redis_demand_is_empty() -> None:
     redis = connect("redis://127.0.0.1:1/0")
     counters = DemandCounters()
-    async with telling(redis, "a", counters):
+    async with reporting(redis, "a", counters):
         await until(lambda: counters.sequence > 1)
         assert await DemandReader(redis, POOL, signer=None).read() == Demand()
 

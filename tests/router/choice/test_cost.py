@@ -202,7 +202,9 @@ def test_a_score_never_rises_with_what_is_cached(
     assert 0 <= better <= less + 1e-9 * less
 
 
-def taught(slope: float, offset: float, times: int, noise: float = 0.0) -> TtftCorrection:
+def trained_correction(
+    slope: float, offset: float, times: int, noise: float = 0.0
+) -> TtftCorrection:
     correction, rng = TtftCorrection(), random.Random(1)
     for _ in range(times):
         predicted = rng.uniform(0, 2)
@@ -222,7 +224,7 @@ def test_a_new_correction_changes_nothing() -> None:
 def test_the_correction_learns_the_line_through_the_observations(
     slope: float, offset: float, noise: float
 ) -> None:
-    learned = taught(slope, offset, 1000, noise)
+    learned = trained_correction(slope, offset, 1000, noise)
     for predicted in (0.2, 1.0, 1.8):
         expected = slope * predicted + offset
         assert learned.apply(predicted) == pytest.approx(expected, rel=0.02 + noise)
@@ -272,19 +274,19 @@ def test_unverified_predictions_have_a_margin_until_they_prove_accurate() -> Non
 
 
 def test_the_prediction_error_decreases_once_the_line_is_learned() -> None:
-    learned = taught(3, 0.1, 1000)
+    learned = trained_correction(3, 0.1, 1000)
     assert learned.error is not None and learned.error < 0.02
     assert learned.bias is not None and abs(learned.bias) < 0.02
 
 
 def test_one_outlier_moves_little() -> None:
-    learned = taught(1, 0, 500)
+    learned = trained_correction(1, 0, 500)
     learned.observe(1.0, 300.0)
     assert learned.apply(1.0) == pytest.approx(1.0, rel=0.05)
 
 
 def test_a_lasting_change_is_followed() -> None:
-    learned, rng = taught(1, 0, 500), random.Random(2)
+    learned, rng = trained_correction(1, 0, 500), random.Random(2)
     for _ in range(400):
         predicted = rng.uniform(0, 2)
         learned.observe(predicted, 4 * predicted)

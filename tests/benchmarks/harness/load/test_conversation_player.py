@@ -25,7 +25,7 @@ HEADERS = {
 STYLE = Style("small", "random", "salt")
 
 
-def talk(name: str, turns: int = 1) -> Conversation:
+def conversation_of(name: str, turns: int = 1) -> Conversation:
     return Conversation(name, 0.0, (ChatTurn((Message("user", "hello"),)),) * turns)
 
 
@@ -74,20 +74,20 @@ class FakeGateway:
 async def test_a_late_answer_delays_no_arrival() -> None:
     gateway = FakeGateway()
     gateway.may_answer = lambda: len(gateway.seen) == 3
-    outcomes = await gateway.play(talk("a"), talk("b"), talk("c"))
+    outcomes = await gateway.play(conversation_of("a"), conversation_of("b"), conversation_of("c"))
     assert [type(outcome) for outcome in outcomes] == [Answer] * 3
 
 
 async def test_a_turn_is_sent_after_the_answer_to_the_previous_one() -> None:
     gateway = FakeGateway()
-    first, second = await gateway.play(talk("a", turns=2))
+    first, second = await gateway.play(conversation_of("a", turns=2))
     assert isinstance(first, Answer)
     assert isinstance(second, Answer)
     assert second.due >= first.ended
 
 
 async def test_an_answer_has_the_figures_of_the_gateways_headers() -> None:
-    (answer,) = await FakeGateway().play(talk("a"))
+    (answer,) = await FakeGateway().play(conversation_of("a"))
     assert isinstance(answer, Answer)
     assert (answer.conversation, answer.turn, answer.replica) == ("a", 0, "r1")
     assert (answer.prompt_tokens, answer.cached_tokens) == (300, 128)
@@ -97,7 +97,7 @@ async def test_an_answer_has_the_figures_of_the_gateways_headers() -> None:
 
 async def test_a_request_names_its_session_and_keeps_its_cache_apart() -> None:
     gateway = FakeGateway()
-    await gateway.play(talk("a"))
+    await gateway.play(conversation_of("a"))
     ((session, body),) = gateway.seen
     assert session == "a"
     assert body["cache_salt"] == "salt"
@@ -106,21 +106,21 @@ async def test_a_request_names_its_session_and_keeps_its_cache_apart() -> None:
 async def test_an_interrupted_stream_is_a_failure() -> None:
     gateway = FakeGateway()
     gateway.end = b""
-    (outcome,) = await gateway.play(talk("a"))
+    (outcome,) = await gateway.play(conversation_of("a"))
     assert isinstance(outcome, str)
 
 
 async def test_a_conversation_continues_after_a_failure() -> None:
     gateway = FakeGateway()
     gateway.status = 503
-    outcomes = await gateway.play(talk("a", turns=2))
+    outcomes = await gateway.play(conversation_of("a", turns=2))
     assert [type(outcome) for outcome in outcomes] == [str] * 2
 
 
 async def test_an_answer_of_another_policy_is_a_failure() -> None:
     gateway = FakeGateway()
     gateway.headers = HEADERS | {"x-antefix-policy": "prefix"}
-    (outcome,) = await gateway.play(talk("a"))
+    (outcome,) = await gateway.play(conversation_of("a"))
     assert isinstance(outcome, str)
     assert "placed by prefix" in outcome
 
@@ -128,5 +128,5 @@ async def test_an_answer_of_another_policy_is_a_failure() -> None:
 async def test_an_answer_without_prompt_figures_is_a_failure() -> None:
     gateway = FakeGateway()
     gateway.headers = {k: v for k, v in HEADERS.items() if "prompt" not in k}
-    (outcome,) = await gateway.play(talk("a"))
+    (outcome,) = await gateway.play(conversation_of("a"))
     assert isinstance(outcome, str)

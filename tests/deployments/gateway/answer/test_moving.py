@@ -22,7 +22,7 @@ LONG_S = 3600.0
 
 
 @pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_periods(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moves, "PERIOD_S", 0.01)
     monkeypatch.setattr(move, "AGAIN_S", 0.01)
 

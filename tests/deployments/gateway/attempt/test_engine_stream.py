@@ -15,7 +15,7 @@ from tests.waiting import until
 PARTS = [b"%d;" % number for number in range(50)]
 
 
-async def _told(send: Send, parts: list[bytes], gap_s: float, ends: bool = True) -> None:
+async def _send_parts(send: Send, parts: list[bytes], gap_s: float, ends: bool = True) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
     for part in parts:
         await send({"type": "http.response.body", "body": part, "more_body": True})
@@ -29,7 +29,7 @@ async def answering(
     parts: list[bytes], gap_s: float = 0.001, ends: bool = True
 ) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await _told(send, parts, gap_s, ends)
+        await _send_parts(send, parts, gap_s, ends)
 
     async with (
         serving(app) as served,

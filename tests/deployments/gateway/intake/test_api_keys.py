@@ -45,7 +45,7 @@ def rewrite(file: Path, text: str) -> None:
     file.write_text(text)
 
 
-def taken(file: Path, text: str, keys: ApiKeys | None = None) -> ApiKeys:
+def keys_read_from(file: Path, text: str, keys: ApiKeys | None = None) -> ApiKeys:
     """Return the keys of a gateway that has read the text."""
     keys = keys or ApiKeys({})
     file.write_text(text)
@@ -130,7 +130,7 @@ def test_without_keys_every_request_is_refused() -> None:
 
 def test_a_key_with_only_the_id_of_a_revoked_key_is_reported_as_invalid(file: Path) -> None:
     key = new_key()
-    keys = taken(file, replace(stored("red", key), revoked=time.time()).line())
+    keys = keys_read_from(file, replace(stored("red", key), revoked=time.time()).line())
     other = key[: -len(key) + 17] + "x" * 43
     assert other[:17] == key[:17] and code_of(keys, other) == "invalid_api_key"
     assert code_of(keys, key) == "revoked_api_key"
@@ -144,14 +144,14 @@ def test_a_hashed_key_is_accepted_with_its_rights(file: Path) -> None:
     key, rights = new_key(), KeyRights(frozenset({"a/b|c", "d e"}), "batch", operator=False)
     line = stored("red", key, rights).line()
     assert key not in line and key.split("_")[2] not in line
-    holder = taken(file, line).check({"authorization": f"Bearer {key}"})
+    holder = keys_read_from(file, line).check({"authorization": f"Bearer {key}"})
     assert holder == KeyHolder("red", rights, alone=True)
 
 
 def test_an_expired_key_is_rejected(file: Path) -> None:
     key, now = new_key(), time.time()
-    assert opens(taken(file, stored("red", key, expires=now + 3600).line()), key)
-    assert code_of(taken(file, stored("red", key, expires=now - 2).line()), key) == (
+    assert opens(keys_read_from(file, stored("red", key, expires=now + 3600).line()), key)
+    assert code_of(keys_read_from(file, stored("red", key, expires=now - 2).line()), key) == (
         "expired_api_key"
     )
 
@@ -163,19 +163,19 @@ def test_an_expired_key_is_rejected(file: Path) -> None:
 def test_a_key_expires_at_its_time_and_not_after_it(file: Path, now: float, code: str) -> None:
     key = new_key()
     line = stored("red", key, expires=1_800_000_060.0).line()
-    assert code_of(taken(file, line, ApiKeys({}, lambda: now)), key) == code
+    assert code_of(keys_read_from(file, line, ApiKeys({}, lambda: now)), key) == code
 
 
 def test_a_tenant_is_alone_while_no_other_has_a_key(file: Path) -> None:
     def is_alone(keys: ApiKeys) -> bool:
         return keys.check({"authorization": f"Bearer {OLD}"}).alone
 
-    keys = taken(file, f"red={OLD}\nred={NEW}")
+    keys = keys_read_from(file, f"red={OLD}\nred={NEW}")
     assert is_alone(keys)
-    assert not is_alone(taken(file, f"red={OLD}\nblue={NEW}", keys))
-    assert is_alone(taken(file, f"red={OLD}", keys))
+    assert not is_alone(keys_read_from(file, f"red={OLD}\nblue={NEW}", keys))
+    assert is_alone(keys_read_from(file, f"red={OLD}", keys))
     # keys of the environment and of the file count together
-    assert not is_alone(taken(file, f"blue={NEW}", ApiKeys({OLD: "red"})))
+    assert not is_alone(keys_read_from(file, f"blue={NEW}", ApiKeys({OLD: "red"})))
 
 
 def test_only_a_sole_tenant_or_an_operator_sees_loads() -> None:
@@ -249,7 +249,7 @@ def test_an_operators_key_passes_the_check_of_operators() -> None:
 
 
 async def test_a_rotated_key_is_accepted_without_a_restart(file: Path) -> None:
-    keys = taken(file, f"red={OLD}")
+    keys = keys_read_from(file, f"red={OLD}")
     following = asyncio.create_task(keys.follow(file, period_s=0.01))
     rewrite(file, f"red={OLD}\nred={NEW}")
     await until(lambda: opens(keys, NEW))
@@ -262,29 +262,29 @@ async def test_a_rotated_key_is_accepted_without_a_restart(file: Path) -> None:
 def test_a_removed_key_is_refused_though_another_line_is_wrong(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keys = taken(file, f"red={OLD}\nred={NEW}")
-    taken(file, f"red={NEW}\nsk-secret-of-somebody", keys)
+    keys = keys_read_from(file, f"red={OLD}\nred={NEW}")
+    keys_read_from(file, f"red={NEW}\nsk-secret-of-somebody", keys)
     assert opens(keys, NEW) and not opens(keys, OLD)
     assert "API key 2 is not tenant=key" in caplog.text and "sk-secret" not in caplog.text
     assert keys.stale
-    taken(file, f"red={NEW}", keys)
+    keys_read_from(file, f"red={NEW}", keys)
     assert not keys.stale
 
 
 def test_a_wrong_line_is_logged_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    keys = taken(file, "red=short")
+    keys = keys_read_from(file, "red=short")
     keys.take(file)
     assert len(caplog.records) == 1
 
 
 def test_an_empty_file_refuses_all_keys(file: Path) -> None:
-    keys = taken(file, f"red={OLD}")
-    taken(file, "# nobody\n", keys)
+    keys = keys_read_from(file, f"red={OLD}")
+    keys_read_from(file, "# nobody\n", keys)
     assert not opens(keys, OLD) and not keys.stale
 
 
 def test_an_unreadable_file_changes_nothing_and_is_reported(file: Path) -> None:
-    keys = taken(file, f"red={OLD}")
+    keys = keys_read_from(file, f"red={OLD}")
     file.unlink()
     keys.take(file)
     assert opens(keys, OLD)
@@ -292,13 +292,13 @@ def test_an_unreadable_file_changes_nothing_and_is_reported(file: Path) -> None:
 
 
 def test_a_key_listed_for_two_tenants_is_rejected(file: Path) -> None:
-    keys = taken(file, f"red={OLD}\nblue={OLD}\nred={NEW}")
+    keys = keys_read_from(file, f"red={OLD}\nblue={OLD}\nred={NEW}")
     assert not opens(keys, OLD) and opens(keys, NEW)
     assert any("has two tenants" in fault for fault in keys.stale)
 
 
 def test_a_duplicate_key_is_accepted_and_reported(file: Path) -> None:
-    keys = taken(file, f"red={OLD}\nred={OLD}")
+    keys = keys_read_from(file, f"red={OLD}\nred={OLD}")
     assert opens(keys, OLD) and "is listed twice" in keys.stale[0]
 
 
@@ -310,27 +310,27 @@ def revoked(key: str) -> StoredKey:
     "text", [f"{revoked(OLD).line()}\nred={OLD}", f"red={OLD}\n{revoked(OLD).line()}"]
 )
 def test_a_key_that_is_revoked_on_one_line_is_revoked(file: Path, text: str) -> None:
-    assert code_of(taken(file, text), OLD) == "revoked_api_key"
+    assert code_of(keys_read_from(file, text), OLD) == "revoked_api_key"
 
 
 def test_a_file_with_a_revoked_key_has_no_fault(file: Path) -> None:
-    keys = taken(file, revoked(OLD).line())
+    keys = keys_read_from(file, revoked(OLD).line())
     keys.take(file)
     assert code_of(keys, OLD) == "revoked_api_key" and keys.stale == ()
 
 
 def test_a_revoked_key_stays_so_when_its_file_is_rolled_back(file: Path) -> None:
-    keys = taken(file, f"red={OLD}")
-    taken(file, revoked(OLD).line(), keys)
-    taken(file, f"red={OLD}", keys)
+    keys = keys_read_from(file, f"red={OLD}")
+    keys_read_from(file, revoked(OLD).line(), keys)
+    keys_read_from(file, f"red={OLD}", keys)
     assert code_of(keys, OLD) == "revoked_api_key"
     assert "was revoked, and stays revoked" in keys.stale[0]
 
 
 def test_keys_of_the_environment_stay_valid_with_those_of_a_file(file: Path) -> None:
-    keys = taken(file, f"red={NEW}", ApiKeys({OLD: "red"}))
+    keys = keys_read_from(file, f"red={NEW}", ApiKeys({OLD: "red"}))
     assert opens(keys, OLD) and opens(keys, NEW)
-    taken(file, revoked(OLD).line(), keys)
+    keys_read_from(file, revoked(OLD).line(), keys)
     assert code_of(keys, OLD) == "revoked_api_key"
 
 
@@ -387,7 +387,7 @@ async def limited_to(rights: KeyRights, file: Path, **asked: str) -> tuple[int, 
     """Status and code of a chat with such a key, whose headers are `asked`."""
     key, engine = new_key(), FakeEngine()
     async with gateway_before(engine) as front:
-        taken(file, stored(TENANT, key, rights).line(), front.gateway.parts.keys)
+        keys_read_from(file, stored(TENANT, key, rights).line(), front.gateway.parts.keys)
         headers = {"authorization": f"Bearer {key}", **asked}
         async with front.post(headers=headers) as answer:
             body = await answer.json()
@@ -419,7 +419,7 @@ async def test_a_key_may_be_denied_headers_of_antefix(file: Path) -> None:
 async def test_a_gateway_reports_stale_keys_as_a_metric(file: Path) -> None:
     async with gateway_before(FakeEngine()) as front:
         assert (await front.metrics())["antefix_keys_stale",] == 0
-        taken(file, "red=short", front.gateway.parts.keys)
+        keys_read_from(file, "red=short", front.gateway.parts.keys)
         assert (await front.metrics())["antefix_keys_stale",] == 1
         async with front.get("/v1/models", headers={"authorization": f"Bearer {KEY}"}) as answer:
             assert answer.status == 200
@@ -434,7 +434,7 @@ async def test_an_unknown_model_names_only_those_that_the_key_may_use(
     small = FakeEngine("r1", model="small-secret")
     async with gateway_before(FakeEngine(), small=small) as front:
         line = stored(TENANT, key, KeyRights(frozenset(models))).line()
-        taken(file, line, front.gateway.parts.keys)
+        keys_read_from(file, line, front.gateway.parts.keys)
         said = []
         async with front.post(headers=headers, model="gpt-9") as answer:
             said.append((answer.status, await answer.json()))

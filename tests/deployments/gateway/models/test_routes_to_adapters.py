@@ -24,7 +24,7 @@ from tests.sentences import assert_sentences
 from tests.waiting import until
 
 
-def talk(number: int) -> dict[str, Any]:
+def question_body(number: int) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": f"question {number}"}]}
 
 
@@ -57,7 +57,7 @@ async def sets(front: Front, **route: Any) -> None:
 
 async def adapter_of(front: Front, number: int, model: str = "sql") -> str:
     """The adapter that answers a conversation."""
-    status, engine_name = await status_and_model(front, model, **talk(number))
+    status, engine_name = await status_and_model(front, model, **question_body(number))
     assert status == 200
     return engine_name.partition("@")[0]
 
@@ -128,7 +128,7 @@ async def test_an_adapter_can_be_the_canary(front: Front, engine: FakeEngine, fa
     number = 0
     async with asyncio.timeout(60):
         while canary_of(front).state.status == "running":
-            await status_and_model(front, "sql", **talk(number))
+            await status_and_model(front, "sql", **question_body(number))
             number += 1
     assert canary_of(front).state.status == ("aborted" if fails else "promoted")
     assert {await adapter_of(front, number + n) for n in range(8)} == {

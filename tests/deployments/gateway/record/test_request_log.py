@@ -57,7 +57,7 @@ def log() -> Iterator[Log]:
 
 
 @pytest.fixture
-async def told(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]:
+async def span_collector(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]:
     async with collector() as running:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
@@ -70,7 +70,7 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-async def front(log: Log, told: Collector, engine: FakeEngine) -> AsyncIterator[Front]:
+async def front(log: Log, span_collector: Collector, engine: FakeEngine) -> AsyncIterator[Front]:
     async with gateway_before(engine, max_body_bytes=2000, request_timeout_s=60.0) as front:
         yield front
 
@@ -129,16 +129,22 @@ async def test_the_answer_to_a_gateway_failure_has_the_request_id_of_its_log_lin
 
 @pytest.mark.parametrize(("way", "outcome", "error"), WAYS, ids=[way.__name__ for way, *_ in WAYS])
 async def test_a_request_has_one_log_line_and_no_line_or_span_contains_its_prompt(
-    front: Front, log: Log, told: Collector, engine: FakeEngine, way: Ask, outcome: str, error: str
+    front: Front,
+    log: Log,
+    span_collector: Collector,
+    engine: FakeEngine,
+    way: Ask,
+    outcome: str,
+    error: str,
 ) -> None:
     await way(front, engine)
     await until(lambda: log.requests)
     (line,) = log.requests
     assert (line["outcome"], line.get("error", "")) == (outcome, error)
     if "pool" in line:  # otherwise it is of no pool's, and has no spans
-        await until(lambda: any(span.name == "gateway" for span in told.spans))
+        await until(lambda: any(span.name == "gateway" for span in span_collector.spans))
     assert SECRET not in log.text
-    assert SECRET.encode() not in b"".join(told.raw)
+    assert SECRET.encode() not in b"".join(span_collector.raw)
 
 
 def fails(*_: Any, **__: Any) -> Any:
@@ -157,7 +163,7 @@ def fails(*_: Any, **__: Any) -> Any:
 async def test_prompts_quoted_by_a_gateway_fault_are_in_no_line_or_span(
     front: Front,
     log: Log,
-    told: Collector,
+    span_collector: Collector,
     monkeypatch: pytest.MonkeyPatch,
     part: object,
     method: str,
@@ -173,7 +179,7 @@ async def test_prompts_quoted_by_a_gateway_fault_are_in_no_line_or_span(
     assert "builtins.ValueError" in log.text
     assert "cannot read" not in log.text
     assert SECRET not in log.text
-    assert SECRET.encode() not in b"".join(told.raw)
+    assert SECRET.encode() not in b"".join(span_collector.raw)
 
 
 async def test_no_log_line_contains_a_key(front: Front, log: Log) -> None:

@@ -57,7 +57,7 @@ def icon(width: int, height: int) -> bytes:
     return struct.pack("<HHH", 0, 1, 1) + entry + inside
 
 
-def sound(seconds: float, rate: int = 8_000) -> bytes:
+def wav_bytes(seconds: float, rate: int = 8_000) -> bytes:
     file = io.BytesIO()
     with wave.open(file, "wb") as wav:
         wav.setnchannels(1)
@@ -109,13 +109,13 @@ async def _of(asked: Awaitable[Any]) -> Any:
 Bounded = Callable[[Ask], Awaitable[Any]]
 
 
-async def together(asked: list[Awaitable[Any]]) -> list[Any]:
+async def gather_all(asked: list[Awaitable[Any]]) -> list[Any]:
     return list(await asyncio.gather(*asked))
 
 
 async def test_images_within_the_bound_are_loaded(bounded: Bounded) -> None:
     images = [url(image(50, 50)), url(image(50, 50, "JPEG"), "image/jpeg")] * 2
-    loaded = await bounded(lambda to: together([to.fetch_image_async(one) for one in images]))
+    loaded = await bounded(lambda to: gather_all([to.fetch_image_async(one) for one in images]))
     assert [one.size for one in loaded] == [(50, 50)] * 4
 
 
@@ -126,7 +126,7 @@ FORMS = ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM", "TGA", 
 async def test_images_of_every_format_count_together(form: str, bounded: Bounded) -> None:
     images = [url(image(60, 60, form))] * 3
     with pytest.raises(ValueError, match="10800 pixels or more, but at most 10000 are allowed"):
-        await bounded(lambda to: together([to.fetch_image_async(one) for one in images]))
+        await bounded(lambda to: gather_all([to.fetch_image_async(one) for one in images]))
 
 
 @pytest.mark.parametrize(
@@ -207,12 +207,12 @@ async def test_frames_of_a_video_count_before_they_are_decoded(
 
 
 def several(sounds: list[str]) -> Ask:
-    return lambda to: together([to.fetch_audio_async(each) for each in sounds])
+    return lambda to: gather_all([to.fetch_audio_async(each) for each in sounds])
 
 
 async def test_audio_counts_together(bounded: Bounded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_MAX_AUDIO_DECODE_BYTES", str(2**20))  # 4 bytes per sample
-    sounds = url(sound(15), "audio/wav")  # 480,000 bytes
+    sounds = url(wav_bytes(15), "audio/wav")  # 480,000 bytes
     samples, rate = await bounded(lambda to: to.fetch_audio_async(sounds))
     assert (samples.size, rate) == (15 * 8_000, 8_000)
     for count in (3, 8):
@@ -232,7 +232,7 @@ async def test_requests_wait_until_another_has_decoded_its_media(bounded: Bounde
         name = scope["path"]
         if name != "text":
             images = [url(image(10, 10))] * 2
-            await together([MediaConnector().fetch_image_async(one) for one in images])
+            await gather_all([MediaConnector().fetch_image_async(one) for one in images])
         decoded.append(name)
         if name == "first":
             await queued.wait()
@@ -260,7 +260,7 @@ async def test_requests_that_fail_or_leave_make_room(bounded: Bounded) -> None:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         images = [url(image(80, 80))] * scope["images"]
-        await together([MediaConnector().fetch_image_async(one) for one in images])
+        await gather_all([MediaConnector().fetch_image_async(one) for one in images])
 
     never: Any = None
     served = MediaBounds(app, MAX_PIXELS, decoding_at_once=1)

@@ -30,7 +30,7 @@ def config() -> dict[str, Any]:
     return dict(model_config(EMBEDDED) or {})
 
 
-def on(monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool]) -> None:
+def set_cpu_capabilities(monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool]) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
 
 
@@ -47,7 +47,7 @@ def test_an_engine_on_cpus_uses_the_faster_dtype_and_logs_it(
     capabilities: dict[str, bool],
     dtype: str,
 ) -> None:
-    on(monkeypatch, capabilities)
+    set_cpu_capabilities(monkeypatch, capabilities)
     monkeypatch.setattr(logging.getLogger("ray.serve"), "propagate", True)
     args = args_of(tmp_path, config | {"dtype": stored}, **given)
     with caplog.at_level(logging.INFO, "ray.serve"):
@@ -61,7 +61,7 @@ def test_an_engine_on_cpus_uses_the_faster_dtype_and_logs_it(
 def test_a_dtype_that_is_given_is_kept(
     tmp_path: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
-    on(monkeypatch, {} if dtype == "bfloat16" else NATIVE)
+    set_cpu_capabilities(monkeypatch, {} if dtype == "bfloat16" else NATIVE)
     args = args_of(tmp_path, config, dtype=dtype)
     choose_dtype(args, on_cpu=True)
     assert args.dtype == dtype
@@ -70,7 +70,7 @@ def test_a_dtype_that_is_given_is_kept(
 def test_a_quantized_model_keeps_the_dtype_of_its_kernels(
     tmp_path: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on(monkeypatch, {})
+    set_cpu_capabilities(monkeypatch, {})
     args = args_of(tmp_path, config | {"quantization_config": INT8})
     choose_dtype(args, on_cpu=True)
     assert args.dtype == "auto"
@@ -79,7 +79,7 @@ def test_a_quantized_model_keeps_the_dtype_of_its_kernels(
 def test_an_engine_on_gpus_keeps_the_dtype_of_its_model(
     tmp_path: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on(monkeypatch, {})
+    set_cpu_capabilities(monkeypatch, {})
     args = args_of(tmp_path, config)
     choose_dtype(args, on_cpu=False)
     assert args.dtype == "auto"

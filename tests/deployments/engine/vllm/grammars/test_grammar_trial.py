@@ -44,7 +44,9 @@ def ask(path: Path, message: bytes) -> bytes:
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def tried(path: Path, kind: TrialKind = TrialKind.LONG, **constraint: Any) -> TrialVerdict | None:
+def verdict_on(
+    path: Path, kind: TrialKind = TrialKind.LONG, **constraint: Any
+) -> TrialVerdict | None:
     return TrialVerdict.from_answer(ask(path, message_of(kind, constraint)), kind)
 
 
@@ -119,7 +121,7 @@ def trials(begun: tuple[Path, psutil.Process]) -> Path:
 def test_a_constraint_that_compiles_in_time_fits(
     trials: Path, constraint: dict[str, Any], backend: str
 ) -> None:
-    verdict = tried(trials, **constraint)
+    verdict = verdict_on(trials, **constraint)
     assert verdict is not None
     assert verdict.fits
     assert verdict.backend == backend
@@ -127,15 +129,15 @@ def test_a_constraint_that_compiles_in_time_fits(
 
 
 def test_a_trial_that_takes_too_long_is_ended_and_the_next_one_runs(trials: Path) -> None:
-    verdict = tried(trials, json=lengths(200))
+    verdict = verdict_on(trials, json=lengths(200))
     assert verdict is not None
     assert not verdict.fits
-    assert tried(trials, regex="[a-z]{1,5}") is not None
+    assert verdict_on(trials, regex="[a-z]{1,5}") is not None
 
 
 def test_a_quick_trial_ends_without_a_verdict_where_the_compile_takes_long(trials: Path) -> None:
-    assert tried(trials, TrialKind.QUICK, json=lengths(4)) is None
-    verdict = tried(trials, TrialKind.QUICK, regex="[a-z]{1,5}")
+    assert verdict_on(trials, TrialKind.QUICK, json=lengths(4)) is None
+    verdict = verdict_on(trials, TrialKind.QUICK, regex="[a-z]{1,5}")
     assert verdict is not None
     assert verdict.fits
 
@@ -181,7 +183,7 @@ def test_the_constraint_is_not_blamed_where_the_trial_did_not_begin(kind: TrialK
 
 
 def test_a_constraint_that_vllm_refuses_is_left_to_vllm(trials: Path) -> None:
-    verdict = tried(trials, regex="(")
+    verdict = verdict_on(trials, regex="(")
     assert verdict is not None
     assert verdict.fits
 
@@ -192,7 +194,7 @@ LENGTHS = ("lengths", "a long text")
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_an_ordinary_schema_is_followed_with_room_to_the_bound(trials: Path, name: str) -> None:
-    verdict = tried(trials, json=ORDINARY[name])
+    verdict = verdict_on(trials, json=ORDINARY[name])
     assert verdict is not None
     assert verdict.fits
     assert verdict.backend == "xgrammar"
@@ -213,7 +215,7 @@ def test_an_ordinary_schema_is_followed_with_room_to_the_bound(trials: Path, nam
 def test_a_constraint_that_compiles_at_once_and_is_slow_to_follow_does_not_fit(
     trials: Path, constraint: dict[str, Any]
 ) -> None:
-    verdict = tried(trials, **constraint)
+    verdict = verdict_on(trials, **constraint)
     assert verdict is not None
     assert not verdict.fits
     assert verdict.cpu_s < MOST_CPU_S
@@ -226,7 +228,7 @@ def test_each_backend_follows_a_hostile_constraint_in_time_or_it_does_not_fit(
 ) -> None:
     backend, path = of_a_backend
     kind, constraint = (EARLY | FOLLOWED)[name]
-    verdict = tried(path, **{kind: constraint})
+    verdict = verdict_on(path, **{kind: constraint})
     assert verdict is not None
     # vLLM refuses some before a backend is known
     assert backend == "auto" or verdict.backend in ("", backend)
@@ -241,6 +243,6 @@ GROWING = {"behind a star, without a group", "a hidden rule through x", "a hidde
 @pytest.mark.parametrize("name", [name for name in HIDDEN if name not in GROWING])
 def test_a_slow_part_behind_an_unlikely_token_does_not_fit(trials: Path, name: str) -> None:
     kind, constraint, _ = HIDDEN[name]
-    verdict = tried(trials, **{kind: constraint})
+    verdict = verdict_on(trials, **{kind: constraint})
     assert verdict is not None
     assert not verdict.fits, verdict
