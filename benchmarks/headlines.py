@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -19,9 +20,15 @@ SENTENCES: Mapping[str, Mapping[str, str]] = _TEMPLATES["sentences"]
 # The rows of README.md's table, from the results that measure the current code.
 TABLE: Sequence[Mapping[str, str]] = _TEMPLATES["table"]
 
+# Tables on the pages of benchmarks with too many figures for tables of all.
+CHOSEN: Mapping[str, Sequence[Mapping[str, Any]]] = _TEMPLATES["chosen"]
+
 # On the page of each benchmark.
 PAGES: Mapping[str, Callable[[Runs], Blocks]] = {
     "drills": drills.page,
     "kinds": kinds.page,
-    **{name: partial(figures.page, text) for name, text in _TEMPLATES["pages"].items()},
+    **{
+        name: partial(figures.page, text, CHOSEN.get(name))
+        for name, text in _TEMPLATES["pages"].items()
+    },
 }

@@ -26,7 +26,6 @@ from benchmarks.headlines import LINES, PAGES, SENTENCES, TABLE
 from benchmarks.kept_results import History, Result
 from benchmarks.measured import Stale
 from benchmarks.pages.parts import code, span
-from benchmarks.routing import page as routing
 from benchmarks.scale import page as scale
 from common.errors import Problem
 
@@ -43,7 +42,6 @@ OWN_PAGES = {
 # The page of each benchmark whose figures are all from its last result.
 WRITTEN: Mapping[str, Callable[[Result], str]] = {
     "backtest": backtest.page,
-    "routing": routing.page,
     "scale": scale.page,
 }
 BEGINS, ENDS = "<!-- Written by `make bench-summary`: {}. -->\n", "<!-- Until here. -->\n"

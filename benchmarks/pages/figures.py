@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.harness.results import report
+from benchmarks.pages import chosen
 from benchmarks.pages.parts import Blocks, Runs, estimate, goals, met, number
 
 Group = dict[str, Mapping[str, Any]]
@@ -17,12 +18,14 @@ PERCENTILE = re.compile(r"(.*)_(p\d+)")
 INTERVAL = {"value", "low", "high"}
 
 
-def page(text: str, runs: Runs) -> Blocks:
-    """The template `text`, filled in with the last run; its figures and its goals in tables."""
+def page(text: str, only: Sequence[Mapping[str, Any]] | None, runs: Runs) -> Blocks:
+    """The template `text`, filled in with the last run; its figures and its goals in tables.
+    `only`: these tables of chosen figures, instead of tables of all."""
     last = runs[-1]
     goals_in_text = report.with_changes(last["goals"])
     yield f"{text.format(figures=last['figures'], goals=goals_in_text)} {met(runs)}"
-    yield from tables(last["figures"])
+    figures = last["figures"]
+    yield from tables(figures) if only is None else chosen.tables(only, figures)
     yield goals(runs)
 
 

@@ -11,7 +11,7 @@ from benchmarks import headlines, kept_results
 from benchmarks.drills.verdict import Injury, Judgement, judge
 from benchmarks.harness.load.client_answers import ClientAnswer
 from benchmarks.harness.results import report, rules
-from benchmarks.pages import drills
+from benchmarks.pages import chosen, drills
 from benchmarks.pages.figures import tables
 from benchmarks.pages.parts import goals, met
 from tests.some import some
@@ -98,7 +98,10 @@ def test_an_estimate_has_its_interval_and_a_list_its_names() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", sorted(KEPT.keys() & headlines.PAGES.keys() - {"drills", "kinds"}))
+@pytest.mark.parametrize(
+    "name",
+    sorted(KEPT.keys() & headlines.PAGES.keys() - {"drills", "kinds"} - headlines.CHOSEN.keys()),
+)
 def test_a_page_has_every_figure(name: str) -> None:
     text = "\n".join(tables(KEPT[name][-1]["figures"]))
     assert text.count(" | ") >= len(list(leaves(KEPT[name][-1]["figures"])))
@@ -107,6 +110,34 @@ def test_a_page_has_every_figure(name: str) -> None:
 def leaves(of: Any) -> Iterator[Any]:
     for value in of.values():
         yield from leaves(value) if isinstance(value, Mapping) else [value]
+
+
+def test_chosen_figures_have_a_row_and_a_column_by_the_names_that_lead_to_them() -> None:
+    columns = {"{size} replicas": "{hits:.2f} in {ms[0]} ms"}
+    table = {"shows": "This table shows hits.", "parts": r"all/(?P<size>\d)/(?P<row>.*)"}
+    measured = {
+        "all": {"8/ours": {"hits": 0.5, "ms": [3]}, "2/random": {"hits": 0.25, "ms": [4]}},
+        "single": {"8/ours": {"hits": 9.0, "ms": [9]}},
+    }
+    shown, rows = chosen.tables([{**table, "columns": columns}], measured)
+    assert shown == "This table shows hits."
+    assert rows_of(rows) == [
+        ["", "8 replicas", "2 replicas"],
+        ["`ours`", "0.50 in 3 ms", ""],
+        ["`random`", "", "0.25 in 4 ms"],
+    ]
+
+
+def test_a_chosen_figure_that_was_not_measured_leaves_its_cell_empty() -> None:
+    table = {"shows": "", "parts": "(?P<row>.*)", "columns": {"p90": "{p90}", "p99": "{p99}"}}
+    _, rows = chosen.tables([table], {"ours": {"p90": 1}, "random": {"p99": 2}})
+    assert rows_of(rows)[1:] == [["`ours`", "1", ""], ["`random`", "", "2"]]
+
+
+@pytest.mark.parametrize("name", sorted(KEPT.keys() & headlines.CHOSEN.keys()))
+def test_each_chosen_table_has_figures_of_the_last_result(name: str) -> None:
+    found = list(chosen.tables(headlines.CHOSEN[name], KEPT[name][-1]["figures"]))
+    assert all(len(rows_of(table)) > 1 for table in some(found[1::2]))
 
 
 def chaos_tests(*runs: Sequence[Any]) -> list[str]:

@@ -9,8 +9,6 @@ import pytest
 
 from benchmarks.harness.load.conversation_player import Answer
 from benchmarks.harness.load.routed_runs import RoutingRun
-from benchmarks.harness.results import report
-from benchmarks.routing.page import page
 from benchmarks.routing.results import BATCH, figures, goals, summaries, ttft_ratio
 
 
@@ -159,20 +157,11 @@ def test_goals_without_reuse_compare_with_least_loaded() -> None:
     assert judged == {"figure": 0.5, "at_least": 0.98, "met": False, "standard_error": 0.0}
 
 
-def test_the_page_has_the_command_the_goals_and_the_failures(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("sys.argv", ["run", "--seeds", "1"])
+def test_the_figures_of_a_policy_have_its_times_in_ms_and_count_its_failures() -> None:
     ours = run([answer(i, 0.3, replica="r0") for i in range(4)], workload="hot_prefix")
-    other = run([answer(i, 0.2) for i in range(4)], workload="hot_prefix", policy="random")
-    runs = [dataclasses.replace(ours, failures=("503",)), other]
-    told = report.result("routing", figures(summaries(runs)), goals(runs), seeds=[1])
-    text = page({**told, "minutes": 0.0})
-    assert '`make bench-routing ARGS="--seeds 1"`: 0 minutes, ' in text
-    assert "**0 of 2 goals are met** ([missed ones](README.md#missed-goals))." in text
-    assert "- `hot_prefix`: **50% higher** than `random`" in text
-    assert "| `prefix` | 300.0, 300.0 " in text
-    assert "policy: 1. Lookups" in " ".join(text.split())
+    (told,) = figures(summaries([dataclasses.replace(ours, failures=("503",))])).values()
+    assert told["ttft_ms"] == {"mean": 300.0, "p50": 300.0, "p90": 300.0}
+    assert (told["requests"], told["failures"], told["requests_max_over_mean"]) == (4, 1, 4.0)
 
 
 def test_failed_lookups_add_up() -> None:
