@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import kept_results, measured
-from benchmarks.backtest import page as backtest
 from benchmarks.harness.results import report, revision
 from benchmarks.harness.results.ending import stopped_in_the_end
 from benchmarks.harness.results.options import parser_of
@@ -41,7 +40,6 @@ OWN_PAGES = {
 }
 # The page of each benchmark whose figures are all from its last result.
 WRITTEN: Mapping[str, Callable[[Result], str]] = {
-    "backtest": backtest.page,
     "scale": scale.page,
 }
 BEGINS, ENDS = "<!-- Written by `make bench-summary`: {}. -->\n", "<!-- Until here. -->\n"

@@ -13,13 +13,23 @@ Rows = list[tuple[str, ...]]
 
 
 def goals(runs: Runs) -> str:
-    """A table of the last run's goals: figure (range of the seeds), range of all runs, bound."""
-    several = len(runs) > 1
-    rows: Rows = [("Goal", "Measured", *[f"{len(runs)} runs"] * several, "Wanted")]
-    for name, goal in runs[-1]["goals"].items():
+    """A table of the last run's goals: figure (range of the seeds), range of all runs, bound, and
+    peer."""
+    judged = runs[-1]["goals"]
+    several, compared = len(runs) > 1, any(map(peer, judged.values()))
+    head = ("Goal", "Measured", *[f"{len(runs)} runs"] * several, "Wanted")
+    rows: Rows = [(*head, *["Compared with"] * compared)]
+    for name, goal in judged.items():
         wanted = f"{report.wanted(goal, ',g')}: {yes_or_no(goal)}"
-        rows.append((code(name), spread(goal), *[span(runs, name)] * several, wanted))
+        others = (*[span(runs, name)] * several, wanted, *[peer(goal)] * compared)
+        rows.append((code(name), spread(goal), *others))
     return report.padded(rows)
+
+
+def peer(goal: Mapping[str, Any]) -> str:
+    """What a goal's figure is compared with, where the goal names it."""
+    name = goal.get("peer", goal.get("other"))
+    return code(name) if name else ""
 
 
 def spread(goal: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a backtest makes of its simulations: figures, goals, the page and the plot."""
+"""What a backtest makes of its simulations: figures, goals and the plot."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from autoscaling.slo import Slo
-from benchmarks import kept_results
-from benchmarks.backtest import page, results, startup
+from benchmarks.backtest import results, startup
 from benchmarks.backtest.plays import Play, play_all
 from benchmarks.backtest.results import ScenarioResult
 from benchmarks.backtest.scenarios import (
@@ -36,7 +35,6 @@ from simulator.engines import Hardware
 from simulator.fleet import Call
 from simulator.results import (
     SimulationSummary,
-    Total,
     arrivals_over_time,
     attainment_over_time,
     mean,
@@ -44,7 +42,6 @@ from simulator.results import (
 )
 from simulator.traces import Request, Trace
 from simulator.types import FleetSettings, Result, Sample
-from tests.some import some
 
 POOL = FleetSettings(Hardware(), 60.0, Slo(2.0))
 
@@ -225,19 +222,6 @@ def test_a_faster_start_is_played_with_and_without_a_warm_replica() -> None:
     assert "| `antefix, start 5 s` " in text and "| `antefix, 1 warm, start 120 s` " in text
     judged = startup.goals({"hand": {**played, "antefix, start 120 s": made(0.5, 1.0)}})
     assert judged["hand_attainment_gained_by_a_start_of_5_s"]["met"]
-
-
-def test_the_page_has_each_policy_and_the_goals_that_were_missed() -> None:
-    result = kept_results.read()["backtest"][-1]
-    text = page.page(result)
-    totals = {policy: Total(**of) for policy, of in result["figures"]["all"].items()}
-    best = page.best_of_each(totals)
-    assert {"antefix", "serve-default", "hpa-concurrency:1"} <= best < {*totals}
-    assert all((f"\n| `{policy}` " in text) is (policy in best) for policy in totals)
-    missed = [name for name, goal in result["goals"].items() if not goal["met"]]
-    assert all(f"\n| {name.replace('_', ' ')} " in text for name in some(missed))
-    # an HPA with Antefix's routing misses less: the page names it and says so
-    assert "| `hpa-concurrency:1+ours` " in text and "% higher, and its" in text
 
 
 def test_the_same_results_give_the_same_plot(tmp_path: Path) -> None:

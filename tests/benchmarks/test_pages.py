@@ -48,6 +48,16 @@ def test_a_goal_has_the_range_of_its_seeds_and_of_all_runs() -> None:
     assert met([last]) == "0 of 1 goals are met."
 
 
+def test_a_goal_names_what_it_is_compared_with() -> None:
+    misses = {**report.goal(0.2, at_most=0.1), "peer": "hpa-concurrency:1"}
+    table = goals([result(misses=misses, failed=report.goal(0, at_most=0))])
+    head, _, compared, other = table.splitlines()
+    assert head.endswith("| Compared with       |")
+    assert compared.endswith("| `hpa-concurrency:1` |") and other.endswith(
+        "|                     |"
+    )
+
+
 def test_large_figures_are_written_in_full() -> None:
     run = result(events=report.goal(721_738.2, at_least=100_000))
     assert "| 721,738  | at least 100,000: met |" in goals([run])
