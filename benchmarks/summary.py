@@ -1,9 +1,9 @@
 """Keep results and write pages from them: make bench-summary ARGS="FILE ..."
 
 Each FILE is what a benchmark printed, which ends with its result. The result is appended to
-docs/benchmarks/results. docs/benchmarks/README.md, the pages of WRITTEN and the figures on other
-pages are written from the last kept runs. A result is marked as stale where git has a later commit
-that changed the measured code. Without a FILE only the pages are written.
+docs/benchmarks/results. docs/benchmarks/README.md and the figures on other pages are written from
+the last kept runs. A result is marked as stale where git has a later commit that changed the
+measured code. Without a FILE only the pages are written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from benchmarks.headlines import LINES, PAGES, SENTENCES, TABLE
 from benchmarks.kept_results import History, Result
 from benchmarks.measured import Stale
 from benchmarks.pages.parts import code, span
-from benchmarks.scale import page as scale
 from common.errors import Problem
 
 PAGE = report.PAGES / "README.md"
@@ -37,10 +36,6 @@ OWN_PAGES = {
     "canary": "../models.md",
     "planned": "../planning.md",
     "drill-hangs": "../drills.md",
-}
-# The page of each benchmark whose figures are all from its last result.
-WRITTEN: Mapping[str, Callable[[Result], str]] = {
-    "scale": scale.page,
 }
 BEGINS, ENDS = "<!-- Written by `make bench-summary`: {}. -->\n", "<!-- Until here. -->\n"
 README = "README.md"
@@ -235,8 +230,6 @@ def main() -> None:
     stale = measured.stale(kept_results.last(history))
     measured.FILE.write_text(json.dumps(stale, indent=1) + "\n")
     PAGE.write_text(page(history, stale))
-    for name, written in WRITTEN.items():
-        (PAGE.parent / f"{name}.md").write_text(written(history[name][-1]))
     for place in places():
         file = revision.ROOT / place
         file.write_text(with_figures(place, file.read_text(), history, stale))

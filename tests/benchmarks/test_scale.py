@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import kept_results
-from benchmarks.harness.results import report
 from benchmarks.harness.results.kept_parts import KeptParts
-from benchmarks.scale import page, published, run, simulate
+from benchmarks.scale import published, run, simulate
 from benchmarks.scale.choosers import (
     AnyReplica,
     ApproximateTree,
@@ -40,7 +38,6 @@ from benchmarks.scale.traffic import (
 from loadgen.workloads import WORKLOADS
 from simulator.engines import Hardware, Job, SimulatedEngine
 from simulator.traces import Request, Trace
-from tests.some import some
 
 BLOCK = 128
 HARDWARE = Hardware(block_tokens=BLOCK, blocks=512)
@@ -301,21 +298,6 @@ def test_a_cluster_spreads_whole_pools_over_its_nodes() -> None:
     assert sum(pools_on_nodes(100, 4)) == 100
     assert min(pools_on_nodes(100, 4)) > 0
     assert pools_on_nodes(5, 1) == [5]
-
-
-def test_the_page_links_to_the_goals_that_were_missed_and_has_its_peers_figures() -> None:
-    result = kept_results.read()["scale"][-1]
-    text = page.page(result)
-    missed = [name for name, goal in result["goals"].items() if not goal["met"]]
-    assert missed and "([missed ones](README.md#missed-goals))" in text
-    readme = (report.PAGES / "README.md").read_text()
-    assert all(f"\n| `scale/{name}` " in readme for name in some(missed))
-    assert (
-        f"**{len(result['goals']) - len(missed)} of {len(result['goals'])} goals are met**" in text
-    )
-    # llm-d: 25.073 s at random and 0.363 s with KV events
-    (row,) = (line for line in text.splitlines() if line.startswith("| 20   | 25.073, 70.273 |"))
-    assert "| 69, 117  |" in row
 
 
 def test_every_policy_gets_requests_at_the_same_gateways() -> None:

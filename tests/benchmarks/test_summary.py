@@ -168,13 +168,6 @@ def test_the_page_matches_the_stored_results() -> None:
         assert summary.with_figures(place, text, history, stale) == text
 
 
-@pytest.mark.parametrize("name", summary.WRITTEN)
-def test_a_page_has_the_figures_of_the_last_stored_result(name: str) -> None:
-    """Otherwise: make bench-summary."""
-    page = summary.PAGE.parent / f"{name}.md"
-    assert page.read_text() == summary.WRITTEN[name](kept_results.read()[name][-1])
-
-
 def test_each_benchmark_with_a_template_has_its_place_on_that_page() -> None:
     texts = dict(pages_with_figures())
     for name, of in some(headlines.SENTENCES.items()):
