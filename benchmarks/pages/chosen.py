@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from benchmarks.harness.results import report
@@ -23,10 +24,11 @@ def _table(parts: str, columns: Mapping[str, str], figures: Mapping[str, Any]) -
     cells = {}
     for path, of in _parts(figures):
         if found := re.fullmatch(parts, path):
+            medians = {name: median(each) for name, each in of.items() if isinstance(each, list)}
             for column, cell in columns.items():
                 with contextlib.suppress(KeyError):
                     at = code(found["row"]), column.format(**found.groupdict())
-                    cells[at] = cell.format(**of)
+                    cells[at] = cell.format(**of, median=medians)
     return report.grid("", cells)
 
 

@@ -33,11 +33,15 @@ def peer(goal: Mapping[str, Any]) -> str:
 
 
 def spread(goal: Mapping[str, Any]) -> str:
-    """A goal's figure, with its range over several seeds."""
+    """A goal's figure, with its range over several seeds. In full if it would be rounded to its
+    bound, so that a reader sees whether the goal is met."""
+    bound = next(goal[kind] for kind in ("at_least", "below", "at_most") if kind in goal)
+    is_near = number(goal["figure"]) == number(bound)
+    figure = f"{goal['figure']:,g}" if is_near else number(goal["figure"])
     seeds = ""
     if goal.get("of", 1) > 1:
         seeds = " ({} to {})".format(*map(number, goal["range"]))
-    return f"{number(goal['figure'])}{seeds}"
+    return f"{figure}{seeds}"
 
 
 def span(runs: Runs, goal: str) -> str:

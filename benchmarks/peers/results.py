@@ -197,13 +197,18 @@ def figures(runs: Runs) -> dict[str, Any]:
     }
 
 
-def note(runs: Runs) -> dict[str, str]:
-    """For the summary: in how many runs the load generator was late; empty where in none."""
+def note(runs: Runs, unmeasured: Sequence[Unmeasured] = ()) -> dict[str, str]:
+    """For the page: in how many runs the load generator was late, and which runs have no figure.
+    Empty if there is nothing to note."""
     all_late = [run.sent_late_p90 for of in runs.values() for run in of]
     late = [seconds for seconds in all_late if seconds > LATE_S]
-    if not late:
-        return {}
-    return {
-        "note": f"the load generator was late in {len(late)} of {len(all_late)} runs, by up to"
-        f" {max(late):.2f} s at p90"
-    }
+    notes = [
+        f"{one.case} behind {one.router} was not measured with seed {one.seed}: {one.why}"
+        for one in unmeasured
+    ]
+    if late:
+        notes.append(
+            f"the load generator was late in {len(late)} of {len(all_late)} runs, by up to"
+            f" {max(late):.2f} s at p90"
+        )
+    return {"note": "; ".join(notes)} if notes else {}

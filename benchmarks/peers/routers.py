@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -54,18 +53,12 @@ class PeerRouter:
     start with it, so it is not like for like. `tells_others`: its gateways share what they
     know."""
 
-    says: str
     requirement: str = ""
     command: Command | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     asked: Callable[[Backends, Place], dict[str, Any]] | None = None
     has_engines: bool = False
     tells_others: bool = False
-
-    @property
-    def release(self) -> str:
-        """As pip has it; empty for Antefix."""
-        return f"ray=={metadata.version('ray')}" if self.has_engines else self.requirement
 
     def suits(self, case: PeerCase) -> bool:
         """Its own engines would be restarted with it; alone there is no other to share with."""
@@ -162,7 +155,6 @@ def _litellm(backends: Backends, place: Place) -> list[str]:
 
 
 def _ray_llm(
-    says: str,
     router: str,
     requirement: str = RAY_LLM,
     variables: Mapping[str, str] = MappingProxyType({}),
@@ -183,25 +175,19 @@ def _ray_llm(
     def program(backends: Backends, place: Place) -> list[str]:
         return ["python", str(Path(__file__).with_name("ray_llm.py"))]
 
-    says = f"Ray Serve LLM, {says}"
-    return PeerRouter(says, requirement, program, variables, asked, has_engines=True)
+    return PeerRouter(requirement, program, variables, asked, has_engines=True)
 
 
 ROUTERS: Mapping[str, PeerRouter] = {
-    OURS: PeerRouter("ours"),
-    ROUND_ROBIN: PeerRouter("vllm-router, `round_robin`", VLLM_ROUTER, _vllm_router("round_robin")),
-    "smg": PeerRouter("smg, `cache_aware`", SMG, _smg),
-    "smg_mesh": PeerRouter(
-        "smg, `cache_aware`, `--enable-mesh`", SMG, _smg_mesh, tells_others=True
-    ),
-    "vllm_router": PeerRouter(
-        "vllm-router, `cache_aware`", VLLM_ROUTER, _vllm_router("cache_aware")
-    ),
-    "vllm_router_kv": PeerRouter("vllm-router, `kv_aware`", VLLM_ROUTER, _vllm_router("kv_aware")),
-    "ray_llm": _ray_llm("its default", "default"),
-    "ray_llm_prefix": _ray_llm("`PrefixCacheAffinityRouter`", "prefix"),
+    OURS: PeerRouter(),
+    ROUND_ROBIN: PeerRouter(VLLM_ROUTER, _vllm_router("round_robin")),
+    "smg": PeerRouter(SMG, _smg),
+    "smg_mesh": PeerRouter(SMG, _smg_mesh, tells_others=True),
+    "vllm_router": PeerRouter(VLLM_ROUTER, _vllm_router("cache_aware")),
+    "vllm_router_kv": PeerRouter(VLLM_ROUTER, _vllm_router("kv_aware")),
+    "ray_llm": _ray_llm("default"),
+    "ray_llm_prefix": _ray_llm("prefix"),
     "ray_llm_kv": _ray_llm(
-        "`KVAwareRouter`",
         "kv",
         RAY_LLM_KV,
         # what it cannot do without: HAProxy, which sends it bodies and engines requests
@@ -212,7 +198,6 @@ ROUTERS: Mapping[str, PeerRouter] = {
         },
     ),
     "litellm": PeerRouter(
-        "LiteLLM's proxy, its default",
         LITELLM,
         _litellm,
         {

@@ -8,9 +8,9 @@ first time. A small run: --routers antefix round_robin smg --workloads multi_tur
 Antefix is in front of its replicas, the others in front of vLLM's own servers. So each seed starts
 engines twice, in an order of chance. The seeds are those of goals.yaml; --seeds N is for a try.
 
-With --write runs are kept in peers.jsonl next to the page, seed by seed, and those that are there
-are not run again: an interrupted run resumes. --judge FILE measures nothing and writes the page
-from the runs in that file.
+With --write runs are kept in docs/benchmarks/peers.jsonl, seed by seed, and those that are there
+are not run again: an interrupted run resumes. --judge FILE measures nothing and judges the runs in
+that file.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from pathlib import Path
 from benchmarks.harness.results import report
 from benchmarks.harness.results.ending import stopped_in_the_end
 from benchmarks.harness.results.options import add_write, parser_of
-from benchmarks.peers import engines, page, results
+from benchmarks.peers import engines, results
 from benchmarks.peers.bench import PeersBench, client
 from benchmarks.peers.cases import CASES
 from benchmarks.peers.kept_runs import KeptRuns
 from benchmarks.peers.results import PeerRun, Unmeasured
 from benchmarks.peers.routers import OURS, ROUTERS
 
-PAGE, RUNS = report.PAGES / "peers.md", report.PAGES / "peers.jsonl"
+RUNS = report.PAGES / "peers.jsonl"
 REQUESTS = results.RULE.settings["requests"]
 
 
@@ -109,13 +109,8 @@ def main() -> None:
     found = results.grouped(
         sorted(kept.measured, key=lambda run: (rank[run.case], rank[run.router], run.seed))
     )
-    judged = results.goals(found)
-    print("\n" + page.mean_ratios(found) + "\n")
-    if options.write:
-        file = options.judge or RUNS
-        PAGE.write_text(page.page(found, kept.unmeasured, judged, file.name))
-    figures = {**results.figures(found), **results.note(found)}
-    report.finish("peers", figures, judged, seeds=results.seeds(found))
+    figures = {**results.figures(found), **results.note(found, kept.unmeasured)}
+    report.finish("peers", figures, results.goals(found), seeds=results.seeds(found))
 
 
 def _options() -> argparse.Namespace:
@@ -135,7 +130,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--routers", nargs="+", choices=routers, default=quick, help=f"else {', '.join(quick)}"
     )
-    add_write(parser, "peers.md and the runs next to it")
+    add_write(parser, "peers.jsonl")
     parser.add_argument("--judge", type=Path, metavar="FILE", help="runs that were kept")
     options = parser.parse_args()
     if options.write and not options.judge and tuple(options.seeds) != results.RULE.reported:

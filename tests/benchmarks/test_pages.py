@@ -58,6 +58,11 @@ def test_a_goal_names_what_it_is_compared_with() -> None:
     )
 
 
+def test_a_figure_is_not_rounded_to_a_bound_that_it_misses() -> None:
+    run = result(uncached=report.goal(1.0002, at_most=1.0))
+    assert "| 1.0002   | at most 1: **not met** |" in goals([run])
+
+
 def test_large_figures_are_written_in_full() -> None:
     run = result(events=report.goal(721_738.2, at_least=100_000))
     assert "| 721,738  | at least 100,000: met |" in goals([run])
@@ -136,6 +141,12 @@ def test_chosen_figures_have_a_row_and_a_column_by_the_names_that_lead_to_them()
         ["`ours`", "0.50 in 3 ms", ""],
         ["`random`", "", "0.25 in 4 ms"],
     ]
+
+
+def test_a_chosen_figure_of_several_seeds_can_be_their_median() -> None:
+    table = {"shows": "", "parts": "(?P<row>.*)", "columns": {"ms": "{median[ms]:.0f}"}}
+    _, rows = chosen.tables([table], {"ours": {"ms": [3, 9, 4]}})
+    assert rows_of(rows)[1:] == [["`ours`", "4"]]
 
 
 def test_a_chosen_figure_that_was_not_measured_leaves_its_cell_empty() -> None:

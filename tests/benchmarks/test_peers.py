@@ -14,7 +14,6 @@ from benchmarks.peers import routers
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES, halves, planned
 from benchmarks.peers.engines import Backends, fleet_of, plain_command
 from benchmarks.peers.kept_runs import KeptRuns
-from benchmarks.peers.page import page
 from benchmarks.peers.results import (
     PeerRun,
     Runs,
@@ -121,13 +120,11 @@ def test_the_result_compares_antefix_with_each_other_router() -> None:
     assert told["multi_turn/smg"]["ours_by_it"] == same
 
 
-def test_a_router_with_separate_engines_is_listed_but_never_the_best_other_router() -> None:
-    found = runs_of(USUAL, antefix=(0.2,), smg=(0.3,), ray_llm=(0.1,))
+def test_a_router_with_separate_engines_has_figures_and_is_no_best_other() -> None:
+    found = of(USUAL, antefix=(0.2,), smg=(0.3,), ray_llm=(0.1,))
     judged = goals(found)
     assert judged["multi_turn_mean_ttft_by_best_other"]["other"] == "smg"
-    text = page(found, [], judged, "peers.jsonl")
-    assert by_router(text)["Ray Serve LLM, its default"] == ["**2.00**"]
-    assert "**Ray Serve LLM** is not like for like, and does not count toward the goals." in text
+    assert figures(found)["multi_turn/ray_llm"]["ours_by_it"]["mean_ttft"] == 2.0
 
 
 def test_a_figure_that_no_router_could_miss_has_no_goal() -> None:
@@ -159,6 +156,13 @@ def test_a_run_reports_answer_times_and_the_lateness_of_requests() -> None:
     assert not note(grouped([run(USUAL, "smg", 1, 0.1)]))
 
 
+def test_the_result_notes_each_run_that_could_not_be_measured() -> None:
+    fell = Unmeasured(EXACT, "litellm", 1, "it fell")
+    assert note(of(EXACT, antefix=(0.2,)), [fell]) == {
+        "note": "cache_reset behind litellm was not measured with seed 1: it fell"
+    }
+
+
 def test_antefix_looks_up_within_the_default_budget(tmp_path: Path) -> None:
     fleet = fleet_of(tmp_path, small_caches=False, metrics_port=9)
     assert fleet.redis.lookup_budget_ms == RedisSettings().lookup_budget_ms
@@ -177,48 +181,6 @@ def test_only_failed_requests_of_antefix_miss_a_goal() -> None:
     failed = goals(grouped([dataclasses.replace(ours, failed=1), other]))["failed"]
     assert (failed["figure"], failed["met"]) == (1, False)
     assert goals(grouped([ours, dataclasses.replace(other, failed=1)]))["failed"]["met"]
-
-
-def by_router(text: str) -> dict[str, list[str]]:
-    """The cells below each router, of the page's tables of one case."""
-    rows = [[cell.strip() for cell in line.split("|")[2:-1]] for line in text.splitlines()]
-    cells: dict[str, list[str]] = {}
-    for head, _, row in zip(rows, rows[1:], rows[2:], strict=False):
-        for router, cell in zip(head, row, strict=False):
-            if router == "Antefix" or router in {one.says for one in ROUTERS.values()}:
-                cells.setdefault(router, []).append(cell)
-    return cells
-
-
-def test_the_page_says_where_antefix_is_slower_and_which_goals_are_missed() -> None:
-    found = runs_of(USUAL, antefix=(0.2, 0.3), smg=(0.1, 0.3), litellm=(0.4, 0.6))
-    text = page(found, [], goals(found), "peers.jsonl")
-    cells = by_router(text)
-    assert cells["smg, `cache_aware`"] == ["**1.50** (1.00-2.00)"]
-    assert cells["LiteLLM's proxy, its default"] == ["0.50"]
-    # in the median of two seeds it was slower
-    assert "**2 of 4 goals are met.**" in text
-    (row,) = (line for line in text.splitlines() if line.startswith("| `multi_turn` | smg"))
-    assert [cell.strip() for cell in row.split("|")[3:-1]] == [
-        *("**1.5000**", "**1.5000**", "1.00"),
-        *("250, 0.500, 5.0", "200, 0.500, 5.0"),
-    ]
-
-
-def test_the_page_lists_missing_measurements_and_failures() -> None:
-    found = runs_of(EXACT, antefix=(0.2, 0.3), smg=(0.1,))
-    (key, (first, second)), *_ = found.items()
-    found = {**found, key: [first, dataclasses.replace(second, failed=1)]}
-    lost = [Unmeasured(EXACT, "litellm", 1, "it fell")]
-    text = page(found, lost, goals(found), "peers.jsonl")
-    assert "\nNot measured: cache_reset behind litellm, seed 1: `it fell`\n" in text
-    assert "Each case has 1 to 2 seeds per router. Failed requests: 1 behind Antefix in" in text
-    assert "- `cache_reset`: the cache of one engine is reset, and in a second run" in text
-
-
-def test_the_page_names_the_file_with_each_run() -> None:
-    found = runs_of(USUAL, antefix=(0.2,), smg=(0.1,))
-    assert "[a.jsonl](./a.jsonl) has each run" in page(found, [], goals(found), "a.jsonl")
 
 
 def test_runs_that_are_kept_are_not_run_again(tmp_path: Path) -> None:
