@@ -51,11 +51,6 @@ def _commit(of: Mapping[str, Any]) -> str:
     return f" {recorded} {of['commit'][:7]}{', with changes' if of['dirty'] else ''}."
 
 
-def measured(result: Mapping[str, Any]) -> str:
-    """For a page: the command of a result, how long it took, where and when."""
-    return f"`{result['command']}`: {result['minutes']:.0f} minutes, {in_short(result)}"
-
-
 def padded(rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown, padded for terminals; the first row is its head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
