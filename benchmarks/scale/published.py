@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import NamedTuple
 
 from simulator import engine_profile
 from simulator.traces import Request, Trace
@@ -29,42 +28,22 @@ WARM_UP_RATE, WARM_UP_S = 15.0, 50.0
 SETTLE_S = 120.0
 
 
-class Published(NamedTuple):
-    """Seconds to the first token, of one router at one rate."""
-
-    mean_s: float
-    p90_s: float
-
-
 @dataclass(frozen=True)
 class Stage:
-    """`seconds` of requests at one rate, and TTFTs under three of the peer's schedulers: `random`,
-    `estimated` (what it has sent where) and `precise` (KV events)."""
+    """`seconds` of requests at one rate, and the mean TTFT in seconds that the peer published for
+    random placement."""
 
     seconds: float
-    random: Published
-    estimated: Published
-    precise: Published
+    random_mean_s: float
 
     @property
     def is_saturated(self) -> bool:
         """At random, requests come faster than they are answered."""
-        return self.random.mean_s > 10.0
-
-    @property
-    def times(self) -> tuple[float, ...]:
-        """Random's TTFT, divided by that with KV events: mean and p90."""
-        return tuple(random / of for random, of in zip(self.random, self.precise, strict=True))
+        return self.random_mean_s > 10.0
 
 
 STAGES: Mapping[float, Stage] = MappingProxyType(
-    {
-        10.0: Stage(20, Published(0.826, 1.398), Published(0.271, 0.499), Published(0.335, 0.6)),
-        20.0: Stage(38, Published(25.073, 70.273), Published(0.329, 0.6), Published(0.363, 0.6)),
-        30.0: Stage(
-            25, Published(32.212, 86.182), Published(0.373, 0.708), Published(0.296, 0.509)
-        ),
-    }
+    {10.0: Stage(20, 0.826), 20.0: Stage(38, 25.073), 30.0: Stage(25, 32.212)}
 )
 # The peer's TTFT at 3 requests a second with KV events: no queue, but the network and the part of a
 # cached prompt that is computed.

@@ -16,12 +16,10 @@ from __future__ import annotations
 import asyncio
 import random
 import statistics
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from benchmarks.harness.fleets import index_pool
 from benchmarks.harness.fleets.index_pool import POOL, board_of
@@ -55,8 +53,6 @@ CALLS_PER_S = {
 CLIENTS, ROUNDS = 16, 3
 # The calls that a round measures, by kind.
 CALLS = {**dict.fromkeys(CALLS_PER_S, 1500), "heartbeat": 4000, "board": 20}
-# The nodes of a Redis Cluster, and its pools.
-NODES, CLUSTER_POOLS = 3, 24
 Call = Callable[[int], Awaitable[Any]]
 Busy = Mapping[str, float]
 """The share of a core that each kind of call takes."""
@@ -65,16 +61,6 @@ Busy = Mapping[str, float]
 def head_room(busy: Busy) -> float:
     """How many times as much one Redis could serve."""
     return 1.0 / sum(busy.values())
-
-
-def pools_on_nodes(pools: int = CLUSTER_POOLS, nodes: int = NODES) -> list[int]:
-    """How many pools Redis Cluster places on each node, with its hash slots spread evenly.
-
-    All keys of a pool have one hash tag, so a pool is on one node."""
-    share = -(-REDIS_CLUSTER_HASH_SLOTS // nodes)
-    keys = [slots.slots_key(f"fleet/model-{number}").encode() for number in range(pools)]
-    counts = Counter(key_slot(key) // share for key in keys)
-    return [counts[node] for node in range(nodes)]
 
 
 async def measure(url: str) -> Busy:

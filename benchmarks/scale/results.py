@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import msgspec
 
 from benchmarks.scale.fleet import Visit
 from common.percentiles import percentile
@@ -84,16 +82,6 @@ def as_json(found: Sequence[FleetSummary]) -> dict[str, dict[str, float]]:
         s.case.name: {name: round(of, 4) for name, of in vars(s).items() if name != "case"}
         for s in found
     }
-
-
-def read(told: Mapping[str, Mapping[str, float]]) -> list[FleetSummary]:
-    """What `as_json` returned. Results that are kept from before have more figures."""
-    found = []
-    for name, figures in told.items():
-        workload, replicas, gateways, rate, policy = name.split("/")
-        case = FleetCase(workload, policy, int(replicas), int(gateways), float(rate))
-        found.append(msgspec.convert({"case": case, **figures}, FleetSummary))
-    return found
 
 
 def variation(amounts: Iterable[tuple[str, float]], replicas: int) -> float:

@@ -22,8 +22,8 @@ from benchmarks.scale.costs import power, sizes_of
 from benchmarks.scale.fleet import SimulatedReplicas, VirtualFleet, Visit
 from benchmarks.scale.gateways import IndexedGateways
 from benchmarks.scale.goals import goals, saturated
-from benchmarks.scale.redis_load import CALLS_PER_S, head_room, pools_on_nodes
-from benchmarks.scale.results import FleetCase, FleetSummary, as_json, read, summary, variation
+from benchmarks.scale.redis_load import CALLS_PER_S, head_room
+from benchmarks.scale.results import FleetCase, FleetSummary, as_json, summary, variation
 from benchmarks.scale.simulate import CONVERSATIONS, Simulation
 from benchmarks.scale.traffic import (
     CHAT_BLOCK_TOKENS,
@@ -248,10 +248,8 @@ LINEARLY = [0.001 * size for size in sizes_of("replicas")]
 SLOWLY = [0.001 * size**0.4 for size in sizes_of("replicas")]
 
 
-def test_a_summary_is_unchanged_after_a_round_trip() -> None:
-    once = as_json(FOUND)
-    assert as_json(read(once)) == once
-    assert [s.case for s in read(once)] == [s.case for s in FOUND]
+def test_a_summary_is_kept_by_the_name_of_its_case() -> None:
+    assert as_json(FOUND[:1])["conversations/2/1/6/antefix"]["requests"] == 4
 
 
 def test_peers_are_compared_at_the_load_of_the_peer() -> None:
@@ -292,12 +290,6 @@ def test_headroom_is_one_core_divided_by_the_cpu_time_of_all_calls() -> None:
     # 10,000 heartbeats, 80 readings of the board, 3,000 calls of requests; and 1,000 announcements
     # that eight gateways receive, six at a time
     assert head_room(BUSY) == pytest.approx(1 / ((13_080 + 8_000 / 6) * 1e-5))
-
-
-def test_a_cluster_spreads_whole_pools_over_its_nodes() -> None:
-    assert sum(pools_on_nodes(100, 4)) == 100
-    assert min(pools_on_nodes(100, 4)) > 0
-    assert pools_on_nodes(5, 1) == [5]
 
 
 def test_every_policy_gets_requests_at_the_same_gateways() -> None:
