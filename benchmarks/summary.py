@@ -41,11 +41,11 @@ BEGINS, ENDS = "<!-- Written by `make bench-summary`: {}. -->\n", "<!-- Until he
 README = "README.md"
 # In README.md's table, figures that differ by at most this percentage are equal.
 EQUAL = 5
-NO_ROWS = (
-    "The code has changed since every recorded run; see the "
-    "[results that are out of date](docs/benchmarks/README.md)."
+CAVEATS = (
+    f'"Equal" means a difference of at most {EQUAL}%. The comparisons run on two CPU cores with a '
+    "small model, and the backtest simulates its engines. Antefix has not been compared with llm-d "
+    "or Dynamo, and not on equal terms with Ray Serve LLM."
 )
-SAYS_EQUAL = f'"Equal" means a difference of at most {EQUAL}%.'
 # The benchmarks that a template takes figures of.
 NAMED = re.compile(r"\{([a-z-]+)\[")
 
@@ -129,15 +129,17 @@ def _command(of: Result) -> str:
 
 
 def _table(history: History, stale: Stale) -> str:
+    """The section of README.md. Without a result of the current code there is none."""
     rows = [
         _compared(row, history[row["benchmark"]][-1])
         for row in TABLE
         if row["benchmark"] in history and not stale.get(row["benchmark"])
     ]
     if not rows:
-        return _filled(NO_ROWS)
+        return ""
     head = ("What was measured", "Antefix", "Compared with", "Result", "Details")
-    return "\n\n".join([_rows([head, ["--"] * len(head), *rows]), SAYS_EQUAL])
+    table = _rows([head, ["--"] * len(head), *rows])
+    return "\n\n".join(["## Measured", table, _filled(CAVEATS)])
 
 
 def _compared(row: Mapping[str, str], of: Result) -> Sequence[object]:

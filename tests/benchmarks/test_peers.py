@@ -121,7 +121,7 @@ def test_the_result_compares_antefix_with_each_other_router() -> None:
 
 
 def test_a_router_with_separate_engines_has_figures_and_is_no_best_other() -> None:
-    found = of(USUAL, antefix=(0.2,), smg=(0.3,), ray_llm=(0.1,))
+    found = runs_of(USUAL, antefix=(0.2,), smg=(0.3,), ray_llm=(0.1,))
     judged = goals(found)
     assert judged["multi_turn_mean_ttft_by_best_other"]["other"] == "smg"
     assert figures(found)["multi_turn/ray_llm"]["ours_by_it"]["mean_ttft"] == 2.0
@@ -158,7 +158,7 @@ def test_a_run_reports_answer_times_and_the_lateness_of_requests() -> None:
 
 def test_the_result_notes_each_run_that_could_not_be_measured() -> None:
     fell = Unmeasured(EXACT, "litellm", 1, "it fell")
-    assert note(of(EXACT, antefix=(0.2,)), [fell]) == {
+    assert note(runs_of(EXACT, antefix=(0.2,)), [fell]) == {
         "note": "cache_reset behind litellm was not measured with seed 1: it fell"
     }
 
