@@ -69,6 +69,8 @@ def _why(pod: Object) -> str:
             restarts = container["restartCount"]
             last = container.get("lastState", {}).get("terminated")
             again = f", {_times(restarts)}; before, {ended_with(last)}" if last else ""
+            if container in status.get("initContainerStatuses", ()):
+                return f"init container {container['name']} is still running{again}"
             return f"{container['name']} runs, but is not ready yet{again}"
     for container in containers:
         if wait := container["state"].get("waiting"):

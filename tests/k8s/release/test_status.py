@@ -132,6 +132,15 @@ WAITING = [
         id="starting",
     ),
     pytest.param(
+        {
+            "phase": "Pending",
+            "initContainerStatuses": [{"name": "models", "running": {}}],
+            "containerStatuses": [{"waiting": {"reason": "PodInitializing"}}],
+        },
+        "init container models is still running",
+        id="initializing",
+    ),
+    pytest.param(
         {"phase": "Pending", "containerStatuses": [{"waiting": {"reason": "ContainerCreating"}}]},
         "main: ContainerCreating",
         id="being made",
@@ -146,8 +155,12 @@ WAITING = [
 
 @pytest.mark.parametrize("status, why", WAITING)
 def test_a_pod_that_is_not_ready_shows_the_reason(api: Api, status: Object, why: str) -> None:
-    spelled = [container(**one) for one in status.get("containerStatuses", [])]
-    status = {**status, "containerStatuses": spelled} if spelled else status
+    spelled = {
+        of: [container(**one) for one in status[of]]
+        for of in ("initContainerStatuses", "containerStatuses")
+        if of in status
+    }
+    status = {**status, **spelled}
     api.add(ray_pod("llama-0", ACTIVE, "llama", status=status))
     picture = status_report(api)
     assert not picture.is_ready
