@@ -19,34 +19,37 @@ def _in_each_pod(component: str, container: str, command: str) -> str:
     return f"`{pods} | xargs -I POD kubectl -n antefix exec POD -c {container} -- {command}`"
 
 
+def _logs_of(component: str) -> str:
+    return f"`antefix k8s logs --namespace antefix --component {component}`"
+
+
 _OF_RAY = f"bash -c 'tail -n 50 {_LOGS}/{{serve/controller_*.log,gcs_server.out,monitor.log}}'"
-# By the component of `antefix logs`: whose logs they are, and how to read them.
+# By the component of `antefix logs`.
 _LOGS_OF = {
-    "gateway": ("gateways", "`antefix k8s logs --namespace antefix --component gateway`"),
-    "engine": ("engines", "`antefix k8s logs --namespace antefix --component engine`"),
-    "ray": ("Ray's head", _in_each_pod("head", "ray-head", _OF_RAY)),
-    "redis": ("Redis", "`kubectl -n antefix logs -l antefix/component=redis -c redis --tail 50`"),
+    "gateway": _logs_of("gateway"),
+    "engine": _logs_of("engine"),
+    "ray": _in_each_pod("head", "ray-head", _OF_RAY),
+    "redis": "`kubectl -n antefix logs -l antefix/component=redis -c redis --tail 50`",
 }
 
 
 # What the index says once for all runbooks.
 PREPARATION = f"""\
-`antefix status` and `antefix logs` read the fleet on this machine. On Kubernetes, each step names
-the command to run instead. The commands are for a release `antefix` in the namespace `antefix`. To
-reach a gateway, run `{_FORWARD}`, and set `OPENAI_API_KEY` to an API key.
+`antefix status`, `antefix logs` and `redis-cli` read the fleet on this machine. For Kubernetes,
+each runbook shows the command to run instead, below the first step that needs it. The commands are
+for a release `antefix` in the namespace `antefix`.
 
-""" + "\n".join(
-    [
-        f"- replicas: `antefix status --base-url {ADDRESS}/v1`",
-        *(f"- logs of {whose}: {command}" for whose, command in _LOGS_OF.values()),
-        f"- in Redis's pod: {_in_each_pod('redis', 'redis', 'redis-cli COMMAND')}",
-    ]
-)
+- To reach a gateway, run `{_FORWARD}`. Set `OPENAI_API_KEY` to an API key.
+- To find the pod of a replica, run `antefix status --base-url {ADDRESS}/v1`. The column NODE is the
+  address of the pod: `kubectl -n antefix get pods --field-selector status.podIP=NODE`.
+- To find the revision for `helm rollback`, run `helm history antefix -n antefix`. A rollback [also
+  restores rotated keys](../kubernetes/upgrade.md#roll-back)."""
 _HERE = "README.md#on-kubernetes"
 
 
 def _status(found: re.Match[str]) -> str:
-    return f"`antefix k8s status --namespace antefix`, and [replicas]({_HERE})"
+    replicas = f"`antefix status --base-url {ADDRESS}/v1` through [a forwarded port]({_HERE})"
+    return f"`antefix k8s status --namespace antefix`, and {replicas}"
 
 
 def _web_ui(found: re.Match[str]) -> str:
@@ -54,11 +57,11 @@ def _web_ui(found: re.Match[str]) -> str:
 
 
 def _logs(found: re.Match[str]) -> str:
-    return f"[logs of {_LOGS_OF[found[1]][0]}]({_HERE})"
+    return _LOGS_OF[found[1]]
 
 
 def _redis(found: re.Match[str]) -> str:
-    return f"the same command [in Redis's pod]({_HERE})"
+    return _in_each_pod("redis", "redis", found[1])
 
 
 def _metrics(found: re.Match[str]) -> str:

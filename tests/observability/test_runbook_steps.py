@@ -43,7 +43,7 @@ RESTARTS = {
 VLLM_ARGUMENTS = ("gpu_memory_utilization", "max_model_len", "max_num_seqs")
 
 PROGRAMS = {
-    "helm": {"rollback", "upgrade", "get", "test"},
+    "helm": {"rollback", "upgrade", "get", "history", "test"},
     "kubectl": {"get", "describe", "logs", "delete", "drain", "rollout", "cordon"},
     "curl": None,
     "dmesg": None,
