@@ -46,12 +46,13 @@ def facts() -> str:
     image = "{.items[0].spec.containers[0].image}"
     operator = kubectl("get", "pods", "-A", "-l", labels, "-o", f"jsonpath={image}")
     gib = int(told["capacity"]["memory"].removesuffix("Ki")) / 2**20
+    # all nodes are on this machine, and each reports the capacity of the whole
     nodes_here = f"{len(nodes())} node{'s' * (len(nodes()) > 1)}"
     return (
         f"Kubernetes {of_node['kubeletVersion']}, KubeRay {operator.rpartition(':')[2]},"
         f" {of_node['containerRuntimeVersion'].replace('://', ' ')},"
         f" Helm {run('version', '--short').partition('+')[0]};"
-        f" {nodes_here} of one machine of {told['capacity']['cpu']} cores and {gib:.0f} GiB"
+        f" {nodes_here} on one host with {told['capacity']['cpu']} cores and {gib:.0f} GiB in total"
     )
 
 

@@ -62,7 +62,7 @@ def test_losing_one_of_two_pods_fails_only_its_requests(
     assert not [one for one in traffic.failed() if one.began > killed + NOTICED_S]
 
 
-def test_losing_the_head_restarts_the_release(
+def test_deleting_the_pod_of_the_head_replaces_the_head(
     release: Release,
 ) -> None:
     release.settle(ONE_OF_EACH)
@@ -87,7 +87,7 @@ def kept(release: Release, first_node: str) -> Iterator[Values]:
         release.remove()
 
 
-def test_losing_the_head_with_its_state_in_redis_fails_no_request(
+def test_deleting_the_pod_of_a_head_with_its_state_in_redis_fails_no_request(
     release: Release, kept: Values
 ) -> None:
     release.settle(kept)
