@@ -82,9 +82,10 @@ def goal(figure: float, *, at_most: float | None = None, at_least: float | None 
 
 
 def change(ratio: float) -> str:
-    """Return a ratio as a change in percent, such as "23% lower"."""
+    """Return a ratio as a change in percent, such as "23% lower" or "less than 1% lower"."""
     percent = round(100 * ratio) - 100
-    return f"{abs(percent)}% {'lower' if percent < 0 else 'higher'}"
+    size = f"{abs(percent)}%" if percent or ratio == 1 else "less than 1%"
+    return f"{size} {'lower' if ratio < 1 else 'higher'}"
 
 
 def with_changes(goals: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -68,7 +68,14 @@ def test_a_page_is_filled_in_from_the_template_next_to_its_module(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("ratio", "change"), [(0.2252, "77% lower"), (3.9688, "297% higher"), (1.0, "0% higher")]
+    ("ratio", "change"),
+    [
+        (0.2252, "77% lower"),
+        (3.9688, "297% higher"),
+        (0.9953, "less than 1% lower"),
+        (1.004, "less than 1% higher"),
+        (1.0, "0% higher"),
+    ],
 )
 def test_a_ratio_is_written_as_a_change_in_percent(ratio: float, change: str) -> None:
     assert report.change(ratio) == change
