@@ -115,8 +115,9 @@ class GatewaySettings(Section):
         1,
         ge=1,
         le=4,
-        description="The number of other replicas that the gateway tries, one after another, when "
-        "an engine fails. If a request is lost with all of them, it is rejected for three minutes.",
+        description="The number of further attempts after the first one if an engine fails, each "
+        "on another replica. With 1, a request gets two attempts. If every attempt loses its engine, "
+        "gateways reject the request for three minutes.",
     )
     drain_timeout_s: Annotated[float, Reach.FLEET] = Field(
         60.0,
