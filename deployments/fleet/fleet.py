@@ -116,8 +116,8 @@ class GatewaySettings(Section):
         ge=1,
         le=4,
         description="The number of further attempts after the first one if an engine fails, each "
-        "on another replica. With 1, a request gets two attempts. If every attempt loses its engine, "
-        "gateways reject the request for three minutes.",
+        "on another replica. With 1, a request gets two attempts. If every attempt loses its "
+        "engine, gateways reject the request for three minutes.",
     )
     drain_timeout_s: Annotated[float, Reach.FLEET] = Field(
         60.0,
