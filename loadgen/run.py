@@ -82,7 +82,7 @@ class OpenAiApi:
                 if answer.status != 200:
                     if may_lack:
                         return []
-                    raise self._not_openai(f"answers {answer.status}")
+                    raise self._not_openai(f"returned HTTP {answer.status}")
                 told = await answer.json(content_type=None)
                 return [str(card["id"]) for card in told["data"]]
         except TimeoutError as error:

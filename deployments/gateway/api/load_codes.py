@@ -18,8 +18,8 @@ RATE_LIMIT_EXCEEDED = ErrorCode(
 BUDGET_UNKNOWN = ErrorCode(
     "budget_unknown",
     503,
-    "The tenant has limits, and the gateway does not know what is left of them, because Redis is "
-    "unavailable or full, or has lost its data.",
+    "The gateway does not know what is left of the tenant's limits. Redis is unavailable or full, "
+    "or has lost its data.",
     "Wait for `Retry-After`. See [Budgets](budgets.md#when-redis-is-unavailable).",
     retry="Retry-After",
 )

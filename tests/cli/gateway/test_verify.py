@@ -195,7 +195,7 @@ async def test_without_redis_no_request_is_explained() -> None:
     async with gateway_before(FakeEngine()) as front:
         result = await verified(front)
     assert result.exit_code == ExitCode.FAILED
-    assert "Redis stores explanations, and does not answer" in result.stderr
+    assert "Redis, which stores explanations, is not responding" in result.stderr
 
 
 @pytest.mark.parametrize("tokens", [0, 1], ids=["before the first token", "after it"])
