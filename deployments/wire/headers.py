@@ -71,6 +71,8 @@ PROGRESS_CONTENT_TYPE = "application/vnd.antefix.progress"
 # resume answers 409 with this code.
 RESUME_FIELD = "antefix_resume"
 CANNOT_RESUME = "cannot_resume"
+# The start of vLLM's EngineDeadError: the engine is lost, with all its requests.
+ENGINE_DEAD = "EngineCore encountered an issue"
 
 # The token counts of an ended exchange.
 TOKENS_PATH = "/antefix/tokens"

@@ -99,7 +99,8 @@ class ResumableExchange:
     - `in_one_piece`: the answer is not a stream.
     - `exact_events`: an event contains more than its token determines, so every event of the replay
       must be one that the client has.
-    - `lost`: the engine is lost. `refused`: the reason why the answer cannot be resumed.
+    - `failed`: the engine failed with this answer. `lost`: because it is lost, with all answers.
+      `refused`: the reason why the answer cannot be resumed.
     """
 
     def __init__(self, known: Known | None, path: str = "") -> None:
@@ -114,7 +115,7 @@ class ResumableExchange:
         self.replaying = known is not None
         self.replayed = False
         self.first_events = FirstEvents(known.events if known else 0)
-        self.lost = False
+        self.failed = self.lost = False
         self.refused: str | None = None
         self.on_chunk: Callable[[], None] = lambda: None
         self._chunks: list[bytes] = []

@@ -20,6 +20,7 @@ from deployments.wire.confirmation import Confirmation, current
 from deployments.wire.headers import (
     ANSWER_COMMENT,
     CANNOT_RESUME,
+    ENGINE_DEAD,
     EXPECTED_CACHED_HEADER,
     LOAD_HEADER,
     OUTPUT_TOKENS_COMMENT,
@@ -191,7 +192,7 @@ class _ResumableAnswer(_Answer):
     ) -> None:
         super().__init__(send, confirmation, load, counts=True)
         self._exchange = exchange
-        self._begun = self._ended = False
+        self._begun = self._ended = self._failed_replaying = False
         self._early = b""  # of a stream, from before the call of the engine
         self._whole, self._status = b"", 200  # of an answer in one piece
         self._progress: asyncio.Task[None] | None = None
@@ -230,13 +231,15 @@ class _ResumableAnswer(_Answer):
             await self._send(_part(self._exchange.comments()))
         if self._exchange.refused is not None and not self._begun:
             await _refuse(self._send, self._exchange.refused)
+        elif self._failed_replaying:
+            await _fail(self._send, is_lost=self._exchange.lost)
 
     async def _send_events(self, message: Message) -> None:
         if not self._begun and _is_comment(message):
             return
         exchange = self._exchange
         body = exchange.first_events.dropped_from(message.get("body", b""))
-        if body and exchange.replaying and exchange.exact_events:
+        if body and exchange.replaying and exchange.exact_events and not exchange.failed:
             raise exchange.refuse(
                 "The engine cannot resume: the logprobs of a token were lost with the other engine."
             )
@@ -244,9 +247,11 @@ class _ResumableAnswer(_Answer):
         if not body and not last:
             return
         if exchange.first_events.missing:
-            exchange.refuse(
-                "The engine cannot resume: it generated fewer events than the client has."
-            )
+            self._failed_replaying = exchange.failed  # another engine may resume the answer
+            if not exchange.failed:
+                exchange.refuse(
+                    "The engine cannot resume: it generated fewer events than the client has."
+                )
             return
         self._begun = True
         await self._begin(*self._exchange.headers)
@@ -336,9 +341,18 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 async def _refuse(send: Send, reason: str) -> None:
-    error = {"message": reason, "type": "conflict", "param": None, "code": CANNOT_RESUME}
-    kind = (b"content-type", b"application/json")
-    await send({"type": "http.response.start", "status": 409, "headers": [kind]})
+    await _send_error(send, 409, reason, "conflict", CANNOT_RESUME)
+
+
+async def _fail(send: Send, *, is_lost: bool) -> None:
+    reason = ENGINE_DEAD if is_lost else "The engine failed before it could resume the answer"
+    await _send_error(send, 500, f"{reason}.", "server_error", "500")
+
+
+async def _send_error(send: Send, status: int, message: str, kind: str, code: str) -> None:
+    error = {"message": message, "type": kind, "param": None, "code": code}
+    content_type = (b"content-type", b"application/json")
+    await send({"type": "http.response.start", "status": status, "headers": [content_type]})
     await send({"type": "http.response.body", "body": json.dumps({"error": error}).encode()})
 
 

@@ -132,6 +132,8 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
                     tokens.yielded(output)
                     yield output
         except (EngineDeadError, EngineGenerateError) as error:
+            if continued is not None:
+                continued.failed = True
             if isinstance(error, EngineGenerateError) and not await self._dies():
                 raise
             if continued is not None:

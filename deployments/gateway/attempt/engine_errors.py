@@ -11,9 +11,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from deployments.wire.headers import ENGINE_DEAD
+
 END = b"\n\n"
-# The start of vLLM's EngineDeadError: the engine is lost, with all its requests.
-ENGINE_DEAD = b"EngineCore encountered an issue"
 # In the messages of PyTorch's allocators, of CUDA and of NumPy, which vLLM passes on.
 OUT_OF_MEMORY = (b"out of memory", b"not enough memory", b"Unable to allocate")
 
@@ -37,7 +37,7 @@ class EngineError:
     @property
     def is_dead(self) -> bool:
         """Return whether the engine can serve no more requests."""
-        return self.status >= 500 and ENGINE_DEAD in self.body
+        return self.status >= 500 and ENGINE_DEAD.encode() in self.body
 
     @property
     def is_out_of_memory(self) -> bool:

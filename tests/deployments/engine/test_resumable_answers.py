@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from deployments.engine.serving.confirming import Confirming
+from deployments.gateway.attempt.engine_errors import EngineError
 from deployments.process.http_server import HttpServer
 from deployments.wire import confirmation, resumable
 from deployments.wire.headers import (
@@ -43,6 +44,7 @@ class Engine:
         self.refuses = False
         self.dies_after: int | None = None  # tokens
         self.fails_after: int | None = None
+        self.fails_replaying = self.dies_replaying = False
         self.go = asyncio.Event()
         self.go.set()
         self.bodies: list[dict[str, Any]] = []
@@ -91,6 +93,9 @@ class Engine:
         """Each token, and whether it is one that was reported."""
         known = exchange.known if exchange else None
         told = known.token_ids(0) if known else []
+        if exchange is not None and (self.fails_replaying or self.dies_replaying):
+            exchange.failed, exchange.lost = True, self.dies_replaying
+            return
         for token in told:
             yield token, True
         if exchange is not None:
@@ -100,7 +105,7 @@ class Engine:
                 return
             if number == self.dies_after:
                 assert exchange is not None
-                exchange.lost = True
+                exchange.failed = exchange.lost = True
                 return
             if number == len(told) + 1:
                 await self.go.wait()
@@ -120,7 +125,7 @@ class Engine:
                 exchange.refuse("The engine made other events.")
             if token != TOKENS[1]:
                 yield f"data: {token}\n\n"
-        if exchange is not None and exchange.lost:
+        if exchange is not None and exchange.failed:
             yield "data: see above\n\n"
         yield "data: [DONE]\n\n"
 
@@ -295,6 +300,21 @@ async def test_a_lost_engine_interrupts_the_answer(
                 came += part
     assert b": antefix-tokens 0 12" in came
     assert b"see above" not in came
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+@pytest.mark.parametrize("exact_events", [True, False])
+async def test_an_engine_that_fails_during_the_replay_does_not_refuse_to_resume(
+    engine: Engine, http: aiohttp.ClientSession, is_lost: bool, exact_events: bool
+) -> None:
+    """So that a gateway tries another engine."""
+    engine.dies_replaying, engine.fails_replaying = is_lost, not is_lost
+    engine.exact_events = exact_events
+    body = resuming(3, events=4, stream=True)
+    async with http.post(PATH, json=body, headers=ASKED) as answer:
+        error = EngineError(answer.status, await answer.read())
+    assert error.status == 500
+    assert error.is_dead == is_lost
 
 
 async def test_an_answer_that_the_engine_does_not_offer_to_resume_is_unchanged(
