@@ -155,7 +155,7 @@ WAITING = [
 
 @pytest.mark.parametrize("status, why", WAITING)
 def test_a_pod_that_is_not_ready_shows_the_reason(api: Api, status: Object, why: str) -> None:
-    spelled = {
+    spelled: Object = {
         of: [container(**one) for one in status[of]]
         for of in ("initContainerStatuses", "containerStatuses")
         if of in status
