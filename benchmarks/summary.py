@@ -129,7 +129,7 @@ def _command(of: Result) -> str:
 
 
 def _table(history: History, stale: Stale) -> str:
-    """The section of README.md. Without a result of the current code there is none."""
+    """The table of README.md; empty without a result of the current code."""
     rows = [
         _compared(row, history[row["benchmark"]][-1])
         for row in TABLE
@@ -139,7 +139,7 @@ def _table(history: History, stale: Stale) -> str:
         return ""
     head = ("What was measured", "Antefix", "Compared with", "Result", "Details")
     table = _rows([head, ["--"] * len(head), *rows])
-    return "\n\n".join(["## Measured", table, _filled(CAVEATS)])
+    return "\n\n".join([table, _filled(CAVEATS)])
 
 
 def _compared(row: Mapping[str, str], of: Result) -> Sequence[object]:

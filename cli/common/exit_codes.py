@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
 MEANINGS = {
     ExitCode.OK: "done",
     ExitCode.FOUND: "done, and problems or differences were found",
-    ExitCode.USAGE: "the command line is wrong",
+    ExitCode.USAGE: "invalid usage",
     ExitCode.NOT_RUNNING: "no fleet is running here",
     ExitCode.CONFLICT: "another fleet runs here, the port is taken, or a change needs a restart",
     ExitCode.DEGRADED: "the fleet runs, but a pool has no running replica, the gateway does not"

@@ -166,7 +166,7 @@ class GatewayClient:
                 event = json.loads(data)
                 if error := event.get("error"):
                     raise GatewayError(
-                        f"the stream broke: {error['message']}", logs_of(self._base_url)
+                        f"the stream was interrupted: {error['message']}", logs_of(self._base_url)
                     )
                 ttft_s = ttft_s or time.monotonic() - began
                 usage = event.get("usage") or usage

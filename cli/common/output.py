@@ -110,7 +110,7 @@ def answering(output: str = "table") -> Iterator[None]:
         if os.environ.get("ANTEFIX_DEBUG") == "1":
             raise
         remedy = (
-            "install it, or all that a fleet needs: pip install 'antefix[cpu]' or 'antefix[gpu]'"
+            "install it, or all that a fleet needs: in a checkout, pip install '.[cpu]' or '.[gpu]'"
         )
         _fail(f"this needs {error.name}, which is not installed", remedy, ExitCode.FAILED, output)
     except Exception as error:

@@ -40,7 +40,8 @@ def bench(
         ),
     ] = None,
     base_url: Annotated[
-        str | None, typer.Option(help="Base URL of any OpenAI API; default: the running fleet.")
+        str | None,
+        typer.Option(help="Base URL of any OpenAI-compatible API; default: the running fleet."),
     ] = None,
     api_key: ApiKey = None,
     model: ModelName = None,

@@ -39,7 +39,7 @@ def chat(
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
     max_tokens: MaxTokens = MAX_TOKENS,
 ) -> None:
-    """Chat with the running fleet, or with any OpenAI API."""
+    """Chat with the running fleet, or with any OpenAI-compatible API."""
     with answering():
         url, key, default_model = where(base_url, api_key)
         client = _client(url, key)

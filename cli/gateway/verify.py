@@ -82,7 +82,7 @@ def verify(
     ] = DEFAULT_TIMEOUT,
     output: Output = "table",
 ) -> None:
-    """Check that a fleet answers, reuses prefixes and samples, with up to seven requests."""
+    """Send up to seven requests to check answers, prefix reuse and sampling."""
     with answering(output):
         if api_key_file is not None:
             api_key = first_key(api_key_file)
@@ -108,8 +108,8 @@ def verify(
         if not is_data(output):
             typer.echo(f"again       {_shown(again)}")
             typer.echo(
-                f"prefix hit  the index had {again.cached_tokens_in_index} tokens of it at "
-                f"{again.replica}, the engine confirmed {again.cached_tokens}"
+                f"prefix hit  the index predicted {again.cached_tokens_in_index} cached tokens on "
+                f"{again.replica}, the engine reported {again.cached_tokens}"
             )
         try:
             sampled, _ = ask(SAMPLED_QUESTION, SAMPLED)

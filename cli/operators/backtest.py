@@ -56,7 +56,7 @@ def backtest(
     ] = 0,
     calibration: Annotated[
         Path | None,
-        typer.Option(help="Output of antefix calibrate; default: estimate of 70B on four A100."),
+        typer.Option(help="Output of antefix calibrate; default: estimate of 70B on four A100s."),
     ] = None,
     startup_time: Annotated[
         list[Duration] | None,

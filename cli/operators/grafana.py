@@ -146,7 +146,7 @@ def _grafana() -> Grafana:
     missing = [name for name in ("GRAFANA_URL", "GRAFANA_TOKEN") if not os.environ.get(name)]
     if missing:
         raise CommandError(
-            f"{' and '.join(missing)} not set",
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set",
             "GRAFANA_URL is Grafana's address, GRAFANA_TOKEN the token of a service account "
             "with the role Editor",
             ExitCode.USAGE,

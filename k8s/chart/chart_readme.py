@@ -111,7 +111,8 @@ error message names the right one.
   GPUs, or set `upgrade.strategy: None`. Set `enginePods.priorityClassName`, because pods with a
   higher priority preempt those of priority 0.
 - **Namespace**: label it `pod-security.kubernetes.io/enforce=restricted`.
-- **Alerts**: set `metrics.podMonitor.enabled` and `metrics.prometheusRule.enabled`.
+- **Alerts**: set `metrics.podMonitor.enabled`, `metrics.prometheusNamespace` and
+  `metrics.prometheusRule.enabled`.
 
 Run `antefix k8s preflight` with your values before the install, and `helm test` after it.
 

@@ -53,12 +53,12 @@ def lines(plan: Plan) -> Iterator[str]:
         f" ({chosen.in_flight} requests in flight, mean {target.prompt} + {target.output} tokens)"
     )
     if target.long_prompt is not None:
-        yield f"99 of 100 prompts have at most {target.long_prompt} tokens"
+        yield f"p99 prompt length: {target.long_prompt} tokens"
     for refused in plan.refused:
         yield f"not {refused.precision.name}: {refused.reason}"
     yield (
-        f"KV cache: {chosen.kv_tokens:,} tokens a replica, {chosen.kv_token_bytes / 1024:.0f} KiB"
-        " a token and GPU"
+        f"KV cache: {chosen.kv_tokens:,} tokens per replica,"
+        f" {chosen.kv_token_bytes / 1024:.0f} KiB per token per GPU"
     )
     if plan.overflow:
         light = plan.overflow.option.engine
@@ -66,7 +66,7 @@ def lines(plan: Plan) -> Iterator[str]:
             f"overflow: {plan.overflow.replicas} replica(s) with {light.precision.name} weights on"
             f" {light.tp} GPU(s)"
         )
-    yield f"GPUs in all: {plan.gpus}"
+    yield f"total GPUs: {plan.gpus}"
     yield by_load(plan)
     if plan.shape.experts and plan.shape.quantization is None:
         size = weight_bytes(plan.shape, BF16, engine.tp, experts=W8A16)
@@ -74,18 +74,18 @@ def lines(plan: Plan) -> Iterator[str]:
             f"INT8 of the experts while they load ({EXPERTS_WHILE_LOADING[0]}):"
             f" {size / GIB:.1f} GiB of weights on each of {engine.tp} GPU(s)"
         )
-    yield "drafting would not pay" if plan.draft is None else _drafting(plan.draft)
+    yield "speculation would not pay off" if plan.draft is None else _drafting(plan.draft)
     if plan.cost_output is not None and plan.cost_all is not None:
         yield (
             f"cost: {plan.cost_output:.2f} per million output tokens, {plan.cost_all:.2f} with"
-            f" the prompts' counted, at {target.price_per_gpu_hour:g} per GPU and hour"
+            f" the prompts' counted, at {target.price_per_gpu_hour:g} per GPU-hour"
         )
 
 
 def _drafting(plan: DraftPlan) -> str:
     return (
-        f"drafting {plan.drafted} token(s) a step by {plan.draft.method} pays up to {plan.up_to}"
-        f" sequences a step: one decodes {plan.speedup:.1f} times as fast, if"
+        f"drafting {plan.drafted} token(s) per step by {plan.draft.method} pays off up to a batch"
+        f" of {plan.up_to} sequences: one decodes {plan.speedup:.1f} times as fast, if"
         f" {plan.accepted:.0%} of the drafts are right; measure it: antefix tune-speculation"
     )
 
@@ -95,7 +95,8 @@ def by_load(plan: Plan) -> str:
         return "by load: w4a16 decodes fastest at any batch here"
     fast = "fp8" if "fp8" in plan.gpu.flops else "w8a8"
     return (
-        f"by load: w4a16 decodes fastest below {plan.crossover} sequences a step, {fast} from there"
+        f"by load: w4a16 decodes fastest below a batch of {plan.crossover} sequences, {fast} from"
+        " there"
     )
 
 

@@ -57,7 +57,8 @@ NO_REPLICA = ErrorCode(
 ENGINE_UNAVAILABLE = ErrorCode(
     "engine_unavailable",
     503,
-    "The engine was lost, and `gateway.retries` further attempts on other engines failed too.",
+    "The engine was lost, and no other engine completed the answer: `gateway.retries` further "
+    "attempts failed, or the answer could not be resumed.",
     "Send the request again.",
     retry="Retry-After",
 )
@@ -65,9 +66,9 @@ ENGINES_LOST = ErrorCode(
     "engines_lost",
     503,
     "Every engine that worked on the request was lost. Gateways then reject it for "
-    f"{FATAL_REQUEST_S} s. If several requests of a tenant end like this, its next one is not "
-    "tried on a second engine. That one may be sent again once, so its error has no "
-    "`x-should-retry`.",
+    f"{FATAL_REQUEST_S} s. If several requests of a tenant end like this, its requests are "
+    "not tried on a second engine for three minutes. Their errors have no `x-should-retry`, "
+    "because each of these requests may be sent again once.",
     "Change the request, because it may be the cause. Otherwise, send it again after "
     "`Retry-After`.",
     retry="Retry-After, stop",

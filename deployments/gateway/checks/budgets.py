@@ -341,7 +341,7 @@ def _rejection(
     whose = f"The tenant {tenant[:100]!r}"
     remedy = f"Try again in {seconds} s."
     if answer.kind == "requests":
-        limit = f"{budget.requests} requests per minute{of_model}"
+        limit = f"{_counted(budget.requests, 'request')} per minute{of_model}"
         message = f"{whose} has reached its limit of {limit}."
     elif answer.kind == "tokens":
         message = (
@@ -355,7 +355,7 @@ def _rejection(
             " while they ran its requests. Wait until its current request ends."
         )
     elif answer.kind == "concurrent":
-        limit = f"{budget.concurrent} concurrent requests{of_model}"
+        limit = f"{_counted(budget.concurrent, 'concurrent request')}{of_model}"
         message = f"{whose} has reached its limit of {limit}."
     else:
         why = "is full and rejects writes" if full else "was unavailable or has just started"
@@ -366,6 +366,10 @@ def _rejection(
     headers = _headers(budgets, answer.left) if answer.left else {}
     code = BUDGET_UNKNOWN if answer.kind == "unknown" else RATE_LIMIT_EXCEEDED
     return ApiError(code, f"{message} {remedy}", retry_after=seconds, headers=headers)
+
+
+def _counted(number: int | None, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _headers(budgets: Sequence[TenantBudget], left: Sequence[Left]) -> dict[str, str]:

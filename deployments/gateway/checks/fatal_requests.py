@@ -282,9 +282,9 @@ def _loss(entry: bytes, until: float) -> Loss:
 
 def _out_of_memory(left_s: int) -> ApiError:
     message = (
-        "The replica of this request ran out of memory, so the gateway does not try it on another."
-        f" It rejects this same request for {left_s} s. Make the request smaller, or send it again"
-        " after that."
+        "The replica of this request ran out of memory, so the gateway does not try the request on"
+        f" another, and rejects it for {left_s} s. Make the request smaller, or send it again after"
+        " that."
     )
     return ApiError(ENGINE_OUT_OF_MEMORY, message, retry_after=left_s)
 
@@ -308,6 +308,6 @@ def _suspected() -> ApiError:
 def _refusal(left_s: int) -> ApiError:
     message = (
         "Every engine that this request ran on was lost, so the gateway rejects the same request"
-        f" for {left_s} s. Change it, because it may be the cause. {_CHANGES}"
+        f" for {left_s} s. Change it, because it may be the cause, or wait. {_CHANGES}"
     )
     return ApiError(ENGINES_LOST, message, retry_after=left_s)

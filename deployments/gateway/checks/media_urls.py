@@ -45,14 +45,14 @@ def refuse_media_urls(path: str, fields: Mapping[str, Any], engine_args: Mapping
             raise ApiError(INVALID_VALUE, f"{message} Send one of type 'base64'.", param=name)
         if scheme == "data:":
             if not url[: url.find(",")].endswith(";base64"):
-                why = f"{name!r} has an '{kind}' with data that is not in base64."
+                why = f"{name!r} has '{kind}' with data that is not in base64."
                 message = f"{why} Send a URL such as 'data:image/png;base64,...'."
                 raise ApiError(INVALID_VALUE, message, param=name)
             continue
         if (host := _host_of(url)) not in hosts and not (files and scheme == "file:"):
             instead = "a source of type 'base64'" if kind == "image" else "a 'data:' URL"
             message = (
-                f"{name!r} has an '{kind}' on the host {host[:100]!r}, which engines must not"
+                f"{name!r} has '{kind}' on the host {host[:100]!r}, which engines must not"
                 f" fetch from. Send {instead}, or ask the operators to list the host in"
                 " 'allowed_media_domains' of the model's 'engine_args'."
             )

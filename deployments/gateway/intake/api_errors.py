@@ -153,7 +153,8 @@ def from_engine(status: int, body: bytes, request_id: str) -> ApiError:
     if status >= 500:
         return ApiError(
             ENGINE_ERROR,
-            f"The engine failed on this request. Give the operators its id, {request_id}.",
+            "The engine failed. Send the request again. If it fails again, give the operators its "
+            f"id, {request_id}.",
             status=status,
         )
     try:

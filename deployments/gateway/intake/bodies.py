@@ -183,8 +183,8 @@ class Bodies:
 
 def _gateway_full() -> ApiError:
     message = (
-        "The open requests of all tenants, or of this tenant, use all the memory that this gateway"
-        " has for bodies. Try again in 1 s, or send a smaller request."
+        "This gateway's memory for the bodies of requests, or this tenant's share of it, is full."
+        " Try again in 1 s, or send a smaller request."
     )
     return ApiError(GATEWAY_FULL, message, retry_after=1)
 

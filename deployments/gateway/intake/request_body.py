@@ -191,7 +191,7 @@ def extended(body: bytes, more: Mapping[str, Any]) -> bytes:
 
 
 def _too_large(max_body_bytes: int) -> NoReturn:
-    message = f"The body is larger than the allowed {max_body_bytes} bytes. Send a smaller one."
+    message = f"The body is larger than the limit of {max_body_bytes:,} bytes. Send a smaller one."
     raise ApiError(BODY_TOO_LARGE, message)
 
 

@@ -26,7 +26,7 @@ from router.choice.policies import POLICY_NAMES
 
 # https://platform.openai.com/docs/guides/flex-processing. For other tiers, the key's class applies.
 _CLASS_OF_TIER: Mapping[str, PriorityClass] = {"flex": "batch", "priority": "interactive"}
-_OMIT = "Omit it, or ask the operators for another key."
+_OMIT = "Omit it, or ask the operators to allow it for this key."
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,10 @@ class Pools:
         usable = [name for name in self.models if self.may_use(rights, name)]
         advice = f"Use one of: {', '.join(sorted(usable))}."
         if not usable:
-            advice = "This key is not allowed to use any model. Ask the operators for one that is."
+            advice = (
+                "This key is not allowed to use any model. Ask the operators for a key that has "
+                "access to one."
+            )
         shown = model if len(model) <= 100 else model[:100] + "..."
         message = f"The model {shown!r} does not exist. {advice}"
         absent = self.adapters.not_loaded.get(model)

@@ -33,7 +33,7 @@ _INTRODUCTION = """\
 Every gateway serves the OpenAI API and Anthropic's Messages API at `gateway.host` and
 `gateway.port` of the [fleet file](fleet-file.md), without TLS. A gateway accepts only the fields in
 [this list](#all-fields), which gives the cost and the limit of each field. It
-[rejects](#fields-that-the-gateway-refuses) all other fields. The engine of the pool validates the
+[rejects](#fields-that-the-gateway-rejects) all other fields. The engine of the pool validates the
 values that the gateway does not check.
 
 Request and response bodies are JSON. The exceptions are [streams](#streams), the forms of
@@ -84,7 +84,7 @@ Anthropic's clients send:
 """
 
 _REFUSED = """\
-## Fields that the gateway refuses
+## Fields that the gateway rejects
 
 The engine would ignore most of these fields silently, or serve them at the cost of other tenants. A
 value that is null, empty, zero or false asks for nothing, so the gateway accepts it. In fields that

@@ -24,7 +24,7 @@
 {{- $v := .Values -}}
 {{- $features := list
   (list (or $v.ingress.enabled $v.httpRoute.enabled (ne $v.service.type "ClusterIP")) "access from outside the cluster" "ingress.enabled or httpRoute.enabled")
-  (list $v.metrics.podMonitor.enabled "metrics in Prometheus" "metrics.podMonitor.enabled")
+  (list $v.metrics.podMonitor.enabled "metrics in Prometheus" "metrics.podMonitor.enabled, with metrics.prometheusNamespace")
   (list $v.metrics.prometheusRule.enabled "burn-rate alerts of the SLOs" "metrics.prometheusRule.enabled")
   (list $v.metrics.dashboards.enabled "Grafana's dashboards" "metrics.dashboards.enabled")
   (list $v.tracing.otlpEndpoint "traces" "tracing.otlpEndpoint")

@@ -93,7 +93,7 @@ def test_the_plan_shows_a_long_prompt_with_its_ttft() -> None:
     )
     assert short < long
     told = plan(*LOAD, *lengths, "--long-prompt-tokens", "3000").stdout
-    assert "99 of 100 prompts have at most 3000" in told
+    assert "p99 prompt length: 3000 tokens" in told
     assert "--long-prompt-tokens" in plan(*LOAD, *lengths).stderr
 
 

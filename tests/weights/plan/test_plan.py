@@ -325,7 +325,7 @@ def test_the_table_marks_the_choice_and_the_lines_name_it() -> None:
     assert [row[0] for row in marked] == ["w8a8 *"]
     told = "\n".join(lines(plan))
     assert "w8a8 on 4 x a100-80g: 3 serving, 1 warm" in told
-    assert f"below {plan.crossover} sequences a step, w8a8 from there" in by_load(plan)
+    assert f"below a batch of {plan.crossover} sequences, w8a8 from there" in by_load(plan)
 
 
 def test_a_model_with_experts_is_planned_with_the_size_of_int8_experts() -> None:

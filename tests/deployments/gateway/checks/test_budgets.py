@@ -293,7 +293,7 @@ async def test_a_request_that_no_budget_has_room_for_is_explained(redis_url: str
         told = await front.explanation_of(headers)
         assert told["admission"]["verdict"] == "rejected"
         assert (
-            "has reached its limit of 1 requests per minute for this model"
+            "has reached its limit of 1 request per minute for this model"
             in told["admission"]["reason"]
         )
         assert told["budget"]["exhausted"] == "requests"
