@@ -118,6 +118,6 @@ NO_REDIS = ErrorCode(
     "no_redis",
     503,
     "Redis does not answer. Explanations, canaries and adapters are kept there.",
-    "Try again later. Inference works without Redis.",
+    "Try again later. Inference works without Redis, for tenants with limits only for a while.",
     retry="Retry-After",
 )

@@ -89,7 +89,7 @@ FIELD_NOT_ALLOWED = ErrorCode(
     "field_not_allowed",
     400,
     "The request has a field, tool or message part that the gateway rejects or does not know.",
-    "See the [rejected fields](#fields-that-the-gateway-refuses).",
+    "See the [rejected fields](#fields-that-the-gateway-rejects).",
 )
 MEDIA_URL_NOT_ALLOWED = ErrorCode(
     "media_url_not_allowed",
@@ -161,7 +161,7 @@ CANNOT_OVERFLOW = ErrorCode(
 UNKNOWN_REQUEST = ErrorCode(
     "unknown_request",
     404,
-    f"The tenant has no such request, or it ended more than {EXPLANATION_TTL_S} s ago.",
+    f"The tenant has no such request, or it ended at least {EXPLANATION_TTL_S} s ago.",
     "Ask earlier, with the `x-request-id` of the response.",
 )
 INVALID_LIMIT = ErrorCode(
