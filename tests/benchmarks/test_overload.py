@@ -46,10 +46,6 @@ def test_an_answer_with_status_500_misses_the_goal() -> None:
     assert not goals["answers_that_are_neither_success_nor_429_with_retry_after"]["met"]
 
 
-def test_the_offered_load_is_three_times_the_knee() -> None:
-    assert RULE.settings["times_knee"] == 3.0
-
-
 async def test_an_interrupted_run_resumes_after_the_last_phase(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
