@@ -32,7 +32,7 @@ CASES = {
 
 def measured() -> dict[str, float]:
     """Of each case, Antefix's mean TTFT divided by the best other router's."""
-    rows = re.findall(r"^\| `(\w+)` +\|[^|]*\| \**([\d.]+)\** +\|", PEERS, re.M)
+    rows = re.findall(r"^\| `(\w+)_mean_ttft_by_best_other` +\| ([\d.]+) ", PEERS, re.M)
     return {case: float(ratio) for case, ratio in some(rows)}
 
 
@@ -62,10 +62,11 @@ def test_the_comparison_states_the_outcome_of_each_case(case: str) -> None:
 def test_the_comparison_names_the_routers_that_were_measured() -> None:
     said = re.search(r"\]\(benchmarks/peers.md\) compares Antefix with (.*?)\.\s", COMPARISON, re.S)
     assert said
-    (table,) = re.findall(r"^\| Case +\| vllm-router.*$", PEERS, re.M)
-    products = ("vllm-router", "smg", "LiteLLM", "Ray Serve LLM", "llm-d", "Dynamo")
-    for product in products:
-        assert (product in said[1]) == (product in table), product
+    table, *_ = re.findall(r"^\| +\| `round_robin`.*$", PEERS, re.M)
+    products = {"vllm-router": "vllm_router", "smg": "smg", "LiteLLM": "litellm"}
+    products |= {"Ray Serve LLM": "ray_llm", "llm-d": "llm_d", "Dynamo": "dynamo"}
+    for product, router in products.items():
+        assert (product in said[1]) == (f"`{router}`" in table), product
 
 
 def test_a_feature_that_ran_on_kubernetes_is_not_described_as_untested() -> None:

@@ -258,7 +258,7 @@ class TestNames:
 
     def test_a_release_name_that_kuberay_refuses_is_an_error(self) -> None:
         minimal = str(CI / "minimal-values.yaml")
-        with pytest.raises(HelmError, match=r"called 1st-antefix.*set fullnameOverride"):
+        with pytest.raises(HelmError, match=r"called 1st-antefix.*Set fullnameOverride"):
             run("template", "1st", str(CHART), "--values", minimal)
 
     def test_the_upgrade_strategy_follows_the_values(

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from common.errors import Problem
+from deployments.gateway.reference.error_codes import ERROR_CODES
 from observability import GENERATED
 from observability.alerts import alertmanager, rules, runbooks
 from observability.alerts.promtool import complaints
@@ -122,11 +123,12 @@ def test_a_runbook_names_only_keys_that_a_fleet_file_has() -> None:
     known |= {key.replace("interactive", "batch") for key in known}
     of_a_pool = {key.removeprefix("pools.<name>.") for key in known}
     last = {key.rpartition(".")[2] for key in known}
+    codes = {code.name for group in ERROR_CODES.values() for code in group}
     named = {
         f"{page.name}: {key}": key
         for page in PAGES
         for key in re.findall(r"`([a-z]+_[a-z_0-9]+|[a-z_]+\.[a-z_.0-9]+)`", page.read_text())
-        if key not in VLLM_ARGUMENTS and not key.startswith(("engine_args.", "antefix_"))
+        if key not in codes | VLLM_ARGUMENTS and not key.startswith(("engine_args.", "antefix_"))
     }
     # each way to name one is found, and one that does not exist would be
     assert {"max_ongoing_requests", "gateway.replicas"} <= known | of_a_pool | last
