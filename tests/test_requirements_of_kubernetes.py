@@ -55,6 +55,6 @@ def test_the_readme_lists_missing_features() -> None:
     missing = text_of("README.md").partition("## Not there yet")[2].partition(" ## ")[0]
     for what in (
         *("Disaggregated prefill", "KV cache tiers", "LMCache", "Gateway API Inference Extension"),
-        *("AMD", "TPU", "other engines", "resumed answers"),
+        *("AMD", "TPU", "engines other than vLLM", "resumed answers"),
     ):
         assert what in missing

@@ -34,7 +34,7 @@ def test_an_existing_file_stays_unless_it_is_to_be_replaced(tmp_path: Path) -> N
     file.write_text("mine")
     refused = CliRunner().invoke(app, ["init", "--out", str(file)])
     assert refused.exit_code == ExitCode.FAILED
-    assert f"{file} exists already" in refused.stderr and "--force" in refused.stderr
+    assert f"{file} already exists" in refused.stderr and "--force" in refused.stderr
     assert file.read_text() == "mine"
     assert CliRunner().invoke(app, ["init", "--out", str(file), "--force"]).exit_code == 0
     assert "model: embedded" in file.read_text()

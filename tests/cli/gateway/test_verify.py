@@ -89,7 +89,7 @@ async def test_the_second_question_is_a_prefix_hit(redis_url: str) -> None:
     assert ready.startswith("ready") and MODEL in ready
     assert first.startswith("first time") and "; 0 of" in first
     assert again.startswith("again") and f"; {REUSED} of" in again and "policy prefix" in again
-    assert hit.startswith("prefix hit") and f"engine confirmed {REUSED}" in hit
+    assert hit.startswith("prefix hit") and f"engine reported {REUSED}" in hit
     assert sampled.startswith("sampled")
 
 

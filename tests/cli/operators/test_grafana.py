@@ -134,7 +134,7 @@ def test_a_missing_setting_is_reported_with_a_valid_example(
     monkeypatch.delenv(missing)
     done = antefix_grafana("push")
     assert done.exit_code == 2
-    assert done.stderr.startswith(f"Error: {missing} not set\nRemedy: ")
+    assert done.stderr.startswith(f"Error: {missing} is not set\nRemedy: ")
     assert "glsa_editor" not in done.output
 
 
