@@ -307,7 +307,7 @@ def _refused() -> Iterator[tuple[str, ...]]:
     for each in REFUSED_VALUES:
         code = "" if each.code == FIELD_NOT_ALLOWED else f"{_code(each.code.name)}: "
         names.setdefault((each.paths, f"{code}{each.remedy}"), []).append(each.what)
-    return ((", ".join(alike), paths, remedy) for (paths, remedy), alike in names.items())
+    return ((", ".join(same), paths, remedy) for (paths, remedy), same in names.items())
 
 
 def _left_out() -> Iterator[tuple[str, ...]]:
@@ -321,10 +321,10 @@ def _keys() -> Iterator[tuple[str, ...]]:
     for kind, keys in IO_KEYS.items():
         if keys:
             yield _code(f"media_io_kwargs.{kind}"), _names(keys), ""
-    alike: dict[int, list[str]] = {}
+    same: dict[int, list[str]] = {}
     for key, most in PROCESSOR_KEYS.items():
-        alike.setdefault(most, []).append(key)
-    for most, names in alike.items():
+        same.setdefault(most, []).append(key)
+    for most, names in same.items():
         largest = f"{most:,}" if most > 1 else "true or false"
         yield _code("mm_processor_kwargs"), _names(names), largest
 

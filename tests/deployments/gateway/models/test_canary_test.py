@@ -108,15 +108,15 @@ def test_answers_with_another_finish_reason_are_detected() -> None:
 def test_finish_reasons_that_the_base_also_has_do_not_count_against_a_canary(
     unusual: float,
 ) -> None:
-    def alike(rng: random.Random) -> EndedRequest:
+    def same_kind(rng: random.Random) -> EndedRequest:
         return EndedRequest(None, None, False, "length" if rng.random() < unusual else "stop")
 
     wrong = 0
     for seed in range(40):
         rng, won = random.Random(seed), [LogWealths()]
-        base = RecentBase(None, None, Counter(alike(rng).finish_reason for _ in range(100)))
+        base = RecentBase(None, None, Counter(same_kind(rng).finish_reason for _ in range(100)))
         for number in range(1000):
-            add(won[0], won_by(alike(rng), base, RULE), number // 10)
+            add(won[0], won_by(same_kind(rng), base, RULE), number // 10)
         wrong += worse_in(won, RULE, 100) is not None
     assert wrong <= 1
 
