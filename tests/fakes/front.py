@@ -77,13 +77,18 @@ class Front:
         return self.gateway.parts.pools.by_name
 
     def sees(self, *engines: FakeEngine, pool: str = "main") -> None:
-        """Put the engines on the board, the first with the shortest queue; none: forget all."""
+        """Put the engines on the board, the first with the shortest queue; none: forget all.
+
+        It stays so, whatever they publish from now on.
+        """
         self.sees_queues({engine: 1000 * i for i, engine in enumerate(engines)}, pool)
 
     def sees_queues(self, tokens: Mapping[FakeEngine, int], pool: str = "main") -> None:
         """Put the engines on the board, each with N prompt tokens queued."""
-        board = self.pools[pool].scheduler.board
-        board.update([engine.load(queued) for engine, queued in tokens.items()])
+        board, reader = self.pools[pool].scheduler.board, self.pools[pool].feeds.loads
+        loads = [engine.load(queued) for engine, queued in tokens.items()]
+        board.update(loads)
+        reader._readable = lambda leases: loads  # type: ignore[method-assign]
         # what a test has said stays so, however long busy cores make it wait
         board._read_at = float("inf")
         if not tokens:
