@@ -79,7 +79,7 @@ class Front:
     def sees(self, *engines: FakeEngine, pool: str = "main") -> None:
         """Put the engines on the board, the first with the shortest queue; none: forget all.
 
-        It stays so, whatever they publish from now on.
+        Later reports of the engines do not change that.
         """
         self.sees_queues({engine: 1000 * i for i, engine in enumerate(engines)}, pool)
 
