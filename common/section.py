@@ -212,6 +212,8 @@ _WORDS = {
     "int_from_float": ("not a whole number", "Write it without a fraction"),
     "float_type": ("not a number", "Write one, such as 0.5"),
     "finite_number": ("not a finite number", "Write one, such as 600"),
+    "byte_size": ("not a size", "Write bytes, or a number and its unit, such as 64Gi"),
+    "byte_size_unit": ("not a size", "Write bytes, or a number and its unit, such as 64Gi"),
     "bool_type": ("neither true nor false", "Write one of the two"),
     "string_type": ("not text", "Write text"),
     "string_too_short": ("empty", "Write a value, or leave the key out"),

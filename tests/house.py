@@ -291,8 +291,9 @@ HOUSE = (
         names(
             "deployments/engine/vllm/grammars deployments/engine/vllm/constraints "
             "deployments/engine/vllm/arguments deployments/engine/vllm/patches "
-            "deployments/engine/vllm/resuming deployments/engine/vllm/api_server "
-            "deployments/engine/vllm/watch deployments/prompt deployments/wire "
+            "deployments/engine/vllm/resuming deployments/engine/vllm/kv_tiers "
+            "deployments/engine/vllm/api_server deployments/engine/vllm/watch "
+            "deployments/prompt deployments/wire "
             "autoscaling/learned weights/model weights/speculation observability/traces"
         ),
     ),
@@ -326,6 +327,10 @@ HOUSE = (
         "deployments/engine/vllm/resuming",
         "resumes an answer that another engine started",
         names("deployments/engine/vllm/api_server deployments/wire"),
+    ),
+    Room(
+        "deployments/engine/vllm/kv_tiers",
+        "keeps blocks of the KV cache in the memory of the host",
     ),
     Room(
         "deployments/engine/vllm/api_server",

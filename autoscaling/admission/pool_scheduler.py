@@ -143,7 +143,9 @@ class PoolScheduler:
             blind = place_blind(prompt, known, self._in_flight, self._rng)
             return Considered(blind, Recent())
         incarnations = {load.slot: load.incarnation for load in loads.values()}
-        recent = self._recent.about(prompt.keys, depths or {}, incarnations, self._clock())
+        recent = self._recent.about(
+            prompt.keys, depths or {}, incarnations, self._clock(), request.loadable
+        )
         placement = place(
             prompt,
             loads,
@@ -153,6 +155,7 @@ class PoolScheduler:
             self._rng,
             self.correction,
             self._policies.shadow,
+            request.loadable,
         )
         return Considered(placement, recent)
 

@@ -36,10 +36,11 @@ class SchedulingRequest:
     """One request, from the view of a scheduler.
 
     `depths`: slot -> leading segments of the prompt that the index confirms; None: it did not
-    answer. `arrived`: when the request arrived, in seconds of the scheduler's clock, and `deadline`
-    until when it must be answered. `policy` None: the pool's. `no_overflow`: why the overflow pool
-    may not serve it; None: it may. `sequences`: the number of sequences in the engine. `is_again`:
-    it was decided before, and does not count as a new arrival.
+    answer. `loadable`: the same with those that a host tier has after them. `arrived`: when the
+    request arrived, in seconds of the scheduler's clock, and `deadline` until when it must be
+    answered. `policy` None: the pool's. `no_overflow`: why the overflow pool may not serve it;
+    None: it may. `sequences`: the number of sequences in the engine. `is_again`: it was decided
+    before, and does not count as a new arrival.
     """
 
     prompt: PlacementRequest
@@ -53,6 +54,7 @@ class SchedulingRequest:
     sequences: int = 1
     deadline: float = math.inf
     is_again: bool = False
+    loadable: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

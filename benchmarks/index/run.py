@@ -90,7 +90,7 @@ def placement_cases(url: str, scheduler: PoolScheduler, feeds: PoolFeeds) -> lis
     scheduler.board.update(board)
 
     async def from_keys(keys: list[bytes]) -> Attempt:
-        depths = await feeds.look_up(keys)
+        depths, _ = await feeds.look_up(keys)
         prompt = PlacementRequest(len(tokens), tuple(keys))
         return scheduler.place(SchedulingRequest(prompt, depths, 0.0))
 

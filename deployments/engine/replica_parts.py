@@ -218,6 +218,7 @@ async def _start_engine(
             resume=pool.resume,
             resume_proof=pool.resume_proof,
             max_media_pixels=pool.max_media_pixels,
+            kv_tiers=pool.kv_tiers.model_dump() if pool.kv_tiers else None,
         )
     return engine, {"import": imported_s, **engine.start_phases}
 
@@ -248,6 +249,7 @@ def _publisher(
         pool.revision,
         snapshots.facts.segment_tokens,
         max_copies=engine.kv_blocks or None,
+        has_host_tier=pool.kv_tiers is not None,
     )
     publisher: IndexPublisher = IndexPublisher(
         redis,

@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 
 from common.yaml_file import Fault
@@ -176,6 +176,8 @@ def _kind_of(annotation: Any) -> str:
         return ", ".join(f"`{word}`" for word in get_args(annotation))
     if get_origin(annotation) in (Union, types.UnionType):
         return " or ".join(_kind_of(argument) for argument in get_args(annotation))
+    if annotation is ByteSize:
+        return "size"
     if annotation is type(None):
         return "null"
     return _TYPE_NAMES.get(annotation, "mapping")

@@ -26,6 +26,7 @@ from deployments.fleet.settings.adapter_settings import (
 )
 from deployments.fleet.settings.fleet_rules import EMBEDDED_MODEL, EMBEDDED_MODEL_NAME
 from deployments.fleet.settings.hung_engine import HungEngine
+from deployments.fleet.settings.kv_tiers import KvTiers, broken_by_kv_tiers
 from deployments.fleet.settings.objectives import (
     Autoscaling,
     Objectives,
@@ -225,6 +226,11 @@ class Pool(Section):
         "CPU has AMX or AVX512_BF16, and otherwise float32. For quantized models, vLLM's default "
         "applies.",
     )
+    kv_tiers: Annotated[KvTiers | None, Reach.POOL] = Field(
+        None,
+        description="Tiers of the KV cache below the device. A prefix that the device had to evict "
+        "is then loaded instead of computed. If null, there are none.",
+    )
     adapters: Annotated[AdapterSettings | None, Reach.POOL] = Field(
         None,
         description="Allows LoRA adapters to be loaded while the pool serves. If null, none can be "
@@ -282,6 +288,7 @@ class Pool(Section):
         raise_all(rules.broken_by_pool(self.engine_args, self.resources.gpus))
         raise_all(rules.broken_by_objectives(self))
         raise_all(broken_by_speculation(self.speculation, self.engine_args))
+        raise_all(broken_by_kv_tiers(self.kv_tiers, self.engine_args))
         raise_all(broken_by_quality(self.quality, self.model))
         raise_all(broken_by_resume(self))
         raise_all(broken_by_adapters(self))

@@ -13,6 +13,7 @@ from k8s.needs.needs import HTTPROUTES, ClusterNeeds
 from k8s.preflight.cpu_memory import cpu_memory_findings
 from k8s.preflight.findings import PreflightFinding, some
 from k8s.preflight.gpus import driver_findings, gpu_findings
+from k8s.preflight.host_tiers import host_tier_findings
 from k8s.preflight.hub import license_findings
 from k8s.preflight.images import pull_findings, registry_findings
 from k8s.preflight.kuberay import kuberay_findings
@@ -48,6 +49,7 @@ def findings(facts: Facts, needs: ClusterNeeds) -> list[PreflightFinding]:
         *found,
         *weights_findings(needs, nodes),
         *cpu_memory_findings(needs),
+        *host_tier_findings(needs),
         *quota_findings(facts, needs),
         *claim_findings(facts, needs.claims),
         *size_findings(facts, needs),

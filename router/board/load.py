@@ -80,6 +80,8 @@ class EnginePace(msgspec.Struct, frozen=True):
     sequence_s: float = 0.0
     decode_s: float = 0.0
     """Seconds from a request's first token to its last, at the pace of the last seconds."""
+    host_load_rate: float = 0.0
+    """Tokens loaded from the host tier per second; 0: unknown, or without one."""
 
 
 class ReplicaAdapters(msgspec.Struct, frozen=True):

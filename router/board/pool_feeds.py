@@ -15,6 +15,7 @@ from router.board.load import LoadBoard
 from router.board.load_reader import READ_PERIOD_S, LoadReader
 from router.board.placed_stream import PlacedStream
 from router.board.recent import Placed
+from router.index.cached_blocks import loadable_key
 from router.index.index import Depths, PrefixIndex
 from router.index.sweeper import Sweeper
 from router.redis.redis_client import AsyncRedis
@@ -53,15 +54,21 @@ class PoolFeeds:
         loads = self.loads.run(loads_needed_every_s)
         await asyncio.gather(loads, *(part.run() for part in parts))
 
-    async def look_up(self, keys: Sequence[bytes]) -> Depths | None:
-        """Return cached leading segments, by slot; None without an answer within the budget.
+    async def look_up(
+        self, keys: Sequence[bytes], host_tier: bool = False
+    ) -> tuple[Depths | None, Depths]:
+        """Return leading segments by slot: the cached ones, None without an answer within the
+        budget, and those that are cached or loadable, if the engines have a host tier.
 
         The load board is read at the same time, if it is not fresh, and within that budget.
         """
-        depths, _ = await asyncio.gather(
-            self.index.lookup(keys), self.loads.fresh(self.index.budget_s)
+        loadable = [loadable_key(key) for key in keys] if host_tier else ()
+        depths, most, _ = await asyncio.gather(
+            self.index.lookup(keys),
+            self.index.lookup(loadable),
+            self.loads.fresh(self.index.budget_s),
         )
-        return depths
+        return depths, most or {}
 
     def announce(self, placed: Placed) -> None:
         """Announce a placement of this gateway to the others."""

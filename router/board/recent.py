@@ -15,6 +15,7 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 import msgspec
@@ -57,6 +58,10 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     announced: tuple[bytes, ...] = ()
     sequences: int = 1
     adapter: str = ""
+
+
+# No slot has a segment.
+NOWHERE: Mapping[int, int] = MappingProxyType({})
 
 
 def announcement(keys: Sequence[bytes], confirmed: int) -> tuple[bytes, ...]:
@@ -112,21 +117,23 @@ class RecentPlacements:
         depths: Mapping[int, int],
         incarnations: Mapping[int, str],
         now: float,
+        loadable: Mapping[int, int] = NOWHERE,
     ) -> Recent:
         """Return what concerns a prompt with these segment keys.
 
-        `depths`: slot -> leading segments that the index confirms (empty: no signal);
-        `incarnations`: slot -> incarnation of the candidates. Announcements and placements of other
-        incarnations are ignored.
+        `depths`: slot -> leading segments that the index confirms (empty: no signal); `loadable`:
+        the same with those that a host tier has after them; `incarnations`: slot -> incarnation of
+        the candidates. Announcements and placements of other incarnations are ignored.
         """
         most = len(keys)
         confirmed = {
             slot: most if (depth := depths.get(slot, 0)) > most else depth for slot in incarnations
         }
         expected = self._announcements.extend(keys, confirmed, incarnations, now)
-        ends = sorted({*confirmed.values(), *expected.values()} - {0})[-MAX_MATCHED:]
+        held = {*confirmed.values(), *(min(most, loadable.get(slot, 0)) for slot in incarnations)}
+        ends = sorted({*held, *expected.values()} - {0})[-MAX_MATCHED:]
         popularity = share = 0.0
-        if shared := max(confirmed.values(), default=0):
+        if shared := max(held, default=0):
             popularity = self._popular.count(keys[shared - 1][:PREFIX_BYTES], now)
             share = popularity / max(popularity, self._traffic.count(None, now), 1.0)
         return Recent(

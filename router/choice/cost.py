@@ -139,6 +139,26 @@ def score(
     )
 
 
+# How much faster an engine loads tokens from its host tier than it computes them, until some
+# replica has measured it. Loading is tried, and then measured.
+UNKNOWN_HOST_LOAD = 10.0
+
+
+def host_load_token_s(loads: Iterable[ReplicaLoad]) -> float:
+    """Return the seconds in which a replica loads a token from its host tier.
+
+    It is the mean over the pool's replicas, as in `adapter_load_s`.
+    """
+    measured, rates = [], []
+    for load in loads:
+        rates.append(load.pace.prefill_rate)
+        if load.pace.host_load_rate > 0.0:
+            measured.append(1.0 / load.pace.host_load_rate)
+    if measured:
+        return sum(measured) / len(measured)
+    return len(rates) / (UNKNOWN_HOST_LOAD * sum(rates)) if rates else 0.0
+
+
 # What loading an adapter takes until some replica has measured it: 100 MB from a disk.
 UNKNOWN_LOAD_S = 0.2
 # It takes no less: it may evict an adapter that others ask for.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from router.board.load import ReplicaLoad, ReplicaQueue
-from router.board.recent import Recent
+from router.board.recent import NOWHERE, Recent
 from router.choice import cost
 from router.choice.cost import TtftCorrection
 from router.choice.policies import Candidate, PlacementRequest, Policy, gathered
@@ -85,8 +85,8 @@ def reusable_tokens(prompt_tokens: int, segment_tokens: int) -> int:
 
     An engine computes at least the last token, because its output is the first new one. vLLM
     therefore reuses at most the whole blocks before it. This is exact, with one exception: for a
-    prompt of whole segments, an engine with blocks shorter than a segment reuses up to a segment
-    more.
+    prompt of whole segments, an engine with blocks shorter than a segment, or with a host tier,
+    reuses up to a segment more.
     """
     if segment_tokens <= 0:
         return 0
@@ -102,12 +102,14 @@ def place(
     rng: random.Random,
     correction: TtftCorrection = _UNCORRECTED,
     shadow: Policy | None = None,
+    loadable: Mapping[int, int] = NOWHERE,
 ) -> Placement:
     """Rank the replicas for a request.
 
     `depths`: slot -> leading segments of the prompt that the index confirms; None: it did not
-    answer. `recent` is the result of `RecentPlacements.about` for the same prompt and replicas.
-    `shadow` decides on the same facts, is recorded and not followed.
+    answer. `loadable`: the same with those that a host tier has after them. `recent` is the result
+    of `RecentPlacements.about` for the same prompt and replicas. `shadow` decides on the same
+    facts, is recorded and not followed.
     """
     if depths is None:
         request = dataclasses.replace(request, signal=False)
@@ -119,6 +121,7 @@ def place(
         correction=correction,
         needs_trial=request.needs_trial,
         adapter=request.adapter,
+        loadable=loadable,
     )
     ranked = tuple(policy.rank(request, candidates, rng))
     return Placement(
@@ -170,26 +173,36 @@ def _candidates(
     correction: TtftCorrection,
     needs_trial: bool = False,
     adapter: str | None = None,
+    loadable: Mapping[int, int] = NOWHERE,
 ) -> list[Candidate]:
     confirmed = _cached_tokens(prompt_tokens, loads, depths)
     expected = _cached_tokens(prompt_tokens, loads, recent.depths)
-    popular_tokens = max(confirmed, default=0)
+    hosted = _cached_tokens(prompt_tokens, loads, loadable)
+    popular_tokens = max([*confirmed, *hosted], default=0)
+    token_s = cost.host_load_token_s(loads.values()) if loadable else 0.0
     price = cost.price(recent.popularity, recent.traffic_share, len(loads))
     placements = recent.placements
     at_work = at_work_on_nodes(loads)
     load_s = 0.0 if adapter is None else cost.adapter_load_s(loads.values())
     candidates = []
-    for (replica_id, load), confirmed_tokens, expected_tokens, working in zip(
-        loads.items(), confirmed, expected, working_on_nodes(loads), strict=True
+    for (replica_id, load), in_cache, expected_tokens, most_tokens, working in zip(
+        loads.items(), confirmed, expected, hosted, working_on_nodes(loads), strict=True
     ):
-        cached_tokens = expected_tokens if expected_tokens > confirmed_tokens else confirmed_tokens
+        confirmed_tokens = in_cache
+        cached_tokens = expected_tokens if expected_tokens > in_cache else in_cache
+        host_tokens, host_load_s = 0, 0.0
+        if most_tokens > cached_tokens:
+            host_tokens = most_tokens - cached_tokens
+            if token_s * load.pace.prefill_rate < 1.0:
+                host_load_s = host_tokens * token_s
+                cached_tokens = confirmed_tokens = most_tokens
         wait_s, step_s = cost.wait_s(load, prompt_tokens), cost.step_under_way_s(load)
         trial_wait_s = load.grammar_wait_s if needs_trial else 0.0
         adapter_load_s = adapter_wait_s = 0.0
         if adapter is not None and adapter not in load.adapters.resident:
             adapter_load_s = load_s
             adapter_wait_s = cost.adapter_wait_s(load, adapter)
-        begins_s = wait_s + step_s + trial_wait_s + adapter_load_s + adapter_wait_s
+        begins_s = wait_s + step_s + trial_wait_s + adapter_load_s + adapter_wait_s + host_load_s
         raw_ttft_s = cost.after_wait(load, begins_s, prompt_tokens, cached_tokens)
         score = cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price)
         # a load delays others as prefill does
@@ -209,7 +222,7 @@ def _candidates(
             correction.apply(raw_ttft_s, working, prompt_tokens),
             raw_ttft_s,
             wait_s,
-            score + crowding_s + trial_wait_s,
+            score + crowding_s + trial_wait_s + host_load_s,
             load.queue.waiting,
             load.queue.running,
             load.queue.prefill_tokens,
@@ -223,6 +236,8 @@ def _candidates(
             trial_wait_s,
             adapter_load_s,
             adapter_wait_s,
+            host_tokens,
+            host_load_s,
         )
         candidates.append(candidate)
     return candidates

@@ -47,6 +47,7 @@ _IN_JSON = {
     "trial_wait_s": "trial_wait",
     "adapter_load_s": "adapter_load",
     "adapter_wait_s": "adapter_wait",
+    "host_load_s": "host_load",
 }
 
 
@@ -97,6 +98,16 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     adapter_wait_s: float = 0.0
     """The part of `raw_ttft_s` that is the wait for a slot for its adapter. Others do not wait
     behind it."""
+    host_tokens: int = 0
+    """Tokens of the prompt that its host tier has after the cached ones. They are loaded, and then
+    counted in `cached_tokens`, if that takes less time than to compute them."""
+    host_load_s: float = 0.0
+    """The part of `raw_ttft_s` that loads them; 0: they are computed, or there are none."""
+
+    @property
+    def refuses_host(self) -> bool:
+        """Whether the engine is to compute what its host tier has."""
+        return self.host_tokens > 0 and self.host_load_s == 0.0
 
     @property
     def requests(self) -> int:

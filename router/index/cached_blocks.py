@@ -7,6 +7,12 @@ segment, is omitted with all that follow it. So it may report less than the engi
 Only with layers of other kinds than full attention (sliding windows, Mamba) a hit may be shorter.
 Duplicate events of one physical block would leave a phantom at its eviction: `overfull` reports
 that more are counted than the engine has. Memory grows with the cached blocks. Nothing here raises.
+
+An engine with a host tier also has copies in the host's memory. It loads them where the cached
+blocks of a prompt end, up to the first block without a copy. So each block is cached, loadable or
+neither, and a segment has a second key (`loadable_key`) while it is cached or loadable. Events of
+the host tier only name blocks. Their tokens and salts are known from the events of the cache. They
+are kept for the latest evicted blocks, because a copy may be reported after the eviction.
 """
 
 from __future__ import annotations
@@ -26,11 +32,23 @@ from router.index.segment_keys import (
 
 logger = logging.getLogger(__name__)
 
-# The medium of the blocks that attention reads, also in CPU builds; other media are offloaded
+# The medium of the blocks that attention reads, also in CPU builds; and that of the host tier's
 # copies.
 MAIN_MEDIUM = "GPU"
+HOST_MEDIUM = "CPU"
 # Kinds of KV cache group that need, and so keep, every block of a prefix; None: unknown.
 FULL_ATTENTION = {None, "full_attention", "mla_attention", "sink_full_attention"}
+# How a request gets a block: it has to be computed, it is loaded from the host tier, or it is in
+# the cache.
+_COMPUTED, _LOADED, _CACHED = 0, 1, 2
+# Evicted blocks whose tokens are kept, if the size of the cache is unknown.
+EVICTED = 4096
+_LOADABLE = b"h"
+
+
+def loadable_key(key: bytes) -> bytes:
+    """Return the key under which the index has a segment that is cached or loadable."""
+    return key + _LOADABLE
 
 
 @dataclass(frozen=True)
@@ -45,11 +63,13 @@ class Changes:
 
 
 class _Block:
-    """A block hash: cached (`count` copies), or not cached but with cached blocks after it.
+    """A block hash: known, or not known but with known blocks after it.
 
-    Only a cached block has a parent; its siblings are a linked list. `key` and `filled` are the key
-    of the last whole segment and the tokens after it, once they are known. `tokens` (packed) and
-    `media` are the block's own, while a segment can still be built from them.
+    A block is known while it has copies, `count` in the cache and `hosted` in the host tier, or was
+    evicted lately. Only a known block has a parent; its siblings are a linked list. `reach` is
+    _COMPUTED, _LOADED or _CACHED. `key` and `filled` are the key of the last whole segment and the
+    tokens after it, once they are known. `tokens` (packed) and `media` are the block's own, while a
+    segment can still be built from them.
     """
 
     __slots__ = (
@@ -58,18 +78,19 @@ class _Block:
         "count",
         "filled",
         "hash",
+        "hosted",
         "key",
         "media",
         "next",
         "parent",
-        "reachable",
+        "reach",
         "tokens",
     )
 
     def __init__(self, hash_: BlockHash) -> None:
         self.hash = hash_
-        self.count = 0
-        self.reachable = False
+        self.count = self.hosted = 0
+        self.reach = _COMPUTED
         self.key: bytes | None = None
         self.filled = 0
         self.tokens = b""
@@ -90,8 +111,10 @@ class CachedBlocks:
         revision: str | None,
         segment_tokens: int,
         max_copies: int | None = None,
+        has_host_tier: bool = False,
     ) -> None:
-        """`max_copies`: the engine's number of physical blocks; None: unknown."""
+        """`max_copies`: the engine's number of physical blocks in its cache; None: unknown.
+        `has_host_tier`: without it, copies outside the cache are ignored."""
         self._hasher = hasher
         self._model = model
         self._revision = revision
@@ -101,6 +124,9 @@ class CachedBlocks:
         # other block hashes for the same tokens. In insertion order: a key comes after those it
         # chains to.
         self._held: dict[bytes, int] = {}
+        self._has_host_tier = has_host_tier
+        # without copies, the oldest first
+        self._evicted: dict[BlockHash, None] = {}
         self._set: dict[bytes, None] = {}
         self._cleared: dict[bytes, None] = {}
         self._group: int | None = None
@@ -156,6 +182,10 @@ class CachedBlocks:
                 self._clear()
 
     def _store(self, event: BlockStored) -> None:
+        if event.medium == HOST_MEDIUM:
+            if self._has_host_tier and event.group_idx in (None, self._group):
+                self._host(event.block_hashes)
+            return
         if not self._concerns_prefixes(event):
             return
         size = event.block_size
@@ -179,9 +209,8 @@ class CachedBlocks:
         parent = None if parent_hash is None else blocks.get(parent_hash)
         for index, hash_ in enumerate(hashes):
             block = blocks.get(hash_)
-            if block is not None and block.count:
-                block.count += self._counting
-                self._copies += self._counting
+            if block is not None and block.parent is not None:
+                self._cache(block)
             elif (
                 parts := media_and_salt(extra[index], event.lora_name, parent_hash is None)
             ) is not None:
@@ -192,38 +221,77 @@ class CachedBlocks:
                     parent = blocks[parent_hash] = _Block(parent_hash)
                 if block is None:
                     block = blocks[hash_] = _Block(hash_)
-                block.count = 1
-                self._copies += 1
                 block.tokens = packed[index * length : (index + 1) * length]
                 block.media = media
                 _attach(block, parent)
-                if parent.reachable:
-                    self._reach(block)
+                self._cache(block)
             parent, parent_hash = block, hash_
 
+    def _cache(self, block: _Block) -> None:
+        """Count one more copy of a known block in the cache."""
+        if not block.count or self._counting:
+            block.count += 1
+            self._copies += 1
+        if block.count == 1:
+            self._evicted.pop(block.hash, None)
+            self._settle(block)
+
+    def _host(self, hashes: Iterable[BlockHash]) -> None:
+        """Count one more copy of each block in the host tier. An unknown block is omitted."""
+        for hash_ in hashes:
+            block = self._blocks.get(hash_)
+            if block is None or block.parent is None:
+                continue
+            if not block.hosted or self._counting:
+                block.hosted += 1
+            if block.hosted == 1:
+                self._evicted.pop(hash_, None)
+                self._settle(block)
+
     def _remove(self, event: BlockRemoved) -> None:
-        if event.medium not in (None, MAIN_MEDIUM) or event.group_idx not in (None, self._group):
+        if event.group_idx not in (None, self._group):
+            return
+        is_host = event.medium == HOST_MEDIUM and self._has_host_tier
+        if not is_host and event.medium not in (None, MAIN_MEDIUM):
             return
         for hash_ in event.block_hashes:
             block = self._blocks.get(hash_)
-            if block is None or not block.count:
+            if block is None or not (block.hosted if is_host else block.count):
                 continue
-            block.count -= 1
-            self._copies -= 1
-            if block.count:
-                continue
-            if block.reachable:
-                self._lose(block)
-            parent = _detach(block)
-            if not parent.count and parent.child is None:
-                del self._blocks[parent.hash]
-            if block.child is None:
-                del self._blocks[hash_]
+            if is_host:
+                block.hosted -= 1
             else:
-                block.key, block.filled, block.tokens, block.media = None, 0, b"", ()
+                block.count -= 1
+                self._copies -= 1
+            if block.hosted if is_host else block.count:
+                continue
+            self._settle(block)
+            if not block.count and not block.hosted:
+                self._evict(block)
+
+    def _evict(self, block: _Block) -> None:
+        """Forget a block without copies, at once or when others were evicted after it."""
+        if not self._has_host_tier:
+            self._drop(block)
+            return
+        self._evicted[block.hash] = None
+        while len(self._evicted) > (self._max_copies or EVICTED):
+            oldest = next(iter(self._evicted))
+            del self._evicted[oldest]
+            self._drop(self._blocks[oldest])
+
+    def _drop(self, block: _Block) -> None:
+        parent = _detach(block)
+        if parent.parent is None and not parent.reach and parent.child is None:
+            del self._blocks[parent.hash]
+        if block.child is None:
+            del self._blocks[block.hash]
+        else:
+            block.key, block.filled, block.tokens, block.media = None, 0, b"", ()
 
     def _clear(self) -> None:
         self._blocks.clear()
+        self._evicted.clear()
         self._copies = 0
         for key in reversed(self._held):
             self._note(key, self._cleared, self._set)
@@ -244,50 +312,63 @@ class CachedBlocks:
     def _root(self, lora: str | None, cache_salt: str | None) -> _Block:
         root = _Block(b"")
         root.count = 1
-        root.reachable = True
+        root.reach = _CACHED
         root.key = self._hasher.root(Namespace(self._model, self._revision, lora, cache_salt))
         return root
 
-    def _reach(self, block: _Block) -> None:
-        """Mark a block as reachable, because its parent is, and the blocks after it."""
+    def _settle(self, block: _Block) -> None:
+        """Bring a block and those after it up to date with its copies: how requests get them, and
+        the keys."""
+        changed: list[tuple[bytes, int, int]] = []
         pending = [block]
         while pending:
             block = pending.pop()
-            if block.key is None:
-                self._place(block)
-                if block.key is None:
-                    continue
-            block.reachable = True
+            before, now = block.reach, self._reach_of(block)
+            if now == before:
+                continue
+            block.reach = now
             if not block.filled:
-                copies = self._held.get(block.key, 0)
-                self._held[block.key] = copies + 1
-                if not copies:
-                    self._note(block.key, self._set, self._cleared)
+                assert block.key is not None
+                changed.append((block.key, before, now))
             child = block.child
             while child is not None:
                 pending.append(child)
                 child = child.next
+        for key, before, now in changed:
+            if before == _COMPUTED and self._has_host_tier:
+                self._hold(loadable_key(key))
+            if now == _CACHED:
+                self._hold(key)
+        for key, before, now in reversed(changed):
+            if before == _CACHED:
+                self._release(key)
+            if now == _COMPUTED and self._has_host_tier:
+                self._release(loadable_key(key))
 
-    def _lose(self, block: _Block) -> None:
-        """Mark the blocks after one that is no longer cached as unreachable."""
-        keys = []
-        pending = [block]
-        while pending:
-            block = pending.pop()
-            block.reachable = False
-            if not block.filled:
-                assert block.key is not None
-                keys.append(block.key)
-            child = block.child
-            while child is not None:
-                if child.reachable:
-                    pending.append(child)
-                child = child.next
-        for key in reversed(keys):
-            self._held[key] -= 1
-            if not self._held[key]:
-                del self._held[key]
-                self._note(key, self._cleared, self._set)
+    def _reach_of(self, block: _Block) -> int:
+        parent = block.parent
+        assert parent is not None
+        if block.count and parent.reach == _CACHED:
+            reach = _CACHED
+        elif block.hosted and parent.reach:
+            reach = _LOADED
+        else:
+            return _COMPUTED
+        if block.key is None:
+            self._place(block)
+        return _COMPUTED if block.key is None else reach
+
+    def _hold(self, key: bytes) -> None:
+        copies = self._held.get(key, 0)
+        self._held[key] = copies + 1
+        if not copies:
+            self._note(key, self._set, self._cleared)
+
+    def _release(self, key: bytes) -> None:
+        self._held[key] -= 1
+        if not self._held[key]:
+            del self._held[key]
+            self._note(key, self._cleared, self._set)
 
     def _place(self, block: _Block) -> None:
         """Find a block's place in its segment; leaves `key` None if it crosses the end."""

@@ -3,6 +3,7 @@
     key         value    meaning
     s:<digest>  bitmap   bit i set: the replica in slot i holds this segment and
                          every segment before it
+    s:<digest>h bitmap   the same, with segments that it can load from its host tier
 
 A lookup takes one small read for an unknown prompt, and rarely more than two (see `depth_search`).
 It may report less than a replica has. Nothing here raises into a request or exceeds the budget:

@@ -9,7 +9,7 @@ import redis
 
 from deployments.gateway.intake.cache_salt import CacheSalts
 from router.index.cached_blocks import CachedBlocks
-from router.index.kv_events import AllBlocksCleared, BlockStored
+from router.index.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from router.index.publisher import IndexPublisher, Lease
 from router.index.segment_keys import SegmentHasher, index_secret
 from router.index.slots import segment_prefix
@@ -40,7 +40,8 @@ class Publishing:
         self._feed = Feed()
         self._signer = LeaseSigner(Signer(SECRET), pool)
         hasher = SegmentHasher(index_secret(SECRET))
-        self._held = CachedBlocks(hasher, MODEL_PATH, None, SEGMENT_TOKENS)
+        host_tier = engine.host_load_rate > 0
+        self._held = CachedBlocks(hasher, MODEL_PATH, None, SEGMENT_TOKENS, has_host_tier=host_tier)
         self._publisher = IndexPublisher(self._redis, pool, self._held, self._snapshot)
 
     def start(self) -> None:
@@ -71,6 +72,15 @@ class Publishing:
         salt = CacheSalts(SECRET).of("/v1/completions", tenant, None, {"cache_salt": cache_salt})
         self.stored(token_ids, salt, lora)
         await self.holds(held)
+
+    async def offloads(self, token_ids: Sequence[int]) -> None:
+        """The engine has computed this prompt and has it only in its host tier now; returns when
+        the index knows."""
+        salt = CacheSalts(SECRET).of("/v1/completions", TENANT, None, {})
+        event = _stored(list(token_ids), salt, None)
+        hashes = event.block_hashes
+        self._feed.put(event, BlockStored(hashes, None, [], 0, medium="CPU"), BlockRemoved(hashes))
+        await self.holds(len(hashes))
 
     def stored(
         self, token_ids: Sequence[int], engine_salt: str | None, lora: str | None = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from router.index.cached_blocks import loadable_key
 from router.index.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
 from router.index.segment_keys import Media, Namespace, SegmentHasher
 
@@ -28,11 +29,17 @@ class Prompt:
 
 
 class Engine:
-    """A prefix cache as vLLM keeps it: hashed blocks, each in copies, and an event for each."""
+    """A prefix cache as vLLM keeps it: hashed blocks, each in copies, and an event for each.
+
+    `hosted` are the blocks of its host tier. Copies on their way there are read from blocks that
+    are still cached when they start, and reported when they are complete.
+    """
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.copies: Counter[bytes] = Counter()
+        self.hosted: dict[bytes, None] = {}
+        self._on_their_way: dict[bytes, None] = {}
         self.reports_reuse = False
         self._known: dict[Prompt, list[tuple[bytes, tuple[Any, ...] | None]]] = {}
 
@@ -100,9 +107,39 @@ class Engine:
         self.copies[hash_] -= 1
         return [BlockRemoved(block_hashes=[hash_], medium="GPU", group_idx=0)]
 
+    def offload(self, index: int) -> list[KvEvent]:
+        """Complete the copies that were started before, and start another."""
+        self.hosted.update(self._on_their_way)
+        events: list[KvEvent] = [_hosted(hash_) for hash_ in self._on_their_way]
+        cached = [hash_ for hash_ in +self.copies if hash_ not in self.hosted]
+        self._on_their_way = {cached[index % len(cached)]: None} if cached else {}
+        return events
+
+    def evict_hosted(self, index: int) -> list[KvEvent]:
+        if not self.hosted:
+            return []
+        hash_ = list(self.hosted)[index % len(self.hosted)]
+        del self.hosted[hash_]
+        return [BlockRemoved(block_hashes=[hash_], medium="CPU", group_idx=0)]
+
+    def loadable(self, prompt: Prompt) -> int:
+        """How many first blocks of a prompt a request finds or loads."""
+        blocks = self.blocks(prompt)
+        found = self.reusable(prompt)
+        while found < len(blocks) and blocks[found][0] in self.hosted:
+            found += 1
+        return found
+
     def reset(self) -> list[KvEvent]:
         self.copies.clear()
+        self.hosted.clear()
+        self._on_their_way.clear()
         return [AllBlocksCleared()]
+
+
+def _hosted(hash_: bytes) -> BlockStored:
+    """As vLLM's OffloadingConnector reports it: only a name."""
+    return BlockStored([hash_], None, [], 0, medium="CPU", group_idx=0)
 
 
 @dataclass(frozen=True)
@@ -113,19 +150,26 @@ class Scene:
     segment_tokens: int
     prompts: list[Prompt]
     steps: list[tuple[str, int, int]]
+    has_host_tier: bool = False
 
     def play(self, engine: Engine, step: tuple[str, int, int]) -> list[KvEvent]:
         what, which, chunk = step
         if what == "request":
             return engine.request(self.prompts[which % len(self.prompts)], chunk)
+        if what == "offload":
+            return engine.offload(which)
+        if what == "evict hosted":
+            return engine.evict_hosted(which)
         return engine.evict(which) if what == "evict" else engine.reset()
 
     def expected(self, engine: Engine) -> set[bytes]:
         """The keys that gateways make of the prefixes which the engine can reuse."""
         found: set[bytes] = set()
         for prompt in self.prompts:
-            tokens = engine.reusable(prompt) * self.block_size
-            found.update(prompt.keys(self.segment_tokens)[: tokens // self.segment_tokens])
+            keys, blocks = prompt.keys(self.segment_tokens), self.segment_tokens // self.block_size
+            found.update(keys[: engine.reusable(prompt) // blocks])
+            if self.has_host_tier:
+                found.update(map(loadable_key, keys[: engine.loadable(prompt) // blocks]))
         return found
 
     def key_before(self) -> dict[bytes, bytes | None]:
@@ -133,6 +177,8 @@ class Scene:
         for prompt in self.prompts:
             keys = prompt.keys(self.segment_tokens)
             before.update(zip(keys, [None, *keys], strict=False))
+            loadable = list(map(loadable_key, keys))
+            before.update(zip(loadable, [None, *loadable], strict=False))
         return before
 
 
@@ -156,10 +202,14 @@ steps = st.tuples(
     st.integers(0, 50),
     st.integers(1, 9),
 )
+host_steps = st.tuples(
+    st.sampled_from(["offload", "evict hosted"]), st.integers(0, 50), st.integers(1, 9)
+)
 
 
 @st.composite
 def scenes(draw: st.DrawFn) -> Scene:
+    has_host_tier = draw(st.booleans())
     block_size = draw(st.integers(1, 4))
     first = draw(prompts)
     # Mostly branches of one prompt: they share blocks, and part inside segments.
@@ -171,5 +221,6 @@ def scenes(draw: st.DrawFn) -> Scene:
         block_size,
         block_size * draw(st.integers(1, 4)),
         [first, *draw(st.lists(branches | prompts, max_size=3))],
-        draw(st.lists(steps, max_size=25)),
+        draw(st.lists(steps | host_steps if has_host_tier else steps, max_size=25)),
+        has_host_tier,
     )

@@ -22,7 +22,9 @@ from deployments.wire.headers import (
     CANNOT_RESUME,
     ENGINE_DEAD,
     EXPECTED_CACHED_HEADER,
+    KV_TIERS_HEADER,
     LOAD_HEADER,
+    NO_TIERS,
     OUTPUT_TOKENS_COMMENT,
     PROGRESS_CONTENT_TYPE,
     RESUMABLE_HEADER,
@@ -62,7 +64,8 @@ class Confirming:
             return
         asked = dict(scope["headers"])
         expected = asked.get(EXPECTED_CACHED_HEADER.encode())
-        confirmation = Confirmation(expected_cached=_number(expected or b"0"))
+        refuses_host = asked.get(KV_TIERS_HEADER.encode()) == NO_TIERS.encode()
+        confirmation = Confirmation(_number(expected or b"0"), refuses_host)
         token = current.set(confirmation)
         tenant.current.set(asked.get(TENANT_HEADER.encode(), b"").decode("latin-1"))
         tenant.salt.set(asked.get(SALT_HEADER.encode(), b"").decode("latin-1"))

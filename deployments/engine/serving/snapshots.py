@@ -156,6 +156,7 @@ class Snapshots:
             pace=EnginePace(
                 prefill_rate=stats.prefill_rate or facts.prefill_rate,
                 inter_token_latency=stats.inter_token_latency if report.queue.running else 0.0,
+                host_load_rate=stats.host_load_rate,
                 prefill_learned=stats.prefill_rate is not None,
                 step_s=step_s,
                 sequence_s=sequence_s,

@@ -44,6 +44,7 @@ from deployments.engine.vllm.constraints.constraint_fields import remember_field
 from deployments.engine.vllm.grammars.grammar_gate import GrammarGate
 from deployments.engine.vllm.grammars.grammar_trial import SOCKET
 from deployments.engine.vllm.grammars.trial_client import TrialClient
+from deployments.engine.vllm.kv_tiers.host_tier import host_tier, unnamed_memory
 from deployments.engine.vllm.lora import EngineLoras
 from deployments.engine.vllm.patches.first_request import send_first_request
 from deployments.engine.vllm.resuming.continuing import Continuing, made_by, proof_of
@@ -121,14 +122,16 @@ class VllmEngine:
         resume: ResumeMode | None = None,
         resume_proof: str = "",
         max_media_pixels: int = media_bounds.MAX_MEDIA_PIXELS,
+        kv_tiers: Mapping[str, Any] | None = None,
     ) -> VllmEngine:
         """Load the model.
 
         `when_slower`: what happens to speculation that is slower. `folders`: the folder of each
         model that is named by an id and was downloaded before. `heartbeat`: the file for the
-        engine's reports (`heartbeat.py`). `resume` and `resume_proof`: how other engines resume
-        its answers (`resume_mode.py`). `max_media_pixels`: those of all images and video frames of
-        a request. Raises vLLM's errors: a replica that cannot load must not start.
+        engine's reports (`heartbeat.py`). `resume` and `resume_proof`: how other engines resume its
+        answers (`resume_mode.py`). `max_media_pixels`: those of all images and video frames of a
+        request. `kv_tiers`: the pool's setting. Raises vLLM's errors: a replica that cannot load
+        must not start.
         """
         began = time.monotonic()
         named, here = with_own_seed(engine_args), folders or {}
@@ -137,14 +140,15 @@ class VllmEngine:
         stats = EngineStats()
         # private to this user, and not a port: events contain prompts
         folder = tempfile.TemporaryDirectory(prefix="antefix-")
-        vllm_args = _engine_args(args, folder.name)
+        vllm_args = _engine_args(args, folder.name, kv_tiers)
         config = vllm_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
         speculation.measure(config, when_slower, _speculation_file(folder.name))
         if heartbeat is not None:
             os.environ[HEARTBEAT] = str(heartbeat)
         trials = os.environ[SOCKET] = str(Path(folder.name, "grammars"))
         configured = time.monotonic()
-        engine = _loaded(config, stats)
+        with unnamed_memory(config):
+            engine = _loaded(config, stats)
         loaded = time.monotonic()
         os.environ.pop(HEARTBEAT, None)
         os.environ.pop(SOCKET, None)
@@ -191,8 +195,8 @@ class VllmEngine:
         self._engine.reports_reuse = True
 
     async def reset_prefix_cache(self) -> bool:
-        """Drop all cached prefixes; False while requests use them."""
-        return await self._engine.reset_prefix_cache()
+        """Drop all cached prefixes, also in the host tier; False while requests use them."""
+        return await self._engine.reset_prefix_cache(reset_connector=True)
 
     async def sleep(self) -> None:
         """Move the weights to the host's memory and drop the KV cache; running requests end
@@ -226,7 +230,9 @@ class VllmEngine:
         self._folder.cleanup()
 
 
-def _engine_args(args: Namespace, folder: str) -> AsyncEngineArgs:
+def _engine_args(
+    args: Namespace, folder: str, kv_tiers: Mapping[str, Any] | None
+) -> AsyncEngineArgs:
     """Return vLLM's arguments, with Antefix's defaults if the fleet file does not set them. KV
     events go to `folder`."""
     chosen = AsyncEngineArgs.from_cli_args(args)
@@ -239,6 +245,8 @@ def _engine_args(args: Namespace, folder: str) -> AsyncEngineArgs:
     if chosen.otlp_traces_endpoint is None and (traces := engine_environment(os.environ)):
         os.environ.update(traces)  # vLLM's processes read the other variables
         chosen.otlp_traces_endpoint = traces[TRACES_ENDPOINT]
+    if kv_tiers is not None:
+        chosen.kv_transfer_config = host_tier(kv_tiers)
     endpoint, replay = _event_endpoints(folder)
     chosen.kv_events_config = KVEventsConfig(
         enable_kv_cache_events=True, publisher="zmq", endpoint=endpoint, replay_endpoint=replay

@@ -92,6 +92,7 @@ class EngineAttempt:
         self._moves = moves
         self.request = request.engine
         self.expected_cached = chosen.cached_tokens if chosen else 0
+        self.refuses_host = chosen is not None and chosen.refuses_host
         self.ticket = attempt.ticket
         self._route = Route(
             ranked_ids=attempt.placement.replica_ids,

@@ -89,7 +89,8 @@ class Prompt:
     """One request's prompt, as the gateway knows it.
 
     `known`: the gateway tokenized it as the engine does; otherwise its length is an estimate.
-    `depths` None: the index gave no answer.
+    `depths` None: the index gave no answer. `loadable`: the depths with those segments that a host
+    tier has.
     """
 
     placement: PlacementRequest
@@ -97,6 +98,7 @@ class Prompt:
     depths: Depths | None
     read_s: float
     lookup_s: float
+    loadable: Depths = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

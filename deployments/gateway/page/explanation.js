@@ -201,11 +201,11 @@ function candidates(decision) {
     ["Candidate", "Replicas in the order of the policy. The one that served is marked.", (of) => [
       el("code", {}, of.replica_id), of.highlighted ? chip(observed(decision) === null ? "sent there" : "served", observed(decision) === null ? "plain" : "ok") : null]],
     ["Predicted TTFT", "The time to the first token there, corrected by the errors of the last predictions.", (of) => seconds(of.predicted_ttft), "num"],
-    ["Its parts", "The wait for the queue, for room and for an adapter + the engine step in progress + prefill, which computes what is not cached ± the "
+    ["Its parts", "The wait for the queue, for room, for an adapter and for the host tier + the engine step in progress + prefill ± the "
       + "correction = predicted TTFT.", (of) => parts(of, slowest), "wide"],
-    ["Cached", "Prompt tokens there according to the index, and with what was announced since.", (of) =>
+    ["Cached", "Prompt tokens there according to the index, and with what was announced since. They include those loaded from the host tier.", (of) =>
       (of.cached_tokens === of.confirmed_tokens ? tokens(of.confirmed_tokens)
-        : `${count(of.confirmed_tokens)} / ${tokens(of.cached_tokens)}`), "num"],
+        : `${count(of.confirmed_tokens)} / ${tokens(of.cached_tokens)}`) + hosted(of), "num"],
     ["Cost", "Policy prefix takes the lowest. It is not a time: the wait, plus four times the prefill, for this request and those that it "
       + "delays, without the correction.", (of) => of.score.toFixed(3), "num"],
     ["Running", "Requests that have their first token.", (of) => count(of.running), "num"],
@@ -224,6 +224,11 @@ function candidates(decision) {
     explained("What do these columns mean?", shown));
 }
 
+function hosted(of) {
+  if (!of.host_tokens) return "";
+  return of.host_load ? `, ${count(of.host_tokens)} loaded` : `, ${count(of.host_tokens)} not loaded`;
+}
+
 function correction(of) {
   const by = of.predicted_ttft - of.raw_ttft;
   return `${by < 0 ? "−" : "+"} ${seconds(Math.abs(by))} = ${seconds(of.predicted_ttft)}`;
@@ -231,7 +236,7 @@ function correction(of) {
 
 function parts(of, slowest) {
   const step = of.step_under_way ?? 0; // a gateway of another release says none
-  const wait = of.wait + (of.trial_wait ?? 0) + (of.adapter_wait ?? 0) + (of.adapter_load ?? 0);
+  const wait = of.wait + (of.trial_wait ?? 0) + (of.adapter_wait ?? 0) + (of.adapter_load ?? 0) + (of.host_load ?? 0);
   const prefill = Math.max(0, of.raw_ttft - wait - step);
   const says = `wait ${seconds(wait)}, step ${seconds(step)}, prefill ${seconds(prefill)}, correction ${correction(of)}`;
   return [

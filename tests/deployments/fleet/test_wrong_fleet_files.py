@@ -256,6 +256,21 @@ WRONG: dict[str, tuple[str, str]] = {
         ":5: pools.engine.warm_replicas = 2: autoscaling.max_replicas, 2, leaves no replica"
         " for traffic. Set it to at most 1.",
     ),
+    "a host tier without a size": (
+        with_pool("kv_tiers: {host_bytes: much}"),
+        ":5: pools.engine.kv_tiers.host_bytes = much: not a size. Write bytes, or a number and its"
+        " unit, such as 64Gi.",
+    ),
+    "a host tier that vLLM is to set too": (
+        with_pool("kv_tiers: {host_bytes: 1Gi}\nengine_args: {kv-offloading-size: 4}"),
+        ":6: pools.engine.engine_args.kv_offloading_size = 4: kv_tiers sets this flag."
+        " Leave out engine_args.kv_offloading_size, or leave out kv_tiers.",
+    ),
+    "a host tier without a prefix cache": (
+        with_pool("kv_tiers: {host_bytes: 1Gi}\nengine_args: {enable_prefix_caching: false}"),
+        ":5: pools.engine.kv_tiers: the engine does not cache prefixes."
+        " Leave out engine_args.enable_prefix_caching, or leave out kv_tiers.",
+    ),
     "speculation without a draft": (
         with_pool("speculation: {when_slower: stop}"),
         ":5: pools.engine.speculation: the engine does not speculate."

@@ -15,7 +15,6 @@ from router.board.load import ReplicaLoad
 from router.board.pool_feeds import PoolFeeds
 from router.choice.policies import PlacementRequest
 from router.index import slots
-from router.index.index import Depths
 from router.redis.redis_client import AsyncRedis, connect
 from router.redis.redis_lane import Lane
 from tests.router.index_redis import POOL, control, registry
@@ -123,7 +122,7 @@ async def test_bits_belong_to_the_live_replica_in_the_slot(
 ) -> None:
     assert await slots.write_bits(redis, POOL, 1, "r1-1", KEYS[:3], [])
     async with gateway(server) as placer:
-        depths: Depths | None = await placer.feeds.look_up(KEYS)
+        depths, _ = await placer.feeds.look_up(KEYS)
         assert depths == {1: 3}
         assert cached(placer.place(REQUEST, depths)) == {"r0": (0, 0), "r1": (384, 384)}
 
@@ -136,7 +135,7 @@ async def test_bits_of_a_lost_incarnation_are_assigned_to_no_replica(
     with control(server) as client:
         client.hset(slots.slots_key(POOL), "1", "another incarnation")
     async with gateway(server, replicas=1) as placer:
-        depths: Depths | None = await placer.feeds.look_up(KEYS)
+        depths, _ = await placer.feeds.look_up(KEYS)
         assert depths == {7: 5}
         assert cached(placer.place(REQUEST, depths)) == {"r0": (0, 0)}
 

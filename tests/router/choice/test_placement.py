@@ -371,3 +371,47 @@ def test_an_unmeasured_load_of_an_adapter_takes_the_default_time() -> None:
     prompt = PlacementRequest(24, adapter="sql@1")
     placement = place(prompt, pool(2), None, Recent(), make_policy("prefix"), random.Random(1))
     assert {c.adapter_load_s for c in placement.ranked} == {UNKNOWN_LOAD_S}
+
+
+LOADABLE = {0: 2, 1: 6}
+
+
+def test_tokens_of_the_host_tier_are_loaded_where_that_is_faster_than_to_compute_them() -> None:
+    loads = pool(2, host_load_rate=4000.0)
+    placement = decided(loads, {0: 2}, loadable=LOADABLE)
+    there, other = placement.ranked
+    assert (there.replica_id, other.replica_id) == ("r1", "r0")
+    assert there.host_tokens == 6 * 128
+    assert there.host_load_s == pytest.approx(6 * 128 / 4000)
+    assert there.cached_tokens == there.confirmed_tokens == 6 * 128
+    assert there.raw_ttft_s == pytest.approx(there.host_load_s + (PROMPT - 6 * 128) / 1000)
+    assert (other.host_tokens, other.host_load_s, other.cached_tokens) == (0, 0.0, 2 * 128)
+    assert not there.refuses_host and not other.refuses_host
+
+
+def test_tokens_of_the_host_tier_are_computed_where_that_is_faster_than_to_load_them() -> None:
+    placement = decided(pool(2, host_load_rate=500.0), {0: 2}, loadable=LOADABLE)
+    best, there = placement.ranked
+    assert best.replica_id == "r0"  # it has two segments in its cache
+    assert (there.host_tokens, there.host_load_s) == (6 * 128, 0.0)
+    assert there.refuses_host and there.cached_tokens == 0
+    assert there.raw_ttft_s == pytest.approx(PROMPT / 1000)
+
+
+def test_an_unmeasured_host_tier_is_tried() -> None:
+    placement = decided(pool(2), {}, loadable=LOADABLE)
+    assert placement.ranked[0].host_load_s == pytest.approx(6 * 128 / 10_000)
+
+
+def test_the_cache_goes_before_the_host_tier_of_another_replica() -> None:
+    placement = decided(pool(2, host_load_rate=4000.0), {0: 6}, loadable={0: 6, 1: 6})
+    assert placement.replica_ids == ("r0", "r1")
+    assert placement.ranked[0].host_tokens == 0
+
+
+def test_a_prefix_that_an_announced_request_uses_is_not_loaded_again() -> None:
+    loads = pool(2, host_load_rate=4000.0)
+    placement = decided(loads, {}, Recent(depths={1: 6}), loadable=LOADABLE)
+    there = placement.candidate("r1")
+    assert there is not None
+    assert (there.host_tokens, there.cached_tokens, there.confirmed_tokens) == (0, 6 * 128, 0)

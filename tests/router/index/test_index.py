@@ -4,6 +4,7 @@ test_index_budget.py tests how long a lookup takes at most.
 """
 
 import asyncio
+import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -240,6 +241,7 @@ async def test_lookups_end_while_redis_fails_and_are_answered_afterward(
     server: RedisProcess,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, logger="router.index.index")
     await write_depths(redis, {4: 20}, 40)
     async with index_at(server.port, BUDGET_S) as index, running_index(index):
         assert await lookup_with_retries(index, 40) == {4: 20}

@@ -13,6 +13,10 @@ from autoscaling.learned.ewma import Ewma
 from autoscaling.learned.prefill_rate import PrefillRate
 from autoscaling.learned.step_time import StepTime
 
+# vLLM's metric of the seconds in which blocks were copied from the host.
+HOST_LOAD_TIME = "vllm:kv_offload_load_time"
+HOST_LOAD_TOKENS = 20_000.0
+
 
 class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not read
     """Statistics for the load board, learned while the engine runs."""
@@ -24,11 +28,20 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
         self._inter_token = Ewma(memory=20.0)
         self._prefill_rate = PrefillRate()
         self._decode_time = DecodeTime()
+        # seconds per token; and the seconds of loads whose tokens are not counted yet
+        self._host_load = Ewma(memory=HOST_LOAD_TOKENS)
+        self._loading_s = 0.0
 
     @property
     def prefill_rate(self) -> float | None:
         """Tokens per second of prefilling, over the latest prompts; None before the first."""
         return self._prefill_rate.mean
+
+    @property
+    def host_load_rate(self) -> float:
+        """Tokens per second that are loaded from the host tier, over about the last
+        HOST_LOAD_TOKENS; 0 before the first."""
+        return 1.0 / self._host_load.mean if self._host_load.mean else 0.0
 
     @property
     def decode_s(self) -> float:
@@ -50,8 +63,13 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
     ) -> None:
         if scheduler_stats is not None:
             self.kv_use = scheduler_stats.kv_cache_usage
+            if (connector := scheduler_stats.kv_connector_stats) is not None:
+                self._loading_s += sum(connector["data"].get(HOST_LOAD_TIME, {}).values())
         if iteration_stats is None:
             return
+        if loaded := iteration_stats.prompt_token_stats.external_kv_transfer:
+            self._host_load.add(self._loading_s, loaded)
+            self._loading_s = 0.0
         self.output_tokens += iteration_stats.num_generation_tokens
         for seconds in iteration_stats.inter_token_latencies_iter:
             self._inter_token.add(seconds, 1.0)

@@ -1,0 +1,1 @@
+"""Tiers of the KV cache below the device, on vLLM's OffloadingConnector."""

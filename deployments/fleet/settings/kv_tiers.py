@@ -1,0 +1,66 @@
+"""Settings of the tiers of a pool's KV cache below the device."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ByteSize, Field, WithJsonSchema
+
+from common.section import Broken, Section
+from deployments.fleet.settings.fleet_rules import engine_arg_name
+
+# vLLM's flags for what `kv_tiers` sets.
+_FLAGS = ("kv_transfer_config", "kv_offloading_size")
+
+LEAST_BYTES = 1 << 20
+_SIZE = {
+    "anyOf": [
+        {"type": "integer", "minimum": LEAST_BYTES},
+        {"type": "string", "pattern": r"^\s*(\d*\.?\d+)\s*([A-Za-z]+)?\s*$"},
+    ]
+}
+
+
+def _with_unit(size: Any) -> Any:
+    """Kubernetes writes 64Gi for 64GiB."""
+    return f"{size}B" if isinstance(size, str) and size.endswith("i") else size
+
+
+class KvTiers(Section):
+    """Where an engine keeps blocks of its KV cache when the device needs their room.
+
+    Without it, an evicted prefix is computed again. Source: vLLM's OffloadingConnector.
+    """
+
+    host_bytes: Annotated[ByteSize, BeforeValidator(_with_unit), WithJsonSchema(_SIZE)] = Field(
+        ge=LEAST_BYTES,
+        description="The memory of the host that each replica uses for blocks of its KV cache, in "
+        "bytes or with a unit, such as 64Gi. It is reserved at the start, as shared memory, in "
+        "addition to what the engine needs otherwise.",
+    )
+    eviction: Literal["lru", "arc"] = Field(
+        "lru",
+        description="Which blocks leave the host's memory when it is full. `lru` removes the least "
+        "recently used ones. `arc` also keeps blocks that were used often.",
+    )
+
+
+def broken_by_kv_tiers(tiers: KvTiers | None, engine_args: Mapping[str, Any]) -> Iterator[Broken]:
+    """Check that the engine caches prefixes, and that no flag of vLLM sets the tiers too."""
+    if tiers is None:
+        return
+    given = {engine_arg_name(key): value for key, value in engine_args.items()}
+    for flag in _FLAGS:
+        if given.get(flag) is not None:
+            yield Broken(
+                ("engine_args", flag),
+                given[flag],
+                "kv_tiers sets this flag",
+                f"Leave out engine_args.{flag}, or leave out kv_tiers",
+            )
+    if given.get("enable_prefix_caching") is False:
+        yield Broken(
+            ("kv_tiers",),
+            ...,
+            "the engine does not cache prefixes",
+            "Leave out engine_args.enable_prefix_caching, or leave out kv_tiers",
+        )

@@ -1,0 +1,39 @@
+"""Check that engines have the memory of the host that `kv_tiers` reserves.
+
+The host tier is shared memory, which counts toward the limit of the container. KubeRay makes
+/dev/shm as large as that limit.
+"""
+
+from collections.abc import Iterator
+from math import ceil
+
+from k8s.needs.needs import ClusterNeeds
+from k8s.preflight.cpu_memory import PROCESSES_BYTES
+from k8s.preflight.findings import PreflightFinding
+
+
+def host_tier_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
+    for group in needs.groups:
+        pool, limit = needs.fleet.pools.get(group.name), group.limits.get("memory")
+        if pool is None or pool.kv_tiers is None or limit is None:
+            continue
+        cache, weights = needs.cpu_caches.get(group.name, (0, None))
+        tier = int(pool.kv_tiers.host_bytes)
+        others = cache + (weights or (0, 0))[1] + PROCESSES_BYTES
+        title = f"host tier of {group.name}"
+        if tier + others <= limit:
+            yield PreflightFinding("ok", title, f"{_gib(tier)} of {_gib(int(limit))}")
+            continue
+        yield PreflightFinding(
+            "problem",
+            title,
+            f"a limit of {_gib(int(limit))} is too small for {_gib(tier)} of host tier and "
+            f"{_gib(others)} of other memory: the engine would not start, or be killed",
+            f"set {group.settings}.resources.limits.memory to "
+            f"{ceil((tier + others) / 2**30)}Gi or more, or lower "
+            f"fleet.pools.{group.name}.kv_tiers.host_bytes",
+        )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB"
