@@ -158,7 +158,7 @@ class Admission:
             return verdict("admitted")
         excess = [of.predicted_ttft_s - slo.ttft_s for of in overflow or () if slo is not None]
         soonest = min([due - case.elapsed_s, *excess])
-        return verdict("rejected", retry_after_s=_whole_seconds(soonest))
+        return verdict("rejected", retry_after_s=whole_seconds(soonest))
 
     def confirm_overflow(
         self, verdict: Verdict, case: AdmissionCase, unfit: str | None = None
@@ -346,10 +346,10 @@ class Admission:
 def _rejection(slo: Slo | None, due: float, reason: str, best_ttft_s: float | None) -> Verdict:
     # a backlog shrinks by one second per second
     excess = due - slo.ttft_s if slo is not None else 0.0
-    return Verdict("rejected", reason, 0, _whole_seconds(excess), best_ttft_s)
+    return Verdict("rejected", reason, 0, whole_seconds(excess), best_ttft_s)
 
 
-def _whole_seconds(seconds: float) -> int:
-    """Return whole seconds, for Retry-After."""
+def whole_seconds(seconds: float) -> int:
+    """Return whole seconds for Retry-After: at least 1, and 1 if the time is unknown (infinite)."""
     whole = math.ceil(seconds) if math.isfinite(seconds) else 1
     return max(1, min(whole, MAX_RETRY_AFTER_S))

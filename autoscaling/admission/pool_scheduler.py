@@ -35,6 +35,7 @@ from autoscaling.admission.waiting import Waiter
 from router.board.load import LoadBoard, LoadReport
 from router.board.pool_demand import DemandCounters
 from router.board.recent import Placed, Recent, RecentPlacements
+from router.choice import cost
 from router.choice.cost import TtftCorrection
 from router.choice.placement import BLIND, Placement, place, place_blind
 from router.choice.policies import Candidate, PlacementRequest
@@ -194,6 +195,15 @@ class PoolScheduler:
         return self.admission.until_turn_s(
             request.priority, considered.ranked, request.tenant, self._tenants.are_several
         )
+
+    def queue_s(self, sequences: int, tokens: int) -> float:
+        """Return the seconds until the pool's full replicas have started a queue of `sequences`
+        sequences with `tokens` uncached prompt tokens; infinite: no engine has measured its
+        pace."""
+        loads = self.board.loads().values()
+        if not loads or not self.board.prefill_learned:
+            return math.inf
+        return cost.queue_s(loads, sequences, tokens)
 
     def decide(self, request: SchedulingRequest, considered: Considered) -> Decision:
         """Decide whether the request is admitted, queued, overflowed or rejected: once, before its

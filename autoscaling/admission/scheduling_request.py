@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from autoscaling.admission.admission import MAX_RETRY_AFTER_S, Verdict
+from autoscaling.admission.admission import Verdict, whole_seconds
 from autoscaling.admission.overflow import OverflowChoice, OverflowRules
 from autoscaling.admission.waiting import Waiter
 from autoscaling.slo import PriorityClass, Slo
@@ -153,12 +153,11 @@ class Decision:
     def rejected_after_all(self) -> Decision:
         """Return the decision for an evicted request."""
         reason = "the queue is full, and other tenants have fewer requests in it"
-        due_s = math.ceil(min(self.verdict.best_ttft_s or 0.0, MAX_RETRY_AFTER_S))
         rejected = replace(
             self.verdict,
             kind="rejected",
             reason=reason,
-            retry_after_s=max(1, due_s),
+            retry_after_s=whole_seconds(self.verdict.best_ttft_s or 0.0),
             best_ttft_s=None,
         )
         return replace(self, verdict=rejected)

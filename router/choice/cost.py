@@ -12,7 +12,7 @@ predictions and never changes the choice.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from router.board.load import ReplicaLoad
 from router.choice.sharing import NodeSharing
@@ -44,6 +44,21 @@ def sequence_pressure(load: ReplicaLoad) -> float:
         return 0.0
     ahead = load.queue.waiting + load.queue.running + 1 - load.max_sequences
     return ahead * load.pace.decode_s / load.max_sequences if ahead > 0 else 0.0
+
+
+def queue_s(loads: Collection[ReplicaLoad], sequences: int, tokens: int) -> float:
+    """Return the seconds until full replicas have started a queue of `sequences` sequences with
+    `tokens` uncached prompt tokens.
+
+    They prefill the queue at their learned rates while running sequences make room for it. The wait
+    is the slower of the two, not their sum. By Little's law a replica ends `running` sequences in
+    `decode_s`. While that is unknown, only the prompts count.
+    """
+    wait = tokens / sum(load.pace.prefill_rate for load in loads)
+    ended_per_s = sum(
+        load.queue.running / load.pace.decode_s for load in loads if load.pace.decode_s > 0.0
+    )
+    return max(wait, sequences / ended_per_s) if ended_per_s > 0.0 else wait
 
 
 def kv_pressure(load: ReplicaLoad, prompt_tokens: int) -> float:

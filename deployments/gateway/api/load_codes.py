@@ -34,7 +34,8 @@ QUEUE_FULL = ErrorCode(
     "queue_full",
     429,
     "Every replica is busy, and `max_queued_requests` requests are already queued.",
-    "Send fewer requests at the same time.",
+    "Send fewer requests at the same time. `Retry-After` is the predicted time until the "
+    "queued requests have started, or 1 s if [no prediction](admission.md#decisions) exists.",
     retry="Retry-After",
 )
 GATEWAY_FULL = ErrorCode(

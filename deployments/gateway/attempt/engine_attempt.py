@@ -102,6 +102,9 @@ class EngineAttempt:
             is_alive=scheduler.board.is_live,
             may_overtake=before is not None,
             outage=outage.began if outage else None,
+            sequences=attempt.request.sequences,
+            uncached_tokens=max(0, attempt.request.prompt.prompt_tokens - self.expected_cached),
+            queue_s=scheduler.queue_s,
         )
         # several tries share the first decision: later ones omit replicas that failed
         if before is None:

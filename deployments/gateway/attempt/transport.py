@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -24,6 +25,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
+from autoscaling.admission.admission import whole_seconds
 from deployments.gateway.api.load_codes import NO_REPLICA, QUEUE_FULL
 from deployments.gateway.intake.api_errors import ApiError
 from deployments.wire.engine_pass import EnginePasses
@@ -55,6 +57,8 @@ class Route:
     `ticket` names this try, and `request_id` its request. `is_alive` returns whether a replica has
     a current lease. `outage` is done when no replica is up; None: the request waits for one.
     `may_overtake`: the request precedes those in the queue, because it has had its turn.
+    `sequences` and `uncached_tokens` are the request's work on an engine. `queue_s` predicts in how
+    many seconds the replicas have started a queue of this much work; infinite: unknown.
     """
 
     ranked_ids: tuple[str, ...] = ()
@@ -64,6 +68,9 @@ class Route:
     is_alive: Callable[[str], bool] = lambda replica_id: False
     outage: asyncio.Future[None] | None = None
     may_overtake: bool = False
+    sequences: int = 1
+    uncached_tokens: int = 0
+    queue_s: Callable[[int, int], float] = lambda sequences, uncached_tokens: math.inf
 
 
 SendRequest = Callable[[Reservation], Awaitable[aiohttp.ClientResponse]]
@@ -107,8 +114,8 @@ class Transport:
         self._handle = handle.hold
         self._passes = EnginePasses(secret)
         self._holders: set[asyncio.Task[None]] = set()
-        # reservations that are requested and not yet made
-        self._waiting = 0
+        # of reservations that are requested and not yet made
+        self._queued_sequences = self._queued_tokens = 0
 
     @asynccontextmanager
     async def exchange(
@@ -147,7 +154,7 @@ class Transport:
 
     def _best(self, route: Route) -> Reservation | None:
         """Return the place that needs no reservation, or None."""
-        if not route.best_url or (self._waiting and not route.may_overtake):
+        if not route.best_url or (self._queued_sequences and not route.may_overtake):
             return None
         headers = self._passes.headers(route.best_url, route.ticket) | {UNRESERVED_HEADER: "1"}
         return Reservation(route.ranked_ids[0], route.best_url, headers)
@@ -155,8 +162,9 @@ class Transport:
     def _start_hold(
         self, route: Route, reserved: asyncio.Future[Reservation]
     ) -> asyncio.Task[None]:
-        self._waiting += 1
-        reserved.add_done_callback(self._waits_no_more)
+        self._queued_sequences += route.sequences
+        self._queued_tokens += route.uncached_tokens
+        reserved.add_done_callback(partial(self._waits_no_more, route))
         # Ray Serve takes its request id from the context, and calls that share an id get each
         # other's replicas. So each reservation has an empty context.
         holder = asyncio.create_task(self._hold(route, reserved), context=contextvars.Context())
@@ -164,8 +172,9 @@ class Transport:
         holder.add_done_callback(self._holders.discard)
         return holder
 
-    def _waits_no_more(self, reserved: asyncio.Future[Reservation]) -> None:
-        self._waiting -= 1
+    def _waits_no_more(self, route: Route, reserved: asyncio.Future[Reservation]) -> None:
+        self._queued_sequences -= route.sequences
+        self._queued_tokens -= route.uncached_tokens
 
     async def _hold(self, route: Route, reserved: asyncio.Future[Reservation]) -> None:
         try:
@@ -183,7 +192,19 @@ class Transport:
                     *(route.request_id, type(error).__name__),
                 )
             else:
-                reserved.set_exception(_as_api_error(error, route.request_id))
+                reserved.set_exception(self._as_api_error(error, route))
+
+    def _as_api_error(self, error: Exception, route: Route) -> Exception:
+        if isinstance(error, BackPressureError):
+            after_s = whole_seconds(route.queue_s(self._queued_sequences, self._queued_tokens))
+            message = f"Every replica is busy and the queue is full. Try again in {after_s} s."
+            return ApiError(QUEUE_FULL, message, retry_after=after_s)
+        if isinstance(error, RayServeException | RayError):
+            request_id = route.request_id
+            logger.warning("Ray Serve rejected a reservation of request %s: %s", request_id, error)
+            message = "No replica can take this request now. Try again in 5 s."
+            return ApiError(NO_REPLICA, message, retry_after=5)
+        return error
 
 
 class _Hold:
@@ -279,14 +300,3 @@ async def _sent(send: SendRequest, reservation: Reservation) -> aiohttp.ClientRe
             error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError
         )
         raise ReplicaFailed(reservation.replica_id, was_lost=reached) from error
-
-
-def _as_api_error(error: Exception, request_id: str) -> Exception:
-    if isinstance(error, BackPressureError):
-        message = "Every replica is busy and the queue is full. Try again in 1 s."
-        return ApiError(QUEUE_FULL, message, retry_after=1)
-    if isinstance(error, RayServeException | RayError):
-        logger.warning("Ray Serve rejected a reservation of request %s: %s", request_id, error)
-        message = "No replica can take this request now. Try again in 5 s."
-        return ApiError(NO_REPLICA, message, retry_after=5)
-    return error

@@ -168,7 +168,7 @@ _ERRORS = """\
 ## Errors
 
 ```json
-{"error": {"message": "Every replica is busy and the queue is full. Try again in 1 s.",
+{"error": {"message": "Every replica is busy and the queue is full. Try again in 12 s.",
            "type": "rate_limit_error", "param": null, "code": "queue_full"}}
 ```
 

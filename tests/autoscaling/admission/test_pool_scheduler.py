@@ -1,5 +1,6 @@
 """One pool's scheduler: what counts against a replica and for how long, and what it reports."""
 
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping
 
@@ -103,6 +104,17 @@ def test_a_placement_counts_as_waiting_until_its_outcome_is_known(
     else:
         clock.now += UNSEEN_S + 0.001
     assert sum(waiting(scheduler).values()) == 0
+
+
+def test_the_wait_of_a_queue_is_unknown_until_an_engine_has_measured_its_pace(
+    scheduler: PoolScheduler,
+) -> None:
+    scheduler.board.update(pool(3, running=8, decode_s=4.0, prefill_learned=False).values())
+    assert scheduler.queue_s(12, 0) == math.inf
+    scheduler.board.update(pool(3, running=8, decode_s=4.0).values())
+    assert scheduler.queue_s(12, 0) == pytest.approx(2.0)
+    scheduler.board.update([])
+    assert scheduler.queue_s(12, 0) == math.inf
 
 
 def test_tickets_of_two_requests_are_distinguished(scheduler: PoolScheduler) -> None:

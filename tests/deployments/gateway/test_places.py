@@ -1,14 +1,17 @@
 """The place that a request has at a replica, in it or through Ray Serve, over real HTTP."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from ray.serve.exceptions import BackPressureError, RayServeException
 
+from autoscaling.admission.admission import MAX_RETRY_AFTER_S
 from deployments.gateway.attempt import transport
 from tests.contract import events_of
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front
+from tests.router.loads import changed
 from tests.waiting import until
 
 
@@ -210,6 +213,32 @@ async def test_a_full_queue_is_a_429_if_the_replica_has_no_room(
     async with front.post() as answer:
         assert answer.status == 429
         assert (await answer.json())["error"]["code"] == "queue_full"
+
+
+@pytest.mark.parametrize(
+    ("pace", "seconds"),
+    [
+        ({"running": 2, "decode_s": 30.5}, 31),  # 2 requests: one queued, and the rejected one
+        ({"running": 2, "decode_s": 1e9}, MAX_RETRY_AFTER_S),
+        ({"running": 2, "decode_s": 0.01}, 1),
+        ({"running": 2, "decode_s": 30.5, "prefill_learned": False}, 1),
+    ],
+)
+async def test_a_full_queue_has_a_retry_after_that_is_predicted_from_the_engines_pace(
+    front: Front, first: FakeEngine, pace: dict[str, Any], seconds: int
+) -> None:
+    front.handle.engines = [first]
+    first.limit = first.tickets.limit = 0
+    front.pool.scheduler.board.update([changed(first.load(), **pace)])
+    queued = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: front.handle.waiting == 1)
+    front.handle.refuses_with = BackPressureError(num_queued_requests=1, max_queued_requests=1)
+    async with front.post() as answer:
+        message = (await answer.json())["error"]["message"]
+        assert answer.headers["retry-after"] == str(seconds)
+        assert message.endswith(f"Try again in {seconds} s.")
+    first.limit = first.tickets.limit = 1
+    assert (await queued).status == 200
 
 
 async def test_a_request_goes_to_a_replica_with_room_instead_of_a_full_one(

@@ -20,6 +20,7 @@ from router.choice.cost import (
     crowding_s,
     predict_ttft,
     price,
+    queue_s,
     score,
     step_under_way_s,
     wait_s,
@@ -184,6 +185,22 @@ def test_the_wait_for_a_full_engine_follows_its_mean_decode_time() -> None:
     # meanwhile the prompts ahead are prefilled
     assert wait_s(changed(full, queued_prefill_tokens=500), 100) == pytest.approx(1.0)
     assert wait_s(changed(full, queued_prefill_tokens=1500), 100) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"running": 8, "decode_s": 4.0}, 25.0),  # both replicas end 4 of 100 sequences per second
+        ({"running": 8, "decode_s": 0.1}, 10.0),  # prompts take longer than answers
+        ({"running": 8}, 10.0),  # no answer has ended yet
+        ({"decode_s": 4.0}, 10.0),  # all of them are still prefilling
+    ],
+)
+def test_a_queue_before_full_replicas_waits_for_running_sequences_or_for_its_prompts(
+    fields: dict[str, Any], expected: float
+) -> None:
+    replicas = [load(prefill_rate=1000.0, **fields) for _ in range(2)]
+    assert queue_s(replicas, 100, 20_000) == pytest.approx(expected)
 
 
 def test_the_wait_is_zero_with_an_empty_queue_and_room_in_the_cache() -> None:
