@@ -120,10 +120,11 @@ class GatewaySettings(Section):
         "engine, gateways reject the request for three minutes.",
     )
     drain_timeout_s: Annotated[float, Reach.FLEET] = Field(
-        60.0,
+        600.0,
         ge=0,
         description="The time in seconds that answers have to finish when their engine or gateway "
-        "is removed.",
+        "is removed. The default is equal to that of `request_timeout_s`, so that no removal cuts "
+        "an answer.",
     )
     move_after_s: Annotated[Annotated[float, Field(ge=0)] | None, Reach.HOT] = Field(
         5.0,

@@ -95,9 +95,10 @@ error message names the right one.
 - **Weights**: set `models.storage: pvc` and `models.download.enabled`. If engines run on several
   nodes, use a storage class that supports `ReadWriteMany`. Otherwise each pod downloads the
   weights at each start.
-- **Gateways**: set `fleet.gateway.replicas` to 2 or more, and `fleet.gateway.drain_timeout_s` to
-  `fleet.gateway.request_timeout_s`. Otherwise a long answer is cut when its gateway stops, or
-  when its engine stops and no other engine can resume it.
+- **Gateways**: set `fleet.gateway.replicas` to 2 or more. If you raise
+  `fleet.gateway.request_timeout_s` above 600, set `fleet.gateway.drain_timeout_s` to the same
+  value. Otherwise a long answer is cut when its gateway stops, or when its engine stops and no
+  other engine can resume it.
 - **Head**: set `gcsFaultTolerance.enabled`, with a persistent Redis. Otherwise the loss of the
   head's node restarts the fleet, and a drain of that node cannot evict the head.
 - **Drains**: keep `podDisruptionBudget.enabled`, so that drains evict one gateway, and one engine

@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from tests.helm.helm import CHART, NAMESPACE, REGISTRY, RELEASE, run
+from tests.shipped import INSTALLS, PLANNED_FILES, VALUES_FILES, combined
 
 CHAT = {"model": "Qwen/Qwen2.5-7B-Instruct"}
+# the values that an operator installs with, whole; those in ci/ only test the chart
+WHOLE_VALUES = {
+    **{name: combined(files) for name, files in INSTALLS.items()},
+    **{file.stem: combined((file,)) for file in (*VALUES_FILES, *PLANNED_FILES)},
+}
 
 
 def notes(values: Path) -> str:
@@ -18,7 +24,11 @@ def notes(values: Path) -> str:
 
 
 def not_enabled(text: str) -> str:
-    return text.partition("Not enabled:")[2].partition("Warnings:")[0]
+    return text.partition("Not enabled:")[2].partition("Check before production:")[0]
+
+
+def to_check(text: str) -> str:
+    return text.partition("Check before production:")[2].partition("Warnings:")[0]
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +93,21 @@ def test_features_that_values_disable_are_listed_too() -> None:
 
 def test_the_notes_list_no_feature_if_all_are_enabled(full: str, minimal: str) -> None:
     assert "Not enabled" in minimal and "Not enabled" not in full
-    warned = notes(CHART / "ci" / "cpu-only-values.yaml")
-    assert "Warnings:" in warned and "Warnings:" not in full
+
+
+def test_the_notes_list_nothing_to_check_if_values_are_ready_for_production(
+    full: str, minimal: str
+) -> None:
+    assert to_check(minimal) and not to_check(full)
+
+
+def test_no_default_triggers_a_warning(minimal: str) -> None:
+    assert "Warnings:" not in minimal
+
+
+@pytest.mark.parametrize("name", sorted(WHOLE_VALUES))
+def test_no_shipped_values_file_renders_a_warning(name: str, tmp_path: Path) -> None:
+    assert "Warnings:" not in of_fleet(tmp_path, **WHOLE_VALUES[name])
 
 
 def test_the_notes_warn_if_ray_has_no_token(minimal: str, tmp_path: Path) -> None:
@@ -107,10 +130,18 @@ def test_the_notes_show_how_to_try_the_release(minimal: str) -> None:
     assert "helm -n llm test afx --timeout 20m --logs" in minimal
 
 
-def test_the_notes_warn_of_a_single_gateway_and_interrupted_answers(minimal: str) -> None:
-    warnings = minimal.partition("Warnings:")[2]
-    assert "set fleet.gateway.drain_timeout_s to 600" in " ".join(warnings.split())
-    assert "Set fleet.gateway.replicas to 2" in warnings
+def test_the_notes_mention_a_single_gateway(minimal: str) -> None:
+    assert "Set fleet.gateway.replicas to 2" in to_check(minimal)
+
+
+@pytest.mark.parametrize("gateway", [{"drain_timeout_s": 60}, {"request_timeout_s": 900}])
+def test_the_notes_warn_of_answers_that_a_drain_interrupts(
+    tmp_path: Path, gateway: dict[str, int]
+) -> None:
+    fleet = {"name": "x", "pools": {"chat": CHAT}, "gateway": gateway}
+    warnings = of_fleet(tmp_path, fleet=fleet).partition("Warnings:")[2]
+    longest_s = gateway.get("request_timeout_s", 600)
+    assert f"set fleet.gateway.drain_timeout_s to {longest_s} to" in " ".join(warnings.split())
 
 
 def test_the_notes_warn_of_a_gpu_model_without_a_node_selector(tmp_path: Path) -> None:
@@ -123,21 +154,21 @@ def test_the_notes_warn_of_a_gpu_model_without_a_node_selector(tmp_path: Path) -
     assert "nodeSelector" not in chosen
 
 
-def test_the_notes_warn_of_a_host_path(tmp_path: Path) -> None:
+def test_the_notes_mention_a_host_path(tmp_path: Path) -> None:
     fleet = {"name": "x", "pools": {"chat": CHAT}}
-    warned = of_fleet(tmp_path, fleet=fleet, models={"storage": "hostPath"})
-    assert "pod-security.kubernetes.io/enforce=privileged" in warned
+    text = of_fleet(tmp_path, fleet=fleet, models={"storage": "hostPath"})
+    assert "pod-security.kubernetes.io/enforce=privileged" in to_check(text)
 
 
-def test_the_notes_warn_of_weights_on_a_nodes_own_disk(minimal: str, tmp_path: Path) -> None:
-    warned = "A node\n  whose disk is too small evicts the pod"
-    assert warned in minimal
+def test_the_notes_mention_weights_on_a_nodes_own_disk(minimal: str, tmp_path: Path) -> None:
+    mentioned = "A node\n  whose disk is too small evicts the pod"
+    assert mentioned in to_check(minimal)
     embedded = {"chat": {"model": "embedded", "resources": {"gpus": 0}}}
-    assert warned not in of_fleet(tmp_path, fleet={"name": "x", "pools": embedded})
+    assert mentioned not in of_fleet(tmp_path, fleet={"name": "x", "pools": embedded})
 
 
-def test_the_notes_warn_of_a_head_that_cannot_be_evicted(minimal: str, tmp_path: Path) -> None:
-    assert "The head cannot be evicted" in minimal
+def test_the_notes_mention_a_head_that_cannot_be_evicted(minimal: str, tmp_path: Path) -> None:
+    assert "The head cannot be evicted" in to_check(minimal)
     fleet = {"name": "x", "pools": {"chat": CHAT}}
     free = of_fleet(tmp_path, fleet=fleet, podDisruptionBudget={"protectHead": False})
     assert "The head cannot be evicted" not in free

@@ -63,7 +63,7 @@
 {{- define "antefix.longestRequestSeconds" -}}
 {{- $gateway := .Values.fleet.gateway | default dict -}}
 {{- $request := kindIs "invalid" $gateway.request_timeout_s | ternary 600 $gateway.request_timeout_s -}}
-{{- $drain := kindIs "invalid" $gateway.drain_timeout_s | ternary 60 $gateway.drain_timeout_s -}}
+{{- $drain := kindIs "invalid" $gateway.drain_timeout_s | ternary 600 $gateway.drain_timeout_s -}}
 {{- maxf $request $drain | ceil | int64 -}}
 {{- end -}}
 

@@ -44,25 +44,11 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Warnings about settings that work but may surprise, one per line. */}}
-{{- define "antefix.warnings" -}}
-{{- $gateway := .Values.fleet.gateway | default dict -}}
-{{- $request := kindIs "invalid" $gateway.request_timeout_s | ternary 600 $gateway.request_timeout_s -}}
-{{- $drain := kindIs "invalid" $gateway.drain_timeout_s | ternary 60 $gateway.drain_timeout_s -}}
-{{- if lt (float64 $drain) (float64 $request) }}
-- An answer may take {{ $request }} s, but when a gateway or an engine is removed, its answers are cut after {{ $drain }} s,
-  except those that another engine resumes: set fleet.gateway.drain_timeout_s to {{ $request }} to cut none.
-{{- end -}}
-{{- if eq ($gateway.replicas | default 1 | int64) 1 }}
+{{/* What to decide before users depend on the release, one per line. Neither defaults nor shipped values files trigger a
+     warning, so what holds for them is here. */}}
+{{- define "antefix.beforeProduction" -}}
+{{- if eq ((.Values.fleet.gateway | default dict).replicas | default 1 | int64) 1 }}
 - There is only one gateway: while its node is unavailable, requests fail. Set fleet.gateway.replicas to 2.
-{{- end -}}
-{{- range $name, $pool := .Values.fleet.pools -}}
-{{- $settings := include "antefix.poolSettings" (dict "root" $ "pool" $name) | fromYaml -}}
-{{- $type := ($pool.resources | default dict).accelerator_type -}}
-{{- if and $type (not $settings.nodeSelector) (not $settings.affinity) }}
-- fleet.pools.{{ $name }}.resources.accelerator_type is {{ $type }}, which does not select nodes here: set
-  poolPods.{{ $name }}.nodeSelector, such as nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB.
-{{- end -}}
 {{- end -}}
 {{- with .Values.podDisruptionBudget -}}
 {{- if and .enabled .protectHead (not $.Values.gcsFaultTolerance.enabled) }}
@@ -74,6 +60,29 @@
 - models.storage is none: each engine's pod downloads its weights to its node's disk at every start. A node
   whose disk is too small evicts the pod, and the download starts again: use pvc or hostPath for large models.
 {{- end -}}
+{{- if eq .Values.models.storage "hostPath" }}
+- models.storage is hostPath, which the restricted pod security standard forbids: label the namespace
+  pod-security.kubernetes.io/enforce=privileged, or use pvc.
+{{- end -}}
+{{- end -}}
+
+{{/* Warnings about settings that work but may surprise, one per line. */}}
+{{- define "antefix.warnings" -}}
+{{- $gateway := .Values.fleet.gateway | default dict -}}
+{{- $request := kindIs "invalid" $gateway.request_timeout_s | ternary 600 $gateway.request_timeout_s -}}
+{{- $drain := kindIs "invalid" $gateway.drain_timeout_s | ternary 600 $gateway.drain_timeout_s -}}
+{{- if lt (float64 $drain) (float64 $request) }}
+- An answer may take {{ $request }} s, but when a gateway or an engine is removed, its answers are cut after {{ $drain }} s,
+  except those that another engine resumes: set fleet.gateway.drain_timeout_s to {{ $request }} to cut none.
+{{- end -}}
+{{- range $name, $pool := .Values.fleet.pools -}}
+{{- $settings := include "antefix.poolSettings" (dict "root" $ "pool" $name) | fromYaml -}}
+{{- $type := ($pool.resources | default dict).accelerator_type -}}
+{{- if and $type (not $settings.nodeSelector) (not $settings.affinity) }}
+- fleet.pools.{{ $name }}.resources.accelerator_type is {{ $type }}, which does not select nodes here: set
+  poolPods.{{ $name }}.nodeSelector, such as nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB.
+{{- end -}}
+{{- end -}}
 {{- if not .Values.rayAuth.enabled }}
 {{- if .Values.networkPolicy.enabled }}
 - Anyone who reaches Ray's ports can run code there. Network policies close them only if your network plugin
@@ -82,9 +91,5 @@
 - Anyone who reaches Ray's ports can run code there, and they are open: set rayAuth.enabled, or
   networkPolicy.enabled if your network plugin enforces policies.
 {{- end }}
-{{- end -}}
-{{- if eq .Values.models.storage "hostPath" }}
-- models.storage is hostPath, which the restricted pod security standard forbids: label the namespace
-  pod-security.kubernetes.io/enforce=privileged, or use pvc.
 {{- end -}}
 {{- end -}}
