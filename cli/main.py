@@ -28,6 +28,7 @@ from cli.gateway.profile import profile
 from cli.gateway.verify import verify
 from cli.kubernetes.k8s import k8s
 from cli.kubernetes.k8s_accept import accept
+from cli.kubernetes.k8s_key import key as k8s_key
 from cli.kubernetes.k8s_logs import logs as k8s_logs
 from cli.models.evaluate import evaluate
 from cli.models.plan import plan
@@ -57,6 +58,7 @@ for panel, commands in PANELS.items():
         app.command(rich_help_panel=panel)(command)
 k8s.command()(accept)
 k8s.command("logs")(k8s_logs)
+k8s.command("key")(k8s_key)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""Access of `antefix k8s accept` to a release: its readiness, load, fleet and address."""
+"""Access of `antefix k8s accept` to a release: its readiness, load, fleet, key and address."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ def key_of(cluster: Cluster, service: Object, fleet: Fleet) -> str:
     text = base64.b64decode(secret.get("data", {}).get("api-keys", "")).decode()
     keys = sorted(plain_keys(text).items(), key=lambda key: not fleet.gateway.is_operator(key[1]))
     if not keys:
-        raise Problem(f"Secret {name} contains no usable API key", "give --api-key-file")
+        raise Problem(
+            f"Secret {name} contains no API key in plain text",
+            "add a line of the form tenant=key; antefix k8s accept also takes --api-key-file",
+        )
     return keys[0][0]
 
 

@@ -48,7 +48,7 @@ def of_fleet(folder: Path, **values: Any) -> str:
 
 
 def test_the_notes_have_a_command_that_prints_a_key(minimal: str) -> None:
-    assert "kubectl -n llm get secret afx-antefix-auth -o jsonpath='{.data.api-keys}'" in minimal
+    assert 'export OPENAI_API_KEY="$(antefix k8s key afx --namespace llm)"\n' in minimal
 
 
 def test_without_an_ingress_the_example_request_uses_a_port_forward(minimal: str) -> None:

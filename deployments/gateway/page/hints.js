@@ -8,7 +8,7 @@ const HINTS = {
     request: "Send a request, for example with antefix chat, and it appears here.",
   },
   kubernetes: {
-    key: "helm get notes RELEASE prints the command that shows a key.",
+    key: "antefix k8s key RELEASE prints a key.",
     logs: "antefix k8s status and the pods' logs show why.",
     request: "Send a request, and it appears here.",
   },

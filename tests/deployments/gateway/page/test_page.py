@@ -107,7 +107,7 @@ async def test_hints_depend_on_the_platform_of_the_fleet(
     ray["main"] = {}
     key, logs = "antefix env", "antefix logs"
     if platform:
-        key, logs = "helm get notes", "antefix k8s status"
+        key, logs = "antefix k8s key", "antefix k8s status"
     async with gateway_before() as front, reading(browser, front) as reader:
         await reader.opens("#key=sk-wrong")
         await expect(reader.page.get_by_role("alert")).to_contain_text(key)
