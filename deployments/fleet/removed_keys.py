@@ -10,7 +10,7 @@ REMOVED_KEYS: Mapping[str, str] = {
     "gateway.resume_within_s": (
         "Delete it. A lost gateway ends its streams, and clients send these requests again. "
         "`pools.NAME.resume` still selects how the answers of a lost engine are resumed. OpenAI's "
-        "background responses will let clients fetch the rest of an answer"
+        "background mode will let clients fetch the rest of an answer"
     ),
     "pools.*.overflow_to": "Write `overflow: {to: NAME}` in the same pool",
     "pools.*.prestart": "Set `warm_replicas` to have loaded engines that take over at once",

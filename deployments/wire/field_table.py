@@ -769,7 +769,7 @@ REFUSED = (
     RefusedField(
         ("background",),
         (RESPONSES,),
-        "Antefix stores no responses. Omit it, and set 'stream' for long answers.",
+        "Antefix stores no responses. Omit it, and set 'stream' for long ones.",
         why="asks for a response to fetch later",
         harmless=("false", "no", "off", "n", "f", "0"),
     ),

@@ -109,5 +109,5 @@ class Relay(Response):
 
 def _stopped() -> ApiError:
     """Return the error for an answer that outlasts its gateway."""
-    message = "The gateway shut down before the response was complete. Send the request again."
+    message = "The gateway shut down before the answer was complete. Send the request again."
     return ApiError(GATEWAY_STOPPED, message, retry_after=1)

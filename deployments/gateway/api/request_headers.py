@@ -42,7 +42,7 @@ CONTENT_LENGTH = ClientHeader(
 REQUEST_ID_HEADER = ClientHeader(
     "x-request-id",
     "1 to 128 letters, digits and `. _ : = + @ ~ # -`",
-    "The id of the request in the response, logs, traces and explanations. If it is absent or has "
+    "The id of the request in the answer, logs, traces and explanations. If it is absent or has "
     "another form, the gateway generates an id.",
 )
 TIMEOUT_HEADER = ClientHeader(

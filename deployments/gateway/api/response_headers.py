@@ -32,7 +32,7 @@ def _rate_limit_headers(kind: str) -> tuple[ClientHeader, ClientHeader, ClientHe
 REQUEST_ID_HEADER = ClientHeader(
     "x-request-id",
     "string",
-    "The id of the request. Sent with every response from an engine and every error, except most "
+    "The id of the request. Sent with every answer of an engine and every error, except most "
     "errors of [connections](#connections).",
 )
 ANTHROPIC_ID_HEADER = ClientHeader(

@@ -43,7 +43,7 @@ Request and response bodies are JSON. The exceptions are [streams](#streams), th
 
 Send the API key as `Authorization: Bearer KEY` or `x-api-key: KEY`. Operators are tenants with
 `operator: true` in the fleet file. `GET` paths also answer `HEAD` requests. If the model of a pool
-does not support an endpoint, the response is `unsupported_endpoint`.
+does not support an endpoint, the gateway returns `unsupported_endpoint`.
 """
 
 _REQUEST_HEADERS = """\
@@ -56,7 +56,7 @@ _RESPONSE_HEADERS = """\
 ## Response headers
 
 The headers of a stream are sent with its first token, because most of them are known only then.
-Every response from an engine has `x-antefix-replica` and `x-antefix-model`.
+Every answer of an engine has `x-antefix-replica` and `x-antefix-model`.
 """
 
 _READ = """\
@@ -150,8 +150,8 @@ data: [DONE]
 - Blocks that begin with a colon are comments, which clients ignore. After the comment
   `: antefix-resumed continued`, the tokens come from another engine that resumed the answer, and
   they may differ.
-- An error before the first token is a normal response with an HTTP error status. A later error is
-  the last event of the stream:
+- An error before the first token has an HTTP error status. A later error is the last event of the
+  stream:
 
 | API | Last event |
 | -- | -- |

@@ -44,7 +44,7 @@ READ = (
     FieldsRead(
         ("stream",),
         _GENERATING,
-        "Selects whether the response is a [stream](#streams) or a single JSON object.",
+        "Selects whether the answer is a [stream](#streams) or a single JSON object.",
     ),
     FieldsRead(
         ("service_tier",),

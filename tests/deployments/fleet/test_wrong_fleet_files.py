@@ -42,7 +42,7 @@ WRONG: dict[str, tuple[str, str]] = {
         SMALLEST + "gateway: {resume_within_s: 20}\n",
         ":5: gateway.resume_within_s: this key was removed. Delete it. A lost gateway ends its"
         " streams, and clients send these requests again. `pools.NAME.resume` still selects how the"
-        " answers of a lost engine are resumed. OpenAI's background responses will let clients"
+        " answers of a lost engine are resumed. OpenAI's background mode will let clients"
         " fetch the rest of an answer.",
     ),
     "empty": (

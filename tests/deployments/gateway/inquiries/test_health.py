@@ -210,7 +210,7 @@ async def test_a_stopped_gateway_returns_an_error_to_clients_that_outlast_its_dr
             await Gateway.__del__(front.gateway)
         error = json.loads((await events_of(stream))[-1])["error"]
         assert error["code"] == "gateway_stopped"
-        said = "The gateway shut down before the response was complete. Send the request again."
+        said = "The gateway shut down before the answer was complete. Send the request again."
         assert error["message"] == said
         assert_sentences(error["message"])
         assert (await whole).status == 503
