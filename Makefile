@@ -134,7 +134,7 @@ reference: ## Write the reference pages and the layout in docs/architecture.md, 
 	@$(BIN)/python -m tests.project
 
 observability: ## Write rules, alerts, runbooks and dashboards from observability/slo.yaml
-	@$(BIN)/antefix slo render --out helm/antefix/files --runbooks docs/runbooks
+	@$(BIN)/antefix slo render --output-dir helm/antefix/files --runbooks docs/runbooks
 
 RENDERED = build/manifests
 manifests: ## Render the chart's values files into build/manifests (ARGS="--set image.registry=...")

@@ -136,7 +136,7 @@ def read(folder: Path = SHIPPED) -> list[Dashboard]:
         found.append(dashboard)
     if not found:
         raise Problem(
-            f"{folder} contains no dashboards", "write them: antefix slo render --out DIR"
+            f"{folder} contains no dashboards", "write them: antefix slo render --output-dir DIR"
         )
     _refuse_twins([dashboard["title"] for dashboard in found], str(folder))
     return sorted(found, key=lambda dashboard: str(dashboard["title"]))

@@ -93,7 +93,7 @@ class WeightsBench:
         """What one scheme writes, and what it lost."""
         out = self._folder / scheme
         made, _ = _antefix(
-            *("quantize", EMBEDDED, "--scheme", scheme, "--out", str(out)),
+            *("quantize", EMBEDDED, "--scheme", scheme, "--output-dir", str(out)),
             *("--calibration", str(self._calibration), *CALIBRATION),
         )
         more = ["--rounds", str(ROUNDS), *self._prompts]

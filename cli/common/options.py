@@ -50,5 +50,9 @@ RequestId = Annotated[
 ]
 RandomSeed = Annotated[int, typer.Option(help="Random seed.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum length of an answer, in tokens.")]
-OutFolder = Annotated[Path, typer.Option(help="Folder to write to; created if missing.")]
-Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite --out.")]
+OutputDir = Annotated[
+    Path, typer.Option(metavar="DIR", help="Folder to write to; created if missing.")
+]
+Overwrite = Annotated[
+    bool, typer.Option("--force", help="Replace the output if it already exists.")
+]

@@ -11,9 +11,13 @@ _REPLACED = {
     ("backtest", "--warm"): "--warm-replicas",
     ("bench", "--lengths"): "--length-scale",
     ("bench", "--seconds"): "--duration, such as 5m",
+    ("evaluate", "--report"): "--output-dir",
+    ("grafana pull", "--out"): "--output-dir",
     ("init", "--model"): "an argument: antefix init MODEL",
+    ("init", "--out"): "--output-file",
     ("k8s accept", "--keep-engines"): "--non-disruptive",
     ("k8s accept", "--recover"): "--recovery-timeout, such as 15m",
+    ("k8s accept", "--report"): "--output-dir",
     ("k8s accept", "--release"): "an argument: antefix k8s accept RELEASE",
     ("k8s preflight", "--release"): "an argument: antefix k8s preflight RELEASE",
     ("k8s status", "--release"): "an argument: antefix k8s status RELEASE",
@@ -27,6 +31,8 @@ _REPLACED = {
     ("plan", "--output"): "-o for the format, --answer-tokens for the length of answers",
     ("plan", "--prompt"): "--prompt-tokens",
     ("profile", "--seconds"): "--duration, such as 10s",
+    ("quantize", "--out"): "--output-dir",
+    ("slo render", "--out"): "--output-dir",
     ("tune-speculation", "--k"): "--draft-lengths",
 }
 

@@ -18,17 +18,18 @@ def init(
     model: Annotated[
         str, typer.Argument(help="`embedded`, a Hugging Face id or a folder.")
     ] = "embedded",
-    out: Annotated[Path, typer.Option(help="File to write.")] = Path("fleet.yaml"),
+    output_file: Annotated[Path, typer.Option(metavar="FILE", help="Fleet file to write.")] = Path(
+        "fleet.yaml"
+    ),
     force: Overwrite = False,
     output: Output = "table",
 ) -> None:
     """Write a fleet file for one model on this machine."""
     with answering(output):
         check_model(model)
-        write_starter(model, has_cpu_build(), out, force)
-        path = out if out.is_absolute() or len(out.parts) > 1 else Path(out)
+        write_starter(model, has_cpu_build(), output_file, force)
         if is_data(output):
-            print_data({"file": str(out.absolute()), "model": model}, output)
+            print_data({"file": str(output_file.absolute()), "model": model}, output)
             return
-        shown = path if path.is_absolute() else f"./{out}"
-        typer.echo(f"{out}\n\nNext: antefix config check {shown}, antefix up {shown}")
+        shown = output_file if output_file.is_absolute() else f"./{output_file}"
+        typer.echo(f"{output_file}\n\nNext: antefix config check {shown}, antefix up {shown}")

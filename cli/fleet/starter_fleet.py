@@ -64,11 +64,13 @@ def write_starter(model: str, on_cpus: bool, file: Path, replace: bool = False) 
     if Path(model).exists():  # relative paths in a fleet file start at the working directory
         model = str(Path(model).absolute())
     if file.exists() and not replace:
-        raise Problem(f"{file} already exists", "choose another path with --out, or add --force")
+        raise Problem(
+            f"{file} already exists", "choose another file with --output-file, or add --force"
+        )
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(starter_fleet(model, on_cpus))
     except OSError as error:
         raise Problem(
-            f"{file} cannot be written: {error.strerror}", "choose another path with --out"
+            f"{file} cannot be written: {error.strerror}", "choose another file with --output-file"
         ) from None

@@ -18,6 +18,7 @@ from cli.common.options import Output, Release
 from cli.common.output import CommandError, answering, is_data, note, print_data
 from cli.gateway.verify import first_key
 from cli.kubernetes.k8s import Context, Kubeconfig, Namespace, named_release
+from common.errors import Problem
 from k8s.preflight.findings import counted
 
 if TYPE_CHECKING:
@@ -37,9 +38,13 @@ def accept(
         bool, typer.Option("--under-traffic", help="Continue even if the release is in use.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    report: Annotated[
-        Path, typer.Option(help="Path of the report, to which .json and .txt are added.")
-    ] = Path("antefix-accept"),
+    output_dir: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of the report, antefix-accept.json and .txt; created if missing.",
+        ),
+    ] = Path(),
     recovery_timeout: Annotated[
         Duration,
         typer.Option(
@@ -82,12 +87,13 @@ def accept(
                 typer.echo(line)
 
         began = time.time()
-        if not report.absolute().parent.is_dir():
-            raise CommandError(
-                f"--report {report} is not in an existing folder",
-                "choose a path in one that exists",
-                ExitCode.USAGE,
-            )
+        try:
+            output_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Problem(
+                f"{output_dir} cannot be created: {error.strerror}", "choose another --output-dir"
+            ) from error
+        report = output_dir / "antefix-accept"
         cluster = Cluster(kubeconfig, context)
         where = namespace or cluster.namespace
         service = named_release(cluster, where, release)

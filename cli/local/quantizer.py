@@ -46,7 +46,8 @@ def quantize(
         if error.errno == errno.ENOSPC:
             raise _disk_full(out) from error
         raise Problem(
-            f"{out} cannot be written: {error.strerror or error}", "name another folder with --out"
+            f"{out} cannot be written: {error.strerror or error}",
+            "choose another folder with --output-dir",
         ) from error
 
 
@@ -64,7 +65,8 @@ def _quantize(
         (partial / "replaced").rename(out)
     if out.exists() and not replace:
         raise Problem(
-            f"{out} already exists", "name another folder with --out, or replace it with --force"
+            f"{out} already exists",
+            "choose another folder with --output-dir, or replace it with --force",
         )
     _prepare(partial, job, say)
     _run(partial, job, packages, report, lock_fd)

@@ -58,8 +58,9 @@ def evaluate(
     max_ppl_increase: Annotated[
         float | None, typer.Option(min=0, help="Fail above this perplexity increase; 0.05 is 5%.")
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Report folder; default: next to B's weights.")
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of the report; default: that of B's weights."),
     ] = None,
     output: Output = "table",
 ) -> None:
@@ -75,7 +76,7 @@ def evaluate(
         )
         arguments = _engine_args(engine_arg or [], asked.together)
         a, b = (_resolved(model) for model in (reference, candidate))
-        folder = _writable(report or _beside(candidate, b))
+        folder = _writable(output_dir or _beside(candidate, b))
         found = _evaluated((a, b), asked, arguments)
         found = replace(
             found,
@@ -160,7 +161,7 @@ def _beside(candidate: str, resolved: str) -> Path:
 def _writable(folder: Path) -> Path:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise Problem(
-            f"the report cannot be written into {folder}", "name another folder: --report"
+            f"the report cannot be written into {folder}", "choose another folder with --output-dir"
         )
     return folder
 
@@ -209,7 +210,7 @@ def _answer(found: Evaluation, folder: Path, output: str) -> None:
     except OSError as error:
         raise Problem(
             f"the report cannot be written into {folder}: {error.strerror or error}",
-            "name another folder: --report",
+            "choose another folder with --output-dir",
         ) from error
     broken = found.exceeded(found.max_kl, found.max_ppl_increase)
     if is_data(output):

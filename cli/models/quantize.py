@@ -35,9 +35,12 @@ def quantize(
         typer.Argument(help="Model folder, GGUF file, Hugging Face id, or embedded."),
     ] = "",
     scheme: Annotated[str, typer.Option(help=f"One of {', '.join(SCHEMES)}.")] = "awq",
-    out: Annotated[
+    output_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder to write; default: <model>-<scheme>, next to the model."),
+        typer.Option(
+            metavar="DIR",
+            help="Folder to write; default: MODEL-SCHEME, next to the model.",
+        ),
     ] = None,
     calibration: Annotated[
         Path | None,
@@ -89,7 +92,7 @@ def quantize(
                 source = resolve_model(model, step.show)
                 if Path(source).exists():
                     source = str(Path(source).absolute())
-            target = _target(model, source, chosen, out)
+            target = _target(model, source, chosen, output_dir)
             with steps.step("llm-compressor") as step:
                 packages = quantizer_packages(step.show)
             text = calibration if chosen.needs_calibration else None
@@ -154,7 +157,7 @@ def _target(model: str, source: str, scheme: Scheme, out: Path | None) -> Path:
             out = Path(source.removesuffix(".gguf") + f"-{scheme.name}")
     if out.absolute() == Path(source):
         raise CommandError(
-            f"{out} is the model itself", "name another folder with --out", ExitCode.USAGE
+            f"{out} is the model itself", "choose another folder with --output-dir", ExitCode.USAGE
         )
     return out.absolute()
 

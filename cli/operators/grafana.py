@@ -10,7 +10,7 @@ import typer
 
 from cli.common.command_line import CommandLine
 from cli.common.exit_codes import ExitCode
-from cli.common.options import OutFolder, Output
+from cli.common.options import Output, OutputDir
 from cli.common.output import CommandError, answering, is_data, note, print_data
 from common.errors import Problem
 
@@ -104,7 +104,7 @@ def diff(folder: Folder = "Antefix", directory: Directory = None, output: Output
 
 @grafana.command()
 def pull(
-    out: OutFolder,
+    output_dir: OutputDir,
     folder: Folder = "Antefix",
     output: Output = "table",
 ) -> None:
@@ -117,21 +117,22 @@ def pull(
         if uid is None:
             raise Problem(f"Grafana has no folder {folder}", "name another --folder, or push first")
         texts = {
-            out / file_name(title): as_text(there.dashboard(title, of).content)
+            output_dir / file_name(title): as_text(there.dashboard(title, of).content)
             for title, of in sorted(there.titles(uid).items())
         }
         try:
-            out.mkdir(parents=True, exist_ok=True)
+            output_dir.mkdir(parents=True, exist_ok=True)
             for path, text in texts.items():
                 path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise Problem(
-                f"{error.filename} cannot be written: {error.strerror}", "name another --out"
+                f"{error.filename} cannot be written: {error.strerror}",
+                "choose another --output-dir",
             ) from error
         if is_data(output):
             print_data({"files": [str(path) for path in texts]}, output)
         else:
-            typer.echo(f"{len(texts)} dashboards written to {out}")
+            typer.echo(f"{len(texts)} dashboards written to {output_dir}")
 
 
 def _dashboards(directory: Path | None) -> list[Dashboard]:

@@ -9,7 +9,7 @@ import typer
 
 from cli.common.command_line import CommandLine
 from cli.common.exit_codes import ExitCode
-from cli.common.options import OutFolder, Output
+from cli.common.options import Output, OutputDir
 from cli.common.output import CommandError, answering, is_data, print_data
 from common.errors import Problem
 from common.yaml_file import FileError
@@ -60,10 +60,15 @@ def check(file: SloPath = None, output: Output = "table") -> None:
 
 @slo.command()
 def render(
-    out: OutFolder,
+    output_dir: OutputDir,
     file: SloPath = None,
     runbook_folder: Annotated[
-        Path | None, typer.Option("--runbooks", help="Runbook folder; default: OUT/runbooks.")
+        Path | None,
+        typer.Option(
+            "--runbooks",
+            metavar="DIR",
+            help="Folder of the runbooks; default: runbooks in --output-dir.",
+        ),
     ] = None,
     output: Output = "table",
 ) -> None:
@@ -76,17 +81,23 @@ def render(
         loaded = load(file)
         pages = runbooks.render(loaded, runbooks.load(loaded, file))
         texts = {
-            out / "rules.yaml": rules.render(loaded),
-            out / "alertmanager.yaml": alertmanager.render(loaded),
-            **{(runbook_folder or out / "runbooks") / name: page for name, page in pages.items()},
-            **{out / "dashboards" / name: text for name, text in dashboards.render(loaded).items()},
+            output_dir / "rules.yaml": rules.render(loaded),
+            output_dir / "alertmanager.yaml": alertmanager.render(loaded),
+            **{
+                (runbook_folder or output_dir / "runbooks") / name: page
+                for name, page in pages.items()
+            },
+            **{
+                output_dir / "dashboards" / name: text
+                for name, text in dashboards.render(loaded).items()
+            },
         }
         for path, text in texts.items():
             _write(path, text)
         if is_data(output):
             print_data({"files": [str(path) for path in texts]}, output)
         else:
-            typer.echo(f"{len(texts)} files written to {out}")
+            typer.echo(f"{len(texts)} files written to {output_dir}")
 
 
 def _write(path: Path, text: str) -> None:
@@ -95,5 +106,5 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Problem(
-            f"{path} cannot be written: {error.strerror}", "name another --out"
+            f"{path} cannot be written: {error.strerror}", "choose another --output-dir"
         ) from error

@@ -42,9 +42,9 @@ def test_acceptance_passes_on_cpus_and_leaves_the_release_as_before(
 ) -> None:
     release.settle(TWO_ENGINES)
     # tests before this one may have asked in the last minute
-    done = accept(release, "--under-traffic", "--report", str(tmp_path / "accept"))
-    told = json.loads((tmp_path / "accept.json").read_text())
-    print((tmp_path / "accept.txt").read_text())
+    done = accept(release, "--under-traffic", "--output-dir", str(tmp_path))
+    told = json.loads((tmp_path / "antefix-accept.json").read_text())
+    print((tmp_path / "antefix-accept.txt").read_text())
     checks: dict[str, dict[str, Any]] = {c["name"]: c for c in told["pools"]["engine"]["checks"]}
     measured("total time", told["took_s"], "s")
     measured("killed engine back after", checks["engine killed"]["figures"]["back_s"], "s")
@@ -63,7 +63,7 @@ def test_acceptance_does_not_disturb_a_release_under_traffic(
     release.settle(TWO_ENGINES)
     with release.traffic() as traffic:
         traffic.flow()
-        done = accept(release, "--report", str(tmp_path / "accept"))
+        done = accept(release, "--output-dir", str(tmp_path))
     traffic.tell()
     assert done.returncode == ExitCode.FAILED and "the release is in use" in done.stderr
-    assert not (tmp_path / "accept.json").exists()
+    assert not (tmp_path / "antefix-accept.json").exists()

@@ -211,9 +211,9 @@ def test_a_model_answers_through_gateways_of_another_image(fleet: Release, model
 
 
 def test_acceptance_completes_on_simulated_gpus(fleet: Release, tmp_path: Path) -> None:
-    accept(fleet, "--under-traffic", "--report", str(tmp_path / "accept"))
-    told = json.loads((tmp_path / "accept.json").read_text())
-    print((tmp_path / "accept.txt").read_text())
+    accept(fleet, "--under-traffic", "--output-dir", str(tmp_path))
+    told = json.loads((tmp_path / "antefix-accept.json").read_text())
+    print((tmp_path / "antefix-accept.txt").read_text())
     measured("total time", told["took_s"], "s")
     assert told["pools"].keys() == {"llama-70b", "llama-8b"}
     for name, pool in told["pools"].items():

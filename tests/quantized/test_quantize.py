@@ -110,7 +110,7 @@ def test_the_embedded_model_is_quantized_to_less_than_half_and_served(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
-    command = ["quantize", "embedded", "--scheme", "rtn", "--out", str(out), "-o", "json"]
+    command = ["quantize", "embedded", "--scheme", "rtn", "--output-dir", str(out), "-o", "json"]
     done = subprocess.run(
         [sys.executable, "-m", "cli.main", *command],
         cwd=ROOT,

@@ -42,7 +42,7 @@ def fleet_yaml(plan: Plan, model: str, speculates: bool = False) -> str:
     made = [
         f"# first: antefix quantize {model} --scheme {engine.precision.scheme}"
         + (f" --tensor-parallel {engine.tp}" if engine.precision.group_size else "")
-        + f" --out {_weights(plan, model, engine.precision)}"
+        + f" --output-dir {_weights(plan, model, engine.precision)}"
         for engine in used
         if engine.precision.scheme and plan.shape.quantization is None
     ]

@@ -108,6 +108,12 @@ def test_a_wrong_command_line_is_an_error_with_its_remedy(line: str) -> None:
         ("bench --seconds 60", "--duration, such as 5m"),
         ("plan embedded --context 4096", "--context-tokens"),
         ("evaluate a b --apart", "--sequential"),
+        ("evaluate a b --report c", "--output-dir"),
+        ("grafana pull --out c", "--output-dir"),
+        ("init --out c", "--output-file"),
+        ("k8s accept --report c", "--output-dir"),
+        ("quantize a --out c", "--output-dir"),
+        ("slo render --out c", "--output-dir"),
     ],
 )
 def test_the_error_for_a_former_option_names_its_replacement(line: str, now: str) -> None:

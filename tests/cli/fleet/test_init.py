@@ -32,17 +32,19 @@ def test_the_starter_fleet_is_valid(on_cpus: bool) -> None:
 def test_an_existing_file_stays_unless_it_is_to_be_replaced(tmp_path: Path) -> None:
     file = tmp_path / "fleet.yaml"
     file.write_text("mine")
-    refused = CliRunner().invoke(app, ["init", "--out", str(file)])
+    refused = CliRunner().invoke(app, ["init", "--output-file", str(file)])
     assert refused.exit_code == ExitCode.FAILED
     assert f"{file} already exists" in refused.stderr and "--force" in refused.stderr
     assert file.read_text() == "mine"
-    assert CliRunner().invoke(app, ["init", "--out", str(file), "--force"]).exit_code == 0
+    assert CliRunner().invoke(app, ["init", "--output-file", str(file), "--force"]).exit_code == 0
     assert "model: embedded" in file.read_text()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    refused = CliRunner().invoke(app, ["init", "--out", str(tmp_path / "file" / "fleet.yaml")])
+    refused = CliRunner().invoke(
+        app, ["init", "--output-file", str(tmp_path / "file" / "fleet.yaml")]
+    )
     assert refused.exit_code == ExitCode.FAILED
     assert "cannot be written" in refused.stderr
 

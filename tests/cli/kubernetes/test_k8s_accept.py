@@ -189,12 +189,13 @@ def test_a_pool_that_cannot_be_tested_is_a_failed_check_in_the_report(release: F
 
 
 def test_json_output_contains_only_the_report(release: FakeRelease) -> None:
-    done = accept("--yes", "-o", "json", "--non-disruptive", "--report", "mine")
-    assert json.loads(done.stdout) == json.loads(Path("mine.json").read_text())
+    done = accept("--yes", "-o", "json", "--non-disruptive", "--output-dir", "a/b")
+    assert json.loads(done.stdout) == json.loads(Path("a/b/antefix-accept.json").read_text())
 
 
-def test_a_report_path_without_a_folder_is_rejected_first(release: FakeRelease) -> None:
-    done = accept("--yes", "--report", "nowhere/mine")
-    assert done.exit_code == ExitCode.USAGE
-    assert "--report nowhere/mine is not in an existing folder" in done.stderr
+def test_a_report_folder_that_cannot_be_created_is_rejected_first(release: FakeRelease) -> None:
+    Path("file").write_text("")
+    done = accept("--yes", "--output-dir", "file/mine")
+    assert done.exit_code == ExitCode.FAILED
+    assert "file/mine cannot be created" in done.stderr
     assert not release.explanations

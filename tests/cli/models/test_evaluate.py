@@ -127,9 +127,9 @@ def test_the_named_texts_and_options_are_used(asked: list[Any]) -> None:
             "--engine-arg 'dtype' is not KEY=VALUE\nRemedy: for example, dtype=float32",
         ),
         (
-            ["--text", "text.txt", "--report", "nowhere"],
+            ["--text", "text.txt", "--output-dir", "nowhere"],
             ExitCode.FAILED,
-            "the report cannot be written into nowhere\nRemedy: name another folder",
+            "the report cannot be written into nowhere\nRemedy: choose another folder with",
         ),
     ],
 )

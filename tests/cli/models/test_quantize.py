@@ -49,5 +49,5 @@ def test_quantize_lists_every_scheme() -> None:
 def test_a_model_is_never_written_over_itself(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     where = str(tmp_path / "model")
-    said = refused(where, "--scheme", "rtn", "--out", where, "--force")
+    said = refused(where, "--scheme", "rtn", "--output-dir", where, "--force")
     assert said == f"{where} is the model itself"

@@ -106,7 +106,7 @@ def test_a_diff_exits_0_when_there_is_none_and_1_when_there_is(fake: FakeGrafana
 
 def test_unedited_dashboards_are_pulled_byte_for_byte(fake: FakeGrafana, tmp_path: Path) -> None:
     antefix_grafana("push")
-    assert antefix_grafana("pull", "--out", str(tmp_path / "out")).exit_code == 0
+    assert antefix_grafana("pull", "--output-dir", str(tmp_path / "out")).exit_code == 0
     pulled = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
     assert pulled == {path.name: path.read_text() for path in SHIPPED.iterdir()}
 
@@ -114,7 +114,7 @@ def test_unedited_dashboards_are_pulled_byte_for_byte(fake: FakeGrafana, tmp_pat
 def test_a_pulled_edit_is_no_longer_a_difference(fake: FakeGrafana, tmp_path: Path) -> None:
     antefix_grafana("push")
     fake.edit("Routing", description="mine")
-    antefix_grafana("pull", "--out", str(tmp_path))
+    antefix_grafana("pull", "--output-dir", str(tmp_path))
     assert json.loads((tmp_path / "routing.json").read_text())["description"] == "mine"
     assert antefix_grafana("diff", "--dir", str(tmp_path)).exit_code == 0
     assert "Routing: unchanged" in antefix_grafana("push", "--dir", str(tmp_path)).stdout
@@ -139,7 +139,7 @@ def test_a_missing_setting_is_reported_with_a_valid_example(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("push",), ("diff",), ("pull", "--out", "x")], ids=["push", "diff", "pull"]
+    "arguments", [("push",), ("diff",), ("pull", "--output-dir", "x")], ids=["push", "diff", "pull"]
 )
 def test_an_unreachable_grafana_is_an_error_with_its_remedy(
     fake: FakeGrafana, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
@@ -158,7 +158,7 @@ def test_an_unreachable_grafana_is_an_error_with_its_remedy(
 def test_pulling_from_a_folder_that_is_not_there_is_explained(
     fake: FakeGrafana, tmp_path: Path
 ) -> None:
-    done = antefix_grafana("pull", "--out", str(tmp_path / "out"))
+    done = antefix_grafana("pull", "--output-dir", str(tmp_path / "out"))
     assert done.exit_code == ExitCode.FAILED
     assert "Grafana has no folder Antefix\nRemedy: name another --folder" in done.stderr
     assert not (tmp_path / "out").exists()

@@ -64,7 +64,7 @@ def test_an_error_has_a_remedy(old: str, new: str, says: str, tmp_path: Path) ->
 
 
 def test_rendering_the_shipped_slo_file_produces_the_shipped_files(tmp_path: Path) -> None:
-    code, said, _ = invoke("render", "--out", str(tmp_path))
+    code, said, _ = invoke("render", "--output-dir", str(tmp_path))
     assert code == 0, said
     written, shipped = files_in(tmp_path), files_in(GENERATED)
     assert "runbooks/README.md" in written
@@ -80,7 +80,9 @@ def files_in(folder: Path) -> set[str]:
 
 def test_runbooks_are_written_to_the_given_folder(tmp_path: Path) -> None:
     out, pages = tmp_path / "out", tmp_path / "pages"
-    code, said, _ = invoke("render", "--out", str(out), "--runbooks", str(pages), "-o", "json")
+    code, said, _ = invoke(
+        "render", "--output-dir", str(out), "--runbooks", str(pages), "-o", "json"
+    )
     assert code == 0
     assert str(pages / "README.md") in json.loads(said)["files"]
     assert not (out / "runbooks").exists()
@@ -91,7 +93,7 @@ def test_a_custom_slo_file_changes_the_written_files(tmp_path: Path) -> None:
     text = SHIPPED.read_text()
     text = text.replace("ticket: {above: 100, for: 5m}", "ticket: {above: 42, for: 5m}")
     file.write_text(text.replace("runbook_base: docs/runbooks", "runbook_base: https://wiki/x/"))
-    assert invoke("render", str(file), "--out", str(out))[0] == 0
+    assert invoke("render", str(file), "--output-dir", str(out))[0] == 0
     rules = (out / "rules.yaml").read_text()
     assert "(sum by (pool) (antefix_queue_requests)) > 42" in rules
     assert "runbook_url: https://wiki/x/AntefixQueueDeep.md" in rules
@@ -99,6 +101,6 @@ def test_a_custom_slo_file_changes_the_written_files(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
-    code, _, notes = invoke("render", "--out", str(tmp_path / "out"))
+    code, _, notes = invoke("render", "--output-dir", str(tmp_path / "out"))
     assert code == ExitCode.FAILED
-    assert "cannot be written" in notes and "name another --out" in notes
+    assert "cannot be written" in notes and "choose another --output-dir" in notes

@@ -280,7 +280,7 @@ def test_the_fleet_file_names_the_command_that_quantizes_the_model() -> None:
     assert "# first: antefix quantize meta-llama/Llama-3.1-70B-Instruct --scheme awq" in text
     pools = yaml.safe_load(text)["pools"]
     for pool in pools.values():
-        assert f"--out {pool['model']}\n" in text
+        assert f"--output-dir {pool['model']}\n" in text
 
 
 def test_a_quantized_folder_is_next_to_its_source() -> None:
