@@ -28,7 +28,10 @@ def page() -> str:
     command = get_command(app)
     first, *parts = _parts(command, "antefix")
     sections = "\n\n".join(map(_section, parts))
-    codes = "\n".join(f"| {code} | {meaning} |" for code, meaning in MEANINGS.items())
+    codes = "\n".join(
+        f"| {code} | `{code.name.lower()}` | {' | '.join(meaning)} |"
+        for code, meaning in MEANINGS.items()
+    )
     return f"""\
 # `antefix`
 
@@ -43,8 +46,10 @@ is a number of seconds or a number with units: `90`, `90s`, `5m`, `1h30m`, `7d`,
 
 ## Exit codes
 
-| Code | Meaning |
-| -- | -- |
+With `-o json` or `-o yaml`, an error also has the code's name as `error.code`.
+
+| Code | Name | Meaning | Commands | What a script can do |
+| -- | -- | -- | -- | -- |
 {codes}
 
 {sections}

@@ -14,3 +14,7 @@ class Problem(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}; {self.remedy}" if self.remedy else self.message
+
+
+class Unreachable(Problem):
+    """A server that does not answer."""

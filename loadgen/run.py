@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from common.errors import Problem
+from common.errors import Problem, Unreachable
 from loadgen.client_cost import ClientWatch, watched
 from loadgen.planning import RequestForm, of_conversations
 from loadgen.player import PlannedSession, Player, SentRequest
@@ -86,11 +86,11 @@ class OpenAiApi:
                 told = await answer.json(content_type=None)
                 return [str(card["id"]) for card in told["data"]]
         except TimeoutError as error:
-            raise Problem(
+            raise Unreachable(
                 f"{url} does not answer within {CHECK_WITHIN_S:g} s", "see the server's log"
             ) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise Problem(
+            raise Unreachable(
                 f"{self.url} cannot be reached: {error}",
                 "check --base-url, and that the server runs",
             ) from error
@@ -119,7 +119,7 @@ class OpenAiApi:
             "connect": "check --base-url, and that the server runs",
             "incomplete": "pass the --base-url of an API that streams",
         }
-        raise Problem(
+        raise (Unreachable if sent.error == "connect" else Problem)(
             f"{self.url} did not answer a first request ({sent.error}): {said}",
             remedies.get(sent.error, "see the server's log"),
         )

@@ -122,7 +122,7 @@ HOUSE = (
     Room(
         "cli/common",
         "shared by subcommands: parsing, output, exit codes, the gateway's client",
-        names("cli/local deployments/fleet deployments/models common"),
+        names("cli/local deployments/models common"),
     ),
     Room(
         "cli/local",

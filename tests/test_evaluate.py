@@ -123,7 +123,7 @@ def test_a_fleet_that_asks_for_quality_does_not_start_with_it(
     pool = f"{{model: {ruined_model}, quality: {{max_kl: 0.05}}}}"
     fleet.write_text(f"name: a\npools:\n  engine: {pool}\n")
     done = CliRunner().invoke(app, ["config", "check", str(fleet), "--no-engine-args"])
-    assert done.exit_code == ExitCode.INVALID_FLEET
+    assert done.exit_code == ExitCode.INVALID_FILE
     assert "lost too much" in done.stderr
 
 

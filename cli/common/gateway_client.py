@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from cli.common.hints import key_of, logs_of
 from cli.local.home import FleetState, Keys
-from common.errors import Problem
+from common.errors import Problem, Unreachable
 
 READY_SECONDS = 60.0
 # The embedded model answers it well with any dtype: no token is a near-tie.
@@ -30,11 +30,15 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class GatewayError(Problem):
-    """The gateway is unreachable (`status` 0) or returns an error."""
+    """The gateway returns an error. `status` is its HTTP status, or 0 without one."""
 
     def __init__(self, message: str, remedy: str, status: int = 0) -> None:
         super().__init__(message, remedy)
         self.status = status
+
+
+class UnreachableGateway(GatewayError, Unreachable):
+    """The gateway does not answer."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +218,8 @@ class GatewayClient:
             raise GatewayError(message, remedy or logs_of(self._base_url), error.code) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
-            raise GatewayError(
+            is_answer = isinstance(error, ValueError)  # not one of a gateway
+            raise (GatewayError if is_answer else UnreachableGateway)(
                 f"{self._origin}{path} cannot be read: {reason}", logs_of(self._base_url)
             ) from error
 

@@ -20,9 +20,8 @@ from rich.console import Console
 
 from cli.common.exit_codes import ExitCode
 from cli.local.home import home_folder
-from common.errors import Problem
+from common.errors import Problem, Unreachable
 from common.yaml_file import FileError
-from deployments.fleet.fleet_file import FleetError
 
 notes = Console(stderr=True, highlight=False)
 
@@ -88,17 +87,24 @@ def answering(output: str = "table") -> Iterator[None]:
     try:
         yield
     except FileError as error:
-        code = ExitCode.INVALID_FLEET if isinstance(error, FleetError) else ExitCode.FOUND
         faults = error.faults
         if not is_data(output):
             for fault in faults:
                 note_error(fault.without_remedy(error.source), fault.remedy)
-            raise typer.Exit(code) from error
-        _fail(str(error), "", code, output, {"problems": [vars(fault) for fault in faults]})
+            raise typer.Exit(ExitCode.INVALID_FILE) from error
+        _fail(
+            str(error),
+            "",
+            ExitCode.INVALID_FILE,
+            output,
+            {"problems": [vars(fault) for fault in faults]},
+        )
     except CommandError as error:
         _fail(error.message, error.remedy, error.exit_code, output)
     except Problem as error:
-        _fail(error.message, error.remedy, ExitCode.FAILED, output)
+        unreachable = isinstance(error, Unreachable)
+        code = ExitCode.UNREACHABLE if unreachable else ExitCode.FAILED
+        _fail(error.message, error.remedy, code, output)
     except KeyboardInterrupt:
         _fail("stopped", "", ExitCode.INTERRUPTED, output)
     except (typer.Exit, typer.Abort):

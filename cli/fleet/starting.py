@@ -138,7 +138,7 @@ def _same_or_refused(running: FleetState, wanted: Wanted) -> FleetState:
         f"another fleet ({running.fleet_file}) is running at {running.base_url}",
         f"apply this file with antefix update {wanted.name}, stop the other fleet with antefix "
         "down, or set ANTEFIX_HOME to another folder to run both",
-        ExitCode.CONFLICT,
+        ExitCode.ALREADY_RUNNING,
     )
 
 
@@ -178,7 +178,7 @@ def _port_of_gateways(host: str, port: int, ports: contextlib.ExitStack) -> int:
             raise CommandError(
                 f"port {port} of {host} is taken",
                 "choose another: gateway.port in the fleet file, or --port (0 picks a free one)",
-                ExitCode.CONFLICT,
+                ExitCode.PORT_TAKEN,
             ) from error
         raise Problem(
             f"cannot listen on {host}:{port}: {error.strerror or error}",
@@ -242,7 +242,7 @@ def _start(
         try:
             state = cluster.deploy(home, state, fleet, home.keys(), engines.show)
         except cluster.AlreadyDeployed as error:
-            raise CommandError(error.message, error.remedy, ExitCode.CONFLICT) from error
+            raise CommandError(error.message, error.remedy, ExitCode.ALREADY_RUNNING) from error
         engines.done()
         with steps.step("First request"):
             client = GatewayClient.of(state, home.keys())

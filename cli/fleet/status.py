@@ -64,7 +64,7 @@ def status(
         else:
             Console().print(render(found, wide=output == "wide"))
         if idle_pools(found.answer):
-            raise typer.Exit(ExitCode.DEGRADED)
+            raise typer.Exit(ExitCode.NOT_READY)
 
 
 def idle_pools(answer: Mapping[str, Any]) -> list[str]:
@@ -117,16 +117,15 @@ def _read_here(home: Home) -> ShownFleet:
     try:
         answer = GatewayClient.of(state, home.keys()).status()
     except GatewayError as error:
-        remedy = error.remedy if state.ready else "the fleet is still starting; try again"
-        raise CommandError(error.message, remedy, ExitCode.DEGRADED) from error
+        if state.ready:
+            raise
+        remedy = "the fleet is still starting; try again"
+        raise CommandError(error.message, remedy, ExitCode.NOT_READY) from error
     return ShownFleet(state.base_url, _addresses(state), list(_address_rows(state)), answer)
 
 
 def _read_at(base_url: str, api_key: str | None) -> ShownFleet:
     url, key, _ = where(base_url, api_key)
-    try:
-        answer = GatewayClient(url, key).status()
-    except GatewayError as error:
-        raise CommandError(error.message, error.remedy, ExitCode.DEGRADED) from error
+    answer = GatewayClient(url, key).status()
     page = f"{url.rstrip('/').removesuffix('/v1')}/antefix/"
     return ShownFleet(url, {"page_url": page}, [("web UI", page)], answer)

@@ -63,7 +63,7 @@ def _update(home: Home, state: FleetState, wanted: starting.Wanted, dry_run: boo
         raise CommandError(
             "an earlier release of Antefix started this fleet, so it cannot be updated in place",
             _ANEW,
-            ExitCode.CONFLICT,
+            ExitCode.RESTART_REQUIRED,
         )
     with Steps() as steps:
         fleet = starting.listening_on(wanted.fleet, state)
@@ -97,7 +97,7 @@ def _check(running: Fleet, fleet: Fleet) -> None:
     for name, of in _FIXED:
         if of(running) != of(fleet):
             raise CommandError(
-                f"{name} cannot change while the fleet runs", _ANEW, ExitCode.CONFLICT
+                f"{name} cannot change while the fleet runs", _ANEW, ExitCode.RESTART_REQUIRED
             )
 
 

@@ -32,12 +32,17 @@ def calibrate(
             raise not_running()
         keys = home.keys()
         name, of_pool = named_pool(GatewayClient.of(state, keys).status()["pools"], pool)
-        if not any(replica["url"] for replica in of_pool["replicas"]):
+        if not of_pool["replicas"]:
             raise CommandError(
-                f"the pool {name} has no replica whose address is known",
+                f"the pool {name} has no running replica",
+                "antefix status shows its replicas",
+                ExitCode.NOT_READY,
+            )
+        if not any(replica["url"] for replica in of_pool["replicas"]):
+            raise Problem(
+                f"the addresses of the pool {name}'s replicas are not known",
                 "see antefix status; with several tenants, only operators see addresses:"
                 " set gateway.tenants.default.operator to true",
-                ExitCode.DEGRADED,
             )
         found = asyncio.run(_measured(of_pool, keys.engine_secret))
         try:
@@ -69,9 +74,7 @@ async def _measured(pool: dict[str, Any], secret: str) -> bytes:
         async with stream_client.session() as http:
             found = await calibrating.calibrated(http, endpoint, pool["model"])
     except aiohttp.ClientError as error:
-        raise CommandError(
-            f"the engine {replica['replica']} did not finish: {error}",
-            "see antefix logs",
-            ExitCode.DEGRADED,
+        raise Problem(
+            f"the engine {replica['replica']} did not finish: {error}", "see antefix logs"
         ) from error
     return engine_profile.to_json(found)

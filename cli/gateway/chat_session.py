@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, TextIO
 
-from cli.common.gateway_client import GatewayError
+from cli.common.gateway_client import GatewayError, UnreachableGateway
 from cli.common.hints import status_of
 from cli.common.output import note
 
@@ -26,11 +26,12 @@ def failed_call(error: OpenAIError, url: str, what: str, remedy: str) -> Gateway
 
     if isinstance(error, APIConnectionError):
         cause = str(error.__cause__ or error).removesuffix(".")
-        message, remedy = f"cannot be reached: {cause}", "check --base-url and that the server runs"
-    else:
-        message = f"{what}: {getattr(error, 'message', str(error)).removesuffix('.')}"
-        if isinstance(error, AuthenticationError):
-            remedy = "check --api-key or OPENAI_API_KEY"
+        return UnreachableGateway(
+            f"{url} cannot be reached: {cause}", "check --base-url and that the server runs"
+        )
+    message = f"{what}: {getattr(error, 'message', str(error)).removesuffix('.')}"
+    if isinstance(error, AuthenticationError):
+        remedy = "check --api-key or OPENAI_API_KEY"
     return GatewayError(f"{url} {message}", remedy)
 
 

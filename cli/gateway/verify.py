@@ -25,7 +25,7 @@ from cli.common.hints import logs_of, status_of
 from cli.common.options import FleetUrl, ModelName, Output
 from cli.common.output import CommandError, answering, is_data, note, print_data
 from cli.gateway.chat import where
-from common.errors import Problem
+from common.errors import Problem, Unreachable
 from deployments.gateway.intake.api_keys import read_text
 from deployments.gateway.intake.keys_file import plain_keys
 
@@ -145,11 +145,13 @@ def _wait(client: GatewayClient, url: str, timeout_s: float) -> None:
     try:
         client.wait_until_ready(timeout_s, tell)
     except GatewayError as error:
-        unreachable = "check --base-url and that the server runs"
-        where_to_look = f"see {status_of(url)}" if error.status else unreachable
-        raise Problem(
-            f"the fleet was not ready within {timeout_s:g} s: {error.message}",
-            f"{where_to_look}, or wait longer with --timeout",
+        message = f"the fleet was not ready within {timeout_s:g} s: {error.message}"
+        longer = "or wait longer with --timeout"
+        if isinstance(error, Unreachable):
+            where_to_look = "check --base-url and that the server runs"
+            raise Unreachable(message, f"{where_to_look}, {longer}") from error
+        raise CommandError(
+            message, f"see {status_of(url)}, {longer}", ExitCode.NOT_READY
         ) from error
 
 

@@ -40,7 +40,7 @@ def ready_release(cluster: Cluster, service: Object) -> Report:
         raise CommandError(
             f"{picture.name} in {picture.namespace} is not ready",
             "antefix k8s status shows the reason",
-            ExitCode.DEGRADED,
+            ExitCode.NOT_READY,
         )
     return picture
 

@@ -172,7 +172,7 @@ def status(
             for line in _lines(picture):
                 typer.echo(line)
         if not picture.is_ready:
-            raise typer.Exit(ExitCode.DEGRADED)
+            raise typer.Exit(ExitCode.NOT_READY)
 
 
 @k8s.command()

@@ -12,7 +12,6 @@ from cli.common.exit_codes import ExitCode
 from cli.common.options import Output, OutputDir
 from cli.common.output import CommandError, answering, is_data, print_data
 from common.errors import Problem
-from common.yaml_file import FileError
 
 slo = CommandLine(help="Check SLO files; write rules, alerts, runbooks and dashboards.")
 
@@ -31,15 +30,12 @@ def check(file: SloPath = None, output: Output = "table") -> None:
         from observability.alerts.slo_file import SHIPPED, load
 
         loaded = load(file)
-        try:
-            runbooks.load(loaded, file)
-        except FileError:
-            raise
-        except Problem as problem:
-            raise CommandError(problem.message, problem.remedy, ExitCode.FOUND) from None
+        runbooks.load(loaded, file)
         said = complaints(rules(loaded))
         if said:
-            raise CommandError(f"{file or SHIPPED}: {said}", "correct the query", ExitCode.FOUND)
+            raise CommandError(
+                f"{file or SHIPPED}: {said}", "correct the query", ExitCode.INVALID_FILE
+            )
         if is_data(output):
             print_data(
                 {

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, RootModel
 
-from common.errors import Problem
 from common.section import Section
+from common.yaml_file import Fault, FileError
 from observability.alerts.on_kubernetes import PREPARATION, equivalents
 from observability.alerts.rules import alerts
 from observability.alerts.slo_file import SHIPPED, SloFile, read
@@ -47,7 +47,7 @@ def load(slo_file: SloFile, path: Path | None = None) -> dict[str, Runbook]:
     """Return the runbook of every alert of the SLO file at `path` (None: the built-in one), by
     name.
 
-    Raises `Problem` for an alert without one.
+    Raises `FileError` for an alert without one.
     """
     beside = (path or SHIPPED).with_name(FILE_NAME)
     texts = dict(read(SHIPPED.with_name(FILE_NAME), _Runbooks, FILE_NAME).root)
@@ -55,8 +55,9 @@ def load(slo_file: SloFile, path: Path | None = None) -> dict[str, Runbook]:
         texts |= read(beside, _Runbooks, FILE_NAME).root
     for name in slo_file.alert_names():
         if name not in texts:
-            remedy = f"write its means, look and do into {beside}"
-            raise Problem(f"the alert {name} has no runbook", remedy)
+            remedy = "Write its means, look and do into this file"
+            fault = Fault("", None, f"the alert {name} has no runbook", remedy)
+            raise FileError(str(beside), [fault])
     return {name: texts[name] for name in slo_file.alert_names()}
 
 

@@ -21,4 +21,4 @@ def test_every_command_explains_all_of_its_options() -> None:
 
 
 def test_exit_codes_are_a_table() -> None:
-    assert "| 7 | quality loss exceeds the limits |" in page()
+    assert "| 7 | `gate` | the loss of quality exceeds a limit | `evaluate` |" in page()

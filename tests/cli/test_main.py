@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def test_help_is_printed_without_heavy_imports() -> None:
 
 def test_help_lists_the_exit_codes() -> None:
     output = " ".join(antefix("--help").stdout.split())
-    assert "3: no fleet is running here" in output
+    assert "3: no fleet is running on this machine" in output
 
 
 @pytest.mark.parametrize("command", [["status"], ["env"], ["logs"], ["chat", "hello"]])
@@ -232,18 +233,46 @@ def test_status_as_json_is_one_object(fleet: FakeGateway) -> None:
     assert answer["pools"]["engine"]["replicas"][0]["running"] == 2
 
 
-def test_a_pool_without_a_running_replica_is_degraded(fleet: FakeGateway) -> None:
+def test_a_pool_without_a_running_replica_is_not_ready(fleet: FakeGateway, tmp_path: Path) -> None:
     fleet.states = {"STARTING": 1}
     result = antefix("status")
-    assert result.exit_code == ExitCode.DEGRADED
+    assert result.exit_code == ExitCode.NOT_READY
     assert "1 STARTING of 1" in result.stdout
+    calibrated = antefix("calibrate", str(tmp_path / "engine.json"))
+    assert calibrated.exit_code == ExitCode.NOT_READY
+    assert "the pool engine has no running replica" in calibrated.stderr
 
 
-def test_a_gateway_that_does_not_answer_is_degraded(home: Home) -> None:
+def test_calibrate_with_a_key_that_cannot_see_addresses_fails(
+    fleet: FakeGateway, tmp_path: Path
+) -> None:
+    fleet.told["url"] = None
+    result = antefix("calibrate", str(tmp_path / "engine.json"))
+    assert result.exit_code == ExitCode.FAILED
+    assert "gateway.tenants.default.operator" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "calibrate engine.json", "profile", "adapter list"])
+def test_a_gateway_that_does_not_answer_is_unreachable(home: Home, command: str) -> None:
     home.save_state(state_of(f"http://127.0.0.1:{free_ports(1)[0]}/v1"))
-    result = antefix("status", "-o", "json")
-    assert result.exit_code == ExitCode.DEGRADED
-    assert json.loads(result.stdout)["error"]["code"] == "degraded"
+    result = antefix(*command.split(), "-o", "json")
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert json.loads(result.stdout)["error"]["code"] == "unreachable"
+
+
+def test_doctor_reports_a_fleet_that_does_not_answer_as_a_problem(home: Home) -> None:
+    home.save_state(state_of(f"http://127.0.0.1:{free_ports(1)[0]}/v1"))
+    result = antefix("doctor")
+    assert result.exit_code == ExitCode.FOUND
+    assert "does not answer" in result.stdout
+
+
+def test_a_fleet_that_is_starting_is_not_ready(home: Home) -> None:
+    state = state_of(f"http://127.0.0.1:{free_ports(1)[0]}/v1")
+    home.save_state(replace(state, ready=False))
+    result = antefix("status")
+    assert result.exit_code == ExitCode.NOT_READY
+    assert "the fleet is still starting" in result.stderr
 
 
 def test_a_shell_can_evaluate_the_output_of_env(fleet: FakeGateway) -> None:
@@ -300,7 +329,7 @@ def test_up_is_refused_while_another_fleet_runs(
 ) -> None:
     monkeypatch.setattr("deployments.fleet.fleet_file.refused_by_vllm", lambda _: [])
     result = antefix("up", written(tmp_path, FLEET), "-o", "json")
-    assert result.exit_code == ExitCode.CONFLICT
+    assert result.exit_code == ExitCode.ALREADY_RUNNING
     assert "antefix down" in json.loads(result.stdout)["error"]["remedy"]
 
 
@@ -309,7 +338,7 @@ def test_up_on_a_taken_port_names_the_port_and_the_remedy(
 ) -> None:
     monkeypatch.setattr("deployments.fleet.fleet_file.refused_by_vllm", lambda _: [])
     result = antefix("up", written(tmp_path, FLEET), "--port", str(gateway.port))
-    assert result.exit_code == ExitCode.CONFLICT
+    assert result.exit_code == ExitCode.PORT_TAKEN
     assert str(gateway.port) in result.stderr
     assert "gateway.port" in result.stderr
     assert home.state() is None
@@ -327,7 +356,7 @@ def test_up_on_another_cluster_needs_a_redis_that_its_nodes_can_reach(
 def test_config_check_reports_every_problem(home: Home, tmp_path: Path) -> None:
     wrong = written(tmp_path, "name: A\npools: {engine: {model: embedded, replica: 1}}\n")
     result = antefix("config", "check", wrong, "--no-engine-args", "-o", "json")
-    assert result.exit_code == ExitCode.INVALID_FLEET
+    assert result.exit_code == ExitCode.INVALID_FILE
     problems = json.loads(result.stdout)["error"]["problems"]
     assert [problem["path"] for problem in problems] == ["name", "pools.engine.replica"]
 

@@ -44,7 +44,7 @@ def test_json_output_has_the_base_url(gateway: FakeGateway) -> None:
 
 def test_a_pool_without_replicas_is_reported_by_the_exit_code(gateway: FakeGateway) -> None:
     gateway.states = {"STARTING": 1}
-    assert status("--base-url", gateway.base_url).exit_code == ExitCode.DEGRADED
+    assert status("--base-url", gateway.base_url).exit_code == ExitCode.NOT_READY
 
 
 def test_a_wrong_key_is_named_with_the_remedy(
@@ -52,14 +52,14 @@ def test_a_wrong_key_is_named_with_the_remedy(
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     result = status("--base-url", gateway.base_url)
-    assert result.exit_code == ExitCode.DEGRADED
+    assert result.exit_code == ExitCode.FAILED
     assert "wrong key\nRemedy: set OPENAI_API_KEY to a key of that fleet" in result.stderr
 
 
 def test_the_error_for_an_unreachable_server_names_no_local_command(gateway: FakeGateway) -> None:
     (port,) = free_ports(1)
     result = status("--base-url", f"http://127.0.0.1:{port}/v1")
-    assert result.exit_code == ExitCode.DEGRADED
+    assert result.exit_code == ExitCode.UNREACHABLE
     assert "cannot be read" in result.stderr and "antefix logs" not in result.stderr
 
 

@@ -76,5 +76,5 @@ def test_the_command_line_accepts_the_arguments_of_the_test_pod(
         check=False,
     )
     # not USAGE: it understood them, and found no gateway
-    assert done.returncode == ExitCode.FAILED, done.stderr
+    assert done.returncode == ExitCode.UNREACHABLE, done.stderr
     assert str(closed) in done.stderr

@@ -190,7 +190,7 @@ def test_status_shows_what_the_release_waits_for(
 
     until("status shows the cluster that is coming and why it has no pod", told)
     code, picture = asked("status", kubeconfig, *waits)
-    assert code == ExitCode.DEGRADED
+    assert code == ExitCode.NOT_READY
     assert picture["denied"] == []
     assert picture["endpoints"] == 0 and not picture["is_ready"]
 

@@ -199,7 +199,7 @@ def test_a_wrong_name_is_reported_before_other_problems(
 )
 def test_the_error_states_that_a_server_is_down(line: str) -> None:
     result = antefix(*line.split())
-    assert result.exit_code == ExitCode.FAILED
+    assert result.exit_code == ExitCode.UNREACHABLE
     error, remedy = result.stderr.splitlines()[-2:]
     assert error.startswith("Error: ") and "http://127.0.0.1:9/" in error
     assert not error.endswith(".") and remedy.startswith("Remedy: ")

@@ -161,7 +161,7 @@ def test_a_setting_that_needs_a_restart_of_the_fleet_is_rejected(
     fleet: FleetState, updates: list[dict[str, Any]], tmp_path: Path, was: str, becomes: str
 ) -> None:
     result = antefix(tmp_path, FLEET.replace(was, becomes))
-    assert result.exit_code == ExitCode.CONFLICT, result.output
+    assert result.exit_code == ExitCode.RESTART_REQUIRED, result.output
     assert "antefix down" in result.stdout
     assert not updates
 
@@ -181,7 +181,7 @@ def test_up_names_the_command_that_applies_a_changed_file_to_a_running_fleet(
     file.write_text(FLEET)
     up = ["up", str(file), "--address", fleet.ray_address, "-o", "json"]
     result = CliRunner().invoke(app, up)
-    assert result.exit_code == ExitCode.CONFLICT
+    assert result.exit_code == ExitCode.ALREADY_RUNNING
     assert f"antefix update {file}" in json.loads(result.stdout)["error"]["remedy"]
 
 
@@ -189,7 +189,7 @@ def test_a_fleet_of_an_earlier_release_is_refused(
     home: Home, fleet: FleetState, updates: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     home.save_state(dataclasses.replace(fleet, fleet={}))
-    assert antefix(tmp_path, FLEET).exit_code == ExitCode.CONFLICT
+    assert antefix(tmp_path, FLEET).exit_code == ExitCode.RESTART_REQUIRED
 
 
 def test_without_a_fleet_there_is_nothing_to_update(home: Home, tmp_path: Path) -> None:

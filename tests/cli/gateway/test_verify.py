@@ -184,7 +184,7 @@ async def test_verify_names_the_pool_that_is_not_ready_in_time(
 ) -> None:
     async with gateway_before(redis_url=redis_url) as front:
         result = await verified(front, "--timeout", "3")
-    assert result.exit_code == ExitCode.FAILED
+    assert result.exit_code == ExitCode.NOT_READY
     waiting, failure, remedy = result.stderr.splitlines()
     assert "waiting for a replica of main" in waiting
     assert failure.startswith("Error: the fleet was not ready within 3 s")
@@ -247,7 +247,7 @@ def test_a_file_without_a_key_is_named(tmp_path: Path, text: str | None, message
 def test_an_address_that_does_not_answer_is_reported() -> None:
     url = f"http://127.0.0.1:{free_ports(1)[0]}/v1"
     result = antefix("--base-url", url, "--api-key", KEY, "--timeout", "0")
-    assert result.exit_code == ExitCode.FAILED
+    assert result.exit_code == ExitCode.UNREACHABLE
     assert "Connection refused" in result.stderr
 
 

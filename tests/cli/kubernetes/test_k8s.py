@@ -240,7 +240,7 @@ def test_status_waits_until_the_release_is_ready_or_the_timeout_passes(api: Api)
     assert antefix("status", "-n", NAMESPACE, "--wait").exit_code == ExitCode.OK
     api.remove("Pod", "gateway", NAMESPACE)
     done = antefix("status", "-n", NAMESPACE, "--wait", "--timeout", "10ms")
-    assert done.exit_code == ExitCode.DEGRADED
+    assert done.exit_code == ExitCode.NOT_READY
     assert "not ready" in done.stdout
 
 

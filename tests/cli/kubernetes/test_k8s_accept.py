@@ -130,7 +130,7 @@ def test_accept_rejects_a_key_that_cannot_see_loads(release: FakeRelease) -> Non
 def test_a_release_that_is_not_ready_is_refused(release: FakeRelease) -> None:
     release.api.remove("Pod", "gateway", NAMESPACE)
     done = accept("--yes")
-    assert done.exit_code == ExitCode.DEGRADED
+    assert done.exit_code == ExitCode.NOT_READY
     assert "is not ready\nRemedy: antefix k8s status" in done.stderr
 
 

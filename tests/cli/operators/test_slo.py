@@ -58,7 +58,7 @@ def test_an_error_has_a_remedy(old: str, new: str, says: str, tmp_path: Path) ->
     file = tmp_path / "mine.yaml"
     file.write_text(SHIPPED.read_text().replace(old, new))
     code, _, notes = invoke("check", str(file))
-    assert code == ExitCode.FOUND
+    assert code == ExitCode.INVALID_FILE
     assert says in notes
     assert [line.partition(": ")[0] for line in notes.splitlines()] == ["Error", "Remedy"]
 

@@ -294,7 +294,7 @@ def test_config_check_ends_with_the_exit_code_of_a_wrong_fleet(tmp_path: Path) -
     result = CliRunner().invoke(
         app, ["config", "check", str(file), "--no-engine-args", "-o", "json"]
     )
-    assert result.exit_code == ExitCode.INVALID_FLEET
+    assert result.exit_code == ExitCode.INVALID_FILE
     [problem] = json.loads(result.stdout)["error"]["problems"]
     assert problem["path"] == "pools.engine.engine_args.tensor_parallel_size"
 
@@ -306,7 +306,7 @@ def test_up_refuses_what_config_check_refuses(
     monkeypatch.setattr("deployments.fleet.fleet_file.refused_by_vllm", lambda _: [])
     file = fleet_file(tmp_path, REFUSED["heads over GPUs"].wrong)
     result = CliRunner().invoke(app, ["up", str(file)])
-    assert result.exit_code == ExitCode.INVALID_FLEET
+    assert result.exit_code == ExitCode.INVALID_FILE
     assert "does not divide the model's 32 attention heads" in result.stderr
 
 
