@@ -22,12 +22,21 @@ Result = Mapping[str, Any]
 History = Mapping[str, Sequence[Result]]
 """All kept runs of each benchmark, at least one, the last one last."""
 
+# Parts of names in older results, and what replaced them.
+RENAMED = {"+ours": "+antefix-routing", "_under_our_routing": "_with_antefix_routing"}
+
 
 def read(folder: Path = FOLDER) -> dict[str, list[Result]]:
     return {
-        file.stem: [json.loads(line) for line in file.read_text().splitlines()]
+        file.stem: [json.loads(_renamed(line)) for line in file.read_text().splitlines()]
         for file in sorted(folder.glob("*.jsonl"))
     }
+
+
+def _renamed(line: str) -> str:
+    for before, now in RENAMED.items():
+        line = line.replace(before, now)
+    return line
 
 
 def append(result: Result, folder: Path = FOLDER) -> None:

@@ -1,10 +1,12 @@
 """A trace played on a simulated pool under a policy, with the result of every request.
 
-    run(trace, settings, policy)    antefix    Antefix: autoscaler, gateway and warm replicas
-                                    fixed:N    Antefix's gateway over N replicas
-                                    all-at:S   the same over all replicas, requested at S seconds
-                                    PEER       another autoscaler, and the usual routing
-                                    PEER+ours  another autoscaler over Antefix's gateway
+    run(trace, settings, policy), where policy is one of:
+
+    antefix               Antefix: autoscaler, gateway and warm replicas
+    fixed:N               Antefix's gateway over N replicas
+    all-at:S              the same over all replicas, requested at S seconds
+    PEER                  another autoscaler, and the usual routing
+    PEER+antefix-routing  another autoscaler over Antefix's gateway
 
 PEER is `serve-default` or `serve-default:T` (simulator/serve_default.py), T being its
 target_ongoing_requests, or an HPA's or KEDA's: simulator/kubernetes.py. The same trace, settings
@@ -34,9 +36,9 @@ MAX_TAIL_S = 86_400.0
 KNOWN = (
     "antefix, fixed:N, all-at:SECONDS, serve-default, serve-default:T, hpa-waiting:T,"
     " hpa-concurrency:T, keda-waiting:T, keda-concurrency:T, and each except the first three with"
-    " +ours appended"
+    " +antefix-routing appended"
 )
-OVER_OURS = "+ours"
+WITH_ANTEFIX_ROUTING = "+antefix-routing"
 
 
 class Stack(Protocol):
@@ -100,7 +102,7 @@ def run(trace: Trace, settings: FleetSettings, policy: str) -> Result:
         pool, elsewhere = _scheduled(trace, settings, fleet)
         stack = ScaledGateway(pool, AllAt(float(argument), settings.max_replicas))
         return play(trace, settings, policy, fleet, elsewhere, stack)
-    peer = policy.removesuffix(OVER_OURS)
+    peer = policy.removesuffix(WITH_ANTEFIX_ROUTING)
     autoscaler = kubernetes.autoscaler(peer, settings) or _serve(peer, settings)
     if peer == policy:
         plain = PlainStack(fleet, autoscaler, settings.seed)

@@ -37,7 +37,6 @@ UNREAD_TEXTS = {
 # Parts of texts that stand for code, with the reason. Each counts as one word.
 CODE = {
     r"``[^`]*``": "reStructuredText's code",
-    r"\+ours": "a policy of the simulator",
     r"en-us": "a part of an address",
     r"benchmarks\.soak(?:\.\w+)*|\bmake soak\b": "a module, and a target of the Makefile",
     r"[\w.-]+(?:/[\w.*-]+)*/[\w*-]+\.\w+": "a path",

@@ -61,8 +61,8 @@ def goals(found: Sequence[ScenarioResult]) -> dict[str, Any]:
     by_seed, of = totals_by_seed(found), totals_of_means(found)
     for name, peer in (
         ("hpa", fewest_misses(of, KUBERNETES)),
-        ("hpa_under_our_routing", fewest_misses(of, KUBERNETES_OURS)),
-        ("serve_default_under_our_routing", SERVE_OURS),
+        ("hpa_with_antefix_routing", fewest_misses(of, KUBERNETES_OURS)),
+        ("serve_default_with_antefix_routing", SERVE_OURS),
     ):
         for policy, words in BOTH:
             misses = [one[policy].misses / max(1.0, one[peer].misses) for one in by_seed]

@@ -10,12 +10,12 @@ from autoscaling.slo import Slo
 from benchmarks.harness.results import public_data, rules
 from simulator import traces
 from simulator.engine_profile import EngineProfile
-from simulator.simulation import OVER_OURS
+from simulator.simulation import WITH_ANTEFIX_ROUTING
 from simulator.traces import Trace
 from simulator.types import FleetSettings
 
 RULE = rules.of("backtest")
-OURS, SERVE, SERVE_OURS = "antefix", "serve-default", f"serve-default{OVER_OURS}"
+OURS, SERVE, SERVE_OURS = "antefix", "serve-default", f"serve-default{WITH_ANTEFIX_ROUTING}"
 WARM, WARM_2 = f"{OURS}, 1 warm", f"{OURS}, 2 warm"
 KEPT_WARM = {WARM: 1, WARM_2: 2}
 # All replicas from when load first rises. A policy that scales up before may do better.
@@ -28,7 +28,7 @@ _SWEPT = tuple(
     for target in RULE.settings[f"{metric}_targets"]
 )
 KUBERNETES = (*_SWEPT, *RULE.settings["keda"])
-KUBERNETES_OURS = tuple(f"{policy}{OVER_OURS}" for policy in _SWEPT)
+KUBERNETES_OURS = tuple(f"{policy}{WITH_ANTEFIX_ROUTING}" for policy in _SWEPT)
 SERVE_TARGETS = tuple(f"{SERVE}:{target}" for target in RULE.settings["serve_targets"])
 PLOTTED = (OURS, SERVE, "hpa-concurrency:4")
 MOONCAKE, AZURE = "mooncake", "azure x 2"

@@ -30,10 +30,12 @@ def backtest(
     policy: Annotated[
         str,
         typer.Option(
-            help="antefix; fixed:N; all-at:SECONDS, which requests all replicas at that time;"
-            " serve-default[:TARGET] (Ray Serve); hpa-waiting:TARGET or hpa-concurrency:TARGET"
-            " (Kubernetes' HPA); keda-waiting:TARGET or keda-concurrency:TARGET. Append `+ours` for"
-            " Antefix's routing and admission. all: antefix, serve-default and fixed:MAX."
+            help="Scaling policy: antefix; fixed:N, which always runs N replicas; all-at:SECONDS,"
+            " which requests all replicas at that second; serve-default[:TARGET], Ray Serve's;"
+            " hpa-waiting:TARGET or hpa-concurrency:TARGET, the Kubernetes HPA's;"
+            " keda-waiting:TARGET or keda-concurrency:TARGET, KEDA's. Append +antefix-routing to"
+            " one of the last three to add Antefix's routing and admission. all plays antefix,"
+            " serve-default and fixed:N with N from --max-replicas."
         ),
     ] = "all",
     ttft_slo: Annotated[

@@ -162,9 +162,9 @@ def test_goals_compare_with_the_hpa_that_misses_least_over_all_traces() -> None:
     misses = judged["misses_of_hpa"]
     assert (misses["figure"], misses["peer"], misses["met"]) == (0.0833, tuned, True)
     assert judged["replica_hours_of_hpa"]["figure"] == 0.5
-    # 70 misses of the others under our routing, in 2 replica-hours
+    # 70 misses of the others with Antefix routing, in 2 replica-hours
     for peer in ("hpa", "serve_default"):
-        of_it = judged[f"misses_of_{peer}_under_our_routing"]
+        of_it = judged[f"misses_of_{peer}_with_antefix_routing"]
         assert of_it["figure"] == pytest.approx(2.5 / 70, abs=1e-4)
 
 
@@ -178,9 +178,9 @@ def test_a_recorded_trace_counts_with_every_seed() -> None:
     assert [of[SERVE].replica_hours for of in by_seed] == [4.0, 4.0]
 
 
-def test_hpa_has_the_same_targets_with_our_routing_as_without() -> None:
+def test_hpa_has_the_same_targets_with_antefix_routing_as_without() -> None:
     swept = {policy for policy in KUBERNETES if policy.startswith("hpa-")}
-    assert {policy.removesuffix("+ours") for policy in KUBERNETES_OURS} == swept
+    assert {policy.removesuffix("+antefix-routing") for policy in KUBERNETES_OURS} == swept
     assert {f"hpa-concurrency:{target}" for target in (1, 2, 4, 8, 16)} <= swept
 
 

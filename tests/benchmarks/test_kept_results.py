@@ -1,5 +1,6 @@
 """Results are appended; none that is there is ever changed."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,13 @@ def test_the_same_output_given_twice_is_one_run(tmp_path: Path) -> None:
     for _ in range(2):
         kept_results.append(result(0.5), tmp_path)
     assert kept_results.read(tmp_path) == {"index": [result(0.5)]}
+
+
+def test_former_names_in_kept_results_are_read_as_their_present_names(tmp_path: Path) -> None:
+    former = {"misses_under_our_routing": {"peer": "hpa-concurrency:1+ours"}}
+    (tmp_path / "backtest.jsonl").write_text(f"{json.dumps(former)}\n")
+    now = {"misses_with_antefix_routing": {"peer": "hpa-concurrency:1+antefix-routing"}}
+    assert kept_results.read(tmp_path) == {"backtest": [now]}
 
 
 def test_the_range_of_a_new_goal_covers_only_runs_that_have_it() -> None:

@@ -28,10 +28,10 @@ POLICIES = (
     "all-at:10",
     "serve-default",
     "serve-default:0.5",
-    "serve-default+ours",
+    "serve-default+antefix-routing",
     "hpa-waiting:1",
     "keda-concurrency:4",
-    "hpa-concurrency:4+ours",
+    "hpa-concurrency:4+antefix-routing",
 )
 
 
@@ -136,14 +136,14 @@ def test_without_admission_everything_queues() -> None:
     assert max(call.ttft for call in result.calls) > 10.0
 
 
-def test_ray_serve_scaling_behind_our_gateway_scales_the_same_and_rejects_requests() -> None:
+def test_ray_serve_scaling_behind_antefix_gateway_scales_the_same_and_rejects_requests() -> None:
     trace = steady(400, 0.15)
     whole = run(trace, POOL, "serve-default")
-    ours = run(trace, POOL, "serve-default+ours")
+    routed = run(trace, POOL, "serve-default+antefix-routing")
     assert "rejected" not in kinds(whole)
-    assert "rejected" in kinds(ours)
+    assert "rejected" in kinds(routed)
     # the same delay, then as many replicas as there may be
-    assert [s.target for s in whole.samples[:45]] == [s.target for s in ours.samples[:45]]
+    assert [s.target for s in whole.samples[:45]] == [s.target for s in routed.samples[:45]]
 
 
 def test_a_warm_replica_is_promoted_by_the_request_that_needs_it() -> None:
@@ -189,13 +189,13 @@ def test_all_replicas_are_requested_at_the_second_that_the_policy_names() -> Non
         "serve-default:-1",
         "serve-default:inf",
         "serve-default:x",
-        "fixed:2+ours",
-        "antefix+ours",
+        "fixed:2+antefix-routing",
+        "antefix+antefix-routing",
         "serve-default:",
         "hpa-waiting",
         "keda-cpu:2",
         "all-at:x",
-        "all-at:10+ours",
+        "all-at:10+antefix-routing",
         "best",
     ],
 )

@@ -28,7 +28,7 @@ def test_backtest_prints_a_row_for_each_policy() -> None:
 
 
 def test_hpa_is_simulated_with_the_usual_routing_and_with_antefix() -> None:
-    for policy in ("hpa-concurrency:8", "hpa-concurrency:8+ours"):
+    for policy in ("hpa-concurrency:8", "hpa-concurrency:8+antefix-routing"):
         code, table, _ = invoke(*SHORT, "--policy", policy)
         assert (code, f"| {policy} " in table) == (0, True)
 
