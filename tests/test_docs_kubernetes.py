@@ -135,7 +135,7 @@ def test_a_shell_block_of_a_tutorial_says_why_it_is_not_run(page: str) -> None:
 
 def test_every_test_of_releases_has_its_line_among_the_figures() -> None:
     rows = re.findall(r"^\| (.+?) \|", TESTED.read_text(), re.M)
-    named = [name.removeprefix("test_").replace("_", " ") for name in measured.tests()]
+    named = [test.what for test in measured.tests()]
     assert [row for row in rows if row in named] == named, (
         "python -m tests.kubernetes_long.measured"
     )

@@ -12,7 +12,7 @@ import ast
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.helm.helm import ROOT
 
@@ -53,14 +53,32 @@ def _note(line: dict[str, Any]) -> None:
         lines.write("\n")
 
 
-def tests() -> list[str]:
-    """The names of all functions that are tests, as they stand in their files."""
+class LongTest(NamedTuple):
+    """A test. `what`: the first line of its docstring, a noun phrase for what was tested."""
+
+    name: str
+    what: str
+    file: str
+
+    @property
+    def link(self) -> str:
+        return f"[`{self.name}`](../../{self.file})"
+
+
+def tests() -> list[LongTest]:
+    """All functions that are tests, as they stand in their files."""
     return [
-        function.name
+        LongTest(function.name, _what(function), str(file.relative_to(ROOT)))
         for file in sorted(Path(__file__).parent.glob("test_*.py"))
         for function in ast.parse(file.read_text()).body
         if isinstance(function, ast.FunctionDef) and function.name.startswith("test_")
     ]
+
+
+def _what(function: ast.FunctionDef) -> str:
+    lines = (ast.get_docstring(function) or "").splitlines()
+    assert lines, f"the docstring of {function.name} must name what is tested"
+    return lines[0].removesuffix(".")
 
 
 def figures(lines: list[dict[str, Any]], before: str = "") -> str:
@@ -68,24 +86,24 @@ def figures(lines: list[dict[str, Any]], before: str = "") -> str:
 
     Tests that `lines` know nothing of keep their row of the table `before`.
     """
-    rows = ["| Test | Last run | Measured |", "| -- | -- | -- |"]
-    kept = {row.split(" | ")[0]: row for row in before.splitlines() if row.startswith("| ")}
-    for name in tests():
-        sentence = name.removeprefix("test_").replace("_", " ")
-        of_test = [line for line in lines if line.get("test", "").partition("[")[0] == name]
+    rows = ["| What was tested | Last run | Measured | Test |", "| -- | -- | -- | -- |"]
+    kept = [row.split(" | ") for row in before.splitlines() if row.startswith("| ")]
+    found_before = {link.removesuffix(" |"): middle for _, *middle, link in kept}
+    for test in tests():
+        of_test = [line for line in lines if line.get("test", "").partition("[")[0] == test.name]
         last = {line["test"]: line for line in of_test if "outcome" in line}
-        if not last and (row := kept.get(f"| {sentence}")):
-            rows.append(row)
+        if not last and (middle := found_before.get(test.link)):
+            rows.append(" | ".join((f"| {test.what}", *middle, f"{test.link} |")))
             continue
         ends = _ends(last)
         # a run's own: what an earlier one measured is of an earlier chart
-        runs = {test: _of_last_run(of_test, test) for test in last}
+        runs = {variant: _of_last_run(of_test, variant) for variant in last}
         told = "; <br>".join(
-            _variant(test) + "; ".join(map(_figure_text, values))
-            for test, values in runs.items()
+            _variant(variant) + "; ".join(map(_figure_text, values))
+            for variant, values in runs.items()
             if values
         )
-        rows.append(f"| {sentence} | {ends or 'not yet'} | {told} |")
+        rows.append(f"| {test.what} | {ends or 'not yet'} | {told} | {test.link} |")
     on = [line for line in before.splitlines() if line.startswith("On ")]
     on += [f"On {line['cluster']}:" for line in lines if "cluster" in line]
     return "\n".join([*on[-1:], *([""] if on else []), *rows, ""])

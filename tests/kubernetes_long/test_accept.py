@@ -40,6 +40,7 @@ def accept(release: Release, *arguments: str) -> subprocess.CompletedProcess[str
 def test_acceptance_passes_on_cpus_and_leaves_the_release_as_before(
     release: Release, tmp_path: Path
 ) -> None:
+    """`antefix k8s accept` on a release with engines on CPUs."""
     release.settle(TWO_ENGINES)
     # tests before this one may have asked in the last minute
     done = accept(release, "--under-traffic", "--output-dir", str(tmp_path))
@@ -60,6 +61,7 @@ def test_acceptance_passes_on_cpus_and_leaves_the_release_as_before(
 def test_acceptance_does_not_disturb_a_release_under_traffic(
     release: Release, tmp_path: Path
 ) -> None:
+    """Refusal of `antefix k8s accept` while clients use the release."""
     release.settle(TWO_ENGINES)
     with release.traffic() as traffic:
         traffic.flow()

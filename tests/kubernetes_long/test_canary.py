@@ -48,6 +48,7 @@ def wait_for(traffic: Traffic, models: Set[str]) -> float:
 def test_a_canary_is_installed_upgraded_and_rolled_back_and_fails_no_request(
     release: Release,
 ) -> None:
+    """Install, upgrade and rollback of a canary under load."""
     release.settle(values(50))
     before = release.processes()
     with release.traffic(model="assistant") as traffic:

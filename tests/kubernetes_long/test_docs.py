@@ -73,6 +73,7 @@ curl() {
 def test_the_commands_of_these_pages_work_in_their_order(
     release: Release, tmp_path: Path, first_node: str, second_node: str
 ) -> None:
+    """Commands of the pages on installing, upgrading, troubleshooting, keys and uninstalling."""
     for port in FORWARDED:
         with socket.socket() as free:
             free.bind(("127.0.0.1", port))

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
 def test_a_release_installs_into_a_restricted_namespace_and_its_own_test_passes(
     release: Release,
 ) -> None:
+    """Install into a namespace with the restricted Pod Security Standard, and `helm test`."""
     release.remove()
     measured("ready after", release.settle(ONE_OF_EACH), "s")
     release.helm("test", "--timeout", "20m")
@@ -28,6 +29,7 @@ def test_a_release_installs_into_a_restricted_namespace_and_its_own_test_passes(
 
 
 def test_helm_test_fails_when_the_service_has_no_endpoints(release: Release) -> None:
+    """`helm test` of a release whose Service has no endpoints."""
     release.settle(ONE_OF_EACH)
     service = f"service/{release.name}"
     where = ("--namespace", release.namespace)
@@ -46,6 +48,7 @@ def test_helm_test_fails_when_the_service_has_no_endpoints(release: Release) -> 
 def test_an_idle_release_is_removed_at_once_and_installed_again(
     release: Release,
 ) -> None:
+    """Uninstall and reinstall of an idle release."""
     release.settle(ONE_OF_EACH)
     keys = release.secrets()
     measured("gone after", release.uninstall(), "s", 30)

@@ -32,6 +32,7 @@ def newest_afterwards(release: Release) -> Iterator[None]:
 def test_a_release_answers_and_is_upgraded(
     release: Release, newest_afterwards: None, version: str, by: str
 ) -> None:
+    """Install and upgrade with each tested version of KubeRay."""
     release.remove()
     # the labels that it selects its pods by never change
     kubectl(*("delete", "deployment", "kuberay-operator", "-n", "default"), "--ignore-not-found")
@@ -47,6 +48,7 @@ def test_a_release_answers_and_is_upgraded(
 def test_kuberay_is_upgraded_under_a_release_and_no_pod_restarts(
     release: Release, newest_afterwards: None
 ) -> None:
+    """Upgrade of KubeRay under load."""
     release.remove()
     cluster_script("kuberay", OLDEST, "chart")
     release.install(ONE_OF_EACH)

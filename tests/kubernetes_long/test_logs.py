@@ -79,6 +79,7 @@ def antefix_logs(release: Release, *arguments: str) -> list[dict[str, Any]]:
 def test_a_request_is_logged_by_its_gateway_and_its_engine(
     release: Release,
 ) -> None:
+    """Log lines of one request in the pods of its gateway and engine."""
     release.settle(ONE_OF_EACH)
     assert ask(release, release.key(), "logs-1")[0] == 200
     for component, message in (("gateway", ENDED), ("engine", ENDED_IN_ENGINE)):
@@ -90,6 +91,7 @@ def test_a_request_is_logged_by_its_gateway_and_its_engine(
 
 
 def test_logs_of_vllm_and_of_the_serve_controller_reach_stdout_as_json(release: Release) -> None:
+    """JSON logs of vLLM and the Ray Serve controller on stdout."""
     release.settle(ONE_OF_EACH)
     texts = [line["message"] for line in lines_of(release, "engine") if "file" in line]
     assert any("EngineCore" in text for text in texts)
@@ -97,6 +99,7 @@ def test_logs_of_vllm_and_of_the_serve_controller_reach_stdout_as_json(release: 
 
 
 def test_no_log_of_a_pod_has_a_prompt_an_answer_or_a_key(release: Release) -> None:
+    """Absence of prompts, answers and keys from the logs of all pods."""
     release.settle(ONE_OF_EACH)
     key = release.key()
     status, answer = ask(release, key, "logs-2")

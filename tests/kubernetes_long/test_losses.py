@@ -38,6 +38,7 @@ def kill(release: Release, pod: str) -> float:
 
 
 def test_losing_redis_fails_no_request(release: Release, first_node: str) -> None:
+    """Loss of Redis under load."""
     release.settle(two_of_each(first_node))
     with release.traffic() as traffic:
         kill(release, release.pod("redis"))
@@ -53,6 +54,7 @@ def test_losing_redis_fails_no_request(release: Release, first_node: str) -> Non
 def test_losing_one_of_two_pods_fails_only_its_requests(
     release: Release, first_node: str, component: str
 ) -> None:
+    """Loss of one of two gateways, or of one of two engines, under load."""
     release.settle(two_of_each(first_node))
     with release.traffic() as traffic:
         killed = kill(release, release.pod(component))
@@ -65,6 +67,7 @@ def test_losing_one_of_two_pods_fails_only_its_requests(
 def test_deleting_the_pod_of_the_head_replaces_the_head(
     release: Release,
 ) -> None:
+    """Deletion of the head's pod under load."""
     release.settle(ONE_OF_EACH)
     with release.traffic() as traffic:
         lost = release.pod("head")
@@ -90,6 +93,7 @@ def kept(release: Release, first_node: str) -> Iterator[Values]:
 def test_deleting_the_pod_of_a_head_with_its_state_in_redis_fails_no_request(
     release: Release, kept: Values
 ) -> None:
+    """Deletion of the head's pod under load, with `gcsFaultTolerance.enabled`."""
     release.settle(kept)
     before = workers(release)
     with release.traffic() as traffic:
@@ -105,6 +109,7 @@ def test_deleting_the_pod_of_a_head_with_its_state_in_redis_fails_no_request(
 
 
 def test_an_autoscaler_that_ended_is_replaced_with_its_head(release: Release, kept: Values) -> None:
+    """Crash of Ray's autoscaler under load, and uninstall."""
     release.settle(kept)
     with release.traffic() as traffic:
         lost = release.pod("head")
@@ -118,6 +123,7 @@ def test_an_autoscaler_that_ended_is_replaced_with_its_head(release: Release, ke
 
 
 def test_status_shows_an_autoscaler_that_ended(release: Release) -> None:
+    """Report of a crashed autoscaler in `antefix k8s status`."""
     release.settle(ONE_OF_EACH)
     kill_autoscaler(release)
     until("status reports it", lambda: "autoscaler: ended" in release.status()[1], within_s=120)

@@ -24,6 +24,7 @@ NAME, PORT = "tests/small", 8080
 def test_weights_are_downloaded_before_engines_start(
     release: Release, second_node: str, mode: str, jobs: int
 ) -> None:
+    """Download of weights to a volume, by the engines or by a Job."""
     release.remove()
     visitor("hub", release.image, ["python", "-c", HUB, NAME, str(PORT)])
     pod = get("pod", "hub", NAMESPACE)

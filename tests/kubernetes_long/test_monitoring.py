@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
 def test_no_alert_fires_in_normal_operation_and_panels_have_data(
     release: Release, first_node: str
 ) -> None:
+    """Alerts and dashboard panels under load and during an upgrade."""
     release.remove()
     scraped = {"metrics": {"prometheusNamespace": NAMESPACE}}
     shape = two_of_each(first_node) | scraped

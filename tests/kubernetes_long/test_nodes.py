@@ -42,6 +42,7 @@ def uncordoned(second_node: str) -> Iterator[None]:
 def test_draining_a_node_fails_no_request(
     spread: Release, second_node: str, uncordoned: None
 ) -> None:
+    """Drain of a node under load."""
     with spread.traffic() as traffic:
         began = time.monotonic()
         kubectl(
@@ -67,6 +68,7 @@ def test_draining_a_node_fails_no_request(
 
 
 def test_losing_a_node_leaves_the_other_serving(spread: Release, second_node: str) -> None:
+    """Loss of a node under load."""
     number = second_node.rpartition("-")[2]
     with spread.traffic() as traffic:
         lost = time.time()

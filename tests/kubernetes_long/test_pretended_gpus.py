@@ -180,6 +180,7 @@ def test_preflight_reports_missing_gpus_before_an_install(
     seen: str,
     tmp_path: Path,
 ) -> None:
+    """Preflight for clusters with too few simulated GPUs."""
     with pretended(dict(zip((first_node, second_node), gpus, strict=True))):
         found = antefix("preflight", values, tmp_path)["findings"]
     (finding,) = (one for one in found if one["title"] == title)
@@ -187,6 +188,7 @@ def test_preflight_reports_missing_gpus_before_an_install(
 
 
 def test_each_group_of_gpus_is_placed_on_one_node(installed: tuple[Release, float]) -> None:
+    """Placement of engines with several simulated GPUs."""
     fleet, ready_s = installed
     measured("ready after", ready_s, "s")
     by_pool = {pool: engines(fleet, pool) for pool in ("llama-70b", "llama-8b")}
@@ -203,6 +205,7 @@ def test_each_group_of_gpus_is_placed_on_one_node(installed: tuple[Release, floa
 
 @pytest.mark.parametrize("model", [LARGE, SMALL])
 def test_a_model_answers_through_gateways_of_another_image(fleet: Release, model: str) -> None:
+    """Gateways of the CPU image with engines of the GPU image."""
     with fleet.traffic(model=model) as traffic:
         traffic.flow()
     traffic.tell()
@@ -211,6 +214,7 @@ def test_a_model_answers_through_gateways_of_another_image(fleet: Release, model
 
 
 def test_acceptance_completes_on_simulated_gpus(fleet: Release, tmp_path: Path) -> None:
+    """`antefix k8s accept` on simulated GPUs."""
     accept(fleet, "--under-traffic", "--output-dir", str(tmp_path))
     told = json.loads((tmp_path / "antefix-accept.json").read_text())
     print((tmp_path / "antefix-accept.txt").read_text())
@@ -228,6 +232,7 @@ def test_acceptance_completes_on_simulated_gpus(fleet: Release, tmp_path: Path) 
 def test_a_rollout_uses_the_number_of_gpus_that_the_diff_reports(
     fleet: Release, values: dict[str, Any], tmp_path: Path
 ) -> None:
+    """GPUs used by a rollout, compared with the prediction of `antefix k8s diff`."""
     pool = {"engine_args": {"max_num_seqs": 5}}
     changed = {**values, "fleet": {"pools": {"llama-8b": pool}}}
     with fleet.traffic(model=SMALL) as traffic, GpuWatch(fleet).watching() as watch:
@@ -247,6 +252,7 @@ def test_a_rollout_uses_the_number_of_gpus_that_the_diff_reports(
 def test_pools_grow_to_the_gpu_budget_and_not_beyond(
     fleet: Release, values: dict[str, Any]
 ) -> None:
+    """Autoscaling of two pools up to the GPU budget."""
     (budget,) = {int(yaml.safe_load(FILES[1].read_text())["fleet"]["gpu_budget"])}
     tight = {"slo": {"interactive": {"ttft_s": 1}}}
     pools = {"llama-70b": tight, "llama-8b": tight}
@@ -263,6 +269,7 @@ def test_pools_grow_to_the_gpu_budget_and_not_beyond(
 def test_losing_a_gpu_node_leaves_the_other_serving(
     fleet: Release, values: dict[str, Any], second_node: str
 ) -> None:
+    """Loss of a node with simulated GPUs under load."""
     fleet.upgrade(values)
     fleet.wait()
     number = second_node.rpartition("-")[2]

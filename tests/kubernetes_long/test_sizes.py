@@ -36,6 +36,7 @@ MANY = 16
 
 
 def test_a_pool_grows_with_its_traffic_and_shrinks_again(release: Release) -> None:
+    """Autoscaling of a pool up and down with its traffic."""
     release.settle(AUTOSCALED)
     with release.traffic(clients=MANY) as traffic:
         grew = until("a second engine's pod", lambda: engines(release) == 2, READY_S)
@@ -70,6 +71,7 @@ def gpus(release: Release) -> Iterator[None]:
 def test_a_placeholder_keeps_a_node_warm_until_an_engine_takes_its_place(
     release: Release, second_node: str, gpus: None
 ) -> None:
+    """Warm node that is kept for the next engine."""
     values = deepcopy(AUTOSCALED)
     values["fleet"]["pools"]["engine"]["resources"] = {"cpus": 0.5, "gpus": 1}
     values["image"] = {"gpu": {"repository": "antefix-cpu"}}

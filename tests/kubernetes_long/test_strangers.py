@@ -75,6 +75,7 @@ def listening_ports(release: Release) -> dict[str, tuple[str, int]]:
 
 
 def test_a_pod_of_another_namespace_reaches_only_gateways(release: Release) -> None:
+    """Network policies toward a pod of another namespace."""
     release.settle(ONE_OF_EACH)
     ports = listening_ports(release)
     components = {component for component, _ in ports.values()}
@@ -85,6 +86,7 @@ def test_a_pod_of_another_namespace_reaches_only_gateways(release: Release) -> N
 def test_a_pod_labeled_as_the_kuberay_operator_needs_the_ray_token(
     release: Release,
 ) -> None:
+    """Ray's token, requested from a pod with the label of the KubeRay operator."""
     release.settle(ONE_OF_EACH)
     (head,) = release.pods("head")
     address = f"http://{head['status']['podIP']}:8265"
@@ -106,6 +108,7 @@ def test_a_pod_labeled_as_the_kuberay_operator_needs_the_ray_token(
 def test_only_allowed_clients_reach_the_gateways_and_only_prometheus_the_metrics(
     release: Release,
 ) -> None:
+    """Network policies for clients of the gateways and for Prometheus."""
     release.settle(ONE_OF_EACH)
     friends = {"namespaceSelector": {"matchLabels": {"antefix-tests": "friend"}}}
     policy = {"networkPolicy": {"allowedClients": [friends]}}
@@ -143,7 +146,10 @@ def ports_reached_eventually(
 
 
 def test_the_fleet_starts_if_a_network_plugin_ignores_end_ports(release: Release) -> None:
-    """Such a plugin opens only the first port of a range."""
+    """Start of a fleet under a network plugin that ignores `endPort`.
+
+    Such a plugin opens only the first port of a range.
+    """
     release.remove()
     release.install(ONE_OF_EACH)
     for policy in objects("networkpolicies", release.namespace):

@@ -23,6 +23,7 @@ ANNOTATED: Values = {"podAnnotations": {"example.com/changed": "1"}}
 def test_a_change_of_pods_makes_a_second_cluster_and_fails_no_request(
     release: Release,
 ) -> None:
+    """Change of pods through a second cluster, under load."""
     release.settle(ONE_OF_EACH)
     first, secrets = release.active(), release.secrets()
     with release.traffic() as traffic:
@@ -38,6 +39,7 @@ def test_a_change_of_pods_makes_a_second_cluster_and_fails_no_request(
 def test_a_change_of_the_fleet_is_made_in_place_and_fails_no_request(
     release: Release, first_node: str
 ) -> None:
+    """Change of the fleet in place, under load."""
     release.settle(two_of_each(first_node))
     first, secrets = release.active(), release.secrets()
     changed = deepcopy(two_of_each(first_node))
@@ -62,6 +64,7 @@ def names(release: Release) -> set[str]:
 
 
 def test_a_rollback_restores_the_previous_settings(release: Release) -> None:
+    """Helm rollback of changed settings."""
     release.settle(ONE_OF_EACH)
     secrets = release.secrets()
     release.upgrade({"fleet": {"pools": {"engine": {"slo": {"interactive": {"ttft_s": 29}}}}}})
@@ -81,6 +84,7 @@ def configured_ttft_s(release: Release) -> float:
 
 
 def test_applying_again_as_gitops_does_changes_nothing(release: Release) -> None:
+    """Repeated `kubectl apply` of rendered manifests, as GitOps tools do."""
     release.remove()
     restricted_namespace(release.namespace)
     where = ("--namespace", release.namespace)
@@ -123,6 +127,7 @@ def versions(names: list[str], release: Release) -> dict[str, str]:
 
 
 def test_without_room_for_two_pods_change_when_their_cluster_is_deleted(release: Release) -> None:
+    """Change of pods without room for a second cluster, under load."""
     in_place: Values = {"upgrade": {"strategy": "None"}}
     release.settle(in_place)
     first, pods = release.active(), names(release)
@@ -142,6 +147,7 @@ def test_without_room_for_two_pods_change_when_their_cluster_is_deleted(release:
 
 
 def test_a_changed_slo_reaches_running_pods(release: Release) -> None:
+    """Change of an SLO in running pods, under load."""
     release.settle(ONE_OF_EACH)
     before = release.processes()
     assert all(before.values()), before
