@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -150,9 +151,9 @@ def _wait(client: GatewayClient, url: str, timeout_s: float) -> None:
         if isinstance(error, Unreachable):
             where_to_look = "check --base-url and that the server runs"
             raise Unreachable(message, f"{where_to_look}, {longer}") from error
-        raise CommandError(
-            message, f"see {status_of(url)}, {longer}", ExitCode.NOT_READY
-        ) from error
+        is_starting = error.status == HTTPStatus.SERVICE_UNAVAILABLE
+        code = ExitCode.NOT_READY if is_starting else ExitCode.FAILED
+        raise CommandError(message, f"see {status_of(url)}, {longer}", code) from error
 
 
 def _first_model(client: GatewayClient, url: str) -> str:
