@@ -12,6 +12,7 @@ import pytest
 
 import bootstrap
 from cli.common.exit_codes import ExitCode
+from tests.cli.fake_gateway import KEY, running
 from tests.helm.helm import helm
 from tests.missing import missing
 
@@ -109,6 +110,42 @@ def test_helm_renders_the_chart_of_a_light_install(installed: Path) -> None:
 def test_commands_without_a_fleet_work(installed: Path, words: tuple[str, ...]) -> None:
     done = antefix(installed, *words)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("chat", "Where?"), "Paris."),
+        (("bench", "short", "--rate", "2", "--duration", "2s"), "goodput"),
+        (("status",), "abc"),
+    ],
+    ids=["chat", "bench", "status"],
+)
+def test_commands_of_a_client_work(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with running() as gateway:
+        done = antefix(installed, *words, "--base-url", gateway.base_url)
+    assert done.returncode == ExitCode.OK, done.stderr
+    assert says in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "package"),
+    [
+        (("backtest", "--duration", "60"), "ray"),
+        (("bench", "--base-url", "http://127.0.0.1:9/v1", "--html", "bench.html"), "matplotlib"),
+    ],
+    ids=["backtest", "bench"],
+)
+def test_a_command_that_needs_another_package_names_the_extra_that_has_it(
+    installed: Path, words: tuple[str, ...], package: str
+) -> None:
+    done = antefix(installed, *words)
+    assert done.returncode == ExitCode.FAILED
+    assert f"needs the package {package}" in done.stderr
+    assert "pip install '.[cpu]'" in done.stderr
 
 
 def test_commands_that_need_a_fleet_name_the_packages_to_install(installed: Path) -> None:

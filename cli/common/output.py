@@ -115,10 +115,9 @@ def answering(output: str = "table") -> Iterator[None]:
     except ModuleNotFoundError as error:
         if os.environ.get("ANTEFIX_DEBUG") == "1":
             raise
-        remedy = (
-            "install it, or all that a fleet needs: in a checkout, pip install '.[cpu]' or '.[gpu]'"
-        )
-        _fail(f"this needs {error.name}, which is not installed", remedy, ExitCode.FAILED, output)
+        remedy = "in a checkout, run pip install '.[cpu]', or pip install '.[gpu]' for NVIDIA GPUs"
+        message = f"this command needs the package {error.name}, which is not installed"
+        _fail(message, remedy, ExitCode.FAILED, output)
     except Exception as error:
         if os.environ.get("ANTEFIX_DEBUG") == "1":
             raise

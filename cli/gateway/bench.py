@@ -145,6 +145,8 @@ def bench(
         )
         for file in filter(None, (html, record)):
             _write(file, "")  # an error occurs before the load, not after it
+        if html is not None:
+            import matplotlib  # noqa: F401  # for the same reason
         form, requests, watch = _run(OpenAiApi.at(url, key), form, traffic, timeout)
         _check_any_answered(requests)
         client = cost(watch, requests)

@@ -164,8 +164,4 @@ def _results(
 def _draw(rows: Sequence[Result], plot: Path) -> None:
     from simulator.plot import draw
 
-    try:
-        draw([rows], plot)
-    except ImportError as error:
-        remedy = "install requirements/dev.lock, as `make test` does"
-        raise Problem(f"--plot needs {error.name}", remedy) from error
+    draw([rows], plot)
