@@ -62,7 +62,7 @@ def _parts(command: Any, path: str) -> Iterator[Part]:
     parameters = [one for one in command.get_params(context) if HELP not in one.opts]
     records = filter(None, (one.get_help_record(context) for one in parameters))
     told = "\n\n".join(filter(None, (command.help, command.epilog)))
-    yield Part(path, _text(told), [(_typed(name), _text(of)) for name, of in records])
+    yield Part(path, _text(told), [(name, _text(of)) for name, of in records])
     if hasattr(command, "list_commands"):
         for name in command.list_commands(context):
             yield from _parts(command.get_command(context, name), f"{path} {name}")
@@ -75,11 +75,6 @@ def _section(part: Part) -> str:
 
 def _list(options: list[tuple[str, str]]) -> str:
     return "\n".join(f"- `{name}`: {of}" for name, of in options)
-
-
-def _typed(name: str) -> str:
-    """Without the kinds of types: bounds follow the text, repetition is in it."""
-    return re.sub(r"<list\[(\w+)\]>", r"<\1>", name.replace(" range>", ">"))
 
 
 def _text(of: str) -> str:

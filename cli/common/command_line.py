@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -35,14 +36,29 @@ def version_line() -> str:
     return f"antefix {importlib.metadata.version('antefix')} ({', '.join(others)})"
 
 
+_METAVARS = {int: "INTEGER", float: "NUMBER", Path: "FILE"}
+
+
 def _as_shown(params: list[Any]) -> list[Any]:
     """Return the parameters with the names of values that the help and errors show."""
     for param in params:
-        if isinstance(param, TyperOption) and param.is_flag:
+        if isinstance(param, TyperArgument):
+            param.metavar = param.metavar or param.name.upper()
+            # an argument is its own metavar, so no type follows it
+            param.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
+        elif isinstance(param, TyperOption) and param.is_flag:
             param.metavar = ""
-        elif isinstance(param, TyperArgument) and param.metavar is None:
-            param.metavar = param.name.upper()
+        elif isinstance(param, TyperOption) and param.metavar is None:
+            param.metavar = _metavar(param)
     return params
+
+
+def _metavar(option: TyperOption) -> str | None:
+    """Return the name of the option's value: URL for --base-url. Choices are their own names."""
+    kind = option.type_descriptor
+    if kind.is_choice:
+        return None
+    return _METAVARS.get(kind.annotation, (option.name or "").rpartition("_")[2].upper())
 
 
 class _LeafCommand(TyperCommand):

@@ -14,27 +14,29 @@ WideOutput = Annotated[
     Literal["table", "wide", "json", "yaml"],
     typer.Option("--output", "-o", help="Output format; wide adds columns."),
 ]
-FleetFile = Annotated[str, typer.Argument(help="Fleet file path, or built-in fleet name.")]
+FleetFile = Annotated[
+    str, typer.Argument(help="Path of a fleet file, or name of a built-in fleet.")
+]
 FleetUrl = Annotated[
-    str | None, typer.Option(help="Base URL of a fleet; default: the running one.")
+    str | None, typer.Option(help="Base URL of a fleet; default: the fleet on this machine.")
 ]
 ApiKey = Annotated[
     str | None,
     typer.Option(
-        help="API key. Other users can see it in the process list; prefer OPENAI_API_KEY."
+        help="API key. Other users can see it in the process list, so OPENAI_API_KEY is safer."
     ),
 ]
 OperatorKey = Annotated[
     str | None,
     typer.Option(
-        help="Operator's API key. Other users can see it in the process list; prefer"
-        " OPENAI_API_KEY."
+        help="Operator's API key. Other users can see it in the process list, so OPENAI_API_KEY is"
+        " safer."
     ),
 ]
 ModelName = Annotated[str | None, typer.Option(help="Model name; default: the API's first model.")]
-PoolName = Annotated[str | None, typer.Option(help="Pool; default: the first.")]
+PoolName = Annotated[str | None, typer.Option(help="Pool of the fleet; default: the first.")]
 NoEngineArgs = Annotated[
-    bool, typer.Option("--no-engine-args", help="Skip checking engine_args with vLLM.")
+    bool, typer.Option("--no-engine-args", help="Do not check engine_args with vLLM.")
 ]
 Release = Annotated[
     str,
@@ -46,7 +48,11 @@ Release = Annotated[
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")]
 Tail = Annotated[int, typer.Option(min=0, help="Number of lines to show.")]
 RequestId = Annotated[
-    str, typer.Option(metavar="ID", help="Show lines about this x-request-id, with all fields.")
+    str,
+    typer.Option(
+        metavar="ID",
+        help="Show only lines about the request with this x-request-id, with all fields.",
+    ),
 ]
 RandomSeed = Annotated[int, typer.Option(help="Random seed.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum length of an answer, in tokens.")]

@@ -44,7 +44,7 @@ def show(fleet: FleetFile) -> None:
 
 @config.command()
 def serve(fleet: FleetFile) -> None:
-    """Print a fleet file as a configuration for `serve deploy`."""
+    """Print a fleet file as a Ray Serve configuration, for `serve deploy`."""
     with answering():
         load_fleet(fleet, check_engine_args=False)
         # without YAML's aliases for repeated content

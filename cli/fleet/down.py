@@ -14,7 +14,7 @@ from cli.local.home import Home
 
 def down(
     now: Annotated[
-        bool, typer.Option("--now", help="Stop without waiting for open streams.")
+        bool, typer.Option("--now", help="Stop without waiting for open streams to end.")
     ] = False,
     output: Output = "table",
 ) -> None:

@@ -14,7 +14,7 @@ from cli.local.home import Home
 def env(
     output: Output = "table",
 ) -> None:
-    """Print OPENAI_BASE_URL and OPENAI_API_KEY; use it as: eval "$(antefix env)"."""
+    """Print OPENAI_BASE_URL and OPENAI_API_KEY for a shell: eval "$(antefix env)"."""
     with answering(output):
         home = Home()
         state = home.state()

@@ -16,7 +16,10 @@ from common.machine import has_cpu_build
 
 def init(
     model: Annotated[
-        str, typer.Argument(help="`embedded`, a Hugging Face id or a folder.")
+        str,
+        typer.Argument(
+            help="`embedded` (a small model that Antefix includes), a Hugging Face id or a folder."
+        ),
     ] = "embedded",
     output_file: Annotated[Path, typer.Option(metavar="FILE", help="Fleet file to write.")] = Path(
         "fleet.yaml"

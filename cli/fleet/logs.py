@@ -51,12 +51,16 @@ class LogLine(NamedTuple):
 def logs(
     follow: Follow = False,
     tail: Tail = 20,
-    component: Annotated[Component, typer.Option(help="Show only this component.")] = Component.ALL,
+    component: Annotated[
+        Component, typer.Option(help="Show only lines of this component.")
+    ] = Component.ALL,
     request: RequestId = "",
     output: Annotated[
         Literal["text", "json"],
         typer.Option(
-            "--output", "-o", help="json: only the JSON lines of gateways and engines, unchanged."
+            "--output",
+            "-o",
+            help="Output format; json prints only the JSON lines of gateways and engines.",
         ),
     ] = "text",
 ) -> None:

@@ -32,12 +32,15 @@ def status(
     ] = False,
     base_url: Annotated[
         str | None,
-        typer.Option(help="Base URL of another fleet, such as http://127.0.0.1:8000/v1."),
+        typer.Option(
+            help="Base URL of another fleet, such as http://127.0.0.1:8000/v1; default: the fleet"
+            " on this machine."
+        ),
     ] = None,
     api_key: ApiKey = None,
     output: WideOutput = "table",
 ) -> None:
-    """Show the replicas: queues, KV use and predicted time to first token."""
+    """Show the replicas with their queues, KV cache use and predicted time to first token."""
     with answering(output):
         if watch and is_data(output):
             raise CommandError(

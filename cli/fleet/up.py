@@ -31,27 +31,29 @@ WATCH_SECONDS = 1.0
 def up(
     fleet: Annotated[
         str | None,
-        typer.Argument(help="Fleet file path, or built-in fleet name; default: laptop."),
+        typer.Argument(help="Path of a fleet file, or name of a built-in fleet; default: laptop."),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="Write a fleet file for this model, and start it instead."),
+        typer.Option(help="Write a fleet file for this model, and start that fleet."),
     ] = None,
     host: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Listen address; default: gateway.host. 0.0.0.0 serves other machines too.",
+            help="Address to listen on; default: gateway.host. 0.0.0.0 also serves other machines.",
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Port; default: gateway.port; 0 picks a free one."),
+        typer.Option(
+            min=0, max=65535, help="Port to listen on; default: gateway.port. 0 picks a free one."
+        ),
     ] = None,
     address: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help="Deploy on this Ray cluster instead of starting one."
+            metavar="HOST:PORT", help="Ray cluster to deploy on, instead of starting one here."
         ),
     ] = None,
     with_prometheus: Annotated[

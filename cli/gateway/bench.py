@@ -41,25 +41,32 @@ def bench(
     ] = None,
     base_url: Annotated[
         str | None,
-        typer.Option(help="Base URL of any OpenAI-compatible API; default: the running fleet."),
+        typer.Option(
+            help="Base URL of any OpenAI-compatible API; default: the fleet on this machine,"
+            " otherwise OPENAI_BASE_URL."
+        ),
     ] = None,
     api_key: ApiKey = None,
     model: ModelName = None,
     rate: Annotated[
         float | None,
         typer.Option(
-            min=0.001, help="Requests per second (Poisson); default: the workload's, for two cores."
+            min=0.001,
+            help="Mean number of requests per second, with Poisson arrivals; default: the"
+            " workload's rate, which suits engines on two CPU cores.",
         ),
     ] = None,
     ramp_to: Annotated[
-        float | None, typer.Option(min=0.001, help="Raise the rate linearly from --rate to this.")
+        float | None,
+        typer.Option(min=0.001, help="Raise the rate linearly from --rate to this rate."),
     ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(help="Play a recorded trace: Mooncake's *.jsonl or Azure's *.csv."),
     ] = None,
     scale: Annotated[
-        float, typer.Option(min=0.001, help="Multiply a trace's requests by this factor.")
+        float,
+        typer.Option(min=0.001, help="Multiply the number of requests of --trace by this factor."),
     ] = 1.0,
     duration: Annotated[
         Duration,
@@ -70,21 +77,28 @@ def bench(
         ),
     ] = DEFAULT_DURATION,
     length_scale: Annotated[
-        float, typer.Option(min=0.001, help="Scale prompts, and a trace's answers, by this factor.")
+        float,
+        typer.Option(
+            min=0.001, help="Multiply the lengths of prompts, and of a trace's answers, by this."
+        ),
     ] = 1.0,
     answer_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens per answer; a trace has its own.")
+        int, typer.Option(min=1, help="Tokens per answer; a trace has its own lengths.")
     ] = 64,
     ttft_slo: Annotated[
         Duration | None,
         typer.Option(
-            parser=durations(at_least=0.001), metavar="DURATION", help="Goodput objective: TTFT."
+            parser=durations(at_least=0.001),
+            metavar="DURATION",
+            help="Longest time to first token that counts as goodput; default: no limit.",
         ),
     ] = None,
     tpot_slo: Annotated[
         Duration | None,
         typer.Option(
-            parser=durations(at_least=0.0001), metavar="DURATION", help="Goodput objective: TPOT."
+            parser=durations(at_least=0.0001),
+            metavar="DURATION",
+            help="Longest time per output token that counts as goodput; default: no limit.",
         ),
     ] = None,
     e2e_slo: Annotated[
@@ -92,7 +106,7 @@ def bench(
         typer.Option(
             parser=durations(at_least=0.001),
             metavar="DURATION",
-            help="Goodput objective: end-to-end latency.",
+            help="Longest end-to-end latency that counts as goodput; default: no limit.",
         ),
     ] = None,
     timeout: Annotated[
@@ -106,15 +120,23 @@ def bench(
     seed: RandomSeed = 1,
     run_id: Annotated[
         str | None,
-        typer.Option(help="Prefix of every prompt; default: random, so that no cache has it."),
+        typer.Option(
+            help="Start of every prompt; default: random, so that no cache has the prompts."
+        ),
     ] = None,
     body: Annotated[
         str | None,
-        typer.Option(help="Fields to set in every request, as JSON; null removes one."),
+        typer.Option(
+            metavar="JSON",
+            help="Fields to set in every request, as an object; null removes a field.",
+        ),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write an HTML report with plots.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write an HTML report with plots to this file.")
+    ] = None,
     record: Annotated[
-        Path | None, typer.Option(help="Write every request and its times as JSON lines.")
+        Path | None,
+        typer.Option(help="Write every request and its times to this file, as JSON lines."),
     ] = None,
     output: Output = "table",
 ) -> None:

@@ -19,12 +19,13 @@ from common.errors import Problem
 
 def calibrate(
     out: Annotated[
-        Path, typer.Argument(metavar="FILE", help="File to write, for backtest --calibration.")
+        Path,
+        typer.Argument(metavar="FILE", help="File to write, for antefix backtest --calibration."),
     ],
     pool: Annotated[str | None, typer.Option(help="Pool to measure; default: the first.")] = None,
     output: Output = "table",
 ) -> None:
-    """Measure one idle engine of the running fleet, for backtest."""
+    """Measure an idle engine of the running fleet, for antefix backtest."""
     with answering(output):
         home = Home()
         state = home.state()

@@ -50,7 +50,7 @@ def promote(
 def abort(
     model: Model, base_url: FleetUrl = None, api_key: OperatorKey = None, output: Output = "table"
 ) -> None:
-    """Take all conversations from a canary at once."""
+    """Take all conversations away from a canary immediately."""
     _end(model, "abort", base_url, api_key, output)
 
 

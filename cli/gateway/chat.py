@@ -26,17 +26,21 @@ MAX_TOKENS = 512
 
 def chat(
     message: Annotated[
-        str | None, typer.Argument(help="A single message; default: an interactive conversation.")
+        str | None,
+        typer.Argument(help="Message to send; without it, the conversation is interactive."),
     ] = None,
     base_url: Annotated[
         str | None,
         typer.Option(
-            help="Base URL of an OpenAI API; default: this machine's fleet, or OPENAI_BASE_URL."
+            help="Base URL of an OpenAI-compatible API; default: the fleet on this machine,"
+            " otherwise OPENAI_BASE_URL."
         ),
     ] = None,
     api_key: ApiKey = None,
     model: ModelName = None,
-    system: Annotated[str | None, typer.Option(help="The system message.")] = None,
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="System message; default: none.")
+    ] = None,
     max_tokens: MaxTokens = MAX_TOKENS,
 ) -> None:
     """Chat with the running fleet, or with any OpenAI-compatible API."""

@@ -17,14 +17,19 @@ DEFAULT_DURATION = Duration(5)
 
 
 def profile(
-    pool: Annotated[str | None, typer.Option(help="Pool; default: the only one.")] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Pool of the engine; default: the only pool.")
+    ] = None,
     replica: Annotated[
-        str | None, typer.Option(help="Replica id from antefix status; default: the only one.")
+        str | None,
+        typer.Option(
+            help="Replica to profile, by its id in antefix status; default: the only replica."
+        ),
     ] = None,
     duration: Annotated[
         Duration,
         typer.Option(
-            parser=durations(), metavar="DURATION", help="How long to profile, up to 60s."
+            parser=durations(), metavar="DURATION", help="How long to profile, at most 60s."
         ),
     ] = DEFAULT_DURATION,
     base_url: FleetUrl = None,

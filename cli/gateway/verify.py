@@ -65,8 +65,8 @@ def verify(
     api_key: Annotated[
         str | None,
         typer.Option(
-            help="API key. Other users can see it in the process list; prefer OPENAI_API_KEY or"
-            " --api-key-file."
+            help="API key. Other users can see it in the process list, so OPENAI_API_KEY and"
+            " --api-key-file are safer."
         ),
     ] = None,
     api_key_file: Annotated[
@@ -78,7 +78,7 @@ def verify(
         typer.Option(
             parser=duration(),
             metavar="DURATION",
-            help="Longest wait for readiness, and for an answer.",
+            help="Longest wait for the fleet to be ready, and for each answer.",
         ),
     ] = DEFAULT_TIMEOUT,
     output: Output = "table",

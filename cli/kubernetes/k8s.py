@@ -52,21 +52,32 @@ Context = Annotated[
 ]
 Kubeconfig = Annotated[
     str | None,
-    typer.Option("--kubeconfig", help="Kubeconfig file; default: KUBECONFIG or ~/.kube/config."),
+    typer.Option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="Kubeconfig file; default: KUBECONFIG or ~/.kube/config.",
+    ),
 ]
 ValuesFiles = Annotated[
     list[str] | None,
     typer.Option(
-        "--values", "-f", help="Helm values file; repeatable. Later files override earlier ones."
+        "--values",
+        "-f",
+        metavar="FILE",
+        help="Helm values file; repeatable. Later files override earlier ones.",
     ),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="KEY=VALUE that overrides the files, as in Helm; repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Value that overrides the files, as in Helm; repeatable."
+    ),
 ]
 SetString = Annotated[
     list[str] | None,
-    typer.Option("--set-string", help="As --set, for values that are strings; repeatable."),
+    typer.Option(
+        "--set-string", metavar="KEY=VALUE", help="Like --set, with a string as value; repeatable."
+    ),
 ]
 
 
@@ -188,7 +199,7 @@ def diff(
 ) -> None:
     """Show what a helm upgrade would restart or move, and how many GPUs it needs. Needs Helm.
 
-    Exits with 0 if nothing changes, otherwise with 1.
+    The command exits with 0 if nothing changes, and otherwise with 1.
     """
     with answering(output):
         from k8s.chart.values import computed_values, rendered

@@ -30,7 +30,7 @@ RECOVERY_TIMEOUT = Duration(900)
 
 def accept(
     release: Release = "",
-    pool: Annotated[str | None, typer.Option(help="Pool to check; default: all.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Pool to test; default: all.")] = None,
     non_disruptive: Annotated[
         bool, typer.Option("--non-disruptive", help="Do not kill or drain engines.")
     ] = False,

@@ -46,22 +46,24 @@ def logs(
         typer.Option(
             parser=duration(1.0),
             metavar="DURATION",
-            help="Show only lines newer than this, such as 5m.",
+            help="Show only lines that are at most this old, such as 5m; default: all.",
         ),
     ] = None,
     component: Annotated[
-        PodComponent, typer.Option(help="Show only this component.")
+        PodComponent, typer.Option(help="Show only lines of this component.")
     ] = PodComponent.ALL,
     pool: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="Show engines of this pool, and gateways' lines about it."
+            help="Show only lines of this pool's engines, and lines of gateways about the pool."
         ),
     ] = "",
     request: RequestId = "",
     output: Annotated[
         Literal["text", "json"],
-        typer.Option("--output", "-o", help="json: only the JSON lines of the pods, unchanged."),
+        typer.Option(
+            "--output", "-o", help="Output format; json prints only the JSON lines, unchanged."
+        ),
     ] = "text",
     namespace: Namespace = None,
     context: Context = None,

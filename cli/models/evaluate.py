@@ -33,30 +33,42 @@ def evaluate(
     reference: Annotated[str, typer.Argument(help="Reference model, A in the report.")],
     candidate: Annotated[str, typer.Argument(help="Candidate model, B in the report.")],
     text: Annotated[
-        Path | None, typer.Option(help="Text to score (plain or .jsonl); default: A's answers.")
+        Path | None,
+        typer.Option(help="Text to score, plain or .jsonl; default: A's answers to --prompts."),
     ] = None,
     prompts: Annotated[
         Path | None, typer.Option(help="Prompts to answer: .jsonl, or one per line.")
     ] = None,
-    window: Annotated[int, typer.Option(min=16, help="Window length, in tokens.")] = 512,
+    window: Annotated[
+        int, typer.Option(min=16, help="Length of a scored window, in tokens.")
+    ] = 512,
     windows: Annotated[int, typer.Option(min=1, help="Maximum number of windows.")] = 64,
     max_tokens: MaxTokens = 64,
     concurrency: Annotated[
-        int, typer.Option(min=1, help="Concurrent requests when rates are measured.")
+        int, typer.Option(min=1, help="Concurrent requests while the speed is measured.")
     ] = 8,
-    rounds: Annotated[int, typer.Option(min=0, help="Rounds of rate measurement; 0 skips it.")] = 5,
+    rounds: Annotated[
+        int, typer.Option(min=0, help="Rounds of speed measurement; 0 skips it.")
+    ] = 5,
     engine_arg: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="vLLM argument for both models; repeatable."),
     ] = None,
     sequential: Annotated[
-        bool, typer.Option("--sequential", help="Load the models one after the other.")
+        bool,
+        typer.Option("--sequential", help="Load one model at a time, which needs less memory."),
     ] = False,
     max_kl: Annotated[
-        float | None, typer.Option(min=0, help="Fail above this mean KL, in nats per token.")
+        float | None,
+        typer.Option(
+            min=0, help="Limit for the mean KL divergence, in nats per token; default: none."
+        ),
     ] = None,
     max_ppl_increase: Annotated[
-        float | None, typer.Option(min=0, help="Fail above this perplexity increase; 0.05 is 5%.")
+        float | None,
+        typer.Option(
+            min=0, help="Limit for the increase of the perplexity; 0.05 is 5%. Default: none."
+        ),
     ] = None,
     output_dir: Annotated[
         Path | None,
@@ -66,7 +78,8 @@ def evaluate(
 ) -> None:
     """Compare the quality, size and speed of two models; store a report.
 
-    With a limit, exits with 7 if the upper end of the 95% interval exceeds it.
+    With --max-kl or --max-ppl-increase, the command exits with 7 if the upper end of the 95%
+    interval exceeds the limit.
     """
     with answering(output):
         for model in (reference, candidate):

@@ -22,58 +22,89 @@ def plan(
         str, typer.Argument(help="`embedded`, a Hugging Face id, or a folder with a config.json.")
     ],
     gpu: Annotated[
-        str, typer.Option(help="GPU, such as a100-80g, h100, l4. An unknown name lists all GPUs.")
+        str,
+        typer.Option(
+            help="GPU model, such as a100-80g, h100 or l4. An unknown name lists all of them."
+        ),
     ],
     context_tokens: Annotated[
         int | None,
-        typer.Option(min=2, help="Longest request, prompt plus answer; required."),
+        typer.Option(
+            min=2, help="Length of the longest request, prompt and answer, in tokens; required."
+        ),
     ] = None,
     prompt_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Mean prompt length; default: context minus answer."),
+        typer.Option(
+            min=1, help="Mean length of a prompt, in tokens; default: context minus answer."
+        ),
     ] = None,
     long_prompt_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Length that one prompt in 100 exceeds; default: the mean."),
+        typer.Option(
+            min=1, help="Length that 1% of the prompts exceed, in tokens; default: --prompt-tokens."
+        ),
     ] = None,
     answer_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Mean answer length; default: an eighth of context."),
+        typer.Option(
+            min=1,
+            help="Mean length of an answer, in tokens; default: context minus prompt, or an eighth"
+            " of context without --prompt-tokens.",
+        ),
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Mean number of concurrent requests.")
+        int | None,
+        typer.Option(min=1, help="Mean number of concurrent requests; required without --rate."),
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Requests per second, instead of or with --concurrency."),
+        typer.Option(
+            min=0.001, help="Mean number of requests per second; required without --concurrency."
+        ),
     ] = None,
     slo: Annotated[
-        str, typer.Option(help="Objectives for the p99 TTFT and the TPOT.")
+        str,
+        typer.Option(
+            help="Objectives for the p99 time to first token and the time per output token."
+        ),
     ] = "ttft=2s,tpot=100ms",
     draft: Annotated[
         str | None,
-        typer.Option(help="Draft: ngram, a draft model or an EAGLE-3 head."),
+        typer.Option(
+            help="Draft for speculative decoding: ngram, or the id or folder of a draft model or"
+            " EAGLE-3 head; default: ngram, which is then not in the fleet file."
+        ),
     ] = None,
     drafts_accepted: Annotated[
-        float, typer.Option(min=0, max=1, help="Assumed share of drafted tokens accepted.")
+        float, typer.Option(min=0, max=1, help="Assumed share of drafted tokens that are accepted.")
     ] = 0.6,
     kv_cache_dtype: Annotated[
         str,
-        typer.Option(help="auto (16 bit), fp8, int8_per_token_head or int4_per_token_head."),
+        typer.Option(
+            help="Data type of the KV cache: auto (16 bits), fp8, int8_per_token_head or"
+            " int4_per_token_head."
+        ),
     ] = "auto",
     price_per_gpu_hour: Annotated[
         float | None,
-        typer.Option(min=0, help="Price in any currency; default: USD as of May 2026, if known."),
+        typer.Option(
+            min=0, help="Price in any currency; default: the price in USD in May 2026, if known."
+        ),
     ] = None,
     download: Annotated[
-        bool, typer.Option("--download", help="Fetch config.json from the Hub if necessary.")
+        bool,
+        typer.Option(
+            "--download",
+            help="Download config.json from Hugging Face if it is not on this machine.",
+        ),
     ] = False,
     output: Annotated[
         Literal["table", "json", "yaml", "fleet"],
         typer.Option("--output", "-o", help="Output format; fleet prints a fleet file."),
     ] = "table",
 ) -> None:
-    """Recommend weights, GPUs and replicas; estimate speed and cost."""
+    """Recommend weights, GPUs and replicas for a load; estimate speed and cost."""
     with answering(output):
         from weights.model.cache_dtype import CACHE_DTYPES, PLANNED
         from weights.model.gpus import gpu_called

@@ -16,13 +16,13 @@ from weights.evaluate import task_scores
 from weights.model.checkpoint import weights_digest
 
 quality = CommandLine(
-    help="Store lm-eval scores next to the weights, for `quality` of a fleet file."
+    help="Store lm-eval scores next to the weights, where `quality` of a fleet file reads them."
 )
 
 
 @quality.command("import")
 def import_results(
-    results: Annotated[Path, typer.Argument(help="results_*.json of lm_eval.")],
+    results: Annotated[Path, typer.Argument(help="File results_*.json that lm_eval wrote.")],
     folder: Annotated[Path, typer.Argument(help="Folder of the evaluated weights.")],
     output: Output = "table",
 ) -> None:

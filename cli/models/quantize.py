@@ -32,32 +32,34 @@ SAMPLE_TOKENS = 512
 def quantize(
     model: Annotated[
         str,
-        typer.Argument(help="Model folder, GGUF file, Hugging Face id, or embedded."),
+        typer.Argument(help="`embedded`, a Hugging Face id, a model folder or a GGUF file."),
     ] = "",
     scheme: Annotated[str, typer.Option(help=f"One of {', '.join(SCHEMES)}.")] = "awq",
     output_dir: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder to write; default: MODEL-SCHEME, next to the model.",
+            help="Folder to write; default: MODEL-SCHEME next to the model.",
         ),
     ] = None,
     calibration: Annotated[
         Path | None,
         typer.Option(
-            help="Text like your users' requests: .txt, or .jsonl with text, prompt, messages "
-            "or turns. Required by awq, gptq and w8a8-smoothquant."
+            help="Texts like your users' requests: .txt, or .jsonl with text, prompt, messages or "
+            "turns. Required by awq, gptq and w8a8-smoothquant."
         ),
     ] = None,
     samples: Annotated[
-        int, typer.Option(min=1, help="Maximum number of calibration windows.")
+        int, typer.Option(min=1, help="Maximum number of windows of the calibration text.")
     ] = SAMPLES,
     sample_tokens: Annotated[
-        int, typer.Option(min=64, help="Window length, in tokens.")
+        int, typer.Option(min=64, help="Length of a calibration window, in tokens.")
     ] = SAMPLE_TOKENS,
     group_size: Annotated[
         int | None,
-        typer.Option(help="Inputs per scale; default: the largest of 128 to 16 that fits."),
+        typer.Option(
+            help="Weights that share a scale; default: the largest of 128, 64, 32 and 16 that fits."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -68,9 +70,14 @@ def quantize(
         ),
     ] = None,
     tensor_parallel: Annotated[
-        int, typer.Option(min=1, help="GPUs per replica, which groups must divide.")
+        int,
+        typer.Option(
+            min=1, help="GPUs per replica. Groups must divide each GPU's share of the weights."
+        ),
     ] = 1,
-    revision: Annotated[str | None, typer.Option(help="Revision of a Hugging Face model.")] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Revision of a Hugging Face model; default: the newest.")
+    ] = None,
     force: Overwrite = False,
     list_schemes: Annotated[
         bool, typer.Option("--list", help="List the schemes and their uses.")

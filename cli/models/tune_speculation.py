@@ -43,28 +43,35 @@ def tune_speculation(
         ),
     ] = None,
     draft: Annotated[
-        str | None, typer.Option(help="Draft model for draft_model: an id or a path.")
+        str | None,
+        typer.Option(help="Draft model for --method draft_model: a Hugging Face id or a path."),
     ] = None,
     draft_layers: Annotated[
         int | None,
-        typer.Option(min=1, help="Make the draft from the model's first N layers."),
+        typer.Option(min=1, help="Make the draft model from this many first layers of the model."),
     ] = None,
     rounds: Annotated[
         int,
         typer.Option(
-            min=2, max=MOST_ROUNDS, help="Rounds of measurement; more narrow the intervals."
+            min=2,
+            max=MOST_ROUNDS,
+            help="Rounds of measurement. More rounds give narrower intervals.",
         ),
     ] = 3,
     sequential: Annotated[
-        bool, typer.Option("--sequential", help="Load one engine at a time.")
+        bool,
+        typer.Option("--sequential", help="Load one engine at a time, which needs less memory."),
     ] = False,
     exact: Annotated[
         bool,
-        typer.Option("--exact", help="Load an engine per draft length, each with its CUDA graphs."),
+        typer.Option(
+            "--exact",
+            help="Load a separate engine for each draft length, with its own CUDA graphs.",
+        ),
     ] = False,
     output: Output = "table",
 ) -> None:
-    """Measure speculation methods and draft lengths; recommend one or none."""
+    """Measure methods of speculative decoding and draft lengths; recommend the best, or none."""
     with answering(output):
         from cli.local.home import home_folder
         from deployments.fleet.fleet_file import load_fleet

@@ -25,7 +25,10 @@ DEFAULT_TTFT = Duration(3)
 
 def backtest(
     trace: Annotated[
-        str, typer.Option(help="ramp, cliff, tide, bursts, noise, or the path of a recorded trace.")
+        str,
+        typer.Option(
+            help="Trace to replay: ramp, cliff, tide, bursts, noise, or the path of a recorded one."
+        ),
     ] = "ramp",
     policy: Annotated[
         str,
@@ -40,32 +43,45 @@ def backtest(
     ] = "all",
     ttft_slo: Annotated[
         Duration,
-        typer.Option(parser=durations(at_least=0.001), metavar="DURATION", help="TTFT objective."),
+        typer.Option(
+            parser=durations(at_least=0.001),
+            metavar="DURATION",
+            help="Objective for the time to first token.",
+        ),
     ] = DEFAULT_TTFT,
     tpot_slo: Annotated[
         Duration | None,
-        typer.Option(parser=durations(at_least=0.0001), metavar="DURATION", help="TPOT objective."),
+        typer.Option(
+            parser=durations(at_least=0.0001),
+            metavar="DURATION",
+            help="Objective for the time per output token; default: none.",
+        ),
     ] = None,
     min_replicas: Annotated[int, typer.Option(min=0, help="Minimum number of replicas.")] = 2,
     max_replicas: Annotated[
         int, typer.Option(min=1, help="Maximum number of replicas, including warm ones.")
     ] = 8,
     initial_replicas: Annotated[
-        int | None, typer.Option(min=0, help="Replicas at the start; default: --min-replicas.")
+        int | None,
+        typer.Option(min=0, help="Number of replicas at the start; default: --min-replicas."),
     ] = None,
     warm_replicas: Annotated[
-        int, typer.Option(min=0, help="Replicas that are loaded, but get no traffic.")
+        int,
+        typer.Option(min=0, help="Number of warm replicas, which are loaded but get no traffic."),
     ] = 0,
     calibration: Annotated[
         Path | None,
-        typer.Option(help="Output of antefix calibrate; default: estimate of 70B on four A100s."),
+        typer.Option(
+            help="File that antefix calibrate wrote; default: an estimate of a 70B model on four"
+            " A100s."
+        ),
     ] = None,
     startup_time: Annotated[
         list[Duration] | None,
         typer.Option(
             parser=durations(),
             metavar="DURATION",
-            help="Start time of a replica; repeatable; default: the profile's.",
+            help="Time that a replica takes to start; repeatable; default: that of --calibration.",
         ),
     ] = None,
     scale: Annotated[
@@ -76,14 +92,16 @@ def backtest(
         typer.Option(
             parser=durations(at_least=1.0),
             metavar="DURATION",
-            help="Play only the first part of the trace, of this length.",
+            help="Play only this much of the trace, from its start; default: all of it.",
         ),
     ] = None,
     seed: RandomSeed = 1,
-    plot: Annotated[Path | None, typer.Option(help="Write a plot of the run: an SVG file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a plot of the run to this file, as SVG.")
+    ] = None,
     output: Output = "table",
 ) -> None:
-    """Replay a trace on simulated engines, with Antefix's and other scaling policies."""
+    """Replay a trace on simulated engines with the scaling policies of Antefix and others."""
     with answering(output):
         first = min_replicas if initial_replicas is None else initial_replicas
         if not min_replicas <= first <= max_replicas:

@@ -22,10 +22,16 @@ grafana = CommandLine(
     "Set GRAFANA_URL and GRAFANA_TOKEN (a service account's token).",
 )
 
-Folder = Annotated[str, typer.Option("--folder", help="Title of the Grafana folder.")]
+Folder = Annotated[
+    str, typer.Option("--folder", metavar="TITLE", help="Title of the Grafana folder.")
+]
 Directory = Annotated[
     Path | None,
-    typer.Option("--dir", help="Output of antefix slo render; default: the built-in dashboards."),
+    typer.Option(
+        "--dir",
+        metavar="DIR",
+        help="Folder that antefix slo render wrote; default: the built-in dashboards.",
+    ),
 ]
 
 
@@ -82,7 +88,10 @@ def push(
 
 @grafana.command()
 def diff(folder: Folder = "Antefix", directory: Directory = None, output: Output = "table") -> None:
-    """Show what a push would change. Exits with 0 if nothing, otherwise with 1."""
+    """Show what a push would change.
+
+    The command exits with 0 if nothing would change, and otherwise with 1.
+    """
     with answering(output):
         there = _grafana()
         compared = there.compare(_dashboards(directory), there.folder(folder))
@@ -108,7 +117,7 @@ def pull(
     folder: Folder = "Antefix",
     output: Output = "table",
 ) -> None:
-    """Write Grafana's dashboards to files, without ids of that Grafana."""
+    """Write Grafana's dashboards to files, without the ids that belong to that Grafana."""
     with answering(output):
         from observability.grafana import as_text, file_name
 

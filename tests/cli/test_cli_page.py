@@ -17,7 +17,7 @@ def test_every_command_explains_all_of_its_options() -> None:
     text = page()
     for command in ("preflight", "status", "diff", "accept", "logs"):
         section = text.partition(f"### `antefix k8s {command}`\n")[2].partition("\n#")[0]
-        assert "- `--kubeconfig <str>`: Kubeconfig file" in section
+        assert "`--kubeconfig FILE`: Kubeconfig file" in section
 
 
 def test_exit_codes_are_a_table() -> None:
