@@ -116,7 +116,7 @@ def test_commands_without_a_fleet_work(installed: Path, words: tuple[str, ...]) 
     ("words", "says"),
     [
         (("chat", "Where?"), "Paris."),
-        (("bench", "short", "--rate", "2", "--duration", "2s"), "goodput"),
+        (("bench", "short", "--rate", "2", "--duration", "2s"), "TTFT"),
         (("status",), "abc"),
     ],
     ids=["chat", "bench", "status"],
