@@ -46,6 +46,10 @@ CAVEATS = (
     "small model, and the backtest simulates its engines. Antefix has not been compared with llm-d "
     "or Dynamo, and not on equal terms with Ray Serve LLM."
 )
+NONE_CURRENT = (
+    "This page quotes no figures at present, because the code has changed since each comparison "
+    "was measured."
+)
 # The benchmarks that a template takes figures of.
 NAMED = re.compile(r"\{([a-z-]+)\[")
 
@@ -129,14 +133,14 @@ def _command(of: Result) -> str:
 
 
 def _table(history: History, stale: Stale) -> str:
-    """The table of README.md; empty without a result of the current code."""
+    """The table of README.md, or a sentence if no result is of the current code."""
     rows = [
         _compared(row, history[row["benchmark"]][-1])
         for row in TABLE
         if row["benchmark"] in history and not stale.get(row["benchmark"])
     ]
     if not rows:
-        return ""
+        return _filled(NONE_CURRENT)
     head = ("What was measured", "Antefix", "Compared with", "Result", "Details")
     table = _rows([head, ["--"] * len(head), *rows])
     return "\n\n".join([table, _filled(CAVEATS)])
