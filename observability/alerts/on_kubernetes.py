@@ -39,9 +39,14 @@ PREPARATION = f"""\
 each runbook shows the command to run instead, below the first step that needs it. The commands are
 for a release `antefix` in the namespace `antefix`.
 
-- To reach a gateway, run `{_FORWARD}`. Set `OPENAI_API_KEY` to an API key.
+- To reach a gateway, run `{_FORWARD}`. If `service.port` is not 80,
+  replace it: `platforms/eks.yaml` sets 8000.
+- Set `OPENAI_API_KEY` to an API key. In a fleet of several tenants, only [an
+  operator's](../fleet-file.md#keys) shows the addresses of replicas.
 - To find the pod of a replica, run `antefix status --base-url {ADDRESS}/v1`. The column NODE is the
   address of the pod: `kubectl -n antefix get pods --field-selector status.podIP=NODE`.
+- With an external Redis, run `redis-cli -u URL` with the URL of that Redis, from a machine that
+  reaches it.
 - To find the revision for `helm rollback`, run `helm history antefix -n antefix`. A rollback [also
   restores rotated keys](../kubernetes/upgrade.md#roll-back)."""
 _HERE = "README.md#on-kubernetes"
@@ -70,7 +75,7 @@ def _metrics(found: re.Match[str]) -> str:
 
 
 def _keys(found: re.Match[str]) -> str:
-    return "change a copy of the Secret, as described in [keys](../kubernetes/keys.md)"
+    return "use a copy of the Secret, as described in [keys](../kubernetes/keys.md)"
 
 
 # By the command or address that a step quotes.

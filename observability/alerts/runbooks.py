@@ -25,14 +25,14 @@ _MARK = "<!-- From runbooks.yaml. -->\n"
 
 _INTRODUCTION = (
     "Respond to a page at any hour, and to a ticket during working hours. First read the"
-    " meaning of the alert, then follow the steps under Check and Do."
+    " meaning of the alert, then follow the steps under Check and Fix."
 )
 
 Steps = Annotated[Sequence[str], Field(min_length=1)]
 
 
 class Runbook(Section):
-    """The meaning of an alert, where to look, what to do; Markdown, a line each."""
+    """The meaning of an alert, where to look, what to do; Markdown, one line each."""
 
     means: str
     look: Steps
@@ -78,7 +78,7 @@ def _page(name: str, rules: Sequence[Mapping[str, Any]], runbook: Runbook) -> st
     steps = [*_with_kubernetes([*runbook.look, *runbook.do])]
     look, do = steps[: len(runbook.look)], steps[len(runbook.look) :]
     parts += ["## Meaning", runbook.means]
-    parts += ["## Check", _numbered(look), "## Do", _numbered(do)]
+    parts += ["## Check", _numbered(look), "## Fix", _numbered(do)]
     parts += ["## Alert rules", *map(_condition, rules)]
     return "\n\n".join(parts) + "\n"
 
