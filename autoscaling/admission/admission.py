@@ -140,9 +140,9 @@ class Admission:
         the share, which is for a busy pool.
         """
         slo, overflow = self._slo_of(case), case.overflow
-        reason, due = "no replica is up", math.inf
+        reason, due = "no replica of the model is running", math.inf
         if up_in_s is not None:
-            reason += f"; one is expected in {up_in_s:.0f} s"
+            reason += f"; one is expected to start within {up_in_s:.0f} s"
             due = case.elapsed_s + up_in_s
         verdict = partial(Verdict, reason=reason, best_ttft_s=up_in_s, outage=True)
         in_time = up_in_s is None or up_in_s < patience_s
@@ -173,7 +173,7 @@ class Admission:
             return verdict
         if self.gate is not None and not case.only_overflow and not verdict.outage:
             self.gate.take_back(case.now, case.tenant)
-        reason = unfit or "other requests have filled the overflow pool meanwhile"
+        reason = unfit or "other requests have filled the overflow model meanwhile"
         due = math.inf if verdict.best_ttft_s is None else verdict.best_ttft_s
         if unfit is None:
             due = min([due, *(candidate.predicted_ttft_s for candidate in overflow)])
@@ -274,7 +274,7 @@ class Admission:
         best = min((c.predicted_ttft_s for c in ranked), default=math.nan)
         if not ranked and case.overflow:
             verdict = self._elsewhere(case, best)
-            waits = Verdict("admitted", "no replica is up yet")
+            waits = Verdict("admitted", "no replica of the model is running yet")
             return verdict if verdict.kind == "overflowed" else waits
         if not math.isfinite(best):
             return Verdict(
@@ -329,17 +329,17 @@ class Admission:
         token."""
         slo, overflow, only = self._slo_of(case), case.overflow, case.only_overflow
         best = due if math.isfinite(due) else None
-        alone = "only the overflow pool may answer it"
+        alone = "only the overflow model may answer it"
         reason = alone if only else NONE_IN_TIME
         if overflow is not None and self.gate is not None:
             index = first_holding(overflow, slo, case.elapsed_s) if slo and overflow else 0
             if index is None:
                 due = min(due, *(c.predicted_ttft_s for c in overflow))
-                reason = "the overflow pool cannot meet the SLO" + ("" if only else " either")
+                reason = "the overflow model cannot meet the SLO" + ("" if only else " either")
             elif only or self.gate.has_room(case.now, case.tenant):
                 return Verdict("overflowed", reason, index, 0, best)
             else:
-                reason = "no larger share of the tenant's requests may overflow"
+                reason = "the tenant has reached the share of its requests that may overflow"
         return _rejection(slo, due, reason, best)
 
 

@@ -142,26 +142,25 @@ def refusal(needs: Needs, offers: Offers) -> str | None:
     if not needs.chat_or_completion:
         return "only chats and completions may overflow"
     if needs.adapter is not None:
-        return f"the overflow pool does not serve the adapter {needs.adapter!r}"
+        return f"the overflow model does not serve the adapter {needs.adapter!r}"
     if offers.max_model_len is None:
-        return "the overflow pool's context length is not known yet"
+        return "the context length of the overflow model is not known yet"
     if needs.tokens > offers.max_model_len:
         return (
-            f"prompt and answer may take {needs.tokens} tokens, but the overflow pool's context "
+            f"prompt and answer may take {needs.tokens} tokens, but the overflow model's context "
             f"holds {offers.max_model_len}"
         )
     if needs.tools and not offers.tools:
-        return "the overflow pool does not call tools"
+        return "the overflow model does not call tools"
     if needs.response_format and not offers.response_format:
-        return "the overflow pool does not enforce response formats"
+        return "the overflow model does not enforce response formats"
     if needs.logprobs > offers.max_logprobs:
         return (
-            f"the request asks for {needs.logprobs} logprobs, but the overflow pool returns at "
-            "most "
-            f"{offers.max_logprobs}"
+            f"the request asks for {needs.logprobs} logprobs, but the overflow model returns at "
+            f"most {offers.max_logprobs}"
         )
     if needs.token_ids and not offers.same_model:
-        return "the request contains token ids, which the overflow pool's model reads differently"
+        return "the request contains token ids, which the overflow model reads differently"
     if needs.images and not offers.images:
-        return "the overflow pool does not support images"
+        return "the overflow model does not support images"
     return None

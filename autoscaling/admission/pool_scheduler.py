@@ -215,7 +215,9 @@ class PoolScheduler:
         self._tenants.heard_of(request.tenant, now)
         if self._overflow is not None:
             if self._overflow.outage is not None and request.overflow == "allow":
-                request = replace(request, no_overflow=request.no_overflow or "it has no replica")
+                request = replace(
+                    request, no_overflow=request.no_overflow or "it has no running replica"
+                )
             if request.no_overflow is None and request.overflow != "never":
                 elsewhere = self._overflow.outlook(request.prompt.prompt_tokens)
         case = self._case_of(request, now, considered.ranked, elsewhere)

@@ -142,7 +142,7 @@ def head_timeout(limit_s: float) -> ConnectionRefusal:
 def body_too_slow(window_s: float, bytes_per_s: float) -> ConnectionRefusal:
     message = (
         f"In the last {window_s:g} s the body arrived at less than the required"
-        f" {bytes_per_s:g} bytes a second. Send it faster, without pauses."
+        f" {bytes_per_s:g} bytes per second. Send it faster, without pauses."
     )
     return ConnectionRefusal(BODY_TOO_SLOW, message)
 

@@ -138,8 +138,8 @@ class EngineAnswer:
         adapter = self._request.adapter
         if adapter is not None and ADAPTER_UNAVAILABLE.name.encode() in error.body:
             message = (
-                f"No engine can load the adapter {adapter.name!r}. The engines' log has the "
-                "reason. An operator can load it again."
+                f"No engine can load the adapter {adapter.name!r}, because its files have changed "
+                "or are gone. Ask an operator to load it again."
             )
             return ApiError(ADAPTER_UNAVAILABLE, message, param="model")
         return from_engine(error.status, error.body, self._request.request_id)

@@ -63,7 +63,7 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
         answer = ApiError(METHOD_NOT_ALLOWED, message, headers=headers)
     else:
         status, phrase = error.status_code, HTTPStatus(error.status_code).phrase
-        message = f"The request failed: {status} ({phrase}). See /openapi.json."
+        message = f"The request is not valid: {status} ({phrase}). Compare it with /openapi.json."
         answer = ApiError(INVALID_REQUEST, message, status=status, headers=headers)
     return await _answer_api_error(request, answer)
 

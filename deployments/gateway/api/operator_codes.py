@@ -59,7 +59,7 @@ ADAPTER_UNAVAILABLE = ErrorCode(
 ADAPTER_NOT_LOADED = ErrorCode(
     "adapter_not_loaded",
     502,
-    "None of the engines that were to try the adapter answered.",
+    "No engine that was asked to load the adapter answered.",
     "See the logs of the replicas for the reason. Then load the adapter again.",
     retry="stop",
 )

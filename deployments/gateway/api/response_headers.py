@@ -60,13 +60,13 @@ TTFT_HEADER = ClientHeader(
 ENGINE_TTFT_HEADER = ClientHeader(
     "x-antefix-engine-ttft-ms",
     "number, milliseconds",
-    "Time from the placement to the first token.",
+    "Time from the choice of the replica to the first token.",
 )
 PREDICTED_TTFT_HEADER = ClientHeader(
     "x-antefix-predicted-ttft-ms",
     "number, milliseconds",
-    "Predicted time from the placement to the first token. Absent if the gateway did not predict a "
-    "time for this replica.",
+    "Predicted time from the choice of the replica to the first token. Absent if the gateway did "
+    "not predict a time for this replica.",
 )
 INDEX_HEADER = ClientHeader(
     "x-antefix-index-ms", "number, milliseconds", "Time that the lookup in the prefix index took."

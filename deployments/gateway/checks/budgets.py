@@ -352,8 +352,9 @@ def _rejection(
     elif answer.kind == "concurrent" and isinstance(budget, _HeldBudget):
         message = (
             f"{whose} may run one request at a time for up to three minutes, because engines died"
-            " while they ran its requests. Wait until its current request ends."
+            " while they ran its requests."
         )
+        remedy = f"Wait until its current request ends, and try again in {seconds} s."
     elif answer.kind == "concurrent":
         limit = f"{_counted(budget.concurrent, 'concurrent request')}{of_model}"
         message = f"{whose} has reached its limit of {limit}."
@@ -361,7 +362,7 @@ def _rejection(
         why = "is full and rejects writes" if full else "was unavailable or has just started"
         message = (
             f"The gateway does not know how much of its budget the tenant {tenant[:100]!r} has"
-            f" used, because Redis {why}."
+            f" used, because Redis, which counts it, {why}."
         )
     headers = _headers(budgets, answer.left) if answer.left else {}
     code = BUDGET_UNKNOWN if answer.kind == "unknown" else RATE_LIMIT_EXCEEDED

@@ -292,7 +292,7 @@ def _out_of_memory(left_s: int) -> ApiError:
 # What a client can change about a request that may have ended its engines.
 _CHANGES = (
     "For example, send fewer or smaller images, a shorter prompt, a lower 'max_tokens' or 'n', or"
-    " a simpler constraint on the answer."
+    " a simpler schema or grammar for the answer."
 )
 
 

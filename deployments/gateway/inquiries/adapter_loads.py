@@ -44,7 +44,10 @@ class AdapterLoads:
                 for url in urls:
                     with suppress(aiohttp.ClientError, OSError, ValueError, TypeError, KeyError):
                         return await self._fetch(url, name, source)
-        message = "No engine loaded the adapter. The replicas' logs have the reasons."
+        message = (
+            "No engine loaded the adapter. Read the reasons in the logs of the engines, then load"
+            " the adapter again."
+        )
         raise ApiError(ADAPTER_NOT_LOADED, message)
 
     async def _fetch(self, url: str, name: str, source: str) -> FetchedAdapter:

@@ -58,7 +58,10 @@ class CanaryRequests:
         except REDIS_FAILURES:
             raise no_redis("the canaries") from None
         if done is None:
-            message = "The canary has just changed. Check it with GET, and try again."
+            message = (
+                "The canary has just changed. Check its state with GET /antefix/canaries. If the"
+                " change is still needed, send it again."
+            )
             raise ApiError(CANARY_CHANGED, message)
         return JSONResponse(_status(self._canaries.by_route[route]))
 

@@ -163,7 +163,7 @@ def from_engine(status: int, body: bytes, request_id: str) -> ApiError:
     except (ValueError, KeyError, TypeError, AttributeError):
         phrase = _PHRASES.get(status, "no reason given")
         message, param = (
-            f"The engine rejected the request: {status} ({phrase}). See /openapi.json.",
+            f"The engine rejected the request: {status} ({phrase}). Compare it with /openapi.json.",
             None,
         )
     message = _for_clients(message, param)

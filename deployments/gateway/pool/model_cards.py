@@ -102,7 +102,7 @@ class _CachedAnswer:
 
 
 def no_description() -> ApiError:
-    message = "No engine has described its API yet. Try again in 5 s."
+    message = "No engine is ready yet to describe its API. Try again in 5 s."
     return ApiError(NO_REPLICA, message, retry_after=5)
 
 

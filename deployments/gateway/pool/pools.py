@@ -108,8 +108,8 @@ class Pools:
         absent = self.adapters.not_loaded.get(model)
         if absent and rights.may_use(model):
             message = (
-                f"No adapter of the model {shown!r} is loaded: {', '.join(absent)}. An operator "
-                f"can load one. {advice}"
+                f"The model {shown!r} needs an adapter, and none of these is loaded: "
+                f"{', '.join(absent)}. Ask an operator to load one. {advice}"
             )
         raise ApiError(MODEL_NOT_FOUND, message, param="model")
 

@@ -60,7 +60,7 @@ READ = (
     FieldsRead(
         ("file",),
         _AUDIO,
-        "Required. For placement and budgets, the gateway [estimates](clients.md#audio) the number "
+        "Required. For routing and budgets, the gateway [estimates](clients.md#audio) the number "
         "of tokens from the size of the file. The form can also contain `stream`, "
         "`max_completion_tokens`, `use_beam_search`, and `n` for the number of beams.",
     ),
@@ -89,7 +89,7 @@ READ = (
     FieldsRead(
         ("padding",),
         "embeddings, `/classify`, `/pooling`, `/rerank`, `/score`",
-        "If it is `max_length`, placement and budgets count each input as the whole context of the "
+        "If it is `max_length`, routing and budgets count each input as the whole context of the "
         "model.",
     ),
     FieldsRead(
@@ -101,7 +101,7 @@ READ = (
     FieldsRead(
         ("query", "queries", "text_1", "data_1", "instruction", "chat_template_kwargs"),
         "`/rerank`, `/score`",
-        "Placement and budgets count the query once for each document, as the engine reads it.",
+        "Routing and budgets count the query once for each document, as the engine reads it.",
     ),
     FieldsRead(
         ("max_tokens", "max_completion_tokens", "max_output_tokens"),

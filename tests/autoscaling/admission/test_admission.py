@@ -374,7 +374,7 @@ def test_an_overflow_that_was_never_counted_is_not_given_back(verdict: Verdict, 
 def test_retry_after_of_a_failed_overflow_is_that_of_the_earlier_pool() -> None:
     filled = confirmed(overflowing(), overflow=[Seen(4.5), Seen(2.5)])
     assert (filled.retry_after_s, filled.best_ttft_s) == (1, 3.0)
-    assert "filled the overflow pool" in filled.reason
+    assert "filled the overflow model" in filled.reason
     later = confirmed(overflowing(), replace(OVERFLOWED, best_ttft_s=9.0), [Seen(6.2)])
     assert later.retry_after_s == 5
     # without a prediction for the own pool, the other one decides

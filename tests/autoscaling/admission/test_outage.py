@@ -251,7 +251,7 @@ def test_a_pool_without_a_replica_receives_no_overflow(
     other.board.update(pool(1, waiting=1, queued_prefill_tokens=9000).values())
     decision = decide(other, request(clock))
     assert (decision.verdict.kind, decision.verdict.outage) == ("rejected", False)
-    assert decision.request.no_overflow == "it has no replica"
+    assert decision.request.no_overflow == "it has no running replica"
 
 
 @pytest.mark.parametrize(

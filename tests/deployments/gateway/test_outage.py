@@ -99,7 +99,7 @@ async def test_during_an_outage_all_requests_overflow_regardless_of_the_share(
                 assert answer.headers["x-antefix-admission"] == "overflowed"
         explained = await front.explanation_of(answer.headers)
         assert explained["admission"]["outage"] is True
-        assert "no replica is up" in explained["admission"]["reason"]
+        assert "no replica of the model is running" in explained["admission"]["reason"]
         metrics = await front.metrics()
         assert metrics["antefix_outage_admissions_total", "interactive", "overflowed"] == 8
         assert metrics["antefix_admissions_total", "interactive", "overflowed"] == 8

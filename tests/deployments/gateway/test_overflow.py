@@ -177,7 +177,7 @@ async def test_a_demand_for_an_impossible_overflow_returns_an_error(overflowing:
         alone.post(headers=overflow_header("only")) as answer,
     ):
         assert answer.status == 400
-        assert "no overflow pool" in (await error_of(answer))["message"]
+        assert "no overflow model" in (await error_of(answer))["message"]
     async with overflowing.post(
         headers=overflow_header("only"), tools=[{"type": "function"}]
     ) as answer:

@@ -104,7 +104,7 @@ async def test_a_full_queue_rejects_the_newest_request_of_the_tenant_with_the_mo
         assert int(refused.headers["retry-after"]) >= 1
         error = await error_of(refused)
         assert error["code"] == "over_capacity"
-        assert "other tenants have fewer requests in it" in error["message"]
+        assert "this tenant has the most requests in it" in error["message"]
         has_queued(front, engine, FREE)
         for served in (asked[0], asked[1], other):
             assert (await served).status == 200

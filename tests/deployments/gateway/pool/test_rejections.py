@@ -13,7 +13,7 @@ from tests.sentences import assert_sentences
 
 SLO = Slo(2.0)
 FULL = "The model is at capacity: the lowest predicted time to first token is"
-OVERFLOW_FULL = "other requests have filled the overflow pool meanwhile"
+OVERFLOW_FULL = "other requests have filled the overflow model meanwhile"
 
 
 def message_of(verdict: Verdict, **request: str) -> str:
@@ -38,7 +38,7 @@ def message_of(verdict: Verdict, **request: str) -> str:
             OVERFLOW_FULL,
             3.4,
             f"{FULL} 3.4 s; the limit for interactive requests is 2 s. Other requests have"
-            " filled the overflow pool meanwhile.",
+            " filled the overflow model meanwhile.",
         ),
     ],
 )
@@ -51,7 +51,7 @@ def test_a_rejection_states_once_that_the_model_is_full(
 
 def test_a_rejection_states_why_the_overflow_model_cannot_answer() -> None:
     verdict = Verdict("rejected", NONE_IN_TIME, retry_after_s=5, best_ttft_s=3.4)
-    why = "the overflow pool does not call tools"
+    why = "the overflow model does not call tools"
     assert f"The model small may not answer instead, because {why}." in message_of(
         verdict, no_overflow=why
     )
