@@ -152,7 +152,7 @@ class Decision:
 
     def rejected_after_all(self) -> Decision:
         """Return the decision for an evicted request."""
-reason = "the queue of the model is full, and this tenant has the most requests in it"
+        reason = "the queue of the model is full, and this tenant has the most requests in it"
         rejected = replace(
             self.verdict,
             kind="rejected",
