@@ -187,7 +187,7 @@ class GatewaySettings(Section):
 
 
 class RedisSettings(Section):
-    """Where the prefix index and the load board live."""
+    """Where the prefix index and the loads of replicas are kept."""
 
     url: Annotated[
         Annotated[str, AfterValidator(rules.usable_redis_url)] | None,
@@ -239,7 +239,7 @@ class FleetBase(Section):
     )
     redis: RedisSettings = Field(
         default_factory=RedisSettings,
-        description="The Redis in which the prefix index and the load board are kept.",
+        description="The Redis in which the prefix index and the loads of replicas are kept.",
     )
     metrics: Annotated[MetricsSettings, Reach.FLEET] = Field(
         default_factory=MetricsSettings,

@@ -164,7 +164,7 @@ def _type_of(field: FieldInfo) -> str:
     kind = _kind_of(field.annotation)
     if not field.is_required() and field.default is None:
         kind = kind.removesuffix(" or null")
-    return " ".join([kind, *limits])
+    return f"{kind} {' and '.join(limits)}".strip()
 
 
 def _kind_of(annotation: Any) -> str:

@@ -161,8 +161,9 @@ class Pool(Section):
         1024,
         ge=1,
         description="The maximum number of requests that a gateway process queues for this pool. "
-        "If the queue is full, the gateway rejects a request with 429. If tenants take turns, this "
-        "is the newest request of the tenant that has the most requests queued.",
+        "If the queue is full, the gateway rejects the next request with 429. If tenants take "
+        "turns, it instead rejects the newest request of the tenant that has the most requests "
+        "queued.",
     )
     resources: Annotated[ReplicaResources, Reach.POOL] = Field(
         default_factory=ReplicaResources,

@@ -46,7 +46,7 @@ def test_the_remedy_for_a_reserved_key_is_whole_sentences(reason: str) -> None:
 
 
 def test_a_number_is_listed_with_its_bounds_and_default() -> None:
-    row = "| `gateway.port` | integer ≥ 1 ≤ 65535 | `8000` |"
+    row = "| `gateway.port` | integer ≥ 1 and ≤ 65535 | `8000` |"
     assert row in reference()
 
 
