@@ -41,8 +41,8 @@ QUEUE_FULL = ErrorCode(
 GATEWAY_FULL = ErrorCode(
     "gateway_full",
     503,
-    "The bodies of all requests in progress reach `gateway.max_bodies_bytes`, or the tenant's "
-    "share of it.",
+    "The bodies of the requests in progress have reached `gateway.max_bodies_bytes`, or those of "
+    "the tenant have reached its share.",
     "Send smaller bodies, or fewer at the same time.",
     retry="Retry-After",
 )
@@ -51,8 +51,8 @@ NO_REPLICA = ErrorCode(
     503,
     "No replica can serve the request, and none is predicted to start in time. For "
     "`/openapi.json`, no engine has described its API yet.",
-    "Send the request again. If it set a short `x-antefix-timeout`, allow more time. See "
-    "[Admission](admission.md#no-replica).",
+    "Send the request again after `Retry-After`. If it set a short `x-antefix-timeout`, allow "
+    "more time. See [Admission](admission.md#no-replica).",
     retry="Retry-After",
 )
 ENGINE_UNAVAILABLE = ErrorCode(

@@ -7,7 +7,7 @@ from deployments.process.error_code import ErrorCode
 from deployments.wire.form_limits import MAX_FIELD_BYTES, MAX_PARTS
 
 _CORRECT = "Correct it, or omit it."
-_KNOWN = "Use one of those that the message lists."
+_KNOWN = "Use one that the message lists."
 UNKNOWN_URL = ErrorCode(
     "unknown_url",
     404,
@@ -62,13 +62,13 @@ INVALID_FORM = ErrorCode(
     400,
     f"The body is not a complete `multipart/form-data`, has more than {MAX_PARTS:,} parts, or "
     f"has a field of more than {MAX_FIELD_BYTES:,} bytes.",
-    "Let an HTTP client write the form.",
+    "Let an HTTP client library write the form.",
 )
 INVALID_UNICODE = ErrorCode(
     "invalid_unicode",
     400,
-    "A string contains a lone surrogate.",
-    "Send a surrogate pair, or remove it.",
+    "A string contains a lone surrogate, which is half of a character.",
+    "Send both halves, or remove it.",
 )
 MISSING_REQUIRED_PARAMETER = ErrorCode(
     "missing_required_parameter",

@@ -296,7 +296,7 @@ def _refuse_lone_surrogates(fields: Mapping[str, Any]) -> None:
         except UnicodeEncodeError as error:
             message = (
                 f"{name!r} has the lone surrogate \\u{ord(error.object[error.start]):04x},"
-                " which is not a character. Send it as a pair, or omit it."
+                " which is half of a character. Send both halves, or omit it."
             )
             param = name if name.isascii() else None
             raise ApiError(INVALID_UNICODE, message, param=param) from None
