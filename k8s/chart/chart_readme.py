@@ -27,7 +27,8 @@ group of engines for each pool of the fleet.
   install with it is tested.
 - The KubeRay operator 1.5.1 to 1.7 with its CRDs. Version 1.7 is untested.
 - NVIDIA's device plugin and driver 580 or later, on nodes with GPUs.
-- Both images in your registry: [build and push them](../../docs/kubernetes/install.md#images).
+- Both images in your registry: [build and push them](../../docs/kubernetes/install.md#images). No
+  public registry has them. A fleet without GPUs needs only `antefix-cpu`.
 
 `antefix k8s preflight` checks a cluster for these requirements. To install the KubeRay operator:
 
@@ -39,13 +40,17 @@ helm install kuberay-operator kuberay/kuberay-operator --version 1.6.2 --namespa
 
 ## Install
 
+No chart repository has this chart yet, so install it from a checkout of Antefix's repository.
+Replace `registry.example.com`, because the chart rejects placeholders:
+
 ```sh
 helm install antefix helm/antefix --namespace antefix --create-namespace \\
   --values helm/antefix/values/single-node-a100.yaml --set image.registry=registry.example.com
 ```
 
 The install notes show how to get an API key and send a first request. Engines load their models
-first, which may take minutes.
+first, which may take minutes. The [quickstart](../../docs/kubernetes/quickstart.md) has all steps,
+from building the images to the first answer.
 
 `values/` contains values files for whole fleets. Start with one of these:
 
