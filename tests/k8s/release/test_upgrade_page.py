@@ -153,9 +153,11 @@ def without_restart() -> set[str]:
 
 def nested(key: str, value: Any) -> Object:
     """The value at its place in the values."""
-    for name in reversed(key.replace("NAME", "b").split(".")):
-        value = {name: value}
-    return value
+    *above, last = key.replace("NAME", "b").split(".")
+    found: Object = {last: value}
+    for name in reversed(above):
+        found = {name: found}
+    return found
 
 
 @cache
