@@ -39,7 +39,7 @@ PREPARATION = f"""\
 each runbook shows the command to run instead, below the first step that needs it. The commands are
 for a release `antefix` in the namespace `antefix`.
 
-- To reach a gateway, run `{_FORWARD}`. If `service.port` is not 80,
+- To reach a gateway, run `{_FORWARD}`. If the Service has another port,
   replace it: `platforms/eks.yaml` sets 8000.
 - Set `OPENAI_API_KEY` to an API key. In a fleet of several tenants, only [an
   operator's](../fleet-file.md#keys) shows the addresses of replicas.

@@ -228,7 +228,7 @@ def test_a_new_slo_applies_to_running_pods_and_an_argument_restarts_its_engines(
 
 
 def test_a_changed_termination_grace_period_changes_pods() -> None:
-    assert diff({"fleet": {"gateway": {"request_timeout_s": 99}}}).moves
+    assert diff({"fleet": {"gateway": {"request_timeout_s": 999}}}).moves
 
 
 FLEET: Object = {"name": "test", "redis": {"url": "redis://:password@x"}, "pools": POOLS}

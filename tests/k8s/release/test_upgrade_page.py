@@ -41,6 +41,7 @@ AFTER: Mapping[str, Any] = {
     "fleet.pools.NAME.env": {"A": "b"},
     "fleet.pools.NAME.resources": {"cpus": 0.5},
     "fleet.pools.NAME.adapters": {"sources": ["acme"]},
+    "fleet.pools.NAME.kv_tiers": {"host_bytes": "1Gi"},
     "fleet.pools.NAME.max_media_pixels": 10**6,
     "fleet.pools.NAME.max_ongoing_requests": 9,
     "fleet.pools.NAME.max_queued_requests": 9,
