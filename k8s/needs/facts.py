@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-import kubernetes
-
 from k8s.client.cluster import Cluster, Denied, Object
 from k8s.needs.needs import ClusterNeeds, Reference
 
@@ -21,7 +19,6 @@ class Facts:
     """Plain objects of the cluster. None: these credentials may not read them; see `denied`."""
 
     version: Object
-    newest_known_minor: int
     apis: frozenset[str]
     namespace: str
     release: str
@@ -71,7 +68,6 @@ def gather(cluster: Cluster, needs: ClusterNeeds, namespace: str, release: str) 
             referenced[reference] = found
     return Facts(
         version=cluster.version(),
-        newest_known_minor=int(kubernetes.__version__.partition(".")[0]),
         apis=frozenset(api for api in (RAYSERVICES, *needs.apis) if cluster.serves(api)),
         namespace=namespace,
         release=release,

@@ -9,7 +9,7 @@ from k8s.needs.needs import ClusterNeeds, Object
 from k8s.preflight.findings import PreflightFinding, some
 
 Version = tuple[int, ...]
-OLDEST, NEWEST = (1, 5), (1, 7)
+OLDEST, NEWEST_TESTED = (1, 5), (1, 6)
 # the first version whose CRD has authOptions: it gives Ray's pods a token, and passes it to them
 FIRST_WITH_RAY_AUTH = (1, 5, 1)
 # port of the Ray head's dashboard, where KubeRay deploys the fleet and reads its state
@@ -89,8 +89,8 @@ def _operator(operator: Object, namespace: str, needs: ClusterNeeds) -> Prefligh
     if not version:
         unknown = f"{image}, whose tag names no version, so the version was not checked"
         return PreflightFinding("note", _TITLE, unknown)
-    if version[:2] > NEWEST:
-        newest = f"newer than {_dotted(NEWEST)}, the newest that Antefix was tested with"
+    if version[:2] > NEWEST_TESTED:
+        newest = f"newer than {_dotted(NEWEST_TESTED)}, the newest that Antefix was tested with"
         return PreflightFinding("note", _TITLE, f"{image}, {newest}")
     return PreflightFinding("ok", _TITLE, image)
 

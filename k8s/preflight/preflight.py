@@ -30,6 +30,7 @@ from k8s.preflight.storage import (
 from k8s.preflight.weights import weights_findings
 
 OLDEST_KUBERNETES = (1, 27)
+NEWEST_TESTED_KUBERNETES = (1, 34)
 _DEFAULT_INGRESS = "ingressclass.kubernetes.io/is-default-class"
 
 
@@ -73,8 +74,9 @@ def _server(facts: Facts) -> Iterator[PreflightFinding]:
         yield PreflightFinding(
             "problem", "Kubernetes", seen, f"upgrade the cluster to {oldest} or later"
         )
-    elif minor > facts.newest_known_minor:
-        newest = f"newer than 1.{facts.newest_known_minor}, the newest that Antefix was tested with"
+    elif (1, minor) > NEWEST_TESTED_KUBERNETES:
+        newest = ".".join(map(str, NEWEST_TESTED_KUBERNETES))
+        newest = f"newer than {newest}, the newest that Antefix was tested with"
         yield PreflightFinding("note", "Kubernetes", f"{seen}, {newest}")
     else:
         yield PreflightFinding("ok", "Kubernetes", seen)

@@ -27,11 +27,11 @@ def test_crds_of_an_old_kuberay_are_a_problem() -> None:
     "made, severity, seen",
     [
         (operator("v1.3.2"), "problem", "quay.io/kuberay/operator:v1.3.2 is older than 1.5"),
-        (operator("v1.7.0"), "ok", "quay.io/kuberay/operator:v1.7.0"),
+        (operator("v1.6.2"), "ok", "quay.io/kuberay/operator:v1.6.2"),
         (
-            operator("v1.10.0"),
+            operator("v1.7.0"),
             "note",
-            "operator:v1.10.0, newer than 1.7, the newest that Antefix was tested with",
+            "operator:v1.7.0, newer than 1.6, the newest that Antefix was tested with",
         ),
         (operator("nightly"), "note", "whose tag names no version"),
         (operator("sha-1.2@sha256:0"), "note", "whose tag names no version"),

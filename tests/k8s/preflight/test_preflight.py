@@ -35,8 +35,13 @@ def test_a_cluster_that_has_everything_shows_no_problem() -> None:
     )
 
 
-@pytest.mark.parametrize("version, severity", [("1.26", "problem"), ("1.27", "ok")])
-def test_a_server_must_not_be_too_old(version: str, severity: str) -> None:
+@pytest.mark.parametrize(
+    "version, severity",
+    [("1.26", "problem"), ("1.27", "ok"), ("1.34", "ok"), ("1.35", "note")],
+)
+def test_a_server_must_not_be_too_old_and_one_newer_than_tested_is_noted(
+    version: str, severity: str
+) -> None:
     assert (
         finding_titled(preflight_findings(*READY, EIGHT, version=version), "Kubernetes").severity
         == severity
