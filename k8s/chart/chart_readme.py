@@ -41,7 +41,15 @@ helm install kuberay-operator kuberay/kuberay-operator --version 1.6.2 --namespa
 ## Install
 
 No chart repository has this chart yet, so install it from a checkout of Antefix's repository.
-Replace `registry.example.com`, because the chart rejects placeholders:
+Replace `registry.example.com`, because the chart rejects placeholders. This fleet serves Llama 3.1
+8B on three L4 GPUs:
+
+```sh
+helm install antefix helm/antefix --namespace antefix --create-namespace \\
+  --values helm/antefix/values/planned/llama-8b-l4.yaml --set image.registry=registry.example.com
+```
+
+This one serves Llama 3.1 70B and 8B on a node with eight A100s:
 
 ```sh
 helm install antefix helm/antefix --namespace antefix --create-namespace \\
@@ -57,12 +65,12 @@ from building the images to the first answer.
 | File | Fleet |
 |--|--|
 | `laptop-kind.yaml` | an embedded model on CPUs, for kind or any cluster without GPUs |
-| `four-gpus-a100.yaml` | Llama 3.1 70B and 8B on four A100-80G |
-| `single-node-a100.yaml` | the same models on one node with eight A100-80G |
-| `multi-node-a100.yaml` | the same models on up to 20 A100-80G of several nodes |
-| `eight-nodes-a100.yaml` | the same models on eight nodes with 64 A100-80G |
-| `planned/llama-8b-*.yaml` | Llama 3.1 8B on L4, L40S, H100 or H200; planned, not measured |
-| `planned/llama-70b-*.yaml` | Llama 3.1 70B on H100 or H200; planned, not measured |
+| `four-gpus-a100.yaml` | Llama 3.1 70B and 8B on four A100-80G; not run |
+| `single-node-a100.yaml` | the same models on one node with eight A100-80G; not run |
+| `multi-node-a100.yaml` | the same models on up to 20 A100-80G of several nodes; not run on GPUs |
+| `eight-nodes-a100.yaml` | the same models on eight nodes with 64 A100-80G; not run |
+| `planned/llama-8b-*.yaml` | Llama 3.1 8B on L4, L40S, H100 or H200; planned, not run |
+| `planned/llama-70b-*.yaml` | Llama 3.1 70B on H100 or H200; planned, not run |
 
 None of the files for GPUs has run on the GPUs that it is for. See
 [what has been tested](../../docs/kubernetes/tested.md). With `four-gpus-a100.yaml` and

@@ -51,6 +51,12 @@ def test_the_notes_have_a_command_that_prints_a_key(minimal: str) -> None:
     assert 'export OPENAI_API_KEY="$(antefix k8s key afx --namespace llm)"\n' in minimal
 
 
+def test_the_notes_list_pods_and_keys_without_the_antefix_command(minimal: str) -> None:
+    assert "kubectl -n llm get pods --selector app.kubernetes.io/instance=afx\n" in minimal
+    secret = "kubectl -n llm get secret afx-antefix-auth -o jsonpath='{.data.api-keys}' | base64 -d"
+    assert f"{secret}\n" in minimal
+
+
 def test_without_an_ingress_the_example_request_uses_a_port_forward(minimal: str) -> None:
     assert "kubectl -n llm port-forward service/afx-antefix 8000:80 &" in minimal
     assert "curl -N http://127.0.0.1:8000/v1/chat/completions" in minimal
