@@ -115,7 +115,10 @@ def answering(output: str = "table") -> Iterator[None]:
     except ModuleNotFoundError as error:
         if os.environ.get("ANTEFIX_DEBUG") == "1":
             raise
-        remedy = "in a checkout, run pip install '.[cpu]', or pip install '.[gpu]' for NVIDIA GPUs"
+        remedy = (
+            "in a checkout, run pip install '.[cpu]', or uv tool install '.[cpu]' if uv installed "
+            "antefix; for NVIDIA GPUs, write gpu instead of cpu"
+        )
         message = f"this command needs the package {error.name}, which is not installed"
         _fail(message, remedy, ExitCode.FAILED, output)
     except Exception as error:

@@ -121,7 +121,7 @@ def bench(
     run_id: Annotated[
         str | None,
         typer.Option(
-            help="Start of every prompt; default: random, so that no cache has the prompts."
+            help="Prefix of every prompt; default: random, so that no cache has the prompts."
         ),
     ] = None,
     body: Annotated[
@@ -265,4 +265,4 @@ def _write(file: Path, text: str) -> None:
     try:
         file.write_text(text)
     except OSError as error:
-        raise Problem(f"{file} cannot be written: {error.strerror}", "give another path") from error
+        raise Problem(f"{file} cannot be written: {error.strerror}", "pass another path") from error

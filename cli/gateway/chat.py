@@ -71,7 +71,7 @@ def where(base_url: str | None, api_key: str | None) -> tuple[str, str, str | No
     if url is None:
         raise CommandError(
             "no fleet is running here and no address was given",
-            "start one with antefix up, or give --base-url or OPENAI_BASE_URL",
+            "start one with antefix up, pass --base-url, or set OPENAI_BASE_URL",
             ExitCode.NOT_RUNNING,
         )
     url = _address(url, "--base-url" if base_url else "OPENAI_BASE_URL")
@@ -112,9 +112,9 @@ def _first_model(client: OpenAI, url: str) -> str:
     try:
         models = client.models.list().data
     except OpenAIError as error:
-        raise failed_call(error, url, "does not list its models", "give --model") from error
+        raise failed_call(error, url, "does not list its models", "pass --model") from error
     if not models:
-        raise GatewayError(f"{url} serves no model", "give --model")
+        raise GatewayError(f"{url} serves no model", "pass --model")
     return models[0].id
 
 

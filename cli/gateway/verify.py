@@ -159,7 +159,7 @@ def _wait(client: GatewayClient, url: str, timeout_s: float) -> None:
 def _first_model(client: GatewayClient, url: str) -> str:
     models = client.models()
     if not models:
-        raise GatewayError(f"{url} serves no model", "give --model")
+        raise GatewayError(f"{url} serves no model", "pass --model")
     return models[0]
 
 

@@ -85,7 +85,7 @@ def address_of(
     found = cluster.get("services", metadata["name"], namespace=metadata["namespace"]) or {}
     ports = [p["port"] for p in found.get("spec", {}).get("ports", ()) if p["name"] == "serve"]
     if not ports:
-        raise Problem(f"Service {metadata['name']} has no port serve", "give --base-url")
+        raise Problem(f"Service {metadata['name']} has no port named 'serve'", "pass --base-url")
     with kubectl.forwarded(metadata["name"], ports[0]) as url:
         yield url
 

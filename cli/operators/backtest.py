@@ -173,7 +173,7 @@ def _results(
             try:
                 result = run(trace, with_start, name)
             except ValueError as error:
-                raise Problem(str(error), "see antefix backtest --help") from error
+                raise Problem(str(error), "see antefix backtest -h") from error
             row = name if len(starts) == 1 else f"{name}, start {seconds:g} s"
             found.append(replace(result, policy=row))
     return found
