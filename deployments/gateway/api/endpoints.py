@@ -60,8 +60,8 @@ EXPLANATION = GatewayEndpoint(
     "/antefix/requests/{request_id}",
     "any key",
     "Returns the [explanation](routing.md#every-decision-explained) of a request of the key's "
-    f"tenant, until {limits.EXPLANATION_TTL_S} s after its end. Operators can read those of all "
-    "tenants.",
+    f"tenant, for at least {limits.EXPLANATION_TTL_S} s after its end. Operators can read "
+    "those of all tenants.",
 )
 DECISIONS = GatewayEndpoint(
     "GET",

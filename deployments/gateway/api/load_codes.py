@@ -98,7 +98,7 @@ GATEWAY_ERROR = ErrorCode(
     "gateway_error",
     500,
     "The gateway failed unexpectedly.",
-    "Report the id of the request to the operators.",
+    "Send the request again. If it fails again, report its id to the operators.",
     retry="yes",
 )
 GATEWAY_STOPPED = ErrorCode(

@@ -62,7 +62,7 @@ INVALID_FORM = ErrorCode(
     400,
     f"The body is not a complete `multipart/form-data`, has more than {MAX_PARTS:,} parts, or "
     f"has a field of more than {MAX_FIELD_BYTES:,} bytes.",
-    "Let an HTTP client library write the form.",
+    "Use an HTTP client library to build the form.",
 )
 INVALID_UNICODE = ErrorCode(
     "invalid_unicode",

@@ -200,7 +200,7 @@ def _allowed(api: _Api, choice: Mapping[str, Any], offered: Sequence[Any]) -> tu
     if mode == "required" and not names:
         if built_in:
             _refuse_demand(built_in)
-        why = "'tool_choice' requires a call, and allows no tool."
+        why = "'tool_choice' requires a tool call but allows no tools."
         _refuse_form(why, "List the tools that the model may call.")
     found = (_narrowed(tool, names) for tool in offered)
     return [tool for tool in found if tool is not None], mode

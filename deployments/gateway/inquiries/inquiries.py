@@ -124,9 +124,9 @@ class Inquiries:
             raise no_redis("explanations") from None
         if found is None:
             message = (
-                f"The request {request_id[:128]!r} is unknown, or it ended too long ago. Ask for"
-                " the x-request-id of one of your tenant's answers, within"
-                f" {EXPLANATION_TTL_S} s of its end."
+                f"The request {request_id[:128]!r} is unknown, or it ended too long ago. Use"
+                " the x-request-id of one of your tenant's requests that ended within the last"
+                f" {EXPLANATION_TTL_S} s."
             )
             raise ApiError(UNKNOWN_REQUEST, message, param="request_id")
         return JSONResponse(found)

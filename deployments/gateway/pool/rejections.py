@@ -35,7 +35,7 @@ def why_rejected(decision: Decision, slo: Slo | None, overflow_model: str | None
         if verdict.reason != NONE_IN_TIME:  # the sentence before says this
             message += f" {verdict.reason[0].upper()}{verdict.reason[1:]}."
     if overflow_model is not None and (why := decision.request.no_overflow) is not None:
-        message += f" The model {overflow_model} may not answer instead, because {why}."
+        message += f" The model {overflow_model} cannot answer instead, because {why}."
     return message
 
 
