@@ -64,8 +64,9 @@ class GatewaySettings(Section):
     replicas_per_node: Annotated[int | None, Reach.GATEWAYS] = Field(
         None,
         ge=1,
-        description="The maximum number of gateway processes per node. If it is 1, each of "
-        "`replicas` nodes answers on the port. A gateway for which there is no node waits for one. "
+        description="The maximum number of gateway processes per node. If it is 1, "
+        "Ray starts the gateways on `replicas` different nodes, and each of these nodes answers on "
+        "the port. If there are too few nodes, the remaining gateways wait for one. "
         "If null, Ray spreads the gateways evenly over the nodes.",
     )
     request_timeout_s: Annotated[float, Reach.HOT] = Field(
