@@ -46,10 +46,7 @@ CAVEATS = (
     "small model, and the backtest simulates its engines. Antefix has not been compared with llm-d "
     "or Dynamo, and not on equal terms with Ray Serve LLM."
 )
-NONE_CURRENT = (
-    "This page quotes no figures at present, because the code has changed since each comparison "
-    "was measured."
-)
+NONE_CURRENT = "All benchmark results were measured with earlier code, so this page quotes none."
 # The benchmarks that a template takes figures of.
 NAMED = re.compile(r"\{([a-z-]+)\[")
 

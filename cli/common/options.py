@@ -18,7 +18,11 @@ FleetFile = Annotated[
     str, typer.Argument(help="Path of a fleet file, or name of a built-in fleet.")
 ]
 FleetUrl = Annotated[
-    str | None, typer.Option(help="Base URL of a fleet; default: the fleet on this machine.")
+    str | None,
+    typer.Option(
+        help="Base URL of a fleet, with or without /v1 at its end; default: the fleet on this"
+        " machine."
+    ),
 ]
 ApiKey = Annotated[
     str | None,

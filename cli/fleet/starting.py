@@ -69,8 +69,8 @@ def wanted(
     fleet = checked.fleet
     if with_prometheus and address is not None:
         raise CommandError(
-            f"--with-prometheus monitors the Ray of this machine only, and {address} is another "
-            "Ray cluster, whose nodes it may not reach",
+            f"--with-prometheus monitors the local Ray cluster only, and {address} is another Ray "
+            "cluster, whose nodes it may not reach",
             f"remove it, and let the cluster's Prometheus scrape port {fleet.metrics.port} of "
             "every node (set metrics.host in the fleet file)",
             ExitCode.USAGE,

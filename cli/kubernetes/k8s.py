@@ -40,8 +40,8 @@ WAIT_TIMEOUT, LOOK_AGAIN_S = Duration(600), 2.0
 _LONGEST_VALUE = 80
 
 k8s = CommandLine(
-    help="Check a cluster before an install, and a release in it. All commands except `accept` are "
-    "read-only.",
+    help="Check a cluster before installing, and inspect a release. All commands except `accept` "
+    "are read-only.",
 )
 
 Namespace = Annotated[
@@ -102,7 +102,7 @@ def preflight(
     no_engine_args: NoEngineArgs = False,
     output: Output = "table",
 ) -> None:
-    """Check a cluster before an install; list problems with remedies. Needs Helm."""
+    """Check a cluster before installing; list problems with remedies. Needs Helm."""
     with answering(output):
         from k8s.chart.values import computed_values, rendered
         from k8s.client.cluster import Cluster

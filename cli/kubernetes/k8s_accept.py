@@ -54,7 +54,10 @@ def accept(
         ),
     ] = RECOVERY_TIMEOUT,
     base_url: Annotated[
-        str | None, typer.Option(help="Gateway address to use instead of kubectl port-forward.")
+        str | None,
+        typer.Option(
+            help="Base URL to use instead of kubectl port-forward, with or without /v1 at its end."
+        ),
     ] = None,
     api_key_file: Annotated[
         Path | None,

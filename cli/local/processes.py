@@ -61,8 +61,8 @@ def stop(run_id: str) -> None:
         if time.monotonic() > deadline:
             shown = ", ".join(f"{p.pid} ({_name(p)})" for p in left)
             raise Problem(
-                f"processes of the fleet do not end: {shown}",
-                "they wait in the kernel, perhaps for a GPU or a disk; try again, or reboot",
+                f"cannot stop these processes of the fleet: {shown}",
+                "they may be stuck in uninterruptible I/O; try again, or reboot",
             )
         for process in left:
             with contextlib.suppress(psutil.Error):

@@ -33,12 +33,8 @@ def backtest(
     policy: Annotated[
         str,
         typer.Option(
-            help="Scaling policy: antefix; fixed:N, which always runs N replicas; all-at:SECONDS,"
-            " which requests all replicas at that second; serve-default[:TARGET], Ray Serve's;"
-            " hpa-waiting:TARGET or hpa-concurrency:TARGET, the Kubernetes HPA's;"
-            " keda-waiting:TARGET or keda-concurrency:TARGET, KEDA's. Append +antefix-routing to"
-            " one of the last three to add Antefix's routing and admission. all plays antefix,"
-            " serve-default and fixed:N with N from --max-replicas."
+            help="Scaling policy, such as antefix or fixed:4; docs/autoscaling.md lists them. all"
+            " plays antefix, serve-default and fixed:N with N from --max-replicas."
         ),
     ] = "all",
     ttft_slo: Annotated[

@@ -77,7 +77,10 @@ def create(
     operator: Annotated[
         bool,
         typer.Option(
-            "--operator", help="Let the key see all tenants, if its tenant is an operator."
+            "--operator",
+            help="Give the key the rights of an operator, if its tenant is one: see the requests of"
+            " all tenants and the loads of replicas, load adapters, see and end canaries, profile"
+            " engines.",
         ),
     ] = False,
     output: Output = "table",

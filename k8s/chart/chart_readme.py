@@ -72,7 +72,7 @@ from building the images to the first answer.
 | `planned/llama-8b-*.yaml` | Llama 3.1 8B on L4, L40S, H100 or H200; planned, not run |
 | `planned/llama-70b-*.yaml` | Llama 3.1 70B on H100 or H200; planned, not run |
 
-None of the files for GPUs has run on the GPUs that it is for. See
+No GPU preset has been run on its target hardware. See
 [what has been tested](../../docs/kubernetes/tested.md). With `four-gpus-a100.yaml` and
 `single-node-a100.yaml`, a change of pods is an outage, because a second cluster does not fit.
 
@@ -113,7 +113,7 @@ error message names the right one.
   value. Otherwise a long answer is cut when its gateway stops, or when its engine stops and no
   other engine can resume it.
 - **Head**: set `gcsFaultTolerance.enabled`, with a persistent Redis. Otherwise the loss of the
-  head's node restarts the fleet, and a drain of that node cannot evict the head.
+  head's node restarts the fleet. Without it, a drain of that node cannot evict the head by default.
 - **Drains**: keep `podDisruptionBudget.enabled`, so that drains evict one gateway, and one engine
   per pool, at a time.
 - **Ray's ports**: anyone who reaches them can run code. Use a network plugin that enforces
@@ -121,9 +121,9 @@ error message names the right one.
   `rayAuth.enabled`.
 - **Egress**: set `networkPolicy.egress.enabled`, and list the destinations that engines need in
   `networkPolicy.egress.allowed`.
-- **Capacity**: allow for the second cluster that a change of pods starts, in the quota and in the
-  GPUs, or set `upgrade.strategy: None`. Set `enginePods.priorityClassName`, because pods with a
-  higher priority preempt those of priority 0.
+- **Capacity**: plan quota and GPUs for a second cluster, which a change of pods starts, or set
+  `upgrade.strategy: None`. Set `enginePods.priorityClassName`, because pods with a higher priority
+  preempt those of priority 0.
 - **Namespace**: label it `pod-security.kubernetes.io/enforce=restricted`.
 - **Alerts**: set `metrics.podMonitor.enabled`, `metrics.prometheusNamespace` and
   `metrics.prometheusRule.enabled`.

@@ -25,7 +25,9 @@ _MARK = "<!-- From runbooks.yaml. -->\n"
 
 _INTRODUCTION = (
     "Respond to a page at any hour, and to a ticket during working hours. First read the"
-    " meaning of the alert, then follow the steps under Check and Fix."
+    " meaning of the alert, then follow the steps under Check and Fix. The alert's label `owner`"
+    " names its route in Alertmanager, such as `serving`. A condition with no delay fires at the"
+    " first evaluation at which it is true."
 )
 
 Steps = Annotated[Sequence[str], Field(min_length=1)]
@@ -85,9 +87,10 @@ def _page(name: str, rules: Sequence[Mapping[str, Any]], runbook: Runbook) -> st
 
 def _condition(rule: Mapping[str, Any]) -> str:
     labels = rule["labels"]
-    action = {"page": "pages", "ticket": "opens a ticket for"}[labels["severity"]]
-    when = f"once it has been true for {rule['for']}" if "for" in rule else "immediately"
-    intro = f"This condition {action} *{labels['owner']}* {when}:"
+    team = f"the on-call team of the route `{labels['owner']}`"
+    action = {"page": f"pages {team}", "ticket": f"opens a ticket for {team}"}[labels["severity"]]
+    when = f"once it has been true for {rule['for']}" if "for" in rule else "with no delay"
+    intro = f"This condition {action} {when}:"
     return f"{intro}\n\n```promql\n{rule['expr']}\n```"
 
 

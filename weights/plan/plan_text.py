@@ -25,6 +25,10 @@ COLUMNS = (
 )
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def rows(plan: Plan) -> Iterator[tuple[str, ...]]:
     """Yield one row per precision, with the columns of `COLUMNS`."""
     for option in plan.options:
@@ -63,8 +67,8 @@ def lines(plan: Plan) -> Iterator[str]:
     if plan.overflow:
         light = plan.overflow.option.engine
         yield (
-            f"overflow: {plan.overflow.replicas} replica(s) with {light.precision.name} weights on"
-            f" {light.tp} GPU(s)"
+            f"overflow: {_counted(plan.overflow.replicas, 'replica')} with {light.precision.name}"
+            f" weights, {_counted(light.tp, 'GPU')} each"
         )
     yield f"total GPUs: {plan.gpus}"
     yield by_load(plan)
@@ -72,7 +76,7 @@ def lines(plan: Plan) -> Iterator[str]:
         size = weight_bytes(plan.shape, BF16, engine.tp, experts=W8A16)
         yield (
             f"INT8 of the experts while they load ({EXPERTS_WHILE_LOADING[0]}):"
-            f" {size / GIB:.1f} GiB of weights on each of {engine.tp} GPU(s)"
+            f" {size / GIB:.1f} GiB of weights on each of {_counted(engine.tp, 'GPU')}"
         )
     yield "speculation would not pay off" if plan.draft is None else _drafting(plan.draft)
     if plan.cost_output is not None and plan.cost_all is not None:

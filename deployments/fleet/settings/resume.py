@@ -34,8 +34,8 @@ RESUME_PROOF = Field(
     "",
     pattern=r"^([0-9a-f]{16})?$",
     description="The proof that `antefix prove-resume` prints for the engines that it has tested. "
-    "It is valid only for the same model, engine arguments, vLLM version, VLLM_BATCH_INVARIANT and "
-    "GPU model.",
+    "It is valid only for the same model, engine arguments, vLLM version, model runner, GPU model "
+    "and VLLM_BATCH_INVARIANT.",
 )
 
 

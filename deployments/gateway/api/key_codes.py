@@ -24,12 +24,17 @@ MODEL_NOT_ALLOWED = ErrorCode(
 PRIORITY_NOT_ALLOWED = ErrorCode(
     "priority_not_allowed",
     403,
-    "A key for the class `batch` requests the class `interactive`, or the tenant may not set "
-    "`priority`.",
-    "Omit the header or field, or ask the operators for this right.",
+    "A key or tenant that may use only `batch` requests the class `interactive`, or the tenant may "
+    "not set `priority`.",
+    "Omit the header or field. Otherwise, ask the operators to allow the class for the "
+    "key and its tenant, or to set `engine_priority: true` for the tenant.",
 )
 POLICY_NOT_ALLOWED = ErrorCode(
-    "policy_not_allowed", 403, "The key may not send `x-antefix-policy`.", _OTHER_KEY
+    "policy_not_allowed",
+    403,
+    "The key or its tenant may not send `x-antefix-policy`.",
+    "Omit the header. Otherwise, ask the operators to set `policy_header: true` for the tenant, "
+    "and for a key without `policy=no`.",
 )
 OVERFLOW_NOT_ALLOWED = ErrorCode(
     "overflow_not_allowed",
@@ -41,5 +46,6 @@ NOT_AN_OPERATOR = ErrorCode(
     "not_an_operator",
     403,
     "Only operators may profile an engine, end a canary, or load an adapter.",
-    "Use an operator's key, or ask an operator to set `operator: true` for the key's tenant.",
+    "Use an operator's key, or ask an operator to set `operator: true` for the tenant and "
+    "to issue a key with `--operator`.",
 )

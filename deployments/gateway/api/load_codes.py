@@ -68,8 +68,8 @@ ENGINES_LOST = ErrorCode(
     503,
     "Every engine that worked on the request was lost. Gateways then reject it for "
     f"{FATAL_REQUEST_S} s. If several requests of a tenant end like this, its requests are "
-    "not tried on a second engine for three minutes. Their errors have no `x-should-retry`, "
-    "because each of these requests may be sent again once.",
+    "not tried on a second engine for three minutes. During that time, a request that loses its "
+    "only engine gets this code without `x-should-retry`, so clients may send it again once.",
     "Change the request, because it may be the cause. Otherwise, send it again after "
     "`Retry-After`.",
     retry="Retry-After, stop",

@@ -162,7 +162,8 @@ UNKNOWN_REQUEST = ErrorCode(
     "unknown_request",
     404,
     f"The tenant has no such request, or it ended at least {EXPLANATION_TTL_S} s ago.",
-    "Ask earlier, with the `x-request-id` of the response.",
+    f"Query within {EXPLANATION_TTL_S} s after the end of the request, with the `x-request-id` of "
+    "the response.",
 )
 INVALID_LIMIT = ErrorCode(
     "invalid_limit",

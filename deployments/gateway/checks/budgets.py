@@ -361,8 +361,8 @@ def _rejection(
     else:
         why = "is full and rejects writes" if full else "was unavailable or has just started"
         message = (
-            f"The gateway does not know how much of its budget the tenant {tenant[:100]!r} has"
-            f" used, because Redis, which counts it, {why}."
+            f"The usage of the tenant {tenant[:100]!r} is unknown at the moment, because Redis"
+            f" {why}."
         )
     headers = _headers(budgets, answer.left) if answer.left else {}
     code = BUDGET_UNKNOWN if answer.kind == "unknown" else RATE_LIMIT_EXCEEDED

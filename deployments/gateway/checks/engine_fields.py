@@ -20,7 +20,7 @@ def refuse_engine_fields(
     allowed_xargs: Iterable[str],
     may_prioritize: bool,
 ) -> None:
-    """Raises ApiError: 403 for a `priority` that the key may not set, 400 for `vllm_xargs`.
+    """Raises ApiError: 403 for a `priority` that the tenant may not set, 400 for `vllm_xargs`.
 
     `allowed_xargs`: the keys that `vllm_xargs` may have. Never raises another error.
     """
@@ -33,7 +33,7 @@ def refuse_engine_fields(
         raise ApiError(FIELD_NOT_ALLOWED, message, param="vllm_xargs")
     if not may_prioritize and parameters_of(path, fields).priority != 0:
         message = (
-            "'priority' puts a request before others in an engine, and this key may not set it."
-            " Omit it, or ask the operators to allow it for this key."
+            "'priority' puts a request before others in an engine, and this tenant may not set it."
+            " Omit it, or ask the operators to set `engine_priority: true` for this tenant."
         )
         raise ApiError(PRIORITY_NOT_ALLOWED, message, param="priority")

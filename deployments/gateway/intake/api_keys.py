@@ -71,7 +71,8 @@ class KeyHolder:
             raise ApiError(
                 NOT_AN_OPERATOR,
                 f"Only operators {may}. Use an operator's key, or ask an operator to set "
-                f"`gateway.tenants.{self.tenant}.operator: true` in the fleet file.",
+                f"`gateway.tenants.{self.tenant}.operator: true` in the fleet file and to issue a"
+                " key with `--operator`.",
             )
 
     def sees_loads(self, settings: GatewaySettings) -> bool:

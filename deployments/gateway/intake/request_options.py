@@ -26,7 +26,6 @@ from router.choice.policies import POLICY_NAMES
 
 # https://platform.openai.com/docs/guides/flex-processing. For other tiers, the key's class applies.
 _CLASS_OF_TIER: Mapping[str, PriorityClass] = {"flex": "batch", "priority": "interactive"}
-_OMIT = "Omit it, or ask the operators to allow it for this key."
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,11 @@ def options_of(
     right = rights.priority
     policy = headers.get(POLICY_HEADER)
     if policy is not None and not rights.policy:
-        message = f"This key may not send the header {POLICY_HEADER}. {_OMIT}"
+        message = (
+            f"This key or its tenant may not send the header {POLICY_HEADER}. Omit it. Otherwise,"
+            " ask the operators to set `policy_header: true` for the tenant, and for a key without"
+            " `policy=no`."
+        )
         raise ApiError(POLICY_NOT_ALLOWED, message, param=POLICY_HEADER)
     if policy is not None and policy not in POLICY_NAMES:
         message = (
@@ -71,15 +74,16 @@ def options_of(
     if right == "batch" and priority == "interactive":
         where = PRIORITY_HEADER if given else "service_tier"
         message = (
-            f"'{where}' asks for the class 'interactive', but this key may use only 'batch'."
-            f" Omit it, or ask the operators to allow the class for this key."
+            f"'{where}' asks for the class 'interactive', but this key or its tenant"
+            " may use only 'batch'. Omit it, or ask the operators to allow 'interactive' for both."
         )
         raise ApiError(PRIORITY_NOT_ALLOWED, message, param=where)
     overflow = _word_of(headers, OVERFLOW_HEADER, get_args(OverflowChoice)) or "allow"
     if not rights.overflow or (overflow_model and not rights.may_use(overflow_model)):
         if overflow == "only":
             message = (
-                f"The header {OVERFLOW_HEADER} is 'only', but this key may not overflow. {_OMIT}"
+                f"The header {OVERFLOW_HEADER} is 'only', but this key may not overflow. Omit it,"
+                " or ask the operators for another key."
             )
             raise ApiError(OVERFLOW_NOT_ALLOWED, message, param=OVERFLOW_HEADER)
         overflow = "never"

@@ -41,9 +41,10 @@ Request and response bodies are JSON. The exceptions are [streams](#streams), th
 
 ## Endpoints
 
-Send the API key as `Authorization: Bearer KEY` or `x-api-key: KEY`. Operators are tenants with
-`operator: true` in the fleet file. `GET` paths also answer `HEAD` requests. If the model of a pool
-does not support an endpoint, the gateway returns `unsupported_endpoint`.
+Send the API key as `Authorization: Bearer KEY` or `x-api-key: KEY`. An operator's key has
+[operator rights](keys.md#operator-rights), and its tenant has `operator: true` in the fleet file.
+`GET` paths also answer `HEAD` requests. If the model of a pool does not support an endpoint, the
+gateway returns `unsupported_endpoint`.
 """
 
 _REQUEST_HEADERS = """\
