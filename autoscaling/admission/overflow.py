@@ -140,7 +140,7 @@ class Offers:
 def refusal(needs: Needs, offers: Offers) -> str | None:
     """Return why the overflow pool must not answer this request; None: it may."""
     if not needs.chat_or_completion:
-        return "only chats and completions may overflow"
+        return "only chat completions, completions and messages may overflow"
     if needs.adapter is not None:
         return f"the overflow model does not serve the adapter {needs.adapter!r}"
     if offers.max_model_len is None:
