@@ -68,8 +68,9 @@ def test_with_an_ingress_the_example_request_goes_to_the_host(full: str) -> None
 
 
 def test_with_a_load_balancer_the_example_request_looks_up_its_address(tmp_path: Path) -> None:
-    pools = {"chat": {"model": "Qwen/Qwen2.5-7B-Instruct"}}
-    printed = of_fleet(tmp_path, service={"type": "LoadBalancer"}, fleet={"pools": pools})
+    fleet = {"name": "chat", "pools": {"chat": {"model": "Qwen/Qwen2.5-7B-Instruct"}}}
+    image, service = {"registry": "registry.acme.internal"}, {"type": "LoadBalancer"}
+    printed = of_fleet(tmp_path, service=service, fleet=fleet, image=image)
     assert 'ADDRESS="$(kubectl -n llm get service afx-antefix -o jsonpath=' in printed
     assert "curl -N http://$ADDRESS:80/v1/chat/completions" in printed
     assert "port-forward" not in printed
