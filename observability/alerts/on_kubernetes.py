@@ -41,8 +41,8 @@ for a release `antefix` in the namespace `antefix`.
 
 - To reach a gateway, run `{_FORWARD}`. If the Service has another port,
   replace it: `platforms/eks.yaml` sets 8000.
-- Set `OPENAI_API_KEY` to an API key. In a fleet of several tenants, only [an
-  operator's](../fleet-file.md#keys) shows the addresses of replicas.
+- Set `OPENAI_API_KEY` to the key that `antefix k8s key --namespace antefix` prints. In a fleet of
+  several tenants, only [an operator's key](../fleet-file.md#keys) shows the addresses of replicas.
 - To find the pod of a replica, run `antefix status --base-url {ADDRESS}/v1`. The column NODE is the
   address of the pod: `kubectl -n antefix get pods --field-selector status.podIP=NODE`.
 - With an external Redis, run `redis-cli -u URL` with the URL of that Redis, from a machine that
