@@ -46,7 +46,7 @@ def _at_capacity(best_ttft_s: float, limit_s: float, priority: PriorityClass) ->
     )
     if best_ttft_s > limit_s:
         return f"{message}."
-    return f"{message}, which is too close to the objective, given the recent error of predictions."
+    return f"{message}, which is too close, given the recent error of predictions."
 
 
 def rejection(decision: Decision, why: str) -> ApiError:

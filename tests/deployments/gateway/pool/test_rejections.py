@@ -31,8 +31,8 @@ def message_of(verdict: Verdict, **request: str) -> str:
         (
             NONE_IN_TIME,
             1.9,
-            f"{FULL} 1.9 s; the limit for interactive requests is 2 s, which leaves too"
-            " little margin for errors of the prediction.",
+            f"{FULL} 1.9 s; the limit for interactive requests is 2 s, which is too"
+            " close, given the recent error of predictions.",
         ),
         (
             OVERFLOW_FULL,
