@@ -21,9 +21,17 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from deployments.engine.vllm.adapter import VllmEngine
-from deployments.wire.headers import CACHED_TOKENS_HEADER, KV_TIERS_HEADER, NO_TIERS
+from deployments.wire.headers import (
+    CACHED_TOKENS_HEADER,
+    KV_TIERS_HEADER,
+    NO_TIERS,
+    RESUMABLE_HEADER,
+    RESUME_FIELD,
+)
+from deployments.wire.resumable import Known
 from router.index.cached_blocks import CachedBlocks, loadable_key
 from router.index.event_stream import EventStream
 from router.index.segment_keys import Namespace, SegmentHasher, index_secret
@@ -111,6 +119,36 @@ class Client:
                 "token_ids": said["choices"][0]["token_ids"],
             }
 
+    async def stream(
+        self, prompt: Sequence[int], max_tokens: int, known: Known | None = None
+    ) -> dict[str, Any]:
+        """A stream that another engine could resume, or the rest of one of which it has `known`."""
+        await asyncio.sleep(SETTLED_S)
+        body: dict[str, Any] = {
+            "model": "model",
+            "prompt": list(prompt),
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+            "stream": True,
+        }
+        if known is not None:
+            body[RESUME_FIELD] = msgspec.to_builtins(known)
+        headers = {RESUMABLE_HEADER: "1"}
+        async with self.http.post("/v1/completions", json=body, headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+            events = [line[6:] async for line in answer.content if line.startswith(b"data: {")]
+            return {
+                "made_by": answer.headers[RESUMABLE_HEADER],
+                "token_ids": [
+                    token
+                    for event in map(json.loads, events)
+                    for choice in event["choices"]
+                    for token in choice.get("token_ids") or ()
+                ],
+            }
+
     async def flood(self, first: int) -> None:
         """Other documents, until the device has no room for earlier ones."""
         for number in range(first, first + 4):
@@ -141,6 +179,11 @@ async def told(asked: dict[str, Any]) -> dict[str, Any]:
         long = await client.ask(own, 64)
         await client.flood(5)
         steps["next turn"] = await client.ask([*own, *long["token_ids"], *answered[-3:]])
+        steps["whole"] = whole = await client.stream(own, 40)
+        await client.flood(1)
+        ids = tuple(whole["token_ids"][:10])
+        known = Known(((0, ids),), events=0, cached_tokens=0, created=0, made_by=whole["made_by"])
+        steps["resumed"] = await client.stream(own, 40, known)
         rng = random.Random(asked["seed"])
         some = []
         for _ in range(asked["requests"]):

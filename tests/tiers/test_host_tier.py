@@ -66,6 +66,14 @@ def test_the_next_turn_of_a_conversation_loads_the_answer_too(told: dict[str, An
     assert turn["reused"] == turn["loadable"] > told["steps"]["loaded"]["loadable"]
 
 
+def test_an_answer_that_is_resumed_loads_its_prompt_and_has_the_same_tokens(
+    told: dict[str, Any],
+) -> None:
+    whole, resumed = told["steps"]["whole"], told["steps"]["resumed"]
+    assert len(whole["token_ids"]) == 40
+    assert resumed["token_ids"] == whole["token_ids"]
+
+
 def test_a_reset_of_the_prefix_cache_empties_the_host_tier(told: dict[str, Any]) -> None:
     assert told["steps"]["reset"]["reused"] == told["steps"]["reset"]["loadable"] == 0
 
