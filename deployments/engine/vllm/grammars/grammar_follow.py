@@ -39,7 +39,7 @@ UNFOLLOWED_SHARE = 0.2
 # Below this, a rise is noise. Later the engine's own watch ends the request (`mask_watch.py`).
 RISE_MS = 0.25
 # A busy core makes no constraint slower than this multiple of what is allowed. A long string takes
-# two thirds of it on a quiet core, and more than all of it in many tries beside other work.
+# two thirds of it on a quiet core, and more than all of it in many tries on busy cores.
 _NOISE = 10
 TRIES = 4
 _STEP_OF_A_RISE = 1.1
