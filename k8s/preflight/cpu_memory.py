@@ -27,7 +27,7 @@ def cpu_memory_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
         least, most = weights or (0, 0)
         title = f"memory of {group.name}"
         if cache + most + PROCESSES_BYTES <= limit:
-            words = f"{_gib(int(limit))} for {_held(cache, most)}"
+            words = f"{gib(int(limit))} for {_held(cache, most)}"
             yield PreflightFinding("ok", title, words)
             continue
         fits_bfloat16 = cache + least + PROCESSES_BYTES <= limit
@@ -43,17 +43,18 @@ def cpu_memory_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
         yield PreflightFinding(
             "warning" if fits_bfloat16 else "problem",
             title,
-            f"a limit of {_gib(int(limit))} is too small for {_held(cache, most)} and "
-            f"{_gib(PROCESSES_BYTES)} of processes: {refuses}",
+            f"a limit of {gib(int(limit))} is too small for {_held(cache, most)} and "
+            f"{gib(PROCESSES_BYTES)} of processes: {refuses}",
             remedy,
         )
 
 
 def _held(cache: int, weights: int) -> str:
     if not weights:
-        return f"{_gib(cache)} of KV cache, weights of unknown size"
-    return f"{_gib(cache)} of KV cache, {_gib(weights)} of weights"
+        return f"{gib(cache)} of KV cache, weights of unknown size"
+    return f"{gib(cache)} of KV cache, {gib(weights)} of weights"
 
 
-def _gib(size: int) -> str:
+def gib(size: int) -> str:
+    """Return bytes in GiB, for people."""
     return f"{size / 2**30:.3g} GiB"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from k8s.needs.needs import ClusterNeeds
-from k8s.preflight.cpu_memory import PROCESSES_BYTES
+from k8s.preflight.cpu_memory import PROCESSES_BYTES, gib
 from k8s.preflight.findings import PreflightFinding
 
 
@@ -22,18 +22,14 @@ def host_tier_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
         others = cache + (weights or (0, 0))[1] + PROCESSES_BYTES
         title = f"host tier of {group.name}"
         if tier + others <= limit:
-            yield PreflightFinding("ok", title, f"{_gib(tier)} of {_gib(int(limit))}")
+            yield PreflightFinding("ok", title, f"{gib(tier)} of {gib(int(limit))}")
             continue
         yield PreflightFinding(
             "problem",
             title,
-            f"a limit of {_gib(int(limit))} is too small for {_gib(tier)} of host tier and "
-            f"{_gib(others)} of other memory: the engine would not start, or be killed",
+            f"a limit of {gib(int(limit))} is too small for {gib(tier)} of host tier and "
+            f"{gib(others)} of other memory: the engine would not start, or be killed",
             f"set {group.settings}.resources.limits.memory to "
             f"{ceil((tier + others) / 2**30)}Gi or more, or lower "
             f"fleet.pools.{group.name}.kv_tiers.host_bytes",
         )
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.3g} GiB"

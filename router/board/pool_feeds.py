@@ -62,11 +62,13 @@ class PoolFeeds:
 
         The load board is read at the same time, if it is not fresh, and within that budget.
         """
-        loadable = [loadable_key(key) for key in keys] if host_tier else ()
+        fresh = self.loads.fresh(self.index.budget_s)
+        if not host_tier:
+            depths, _ = await asyncio.gather(self.index.lookup(keys), fresh)
+            return depths, {}
+        loadable = [loadable_key(key) for key in keys]
         depths, most, _ = await asyncio.gather(
-            self.index.lookup(keys),
-            self.index.lookup(loadable),
-            self.loads.fresh(self.index.budget_s),
+            self.index.lookup(keys), self.index.lookup(loadable), fresh
         )
         return depths, most or {}
 

@@ -56,6 +56,18 @@ def document(number: int, tokens: int = PROMPT) -> list[int]:
     return [1000 + 300 * number + i % 250 for i in range(tokens)]
 
 
+def greedy(prompt: Sequence[int], tokens: int) -> dict[str, Any]:
+    """A request for an answer of this length."""
+    return {
+        "model": "model",
+        "prompt": list(prompt),
+        "max_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
+
+
 @dataclass
 class Follower:
     """What the engine reports of its blocks."""
@@ -100,15 +112,7 @@ class Client:
     ) -> dict[str, Any]:
         await asyncio.sleep(SETTLED_S)
         cached, loadable = self.follower.tokens(prompt, more.get("cache_salt"))
-        body = {
-            "model": "model",
-            "prompt": list(prompt),
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "return_token_ids": True,
-            **more,
-        }
+        body = {**greedy(prompt, max_tokens), **more}
         async with self.http.post("/v1/completions", json=body, headers=headers) as answer:
             said = await answer.json()
             assert answer.status == 200, said
@@ -124,15 +128,7 @@ class Client:
     ) -> dict[str, Any]:
         """A stream that another engine could resume, or the rest of one of which it has `known`."""
         await asyncio.sleep(SETTLED_S)
-        body: dict[str, Any] = {
-            "model": "model",
-            "prompt": list(prompt),
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "return_token_ids": True,
-            "stream": True,
-        }
+        body = {**greedy(prompt, max_tokens), "stream": True}
         if known is not None:
             body[RESUME_FIELD] = msgspec.to_builtins(known)
         headers = {RESUMABLE_HEADER: "1"}
