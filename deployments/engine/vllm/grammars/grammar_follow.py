@@ -4,14 +4,17 @@ For each token of an answer, vLLM fills a mask of the allowed tokens and advance
 All requests of the engine wait meanwhile. A constraint that compiles at once can take seconds per
 token, or take longer with each token. Here it is followed on several ways: random tokens, one token
 again and again, the longest tokens, and tokens that end strings and brackets. A way that ends
-begins again. The judgment is a function of the milliseconds per token.
+begins again. The judgment is a function of the milliseconds per token on a quiet core. On busy
+cores, a token takes up to 1.6 times the CPU time, as does a fixed computation at the same time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import math
+import mmap
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,8 +25,8 @@ import numpy as np
 
 logger = logging.getLogger("vllm.antefix")
 
-# CPU time per token and 65,536 tokens of the vocabulary: masks of a larger one take longer. On busy
-# cores, xgrammar takes up to 3.8 ms for a string with `maxLength` 5,000.
+# CPU time per token and 65,536 tokens of the vocabulary: masks of a larger one take longer.
+# xgrammar takes 2.3 to 3.1 ms for a string with `maxLength` 5,000.
 TOKEN_MS, TOKEN_MS_VOCABULARY = 5.0, 65_536
 # All sequences of a request together: they make a step of 16 ms at most three times as long.
 REQUEST_MS = 32.0
@@ -38,10 +41,11 @@ PARTS_TOKENS, FEWEST_TOKENS = 4096, 32
 UNFOLLOWED_SHARE = 0.2
 # Below this, a rise is noise. Later the engine's own watch ends the request (`mask_watch.py`).
 RISE_MS = 0.25
-# A busy core makes no constraint slower than this multiple of what is allowed. A long string takes
-# two thirds of it on a quiet core, and more than all of it in many tries on busy cores.
+# An interrupted core makes no constraint slower than this multiple of what is allowed.
 _NOISE = 10
 TRIES = 4
+# The other thread of a core slows this one by at most this factor.
+_MOST_SLOWNESS = 2.0
 _STEP_OF_A_RISE = 1.1
 _SEED = 0
 # How often a token that ends something is taken, if one is allowed.
@@ -197,9 +201,35 @@ def most_token_ms(vocabulary_size: int) -> float:
     return TOKEN_MS * max(1.0, vocabulary_size / TOKEN_MS_VOCABULARY)
 
 
+def always_quiet() -> float:
+    """Return the slowness of a core without other load."""
+    return 1.0
+
+
+class CoreSlowness:
+    """How many times the CPU time of a quiet core a fixed computation takes, from 1 to 2.
+
+    A call takes 15 microseconds. What the computation takes on a quiet core is the shortest time
+    that this process and those forked from it have measured.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+        self._clock = clock
+        self._shortest_s = ctypes.c_double.from_buffer(mmap.mmap(-1, mmap.PAGESIZE))
+        self._shortest_s.value = math.inf
+
+    def __call__(self) -> float:
+        began = self._clock()
+        sum(range(1000))
+        spent_s = max(1e-6, self._clock() - began)
+        self._shortest_s.value = min(self._shortest_s.value, spent_s)
+        return min(_MOST_SLOWNESS, spent_s / self._shortest_s.value)
+
+
 @dataclass
 class Follower:
-    """Follows constraints. `clock` returns the seconds of CPU time of this thread.
+    """Follows constraints. `clock` returns the seconds of CPU time of this thread, and `slowness`
+    how many times longer the core takes at present than it would alone.
 
     `followed` counts tokens.
     """
@@ -208,12 +238,13 @@ class Follower:
     max_model_len: int
     most_ms: float = TOKEN_MS
     clock: Callable[[], float] = time.thread_time
+    slowness: Callable[[], float] = always_quiet
     followed: int = 0
 
     def token_ms(self, grammar: Any, mask: Any, tokens: int = TOKENS) -> float:
         """Return the CPU time per token that an answer reaches, over all ways. Stops at the first
-        way that exceeds `most_ms` far, or in all of TRIES: on busy cores a token of any constraint
-        may take long a few times.
+        way that exceeds `most_ms` far, or in all of TRIES: an interrupt may make a token of any
+        constraint take long.
 
         `grammar`: vLLM's StructuredOutputGrammar; `mask` has one row.
         """
@@ -262,8 +293,10 @@ class Follower:
         return expected_ms(ms, self.max_model_len)
 
     def _steps(self, grammar: Any, mask: Any, choose: Choose) -> Iterator[float]:
-        """Yield the milliseconds of each token, without end unless the constraint gives up."""
+        """Yield the milliseconds of each token on a quiet core, without end unless the constraint
+        gives up."""
         last: int | None = None
+        slowness = self.slowness()
         while True:
             began = self.clock()
             grammar.fill_bitmask(mask, 0)
@@ -278,7 +311,9 @@ class Follower:
                 accepting_s = self.clock() - accepting
                 is_over = grammar.is_terminated()
             self.followed += 1
-            yield 1000 * (filled - began + accepting_s)
+            before, slowness = slowness, self.slowness()
+            # the lower of both: an interrupt of the fixed computation does not excuse the token
+            yield 1000 * (filled - began + accepting_s) / min(before, slowness)
             if is_over:
                 grammar.reset()
                 last = None

@@ -42,7 +42,12 @@ from pathlib import Path
 from typing import Any
 
 from deployments.engine.vllm.constraints.constraint_parts import parts_of
-from deployments.engine.vllm.grammars.grammar_follow import Follower, Vocabulary, most_token_ms
+from deployments.engine.vllm.grammars.grammar_follow import (
+    CoreSlowness,
+    Follower,
+    Vocabulary,
+    most_token_ms,
+)
 from deployments.wire.plain_constraints import KINDS
 
 logger = logging.getLogger("vllm.antefix")
@@ -246,7 +251,10 @@ def _is_after(process_s: float) -> bool:
 def _follower(tokenizer: Any, model_config: Any) -> Follower:
     size = model_config.get_vocab_size()
     return Follower(
-        Vocabulary.of(tokenizer, size), int(model_config.max_model_len), most_token_ms(size)
+        Vocabulary.of(tokenizer, size),
+        int(model_config.max_model_len),
+        most_token_ms(size),
+        slowness=CoreSlowness(),
     )
 
 

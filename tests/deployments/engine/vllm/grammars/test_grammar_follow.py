@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +21,7 @@ from deployments.engine.vllm.grammars.grammar_follow import (
     TOKENS,
     TRIES,
     UNFOLLOWED_SHARE,
+    CoreSlowness,
     Follower,
     Vocabulary,
     expected_ms,
@@ -114,6 +117,42 @@ def test_a_slow_constraint_is_followed_for_a_few_tokens_only() -> None:
 def test_a_core_that_is_busy_for_some_tries_does_not_make_a_constraint_slow(times: int) -> None:
     slow = iter([300.0] * times)
     assert followed(Constraint(ms=lambda so_far: next(slow, 0.1)))[0] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("slowness", "fits"), [(1.0, False), (1.6, True)])
+def test_a_token_counts_as_on_a_quiet_core(slowness: float, fits: bool) -> None:
+    constraint = Constraint(ms=lambda so_far: 1.3 * TOKEN_MS)
+    follower = Follower(VOCABULARY, CONTEXT, TOKEN_MS, constraint.clock, lambda: slowness)
+    assert (follower.token_ms(constraint, [Row()]) <= TOKEN_MS) is fits
+
+
+def test_an_interrupt_between_tokens_does_not_excuse_them() -> None:
+    slowness = itertools.cycle((1.0, 2.0))
+    constraint = Constraint(ms=lambda so_far: 1.3 * TOKEN_MS)
+    follower = Follower(VOCABULARY, CONTEXT, TOKEN_MS, constraint.clock, lambda: next(slowness))
+    assert follower.token_ms(constraint, [Row()]) > TOKEN_MS
+
+
+def test_the_slowness_of_a_core_is_bounded_and_shared_with_forked_processes() -> None:
+    spent_s, now = 0.010, 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += spent_s
+        return now
+
+    slowness = CoreSlowness(clock)
+    assert slowness() == 1.0
+    spent_s = 0.013
+    assert slowness() == pytest.approx(1.3)
+    if (child := os.fork()) == 0:
+        spent_s = 0.0065
+        slowness()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert slowness() == pytest.approx(2.0)
+    spent_s = 5.0
+    assert slowness() == 2.0
 
 
 def test_a_repeated_path_chooses_the_same_tokens() -> None:
