@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from deployments.app import ENGINE_ENVIRONMENT
+from tests.engine_job import told_by
 from tests.ports import free_ports
 from tests.router.redis_process import running
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
-REPOSITORY = Path(__file__).parents[1]
 SEGMENTS = 7 * 128
 
 
@@ -24,25 +20,9 @@ def test_lost_events_and_a_cache_reset_leave_no_stale_index_entries(
 ) -> None:
     (port,) = free_ports(1)
     with running(tmp_path / "redis", port, f"port {port}\n"):
-        done = subprocess.run(
-            [warm_python, "-m", "tests.lost_events"],
-            input=json.dumps(
-                {"model": str(small_model), "redis_url": f"redis://127.0.0.1:{port}/0"}
-            ),
-            env={
-                **os.environ,
-                **ENGINE_ENVIRONMENT,
-                "VLLM_CPU_KVCACHE_SPACE": "1",
-                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            },
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-            cwd=REPOSITORY,
-        )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert json.loads(done.stdout) == [
+        asked = {"model": str(small_model), "redis_url": f"redis://127.0.0.1:{port}/0"}
+        told = told_by(warm_python, "tests.lost_events", asked, within_s=500)
+    assert told == [
         {"step": "first", "cached": 0, "depth": 7},
         # it is unknown what the engine still holds: nothing is trusted
         {"step": "lost", "cached": None, "depth": 0},

@@ -5,20 +5,16 @@ The engine measures in layers that it computed, not in seconds: busy cores chang
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deployments.app import ENGINE_ENVIRONMENT
+from tests.engine_job import told_by
 from weights.speculation.drafts import first_layers
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
-REPOSITORY = Path(__file__).parents[1]
 # Far more than the verdict takes.
 ROUNDS = 60
 COPYING = "one two three four five six seven eight nine ten eleven twelve\n" * 5
@@ -43,23 +39,7 @@ def speculated(
         "until": until,
         "rounds": ROUNDS,
     }
-    done = subprocess.run(
-        [python, "-m", "tests.speculating_engine"],
-        input=json.dumps(asked),
-        env={
-            **os.environ,
-            **ENGINE_ENVIRONMENT,
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        },
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-        cwd=REPOSITORY,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    told: dict[str, Any] = json.loads(done.stdout)
+    told: dict[str, Any] = told_by(python, "tests.speculating_engine", asked, within_s=500)
     assert all(ids == told["answers"][0][0] for ids in told["went_on"])
     return told
 

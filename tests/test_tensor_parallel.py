@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,11 @@ import pytest
 from benchmarks.harness.fleets.split_model import split_model
 from deployments.engine.watchdog.hang import EngineHealth
 from deployments.engine.watchdog.processes import state
+from tests.engine_job import told_by
 from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
-REPOSITORY = Path(__file__).parents[1]
 PROMPTS = ["The capital of France is", "One, two, three,", "Once upon a time there was a"]
 TOKENS = 24
 
@@ -43,26 +41,14 @@ def ask(warm_python: str, model: Path, freeze: str, **engine_args: Any) -> dict[
         "prompts": PROMPTS,
         "max_tokens": TOKENS,
     }
-    done = subprocess.run(
-        [warm_python, "-m", "tests.one_engine"],
-        input=json.dumps(asked),
-        env={
-            **os.environ,
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            # auto wants a NUMA node for each worker
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "OMP_NUM_THREADS": "1",
-            "VLLM_HOST_IP": "127.0.0.1",
-            "PYTHONHASHSEED": "0",
-        },
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+    answer: dict[str, Any] = told_by(
+        warm_python,
+        "tests.one_engine",
+        asked,
+        within_s=240,
+        env={"OMP_NUM_THREADS": "1", "VLLM_HOST_IP": "127.0.0.1"},
+        exit_status=EngineHealth.HUNG,
     )
-    assert done.returncode == EngineHealth.HUNG, done.stderr[-3000:]
-    answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 
 

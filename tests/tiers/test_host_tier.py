@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deployments.app import ENGINE_ENVIRONMENT
+from tests.engine_job import told_by
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
-REPOSITORY = Path(__file__).parents[2]
 # About 60 blocks of the small model. The device has 28.
 HOST_BYTES = 12_000_000
 
@@ -22,23 +18,7 @@ HOST_BYTES = 12_000_000
 @pytest.fixture(scope="module")
 def told(warm_python: str, small_model: Path) -> dict[str, Any]:
     asked = {"model": str(small_model), "requests": 100, "seed": 1, "host_bytes": HOST_BYTES}
-    done = subprocess.run(
-        [warm_python, "-m", "tests.tiers.host_tier"],
-        input=json.dumps(asked),
-        env={
-            **os.environ,
-            **ENGINE_ENVIRONMENT,
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        },
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-        cwd=REPOSITORY,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    told: dict[str, Any] = json.loads(done.stdout)
+    told: dict[str, Any] = told_by(warm_python, "tests.tiers.host_tier", asked, within_s=800)
     return told
 
 
