@@ -145,7 +145,7 @@ class PoolScheduler:
             return Considered(blind, Recent())
         incarnations = {load.slot: load.incarnation for load in loads.values()}
         recent = self._recent.about(
-            prompt.keys, depths or {}, incarnations, self._clock(), request.loadable
+            prompt.keys, depths or {}, incarnations, self._clock(), request.tiers
         )
         placement = place(
             prompt,
@@ -156,7 +156,7 @@ class PoolScheduler:
             self._rng,
             self.correction,
             self._policies.shadow,
-            request.loadable,
+            request.tiers,
         )
         return Considered(placement, recent)
 

@@ -15,6 +15,7 @@ from router.board.recent import Placed, Recent, announcement
 from router.choice.cost import TtftCorrection
 from router.choice.placement import Placement
 from router.choice.policies import Candidate, PlacementRequest
+from router.index.index import TierDepths
 
 
 @dataclass
@@ -36,7 +37,7 @@ class SchedulingRequest:
     """One request, from the view of a scheduler.
 
     `depths`: slot -> leading segments of the prompt that the index confirms; None: it did not
-    answer. `loadable`: the same with those that a host tier has after them. `arrived`: when the
+    answer. `tiers`: the same with those that a tier has after them. `arrived`: when the
     request arrived, in seconds of the scheduler's clock, and `deadline` until when it must be
     answered. `policy` None: the pool's. `no_overflow`: why the overflow pool may not serve it;
     None: it may. `sequences`: the number of sequences in the engine. `is_again`: it was decided
@@ -54,7 +55,7 @@ class SchedulingRequest:
     sequences: int = 1
     deadline: float = math.inf
     is_again: bool = False
-    loadable: Mapping[int, int] = field(default_factory=dict)
+    tiers: TierDepths = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

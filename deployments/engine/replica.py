@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from functools import partial
 from typing import Any, Literal
 
 import ray
@@ -28,6 +29,7 @@ from deployments.fleet.pool import Pool
 from deployments.fleet.settings.hung_engine import is_restarted
 from deployments.process import node_drain
 from deployments.process.serve_log import set_log_level
+from router.index.disk_record import DiskContent, DiskRecord
 from router.redis.redis_client import REDIS_FAILURES
 from router.redis.redis_keys import BoardName
 
@@ -40,6 +42,8 @@ NICENESS = 5
 # A replica may learn late whether it is promoted, because requests carry that too.
 BOARD_PERIOD_S = 1.0
 SETTINGS_PERIOD_S = 2.0
+# Files that other engines wrote, or removed, are known after this time.
+DISK_RECORD_PERIOD_S = 30.0
 # Until all gateways have read that a replica no longer listens: it reports, and they read, ten
 # times a second, and a request that was placed just before is still to arrive.
 HEARD_S = 0.5
@@ -68,6 +72,8 @@ class EngineReplica:
         self.parts = await parts_of(here, given)
         self._follow_pool(given.pool)
         self._known_by = asyncio.get_running_loop().time() + PUBLISHED_WITHIN_S
+        if self.parts.disk_record is not None:
+            await self._read_disk_record(self.parts.disk_record)
         self.parts.publisher.start(self.parts.events.batches)
         self._start_loops(given.board.pool, self._deaths)
 
@@ -83,6 +89,17 @@ class EngineReplica:
                 logger=logger,
             ),
         )
+        if (record := parts.disk_record) is not None:
+            loops.start(
+                "disk_record",
+                forever(
+                    "disk_record",
+                    partial(self._read_disk_record, record),
+                    DISK_RECORD_PERIOD_S,
+                    fails="failed to read which files the disk tier has",
+                    logger=logger,
+                ),
+            )
         loops.start("engine_probe", self._probe())
         loops.start("settings", self.follow_settings(pool))
         if parts.engine.can_sleep:
@@ -94,6 +111,15 @@ class EngineReplica:
             node, tickets = parts.here.node_id, parts.tickets
             drained = node_drain.follow(node, self._leave, lambda: tickets.running)
             loops.start("node_drain", drained)
+
+    async def _read_disk_record(self, record: DiskRecord) -> None:
+        """Tell the index which segments the engine can read from files."""
+
+        def read() -> DiskContent:
+            record.flush()
+            return record.read()
+
+        self.parts.publisher.readable(*await asyncio.to_thread(read))
 
     def record_replica_metadata(self) -> dict[str, Any]:
         return {"url": self.parts.url}
@@ -190,6 +216,8 @@ class EngineReplica:
         await parts.loops.stop()  # not earlier: a request may wait for the end of one
         parts.witness.stop()
         parts.events.close()
+        if parts.disk_record is not None:
+            await asyncio.to_thread(parts.disk_record.close)
         parts.engine.stop()
         parts.copies.cleanup()
 

@@ -43,6 +43,7 @@ from router.board.fleet_settings import SettingsReader
 from router.board.load import LoadBoard
 from router.board.load_reader import LoadReader
 from router.index.cached_blocks import CachedBlocks
+from router.index.disk_record import DiskRecord, names_key
 from router.index.event_stream import EventStream
 from router.index.publisher import IndexPublisher
 from router.index.segment_keys import SegmentHasher, index_secret
@@ -99,7 +100,7 @@ class Assignment:
 class ReplicaParts:
     """`url` is the address of `server`. `copies` has the files of adapters. `settings` are the
     current settings of the fleet file, and `board_reader` reads which replicas of the pool are
-    active."""
+    active. `disk_record`: None without a disk tier."""
 
     here: Surroundings
     url: str
@@ -112,6 +113,7 @@ class ReplicaParts:
     server: HttpServer
     events: EventStream
     publisher: IndexPublisher
+    disk_record: DiskRecord | None
     board_reader: LoadReader
     settings: SettingsReader
     metrics: ReplicaMetrics
@@ -142,6 +144,7 @@ async def parts_of(here: Surroundings, given: Assignment) -> ReplicaParts:
         engine, Confirming(answers, reports.next), adapter_loads, segment_tokens, startup_s
     )
     server, url = await _listening(TicketGate(app, tickets, given.secret), here.node_ip)
+    record = await asyncio.to_thread(_disk_record, engine, given.secret)
     metrics = ReplicaMetrics(startup_s, pool.prefill_rate)
     metrics.started(phases)
     snapshots = Snapshots(
@@ -174,7 +177,8 @@ async def parts_of(here: Surroundings, given: Assignment) -> ReplicaParts:
         copies=copies,
         server=server,
         events=EventStream(*engine.events_at),
-        publisher=_publisher(redis, given, engine, snapshots),
+        publisher=_publisher(redis, given, engine, snapshots, record),
+        disk_record=record,
         board_reader=LoadReader(redis, given.board, board, pool.is_scaled, signer),
         settings=SettingsReader(redis, given.board.fleet_board, signer),
         metrics=metrics,
@@ -219,6 +223,7 @@ async def _start_engine(
             resume_proof=pool.resume_proof,
             max_media_pixels=pool.max_media_pixels,
             kv_tiers=pool.kv_tiers.model_dump() if pool.kv_tiers else None,
+            secret=given.secret,
         )
     return engine, {"import": imported_s, **engine.start_phases}
 
@@ -239,8 +244,24 @@ async def _listening(gate: TicketGate, host: str) -> tuple[HttpServer, str]:
     return server, gate.url
 
 
+def _disk_record(engine: VllmEngine, secret: str) -> DiskRecord | None:
+    """Return the record of the engine's disk tier; None without one, or if its folder cannot be
+    written."""
+    if engine.disk_folder is None:
+        return None
+    try:
+        return DiskRecord(engine.disk_folder, names_key(secret))
+    except OSError as error:
+        logger.warning("failed to write to the disk tier; its files are not reused: %s", error)
+        return None
+
+
 def _publisher(
-    redis: AsyncRedis, given: Assignment, engine: VllmEngine, snapshots: Snapshots
+    redis: AsyncRedis,
+    given: Assignment,
+    engine: VllmEngine,
+    snapshots: Snapshots,
+    record: DiskRecord | None,
 ) -> IndexPublisher:
     pool = given.pool
     cached = CachedBlocks(
@@ -249,7 +270,8 @@ def _publisher(
         pool.revision,
         snapshots.facts.segment_tokens,
         max_copies=engine.kv_blocks or None,
-        has_host_tier=pool.kv_tiers is not None,
+        tiers=pool.tiers,
+        on_written=record.note if record else None,
     )
     publisher: IndexPublisher = IndexPublisher(
         redis,

@@ -44,6 +44,7 @@ from deployments.fleet.settings.speculation_settings import (
     broken_by_speculation,
 )
 from router.choice.policies import PolicyName
+from router.index.cached_blocks import Tier
 
 
 class ReplicaResources(Section):
@@ -300,6 +301,13 @@ class Pool(Section):
         """The model's revision, if the engine arguments have one."""
         revision = self.engine_args.get("revision")
         return revision if isinstance(revision, str) else None
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The tiers of the engines' KV caches below the device."""
+        if self.kv_tiers is None:
+            return ()
+        return (Tier.HOST, Tier.DISK) if self.kv_tiers.disk else (Tier.HOST,)
 
     @property
     def is_scaled(self) -> bool:

@@ -10,7 +10,8 @@ A gateway's request:
     x-antefix-reserved         the request has a reservation; `if-room`: the gateway makes another
                                one if the replica is full nevertheless
     x-antefix-expected-cached  the prompt tokens that the gateway expects to be cached
-    x-antefix-kv-tiers         `none`: the engine computes what its host tier has, too
+    x-antefix-kv-tiers         from which tiers the engine may load the prompt's blocks: `none`;
+                               `host`: not from files; without it, from all
     x-antefix-tenant           a digest of the tenant, for limits per tenant
     x-antefix-cache-salt       the salt of the cached prompt, if vLLM's API has no field for it
 
@@ -46,7 +47,7 @@ PASS_HEADER = "x-antefix-pass"
 UNRESERVED_HEADER = "x-antefix-unreserved"
 RESERVED_HEADER, IF_ROOM = "x-antefix-reserved", "if-room"
 EXPECTED_CACHED_HEADER = "x-antefix-expected-cached"
-KV_TIERS_HEADER, NO_TIERS = "x-antefix-kv-tiers", "none"
+KV_TIERS_HEADER, NO_TIERS, HOST_ONLY = "x-antefix-kv-tiers", "none", "host"
 TENANT_HEADER = "x-antefix-tenant"
 SALT_HEADER = "x-antefix-cache-salt"
 

@@ -82,6 +82,8 @@ class EnginePace(msgspec.Struct, frozen=True):
     """Seconds from a request's first token to its last, at the pace of the last seconds."""
     host_load_rate: float = 0.0
     """Tokens loaded from the host tier per second; 0: unknown, or without one."""
+    disk_load_rate: float = 0.0
+    """Tokens read from files into the host tier per second; 0: unknown, or without a disk tier."""
 
 
 class ReplicaAdapters(msgspec.Struct, frozen=True):

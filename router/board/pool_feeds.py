@@ -15,8 +15,8 @@ from router.board.load import LoadBoard
 from router.board.load_reader import READ_PERIOD_S, LoadReader
 from router.board.placed_stream import PlacedStream
 from router.board.recent import Placed
-from router.index.cached_blocks import loadable_key
-from router.index.index import Depths, PrefixIndex
+from router.index.cached_blocks import Tier, tier_key
+from router.index.index import Depths, PrefixIndex, TierDepths
 from router.index.sweeper import Sweeper
 from router.redis.redis_client import AsyncRedis
 from router.redis.signature import Signer
@@ -55,22 +55,17 @@ class PoolFeeds:
         await asyncio.gather(loads, *(part.run() for part in parts))
 
     async def look_up(
-        self, keys: Sequence[bytes], host_tier: bool = False
-    ) -> tuple[Depths | None, Depths]:
+        self, keys: Sequence[bytes], tiers: Sequence[Tier] = ()
+    ) -> tuple[Depths | None, TierDepths]:
         """Return leading segments by slot: the cached ones, None without an answer within the
-        budget, and those that are cached or loadable, if the engines have a host tier.
+        budget, and those that are in each of these tiers or cached.
 
         The load board is read at the same time, if it is not fresh, and within that budget.
         """
         fresh = self.loads.fresh(self.index.budget_s)
-        if not host_tier:
-            depths, _ = await asyncio.gather(self.index.lookup(keys), fresh)
-            return depths, {}
-        loadable = [loadable_key(key) for key in keys]
-        depths, most, _ = await asyncio.gather(
-            self.index.lookup(keys), self.index.lookup(loadable), fresh
-        )
-        return depths, most or {}
+        lookups = [self.index.lookup([tier_key(key, tier) for key in keys]) for tier in tiers]
+        depths, _, *found = await asyncio.gather(self.index.lookup(keys), fresh, *lookups)
+        return depths, {tier: of or {} for tier, of in zip(tiers, found, strict=True)}
 
     def announce(self, placed: Placed) -> None:
         """Announce a placement of this gateway to the others."""

@@ -20,6 +20,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from router.index.index import NO_DEPTHS, TierDepths
+
 # Keys are sent and stored by their first bytes, which suffice for the placements of a minute.
 PREFIX_BYTES = 8
 MAX_ANNOUNCED = 256
@@ -117,12 +119,12 @@ class RecentPlacements:
         depths: Mapping[int, int],
         incarnations: Mapping[int, str],
         now: float,
-        loadable: Mapping[int, int] = NOWHERE,
+        tiers: TierDepths = NO_DEPTHS,
     ) -> Recent:
         """Return what concerns a prompt with these segment keys.
 
-        `depths`: slot -> leading segments that the index confirms (empty: no signal); `loadable`:
-        the same with those that a host tier has after them; `incarnations`: slot -> incarnation of
+        `depths`: slot -> leading segments that the index confirms (empty: no signal); `tiers`:
+        the same with those that a tier has after them; `incarnations`: slot -> incarnation of
         the candidates. Announcements and placements of other incarnations are ignored.
         """
         most = len(keys)
@@ -130,7 +132,9 @@ class RecentPlacements:
             slot: most if (depth := depths.get(slot, 0)) > most else depth for slot in incarnations
         }
         expected = self._announcements.extend(keys, confirmed, incarnations, now)
-        held = {*confirmed.values(), *(min(most, loadable.get(slot, 0)) for slot in incarnations)}
+        held = set(confirmed.values())
+        for found in tiers.values():
+            held |= {min(most, found.get(slot, 0)) for slot in incarnations}
         ends = sorted({*held, *expected.values()} - {0})[-MAX_MATCHED:]
         popularity = share = 0.0
         if shared := max(held, default=0):

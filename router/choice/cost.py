@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from router.board.load import ReplicaLoad
 from router.choice.sharing import NodeSharing
@@ -154,24 +155,33 @@ def score(
     )
 
 
-# How much faster an engine loads tokens from its host tier than it computes them, until some
-# replica has measured it. Loading is tried, and then measured.
-UNKNOWN_HOST_LOAD = 10.0
+# How much faster an engine gets tokens from a tier than it computes them, until some replica has
+# measured it. Each tier is tried, and then measured.
+UNKNOWN_HOST_LOAD, UNKNOWN_DISK_LOAD = 10.0, 3.0
 
 
-def host_load_token_s(loads: Iterable[ReplicaLoad]) -> float:
-    """Return the seconds in which a replica loads a token from its host tier.
+class TierLoadS(NamedTuple):
+    """Seconds in which a replica gets a token from its host tier, and from its disk tier: what it
+    reads is then loaded from the host."""
 
-    It is the mean over the pool's replicas, as in `adapter_load_s`.
-    """
-    measured, rates = [], []
+    host: float
+    disk: float
+
+
+def tier_load_s(loads: Iterable[ReplicaLoad]) -> TierLoadS:
+    """Return the means over the pool's replicas, as in `adapter_load_s`."""
+    hosts, disks, rates = [], [], []
     for load in loads:
-        rates.append(load.pace.prefill_rate)
-        if load.pace.host_load_rate > 0.0:
-            measured.append(1.0 / load.pace.host_load_rate)
-    if measured:
-        return sum(measured) / len(measured)
-    return len(rates) / (UNKNOWN_HOST_LOAD * sum(rates)) if rates else 0.0
+        pace = load.pace
+        rates.append(pace.prefill_rate)
+        if pace.host_load_rate > 0.0:
+            hosts.append(1.0 / pace.host_load_rate)
+        if pace.disk_load_rate > 0.0:
+            disks.append(1.0 / pace.disk_load_rate)
+    computing_s = len(rates) / sum(rates) if rates else 0.0
+    host = sum(hosts) / len(hosts) if hosts else computing_s / UNKNOWN_HOST_LOAD
+    disk = sum(disks) / len(disks) if disks else computing_s / UNKNOWN_DISK_LOAD
+    return TierLoadS(host, host + disk)
 
 
 # What loading an adapter takes until some replica has measured it: 100 MB from a disk.

@@ -21,6 +21,8 @@ from router.choice import cost
 from router.choice.cost import TtftCorrection
 from router.choice.policies import Candidate, PlacementRequest, Policy, gathered
 from router.choice.sharing import at_work_on_nodes, working_on_nodes
+from router.index.cached_blocks import Tier
+from router.index.index import NO_DEPTHS, TierDepths
 
 BLIND = "blind"
 _UNCORRECTED = TtftCorrection()
@@ -102,12 +104,12 @@ def place(
     rng: random.Random,
     correction: TtftCorrection = _UNCORRECTED,
     shadow: Policy | None = None,
-    loadable: Mapping[int, int] = NOWHERE,
+    tiers: TierDepths = NO_DEPTHS,
 ) -> Placement:
     """Rank the replicas for a request.
 
     `depths`: slot -> leading segments of the prompt that the index confirms; None: it did not
-    answer. `loadable`: the same with those that a host tier has after them. `recent` is the result
+    answer. `tiers`: the same with those that a tier has after them. `recent` is the result
     of `RecentPlacements.about` for the same prompt and replicas. `shadow` decides on the same
     facts, is recorded and not followed.
     """
@@ -121,7 +123,7 @@ def place(
         correction=correction,
         needs_trial=request.needs_trial,
         adapter=request.adapter,
-        loadable=loadable,
+        tiers=tiers,
     )
     ranked = tuple(policy.rank(request, candidates, rng))
     return Placement(
@@ -173,36 +175,47 @@ def _candidates(
     correction: TtftCorrection,
     needs_trial: bool = False,
     adapter: str | None = None,
-    loadable: Mapping[int, int] = NOWHERE,
+    tiers: TierDepths = NO_DEPTHS,
 ) -> list[Candidate]:
     confirmed = _cached_tokens(prompt_tokens, loads, depths)
     expected = _cached_tokens(prompt_tokens, loads, recent.depths)
-    hosted = _cached_tokens(prompt_tokens, loads, loadable)
-    popular_tokens = max([*confirmed, *hosted], default=0)
-    token_s = cost.host_load_token_s(loads.values()) if loadable else 0.0
+    hosted = _cached_tokens(prompt_tokens, loads, tiers.get(Tier.HOST, NOWHERE))
+    written = _cached_tokens(prompt_tokens, loads, tiers.get(Tier.DISK, NOWHERE))
+    popular_tokens = max([*confirmed, *hosted, *written], default=0)
+    token_s = cost.tier_load_s(loads.values()) if tiers else None
     price = cost.price(recent.popularity, recent.traffic_share, len(loads))
     placements = recent.placements
     at_work = at_work_on_nodes(loads)
     load_s = 0.0 if adapter is None else cost.adapter_load_s(loads.values())
     candidates = []
-    for (replica_id, load), in_cache, expected_tokens, most_tokens, working in zip(
-        loads.items(), confirmed, expected, hosted, working_on_nodes(loads), strict=True
+    for (replica_id, load), in_cache, expected_tokens, in_host, on_disk, working in zip(
+        loads.items(), confirmed, expected, hosted, written, working_on_nodes(loads), strict=True
     ):
         confirmed_tokens = in_cache
         cached_tokens = expected_tokens if expected_tokens > in_cache else in_cache
-        host_tokens, host_load_s = 0, 0.0
-        if most_tokens > cached_tokens:
-            host_tokens = most_tokens - cached_tokens
-            if token_s * load.pace.prefill_rate < 1.0:
-                host_load_s = host_tokens * token_s
-                cached_tokens = confirmed_tokens = most_tokens
+        host_tokens = disk_tokens = 0
+        host_load_s = disk_load_s = 0.0
+        if token_s is not None:
+            computing_s = 1.0 / load.pace.prefill_rate
+            near = in_host if in_host > cached_tokens else cached_tokens
+            host_tokens = near - cached_tokens
+            disk_tokens = on_disk - near if on_disk > near else 0
+            if token_s.host < computing_s:
+                host_load_s = host_tokens * token_s.host
+            if token_s.disk < computing_s:
+                disk_load_s = disk_tokens * token_s.disk
+            if disk_load_s:
+                cached_tokens = confirmed_tokens = on_disk
+            elif host_load_s:
+                cached_tokens = confirmed_tokens = near
         wait_s, step_s = cost.wait_s(load, prompt_tokens), cost.step_under_way_s(load)
         trial_wait_s = load.grammar_wait_s if needs_trial else 0.0
         adapter_load_s = adapter_wait_s = 0.0
         if adapter is not None and adapter not in load.adapters.resident:
             adapter_load_s = load_s
             adapter_wait_s = cost.adapter_wait_s(load, adapter)
-        begins_s = wait_s + step_s + trial_wait_s + adapter_load_s + adapter_wait_s + host_load_s
+        begins_s = wait_s + step_s + trial_wait_s + adapter_load_s + adapter_wait_s
+        begins_s += host_load_s + disk_load_s
         raw_ttft_s = cost.after_wait(load, begins_s, prompt_tokens, cached_tokens)
         score = cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price)
         # a load delays others as prefill does
@@ -222,7 +235,7 @@ def _candidates(
             correction.apply(raw_ttft_s, working, prompt_tokens),
             raw_ttft_s,
             wait_s,
-            score + crowding_s + trial_wait_s + host_load_s,
+            score + crowding_s + trial_wait_s + host_load_s + disk_load_s,
             load.queue.waiting,
             load.queue.running,
             load.queue.prefill_tokens,
@@ -238,6 +251,8 @@ def _candidates(
             adapter_wait_s,
             host_tokens,
             host_load_s,
+            disk_tokens,
+            disk_load_s,
         )
         candidates.append(candidate)
     return candidates

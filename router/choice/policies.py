@@ -48,6 +48,7 @@ _IN_JSON = {
     "adapter_load_s": "adapter_load",
     "adapter_wait_s": "adapter_wait",
     "host_load_s": "host_load",
+    "disk_load_s": "disk_load",
 }
 
 
@@ -104,10 +105,21 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     host_load_s: float = 0.0
     """The part of `raw_ttft_s` that loads them; 0: they are computed, or there are none."""
 
+    disk_tokens: int = 0
+    """Tokens of the prompt that its disk tier has after those. They are read, and then counted in
+    `cached_tokens`, if that takes less time than to compute them."""
+    disk_load_s: float = 0.0
+    """The part of `raw_ttft_s` that reads them; 0: they are computed, or there are none."""
+
     @property
     def refuses_host(self) -> bool:
-        """Whether the engine is to compute what its host tier has."""
+        """Whether the engine is to compute what its tiers have."""
         return self.host_tokens > 0 and self.host_load_s == 0.0
+
+    @property
+    def refuses_disk(self) -> bool:
+        """Whether the engine is to compute what only its disk tier has."""
+        return self.disk_tokens > 0 and self.disk_load_s == 0.0
 
     @property
     def requests(self) -> int:

@@ -9,17 +9,21 @@ Duplicate events of one physical block would leave a phantom at its eviction: `o
 that more are counted than the engine has. Memory grows with the cached blocks. Nothing here raises.
 
 An engine with a host tier also has copies in the host's memory. It loads them where the cached
-blocks of a prompt end, up to the first block without a copy. So each block is cached, loadable or
-neither, and a segment has a second key (`loadable_key`) while it is cached or loadable. Events of
-the host tier only name blocks. Their tokens and salts are known from the events of the cache. They
-are kept for the latest evicted blocks, because a copy may be reported after the eviction.
+blocks of a prompt end, up to the first block without a copy. With a disk tier, it also reads blocks
+from files, of which this knows those that the engine wrote or read itself. So each block is cached,
+loaded, read or computed, and a segment has a key for each tier (`tier_key`) while it is there or
+closer. Events of the tiers only name blocks. Their tokens and salts are known from the events of
+the cache. They are kept for the latest evicted blocks, because a copy may be reported after the
+eviction. Files may be removed without an event: those of a disk tier are a hint.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
 
 from router.index.kv_events import BlockHash, BlockRemoved, BlockStored, KvEvent, media_and_salt
 from router.index.segment_keys import (
@@ -32,23 +36,38 @@ from router.index.segment_keys import (
 
 logger = logging.getLogger(__name__)
 
-# The medium of the blocks that attention reads, also in CPU builds; and that of the host tier's
-# copies.
+# The medium of the blocks that attention reads, also in CPU builds; and those of copies in the
+# host's memory and in files.
 MAIN_MEDIUM = "GPU"
 HOST_MEDIUM = "CPU"
+DISK_MEDIUM = "STORAGE"
 # Kinds of KV cache group that need, and so keep, every block of a prefix; None: unknown.
 FULL_ATTENTION = {None, "full_attention", "mla_attention", "sink_full_attention"}
-# How a request gets a block: it has to be computed, it is loaded from the host tier, or it is in
+# How a request gets a block: it is computed, read from a file, loaded from the host's memory, or in
 # the cache.
-_COMPUTED, _LOADED, _CACHED = 0, 1, 2
+_COMPUTED, _READ, _LOADED, _CACHED = 0, 1, 2, 3
 # Evicted blocks whose tokens are kept, if the size of the cache is unknown.
 EVICTED = 4096
-_LOADABLE = b"h"
 
 
-def loadable_key(key: bytes) -> bytes:
-    """Return the key under which the index has a segment that is cached or loadable."""
-    return key + _LOADABLE
+class Tier(StrEnum):
+    """A tier of the KV cache below the device's memory."""
+
+    HOST = "h"
+    DISK = "d"
+
+
+_REACH_OF = {Tier.DISK: _READ, Tier.HOST: _LOADED}
+_SUFFIXES = {tier: tier.encode() for tier in Tier}
+
+
+def tier_key(key: bytes, tier: Tier) -> bytes:
+    """Return the key under which the index has a segment that is in this tier or closer to the
+    device."""
+    return key + _SUFFIXES[tier]
+
+
+OnWritten: TypeAlias = "Callable[[bytes, bytes | None, bytes, int], None]"
 
 
 @dataclass(frozen=True)
@@ -65,11 +84,11 @@ class Changes:
 class _Block:
     """A block hash: known, or not known but with known blocks after it.
 
-    A block is known while it has copies, `count` in the cache and `hosted` in the host tier, or was
-    evicted lately. Only a known block has a parent; its siblings are a linked list. `reach` is
-    _COMPUTED, _LOADED or _CACHED. `key` and `filled` are the key of the last whole segment and the
-    tokens after it, once they are known. `tokens` (packed) and `media` are the block's own, while a
-    segment can still be built from them.
+    A block is known while it has copies, `count` in the cache and `hosted` in the host tier, is
+    `written` to a file, or was evicted lately. Only a known block has a parent; its siblings are a
+    linked list. `reach` is _COMPUTED, _READ, _LOADED or _CACHED. `key` and `filled` are the key of
+    the last whole segment and the tokens after it, once they are known. `tokens` (packed) and
+    `media` are the block's own, while a segment can still be built from them.
     """
 
     __slots__ = (
@@ -85,11 +104,13 @@ class _Block:
         "parent",
         "reach",
         "tokens",
+        "written",
     )
 
     def __init__(self, hash_: BlockHash) -> None:
         self.hash = hash_
         self.count = self.hosted = 0
+        self.written = False
         self.reach = _COMPUTED
         self.key: bytes | None = None
         self.filled = 0
@@ -111,10 +132,13 @@ class CachedBlocks:
         revision: str | None,
         segment_tokens: int,
         max_copies: int | None = None,
-        has_host_tier: bool = False,
+        tiers: Iterable[Tier] = (),
+        on_written: OnWritten | None = None,
     ) -> None:
         """`max_copies`: the engine's number of physical blocks in its cache; None: unknown.
-        `has_host_tier`: without it, copies outside the cache are ignored."""
+        `tiers`: those of the engine. Copies elsewhere are ignored. `on_written` is called for each
+        block that was written to a file, with its hash, the hash of the block before it, the key of
+        the last whole segment and the number of tokens after it."""
         self._hasher = hasher
         self._model = model
         self._revision = revision
@@ -124,9 +148,17 @@ class CachedBlocks:
         # other block hashes for the same tokens. In insertion order: a key comes after those it
         # chains to.
         self._held: dict[bytes, int] = {}
-        self._has_host_tier = has_host_tier
+        self._tiers = frozenset(tiers)
+        # the lowest first, with the suffix of its keys
+        self._levels = [
+            *((_REACH_OF[tier], _SUFFIXES[tier]) for tier in _REACH_OF if tier in self._tiers),
+            (_CACHED, b""),
+        ]
         # without copies, the oldest first
         self._evicted: dict[BlockHash, None] = {}
+        self._on_written = on_written
+        # those of segments in files that other engines wrote
+        self._readable: dict[bytes, None] = {}
         self._set: dict[bytes, None] = {}
         self._cleared: dict[bytes, None] = {}
         self._group: int | None = None
@@ -171,6 +203,19 @@ class CachedBlocks:
         self._clear()
         self._counting = False
 
+    def set_readable(self, segments: Sequence[bytes], gone: Sequence[bytes] = ()) -> None:
+        """Set which segments can be read from files, whichever engine wrote them, each after the
+        one it is chained to. They stay when the cache is dropped. `gone`: the hashes of blocks of
+        this engine whose files were removed."""
+        self._remove(BlockRemoved(list(gone), medium=DISK_MEDIUM))
+        before, self._readable = self._readable, dict.fromkeys(segments)
+        for key in segments:
+            if key not in before:
+                self._hold(tier_key(key, Tier.DISK))
+        for key in reversed(before):
+            if key not in self._readable:
+                self._release(tier_key(key, Tier.DISK))
+
     def apply(self, events: Iterable[KvEvent]) -> None:
         """Apply a batch of events."""
         for event in events:
@@ -182,9 +227,9 @@ class CachedBlocks:
                 self._clear()
 
     def _store(self, event: BlockStored) -> None:
-        if event.medium == HOST_MEDIUM:
-            if self._has_host_tier and event.group_idx in (None, self._group):
-                self._host(event.block_hashes)
+        if event.medium in (HOST_MEDIUM, DISK_MEDIUM):
+            if event.group_idx in (None, self._group):
+                self._copy(event)
             return
         if not self._concerns_prefixes(event):
             return
@@ -236,42 +281,65 @@ class CachedBlocks:
             self._evicted.pop(block.hash, None)
             self._settle(block)
 
-    def _host(self, hashes: Iterable[BlockHash]) -> None:
-        """Count one more copy of each block in the host tier. An unknown block is omitted."""
-        for hash_ in hashes:
+    def _copy(self, event: BlockStored) -> None:
+        """Count one more copy of each block in the host tier, or that it is in a file. An unknown
+        block is omitted."""
+        is_host = event.medium == HOST_MEDIUM
+        if (Tier.HOST if is_host else Tier.DISK) not in self._tiers:
+            return
+        for hash_ in event.block_hashes:
             block = self._blocks.get(hash_)
             if block is None or block.parent is None:
                 continue
-            if not block.hosted or self._counting:
-                block.hosted += 1
-            if block.hosted == 1:
+            if not is_host:
+                is_new, block.written = not block.written, True
+                if is_new:
+                    self._tell_written(block)
+            else:
+                if not block.hosted or self._counting:
+                    block.hosted += 1
+                is_new = block.hosted == 1
+            if is_new:
                 self._evicted.pop(hash_, None)
                 self._settle(block)
+
+    def _tell_written(self, block: _Block) -> None:
+        parent = block.parent
+        assert parent is not None
+        if self._on_written is None or block.key is None or not isinstance(block.hash, bytes):
+            return
+        assert isinstance(parent.hash, bytes)
+        is_first = parent.parent is None and parent.reach == _CACHED
+        before = None if is_first else parent.hash
+        self._on_written(block.hash, before, block.key, block.filled)
 
     def _remove(self, event: BlockRemoved) -> None:
         if event.group_idx not in (None, self._group):
             return
-        is_host = event.medium == HOST_MEDIUM and self._has_host_tier
-        if not is_host and event.medium not in (None, MAIN_MEDIUM):
-            return
         for hash_ in event.block_hashes:
             block = self._blocks.get(hash_)
-            if block is None or not (block.hosted if is_host else block.count):
-                continue
-            if is_host:
-                block.hosted -= 1
-            else:
-                block.count -= 1
-                self._copies -= 1
-            if block.hosted if is_host else block.count:
-                continue
-            self._settle(block)
-            if not block.count and not block.hosted:
-                self._evict(block)
+            if block is not None and self._removes_last(block, event.medium):
+                self._settle(block)
+                if not (block.count or block.hosted or block.written):
+                    self._evict(block)
+
+    def _removes_last(self, block: _Block, medium: str | None) -> bool:
+        """Count one copy of a block less. Return whether it was the last one in its place."""
+        if medium in (None, MAIN_MEDIUM) and block.count:
+            block.count -= 1
+            self._copies -= 1
+            return not block.count
+        if medium == HOST_MEDIUM and block.hosted:
+            block.hosted -= 1
+            return not block.hosted
+        if medium == DISK_MEDIUM and block.written:
+            block.written = False
+            return True
+        return False
 
     def _evict(self, block: _Block) -> None:
         """Forget a block without copies, at once or when others were evicted after it."""
-        if not self._has_host_tier:
+        if not self._tiers:
             self._drop(block)
             return
         self._evicted[block.hash] = None
@@ -296,6 +364,8 @@ class CachedBlocks:
         for key in reversed(self._held):
             self._note(key, self._cleared, self._set)
         self._held.clear()
+        readable, self._readable = self._readable, {}
+        self.set_readable(list(readable))
 
     def _concerns_prefixes(self, event: BlockStored) -> bool:
         """Return whether these blocks decide about prefix hits; of several groups, one is
@@ -335,23 +405,23 @@ class CachedBlocks:
                 pending.append(child)
                 child = child.next
         for key, before, now in changed:
-            if before == _COMPUTED and self._has_host_tier:
-                self._hold(loadable_key(key))
-            if now == _CACHED:
-                self._hold(key)
+            for reach, suffix in self._levels:
+                if before < reach <= now:
+                    self._hold(key + suffix)
         for key, before, now in reversed(changed):
-            if before == _CACHED:
-                self._release(key)
-            if now == _COMPUTED and self._has_host_tier:
-                self._release(loadable_key(key))
+            for reach, suffix in reversed(self._levels):
+                if now < reach <= before:
+                    self._release(key + suffix)
 
     def _reach_of(self, block: _Block) -> int:
         parent = block.parent
         assert parent is not None
         if block.count and parent.reach == _CACHED:
             reach = _CACHED
-        elif block.hosted and parent.reach:
+        elif block.hosted and parent.reach >= _LOADED:
             reach = _LOADED
+        elif (block.hosted or block.written) and parent.reach and Tier.DISK in self._tiers:
+            reach = _READ
         else:
             return _COMPUTED
         if block.key is None:

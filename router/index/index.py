@@ -4,6 +4,7 @@
     s:<digest>  bitmap   bit i set: the replica in slot i holds this segment and
                          every segment before it
     s:<digest>h bitmap   the same, with segments that it can load from its host tier
+    s:<digest>d bitmap   the same, with segments that it can read from its disk tier, too
 
 A lookup takes one small read for an unknown prompt, and rarely more than two (see `depth_search`).
 It may report less than a replica has. Nothing here raises into a request or exceeds the budget:
@@ -18,6 +19,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -25,6 +27,7 @@ from redis.exceptions import ResponseError
 
 from common.loops import forever
 from router.index.breaker import Breaker
+from router.index.cached_blocks import Tier
 from router.index.depth_search import DepthSearch
 from router.index.slots import segment_prefix
 from router.redis.redis_client import REDIS_FAILURES, AsyncRedis
@@ -34,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 # slot -> number of leading segments in the replica's cache, at least 1
 Depths: TypeAlias = Mapping[int, int]
+# the same with segments that are in a tier
+TierDepths: TypeAlias = Mapping[Tier, Depths]
+NO_DEPTHS: TierDepths = MappingProxyType({})
 
 BUDGET_S = 0.005
 PROBE_PERIOD_S = 0.1

@@ -211,6 +211,11 @@ class IndexPublisher:
         self._cached.apply([AllBlocksCleared()])
         self._end_tenancy()
 
+    def readable(self, segments: Sequence[bytes], gone: Sequence[bytes]) -> None:
+        """Set which segments the engine can read from files (`CachedBlocks.set_readable`)."""
+        self._cached.set_readable(segments, gone)
+        self._changed()
+
     async def stop(self) -> None:
         """Leave the index within `stop_s`; the sweeper clears the rest."""
         with contextlib.suppress(*REDIS_FAILURES):

@@ -99,7 +99,7 @@ class FakeEngine(Faults):
         self.started_at = 0.0
         self.startup_s = 0.0
         self.segment_tokens = 0
-        self.host_load_rate = 0.0  # 0: it has no host tier
+        self.host_load_rate = self.disk_load_rate = 0.0  # 0: it has no such tier
         self.renderer: RendererFacts | None = None
         self.renderer_asked = 0
         self.cards_told = 0
@@ -159,6 +159,7 @@ class FakeEngine(Faults):
                 prefill_rate=1000.0,
                 inter_token_latency=0.0,
                 host_load_rate=self.host_load_rate,
+                disk_load_rate=self.disk_load_rate,
             ),
             adapters=ReplicaAdapters(
                 resident=self.adapters.resident,

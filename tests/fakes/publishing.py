@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import redis
 
 from deployments.gateway.intake.cache_salt import CacheSalts
-from router.index.cached_blocks import CachedBlocks
+from router.index.cached_blocks import HOST_MEDIUM, CachedBlocks, Tier
 from router.index.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from router.index.publisher import IndexPublisher, Lease
 from router.index.segment_keys import SegmentHasher, index_secret
@@ -40,8 +40,9 @@ class Publishing:
         self._feed = Feed()
         self._signer = LeaseSigner(Signer(SECRET), pool)
         hasher = SegmentHasher(index_secret(SECRET))
-        host_tier = engine.host_load_rate > 0
-        self._held = CachedBlocks(hasher, MODEL_PATH, None, SEGMENT_TOKENS, has_host_tier=host_tier)
+        rates = {Tier.HOST: engine.host_load_rate, Tier.DISK: engine.disk_load_rate}
+        tiers = [tier for tier, rate in rates.items() if rate]
+        self._held = CachedBlocks(hasher, MODEL_PATH, None, SEGMENT_TOKENS, tiers=tiers)
         self._publisher = IndexPublisher(self._redis, pool, self._held, self._snapshot)
 
     def start(self) -> None:
@@ -73,13 +74,13 @@ class Publishing:
         self.stored(token_ids, salt, lora)
         await self.holds(held)
 
-    async def offloads(self, token_ids: Sequence[int]) -> None:
-        """The engine has computed this prompt and has it only in its host tier now; returns when
+    async def offloads(self, token_ids: Sequence[int], medium: str = HOST_MEDIUM) -> None:
+        """The engine has computed this prompt and has it only in one of its tiers now; returns when
         the index knows."""
         salt = CacheSalts(SECRET).of("/v1/completions", TENANT, None, {})
         event = _stored(list(token_ids), salt, None)
         hashes = event.block_hashes
-        self._feed.put(event, BlockStored(hashes, None, [], 0, medium="CPU"), BlockRemoved(hashes))
+        self._feed.put(event, BlockStored(hashes, None, [], 0, medium=medium), BlockRemoved(hashes))
         await self.holds(len(hashes))
 
     def stored(

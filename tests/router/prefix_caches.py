@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from router.index.cached_blocks import loadable_key
+from router.index.cached_blocks import Tier, tier_key
 from router.index.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
 from router.index.segment_keys import Media, Namespace, SegmentHasher
 
@@ -31,14 +31,16 @@ class Prompt:
 class Engine:
     """A prefix cache as vLLM keeps it: hashed blocks, each in copies, and an event for each.
 
-    `hosted` are the blocks of its host tier. Copies on their way there are read from blocks that
-    are still cached when they start, and reported when they are complete.
+    `hosted` are the blocks of its host tier, and `written` those of its disk tier. Copies on their
+    way to the host are read from blocks that are still cached when they start, and reported when
+    they are complete.
     """
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.copies: Counter[bytes] = Counter()
         self.hosted: dict[bytes, None] = {}
+        self.written: dict[bytes, None] = {}
         self._on_their_way: dict[bytes, None] = {}
         self.reports_reuse = False
         self._known: dict[Prompt, list[tuple[bytes, tuple[Any, ...] | None]]] = {}
@@ -110,7 +112,7 @@ class Engine:
     def offload(self, index: int) -> list[KvEvent]:
         """Complete the copies that were started before, and start another."""
         self.hosted.update(self._on_their_way)
-        events: list[KvEvent] = [_hosted(hash_) for hash_ in self._on_their_way]
+        events: list[KvEvent] = [_copied(hash_, "CPU") for hash_ in self._on_their_way]
         cached = [hash_ for hash_ in +self.copies if hash_ not in self.hosted]
         self._on_their_way = {cached[index % len(cached)]: None} if cached else {}
         return events
@@ -122,24 +124,42 @@ class Engine:
         del self.hosted[hash_]
         return [BlockRemoved(block_hashes=[hash_], medium="CPU", group_idx=0)]
 
-    def loadable(self, prompt: Prompt) -> int:
-        """How many first blocks of a prompt a request finds or loads."""
+    def write(self, index: int) -> list[KvEvent]:
+        """Write a block of the host tier to a file, which may be there already."""
+        if not self.hosted:
+            return []
+        hash_ = list(self.hosted)[index % len(self.hosted)]
+        self.written[hash_] = None
+        return [_copied(hash_, "STORAGE")]
+
+    def remove_file(self, index: int) -> list[KvEvent]:
+        if not self.written:
+            return []
+        hash_ = list(self.written)[index % len(self.written)]
+        del self.written[hash_]
+        return [BlockRemoved(block_hashes=[hash_], medium="STORAGE", group_idx=0)]
+
+    def found(self, prompt: Prompt, tier: Tier) -> int:
+        """How many first blocks of a prompt a request finds, or gets from this tier or a closer
+        one."""
         blocks = self.blocks(prompt)
         found = self.reusable(prompt)
-        while found < len(blocks) and blocks[found][0] in self.hosted:
+        held = self.hosted.keys() | (self.written.keys() if tier == Tier.DISK else ())
+        while found < len(blocks) and blocks[found][0] in held:
             found += 1
         return found
 
     def reset(self) -> list[KvEvent]:
         self.copies.clear()
         self.hosted.clear()
+        self.written.clear()
         self._on_their_way.clear()
         return [AllBlocksCleared()]
 
 
-def _hosted(hash_: bytes) -> BlockStored:
+def _copied(hash_: bytes, medium: str) -> BlockStored:
     """As vLLM's OffloadingConnector reports it: only a name."""
-    return BlockStored([hash_], None, [], 0, medium="CPU", group_idx=0)
+    return BlockStored([hash_], None, [], 0, medium=medium, group_idx=0)
 
 
 @dataclass(frozen=True)
@@ -150,7 +170,7 @@ class Scene:
     segment_tokens: int
     prompts: list[Prompt]
     steps: list[tuple[str, int, int]]
-    has_host_tier: bool = False
+    tiers: tuple[Tier, ...] = ()
 
     def play(self, engine: Engine, step: tuple[str, int, int]) -> list[KvEvent]:
         what, which, chunk = step
@@ -160,6 +180,10 @@ class Scene:
             return engine.offload(which)
         if what == "evict hosted":
             return engine.evict_hosted(which)
+        if what == "write":
+            return engine.write(which)
+        if what == "remove file":
+            return engine.remove_file(which)
         return engine.evict(which) if what == "evict" else engine.reset()
 
     def expected(self, engine: Engine) -> set[bytes]:
@@ -168,8 +192,9 @@ class Scene:
         for prompt in self.prompts:
             keys, blocks = prompt.keys(self.segment_tokens), self.segment_tokens // self.block_size
             found.update(keys[: engine.reusable(prompt) // blocks])
-            if self.has_host_tier:
-                found.update(map(loadable_key, keys[: engine.loadable(prompt) // blocks]))
+            for tier in self.tiers:
+                there = keys[: engine.found(prompt, tier) // blocks]
+                found.update(tier_key(key, tier) for key in there)
         return found
 
     def key_before(self) -> dict[bytes, bytes | None]:
@@ -177,8 +202,9 @@ class Scene:
         for prompt in self.prompts:
             keys = prompt.keys(self.segment_tokens)
             before.update(zip(keys, [None, *keys], strict=False))
-            loadable = list(map(loadable_key, keys))
-            before.update(zip(loadable, [None, *loadable], strict=False))
+            for tier in self.tiers:
+                there = [tier_key(key, tier) for key in keys]
+                before.update(zip(there, [None, *there], strict=False))
         return before
 
 
@@ -202,14 +228,20 @@ steps = st.tuples(
     st.integers(0, 50),
     st.integers(1, 9),
 )
-host_steps = st.tuples(
-    st.sampled_from(["offload", "evict hosted"]), st.integers(0, 50), st.integers(1, 9)
+host_steps, disk_steps = (
+    st.tuples(st.sampled_from(names), st.integers(0, 50), st.integers(1, 9))
+    for names in (["offload", "evict hosted"], ["write", "remove file"])
 )
+STEPS_OF_TIERS = {
+    (): steps,
+    (Tier.HOST,): steps | host_steps,
+    (Tier.HOST, Tier.DISK): steps | host_steps | disk_steps,
+}
 
 
 @st.composite
 def scenes(draw: st.DrawFn) -> Scene:
-    has_host_tier = draw(st.booleans())
+    tiers = draw(st.sampled_from(list(STEPS_OF_TIERS)))
     block_size = draw(st.integers(1, 4))
     first = draw(prompts)
     # Mostly branches of one prompt: they share blocks, and part inside segments.
@@ -221,6 +253,6 @@ def scenes(draw: st.DrawFn) -> Scene:
         block_size,
         block_size * draw(st.integers(1, 4)),
         [first, *draw(st.lists(branches | prompts, max_size=3))],
-        draw(st.lists(steps | host_steps if has_host_tier else steps, max_size=25)),
-        has_host_tier,
+        draw(st.lists(STEPS_OF_TIERS[tiers], max_size=25)),
+        tiers,
     )

@@ -32,7 +32,7 @@ from deployments.wire.headers import (
     RESUME_FIELD,
 )
 from deployments.wire.resumable import Known
-from router.index.cached_blocks import CachedBlocks, loadable_key
+from router.index.cached_blocks import CachedBlocks, OnWritten, Tier, tier_key
 from router.index.event_stream import EventStream
 from router.index.segment_keys import Namespace, SegmentHasher, index_secret
 from tests.served import at_a_url, stdout_for_the_test
@@ -74,11 +74,19 @@ class Follower:
 
     engine: VllmEngine
     events: EventStream
+    tiers: Sequence[Tier] = (Tier.HOST,)
+    on_written: OnWritten | None = None
     hasher: SegmentHasher = field(default_factory=lambda: SegmentHasher(index_secret("secret")))
 
     def __post_init__(self) -> None:
         self.blocks = CachedBlocks(
-            self.hasher, "m", None, BLOCK, self.engine.kv_blocks, has_host_tier=True
+            self.hasher,
+            "m",
+            None,
+            BLOCK,
+            self.engine.kv_blocks,
+            tiers=self.tiers,
+            on_written=self.on_written,
         )
         self.engine.on_cache_dropped(self._cleared)
 
@@ -91,11 +99,11 @@ class Follower:
             self.blocks.apply(batch.events)
 
     def tokens(self, prompt: Sequence[int], salt: str | None = None) -> tuple[int, int]:
-        """The tokens of the prompt in the cache, and those of them or in the host tier."""
+        """The tokens of the prompt in the cache, and those in the cache or in any tier."""
         namespace, held = Namespace("m", cache_salt=salt), set(self.blocks.keys())
         keys = self.hasher.keys(namespace, prompt, BLOCK)[: (len(prompt) - 1) // BLOCK]
         cached = sum(key in held for key in keys) * BLOCK
-        return cached, sum(loadable_key(key) in held for key in keys) * BLOCK
+        return cached, sum(tier_key(key, self.tiers[-1]) in held for key in keys) * BLOCK
 
 
 @dataclass

@@ -24,7 +24,6 @@ from deployments.wire.headers import (
     EXPECTED_CACHED_HEADER,
     KV_TIERS_HEADER,
     LOAD_HEADER,
-    NO_TIERS,
     OUTPUT_TOKENS_COMMENT,
     PROGRESS_CONTENT_TYPE,
     RESUMABLE_HEADER,
@@ -64,8 +63,8 @@ class Confirming:
             return
         asked = dict(scope["headers"])
         expected = asked.get(EXPECTED_CACHED_HEADER.encode())
-        refuses_host = asked.get(KV_TIERS_HEADER.encode()) == NO_TIERS.encode()
-        confirmation = Confirmation(_number(expected or b"0"), refuses_host)
+        kv_tiers = asked.get(KV_TIERS_HEADER.encode(), b"").decode("latin-1")
+        confirmation = Confirmation(_number(expected or b"0"), kv_tiers)
         token = current.set(confirmation)
         tenant.current.set(asked.get(TENANT_HEADER.encode(), b"").decode("latin-1"))
         tenant.salt.set(asked.get(SALT_HEADER.encode(), b"").decode("latin-1"))

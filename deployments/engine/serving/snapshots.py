@@ -157,6 +157,7 @@ class Snapshots:
                 prefill_rate=stats.prefill_rate or facts.prefill_rate,
                 inter_token_latency=stats.inter_token_latency if report.queue.running else 0.0,
                 host_load_rate=stats.host_load_rate,
+                disk_load_rate=stats.disk_load_rate,
                 prefill_learned=stats.prefill_rate is not None,
                 step_s=step_s,
                 sequence_s=sequence_s,

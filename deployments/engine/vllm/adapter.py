@@ -26,7 +26,6 @@ from vllm.platforms import current_platform
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 from vllm.usage.usage_lib import UsageContext
-from vllm.v1.engine.async_llm import AsyncLLM
 
 from deployments.engine.vllm import core_process
 from deployments.engine.vllm.api_server import media_bounds, prompt_length, streams
@@ -44,7 +43,12 @@ from deployments.engine.vllm.constraints.constraint_fields import remember_field
 from deployments.engine.vllm.grammars.grammar_gate import GrammarGate
 from deployments.engine.vllm.grammars.grammar_trial import SOCKET
 from deployments.engine.vllm.grammars.trial_client import TrialClient
-from deployments.engine.vllm.kv_tiers.host_tier import host_tier, unnamed_memory
+from deployments.engine.vllm.kv_tiers.host_tier import (
+    NAMES_KEY,
+    host_tier,
+    place_files,
+    unnamed_memory,
+)
 from deployments.engine.vllm.lora import EngineLoras
 from deployments.engine.vllm.patches.first_request import send_first_request
 from deployments.engine.vllm.resuming.continuing import Continuing, made_by, proof_of
@@ -75,7 +79,7 @@ class VllmEngine:
     Its KV events are at `events_at`. It runs `max_sequences` requests at once, of `max_model_len`
     tokens each, and computes at most `max_step_tokens` a step, in `dtype`; `on_cpu`: not on GPUs.
     `can_sleep` if it was started with vLLM's sleep mode. `start_phases`: seconds of each phase of
-    its start.
+    its start. `disk_folder`: the folder of its disk tier for engines whose blocks are the same.
     """
 
     def __init__(
@@ -102,13 +106,14 @@ class VllmEngine:
         self.max_sequences = int(scheduler.max_num_active_seqs or scheduler.max_num_seqs)
         self.max_step_tokens = int(scheduler.max_num_batched_tokens)
         self.max_model_len = int(engine.model_config.max_model_len)
-        self.dtype = _dtype_of(engine)
+        self.dtype = _dtype_of(engine.vllm_config)
         workers = int(engine.vllm_config.parallel_config.world_size)
         self.on_cpu = bool(current_platform.is_cpu())
         self.engines_at_once = engines_at_once(os.environ, workers) if self.on_cpu else 0
         self.can_sleep = bool(engine.model_config.enable_sleep_mode)
         self.profiler = EngineProfiler(engine)
         self.start_phases: Mapping[str, float] = {}
+        self.disk_folder: Path | None = None
 
     @classmethod
     async def start(
@@ -123,6 +128,7 @@ class VllmEngine:
         resume_proof: str = "",
         max_media_pixels: int = media_bounds.MAX_MEDIA_PIXELS,
         kv_tiers: Mapping[str, Any] | None = None,
+        secret: str = "",
     ) -> VllmEngine:
         """Load the model.
 
@@ -130,8 +136,8 @@ class VllmEngine:
         model that is named by an id and was downloaded before. `heartbeat`: the file for the
         engine's reports (`heartbeat.py`). `resume` and `resume_proof`: how other engines resume its
         answers (`resume_mode.py`). `max_media_pixels`: those of all images and video frames of a
-        request. `kv_tiers`: the pool's setting. Raises vLLM's errors: a replica that cannot load
-        must not start.
+        request. `kv_tiers`: the pool's setting. `secret`: the fleet's, which names the files of a
+        disk tier. Raises vLLM's errors: a replica that cannot load must not start.
         """
         began = time.monotonic()
         named, here = with_own_seed(engine_args), folders or {}
@@ -146,16 +152,18 @@ class VllmEngine:
         if heartbeat is not None:
             os.environ[HEARTBEAT] = str(heartbeat)
         trials = os.environ[SOCKET] = str(Path(folder.name, "grammars"))
+        maker = made_by(model, {**engine_args, "dtype": _dtype_of(config)}, config)
+        disk_folder = place_files(config, secret, [proof_of(maker)])
         configured = time.monotonic()
         with unnamed_memory(config):
             engine = _loaded(config, stats)
         loaded = time.monotonic()
         os.environ.pop(HEARTBEAT, None)
         os.environ.pop(SOCKET, None)
+        os.environ.pop(NAMES_KEY, None)
         engine.watch()
         call_tokens.follow(engine.output_processor)
         engine.grammars = _gate(Path(trials), config)
-        maker = made_by(model, {**engine_args, "dtype": _dtype_of(engine)}, config)
         engine.continuing = _continuing(engine, maker, resume, resume_proof)
         await engine.reset_mm_cache()
         media_bounds.install(max_media_pixels)
@@ -165,6 +173,7 @@ class VllmEngine:
         loras = EngineLoras(engine, server.state.openai_serving_models)
         app = media_bounds.MediaBounds(server, max_media_pixels)
         started = cls(engine, app, stats, facts, loras, folder)
+        started.disk_folder = disk_folder
         started.start_phases = {
             "configure": configured - began,
             "engine": loaded - configured,
@@ -258,9 +267,9 @@ def _event_endpoints(folder: str) -> tuple[str, str]:
     return f"ipc://{Path(folder, 'events')}", f"ipc://{Path(folder, 'replay')}"
 
 
-def _dtype_of(engine: AsyncLLM) -> str:
+def _dtype_of(config: VllmConfig) -> str:
     """Return the type of computation, such as bfloat16."""
-    return str(engine.model_config.dtype).removeprefix("torch.")
+    return str(config.model_config.dtype).removeprefix("torch.")
 
 
 def _loaded(config: VllmConfig, stats: EngineStats) -> WatchedEngine:
@@ -291,7 +300,7 @@ def _continuing(
 ) -> Continuing:
     """Return what resumes answers of other engines; see `VllmEngine.start`."""
     computing = Computing(
-        proof_of(maker), on_cpu=current_platform.is_cpu(), dtype=_dtype_of(engine)
+        proof_of(maker), on_cpu=current_platform.is_cpu(), dtype=_dtype_of(engine.vllm_config)
     )
     continued = resume_of(resume, resume_proof, computing)
     logger.info("selected mode %s for resuming answers: %s", continued.mode, continued.why)

@@ -1,9 +1,10 @@
 """Settings of the tiers of a pool's KV cache below the device."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ByteSize, Field, WithJsonSchema
+from pydantic import BeforeValidator, ByteSize, Field, WithJsonSchema, field_validator
 
 from common.section import Broken, Section
 from deployments.fleet.settings.fleet_rules import engine_arg_name
@@ -25,13 +26,43 @@ def _with_unit(size: Any) -> Any:
     return f"{size}B" if isinstance(size, str) and size.endswith("i") else size
 
 
+Bytes = Annotated[ByteSize, BeforeValidator(_with_unit), WithJsonSchema(_SIZE)]
+
+
+class DiskTier(Section):
+    """A folder for blocks of the KV cache. It outlives the engine."""
+
+    folder: str = Field(
+        description="The absolute path of the folder on the engine's node. Only the engine's user "
+        "can read it. Pools and replicas may share a folder."
+    )
+    max_bytes: Bytes = Field(
+        ge=LEAST_BYTES,
+        description="The size of the folder, in bytes or with a unit, such as 500Gi. The least "
+        "recently used files are removed every 10 s, so the folder exceeds the size by what was "
+        "written since.",
+    )
+    expire_s: float = Field(
+        7 * 86400.0,
+        ge=60.0,
+        description="Files are removed when they were not used for this number of seconds.",
+    )
+
+    @field_validator("folder")
+    @classmethod
+    def _is_absolute(cls, folder: str) -> str:
+        if not Path(folder).is_absolute() or ".." in Path(folder).parts:
+            raise ValueError("expected an absolute path, such as /var/cache/antefix")
+        return folder
+
+
 class KvTiers(Section):
     """Where an engine keeps blocks of its KV cache when the device needs their room.
 
     Without it, an evicted prefix is computed again. Source: vLLM's OffloadingConnector.
     """
 
-    host_bytes: Annotated[ByteSize, BeforeValidator(_with_unit), WithJsonSchema(_SIZE)] = Field(
+    host_bytes: Bytes = Field(
         ge=LEAST_BYTES,
         description="The memory of the host that each replica uses for blocks of its KV cache, in "
         "bytes or with a unit, such as 64Gi. It is reserved at the start, as shared memory, in "
@@ -41,6 +72,11 @@ class KvTiers(Section):
         "lru",
         description="Which blocks leave the host's memory when it is full. `lru` removes the least "
         "recently used ones. `arc` also keeps blocks that were used often.",
+    )
+    disk: DiskTier | None = Field(
+        None,
+        description="Where blocks are also written to, to be read after they have left the host's "
+        "memory, or after a restart of the engine.",
     )
 
 

@@ -39,10 +39,11 @@ from deployments.gateway.record.pool_reporter import (
     PoolReporter,
 )
 from deployments.wire.confirmation import count_in
-from deployments.wire.headers import LOAD_HEADER
+from deployments.wire.headers import HOST_ONLY, LOAD_HEADER, NO_TIERS
 from observability.traces.request_record import Explained, Fact
 from router.board.load import LoadReport
 from router.choice.placement import Placement
+from router.choice.policies import Candidate
 
 logger = logging.getLogger("ray.serve")
 
@@ -92,7 +93,7 @@ class EngineAttempt:
         self._moves = moves
         self.request = request.engine
         self.expected_cached = chosen.cached_tokens if chosen else 0
-        self.refuses_host = chosen is not None and chosen.refuses_host
+        self.kv_tiers = _loads_from(chosen)
         self.ticket = attempt.ticket
         self._route = Route(
             ranked_ids=attempt.placement.replica_ids,
@@ -300,6 +301,13 @@ def _report(headers: Mapping[str, str]) -> LoadReport | None:
         return LoadReport.from_header(headers.get(LOAD_HEADER, ""))
     except ValueError:  # the replica has another release
         return None
+
+
+def _loads_from(chosen: Candidate | None) -> str:
+    """Return the value of KV_TIERS_HEADER for the chosen replica; empty: without a limit."""
+    if chosen is None or not (chosen.refuses_host or chosen.refuses_disk):
+        return ""
+    return NO_TIERS if chosen.refuses_host else HOST_ONLY
 
 
 def _headers(

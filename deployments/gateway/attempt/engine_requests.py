@@ -9,7 +9,6 @@ from deployments.gateway.attempt.transport import Reservation
 from deployments.wire.headers import (
     EXPECTED_CACHED_HEADER,
     KV_TIERS_HEADER,
-    NO_TIERS,
     RESUMABLE_HEADER,
     SALT_HEADER,
     TENANT_HEADER,
@@ -41,8 +40,8 @@ class EngineRequests:
             RESUMABLE_HEADER: "1",
             TENANT_HEADER: digest(request.tenant),
         }
-        if attempt.refuses_host:
-            headers[KV_TIERS_HEADER] = NO_TIERS
+        if attempt.kv_tiers:
+            headers[KV_TIERS_HEADER] = attempt.kv_tiers
         if request.form is not None and request.cache_salt is not None:
             headers[SALT_HEADER] = request.cache_salt
         if request.adapter is not None:

@@ -21,7 +21,7 @@ from deployments.wire.lora_adapter import Adapter
 from deployments.wire.multipart import Form
 from observability.traces.request_record import RequestRecord
 from router.choice.policies import PlacementRequest
-from router.index.index import Depths
+from router.index.index import Depths, TierDepths
 
 Result = TypeVar("Result")
 
@@ -89,7 +89,7 @@ class Prompt:
     """One request's prompt, as the gateway knows it.
 
     `known`: the gateway tokenized it as the engine does; otherwise its length is an estimate.
-    `depths` None: the index gave no answer. `loadable`: the depths with those segments that a host
+    `depths` None: the index gave no answer. `tiers`: the depths with those segments that a
     tier has.
     """
 
@@ -98,7 +98,7 @@ class Prompt:
     depths: Depths | None
     read_s: float
     lookup_s: float
-    loadable: Depths = field(default_factory=dict)
+    tiers: TierDepths = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -205,7 +205,7 @@ function candidates(decision) {
       + "correction = predicted TTFT.", (of) => parts(of, slowest), "wide"],
     ["Cached", "Prompt tokens there according to the index, and with what was announced since. They include those loaded from the host tier.", (of) =>
       (of.cached_tokens === of.confirmed_tokens ? tokens(of.confirmed_tokens)
-        : `${count(of.confirmed_tokens)} / ${tokens(of.cached_tokens)}`) + hosted(of), "num"],
+        : `${count(of.confirmed_tokens)} / ${tokens(of.cached_tokens)}`) + fromTiers(of), "num"],
     ["Cost", "Policy prefix takes the lowest. It is not a time: the wait, plus four times the prefill, for this request and those that it "
       + "delays, without the correction.", (of) => of.score.toFixed(3), "num"],
     ["Running", "Requests that have their first token.", (of) => count(of.running), "num"],
@@ -224,9 +224,9 @@ function candidates(decision) {
     explained("What do these columns mean?", shown));
 }
 
-function hosted(of) {
-  if (!of.host_tokens) return "";
-  return of.host_load ? `, ${count(of.host_tokens)} loaded` : `, ${count(of.host_tokens)} not loaded`;
+function fromTiers(of) {
+  const told = (tokens, load, done) => (tokens ? `, ${count(tokens)} ${load ? "" : "not "}${done}` : "");
+  return told(of.host_tokens, of.host_load, "loaded") + told(of.disk_tokens, of.disk_load, "read from disk");
 }
 
 function correction(of) {
@@ -236,7 +236,7 @@ function correction(of) {
 
 function parts(of, slowest) {
   const step = of.step_under_way ?? 0; // a gateway of another release says none
-  const wait = of.wait + (of.trial_wait ?? 0) + (of.adapter_wait ?? 0) + (of.adapter_load ?? 0) + (of.host_load ?? 0);
+  const wait = of.wait + (of.trial_wait ?? 0) + (of.adapter_wait ?? 0) + (of.adapter_load ?? 0) + (of.host_load ?? 0) + (of.disk_load ?? 0);
   const prefill = Math.max(0, of.raw_ttft - wait - step);
   const says = `wait ${seconds(wait)}, step ${seconds(step)}, prefill ${seconds(prefill)}, correction ${correction(of)}`;
   return [

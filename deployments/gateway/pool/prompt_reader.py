@@ -107,8 +107,7 @@ class PromptReader:
             placement, known = self._tokenize(request, fields, session)
         tokenized, skips = time.monotonic(), self._feeds.index.breaker_open
         depths: Depths | None = {} if known else None  # {}: too short to have a segment
-        tiers = self.pool.kv_tiers is not None
-        looked_up, loadable = await self._feeds.look_up(placement.keys, tiers)
+        looked_up, tiers = await self._feeds.look_up(placement.keys, self.pool.tiers)
         if placement.keys:
             depths = looked_up
         ended = time.monotonic()
@@ -117,7 +116,7 @@ class PromptReader:
             result = "skipped" if skips else "failed" if depths is None else "ok"
             self._metrics.looked_up(ended - tokenized, result)
         read_s, lookup_s = tokenized - began, ended - tokenized
-        return Prompt(placement, known, depths, read_s, lookup_s, loadable)
+        return Prompt(placement, known, depths, read_s, lookup_s, tiers)
 
     def _as_the_engine_has_it(
         self, placement: PlacementRequest, request: EngineRequest, fields: Mapping[str, Any]

@@ -255,5 +255,5 @@ def _request_of(request: PoolRequest, no_overflow: str | None) -> SchedulingRequ
         no_overflow=no_overflow,
         sequences=request.parameters.sequences,
         deadline=request.engine.deadline,
-        loadable=request.prompt.loadable,
+        tiers=request.prompt.tiers,
     )

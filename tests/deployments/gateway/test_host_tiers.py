@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from deployments.wire.headers import EXPECTED_CACHED_HEADER, KV_TIERS_HEADER, NO_TIERS
+from deployments.wire.headers import (
+    EXPECTED_CACHED_HEADER,
+    HOST_ONLY,
+    KV_TIERS_HEADER,
+    NO_TIERS,
+)
 from deployments.wire.inference_paths import COMPLETIONS
+from router.index.cached_blocks import DISK_MEDIUM, HOST_MEDIUM
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
@@ -16,6 +22,8 @@ from tests.waiting import until
 
 PROMPT = [*range(100, 180)]
 OFFLOADED = PROMPT[:48]
+HOST_TIER: dict[str, Any] = {"host_bytes": "1GiB"}
+TIERS = HOST_TIER | {"disk": {"folder": "/var/cache/antefix", "max_bytes": "1TiB"}}
 PATIENT_MS = 1000.0
 # They compute 1,000 tokens per second.
 FASTER, SLOWER = 4000.0, 500.0
@@ -34,15 +42,16 @@ async def front(
     engines: tuple[FakeEngine, FakeEngine], redis_url: str, request: pytest.FixtureRequest
 ) -> AsyncIterator[Front]:
     for engine in engines:
-        engine.host_load_rate = request.param
+        engine.host_load_rate, engine.disk_load_rate = request.param
     async with gateway_before(
         *engines,
         redis_url=redis_url,
         lookup_budget_ms=PATIENT_MS,
-        pool={"kv_tiers": {"host_bytes": "1GiB"}},
+        pool={"kv_tiers": TIERS if engines[0].disk_load_rate else HOST_TIER},
     ) as front:
         await until(lambda: front.pool.reader.renderer.prompt_tokens)
-        await front.published["r1"].offloads(OFFLOADED)
+        medium = DISK_MEDIUM if engines[0].disk_load_rate else HOST_MEDIUM
+        await front.published["r1"].offloads(OFFLOADED, medium)
         yield front
 
 
@@ -57,7 +66,7 @@ async def explained(front: Front) -> dict[str, Any]:
     return chosen
 
 
-@pytest.mark.parametrize("front", [FASTER], indirect=True)
+@pytest.mark.parametrize("front", [(FASTER, 0.0)], indirect=True)
 async def test_a_request_goes_where_its_prefix_is_loaded(
     front: Front, engines: tuple[FakeEngine, FakeEngine]
 ) -> None:
@@ -69,7 +78,7 @@ async def test_a_request_goes_where_its_prefix_is_loaded(
     assert KV_TIERS_HEADER not in engines[1].headers[-1]
 
 
-@pytest.mark.parametrize("front", [SLOWER], indirect=True)
+@pytest.mark.parametrize("front", [(SLOWER, 0.0)], indirect=True)
 async def test_the_engine_computes_what_takes_longer_to_load(
     front: Front, engines: tuple[FakeEngine, FakeEngine]
 ) -> None:
@@ -78,3 +87,25 @@ async def test_the_engine_computes_what_takes_longer_to_load(
     assert (chosen["host_tokens"], chosen["host_load"], chosen["cached_tokens"]) == (48, 0, 0)
     assert engines[1].headers[-1][EXPECTED_CACHED_HEADER] == "0"
     assert engines[1].headers[-1][KV_TIERS_HEADER] == NO_TIERS
+
+
+@pytest.mark.parametrize("front", [(FASTER, FASTER)], indirect=True)
+async def test_a_request_goes_where_its_prefix_is_read_from_files(
+    front: Front, engines: tuple[FakeEngine, FakeEngine]
+) -> None:
+    chosen = await explained(front)
+    assert chosen["replica_id"] == "r1"
+    assert (chosen["host_tokens"], chosen["disk_tokens"]) == (0, 48)
+    assert chosen["disk_load"] == pytest.approx(2 * 48 / FASTER)
+    assert engines[1].headers[-1][EXPECTED_CACHED_HEADER] == "48"
+    assert KV_TIERS_HEADER not in engines[1].headers[-1]
+
+
+@pytest.mark.parametrize("front", [(FASTER, SLOWER)], indirect=True)
+async def test_the_engine_reads_no_files_where_computing_takes_less_time(
+    front: Front, engines: tuple[FakeEngine, FakeEngine]
+) -> None:
+    front.sees(engines[1])
+    chosen = await explained(front)
+    assert (chosen["disk_tokens"], chosen["disk_load"], chosen["cached_tokens"]) == (48, 0, 0)
+    assert engines[1].headers[-1][KV_TIERS_HEADER] == HOST_ONLY

@@ -15,6 +15,7 @@ from router.board.recent import Recent
 from router.choice.cost import UNKNOWN_LOAD_S, TtftCorrection, predict_ttft
 from router.choice.placement import Placement, place, place_blind, reusable_tokens
 from router.choice.policies import POLICY_NAMES, PlacementRequest, make_policy
+from router.index.cached_blocks import Tier
 from tests.router.loads import any_loads, changed, load, pool, tokens
 
 KEYS = tuple(bytes([i]) * 16 for i in range(8))
@@ -373,12 +374,13 @@ def test_an_unmeasured_load_of_an_adapter_takes_the_default_time() -> None:
     assert {c.adapter_load_s for c in placement.ranked} == {UNKNOWN_LOAD_S}
 
 
-LOADABLE = {0: 2, 1: 6}
+LOADABLE = {Tier.HOST: {0: 2, 1: 6}}
+READABLE = {Tier.HOST: {0: 2, 1: 4}, Tier.DISK: {0: 2, 1: 6}}
 
 
 def test_tokens_of_the_host_tier_are_loaded_where_that_is_faster_than_to_compute_them() -> None:
     loads = pool(2, host_load_rate=4000.0)
-    placement = decided(loads, {0: 2}, loadable=LOADABLE)
+    placement = decided(loads, {0: 2}, tiers=LOADABLE)
     there, other = placement.ranked
     assert (there.replica_id, other.replica_id) == ("r1", "r0")
     assert there.host_tokens == 6 * 128
@@ -390,7 +392,7 @@ def test_tokens_of_the_host_tier_are_loaded_where_that_is_faster_than_to_compute
 
 
 def test_tokens_of_the_host_tier_are_computed_where_that_is_faster_than_to_load_them() -> None:
-    placement = decided(pool(2, host_load_rate=500.0), {0: 2}, loadable=LOADABLE)
+    placement = decided(pool(2, host_load_rate=500.0), {0: 2}, tiers=LOADABLE)
     best, there = placement.ranked
     assert best.replica_id == "r0"  # it has two segments in its cache
     assert (there.host_tokens, there.host_load_s) == (6 * 128, 0.0)
@@ -399,19 +401,51 @@ def test_tokens_of_the_host_tier_are_computed_where_that_is_faster_than_to_load_
 
 
 def test_an_unmeasured_host_tier_is_tried() -> None:
-    placement = decided(pool(2), {}, loadable=LOADABLE)
+    placement = decided(pool(2), {}, tiers=LOADABLE)
     assert placement.ranked[0].host_load_s == pytest.approx(6 * 128 / 10_000)
 
 
 def test_the_cache_goes_before_the_host_tier_of_another_replica() -> None:
-    placement = decided(pool(2, host_load_rate=4000.0), {0: 6}, loadable={0: 6, 1: 6})
+    placement = decided(pool(2, host_load_rate=4000.0), {0: 6}, tiers={Tier.HOST: {0: 6, 1: 6}})
     assert placement.replica_ids == ("r0", "r1")
     assert placement.ranked[0].host_tokens == 0
 
 
 def test_a_prefix_that_an_announced_request_uses_is_not_loaded_again() -> None:
     loads = pool(2, host_load_rate=4000.0)
-    placement = decided(loads, {}, Recent(depths={1: 6}), loadable=LOADABLE)
+    placement = decided(loads, {}, Recent(depths={1: 6}), tiers=LOADABLE)
     there = placement.candidate("r1")
     assert there is not None
     assert (there.host_tokens, there.cached_tokens, there.confirmed_tokens) == (0, 6 * 128, 0)
+
+
+def test_tokens_of_the_disk_tier_are_read_and_then_loaded() -> None:
+    placement = decided(pool(2, host_load_rate=4000.0, disk_load_rate=2000.0), {}, tiers=READABLE)
+    there = placement.ranked[0]
+    assert there.replica_id == "r1"
+    assert (there.host_tokens, there.disk_tokens) == (4 * 128, 2 * 128)
+    assert there.host_load_s == pytest.approx(4 * 128 / 4000)
+    assert there.disk_load_s == pytest.approx(2 * 128 / 4000 + 2 * 128 / 2000)
+    assert there.cached_tokens == there.confirmed_tokens == 6 * 128
+    assert not there.refuses_host and not there.refuses_disk
+
+
+def test_a_slow_disk_is_not_read_while_the_host_tier_is_loaded() -> None:
+    placement = decided(pool(2, host_load_rate=4000.0, disk_load_rate=1200.0), {}, tiers=READABLE)
+    there = placement.candidate("r1")
+    assert there is not None
+    assert (there.disk_tokens, there.disk_load_s, there.cached_tokens) == (2 * 128, 0.0, 4 * 128)
+    assert there.refuses_disk and not there.refuses_host
+
+
+def test_a_slow_host_tier_is_not_loaded_and_the_disk_is_not_read_either() -> None:
+    placement = decided(pool(2, host_load_rate=900.0, disk_load_rate=9000.0), {}, tiers=READABLE)
+    there = placement.candidate("r1")
+    assert there is not None
+    assert (there.host_load_s, there.disk_load_s, there.cached_tokens) == (0.0, 0.0, 0)
+    assert there.refuses_disk and there.refuses_host
+
+
+def test_an_unmeasured_disk_tier_is_tried() -> None:
+    placement = decided(pool(2), {}, tiers={Tier.DISK: {1: 6}})
+    assert placement.ranked[0].disk_load_s == pytest.approx(6 * 128 / 10_000 + 6 * 128 / 3_000)

@@ -1,6 +1,7 @@
 """What an engine holds, by its events: exactly the gateway's keys, never one too many."""
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -8,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.index.cached_blocks import CachedBlocks
-from router.index.kv_events import BlockRemoved, BlockStored, KvEvent, decode
+from router.index.cached_blocks import CachedBlocks, Tier, tier_key
+from router.index.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, decode
 from router.index.segment_keys import SegmentHasher, SegmentMedia
 from tests.router.prefix_caches import HASHER, MODEL, REVISION, Engine, Prompt, Scene, scenes
 
 
-def cached_blocks(segment_tokens: int, has_host_tier: bool = False) -> CachedBlocks:
-    return CachedBlocks(HASHER, MODEL, REVISION, segment_tokens, has_host_tier=has_host_tier)
+def cached_blocks(segment_tokens: int, tiers: Iterable[Tier] = ()) -> CachedBlocks:
+    return CachedBlocks(HASHER, MODEL, REVISION, segment_tokens, tiers=tiers)
 
 
 def followed(scene: Scene) -> CachedBlocks:
-    return cached_blocks(scene.segment_tokens, scene.has_host_tier)
+    return cached_blocks(scene.segment_tokens, scene.tiers)
 
 
 def on_the_wire(events: list[KvEvent]) -> list[KvEvent]:
@@ -83,7 +84,7 @@ def test_memory_is_bounded_by_the_number_of_engine_blocks(scene: Scene) -> None:
     engine, cached = Engine(scene.block_size), followed(scene)
     for step in scene.steps:
         cached.apply(scene.play(engine, step))
-        known = len(+engine.copies) + len(engine.hosted)
+        known = len(+engine.copies) + len(engine.hosted) + len(engine.written)
         assert len(cached._blocks) <= 2 * (known + len(cached._evicted))
 
 
@@ -396,3 +397,43 @@ def test_chunks_are_all_keys_in_order_without_those_dropped_meanwhile() -> None:
     assert next(chunks) == keys[:2]
     cached.apply([BlockRemoved([4, 3])])
     assert list(chunks) == [[keys[2]], []]
+
+
+def test_segments_of_files_that_others_wrote_stay_when_the_cache_is_dropped(engine: Engine) -> None:
+    cached = cached_blocks(4, (Tier.HOST, Tier.DISK))
+    one, two, three = (tier_key(key, Tier.DISK) for key in PROMPT.keys(4))
+    cached.set_readable(PROMPT.keys(4)[:2])
+    assert cached.take_changes().set == [one, two]
+    cached.apply(engine.request(PROMPT))
+    cached.set_readable([])
+    assert not cached.take_changes().cleared  # they are closer than a file
+    cached.set_readable(PROMPT.keys(4))
+    cached.take_changes()
+    cached.apply([AllBlocksCleared()])
+    assert cached.keys() == [one, two, three]
+    cached.forget()
+    assert cached.keys() == [one, two, three]
+    cached.take_changes()
+    cached.set_readable(PROMPT.keys(4)[:1])
+    assert cached.take_changes().cleared == [three, two]
+
+
+def test_each_block_is_told_once_when_it_was_written(engine: Engine) -> None:
+    told: list[tuple[bytes, bytes | None, bytes, int]] = []
+    cached = CachedBlocks(
+        HASHER,
+        MODEL,
+        REVISION,
+        4,
+        tiers=Tier,
+        on_written=lambda *block: told.append(block),
+    )
+    cached.apply(engine.request(PROMPT))
+    engine.hosted = dict.fromkeys(hash_ for hash_, _ in engine.blocks(PROMPT))
+    for _ in range(2):
+        for index in range(3):
+            cached.apply(engine.write(index))
+    first, second, third = (hash_ for hash_, _ in engine.blocks(PROMPT)[:3])
+    one = PROMPT.keys(4)[0]
+    root = told[0][2]
+    assert told == [(first, None, root, 2), (second, first, one, 0), (third, second, one, 2)]

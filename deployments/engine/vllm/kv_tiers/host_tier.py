@@ -1,22 +1,35 @@
-"""The host tier of an engine: blocks of its KV cache also stay in the host's memory.
+"""The tiers of an engine: blocks of its KV cache also stay in the host's memory, and in files.
 
 vLLM's OffloadingConnector does the work. It copies each computed block to the host, and evicts
 there by its own policy. It loads the blocks of a prompt that the device has evicted. Its spec is
 `HostTierSpec`, which differs from vLLM's in three ways. It also copies on CPUs, a request can
-refuse the host tier, and its shared memory has no name that outlives the engine.
+refuse the host tier, and its shared memory has no name that outlives the engine. `DiskTier` writes
+and reads the files.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from vllm.config import KVTransferConfig, VllmConfig
 
-# A request's `kv_transfer_params` with which nothing is loaded: its prompt is computed.
-LOAD_NOTHING: dict[str, Any] = {"kv_load_tiers": []}
+from deployments.wire.headers import HOST_ONLY, NO_TIERS
+from router.index.disk_record import names_key
+from weights.model.checkpoint import weights_digest
+
+# A request's `kv_transfer_params` for each limit on the tiers from which it may load.
+LOADS: Mapping[str, dict[str, Any]] = {
+    NO_TIERS: {"kv_load_tiers": []},
+    HOST_ONLY: {"kv_load_tiers": [{"medium": "CPU"}]},
+}
+# The key of file names, in hexadecimal, in the environment of the engine's process.
+NAMES_KEY = "ANTEFIX_KV_NAMES_KEY"
 
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -31,9 +44,44 @@ def host_tier(tiers: Mapping[str, Any]) -> KVTransferConfig:
         # or the answers of a conversation would be missing in its next turn
         "offload_prompt_only": False,
     }
+    if (disk := tiers.get("disk")) is not None:
+        extra["secondary_tiers"] = [
+            {
+                "type": "DiskTier",
+                "module_path": "deployments.engine.vllm.kv_tiers.disk_tier",
+                "folder": disk["folder"],
+                "most_bytes": int(disk["max_bytes"]),
+                "expire_s": disk["expire_s"],
+            }
+        ]
     return KVTransferConfig(
         kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=extra
     )
+
+
+def place_files(config: VllmConfig, secret: str, told: Sequence[Any]) -> Path | None:
+    """Return the part of the disk tier's folder for engines whose blocks are the same; None without
+    such a tier.
+
+    `secret`: the fleet's, from which the names of files are derived. `told`: what the blocks depend
+    on besides the weights and the type of the cache. vLLM's folders below it depend on the layout
+    of the cache. Raises OSError if the folder cannot be made, and ValueError without a secret.
+    """
+    if config.kv_transfer_config is None:
+        return None
+    tiers = config.kv_transfer_config.kv_connector_extra_config.get("secondary_tiers", [])
+    for tier in tiers:
+        os.environ[NAMES_KEY] = names_key(secret).hex()
+        folder, model = Path(tier["folder"]), Path(config.model_config.model)
+        weights = weights_digest(model) if model.is_dir() else config.model_config.model
+        cache = config.cache_config
+        parts = [weights, config.model_config.revision, cache.cache_dtype, *told]
+        part = folder / sha256(json.dumps(parts, default=str).encode()).hexdigest()[:16]
+        for made in (folder, part):
+            made.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tier["root_dir"] = str(part)
+        return part
+    return None
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from vllm.v1.kv_offload.base import (
     CanonicalKVCaches,
     GPULoadStoreSpec,
     LookupResult,
+    Medium,
     OffloadingManager,
     OffloadingWorker,
     OffloadKey,
@@ -73,13 +74,13 @@ def _disown(region: SharedOffloadRegion) -> None:
 
 
 class _RefusableTier(TieringOffloadingManager):  # type: ignore[misc]
-    """vLLM asks a request's filter for the tiers below the host only. `kv_load_tiers: []` means
-    that nothing is loaded, from the host either."""
+    """vLLM asks a request's filter for the tiers below the host only. Here it also holds for the
+    host. All blocks pass the host, so what the host may not load is computed."""
 
     def lookup(
         self, key: OffloadKey, req_context: ReqContext, *, exclude_tier_idx: int | None = None
     ) -> LookupResult:
-        if not req_context.load_tier_filter.matchers:
+        if not req_context.load_tier_filter.allows(Medium.CPU, None):
             return LookupResult.MISS
         return super().lookup(key, req_context, exclude_tier_idx=exclude_tier_idx)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from vllm.config import VllmConfig
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
@@ -13,9 +17,40 @@ from autoscaling.learned.ewma import Ewma
 from autoscaling.learned.prefill_rate import PrefillRate
 from autoscaling.learned.step_time import StepTime
 
-# vLLM's metric of the seconds in which blocks were copied from the host.
+# vLLM's metrics of the seconds in which blocks were copied from the host, and read from files.
 HOST_LOAD_TIME = "vllm:kv_offload_load_time"
-HOST_LOAD_TOKENS = 20_000.0
+DISK_LOAD_TIME = "vllm:kv_offload_tiering_read_time"
+LOAD_TOKENS = 20_000.0
+# A rate without a load for this time is unknown again, so that a slow tier is tried again.
+FORGOTTEN_S = 600.0
+
+
+class LoadRate:
+    """How fast an engine gets tokens from a tier, over about its last LOAD_TOKENS."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._token_s = Ewma(memory=LOAD_TOKENS)
+        self._spent_s = 0.0
+        self._loaded_at = -math.inf
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second; 0 before the first, and FORGOTTEN_S after the last."""
+        if self._clock() - self._loaded_at > FORGOTTEN_S or not self._token_s.mean:
+            return 0.0
+        return 1.0 / self._token_s.mean
+
+    def spent(self, seconds: Mapping[Any, float]) -> None:
+        """Count seconds of loads, by vLLM's labels, whose tokens are counted later."""
+        self._spent_s += sum(seconds.values())
+
+    def loaded(self, tokens: int) -> None:
+        """Count tokens that were loaded in the seconds counted before."""
+        if self.rate == 0.0:
+            self._token_s = Ewma(memory=LOAD_TOKENS)
+        self._token_s.add(self._spent_s, tokens)
+        self._spent_s, self._loaded_at = 0.0, self._clock()
 
 
 class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not read
@@ -28,9 +63,7 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
         self._inter_token = Ewma(memory=20.0)
         self._prefill_rate = PrefillRate()
         self._decode_time = DecodeTime()
-        # seconds per token; and the seconds of loads whose tokens are not counted yet
-        self._host_load = Ewma(memory=HOST_LOAD_TOKENS)
-        self._loading_s = 0.0
+        self._host_load, self._disk_load = LoadRate(), LoadRate()
 
     @property
     def prefill_rate(self) -> float | None:
@@ -39,9 +72,13 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
 
     @property
     def host_load_rate(self) -> float:
-        """Tokens per second that are loaded from the host tier, over about the last
-        HOST_LOAD_TOKENS; 0 before the first."""
-        return 1.0 / self._host_load.mean if self._host_load.mean else 0.0
+        """Tokens per second that are loaded from the host tier; 0: unknown."""
+        return self._host_load.rate
+
+    @property
+    def disk_load_rate(self) -> float:
+        """Tokens per second that are read from files into the host tier; 0: unknown."""
+        return self._disk_load.rate
 
     @property
     def decode_s(self) -> float:
@@ -64,12 +101,15 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
         if scheduler_stats is not None:
             self.kv_use = scheduler_stats.kv_cache_usage
             if (connector := scheduler_stats.kv_connector_stats) is not None:
-                self._loading_s += sum(connector["data"].get(HOST_LOAD_TIME, {}).values())
+                self._host_load.spent(connector["data"].get(HOST_LOAD_TIME, {}))
+                self._disk_load.spent(connector["data"].get(DISK_LOAD_TIME, {}))
+            hits = scheduler_stats.connector_prefix_cache_stats
+            if hits is not None and (read := hits.hits_by_source.get(CacheHitSource.DISK)):
+                self._disk_load.loaded(read)
         if iteration_stats is None:
             return
         if loaded := iteration_stats.prompt_token_stats.external_kv_transfer:
-            self._host_load.add(self._loading_s, loaded)
-            self._loading_s = 0.0
+            self._host_load.loaded(loaded)
         self.output_tokens += iteration_stats.num_generation_tokens
         for seconds in iteration_stats.inter_token_latencies_iter:
             self._inter_token.add(seconds, 1.0)
