@@ -75,7 +75,8 @@ The dashboards and alerts use these metrics of NVIDIA's dcgm-exporter:
 def _replica_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     families = ReplicaFamilies(registry)
-    assert families.prefill and families.calibrated  # created when they are requested
+    # created when they are requested
+    assert families.prefill and families.calibrated and families.tier_load
     SpeculationFamilies(registry)
     AdapterFamilies(registry)
     return registry

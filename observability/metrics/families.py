@@ -40,6 +40,7 @@ class Families:
         self._add_requests()
         self._add_latencies()
         self._add_reuse()
+        self._add_tiers()
         self._add_placement()
         self._add_admission()
         self._add_mirrors()
@@ -159,6 +160,21 @@ class Families:
             "antefix_new_prompt_tokens",
             "Prompt tokens that no replica had cached.",
             ["pool"],
+        )
+
+    def _add_tiers(self) -> None:
+        self.tier_requests = self._counter(
+            "antefix_kv_tier_requests",
+            "Served requests whose replica had tokens of the prompt in a tier of `kv_tiers` at the "
+            "placement, by the way that was chosen: load, or compute.",
+            ["pool", "way"],
+        )
+        self.tier_tokens = self._counter(
+            "antefix_kv_tier_prompt_tokens",
+            "Prompt tokens of the requests in antefix_kv_tier_requests_total, by source as "
+            "predicted at the placement: cache (of the device), host (loaded from the tier), "
+            "computed.",
+            ["pool", "source"],
         )
 
     def _add_placement(self) -> None:

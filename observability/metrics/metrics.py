@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import nan
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -22,6 +23,8 @@ from observability.metrics.replica_families import (
 )
 
 _CAUSES = ("routing", "index", "engine")
+TierWay = Literal["load", "compute"]
+TokenSource = Literal["cache", "host", "computed"]
 _STATES = ("active", "warm", "asleep", "suspect", "leaving", "starting", "stopping")
 PRIORITIES = ("interactive", "batch")
 # Unexpected ends of an engine, as `deployments.engine.start.deaths` classifies them.
@@ -52,6 +55,15 @@ class ShadowChoice:
     policy: str
     agrees: bool
     regret: float
+
+
+@dataclass(frozen=True)
+class TierUse:
+    """How a request uses a tier that has a part of its prompt. `tokens`: of the whole prompt, by
+    source."""
+
+    way: TierWay
+    tokens: Mapping[TokenSource, int]
 
 
 class RoutingMetrics:
@@ -87,6 +99,18 @@ class RoutingMetrics:
             inc(of.loss, (pool, cause), tokens)
         if served.predicted_ttft_s is not None:
             self._buffer.observe(of.predicted_ttft, self._labels, served.predicted_ttft_s)
+
+    def begin_tiers(self) -> None:
+        """Show the counts of `tiered` from 0 on. Other pools have no tiers."""
+        for way in get_args(TierWay):
+            self._families.tier_requests.labels(self._pool, way)
+        for source in get_args(TokenSource):
+            self._families.tier_tokens.labels(self._pool, source)
+
+    def tiered(self, use: TierUse) -> None:
+        self._buffer.inc(self._families.tier_requests, (self._pool, use.way))
+        for source, tokens in use.tokens.items():
+            self._buffer.inc(self._families.tier_tokens, (self._pool, source), tokens)
 
     def shadow(self, choice: ShadowChoice) -> None:
         of, inc = self._families, self._buffer.inc
@@ -233,6 +257,11 @@ class ReplicaMetrics:
         """Set the learned rate; None: nothing was computed yet."""
         if tokens_per_s is not None:
             self._families.prefill.set(tokens_per_s)
+
+    def tier_load(self, source: str, tokens_per_s: float) -> None:
+        """Set the learned rate of loads from a tier; 0: nothing was loaded yet."""
+        if tokens_per_s:
+            self._families.tier_load.labels(source).set(tokens_per_s)
 
     def speculation(
         self,

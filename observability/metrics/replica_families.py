@@ -13,7 +13,7 @@ from observability.metrics.families import LOOP_FAILURES
 class ReplicaFamilies:
     """The metrics of one engine replica; the exporter adds its pool and its name.
 
-    `prefill` and `calibrated` are created on first use, because 0 would be wrong.
+    `prefill`, `calibrated` and `tier_load` are created on first use, because 0 would be wrong.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -98,6 +98,15 @@ class ReplicaFamilies:
         return self._gauge(
             "antefix_replica_calibrated_prefill_tokens_per_second",
             "The value of `prefill_rate` in the fleet file.",
+        )
+
+    @cached_property
+    def tier_load(self) -> Gauge:
+        return self._gauge(
+            "antefix_replica_tier_load_tokens_per_second",
+            "Number of prompt tokens that the engine loads per second from a tier of `kv_tiers`, "
+            "learned from recent loads. Predictions use the mean of the pool's replicas.",
+            ["source"],
         )
 
     def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:

@@ -109,6 +109,7 @@ class Snapshots:
         metrics.loops(failures)
         metrics.grammars(grammars.longest_wait_s, grammars.results)
         metrics.prefill(self.engine.stats.prefill_rate)
+        metrics.tier_load("host", self.engine.stats.host_load_rate)
         if (adapters := self.adapters).slots:
             metrics.adapters(len(adapters.resident), adapters.loads, adapters.load_s)
 

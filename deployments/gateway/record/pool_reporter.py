@@ -13,11 +13,12 @@ from typing import Any
 from autoscaling.slo import PriorityClass, Slo
 from common.verdicts import VerdictKind
 from deployments.gateway.intake.request import EngineRequest, PoolRequest, Prompt
-from observability.metrics.metrics import RoutingMetrics, Served, ShadowChoice
+from observability.metrics.metrics import RoutingMetrics, Served, ShadowChoice, TierUse
 from observability.traces.request_record import Explained
 from router.board.load import LoadBoard
 from router.choice.loss import NotReused, split
 from router.choice.placement import Placement, ShadowDecision, reusable_tokens
+from router.choice.policies import Candidate
 
 # The number of candidates in an explanation: the best ones, and the one that served.
 CANDIDATES = 8
@@ -128,9 +129,7 @@ class PoolReporter:
                     loss=not_reused.losses,
                 )
             )
-        if shadow := placement.shadow:
-            agrees = shadow.replica_id == outcome.replica_id
-            self._metrics.shadow(ShadowChoice(shadow.policy, agrees, shadow.regret_s))
+        self._count_choices(placement, served, outcome.replica_id)
         explanation = self.decided(request.model, prompt, placement, admitted)
         explanation |= {
             "replica": outcome.replica_id,
@@ -152,6 +151,17 @@ class PoolReporter:
             explanation["candidates"] = (*explanation["candidates"][:-1], served)
         explanation["prompt_tokens"]["confirmed"] = outcome.prompt_tokens
         return explanation
+
+    def _count_choices(
+        self, placement: Placement, served: Candidate | None, replica_id: str
+    ) -> None:
+        """Count what was chosen for a request: whether to load from a tier, and the shadow
+        policy's choice."""
+        if served is not None and served.host_tokens:
+            self._metrics.tiered(_tier_use(served, placement.prompt_tokens))
+        if shadow := placement.shadow:
+            agrees = shadow.replica_id == replica_id
+            self._metrics.shadow(ShadowChoice(shadow.policy, agrees, shadow.regret_s))
 
     def rejected(self, request: PoolRequest, why: str, waited_s: float) -> None:
         """Explain a request that is rejected before its placement."""
@@ -191,6 +201,19 @@ class PoolReporter:
             "candidates": placement.ranked[:CANDIDATES],
             "candidates_not_shown": max(0, len(placement.ranked) - CANDIDATES),
         }
+
+
+def _tier_use(served: Candidate, prompt_tokens: int) -> TierUse:
+    """Return how a request uses the host tier of its replica, which has tokens of its prompt."""
+    host = 0 if served.refuses_host else served.host_tokens
+    return TierUse(
+        "load" if host else "compute",
+        {
+            "cache": served.cached_tokens - host,
+            "host": host,
+            "computed": max(0, prompt_tokens - served.cached_tokens),
+        },
+    )
 
 
 def _shadow(shadow: ShadowDecision) -> dict[str, Any]:

@@ -55,6 +55,16 @@ async def front(
         yield front
 
 
+async def tier_counts(front: Front) -> dict[tuple[str, ...], float]:
+    """The counters of tiers that are not 0, after the explanation of the request is complete."""
+    prefix = "antefix_kv_tier_"
+    return {
+        (name.removeprefix(prefix), *labels): value
+        for (name, *labels), value in (await front.metrics()).items()
+        if name.startswith(prefix) and name.endswith("_total") and value
+    }
+
+
 async def explained(front: Front) -> dict[str, Any]:
     """The candidate that the request was sent to."""
     async with front.post(COMPLETIONS, prompt=PROMPT) as answer:
@@ -76,6 +86,11 @@ async def test_a_request_goes_where_its_prefix_is_loaded(
     assert chosen["cached_tokens"] == chosen["confirmed_tokens"] == 48
     assert engines[1].headers[-1][EXPECTED_CACHED_HEADER] == "48"
     assert KV_TIERS_HEADER not in engines[1].headers[-1]
+    assert await tier_counts(front) == {
+        ("requests_total", "load"): 1,
+        ("prompt_tokens_total", "host"): 48,
+        ("prompt_tokens_total", "computed"): len(PROMPT) - 48,
+    }
 
 
 @pytest.mark.parametrize("front", [(SLOWER, 0.0)], indirect=True)
@@ -87,6 +102,10 @@ async def test_the_engine_computes_what_takes_longer_to_load(
     assert (chosen["host_tokens"], chosen["host_load"], chosen["cached_tokens"]) == (48, 0, 0)
     assert engines[1].headers[-1][EXPECTED_CACHED_HEADER] == "0"
     assert engines[1].headers[-1][KV_TIERS_HEADER] == NO_TIERS
+    assert await tier_counts(front) == {
+        ("requests_total", "compute"): 1,
+        ("prompt_tokens_total", "computed"): len(PROMPT),
+    }
 
 
 @pytest.mark.parametrize("front", [(FASTER, FASTER)], indirect=True)

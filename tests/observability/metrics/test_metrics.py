@@ -17,6 +17,7 @@ from observability.metrics.metrics import (
     RoutingMetrics,
     Served,
     ShadowChoice,
+    TierUse,
 )
 from tests.fakes.completions import DEFAULT_MAX_TOKENS
 from tests.fakes.engine import FakeEngine
@@ -178,6 +179,35 @@ def test_lookups_are_counted_by_result_and_timed_if_they_reached_redis(
     counted.of.looked_up(0.0003, result)
     assert counted.samples["antefix_index_lookups_total", result] == 1
     assert counted.samples.get(("antefix_index_lookup_seconds_count",), 0) == (result != "skipped")
+
+
+def test_a_pool_without_tiers_exports_no_metrics_of_them(counted: Counted) -> None:
+    counted.of.served(SERVED)
+    assert not [name for name, *_ in counted.samples if "tier" in name]
+
+
+def test_the_ways_to_a_prefix_in_a_tier_and_its_sources_are_counted_from_0_on(
+    counted: Counted,
+) -> None:
+    counted.of.begin_tiers()
+    counted.of.tiered(TierUse("load", {"cache": 16, "host": 48, "computed": 20}))
+    counted.of.begin_tiers()
+    samples = counted.samples
+    assert samples["antefix_kv_tier_requests_total", "load"] == 1
+    assert samples["antefix_kv_tier_requests_total", "compute"] == 0
+    sources = ("cache", "host", "computed")
+    found = [samples["antefix_kv_tier_prompt_tokens_total", source] for source in sources]
+    assert found == [16, 48, 20]
+
+
+def test_a_replica_exports_the_rate_of_its_loads_once_it_has_loaded() -> None:
+    registry = CollectorRegistry()
+    metrics = ReplicaMetrics(12.5, None, registry)
+    metrics.tier_load("host", 0.0)
+    assert "tier" not in generate_latest(registry).decode()
+    metrics.tier_load("host", 4000.0)
+    samples = samples_of(generate_latest(registry).decode())
+    assert samples["antefix_replica_tier_load_tokens_per_second", "host"] == 4000
 
 
 def test_the_breaker_is_1_while_it_is_open(counted: Counted) -> None:
