@@ -226,9 +226,68 @@ _SPECULATION = [
     ),
 ]
 
+
+def _tiered(expr: str) -> str:
+    return or_none(expr, "pool", "no kv_tiers")
+
+
+_BY_WAY = rate("antefix_kv_tier_requests_total", "pool, way")
+_BY_SOURCE = rate("antefix_kv_tier_prompt_tokens_total", "pool, source")
+_LOAD_RATE = highest(
+    "antefix_replica_tier_load_tokens_per_second", "pool, replica, source", REPLICA
+)
+_PREDICTED_LOADS = rate(
+    "antefix_kv_tier_prompt_tokens_total", "pool", f'{POOL}, source!~"cache|computed"'
+)
+_LOADED = rate(
+    "vllm:prompt_tokens_by_source_total", "pool", f'{POOL}, source="external_kv_transfer"'
+)
+
+_TIERS = [
+    Graph("Requests by way", _tiered(_BY_WAY), "reqps", stacked=True).about(
+        "Requests whose replica had a part of the prompt in a tier of `kv_tiers`. load: it was "
+        "loaded; compute: computing it again was predicted to be faster."
+    ),
+    Graph("Prompt tokens by source", _tiered(_BY_SOURCE), TOKENS_PER_S, stacked=True).about(
+        "All prompt tokens of these requests, as predicted. cache: in the device's memory; host: "
+        "loaded from the tier."
+    ),
+    Graph(
+        "Tokens loaded from tiers",
+        {"predicted {{pool}}": _tiered(_PREDICTED_LOADS), "loaded {{pool}}": _tiered(_LOADED)},
+        TOKENS_PER_S,
+        dashed="/^predicted/",
+    ).about(
+        "Dashed: by the gateways' predictions. If engines load less, the tier had evicted the "
+        "blocks, or does not load."
+    ),
+    Graph("Load rate", _tiered(_LOAD_RATE), TOKENS_PER_S).about(
+        "Tokens per second that each engine loads, as measured. Below the prefill rate, prefixes "
+        "are computed instead."
+    ),
+    Graph(
+        "Bytes copied",
+        {
+            "loaded {{pool}} {{replica}}": _tiered(
+                rate("vllm:kv_offload_load_bytes_total", *_EACH)
+            ),
+            "stored {{pool}} {{replica}}": _tiered(
+                rate("vllm:kv_offload_store_bytes_total", *_EACH)
+            ),
+        },
+        "Bps",
+    ).about("Bytes per second that each engine copies between the device and the host's memory."),
+    Graph(
+        "Time spent on loads", _tiered(rate("vllm:kv_offload_load_time_total", *_EACH)), "s"
+    ).about(
+        "Seconds per second that each engine copies blocks from the host. Near 1: loads queue, and "
+        "requests wait for them."
+    ),
+]
+
 BOARD = Board(
     "Engine",
-    "vLLM's own metrics by replica: batches, KV cache, prefix cache, times, speculation.",
+    "vLLM's own metrics by replica: batches, KV cache, prefix cache, times, speculation, tiers.",
     _EXPLANATION,
     {
         "At a glance": _AT_A_GLANCE,
@@ -238,6 +297,7 @@ BOARD = Board(
         "Speed": _SPEED,
         "Hangs and deaths": _HEALTH,
         "Speculative decoding": _SPECULATION,
+        "KV cache tiers": _TIERS,
     },
     variables=[
         Variable("replica", f"vllm:num_requests_running{{{POOL}}}", "Replicas, by Ray Serve's id.")

@@ -31,6 +31,7 @@ _VLLM_LABELS = ("model_name", "engine", "pool", "replica")
 _VLLM_MORE = {
     "vllm:request_success": "finished_reason",
     "vllm:spec_decode_num_accepted_tokens_per_pos": "position",
+    "vllm:prompt_tokens_by_source": "source",
 }
 _SUFFIXES = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
 
@@ -48,7 +49,7 @@ class Family:
 
 def antefix_families() -> list[Family]:
     gateway, replica = Families(), ReplicaFamilies(CollectorRegistry())
-    _ = replica.prefill, replica.calibrated
+    _ = replica.prefill, replica.calibrated, replica.tier_load
     speculation = SpeculationFamilies(CollectorRegistry())
     adapters = AdapterFamilies(CollectorRegistry())
     whose = ("pool", "replica")
@@ -71,11 +72,17 @@ def of_vllm() -> list[Family]:
     """By its source: to make them, it would have to be started."""
     spec = find_spec("vllm")
     assert spec is not None and spec.submodule_search_locations
-    v1 = Path(spec.submodule_search_locations[0]) / "v1"
+    package = Path(spec.submodule_search_locations[0])
+    v1 = package / "v1"
     text = (v1 / "metrics" / "loggers.py").read_text()
     text += (v1 / "spec_decode" / "metrics.py").read_text()
     made = re.findall(r'_(gauge|counter|histogram)_cls\(\s*name="(vllm:\w+)"', text)
     made += [("counter", name) for name in re.findall(r'\("(vllm:spec_decode_\w+)",', text)]
+    connectors = package / "distributed" / "kv_transfer" / "kv_connector" / "v1"
+    text = (connectors / "offloading" / "metrics.py").read_text()
+    made += [
+        ("counter", name) for name in re.findall(r'"(vllm:kv_offload_\w+_(?:bytes|time))"', text)
+    ]
     return [
         Family(name, kind, (*_VLLM_LABELS, *([more] if (more := _VLLM_MORE.get(name)) else [])))
         for kind, name in made

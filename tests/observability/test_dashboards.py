@@ -37,15 +37,16 @@ VARIABLES = {
 # spec_decode metrics, and so on: a panel says so instead of being empty.
 OPTIONAL = re.compile(
     r"antefix_(shadow|overflow|forecast|arrivals|demand|warm|tenant_cost|errors|batch|budget_|canary"
-    r"|replica_calibrated|replica_prefill_tokens|index_lookup|reuse_loss|speculation|throughput)"
-    r"|vllm:spec_decode|DCGM"
+    r"|replica_calibrated|replica_prefill_tokens|index_lookup|reuse_loss|speculation|throughput"
+    r"|kv_tier|replica_tier)"
+    r"|vllm:spec_decode|vllm:kv_offload|DCGM"
 )
 LABEL_VALUES = {
     "objective": ["ttft", "ttft_p50", "tpot", "e2e", "availability", "goodput"],
     "result": ["good", "bad", "ok"],
     "phase": ["upload", "read", "promotion", "queued", "retry", "engine"],
     "kind": ["prompt", "cached", "output"],
-    "source": ["predicted", "confirmed"],
+    "source": ["predicted", "confirmed", "host", "external_kv_transfer"],
     "state": ["active", "warm", "asleep", "leaving", "starting", "stopping"],
     "agrees": ["no"],
 }
