@@ -23,6 +23,7 @@ from tests.observability.alert_series import (
     replicas,
     shown,
     speculation,
+    tier_requests,
 )
 
 DAY_SO_FAR = 7 * 60
@@ -146,6 +147,21 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
     ("AntefixSpeculationLosing", "ticket"): (
         [speculation(losing=1, on=1)],
         [speculation(losing=1, on=0), speculation(losing=0, on=1)],
+    ),
+    ("AntefixKvTierUnused", "ticket"): (
+        [
+            # it loaded until the rate of loads was measured on a busy node
+            tier_requests(load=[(10, 60), (0, 120)], compute=[(0, 60), (10, 120)]),
+            tier_requests(load=[(0, 120)], compute=[(2, 120)]),
+        ],
+        [
+            tier_requests(load=[(10, 180)], compute=[(10, 180)]),
+            tier_requests(load=[(10, 180)], compute=[(0, 180)]),
+            # a few loads are enough, and so little traffic proves nothing
+            tier_requests(load=[(0.1, 180)], compute=[(100, 180)]),
+            tier_requests(load=[(0, 180)], compute=[(0.5, 180)]),
+            tier_requests(load=[(0, 180)], compute=[(0, 180)]),
+        ],
     ),
     ("AntefixIndexFailing", "ticket"): (
         [lookups(ok=90, failed=10), lookups(ok=0, failed=50)],

@@ -109,6 +109,20 @@ def speculation(losing: int, on: int) -> Series:
     return gauge("antefix_speculation_losing", losing) | gauge("antefix_speculation_on", on)
 
 
+def tier_requests(
+    load: Sequence[tuple[float, int]], compute: Sequence[tuple[float, int]]
+) -> Series:
+    """Requests whose prefix is in a tier, by way, as two gateways count them: (requests per minute,
+    minutes), one after another."""
+    return {
+        f'antefix_kv_tier_requests_total{{pool="a", way="{way}", instance="{gateway}"}}': counted(
+            *phases
+        )
+        for way, phases in (("load", load), ("compute", compute))
+        for gateway in "xy"
+    }
+
+
 def gpus(*percents: float) -> Series:
     return {
         f'DCGM_FI_DEV_GPU_UTIL{{Hostname="n", gpu="{gpu}"}}': constant(percent)
