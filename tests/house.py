@@ -106,9 +106,9 @@ HOUSE = (
         "cli/models",
         "subcommands that plan, quantize, evaluate and tune a model",
         names(
-            "cli/common cli/local deployments/offline deployments/fleet deployments/models "
-            "weights/evaluate weights/plan weights/quantize weights/model weights/speculation "
-            "common"
+            "cli/common cli/local deployments/offline deployments/fleet deployments/fleet/settings "
+            "deployments/models weights/evaluate weights/plan weights/quantize weights/model "
+            "weights/speculation common"
         ),
     ),
     Room(

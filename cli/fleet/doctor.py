@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
 from cli.common.command_line import version_line
 from cli.common.exit_codes import ExitCode
-from cli.common.options import Output
+from cli.common.options import FleetFile, Output
 from cli.common.output import answering, is_data, print_data
-from k8s.preflight.findings import PreflightFinding
+from k8s.preflight.findings import PreflightFinding, Severity
 
 if TYPE_CHECKING:
     from cli.local.machine_facts import MachineFacts
+    from deployments.fleet.fleet import Fleet
 
 GIB = 2**30
 # A gateway may hold as many connections as half of its files.
@@ -55,6 +57,7 @@ SIZE_NEEDS = {
 
 
 def doctor(
+    fleet: FleetFile = "laptop",
     output: Output = "table",
 ) -> None:
     """Check this machine and its fleet; list problems with remedies."""
@@ -68,9 +71,12 @@ def doctor(
         home = Home()
         state = home.state()
         running = state is not None and starting.is_running(home, state)
-        laptop = load_fleet("laptop", check_engine_args=False)
-        ports = () if running else (laptop.gateway.port, laptop.metrics.port)
-        found = [*findings(gather(home.folder, ports), running)]
+        wanted = load_fleet(fleet, check_engine_args=False)
+        ports = () if running else (wanted.gateway.port, wanted.metrics.port)
+        facts = gather(home.folder, ports)
+        found = [*findings(facts, running)]
+        if not running:
+            found += host_tier_findings(facts, wanted)
         found.append(_fleet(state.base_url if state else "", running))
         if is_data(output):
             listed = [finding.as_json() for finding in found]
@@ -90,9 +96,9 @@ def findings(facts: MachineFacts, running: bool = False) -> Iterator[PreflightFi
     elif not facts.missing_packages:
         yield _driver(facts.drivers)
     if not running:
-        yield _size("memory", facts.memory_available)
-    yield _size("disk", facts.disk_free)
-    yield _size("shared memory", facts.shared_memory)
+        yield _size("memory", facts.memory_available, SIZE_NEEDS["memory"])
+    yield _size("disk", facts.disk_free, SIZE_NEEDS["disk"])
+    yield _size("shared memory", facts.shared_memory, SIZE_NEEDS["shared memory"])
     if facts.open_files < OPEN_FILES:
         seen = (
             f"a process may open {facts.open_files} files, and a gateway accepts half that many "
@@ -106,6 +112,26 @@ def findings(facts: MachineFacts, running: bool = False) -> Iterator[PreflightFi
         yield PreflightFinding("warning", f"port {port}", "another program listens there", remedy)
     programs = ", ".join(facts.programs) or "none of Prometheus, Alertmanager, Helm, kubectl"
     yield PreflightFinding("note", "programs", programs)
+
+
+def host_tier_findings(facts: MachineFacts, fleet: Fleet) -> Iterator[PreflightFinding]:
+    """Yield whether the machine has the memory that `kv_tiers` reserves when the fleet starts: it
+    is shared memory, of which Ray's object store takes a part."""
+    tiers = {
+        name: pool.kv_tiers.host_bytes * pool.first_replicas
+        for name, pool in fleet.pools.items()
+        if pool.kv_tiers is not None
+    }
+    if not tiers:
+        return
+    size, store = sum(tiers.values()), SIZE_NEEDS["shared memory"]
+    lower = f"lower kv_tiers.host_bytes or the number of replicas of {' and '.join(tiers)}"
+    need = SizeNeed(size, "the setting kv_tiers", "free", lower)
+    yield _size("memory of host tiers", facts.memory_available, need, "problem")
+    shared = size + store.size
+    enlarge = f"enlarge /dev/shm; in a container, pass --shm-size {ceil(shared / GIB)}g; or {lower}"
+    need = SizeNeed(shared, f"the setting kv_tiers with {store.what}", "free", enlarge)
+    yield _size("shared memory of host tiers", facts.shared_memory_free, need, "problem")
 
 
 def _packages(facts: MachineFacts) -> PreflightFinding:
@@ -145,13 +171,14 @@ def _driver(drivers: tuple[str, ...]) -> PreflightFinding:
     return PreflightFinding("ok", "GPU driver", f"{oldest}, GPUs: {len(drivers)}")
 
 
-def _size(title: str, have: int) -> PreflightFinding:
-    need = SIZE_NEEDS[title]
+def _size(
+    title: str, have: int, need: SizeNeed, severity: Severity = "warning"
+) -> PreflightFinding:
     seen = f"{have / GIB:.1f} GiB {need.measure}"
     if have >= need.size:
         return PreflightFinding("ok", title, seen)
-    wanted = f"{need.what} needs {need.size / GIB:g} GiB"
-    return PreflightFinding("warning", title, f"{seen}, but {wanted}", need.remedy)
+    wanted = f"{need.what} needs {need.size / GIB:.3g} GiB"
+    return PreflightFinding(severity, title, f"{seen}, but {wanted}", need.remedy)
 
 
 def _fleet(base_url: str, running: bool) -> PreflightFinding:

@@ -43,6 +43,7 @@ class MachineFacts:
     disk_free: int
     memory_available: int
     shared_memory: int
+    shared_memory_free: int
     open_files: int
     taken: tuple[int, ...]
     programs: tuple[str, ...]
@@ -51,6 +52,7 @@ class MachineFacts:
 
 def gather(folder: Path, ports: tuple[int, ...]) -> MachineFacts:
     """Gather the facts. `folder` is on the disk of weights and state."""
+    shared = shutil.disk_usage(SHARED_MEMORY) if SHARED_MEMORY.exists() else None
     return MachineFacts(
         missing_packages=tuple(missing_packages()),
         other_versions=tuple(other_versions(LOCKS / f"{'cpu' if has_cpu_build() else 'gpu'}.lock")),
@@ -59,7 +61,8 @@ def gather(folder: Path, ports: tuple[int, ...]) -> MachineFacts:
         bfloat16=_bfloat16(CPU_INFO.read_text()),
         disk_free=shutil.disk_usage(folder).free,
         memory_available=psutil.virtual_memory().available,
-        shared_memory=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.exists() else 0,
+        shared_memory=shared.total if shared else 0,
+        shared_memory_free=shared.free if shared else 0,
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         taken=tuple(port for port in ports if not is_free(LOOPBACK, port)),
         programs=tuple(name for name in PROGRAMS if shutil.which(name)),

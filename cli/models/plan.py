@@ -86,6 +86,13 @@ def plan(
             " int4_per_token_head."
         ),
     ] = "auto",
+    host_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Host memory of each replica for its KV cache, such as 64Gi; default: none.",
+        ),
+    ] = None,
     price_per_gpu_hour: Annotated[
         float | None,
         typer.Option(
@@ -142,6 +149,7 @@ def plan(
             cache=CACHE_DTYPES[kv_cache_dtype],
             price_per_gpu_hour=price,
             long_prompt=long_prompt_tokens,
+            host_bytes=_bytes_of(host_bytes) if host_bytes is not None else 0,
         )
         drafter = _drafter(draft or "ngram", drafts_accepted, download)
         found = plan_for(shape_of(config), kind, target, drafter)
@@ -180,6 +188,17 @@ def _objectives(text: str) -> tuple[float, float | None]:
     if "ttft" not in found or found.keys() - {"ttft", "tpot"} or min(found.values()) <= 0:
         raise _usage(f"--slo {text!r} is not valid", "write it as ttft=2s,tpot=50ms")
     return found["ttft"], found.get("tpot")
+
+
+def _bytes_of(size: str) -> int:
+    from pydantic import ValidationError
+
+    from deployments.fleet.settings.kv_tiers import KvTiers
+
+    try:
+        return int(KvTiers.model_validate({"host_bytes": size}).host_bytes)
+    except ValidationError:
+        raise _usage(f"--host-bytes {size!r} is not valid", "write it as 64Gi") from None
 
 
 def _drafter(draft: str, accepted: float, download: bool) -> Drafter:

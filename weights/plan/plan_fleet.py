@@ -26,6 +26,8 @@ def fleet_yaml(plan: Plan, model: str, speculates: bool = False) -> str:
         }
     }
     pools[name]["warm_replicas"] = plan.warm
+    if plan.target.host_bytes:
+        pools[name]["kv_tiers"] = {"host_bytes": plan.target.host_bytes}
     if speculates and plan.draft is not None:
         tp, most = plan.chosen.engine.tp, plan.chosen.concurrency
         config = plan.draft.speculative_config(tp, most)

@@ -64,6 +64,11 @@ def lines(plan: Plan) -> Iterator[str]:
         f"KV cache: {chosen.kv_tokens:,} tokens per replica,"
         f" {chosen.kv_token_bytes / 1024:.0f} KiB per token per GPU"
     )
+    if target.host_bytes:
+        yield (
+            f"host tier: {chosen.host_tokens(target.host_bytes):,} tokens per replica in"
+            f" {target.host_bytes / GIB:.4g} GiB of the host's memory"
+        )
     if plan.overflow:
         light = plan.overflow.option.engine
         yield (
@@ -112,7 +117,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "architecture": plan.shape.architecture,
         "parameters": plan.shape.parameters,
         "active_parameters": plan.shape.active_parameters,
-        "options": [_option(option, option is plan.chosen) for option in plan.options],
+        "options": [_option(option, plan) for option in plan.options],
         "refused": {refused.precision.name: refused.reason for refused in plan.refused},
         "crossover_batch": plan.crossover,
         "long_prompt": plan.target.long_prompt,
@@ -146,10 +151,10 @@ def _draft(plan: DraftPlan) -> dict[str, Any]:
     }
 
 
-def _option(option: Option, chosen: bool) -> dict[str, Any]:
+def _option(option: Option, plan: Plan) -> dict[str, Any]:
     return {
         "weights": option.engine.precision.name,
-        "chosen": chosen,
+        "chosen": option is plan.chosen,
         "tensor_parallel": option.engine.tp,
         "usable_bytes_per_gpu": option.budget.usable,
         "weight_bytes_per_gpu": option.budget.weights,
@@ -158,6 +163,7 @@ def _option(option: Option, chosen: bool) -> dict[str, Any]:
         "kv_bytes_per_gpu": option.budget.kv,
         "kv_bytes_per_token_and_gpu": option.kv_token_bytes,
         "kv_tokens_per_replica": option.kv_tokens,
+        "host_tokens_per_replica": option.host_tokens(plan.target.host_bytes),
         "at_full_context": option.at_full_context,
         "concurrency_per_replica": option.concurrency,
         "in_flight": option.in_flight,

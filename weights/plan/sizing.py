@@ -41,7 +41,8 @@ class SizingTarget:
     prompt in a hundred is longer than `long_prompt` (None: all have the mean length). 99 of 100
     requests must get their first token within `ttft_s`, and the mean one each token after it within
     `tpot_s`. `concurrency` is the mean number of requests in flight, `rate` that of arrivals per
-    second; one of them is required, and of two the one with more replicas applies.
+    second; one of them is required, and of two the one with more replicas applies. Each replica has
+    a host tier of `host_bytes` (`kv_tiers`), which may be 0.
     """
 
     context: int
@@ -55,6 +56,7 @@ class SizingTarget:
     utilization: float = 0.9
     price_per_gpu_hour: float | None = None
     long_prompt: int | None = None
+    host_bytes: int = 0
 
     def load(self, concurrency: int, replicas: int) -> OfferedLoad:
         """Return the load on one of `replicas`, with `concurrency` requests in flight on each."""
@@ -84,6 +86,11 @@ class Option:
         """Return the tokens in the KV cache of one replica, if no layer had a window."""
         engine = self.engine
         return kv_tokens(engine.shape, self.budget.kv, engine.cache, tp=engine.tp)
+
+    def host_tokens(self, host_bytes: int) -> int:
+        """Return the tokens in a host tier of this size. Each GPU of the replica has its part."""
+        engine = self.engine
+        return kv_tokens(engine.shape, host_bytes // engine.tp, engine.cache, tp=engine.tp)
 
     @property
     def fits(self) -> bool:

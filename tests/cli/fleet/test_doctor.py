@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.fleet.doctor import GIB, findings
+from cli.common.exit_codes import ExitCode
+from cli.fleet.doctor import GIB, findings, host_tier_findings
 from cli.local.machine_facts import MachineFacts, other_versions
 from cli.main import app
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.fleet_file import parse_fleet
 
 GOOD = MachineFacts(
     missing_packages=(),
@@ -22,6 +25,7 @@ GOOD = MachineFacts(
     disk_free=100 * GIB,
     memory_available=16 * GIB,
     shared_memory=8 * GIB,
+    shared_memory_free=8 * GIB,
     open_files=65536,
     taken=(),
     programs=("helm",),
@@ -75,6 +79,52 @@ def test_installed_versions_are_compared_with_those_of_the_lock(tmp_path: Path) 
 def test_memory_is_not_judged_while_a_fleet_uses_it() -> None:
     titles = [one.title for one in findings(replace(GOOD, memory_available=0), running=True)]
     assert "memory" not in titles
+
+
+def fleet_file(kv_tiers: str) -> str:
+    return f"name: tiers\npools: {{main: {{model: embedded, replicas: 2, kv_tiers: {kv_tiers}}}}}\n"
+
+
+def tiered(host_bytes: str) -> Fleet:
+    """A fleet with two replicas, each with a host tier of this size."""
+    return parse_fleet(fleet_file(f"{{host_bytes: {host_bytes}}}"), check_engine_args=False)
+
+
+def test_a_fleet_without_host_tiers_needs_no_memory_for_them() -> None:
+    fleet = parse_fleet(fleet_file("null"), check_engine_args=False)
+    assert list(host_tier_findings(replace(GOOD, shared_memory_free=0), fleet)) == []
+
+
+@pytest.mark.parametrize(
+    ("host_bytes", "severities", "words"),
+    [
+        ("2Gi", ("ok", "ok"), ""),
+        # with 2 GiB of Ray's object store
+        ("4Gi", ("ok", "problem"), "needs 10 GiB; enlarge /dev/shm; in a container, pass"),
+        ("4Gi", ("ok", "problem"), "--shm-size 10g"),
+        ("16Gi", ("problem", "problem"), "needs 32 GiB; lower kv_tiers.host_bytes"),
+        ("16Gi", ("problem", "problem"), "the number of replicas of main"),
+    ],
+)
+def test_host_tiers_of_all_replicas_must_fit_into_free_and_into_shared_memory(
+    host_bytes: str, severities: tuple[str, ...], words: str
+) -> None:
+    found = list(host_tier_findings(GOOD, tiered(host_bytes)))
+    assert [one.title for one in found] == ["memory of host tiers", "shared memory of host tiers"]
+    assert tuple(one.severity for one in found) == severities
+    assert words in " ".join(f"{one.seen}; {one.remedy}" for one in found)
+
+
+def test_the_command_checks_the_host_tiers_of_a_fleet_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTEFIX_HOME", str(tmp_path))
+    file = tmp_path / "fleet.yaml"
+    file.write_text(fleet_file("{host_bytes: 1PiB}"))
+    done = CliRunner().invoke(app, ["doctor", str(file), "-o", "json"])
+    found = {one["title"]: one["severity"] for one in json.loads(done.stdout)["findings"]}
+    assert found["shared memory of host tiers"] == found["memory of host tiers"] == "problem"
+    assert done.exit_code == ExitCode.FOUND
 
 
 def test_the_command_prints_versions_and_findings(

@@ -13,6 +13,7 @@ from cli.common.exit_codes import ExitCode
 from cli.main import app
 from deployments.fleet.fleet_file import parse_fleet
 from tests.shipped import PLANNED_FILES
+from tests.some import some
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 LOAD = ("--context-tokens", "4096", "--concurrency", "10")
@@ -155,6 +156,27 @@ def test_an_fp8_cache_holds_twice_as_many_tokens() -> None:
     assert sixteen[token] == 2 * eight[token]
 
 
+def test_the_plan_shows_how_many_tokens_the_host_tier_holds() -> None:
+    assert "host tier" not in plan(*LOAD).stdout
+    # 32 layers, with 8 keys and 8 values of 128 numbers of 16 bits: 128 KiB per token
+    told = plan(*LOAD, "--host-bytes", "64Gi").stdout
+    assert "host tier: 524,288 tokens per replica in 64 GiB of the host's memory" in told
+
+
+def test_the_gpus_of_a_replica_share_the_host_tier() -> None:
+    llama = "meta-llama/Llama-3.1-70B-Instruct"
+    done = plan(*LOAD, "--host-bytes", "64GiB", "-o", "json", model=llama)
+    for option in some(json.loads(done.stdout)["options"]):
+        token = option["kv_bytes_per_token_and_gpu"] * option["tensor_parallel"]
+        assert 0 <= 2**36 - option["host_tokens_per_replica"] * token < 16 * token
+
+
+def test_the_planned_fleet_file_has_the_host_tier() -> None:
+    done = plan(*LOAD, "--host-bytes", "64Gi", "-o", "fleet")
+    (pool,) = parse_fleet(done.stdout, check_engine_args=False).pools.values()
+    assert pool.kv_tiers is not None and pool.kv_tiers.host_bytes == 2**36
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -164,6 +186,8 @@ def test_an_fp8_cache_holds_twice_as_many_tokens() -> None:
         ((*LOAD, "--slo", "ttft=1,p99=2"), "ttft=2s,tpot=50ms"),
         ((*LOAD, "--slo", "ttft=-1"), "ttft=2s,tpot=50ms"),
         ((*LOAD, "--kv-cache-dtype", "int8"), "int8_per_token_head"),
+        ((*LOAD, "--host-bytes", "much"), "64Gi"),
+        ((*LOAD, "--host-bytes", "1"), "64Gi"),
         ((*LOAD, "--output", "256"), "--answer-tokens"),
         ((*LOAD, "--fleet"), "-o fleet"),
     ],
