@@ -330,7 +330,8 @@ HOUSE = (
     ),
     Room(
         "deployments/engine/vllm/kv_tiers",
-        "keeps blocks of the KV cache in the memory of the host",
+        "keeps blocks of the KV cache in the memory of the host, and in files",
+        names("deployments/wire router/index weights/model"),
     ),
     Room(
         "deployments/engine/vllm/api_server",

@@ -113,7 +113,7 @@ class EngineReplica:
             loops.start("node_drain", drained)
 
     async def _read_disk_record(self, record: DiskRecord) -> None:
-        """Tell the index which segments the engine can read from files."""
+        """Report to the index which segments the engine can read from files."""
 
         def read() -> DiskContent:
             record.flush()

@@ -34,7 +34,8 @@ class PodGroup:
     """A group of equal pods. `settings` is the key of the values that controls their nodes.
 
     All GPUs of a pod are on one node. The group starts with `count` pods; `least` and `most` are
-    the autoscaler's bounds. A replica has `pods_per_replica` pods.
+    the autoscaler's bounds. A replica has `pods_per_replica` pods. `mounts`: where volumes are
+    mounted in its first container.
     """
 
     name: str
@@ -50,6 +51,7 @@ class PodGroup:
     affinity: Object = field(default_factory=dict)
     in_ray: bool = True
     is_engine: bool = False
+    mounts: tuple[str, ...] = ()
     accelerator: str = ""
     least: int = 0
     pods_per_replica: int = 1
@@ -295,6 +297,7 @@ def _group(name: str, count: int, spec: Object) -> PodGroup:
         node_selector=spec.get("nodeSelector", {}),
         tolerations=tuple(spec.get("tolerations", ())),
         affinity=spec.get("affinity", {}),
+        mounts=tuple(of["mountPath"] for of in spec["containers"][0].get("volumeMounts") or ()),
     )
 
 

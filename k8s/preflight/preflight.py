@@ -13,10 +13,10 @@ from k8s.needs.needs import HTTPROUTES, ClusterNeeds
 from k8s.preflight.cpu_memory import cpu_memory_findings
 from k8s.preflight.findings import PreflightFinding, some
 from k8s.preflight.gpus import driver_findings, gpu_findings
-from k8s.preflight.host_tiers import host_tier_findings
 from k8s.preflight.hub import license_findings
 from k8s.preflight.images import pull_findings, registry_findings
 from k8s.preflight.kuberay import kuberay_findings
+from k8s.preflight.kv_tiers import disk_tier_findings, host_tier_findings
 from k8s.preflight.links import link_findings
 from k8s.preflight.own_namespace import pod_security_findings, quota_findings, reference_findings
 from k8s.preflight.room import room_findings
@@ -51,6 +51,7 @@ def findings(facts: Facts, needs: ClusterNeeds) -> list[PreflightFinding]:
         *weights_findings(needs, nodes),
         *cpu_memory_findings(needs),
         *host_tier_findings(needs),
+        *disk_tier_findings(needs),
         *quota_findings(facts, needs),
         *claim_findings(facts, needs.claims),
         *size_findings(facts, needs),

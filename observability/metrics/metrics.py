@@ -24,7 +24,7 @@ from observability.metrics.replica_families import (
 
 _CAUSES = ("routing", "index", "engine")
 TierWay = Literal["load", "compute"]
-TokenSource = Literal["cache", "host", "computed"]
+TokenSource = Literal["cache", "host", "disk", "computed"]
 _STATES = ("active", "warm", "asleep", "suspect", "leaving", "starting", "stopping")
 PRIORITIES = ("interactive", "batch")
 # Unexpected ends of an engine, as `deployments.engine.start.deaths` classifies them.

@@ -84,11 +84,11 @@ class Changes:
 class _Block:
     """A block hash: known, or not known but with known blocks after it.
 
-    A block is known while it has copies, `count` in the cache and `hosted` in the host tier, is
-    `written` to a file, or was evicted lately. Only a known block has a parent; its siblings are a
-    linked list. `reach` is _COMPUTED, _READ, _LOADED or _CACHED. `key` and `filled` are the key of
-    the last whole segment and the tokens after it, once they are known. `tokens` (packed) and
-    `media` are the block's own, while a segment can still be built from them.
+    A block is known while it has copies or was evicted lately. It has `count` copies in the cache,
+    `hosted` ones in the host tier, and one in a file if it is `written`. Only a known block has a
+    parent; its siblings are a linked list. `reach` is _COMPUTED, _READ, _LOADED or _CACHED. `key`
+    and `filled` are the key of the last whole segment and the tokens after it, once they are known.
+    `tokens` (packed) and `media` are the block's own, while a segment can still be built from them.
     """
 
     __slots__ = (
@@ -137,8 +137,8 @@ class CachedBlocks:
     ) -> None:
         """`max_copies`: the engine's number of physical blocks in its cache; None: unknown.
         `tiers`: those of the engine. Copies elsewhere are ignored. `on_written` is called for each
-        block that was written to a file, with its hash, the hash of the block before it, the key of
-        the last whole segment and the number of tokens after it."""
+        block that was written to a file, with its hash and that of the block before it. The other
+        arguments are the key of the last whole segment, and the number of tokens after that."""
         self._hasher = hasher
         self._model = model
         self._revision = revision

@@ -2,12 +2,14 @@
 
 vLLM reports a file once, to the engine that wrote it. So an engine that starts does not know the
 files of earlier ones, and not those of others that share its folder. Each replica notes what its
-engine writes, in a log of its own in the same folder: a line per block with the name of its file,
-the name of the block before it, and the key of the last whole segment with the number of tokens
-after it. A segment can be read if the files of all its blocks, and of those before it, are there.
+engine writes in a log, which is a file in the same folder. A line describes a block:
 
-Names and keys are derived from a secret of the fleet, so that a reader of the folder cannot test
-whether a prompt is there. A log is locked while its replica lives. Those of dead replicas are
+    the name of its file, the name of the file of the block before it, the key of the last whole
+    segment, and the number of tokens after that segment
+
+A segment can be read if the files of all its blocks and of those before it exist. Names and keys
+are derived from a secret of the fleet, so that a reader of the folder cannot test whether it
+contains a prompt. A log is locked while its replica lives. Those of dead replicas are
 merged into a new one. What a replica has not flushed when it is killed is missing, which costs only
 the knowledge of these files. Its functions block, and are to be called in a thread.
 """
@@ -31,16 +33,17 @@ _FIRST = "-"
 MANY_LINES = 10_000
 
 
-def names_key(secret: str) -> bytes:
-    """Return the key of file names. Raises ValueError without a secret to derive it from."""
+def names_key(secret: str) -> str:
+    """Return the key of the names of files. Raises ValueError without a secret to derive it
+    from."""
     if not secret:
         raise ValueError("the disk tier needs the fleet's engine secret, which is empty")
-    return blake2b(secret.encode(), digest_size=32, person=b"antefix files").digest()
+    return blake2b(secret.encode(), digest_size=32, person=b"antefix files").hexdigest()
 
 
-def file_name(block_hash: bytes, key: bytes) -> str:
+def file_name(block_hash: bytes, key: str) -> str:
     """Return the name of a block's file, without its suffix."""
-    return blake2b(block_hash, digest_size=32, key=key).hexdigest()
+    return blake2b(block_hash, digest_size=32, key=key.encode()).hexdigest()
 
 
 class DiskContent(NamedTuple):
@@ -54,7 +57,7 @@ class DiskContent(NamedTuple):
 class DiskRecord:
     """The notes of one replica, and what it learns from those of all."""
 
-    def __init__(self, folder: Path, key: bytes) -> None:
+    def __init__(self, folder: Path, key: str) -> None:
         """`folder`: that of engines whose blocks are the same; `key`: see `names_key`. Raises
         OSError if the folder cannot be written."""
         self._folder = folder
@@ -78,7 +81,7 @@ class DiskRecord:
 
     def flush(self) -> None:
         """Write what was noted. Raises OSError, after which it can be called again."""
-        if self._log is None or not self._path.exists():  # somebody emptied the folder
+        if self._log is None or not self._path.exists():  # the folder was emptied
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._begin_log()
         assert self._log is not None
@@ -127,8 +130,8 @@ class DiskRecord:
                 yield from _whole_lines(log.read_text(errors="replace"))
 
     def _begin_log(self) -> None:
-        """Begin a new log with the lines of the former one and of dead replicas whose files are
-        there."""
+        """Begin a new log with the lines of the former one and of dead replicas whose files
+        exist."""
         self._unlock()
         path = self._folder / f"{secrets.token_hex(8)}{SUFFIX}"
         log = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -1,8 +1,8 @@
 """A real engine with a disk tier, whose blocks a follower knows: python -m tests.tiers.disk_tier
 
-Takes {"model", "folder", "max_bytes", "secret", "steps"} as JSON on stdin. Writes one line of JSON
-with what the follower predicted and what the engine did at each of the steps, which are the names
-of functions here.
+Takes {"model", "folder", "max_bytes", "secret", "steps"} as JSON on stdin. A step is the name of a
+function here. Writes one line of JSON with what the follower predicted at each step, and what the
+engine did.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tests.tiers.host_tier import BLOCK, PROMPT
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 
-# Of the prompt's whole blocks.
+# The tokens of the prompt's whole blocks.
 WHOLE = PROMPT // BLOCK * BLOCK
 AMPLE, SMALL = 1 << 30, 3_000_000
 Told = dict[str, Any]
@@ -75,7 +75,7 @@ def test_the_index_predicts_what_each_random_request_reuses(first: Told) -> None
     assert any(cached < most for cached, most, _ in some)
 
 
-def test_names_of_files_do_not_tell_which_prompts_are_there(first: Told) -> None:
+def test_names_of_files_are_no_hashes_of_blocks(first: Told) -> None:
     names = first["steps"]["names"]
     assert names["names"]
     assert names["hashes"]

@@ -110,6 +110,7 @@ class Snapshots:
         metrics.grammars(grammars.longest_wait_s, grammars.results)
         metrics.prefill(self.engine.stats.prefill_rate)
         metrics.tier_load("host", self.engine.stats.host_load_rate)
+        metrics.tier_load("disk", self.engine.stats.disk_load_rate)
         if (adapters := self.adapters).slots:
             metrics.adapters(len(adapters.resident), adapters.loads, adapters.load_s)
 

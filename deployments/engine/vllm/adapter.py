@@ -6,12 +6,13 @@ vLLM moves these between releases; all other code uses only `VllmEngine`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ from deployments.engine.vllm.watch.stats import EngineStats
 from deployments.engine.vllm.watched_engine import WatchedEngine
 from deployments.prompt import RendererFacts
 from observability.traces.tracing import TRACES_ENDPOINT, engine_environment
+from router.index.disk_record import names_key
 from weights.speculation.speculation_rule import SpeculationReport, WhenSlower
 
 logger = logging.getLogger("ray.serve")
@@ -90,6 +92,7 @@ class VllmEngine:
         renderer: RendererFacts | None,
         loras: EngineLoras,
         folder: tempfile.TemporaryDirectory[str],
+        disk_folder: Path | None = None,
     ) -> None:
         self._engine = engine
         self._folder = folder
@@ -113,7 +116,7 @@ class VllmEngine:
         self.can_sleep = bool(engine.model_config.enable_sleep_mode)
         self.profiler = EngineProfiler(engine)
         self.start_phases: Mapping[str, float] = {}
-        self.disk_folder: Path | None = None
+        self.disk_folder = disk_folder
 
     @classmethod
     async def start(
@@ -149,21 +152,18 @@ class VllmEngine:
         vllm_args = _engine_args(args, folder.name, kv_tiers)
         config = vllm_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
         speculation.measure(config, when_slower, _speculation_file(folder.name))
-        if heartbeat is not None:
-            os.environ[HEARTBEAT] = str(heartbeat)
-        trials = os.environ[SOCKET] = str(Path(folder.name, "grammars"))
+        trials = Path(folder.name, "grammars")
         maker = made_by(model, {**engine_args, "dtype": _dtype_of(config)}, config)
-        disk_folder = place_files(config, secret, [proof_of(maker)])
+        disk_folder = place_files(config, [proof_of(maker)])
         configured = time.monotonic()
-        with unnamed_memory(config):
+        names = names_key(secret) if disk_folder else None
+        own = {SOCKET: trials, HEARTBEAT: heartbeat, NAMES_KEY: names}
+        with unnamed_memory(config), _environment(own):
             engine = _loaded(config, stats)
         loaded = time.monotonic()
-        os.environ.pop(HEARTBEAT, None)
-        os.environ.pop(SOCKET, None)
-        os.environ.pop(NAMES_KEY, None)
         engine.watch()
         call_tokens.follow(engine.output_processor)
-        engine.grammars = _gate(Path(trials), config)
+        engine.grammars = _gate(trials, config)
         engine.continuing = _continuing(engine, maker, resume, resume_proof)
         await engine.reset_mm_cache()
         media_bounds.install(max_media_pixels)
@@ -172,8 +172,7 @@ class VllmEngine:
         facts = renderer_facts(engine.renderer, args, await messages_facts(messages))
         loras = EngineLoras(engine, server.state.openai_serving_models)
         app = media_bounds.MediaBounds(server, max_media_pixels)
-        started = cls(engine, app, stats, facts, loras, folder)
-        started.disk_folder = disk_folder
+        started = cls(engine, app, stats, facts, loras, folder, disk_folder)
         started.start_phases = {
             "configure": configured - began,
             "engine": loaded - configured,
@@ -237,6 +236,17 @@ class VllmEngine:
     def stop(self) -> None:
         self._engine.shutdown()
         self._folder.cleanup()
+
+
+@contextlib.contextmanager
+def _environment(own: Mapping[str, object]) -> Iterator[None]:
+    """Set variables for the processes of an engine; None: not set."""
+    with contextlib.ExitStack() as stack:
+        for name, value in own.items():
+            if value is not None:
+                os.environ[name] = str(value)
+                stack.callback(os.environ.pop, name, None)
+        yield
 
 
 def _engine_args(

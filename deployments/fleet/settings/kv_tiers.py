@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ByteSize, Field, WithJsonSchema, field_validator
+from pydantic import BeforeValidator, ByteSize, Field, WithJsonSchema
 
 from common.section import Broken, Section
 from deployments.fleet.settings.fleet_rules import engine_arg_name
@@ -34,7 +34,8 @@ class DiskTier(Section):
 
     folder: str = Field(
         description="The absolute path of the folder on the engine's node. Only the engine's user "
-        "can read it. Pools and replicas may share a folder."
+        "can read it. Pools and replicas may share a folder.",
+        json_schema_extra={"pattern": "^/"},
     )
     max_bytes: Bytes = Field(
         ge=LEAST_BYTES,
@@ -47,13 +48,6 @@ class DiskTier(Section):
         ge=60.0,
         description="Files are removed when they were not used for this number of seconds.",
     )
-
-    @field_validator("folder")
-    @classmethod
-    def _is_absolute(cls, folder: str) -> str:
-        if not Path(folder).is_absolute() or ".." in Path(folder).parts:
-            raise ValueError("expected an absolute path, such as /var/cache/antefix")
-        return folder
 
 
 class KvTiers(Section):
@@ -81,9 +75,17 @@ class KvTiers(Section):
 
 
 def broken_by_kv_tiers(tiers: KvTiers | None, engine_args: Mapping[str, Any]) -> Iterator[Broken]:
-    """Check that the engine caches prefixes, and that no flag of vLLM sets the tiers too."""
+    """Check that the engine caches prefixes, that no flag of vLLM sets the tiers too, and the
+    folder of files."""
     if tiers is None:
         return
+    if tiers.disk is not None and not Path(tiers.disk.folder).is_absolute():
+        yield Broken(
+            ("kv_tiers", "disk", "folder"),
+            tiers.disk.folder,
+            "not an absolute path",
+            "Write one, such as /var/cache/antefix",
+        )
     given = {engine_arg_name(key): value for key, value in engine_args.items()}
     for flag in _FLAGS:
         if given.get(flag) is not None:

@@ -157,7 +157,7 @@ class PoolReporter:
     ) -> None:
         """Count what was chosen for a request: whether to load from a tier, and the shadow
         policy's choice."""
-        if served is not None and served.host_tokens:
+        if served is not None and (served.host_tokens or served.disk_tokens):
             self._metrics.tiered(_tier_use(served, placement.prompt_tokens))
         if shadow := placement.shadow:
             agrees = shadow.replica_id == replica_id
@@ -204,13 +204,15 @@ class PoolReporter:
 
 
 def _tier_use(served: Candidate, prompt_tokens: int) -> TierUse:
-    """Return how a request uses the host tier of its replica, which has tokens of its prompt."""
+    """Return how a request uses the tiers of its replica, which have tokens of its prompt."""
     host = 0 if served.refuses_host else served.host_tokens
+    disk = 0 if served.refuses_disk else served.disk_tokens
     return TierUse(
-        "load" if host else "compute",
+        "load" if host or disk else "compute",
         {
-            "cache": served.cached_tokens - host,
+            "cache": served.cached_tokens - host - disk,
             "host": host,
+            "disk": disk,
             "computed": max(0, prompt_tokens - served.cached_tokens),
         },
     )

@@ -271,6 +271,11 @@ WRONG: dict[str, tuple[str, str]] = {
         ":5: pools.engine.kv_tiers: the engine does not cache prefixes."
         " Leave out engine_args.enable_prefix_caching, or leave out kv_tiers.",
     ),
+    "a disk tier in a folder that depends on where the engine starts": (
+        with_pool("kv_tiers: {host_bytes: 1Gi, disk: {folder: cache, max_bytes: 1Gi}}"),
+        ":5: pools.engine.kv_tiers.disk.folder = cache: not an absolute path. Write one,"
+        " such as /var/cache/antefix.",
+    ),
     "speculation without a draft": (
         with_pool("speculation: {when_slower: stop}"),
         ":5: pools.engine.speculation: the engine does not speculate."

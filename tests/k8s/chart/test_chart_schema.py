@@ -177,7 +177,11 @@ EVERY_KEY: dict[str, Any] = {
             "session_header": "x-user",
             "segment_tokens": 64,
             "env": {"HF_TOKEN": "${HF_TOKEN}"},
-            "kv_tiers": {"host_bytes": "1Gi", "eviction": "arc"},
+            "kv_tiers": {
+                "host_bytes": "1Gi",
+                "eviction": "arc",
+                "disk": {"folder": "/cache", "max_bytes": "9Gi", "expire_s": 3600},
+            },
             "adapters": {"sources": ["/models/adapters", "acme", "s3://bucket"]},
             "allowed_xargs": ["steer"],
             "max_media_pixels": 1_000_000,

@@ -418,7 +418,7 @@ def test_segments_of_files_that_others_wrote_stay_when_the_cache_is_dropped(engi
     assert cached.take_changes().cleared == [three, two]
 
 
-def test_each_block_is_told_once_when_it_was_written(engine: Engine) -> None:
+def test_each_block_is_reported_once_when_it_was_written(engine: Engine) -> None:
     told: list[tuple[bytes, bytes | None, bytes, int]] = []
     cached = CachedBlocks(
         HASHER,

@@ -40,11 +40,11 @@ USE_S, MANY_USES = 60.0, 100_000
 class KeyedNames:
     """Paths of files, from the hashes of blocks and a secret key.
 
-    Whoever knows a prompt can compute its hashes. Without the key, the names do not tell whether
-    its blocks are there.
+    Anyone who knows a prompt can compute its hashes. Without the key, a reader of the names cannot
+    test whether the tier has its blocks.
     """
 
-    def __init__(self, mapper: FileMapper, key: bytes) -> None:
+    def __init__(self, mapper: FileMapper, key: str) -> None:
         self._folder = f"{mapper.base_path}_r{mapper.rank}"
         self._key = key
 
@@ -67,7 +67,7 @@ class DiskTier(FileSystemTierManager):  # type: ignore[misc]  # vLLM's types are
         # vLLM makes folders and files that others could read
         os.umask(0o077)
         super().__init__(root_dir=root_dir, enable_kv_events=True, **more)
-        self.file_mapper = KeyedNames(self.file_mapper, bytes.fromhex(os.environ[NAMES_KEY]))
+        self.file_mapper = KeyedNames(self.file_mapper, os.environ[NAMES_KEY])
         self._loads: dict[int, list[OffloadKey]] = {}
         self._used: SimpleQueue[list[OffloadKey] | None] = SimpleQueue()
         self._sweeper = subprocess.Popen(

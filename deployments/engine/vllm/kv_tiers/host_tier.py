@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any
 from vllm.config import KVTransferConfig, VllmConfig
 
 from deployments.wire.headers import HOST_ONLY, NO_TIERS
-from router.index.disk_record import names_key
 from weights.model.checkpoint import weights_digest
 
 # A request's `kv_transfer_params` for each limit on the tiers from which it may load.
@@ -28,7 +26,7 @@ LOADS: Mapping[str, dict[str, Any]] = {
     NO_TIERS: {"kv_load_tiers": []},
     HOST_ONLY: {"kv_load_tiers": [{"medium": "CPU"}]},
 }
-# The key of file names, in hexadecimal, in the environment of the engine's process.
+# The key of the names of files, in the environment of the engine's process.
 NAMES_KEY = "ANTEFIX_KV_NAMES_KEY"
 
 _SHARED_MEMORY = Path("/dev/shm")
@@ -59,19 +57,17 @@ def host_tier(tiers: Mapping[str, Any]) -> KVTransferConfig:
     )
 
 
-def place_files(config: VllmConfig, secret: str, told: Sequence[Any]) -> Path | None:
+def place_files(config: VllmConfig, told: Sequence[Any]) -> Path | None:
     """Return the part of the disk tier's folder for engines whose blocks are the same; None without
     such a tier.
 
-    `secret`: the fleet's, from which the names of files are derived. `told`: what the blocks depend
-    on besides the weights and the type of the cache. vLLM's folders below it depend on the layout
-    of the cache. Raises OSError if the folder cannot be made, and ValueError without a secret.
+    `told`: what the blocks depend on besides the weights and the type of the cache. vLLM's folders
+    below it depend on the layout of the cache. Raises OSError if the folder cannot be made.
     """
     if config.kv_transfer_config is None:
         return None
     tiers = config.kv_transfer_config.kv_connector_extra_config.get("secondary_tiers", [])
     for tier in tiers:
-        os.environ[NAMES_KEY] = names_key(secret).hex()
         folder, model = Path(tier["folder"]), Path(config.model_config.model)
         weights = weights_digest(model) if model.is_dir() else config.model_config.model
         cache = config.cache_config

@@ -1,4 +1,4 @@
-"""Check that engines have the memory of the host that `kv_tiers` reserves.
+"""Check that engines have the memory of the host that `kv_tiers` reserves, and a volume for files.
 
 The host tier is shared memory, which counts toward the limit of the container. KubeRay makes
 /dev/shm as large as that limit.
@@ -6,6 +6,7 @@ The host tier is shared memory, which counts toward the limit of the container. 
 
 from collections.abc import Iterator
 from math import ceil
+from pathlib import PurePosixPath
 
 from k8s.needs.needs import ClusterNeeds
 from k8s.preflight.cpu_memory import PROCESSES_BYTES, gib
@@ -32,4 +33,24 @@ def host_tier_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
             f"set {group.settings}.resources.limits.memory to "
             f"{ceil((tier + others) / 2**30)}Gi or more, or lower "
             f"fleet.pools.{group.name}.kv_tiers.host_bytes",
+        )
+
+
+def disk_tier_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
+    """Yield a finding for each disk tier: files in the container's own layer end with the pod."""
+    for group in needs.groups:
+        pool = needs.fleet.pools.get(group.name)
+        if pool is None or pool.kv_tiers is None or (disk := pool.kv_tiers.disk) is None:
+            continue
+        title, folder = f"disk tier of {group.name}", PurePosixPath(disk.folder)
+        if any(folder.is_relative_to(mount) for mount in group.mounts):
+            yield PreflightFinding("ok", title, f"{folder} is on a volume")
+            continue
+        yield PreflightFinding(
+            "warning",
+            title,
+            f"{folder} is not on a volume: its files end with the pod, and count toward the "
+            "ephemeral storage of the node",
+            f"add a volume to {group.settings}.volumes and a mount of it at {folder} to "
+            f"{group.settings}.volumeMounts",
         )
