@@ -76,6 +76,36 @@ def test_with_a_load_balancer_the_example_request_looks_up_its_address(tmp_path:
     assert "port-forward" not in printed
 
 
+def of_route(folder: Path, **parent: str) -> str:
+    fleet = {"name": "x", "pools": {"chat": CHAT}}
+    return of_fleet(folder, fleet=fleet, httpRoute={"enabled": True, "parentRefs": [parent]})
+
+
+def test_a_route_without_hostnames_is_reached_through_the_address_of_its_gateway(
+    tmp_path: Path,
+) -> None:
+    printed = of_route(tmp_path, name="public", namespace="gateways")
+    command = "kubectl -n gateways get gateways.gateway.networking.k8s.io public -o jsonpath="
+    assert f"ADDRESS=\"$({command}'{{.status.addresses[0].value}}')\"\n" in printed
+    assert "curl -N http://$ADDRESS/v1/chat/completions" in printed
+    assert "listener uses TLS, a host name or a port other than 80, change the URL" in printed
+    assert "port-forward" not in printed
+
+
+def test_the_gateway_of_a_route_is_by_default_in_the_namespace_of_the_release(
+    tmp_path: Path,
+) -> None:
+    assert "kubectl -n llm get gateways" in of_route(tmp_path, name="public")
+
+
+def test_a_route_that_attaches_to_no_gateway_is_tried_through_a_port_forward(
+    tmp_path: Path,
+) -> None:
+    printed = of_route(tmp_path, name="llm", kind="Service", group="")
+    assert "port-forward service/afx-antefix 8000:80" in printed
+    assert "get gateways" not in printed
+
+
 def test_the_example_request_is_json_that_names_a_model(minimal: str) -> None:
     body = json.loads(re.findall(r"-d '(.*)'", minimal)[0])
     assert body["model"] == "Qwen2.5-7B-Instruct"

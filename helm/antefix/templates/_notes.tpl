@@ -19,6 +19,17 @@
 {{- end -}}
 {{- end -}}
 
+{{/* A command that prints the address of the Gateway that the HTTPRoute attaches to; empty without one. The resource has
+its full name, because Istio also has a kind Gateway. */}}
+{{- define "antefix.addressOfGateway" -}}
+{{- if and .Values.httpRoute.enabled .Values.httpRoute.parentRefs -}}
+{{- $parent := first .Values.httpRoute.parentRefs -}}
+{{- if eq ($parent.kind | default "Gateway") "Gateway" -}}
+{{- printf "kubectl -n %s get gateways.gateway.networking.k8s.io %s -o jsonpath='{.status.addresses[0].value}'" ($parent.namespace | default .Release.Namespace) $parent.name -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Features that are off, one per line, with the key that turns them on. */}}
 {{- define "antefix.notEnabled" -}}
 {{- $v := .Values -}}
