@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from k8s.preflight.findings import dotted
 from k8s.preflight.gpus import OLDEST_DRIVER
+from k8s.preflight.preflight import OLDEST_KUBERNETES, TESTED_KUBERNETES
 from tests.kubernetes_long.test_kuberay import OLDEST
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +39,16 @@ def test_a_page_names_kuberay_helm_and_driver(page: str) -> None:
 def test_a_page_names_the_kubernetes_that_the_chart_takes(page: str) -> None:
     (oldest,) = re.findall(r"^>=(\d+\.\d+)\.0-0$", KUBERNETES)
     assert f"Kubernetes {oldest} or later" in text_of(page)
+
+
+def test_preflight_rejects_the_kubernetes_that_the_chart_rejects() -> None:
+    assert KUBERNETES.startswith(f">={dotted(OLDEST_KUBERNETES)}.0")
+
+
+def test_preflight_calls_those_kubernetes_versions_tested_on_which_pods_ran() -> None:
+    text = text_of("docs/kubernetes/tested.md")
+    (row,) = re.findall(r"\| Kubernetes \| [^|]*\| pods on ([^|]*), schemas", text)
+    assert tuple(re.findall(r"(\d+\.\d+)\.\d+", row)) == tuple(map(dotted, TESTED_KUBERNETES))
 
 
 @pytest.mark.parametrize("page", PAGES)

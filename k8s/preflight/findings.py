@@ -30,3 +30,7 @@ def some(names: list[str], most: int = 6) -> str:
 def counted(number: int | Decimal, noun: str) -> str:
     """Return the number with its noun, such as `1 pod` or `2 pods`."""
     return f"{Decimal(number):f} {noun}{'' if number == 1 else 's'}"
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from k8s.needs.facts import RAYSERVICES, Facts
 from k8s.needs.fitting import expression_holds
 from k8s.needs.needs import ClusterNeeds, Object
-from k8s.preflight.findings import PreflightFinding, some
+from k8s.preflight.findings import PreflightFinding, dotted, some
 
 Version = tuple[int, ...]
 OLDEST, NEWEST_TESTED = (1, 5), (1, 6)
@@ -59,7 +59,7 @@ def _operator(operator: Object, namespace: str, needs: ClusterNeeds) -> Prefligh
     version = version_of(image)
     if version and version[:2] < OLDEST:
         return _problem(
-            f"{image} is older than {_dotted(OLDEST)}", f"upgrade the operator and its CRDs {where}"
+            f"{image} is older than {dotted(OLDEST)}", f"upgrade the operator and its CRDs {where}"
         )
     if not operator.get("status", {}).get("readyReplicas"):
         return _problem(
@@ -83,14 +83,14 @@ def _operator(operator: Object, namespace: str, needs: ClusterNeeds) -> Prefligh
         )
     if needs.ray_auth and version and version < FIRST_WITH_RAY_AUTH:
         return _problem(
-            f"{image} is older than {_dotted(FIRST_WITH_RAY_AUTH)}, which rayAuth.enabled needs",
+            f"{image} is older than {dotted(FIRST_WITH_RAY_AUTH)}, which rayAuth.enabled needs",
             f"upgrade the operator and its CRDs {where}, or set rayAuth.enabled: false",
         )
     if not version:
         unknown = f"{image}, whose tag names no version, so the version was not checked"
         return PreflightFinding("note", _TITLE, unknown)
     if version[:2] > NEWEST_TESTED:
-        newest = f"newer than {_dotted(NEWEST_TESTED)}, the newest that Antefix was tested with"
+        newest = f"newer than {dotted(NEWEST_TESTED)}, the newest that Antefix was tested with"
         return PreflightFinding("note", _TITLE, f"{image}, {newest}")
     return PreflightFinding("ok", _TITLE, image)
 
@@ -154,10 +154,6 @@ def _watched(container: Object) -> set[str]:
     words = [*container.get("command", ()), *container.get("args", ())]
     given = re.search(r"--?watch-namespace[= ](\S*)", " ".join(words))
     return set(filter(None, given[1].split(","))) if given else set()
-
-
-def _dotted(version: Version) -> str:
-    return ".".join(map(str, version))
 
 
 def _problem(seen: str, remedy: str) -> PreflightFinding:

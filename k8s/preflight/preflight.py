@@ -11,7 +11,7 @@ from k8s.needs.facts import Facts
 from k8s.needs.fitting import nodes_of
 from k8s.needs.needs import HTTPROUTES, ClusterNeeds
 from k8s.preflight.cpu_memory import cpu_memory_findings
-from k8s.preflight.findings import PreflightFinding, some
+from k8s.preflight.findings import PreflightFinding, dotted, some
 from k8s.preflight.gpus import driver_findings, gpu_findings
 from k8s.preflight.hub import license_findings
 from k8s.preflight.images import pull_findings, registry_findings
@@ -30,7 +30,8 @@ from k8s.preflight.storage import (
 from k8s.preflight.weights import weights_findings
 
 OLDEST_KUBERNETES = (1, 27)
-NEWEST_TESTED_KUBERNETES = (1, 34)
+# those on which pods of a release ran: docs/kubernetes/tested.md
+TESTED_KUBERNETES = ((1, 34),)
 _DEFAULT_INGRESS = "ingressclass.kubernetes.io/is-default-class"
 
 
@@ -71,14 +72,14 @@ def _server(facts: Facts) -> Iterator[PreflightFinding]:
     minor = int(re.sub(r"\D.*", "", facts.version["minor"]))
     seen = facts.version.get("gitVersion", f"1.{minor}")
     if (1, minor) < OLDEST_KUBERNETES:
-        oldest = ".".join(map(str, OLDEST_KUBERNETES))
+        oldest = dotted(OLDEST_KUBERNETES)
         yield PreflightFinding(
             "problem", "Kubernetes", seen, f"upgrade the cluster to {oldest} or later"
         )
-    elif (1, minor) > NEWEST_TESTED_KUBERNETES:
-        newest = ".".join(map(str, NEWEST_TESTED_KUBERNETES))
-        newest = f"newer than {newest}, the newest that Antefix was tested with"
-        yield PreflightFinding("note", "Kubernetes", f"{seen}, {newest}")
+    elif (1, minor) not in TESTED_KUBERNETES:
+        tested = " and ".join(map(dotted, TESTED_KUBERNETES))
+        tested = f"Antefix was tested only on Kubernetes {tested}"
+        yield PreflightFinding("note", "Kubernetes", f"{seen}; {tested}")
     else:
         yield PreflightFinding("ok", "Kubernetes", seen)
 
