@@ -156,7 +156,8 @@ def _sentence(name: str, of: Mapping[str, str], runs: Sequence[Result], since: s
     goals = {what.replace(".", ""): goal for what, goal in judged.items()}
     met = sum(goal["met"] for goal in goals.values())
     mark = f" **Stale**: the code has changed ({code(name)} since {since})." if since else ""
-    text = of["text"].format(**goals, met=met, judged=len(goals)) + mark
+    date = runs[-1]["date"]
+    text = of["text"].format(**goals, met=met, judged=len(goals), date=date) + mark
     return "\n\n".join(b if b[0] == "|" else _filled(b) for b in text.split("\n\n"))
 
 
