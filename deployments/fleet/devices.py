@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from deployments.fleet.pool import Pool
 from weights.kernels.finding import Device
+from weights.kernels.fits import UTILIZATION
 from weights.kernels.kernels import Capability
 from weights.model.gpus import GPUS
 
@@ -58,6 +59,18 @@ def devices_of(pool: Pool, offered: Sequence[OfferedGpu] = ()) -> list[Device]:
 
 def is_on_cpus(pool: Pool) -> bool:
     return pool.resources.gpus == 0 or any(key.startswith("VLLM_CPU_") for key in pool.env)
+
+
+def gpu_memory_share(pool: Pool) -> float | None:
+    """Return the share of a GPU's memory, up to 1, that the pool's engines on it allocate together.
+
+    None: the pool runs on CPUs, or `kv_cache_memory_bytes` replaces the share.
+    """
+    if is_on_cpus(pool) or pool.engine_args.get("kv_cache_memory_bytes"):
+        return None
+    given = pool.engine_args.get("gpu_memory_utilization")
+    each = given if isinstance(given, int | float) else UTILIZATION
+    return min(each / min(pool.resources.gpus or 1, 1), 1.0)
 
 
 def _offered(gpu: OfferedGpu) -> list[Device]:

@@ -180,6 +180,7 @@ def _of_gpus(gauge: str) -> str:
 
 _USED, _FREE = _of_gpus("DCGM_FI_DEV_FB_USED"), _of_gpus("DCGM_FI_DEV_FB_FREE")
 _FULL = f"100 * {_USED} / ({_USED} + {_FREE})"
+_ALLOCATED = "100 * max(antefix_gpu_memory_share_ratio)"
 
 _GPUS = [
     Graph(
@@ -193,9 +194,15 @@ _GPUS = [
         "Share of time in which the GPU computed. Green is the target. Below it the GPU is "
         "underused, above it there is no capacity for a peak."
     ),
-    Graph("GPU memory", _FULL, "percent", "AntefixGpuMemory", top=100, span=6).about(
-        "Share of the GPU's memory in use. vLLM allocates its part at its start, so this is level. "
-        "Near 100% the next allocation may fail."
+    Graph(
+        "GPU memory",
+        {"{{Hostname}} {{gpu}}": _FULL, "engines": _ALLOCATED},
+        "percent",
+        top=100,
+        span=6,
+    ).about(
+        "Share of the GPU's memory in use. Engines allocate the share of the line `engines` at "
+        "their start, so this is level. Near 100% the next allocation may fail."
     ),
     Graph("GPU power", _of_gpus("DCGM_FI_DEV_POWER_USAGE"), "watt", span=6).about(
         "Power draw. It follows the load. Low power at high utilization means that the GPU waits "

@@ -39,6 +39,7 @@ class Families:
         # docs/metrics.md lists them in this order
         self._add_requests()
         self._add_latencies()
+        self._add_objectives()
         self._add_reuse()
         self._add_tiers()
         self._add_placement()
@@ -114,6 +115,8 @@ class Families:
             ["pool", "priority"],
             buckets=_DURATION,
         )
+
+    def _add_objectives(self) -> None:
         self.slo_events = self._counter(
             "antefix_slo_events",
             "Requests that met (good) or missed (bad) an objective of the requested pool: ttft, "
@@ -135,6 +138,12 @@ class Families:
             "antefix_throughput_floor_running_requests",
             "Number of running requests from which a replica counts as busy "
             "(`slo.throughput.running`).",
+            ["pool"],
+        )
+        self.gpu_memory = self._gauge(
+            "antefix_gpu_memory_share_ratio",
+            "Share of a GPU's memory that the pool's engines on it allocate "
+            "(`engine_args.gpu_memory_utilization`). The series is absent on CPUs.",
             ["pool"],
         )
 

@@ -52,12 +52,14 @@ class Prices:
 class Promise:
     """The objectives of one pool: `objectives` by priority class, then by name, in seconds.
 
-    Their names are ttft, ttft_p50, tpot and e2e.
+    Their names are ttft, ttft_p50, tpot and e2e. `gpu_memory` is the share of a GPU's memory that
+    the pool's engines allocate; None on CPUs.
     """
 
     objectives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     prices: Prices | None = None
     throughput: Throughput | None = None
+    gpu_memory: float | None = None
 
 
 class RequestMetrics:
@@ -108,6 +110,8 @@ class RequestMetrics:
         if before.throughput is not None and promise.throughput is None:
             for floor in (self._families.busy_rate, self._families.busy_from):
                 floor.labels(pool).set(nan)
+        if before.gpu_memory is not None and promise.gpu_memory is None:
+            self._families.gpu_memory.labels(pool).set(nan)
 
     def _begin_at_zero(self, pool: str, promise: Promise) -> None:
         of = self._families
@@ -123,6 +127,8 @@ class RequestMetrics:
         if (floor := promise.throughput) is not None:
             of.busy_rate.labels(pool).set(floor.tokens_per_s)
             of.busy_from.labels(pool).set(floor.running)
+        if promise.gpu_memory is not None:
+            of.gpu_memory.labels(pool).set(promise.gpu_memory)
         for priority in PRIORITIES:
             for histogram in (of.ttft, of.tpot, of.duration):
                 histogram.labels(pool, priority)

@@ -271,8 +271,14 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         ],
     ),
     ("AntefixGpuUtilization", "ticket"): ([gpus(10, 20), gpus(99, 98)], [gpus(60, 90), gpus(80)]),
-    ("AntefixGpuMemory", "page"): ([gpu_memory(78, 2)], [gpu_memory(74, 6)]),
-    ("AntefixGpuMemory", "ticket"): ([gpu_memory(74, 6)], [gpu_memory(70, 10)]),
+    ("AntefixGpuMemory", "page"): (
+        [gpu_memory(79, 1), gpu_memory(75, 5, share=0.5)],
+        [gpu_memory(77, 3), gpu_memory(80, 0, share=1.0)],
+    ),
+    ("AntefixGpuMemory", "ticket"): (
+        [gpu_memory(77, 3), gpu_memory(70, 10, share=0.5)],
+        [gpu_memory(76, 4), gpu_memory(70, 10), gpu_memory(50, 30, share=0.5)],
+    ),
     ("AntefixMetricsDown", "page"): ([nodes(0, 0), nodes(0)], [nodes(1, 0)]),
     ("AntefixMetricsDown", "ticket"): (
         [nodes(1, 0), nodes(1, 1, 0), {**nodes(1), **engines(lost=constant(1, 39) + [0.0] * 20)}],

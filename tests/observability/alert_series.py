@@ -130,8 +130,10 @@ def gpus(*percents: float) -> Series:
     }
 
 
-def gpu_memory(used: float, free: float) -> Series:
+def gpu_memory(used: float, free: float, share: float = 0.9) -> Series:
+    """`share`: what the engines of a fleet allocate."""
     return {
+        'antefix_gpu_memory_share_ratio{pool="a", instance="x"}': constant(share),
         'DCGM_FI_DEV_FB_USED{Hostname="n", gpu="0"}': constant(used),
         'DCGM_FI_DEV_FB_FREE{Hostname="n", gpu="0"}': constant(free),
     }

@@ -11,12 +11,24 @@ from typing import Any
 import pytest
 import yaml
 
+from deployments.fleet.devices import gpu_memory_share
 from observability import GENERATED
 from observability.alerts.rules import alerts
 from observability.alerts.slo_file import load
 from tests.missing import program
 from tests.observability.alert_cases import CASES
-from tests.observability.alert_series import Series, burning, counted
+from tests.observability.alert_series import Series, burning, counted, gpu_memory, gpus
+from tests.shipped import (
+    FLEET_FILES,
+    INSTALLS,
+    PLANNED_FILES,
+    RECIPES,
+    VALUES_FILES,
+    combined,
+    fleet_in,
+    parsed_fleet,
+)
+from tests.some import some
 
 ROOT = Path(__file__).parents[2]
 RULES = GENERATED / "rules.yaml"
@@ -75,6 +87,32 @@ def test_an_alert_is_quiet_when_it_should_be(alert: str, severity: str, tmp_path
     for series in CASES[alert, severity][1]:
         is_quiet = {"expr": firing(alert, severity), "eval_time": minutes_of(series)}
         unit_test(series, {"promql_expr_test": [is_quiet | {"exp_samples": []}]}, tmp_path)
+
+
+def shares_of_shipped_fleets() -> set[float]:
+    """The distinct shares of a GPU's memory that engines of shipped fleets allocate."""
+    fleets = [fleet_in(file) for file in (*FLEET_FILES, *RECIPES, *VALUES_FILES, *PLANNED_FILES)]
+    fleets += [parsed_fleet(combined(files)["fleet"]) for files in INSTALLS.values()]
+    shares = {gpu_memory_share(pool) for fleet in fleets for pool in fleet.pools.values()}
+    return {share for share in shares if share is not None}
+
+
+def test_a_shipped_fleet_alerts_only_if_gpu_memory_is_well_above_the_share_of_its_engines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(share: float, full: float, expr: str, alerts_firing: int) -> None:
+        series = gpu_memory(80 * full, 80 * (1 - full), share) | gpus(80)
+        samples = [{"labels": "{}", "value": alerts_firing}] * bool(alerts_firing)
+        checked = {"expr": expr, "eval_time": minutes_of(series), "exp_samples": samples}
+        unit_test(series, {"promql_expr_test": [checked]}, tmp_path)
+
+    monkeypatch.setenv("HF_TOKEN", "hf_token")
+    for share in some(shares_of_shipped_fleets()):
+        for points in (-2, 0, 2, 4):
+            check(share, share + points / 100, 'count(ALERTS{alertstate="firing"})', 0)
+        for severity, of_the_rest in (("ticket", 0.7), ("page", 0.9)):
+            full = share + of_the_rest * (1 - share)
+            check(share, full, firing("AntefixGpuMemory", severity), 1)
 
 
 def is_near(expr: str, value: float, at: str, within: float = 1e-9) -> dict[str, Any]:

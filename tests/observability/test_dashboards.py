@@ -172,7 +172,6 @@ def steps_of(slo: SloFile, title: str) -> list[float | None]:
     [
         ("Queue depth", [None, 100, 500]),
         ("GPU utilization", [None, 50, 70, 90, 95]),
-        ("GPU memory", [None, 90, 95]),
     ],
 )
 def test_a_panel_changes_its_color_at_the_alert_threshold_of_the_slo_file(
@@ -187,7 +186,7 @@ def test_custom_alert_thresholds_set_the_colors_of_dashboards() -> None:
     higher = queue.model_copy(update={"page": Limit.model_validate({"above": 900.0, "for": "5m"})})
     changed = slo.model_copy(update={"levels": [higher]})
     assert steps_of(changed, "Queue depth") == [None, 100, 900]
-    assert steps_of(changed, "GPU memory") == [None]
+    assert steps_of(changed, "GPU utilization") == [None]
 
 
 def test_every_metric_that_a_dashboard_queries_exists() -> None:

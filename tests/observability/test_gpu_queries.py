@@ -1,7 +1,8 @@
 """The few queries that need GPUs have data where dcgm-exporter is scraped.
 
 `dcgm_exporter.txt` is a scrape in the form and with the names that the exporter documents
-(https://github.com/NVIDIA/dcgm-exporter); the figures are of no machine in particular.
+(https://github.com/NVIDIA/dcgm-exporter); the figures are of no machine in particular. One
+metric is the gateway's.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from tests.missing import program
 from tests.prometheus import Prometheus, asked_for, needs_gpus, queries
 from tests.waiting import until
 
-SCRAPE = Path(__file__).with_name("dcgm_exporter.txt").read_bytes()
+SHARE = "antefix_gpu_memory_share_ratio"
+SCRAPE = Path(__file__).with_name("dcgm_exporter.txt").read_bytes() + f"{SHARE} 0.9\n".encode()
 QUERIES = {name: query for name, query in queries().items() if needs_gpus(query)}
 WITHIN_S = 60.0
 
@@ -61,5 +63,6 @@ async def test_each_gpu_query_has_data(prometheus: Prometheus) -> None:
     assert {name: query for name, query in QUERIES.items() if not prometheus.query(query)} == {}
 
 
-def test_gpu_queries_use_only_dcgm_metrics() -> None:
-    assert all(metric.startswith("DCGM_") for q in QUERIES.values() for metric in asked_for(q))
+def test_gpu_queries_use_only_dcgm_metrics_and_the_share_of_the_engines() -> None:
+    metrics = {metric for query in QUERIES.values() for metric in asked_for(query)}
+    assert {metric for metric in metrics if not metric.startswith("DCGM_")} == {SHARE}

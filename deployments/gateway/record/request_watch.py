@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from deployments.fleet.devices import gpu_memory_share
 from deployments.fleet.pool import Pool
 from deployments.gateway.record.explanations import Explanations
 from deployments.gateway.record.request_log import log_request
@@ -69,7 +70,7 @@ class RequestWatch:
 
 
 def promise_of(pool: Pool) -> Promise:
-    """Return a pool's objectives and prices, for the metrics of its requests."""
+    """Return a pool's objectives, prices and share of GPU memory, for its metrics."""
     objectives = {
         name: {
             objective: seconds
@@ -88,4 +89,4 @@ def promise_of(pool: Pool) -> Promise:
     if price is not None:
         cached = price.prompt if price.cached is None else price.cached
         prices = Prices(price.prompt, cached, price.output)
-    return Promise(objectives, prices, pool.slo.throughput)
+    return Promise(objectives, prices, pool.slo.throughput, gpu_memory_share(pool))

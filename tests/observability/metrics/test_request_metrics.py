@@ -247,6 +247,19 @@ def test_a_throughput_floor_is_exported_until_it_is_withdrawn() -> None:
     assert told() == dict.fromkeys(expected, "NaN")
 
 
+def test_the_share_of_gpu_memory_is_exported_until_it_is_withdrawn() -> None:
+    families = Families()
+    of = RequestMetrics(families, {"main": Promise(gpu_memory=0.9), "cpu": Promise()})
+
+    def exported() -> list[str]:
+        lines = generate_latest(families.registry).decode().splitlines()
+        return [line for line in lines if line.startswith("antefix_gpu_memory_share_ratio{")]
+
+    assert exported() == ['antefix_gpu_memory_share_ratio{pool="main"} 0.9']
+    of.promise({"main": Promise()})
+    assert exported() == ['antefix_gpu_memory_share_ratio{pool="main"} NaN']
+
+
 def test_the_queue_counts_requests_without_a_first_token_and_the_age_of_the_oldest(
     counted: Counted,
 ) -> None:
