@@ -42,9 +42,9 @@ class Kubernetes:
         """Its stdout. Raises Refused."""
         return self._run([kubectl(), *arguments], stdin, within_s).stdout
 
-    def helm(self, *arguments: str) -> Said:
-        """Raises Refused."""
-        return self._run([helm(), *arguments], "")
+    def helm(self, *arguments: str, program: str = "") -> Said:
+        """By default, run Helm 4. Raises Refused."""
+        return self._run([program or helm(), *arguments], "")
 
     def _run(self, command: list[str], stdin: str, within_s: float = COMMAND_S) -> Said:
         done = subprocess.run(

@@ -50,13 +50,13 @@ class Course:
             self.said[name] = f"failed: {error}"
 
 
-def by_helm(kubernetes: Kubernetes, values: Path) -> Course:
+def by_helm(kubernetes: Kubernetes, values: Path, program: str = "") -> Course:
     course = Course()
     with kubernetes.namespace() as namespace:
         in_it = ("--namespace", namespace)
 
         def helm(*arguments: str) -> str:
-            return kubernetes.helm(*arguments, *in_it).stderr
+            return kubernetes.helm(*arguments, *in_it, program=program).stderr
 
         chart = (RELEASE, str(CHART), "--values", str(values), *IMAGES)
         course.step("install", lambda: helm("install", *chart))
