@@ -46,7 +46,10 @@ CAVEATS = (
     "small model, and the backtest simulates its engines. Antefix has not been compared with llm-d "
     "or Dynamo, and not on equal terms with Ray Serve LLM."
 )
-NONE_CURRENT = "All benchmark results were measured with earlier code, so this page quotes none."
+NONE_CURRENT = (
+    "No benchmark has been rerun on the current code, so this page quotes no results. See "
+    "[Benchmarks](docs/benchmarks/README.md) for older ones."
+)
 # The benchmarks that a template takes figures of.
 NAMED = re.compile(r"\{([a-z-]+)\[")
 
