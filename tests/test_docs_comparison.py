@@ -36,15 +36,20 @@ def measured() -> dict[str, float]:
     return {case: float(ratio) for case, ratio in some(rows)}
 
 
-def compared() -> list[tuple[float, float, bool, list[str]]]:
-    """Each row of docs/comparison.md: percent from and to, slower, and the cases in words."""
+def compared() -> list[tuple[float, float, list[str]]]:
+    """Each row of docs/comparison.md: how much slower, in percent from and to, and the cases in
+    words."""
     rows = re.findall(
-        r"^\| (?:(\d+) to|at most) (\d+)% (faster|slower) \| (.*) \|$", COMPARISON, re.M
+        r"^\| (?:(\d+) to (\d+)% (faster|slower)|equally fast, within (\d+)%) \| (.*) \|$",
+        COMPARISON,
+        re.M,
     )
-    return [
-        (float(least or 0), float(most), speed == "slower", cases.split(", "))
-        for least, most, speed, cases in some(rows)
-    ]
+    found = []
+    for least, most, speed, within, cases in some(rows):
+        from_, to = (-float(within), float(within)) if within else (float(least), float(most))
+        slower = (-to, -from_) if speed == "faster" else (from_, to)
+        found.append((*slower, cases.split(", ")))
+    return found
 
 
 def test_the_comparison_names_each_measured_case_once() -> None:
@@ -54,8 +59,8 @@ def test_the_comparison_names_each_measured_case_once() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_comparison_states_the_outcome_of_each_case(case: str) -> None:
-    ((least, most, slower, _),) = (row for row in compared() if CASES[case] in row[3])
-    percent = 100 * (measured()[case] - 1) * (1 if slower else -1)
+    ((least, most, _),) = (row for row in compared() if CASES[case] in row[2])
+    percent = 100 * (measured()[case] - 1)
     assert least <= round(percent) <= most
 
 
