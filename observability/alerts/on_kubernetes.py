@@ -9,8 +9,6 @@ import re
 from collections.abc import Callable, Iterator
 
 ADDRESS = "http://127.0.0.1:8000"
-_LOGS = "/tmp/ray/session_latest/logs"
-
 _FORWARD = "kubectl -n antefix port-forward service/antefix 8000:80"
 
 
@@ -23,12 +21,14 @@ def _logs_of(component: str) -> str:
     return f"`antefix k8s logs --namespace antefix --component {component}`"
 
 
-_OF_RAY = f"bash -c 'tail -n 50 {_LOGS}/{{serve/controller_*.log,gcs_server.out,monitor.log}}'"
 # By the component of `antefix logs`.
 _LOGS_OF = {
     "gateway": _logs_of("gateway"),
     "engine": _logs_of("engine"),
-    "ray": _in_each_pod("head", "ray-head", _OF_RAY),
+    # KubeRay adds the autoscaler's container unless `rayAutoscaler.enabled` is false
+    "ray": f"{_logs_of('controller')} for Ray Serve, {_logs_of('head')} for the nodes of Ray, and "
+    "`kubectl -n antefix logs -l antefix/component=head -c autoscaler --tail 50` for missing "
+    "resources",
     "redis": "`kubectl -n antefix logs -l antefix/component=redis -c redis --tail 50`",
 }
 

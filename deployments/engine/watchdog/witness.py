@@ -162,7 +162,7 @@ class _EngineWatch:
                 health = found
                 why = self._judge.why if health else ""
                 if health is EngineHealth.HUNG:
-                    print(f"the engine hangs and is not stopped: {why}", flush=True)
+                    print(f"engine hung; not stopping it: {why}", flush=True)
                     self._print_stacks(self._engine())
                 else:
                     print(f"the engine is {health.name.lower()}: {why}", flush=True)
@@ -235,7 +235,7 @@ class _EngineWatch:
 
     def _end(self) -> None:
         ours = self._engine()
-        print(f"the engine hangs and is stopped: {self._judge.why}", flush=True)
+        print(f"engine hung; stopping it: {self._judge.why}", flush=True)
         self._print_stacks(ours)
         self._file.verdict = (EngineHealth.HUNG, self._judge.why)
         if processes.state(self._replica) != "T":
