@@ -14,6 +14,18 @@ from deployments.app import ENGINE_ENVIRONMENT
 REPOSITORY = Path(__file__).parents[1]
 
 
+def engine_environment(more: Mapping[str, str] = {}) -> dict[str, str]:
+    """Return the environment of a process with an engine on CPUs."""
+    return {
+        **os.environ,
+        **ENGINE_ENVIRONMENT,
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        # otherwise vLLM wants a NUMA node for each worker
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        **more,
+    }
+
+
 def told_by(
     python: str,
     module: str,
@@ -28,14 +40,7 @@ def told_by(
     done = subprocess.run(
         [python, "-m", module],
         input=json.dumps(asked),
-        env={
-            **os.environ,
-            **ENGINE_ENVIRONMENT,
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            # otherwise vLLM wants a NUMA node for each worker
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            **env,
-        },
+        env=engine_environment(env),
         capture_output=True,
         text=True,
         timeout=within_s,

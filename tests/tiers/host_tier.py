@@ -15,7 +15,8 @@ import asyncio
 import json
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from deployments.wire.headers import (
 from deployments.wire.resumable import Known
 from router.index.cached_blocks import CachedBlocks, OnWritten, Tier, tier_key
 from router.index.event_stream import EventStream
+from router.index.kv_events import AllBlocksCleared
 from router.index.segment_keys import Namespace, SegmentHasher, index_secret
 from tests.served import at_a_url, stdout_for_the_test
 
@@ -91,16 +93,18 @@ class Follower:
         self.engine.on_cache_dropped(self._cleared)
 
     def _cleared(self) -> None:
-        self.blocks.forget()
+        self.blocks.apply([AllBlocksCleared()])
 
     async def follow(self) -> None:
         async for batch in self.events.batches():
             assert not batch.lost
             self.blocks.apply(batch.events)
 
-    def tokens(self, prompt: Sequence[int], salt: str | None = None) -> tuple[int, int]:
+    def tokens(
+        self, prompt: Sequence[int], salt: str | None = None, lora: str | None = None
+    ) -> tuple[int, int]:
         """The tokens of the prompt in the cache, and those in the cache or in any tier."""
-        namespace, held = Namespace("m", cache_salt=salt), set(self.blocks.keys())
+        namespace, held = Namespace("m", None, lora, salt), set(self.blocks.keys())
         keys = self.hasher.keys(namespace, prompt, BLOCK)[: (len(prompt) - 1) // BLOCK]
         cached = sum(key in held for key in keys) * BLOCK
         return cached, sum(tier_key(key, self.tiers[-1]) in held for key in keys) * BLOCK
@@ -119,7 +123,8 @@ class Client:
         **more: Any,
     ) -> dict[str, Any]:
         await asyncio.sleep(SETTLED_S)
-        cached, loadable = self.follower.tokens(prompt, more.get("cache_salt"))
+        salt, lora = more.get("cache_salt"), more.get("model")
+        cached, loadable = self.follower.tokens(prompt, salt, lora)
         body = {**greedy(prompt, max_tokens), **more}
         async with self.http.post("/v1/completions", json=body, headers=headers) as answer:
             said = await answer.json()
@@ -128,6 +133,7 @@ class Client:
                 "in_cache": cached,
                 "loadable": loadable,
                 "reused": int(answer.headers[CACHED_TOKENS_HEADER]),
+                "in_usage": (said["usage"].get("prompt_tokens_details") or {}).get("cached_tokens"),
                 "token_ids": said["choices"][0]["token_ids"],
             }
 
@@ -159,6 +165,19 @@ class Client:
             await self.ask(document(number))
 
 
+@asynccontextmanager
+async def followed(engine: VllmEngine) -> AsyncIterator[Client]:
+    """Serve the engine to a client that follows its events. Both end with it."""
+    follower = Follower(engine, EventStream(*engine.events_at))
+    following = asyncio.create_task(follower.follow())
+    try:
+        async with at_a_url(engine) as url, aiohttp.ClientSession(url) as http:
+            yield Client(http, follower)
+    finally:
+        following.cancel()
+        follower.events.close()
+
+
 def memory_of_host_tiers() -> list[str]:
     return [path.name for path in Path("/dev/shm").glob("vllm_offload_*")]
 
@@ -166,11 +185,9 @@ def memory_of_host_tiers() -> list[str]:
 async def told(asked: dict[str, Any]) -> dict[str, Any]:
     tiers = {"host_bytes": asked["host_bytes"], "eviction": "lru"}
     engine = await VllmEngine.start(asked["model"], "model", ENGINE_ARGS, kv_tiers=tiers)
-    follower = Follower(engine, EventStream(*engine.events_at))
-    following = asyncio.create_task(follower.follow())
     steps: dict[str, Any] = {}
-    async with at_a_url(engine) as url, aiohttp.ClientSession(url) as http:
-        client, own = Client(http, follower), document(0)
+    async with followed(engine) as client:
+        own = document(0)
         steps["computed"] = await client.ask(own)
         steps["in place"] = await client.ask(own)
         await client.flood(1)
@@ -201,8 +218,6 @@ async def told(asked: dict[str, Any]) -> dict[str, Any]:
         steps["reset"] = await client.ask(own)
         named = await asyncio.to_thread(memory_of_host_tiers)
         rate = engine.stats.host_load_rate
-    following.cancel()
-    follower.events.close()
     return {"steps": steps, "random": some, "named": named, "host_load_rate": rate}
 
 
