@@ -4,7 +4,7 @@ Takes {"model", "adapter", "host_bytes"} as JSON on stdin. Writes one line of JS
 follower predicted and what an engine did, at each step:
 
     adapted      an adapter's prefix and the equal one of the base model
-    emptied      a reset, and sleep
+    emptied      a failed reset, a reset, and sleep
     usage        tokens of prompts by their source, as vLLM counts them
     speculating  with n-grams: with a host tier, and without it; and the drafted tokens that were
                  right
@@ -24,7 +24,7 @@ from benchmarks.harness.fleets.made_adapter import RANK
 from deployments.engine.vllm.adapter import VllmEngine
 from deployments.wire.lora_adapter import Adapter
 from tests.served import stdout_for_the_test
-from tests.tiers.host_tier import ENGINE_ARGS, Client, document, followed
+from tests.tiers.host_tier import ENGINE_ARGS, Client, document, followed, greedy
 
 ADAPTER_ARGS = {
     **ENGINE_ARGS,
@@ -34,6 +34,7 @@ ADAPTER_ARGS = {
     "enable_prompt_tokens_details": True,
 }
 N_GRAMS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}
+LONG = 250
 
 
 def counted(name: str) -> dict[str, float]:
@@ -80,7 +81,7 @@ async def counted_by_source(client: Client) -> list[dict[str, Any]]:
 
 async def emptied(engine: VllmEngine, client: Client) -> dict[str, Any]:
     steps: dict[str, Any] = {}
-    for number, name in enumerate(("reset", "sleep"), 30):
+    for number, name in enumerate(("failed reset", "reset", "sleep"), 30):
         own = document(number)
         await client.ask(own)
         await client.flood(40)
@@ -89,8 +90,10 @@ async def emptied(engine: VllmEngine, client: Client) -> dict[str, Any]:
             await engine.sleep()
             await engine.wake_up()
             is_done = True
-        else:
+        elif name == "reset":
             is_done = await engine.reset_prefix_cache()
+        else:
+            is_done = await reset_during_an_answer(engine, client)
         left = len(client.follower.blocks.keys())
         steps[name] = {
             "loadable_before": before,
@@ -99,6 +102,13 @@ async def emptied(engine: VllmEngine, client: Client) -> dict[str, Any]:
             **await client.ask(own),
         }
     return steps
+
+
+async def reset_during_an_answer(engine: VllmEngine, client: Client) -> bool:
+    body = {**greedy(document(50), LONG), "stream": True}
+    async with client.http.post("/v1/completions", json=body) as answer:
+        await answer.content.readline()
+        return await engine.reset_prefix_cache()
 
 
 async def speculating(asked: dict[str, Any], tiers: dict[str, Any] | None) -> dict[str, Any]:

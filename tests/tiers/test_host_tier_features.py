@@ -97,6 +97,16 @@ def test_nothing_is_loadable_after_a_reset_or_sleep(told: dict[str, Any], by: st
     assert emptied["loadable"] == emptied["reused"] == 0
 
 
+def test_the_index_is_empty_after_a_reset_that_a_running_request_prevents(
+    told: dict[str, Any],
+) -> None:
+    """vLLM then keeps its cache, and empties the host tier."""
+    emptied = told["emptied"]["failed reset"]
+    assert not emptied["is_done"]
+    assert emptied["loadable_before"] > emptied["keys_left"] == 0
+    assert emptied["loadable"] == emptied["reused"] == 0
+
+
 def test_n_grams_give_the_same_answers_with_loaded_blocks_as_without_a_host_tier(
     told: dict[str, Any],
 ) -> None:

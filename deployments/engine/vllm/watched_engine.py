@@ -181,10 +181,14 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
                 queued.append((request.came_at, request.uncached_tokens))
         return waiting, running, queued_tokens(queued, self.first_token_at, now, prefill_rate)
 
-    async def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
         # vLLM sends the event with its next step, which may be much later
-        done = bool(await super().reset_prefix_cache(*args, **kwargs))
-        if done:
+        done = bool(await super().reset_prefix_cache(reset_running_requests, reset_connector))
+        # if requests use the cache, vLLM keeps it, empties the host tier and sends no event
+        has_tiers = self.vllm_config.kv_transfer_config is not None
+        if done or (reset_connector and has_tiers):
             self.on_cache_dropped()
         return done
 
