@@ -98,6 +98,16 @@ class Scene:
         shutil.rmtree(self.folder)
         return await self.client.ask(OWN)
 
+    async def unwritable(self) -> Any:
+        """A file is where the folder of blocks has to be, so nothing can be written or read."""
+        (blocks,) = {file.parents[2] for file in self.files}
+        shutil.rmtree(blocks)
+        blocks.touch()
+        await self.flood()
+        answer = await self.client.ask(OWN)
+        blocks.unlink()
+        return answer
+
     async def swept(self) -> Any:
         """The files and the tokens that the index expects to read, after a sweep."""
         await self.client.ask(OWN)

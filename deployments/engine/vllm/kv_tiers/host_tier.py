@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -30,6 +31,8 @@ LOADS: Mapping[str, dict[str, Any]] = {
 NAMES_KEY = "ANTEFIX_KV_NAMES_KEY"
 
 _SHARED_MEMORY = Path("/dev/shm")
+# An engine maps its shared memory within this time.
+ABANDONED_S = 60.0
 
 
 def host_tier(tiers: Mapping[str, Any]) -> KVTransferConfig:
@@ -85,11 +88,30 @@ def unnamed_memory(config: VllmConfig) -> Iterator[None]:
     """Remove the name of the host tier's shared memory once all processes of an engine have it.
 
     They have it after the start. The kernel then frees the memory when the last of them ends, even
-    if it is killed.
+    if it is killed. What engines left that were killed during their start is removed before.
     """
+    if config.kv_transfer_config is not None:
+        _remove_abandoned(time.time())
     try:
         yield
     finally:
         if (transfer := config.kv_transfer_config) is not None:
             name = f"vllm_offload_{transfer.engine_id}.mmap"
             (_SHARED_MEMORY / name).unlink(missing_ok=True)
+
+
+def _remove_abandoned(now: float) -> None:
+    """Remove shared memory of host tiers that no process has mapped, and that is not new: its
+    engine may be about to map it."""
+    for memory in _SHARED_MEMORY.glob("vllm_offload_*.mmap"):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            if now - memory.stat().st_ctime > ABANDONED_S and not _is_mapped(memory):
+                memory.unlink()
+
+
+def _is_mapped(memory: Path) -> bool:
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if f" {memory}\n" in maps.read_text():
+                return True
+    return False
