@@ -63,7 +63,8 @@ class OpenAiApi:
         models = await self._models(http, may_lack=wanted is not None)
         if wanted is None:
             if not models:
-                raise Problem(f"{self.url} serves no model", "start one there, or pass --model")
+                remedy = "check that the API key may use a model, and that the server has one"
+                raise Problem(f"{self.url} lists no models", remedy)
             return models[0]
         if models and wanted not in models:
             raise Problem(
@@ -91,8 +92,8 @@ class OpenAiApi:
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(
-                f"{self.url} cannot be reached: {error}",
-                "check --base-url, and that the server runs",
+                f"could not connect to {self.url}: {error}",
+                "check the address, and that the server or kubectl port-forward is running",
             ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise self._not_openai("does not return a list of models") from error
@@ -116,7 +117,7 @@ class OpenAiApi:
         remedies = {
             "http_400": "remove the field that it does not know, as --body"
             " '{\"ignore_eos\": null}' does, or add the one that it requires",
-            "connect": "check --base-url, and that the server runs",
+            "connect": "check the address, and that the server or kubectl port-forward is running",
             "incomplete": "pass the --base-url of an API that streams",
         }
         raise (Unreachable if sent.error == "connect" else Problem)(

@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
     PORT_TAKEN = 9
     RESTART_REQUIRED = 10
     UNREACHABLE = 11
+    DECLINED = 12
     INTERRUPTED = 130
 
 
@@ -76,6 +77,11 @@ MEANINGS = {
         "the gateway or API does not answer",
         "all that send requests",
         "Check the address, or repeat the command later.",
+    ),
+    ExitCode.DECLINED: Meaning(
+        "not confirmed, so nothing was done",
+        "`k8s accept`",
+        "Answer `y`, or pass `--yes` to run without asking.",
     ),
     ExitCode.INTERRUPTED: Meaning("stopped by Ctrl-C", "all", "Stop."),
 }

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from cli.common.hints import key_of, logs_of
+from cli.common.hints import address_of, key_of, logs_of
 from cli.local.home import FleetState, Keys
 from common.errors import Problem, Unreachable
 
@@ -24,6 +24,9 @@ FIRST_QUESTION = "What is the capital of Japan?"
 FIRST_ANSWER_TOKENS = 32
 # A gateway waits this long for an engine to write its traces.
 PROFILE_WRITING_S = 600.0
+
+# A longer answer that is not an error in JSON is cut.
+MOST_CHARACTERS = 2000
 
 # Without the environment's proxies: the fleet is on this machine or in its network.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -209,27 +212,34 @@ class GatewayClient:
             with _opener.open(request, timeout=timeout_s) as response:
                 yield response
         except urllib.error.HTTPError as error:
-            fault, _, remedy = _words(error).partition(". ")
-            message = f"{self._origin}{path} returned HTTP {error.code}: {fault}"
+            said, has_advice = _words(error)
+            message = f"{self._origin}{path} returned HTTP {error.code}: {said}"
+            remedy = logs_of(self._base_url)
             if error.code == HTTPStatus.UNAUTHORIZED:
                 remedy = key_of(self._base_url)
-            elif error.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                remedy = logs_of(self._base_url)
-            raise GatewayError(message, remedy or logs_of(self._base_url), error.code) from error
+            elif has_advice and error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
+                remedy = ""
+            raise GatewayError(message, remedy, error.code) from error
+        except urllib.error.URLError as error:
+            reason = getattr(error.reason, "strerror", None) or error.reason
+            raise UnreachableGateway(
+                f"could not connect to {self._origin}: {reason}", address_of(self._base_url)
+            ) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
             is_answer = isinstance(error, ValueError)  # not one of a gateway
             raise (GatewayError if is_answer else UnreachableGateway)(
-                f"{self._origin}{path} cannot be read: {reason}", logs_of(self._base_url)
+                f"{self._origin}{path} cannot be read: {error}", logs_of(self._base_url)
             ) from error
 
 
-def _words(error: urllib.error.HTTPError) -> str:
-    text = error.read(2000).decode(errors="replace")
+def _words(error: urllib.error.HTTPError) -> tuple[str, bool]:
+    """Return what the server answered, and whether that contains advice."""
+    text = error.read().decode(errors="replace")
     try:
         said = json.loads(text)
         if "waiting_for_pools" in said:
-            return f"waiting for a replica of {', '.join(said['waiting_for_pools'])}"
-        return str(said["error"]["message"]).removesuffix(".")
+            return f"waiting for a replica of {', '.join(said['waiting_for_pools'])}", False
+        message = str(said["error"]["message"]).removesuffix(".")
+        return message, ". " in message
     except (ValueError, KeyError, TypeError):
-        return text.strip() or error.reason
+        return text.strip()[:MOST_CHARACTERS] or error.reason, False

@@ -7,6 +7,7 @@ from common.errors import Problem
 
 LOGS_HERE = "see antefix logs"
 LOGS_ELSEWHERE = "see the logs of its gateways and engines (on Kubernetes, their pods' logs)"
+NO_MODEL = "check that the API key may use a model, and that the server has one"
 
 
 def is_here(base_url: str) -> bool:
@@ -21,6 +22,13 @@ def is_here(base_url: str) -> bool:
 def logs_of(base_url: str) -> str:
     """Return how to read the logs of the fleet at that address."""
     return LOGS_HERE if is_here(base_url) else LOGS_ELSEWHERE
+
+
+def address_of(base_url: str) -> str:
+    """Return the remedy if no connection to that address is possible."""
+    if is_here(base_url):
+        return LOGS_HERE
+    return "check the address, and that the server or kubectl port-forward is running"
 
 
 def key_of(base_url: str) -> str:

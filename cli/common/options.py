@@ -24,6 +24,13 @@ FleetUrl = Annotated[
         " machine."
     ),
 ]
+ApiUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="Base URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1; default:"
+        " the fleet on this machine, otherwise OPENAI_BASE_URL."
+    ),
+]
 ApiKey = Annotated[
     str | None,
     typer.Option(

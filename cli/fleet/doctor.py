@@ -188,4 +188,6 @@ def _fleet(base_url: str, running: bool) -> PreflightFinding:
         seen = f"the fleet at {base_url} does not answer"
         remedy = "start it again with antefix up; antefix logs may show why it stopped"
         return PreflightFinding("problem", "fleet", seen, remedy)
-    return PreflightFinding("note", "fleet", "no fleet runs here", "start one with antefix up")
+    return PreflightFinding(
+        "note", "fleet", "no fleet is running here", "start one with antefix up"
+    )

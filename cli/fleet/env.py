@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from typing import Annotated, Literal
 
 import typer
 
-from cli.common.options import Output
 from cli.common.output import answering, is_data, not_running, print_data
 from cli.local.home import Home
 
 
 def env(
-    output: Output = "table",
+    output: Annotated[
+        Literal["shell", "json", "yaml"], typer.Option("--output", "-o", help="Output format.")
+    ] = "shell",
 ) -> None:
     """Print OPENAI_BASE_URL and OPENAI_API_KEY for a shell: eval "$(antefix env)"."""
     with answering(output):

@@ -92,7 +92,7 @@ def logs(
         if request and not found and not follow:
             raise CommandError(
                 f"the logs contain no line about request {request!r}",
-                "pass the x-request-id of its answer; a request without a valid key has no line",
+                "pass the x-request-id of its answer; requests without a valid key are not logged",
                 ExitCode.FAILED,
             )
         while follow:

@@ -16,7 +16,7 @@ from rich.live import Live
 
 from cli.common.exit_codes import ExitCode
 from cli.common.gateway_client import GatewayClient, GatewayError
-from cli.common.options import ApiKey, WideOutput
+from cli.common.options import ApiKey, FleetUrl, WideOutput
 from cli.common.output import CommandError, answering, is_data, not_running, print_data
 from cli.fleet.status_tables import Row, ShownFleet, render
 from cli.gateway.chat import where
@@ -30,13 +30,7 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")
     ] = False,
-    base_url: Annotated[
-        str | None,
-        typer.Option(
-            help="Base URL of another fleet, such as http://127.0.0.1:8000/v1; default: the fleet"
-            " on this machine."
-        ),
-    ] = None,
+    base_url: FleetUrl = None,
     api_key: ApiKey = None,
     output: WideOutput = "table",
 ) -> None:

@@ -46,7 +46,7 @@ def load(
     api_key: OperatorKey = None,
     output: Output = "table",
 ) -> None:
-    """Load an adapter. When the command ends, every gateway serves it."""
+    """Load an adapter. When the command returns, every gateway serves it."""
     with answering(output):
         url, key, _ = where(base_url, api_key)
         # a folder here, for a fleet on this machine
@@ -60,7 +60,7 @@ def load(
 def unload(
     name: Name, base_url: FleetUrl = None, api_key: OperatorKey = None, output: Output = "table"
 ) -> None:
-    """Unload an adapter. When the command ends, no gateway serves it."""
+    """Unload an adapter. When the command returns, no gateway serves it."""
     with answering(output):
         url, key, _ = where(base_url, api_key)
         done = GatewayClient(url, key).unload_adapter(name)

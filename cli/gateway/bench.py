@@ -13,7 +13,7 @@ import typer
 
 from cli.common.duration import Duration
 from cli.common.duration import duration as durations
-from cli.common.options import ApiKey, ModelName, Output, RandomSeed
+from cli.common.options import ApiKey, ApiUrl, ModelName, Output, RandomSeed
 from cli.common.output import answering, is_data, print_data
 from cli.common.progress import Steps
 from cli.gateway.chat import where
@@ -39,13 +39,7 @@ def bench(
             " agents; default: multi_turn."
         ),
     ] = None,
-    base_url: Annotated[
-        str | None,
-        typer.Option(
-            help="Base URL of any OpenAI-compatible API; default: the fleet on this machine,"
-            " otherwise OPENAI_BASE_URL."
-        ),
-    ] = None,
+    base_url: ApiUrl = None,
     api_key: ApiKey = None,
     model: ModelName = None,
     rate: Annotated[
@@ -62,7 +56,7 @@ def bench(
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(help="Play a recorded trace: Mooncake's *.jsonl or Azure's *.csv."),
+        typer.Option(help="Replay a recorded trace: Mooncake's *.jsonl or Azure's *.csv."),
     ] = None,
     scale: Annotated[
         float,
@@ -73,7 +67,7 @@ def bench(
         typer.Option(
             parser=durations(at_least=1.0),
             metavar="DURATION",
-            help="How long requests arrive. With --trace, how much of the trace is played.",
+            help="How long requests arrive. With --trace, how much of the trace is replayed.",
         ),
     ] = DEFAULT_DURATION,
     length_scale: Annotated[

@@ -11,7 +11,8 @@ import typer
 
 from cli.common.exit_codes import ExitCode
 from cli.common.gateway_client import GatewayError
-from cli.common.options import ApiKey, MaxTokens, ModelName
+from cli.common.hints import NO_MODEL
+from cli.common.options import ApiKey, ApiUrl, MaxTokens, ModelName
 from cli.common.output import CommandError, answering, note, note_error
 from cli.gateway.chat_session import HELP, ChatSession, failed_call
 from cli.local.home import Home
@@ -29,13 +30,7 @@ def chat(
         str | None,
         typer.Argument(help="Message to send; without it, the conversation is interactive."),
     ] = None,
-    base_url: Annotated[
-        str | None,
-        typer.Option(
-            help="Base URL of an OpenAI-compatible API; default: the fleet on this machine,"
-            " otherwise OPENAI_BASE_URL."
-        ),
-    ] = None,
+    base_url: ApiUrl = None,
     api_key: ApiKey = None,
     model: ModelName = None,
     system: Annotated[
@@ -114,7 +109,7 @@ def _first_model(client: OpenAI, url: str) -> str:
     except OpenAIError as error:
         raise failed_call(error, url, "does not list its models", "pass --model") from error
     if not models:
-        raise GatewayError(f"{url} serves no model", "pass --model")
+        raise GatewayError(f"{url} lists no models", NO_MODEL)
     return models[0].id
 
 

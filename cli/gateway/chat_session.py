@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cli.common.gateway_client import GatewayError, UnreachableGateway
-from cli.common.hints import status_of
+from cli.common.hints import address_of, status_of
 from cli.common.output import note
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ def failed_call(error: OpenAIError, url: str, what: str, remedy: str) -> Gateway
 
     if isinstance(error, APIConnectionError):
         cause = str(error.__cause__ or error).removesuffix(".")
-        return UnreachableGateway(
-            f"{url} cannot be reached: {cause}", "check --base-url and that the server runs"
-        )
+        return UnreachableGateway(f"could not connect to {url}: {cause}", address_of(url))
     message = f"{what}: {getattr(error, 'message', str(error)).removesuffix('.')}"
     if isinstance(error, AuthenticationError):
         remedy = "check --api-key or OPENAI_API_KEY"

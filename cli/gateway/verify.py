@@ -22,7 +22,7 @@ import typer
 from cli.common.duration import Duration, duration
 from cli.common.exit_codes import ExitCode
 from cli.common.gateway_client import FIRST_QUESTION, GatewayClient, GatewayError
-from cli.common.hints import logs_of, status_of
+from cli.common.hints import NO_MODEL, logs_of, status_of
 from cli.common.options import FleetUrl, ModelName, Output
 from cli.common.output import CommandError, answering, is_data, note, print_data
 from cli.gateway.chat import where
@@ -149,8 +149,7 @@ def _wait(client: GatewayClient, url: str, timeout_s: float) -> None:
         message = f"the fleet was not ready within {timeout_s:g} s: {error.message}"
         longer = "or wait longer with --timeout"
         if isinstance(error, Unreachable):
-            where_to_look = "check --base-url and that the server runs"
-            raise Unreachable(message, f"{where_to_look}, {longer}") from error
+            raise Unreachable(message, f"{error.remedy}, {longer}") from error
         is_starting = error.status == HTTPStatus.SERVICE_UNAVAILABLE
         code = ExitCode.NOT_READY if is_starting else ExitCode.FAILED
         raise CommandError(message, f"see {status_of(url)}, {longer}", code) from error
@@ -159,7 +158,7 @@ def _wait(client: GatewayClient, url: str, timeout_s: float) -> None:
 def _first_model(client: GatewayClient, url: str) -> str:
     models = client.models()
     if not models:
-        raise GatewayError(f"{url} serves no model", "pass --model")
+        raise GatewayError(f"{url} lists no models", NO_MODEL)
     return models[0]
 
 

@@ -398,7 +398,7 @@ def _change_line(change: Change) -> str:
     if change.old is None:
         return f"  {what}: new, {_short(change.new)}"
     if change.new is None:
-        return f"  {what}: removed, it was {_short(change.old)}"
+        return f"  {what}: removed (was {_short(change.old)})"
     return f"  {what}: {_short(change.old)} -> {_short(change.new)}"
 
 

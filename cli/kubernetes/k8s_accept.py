@@ -141,7 +141,7 @@ def _confirm() -> None:
         agreed = False
     if not agreed:
         raise CommandError(
-            "not confirmed, so nothing was done", "answer y, or pass --yes", ExitCode.USAGE
+            "not confirmed, so nothing was done", "answer y, or pass --yes", ExitCode.DECLINED
         )
 
 

@@ -177,7 +177,7 @@ def _drive(home: Home, state: FleetState, request: dict[str, Any]) -> Iterator[d
             driver.kill()
     if not ended:
         last = next((line for line in reversed(tail(log_file)) if line.strip()), "")
-        message = f"the connection to Ray broke: {last}"
+        message = f"the connection to Ray was lost: {last}"
         yield {"event": "failed", "message": message, "remedy": f"see {log_file}"}
 
 

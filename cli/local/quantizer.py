@@ -85,7 +85,7 @@ def _prepare(partial: Path, job: QuantizeJob, say: Callable[[str], None]) -> Non
             layers = len(list(partial.glob("layers/*.safetensors")))
             say(f"resuming an earlier run: {layers} layers are done")
             return
-        say("starting anew: model, text or options differ from those of the interrupted run")
+        say("starting over: model, text or options differ from those of the interrupted run")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     (partial / "job.json").write_text(job.to_json())

@@ -237,7 +237,7 @@ def _answer(found: Evaluation, folder: Path, output: str) -> None:
     note(f"the report is in {folder}")
     if broken:
         raise CommandError(
-            f"{found.candidate.model} lost more than the limits allow: {'; '.join(broken)}",
+            f"{found.candidate.model} lost more quality than the limits allow: {'; '.join(broken)}",
             "quantize less (more bits, smaller groups, calibration text), or raise the limits",
             ExitCode.GATE,
         )

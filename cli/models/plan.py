@@ -73,7 +73,7 @@ def plan(
         str | None,
         typer.Option(
             help="Draft for speculative decoding: ngram, or the id or folder of a draft model or"
-            " EAGLE-3 head; default: ngram, which is then not in the fleet file."
+            " EAGLE-3 head; default: estimate with ngram, but leave it out of the fleet file."
         ),
     ] = None,
     drafts_accepted: Annotated[

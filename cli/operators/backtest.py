@@ -33,8 +33,8 @@ def backtest(
     policy: Annotated[
         str,
         typer.Option(
-            help="Scaling policy, such as antefix or fixed:4; docs/autoscaling.md lists them. all"
-            " plays antefix, serve-default and fixed:N with N from --max-replicas."
+            help="Scaling policy, such as antefix or fixed:4; docs/autoscaling.md lists them. The"
+            " value `all` runs antefix, serve-default, and fixed:N with N from --max-replicas."
         ),
     ] = "all",
     ttft_slo: Annotated[
@@ -77,7 +77,8 @@ def backtest(
         typer.Option(
             parser=durations(),
             metavar="DURATION",
-            help="Time that a replica takes to start; repeatable; default: that of --calibration.",
+            help="Time that a replica takes to start; default: that of --calibration. If given"
+            " several times, every policy is simulated with each.",
         ),
     ] = None,
     scale: Annotated[
@@ -88,7 +89,7 @@ def backtest(
         typer.Option(
             parser=durations(at_least=1.0),
             metavar="DURATION",
-            help="Play only this much of the trace, from its start; default: all of it.",
+            help="Replay only this much of the trace, from its start; default: all of it.",
         ),
     ] = None,
     seed: RandomSeed = 1,

@@ -42,7 +42,9 @@ class FakeGateway:
         self.ending = "stop"
         # every key, a field, and what follows after N answers
         self.key_refused = False
+        self.has_models = True
         self.refuses: str | None = None
+        self.adapter_error = (503, "The pool a has no replica. Try again in 5 s.")
         self.most_answers: int | None = None
         self.asked: list[dict[str, Any]] = []
 
@@ -87,11 +89,19 @@ class FakeGateway:
             }
         )
 
+    async def ready(self, request: web.Request) -> web.Response:
+        return web.json_response({})
+
     async def models(self, request: web.Request) -> web.Response:
         if self.key_refused:
             return web.json_response({"error": {"message": "wrong key"}}, status=401)
         card = {"id": "small", "object": "model", "created": 0, "owned_by": "antefix"}
-        return web.json_response({"object": "list", "data": [card]})
+        cards = [card] if self.has_models else []
+        return web.json_response({"object": "list", "data": cards})
+
+    async def load_adapter(self, request: web.Request) -> web.Response:
+        status, message = self.adapter_error
+        return web.json_response({"error": {"message": message}}, status=status)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(await request.json())
@@ -119,7 +129,9 @@ def running() -> Iterator[FakeGateway]:
     gateway = FakeGateway()
     app = web.Application()
     app.router.add_get("/antefix/status", gateway.status)
+    app.router.add_get("/health/ready", gateway.ready)
     app.router.add_get("/v1/models", gateway.models)
+    app.router.add_post("/v1/load_lora_adapter", gateway.load_adapter)
     app.router.add_post("/v1/chat/completions", gateway.chat)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)

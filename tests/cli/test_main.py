@@ -291,6 +291,17 @@ def test_chat_answers_one_message(fleet: FakeGateway, arguments: list[str]) -> N
     ]
 
 
+@pytest.mark.parametrize("command", ["chat Where?", "verify"])
+def test_an_api_without_models_is_no_reason_to_name_one(
+    home: Home, gateway: FakeGateway, command: str
+) -> None:
+    gateway.has_models = False
+    result = antefix(*command.split(), "--base-url", gateway.base_url, "--api-key", KEY)
+    assert result.exit_code == ExitCode.FAILED
+    assert "lists no models" in result.stderr and "--model" not in result.stderr
+    assert "check that the API key may use a model" in result.stderr
+
+
 def test_chat_works_with_any_openai_api_and_its_first_model(
     home: Home, gateway: FakeGateway
 ) -> None:

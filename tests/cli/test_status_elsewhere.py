@@ -60,7 +60,7 @@ def test_the_error_for_an_unreachable_server_names_no_local_command(gateway: Fak
     (port,) = free_ports(1)
     result = status("--base-url", f"http://127.0.0.1:{port}/v1")
     assert result.exit_code == ExitCode.UNREACHABLE
-    assert "cannot be read" in result.stderr and "antefix logs" not in result.stderr
+    assert "could not connect" in result.stderr and "antefix logs" not in result.stderr
 
 
 def test_an_invalid_base_url_is_rejected(gateway: FakeGateway) -> None:

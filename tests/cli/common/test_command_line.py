@@ -201,9 +201,9 @@ def test_the_error_states_that_a_server_is_down(line: str) -> None:
     result = antefix(*line.split())
     assert result.exit_code == ExitCode.UNREACHABLE
     error, remedy = result.stderr.splitlines()[-2:]
-    assert error.startswith("Error: ") and "http://127.0.0.1:9/" in error
+    assert error.startswith("Error: ") and "http://127.0.0.1:9" in error
     assert not error.endswith(".") and remedy.startswith("Remedy: ")
-    assert "check --base-url" in remedy and "that the server runs" in remedy
+    assert "check the address" in remedy and "kubectl port-forward" in remedy
 
 
 @pytest.mark.parametrize("url", ["nonsense", "127.0.0.1:9", "http://[::1", "http://", "ftp://a/v1"])

@@ -46,8 +46,13 @@ def test_without_a_local_fleet_every_fleet_counts_as_remote(
     assert not is_here("http://127.0.0.1:8000/v1")
 
 
+REFUSED = "Connection refused"
+CHECK_ADDRESS = "check the address, and that the server or kubectl port-forward is running"
+
+
 def test_hints_about_an_unreachable_remote_gateway_name_no_local_command() -> None:
     (port,) = free_ports(1)
     with pytest.raises(GatewayError) as failed:
         GatewayClient(f"http://127.0.0.1:{port}", "key").status()
-    assert "antefix logs" not in failed.value.remedy
+    assert failed.value.message == f"could not connect to http://127.0.0.1:{port}: {REFUSED}"
+    assert failed.value.remedy == CHECK_ADDRESS

@@ -135,4 +135,4 @@ def test_the_command_prints_versions_and_findings(
     said = json.loads(done.stdout)
     assert said["version"].startswith("antefix ")
     fleet = next(one for one in said["findings"] if one["title"] == "fleet")
-    assert fleet["seen"] == "no fleet runs here"
+    assert fleet["seen"] == "no fleet is running here"

@@ -229,7 +229,7 @@ async def test_an_unknown_key_is_reported() -> None:
         arguments = ("--base-url", front.url, "--api-key", "sk-wrong")
         result = await asyncio.to_thread(antefix, *arguments)
     assert result.exit_code == ExitCode.FAILED
-    assert "401: The API key is unknown" in result.stderr
+    assert "401: The API key is not valid" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -84,14 +84,14 @@ def test_accept_lists_its_actions_and_does_nothing_without_confirmation(
     release: FakeRelease,
 ) -> None:
     done = accept(answer="n\n")
-    assert done.exit_code == ExitCode.USAGE
+    assert done.exit_code == ExitCode.DECLINED
     assert "kill one engine in the middle of an answer" in done.stderr
     assert "nothing was done" in done.stderr
     assert not release.explanations and not disturbed(release)
 
 
 def test_accept_does_nothing_without_an_answer_to_its_prompt(release: FakeRelease) -> None:
-    assert accept().exit_code == ExitCode.USAGE
+    assert accept().exit_code == ExitCode.DECLINED
     assert not release.explanations
 
 
