@@ -23,8 +23,8 @@ group of engines for each pool of the fleet.
 ## Requirements
 
 - Kubernetes 1.27 or later.
-- Helm 4. Installs and upgrades are tested with Helm 4.1. Helm 3.17 renders the same objects; no
-  install with it is tested.
+- Helm 4. Installs and upgrades are tested with Helm 4.1. Helm 3.17 renders the same objects, and
+  its installs and upgrades are tested on an API server without nodes.
 - The KubeRay operator 1.5.1 to 1.7 with its CRDs. Version 1.7 is untested.
 - NVIDIA's device plugin and driver 580 or later, on nodes with GPUs.
 - Both images in your registry: [build and push them](../../docs/kubernetes/install.md#images). No
@@ -41,8 +41,8 @@ helm install kuberay-operator kuberay/kuberay-operator --version 1.6.2 --namespa
 ## Install
 
 No chart repository has this chart yet, so install it from a checkout of Antefix's repository.
-Replace `registry.example.com`, because the chart rejects placeholders. This fleet serves Llama 3.1
-8B on three L4 GPUs:
+Replace `registry.example.com`, because the chart rejects placeholders. The values files of these
+two examples have not been run on their GPUs. This fleet serves Llama 3.1 8B on three L4 GPUs:
 
 ```sh
 helm install antefix helm/antefix --namespace antefix --create-namespace \\
@@ -56,15 +56,16 @@ helm install antefix helm/antefix --namespace antefix --create-namespace \\
   --values helm/antefix/values/single-node-a100.yaml --set image.registry=registry.example.com
 ```
 
-The install notes show how to get an API key and send a first request. Engines load their models
-first, which may take minutes. The [quickstart](../../docs/kubernetes/quickstart.md) has all steps,
-from building the images to the first answer.
+The install notes show how to get an API key and send a first request. At the first install, nodes
+pull the images and engines download their weights, which can take 30 minutes. The
+[quickstart](../../docs/kubernetes/quickstart.md) has all steps, from building the images to the
+first answer.
 
 `values/` contains values files for whole fleets. Start with one of these:
 
 | File | Fleet |
 |--|--|
-| `laptop-kind.yaml` | an embedded model on CPUs, for kind or any cluster without GPUs |
+| `laptop-kind.yaml` | an embedded model on CPUs, for kind (untested) or any cluster without GPUs |
 | `four-gpus-a100.yaml` | Llama 3.1 70B and 8B on four A100-80G; not run |
 | `single-node-a100.yaml` | the same models on one node with eight A100-80G; not run |
 | `multi-node-a100.yaml` | the same models on up to 20 A100-80G of several nodes; not run on GPUs |
@@ -105,15 +106,15 @@ error message names the right one.
   [GitOps](../../docs/kubernetes/gitops.md).
 - **Images**: pin them with `image.cpu.digest`, `image.gpu.digest` and `redis.image.digest`. If a
   tag moves to another image, head and workers may run different code.
-- **Weights**: set `models.storage: pvc` and `models.download.enabled`. If engines run on several
-  nodes, use a storage class that supports `ReadWriteMany`. Otherwise each pod downloads the
-  weights at each start.
+- **Weights**: set `models.storage: pvc` and `models.download.enabled`. Without a volume, each pod
+  downloads the weights at each start. If engines run on several nodes, the volume needs a storage
+  class that supports `ReadWriteMany`.
 - **Gateways**: set `fleet.gateway.replicas` to 2 or more. If you raise
   `fleet.gateway.request_timeout_s` above 600, set `fleet.gateway.drain_timeout_s` to the same
   value. Otherwise a long answer is cut when its gateway stops, or when its engine stops and no
   other engine can resume it.
-- **Head**: set `gcsFaultTolerance.enabled`, with a persistent Redis. Otherwise the loss of the
-  head's node restarts the fleet. Without it, a drain of that node cannot evict the head by default.
+- **Head**: set `gcsFaultTolerance.enabled`, with a persistent Redis. Without fault tolerance, the
+  loss of the head's node restarts the fleet, and by default that node cannot be drained.
 - **Drains**: keep `podDisruptionBudget.enabled`, so that drains evict one gateway, and one engine
   per pool, at a time.
 - **Ray's ports**: anyone who reaches them can run code. Use a network plugin that enforces
