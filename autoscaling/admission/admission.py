@@ -173,7 +173,7 @@ class Admission:
             return verdict
         if self.gate is not None and not case.only_overflow and not verdict.outage:
             self.gate.take_back(case.now, case.tenant)
-        reason = unfit or "other requests have filled the overflow model meanwhile"
+        reason = unfit or "other requests have filled the overflow model in the meantime"
         due = math.inf if verdict.best_ttft_s is None else verdict.best_ttft_s
         if unfit is None:
             due = min([due, *(candidate.predicted_ttft_s for candidate in overflow)])

@@ -147,17 +147,17 @@ def refusal(needs: Needs, offers: Offers) -> str | None:
         return "the context length of the overflow model is not known yet"
     if needs.tokens > offers.max_model_len:
         return (
-            f"prompt and answer may take {needs.tokens} tokens, but the overflow model's context "
-            f"holds {offers.max_model_len}"
+            f"the prompt and the answer may take {needs.tokens:,} tokens, but the overflow model's "
+            f"context holds {offers.max_model_len:,}"
         )
     if needs.tools and not offers.tools:
-        return "the overflow model does not call tools"
+        return "the overflow model does not support tool calls"
     if needs.response_format and not offers.response_format:
         return "the overflow model does not enforce response formats"
     if needs.logprobs > offers.max_logprobs:
         return (
-            f"the request asks for {needs.logprobs} logprobs, but the overflow model returns at "
-            f"most {offers.max_logprobs}"
+            f"the request asks for {needs.logprobs:,} logprobs, but the overflow model returns at "
+            f"most {offers.max_logprobs:,}"
         )
     if needs.token_ids and not offers.same_model:
         return "the request contains token ids, which the overflow model reads differently"

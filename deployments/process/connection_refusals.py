@@ -15,7 +15,7 @@ HEADERS_TIMEOUT = ErrorCode(
     "headers_timeout",
     408,
     f"The request line and the headers took longer than {Limits.head_s:g} s.",
-    "Send them without delay.",
+    "Send them immediately after connecting.",
     retry="yes",
 )
 HEADERS_TOO_LARGE = ErrorCode(
@@ -35,7 +35,7 @@ BODY_TOO_SLOW = ErrorCode(
     408,
     f"The body arrived at less than {Limits.body_bytes_per_s:,g} bytes per second for "
     f"{Limits.body_grace_s:g} s.",
-    "Send the body faster, without pauses.",
+    "Check the connection, and send the body without pauses.",
     retry="yes",
 )
 INVALID_HTTP = ErrorCode(
@@ -53,8 +53,8 @@ INVALID_HOST = ErrorCode(
 TOO_MANY_PIPELINED = ErrorCode(
     "too_many_pipelined",
     400,
-    f"More than {Limits.pipelined} requests wait on the connection for an earlier answer. The "
-    "gateway closes the connection. The code appears only in metrics and the log.",
+    f"More than {Limits.pipelined} requests are waiting on the connection for an earlier answer. "
+    "The gateway closes the connection. The code appears only in metrics and the log.",
     "Wait for the answer, or open additional connections.",
     retry="yes",
 )
@@ -62,7 +62,7 @@ TOO_MANY_CONNECTIONS = ErrorCode(
     "too_many_connections",
     503,
     "The gateway has reached the maximum number of connections that its open files allow.",
-    "Keep fewer connections open.",
+    "Open fewer connections.",
     retry="Retry-After",
 )
 
@@ -98,21 +98,23 @@ class ConnectionRefusal:
 
 def head_too_large(limit_bytes: int) -> ConnectionRefusal:
     message = (
-        f"The request line and the headers take more than the allowed {limit_bytes} bytes."
-        " Send fewer or shorter ones; prompts belong in the body."
+        f"The request line and the headers are larger than the limit of {limit_bytes:,} bytes."
+        " Send fewer or shorter headers. Prompts belong in the body."
     )
     return ConnectionRefusal(HEADERS_TOO_LARGE, message)
 
 
 def too_many_headers(limit: int) -> ConnectionRefusal:
-    message = f"The request has more than the allowed {limit} headers. Send fewer."
+    message = (
+        f"The request has more than {limit:,} headers, which is the limit. Send fewer headers."
+    )
     return ConnectionRefusal(TOO_MANY_HEADERS, message)
 
 
 def too_many_pipelined(limit: int) -> ConnectionRefusal:
     message = (
-        f"More than the allowed {limit} requests wait on this connection for the answer to an"
-        " earlier one. Send the next one after that answer."
+        f"More than {limit:,} requests are waiting on this connection for an earlier answer. Wait"
+        " for that answer before you send the next request."
     )
     return ConnectionRefusal(TOO_MANY_PIPELINED, message)
 
@@ -122,11 +124,11 @@ def ambiguous(version: str, headers: list[tuple[bytes, bytes]]) -> ConnectionRef
     6.1."""
     names = [name for name, _ in headers]
     if version == "1.0" and b"transfer-encoding" in names:
-        message = "HTTP/1.0 has no Transfer-Encoding. Send a Content-Length, or HTTP/1.1."
+        message = "HTTP/1.0 has no Transfer-Encoding. Send a Content-Length, or use HTTP/1.1."
         return ConnectionRefusal(INVALID_HTTP, message)
     hosts = names.count(b"host")
     if hosts > 1 or (hosts == 0 and version != "1.0"):
-        message = f"The request has {hosts} Host headers, but must have one. Send exactly one."
+        message = f"The request has {hosts} Host headers, but it must have exactly one."
         return ConnectionRefusal(INVALID_HOST, message)
     return None
 
@@ -134,29 +136,30 @@ def ambiguous(version: str, headers: list[tuple[bytes, bytes]]) -> ConnectionRef
 def head_timeout(limit_s: float) -> ConnectionRefusal:
     message = (
         f"The request line and the headers did not arrive within {limit_s:g} s."
-        " Send them at once after connecting."
+        " Send them immediately after connecting."
     )
     return ConnectionRefusal(HEADERS_TIMEOUT, message)
 
 
 def body_too_slow(window_s: float, bytes_per_s: float) -> ConnectionRefusal:
     message = (
-        f"In the last {window_s:g} s the body arrived at less than the required"
-        f" {bytes_per_s:g} bytes per second. Send it faster, without pauses."
+        f"In the last {window_s:g} s, the body arrived more slowly than the required minimum of"
+        f" {bytes_per_s:,g} bytes per second. Check your connection, and send the body without"
+        " pauses."
     )
     return ConnectionRefusal(BODY_TOO_SLOW, message)
 
 
 def too_many_connections(limit: int) -> ConnectionRefusal:
     message = (
-        f"This server has {limit} connections, which is its limit."
-        " Try again later, or keep fewer open."
+        f"This server has reached its limit of {limit:,} connections."
+        " Try again later, or open fewer connections."
     )
     return ConnectionRefusal(TOO_MANY_CONNECTIONS, message)
 
 
 NOT_HTTP = ConnectionRefusal(
     INVALID_HTTP,
-    "The bytes received are not an HTTP/1.1 request. Send one without TLS, which this port does "
-    "not use.",
+    "The bytes received are not an HTTP/1.1 request. Use plain HTTP, because this port does not "
+    "support TLS.",
 )

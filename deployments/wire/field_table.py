@@ -639,8 +639,8 @@ HARMLESS = (
 
 _STRUCTURED = "Use 'structured_outputs' or 'response_format'."
 _CLIENT_SETTING = (
-    "It is an argument of OpenAI's Python client. Send what is in it: fields at the top level of "
-    "the body, headers as HTTP headers."
+    "It is an argument of OpenAI's Python client. Send its contents instead: fields at the top "
+    "level of the body, and headers as HTTP headers."
 )
 # The names of one field in other APIs: path -> its name here.
 _MAX_TOKENS = MappingProxyType(
@@ -656,8 +656,8 @@ REFUSED = (
     RefusedField(
         ("kv_transfer_params", "ec_transfer_params", RESUME_FIELD),
         ALL,
-        "Only engines may set it. Omit it.",
-        why="is not for clients",
+        "Only gateways may set it. Omit it.",
+        why="is not a field for clients",
         by_engines=True,
     ),
     RefusedField(
@@ -683,7 +683,7 @@ REFUSED = (
     RefusedField(
         ("web_search_options",),
         (CHAT,),
-        "No engine searches the web. Omit it, and send search results as text.",
+        "Engines cannot search the web. Omit it, and send search results as text.",
     ),
     RefusedField(
         ("modalities",),
@@ -695,7 +695,7 @@ REFUSED = (
     RefusedField(
         ("moderation",),
         (CHAT, RESPONSES),
-        "No engine moderates. Omit it, and check texts yourself.",
+        "Engines do not moderate content. Omit it, and moderate the texts yourself.",
     ),
     RefusedField(
         ("thinking", "enable_thinking"),
@@ -730,18 +730,18 @@ REFUSED = (
     RefusedField(
         ("mcp_servers",),
         (MESSAGES,),
-        "Call the servers yourself, and describe their tools in 'tools'.",
+        "Call the servers from the client, and declare their tools in 'tools'.",
     ),
-    RefusedField(("container",), (MESSAGES,), "Antefix runs no code. Omit it."),
+    RefusedField(("container",), (MESSAGES,), "Antefix does not run code. Omit it."),
     RefusedField(
         ("thread",),
         (MESSAGES,),
-        "Antefix stores no conversations. Send the conversation so far in 'messages'.",
+        "Antefix does not store conversations. Send the conversation so far in 'messages'.",
     ),
     RefusedField(
         ("compaction",),
         (MESSAGES, COUNT_TOKENS),
-        "No engine summarizes. Ask for a summary in a message.",
+        "Engines do not summarize conversations. Ask for a summary in a message.",
     ),
     RefusedField(
         ("inference_geo",),
@@ -752,28 +752,30 @@ REFUSED = (
     RefusedField(
         ("conversation",),
         (RESPONSES,),
-        "Antefix stores no conversations. Send the conversation so far in 'input'.",
+        "Antefix does not store conversations. Send the conversation so far in 'input'.",
     ),
     RefusedField(
         ("prompt",),
         (RESPONSES,),
-        "Antefix stores no prompt templates. Send the text in 'instructions' and 'input'.",
+        "Antefix does not store prompt templates. Send the text in 'instructions' and 'input'.",
     ),
     RefusedField(
         ("previous_response_id",),
         (RESPONSES,),
-        "Antefix stores no responses. Send the conversation so far in 'input'.",
-        why="names a stored response",
+        "Antefix does not store responses. Send the conversation so far in 'input'.",
+        why="refers to a stored response",
         by_engines=True,
     ),
     RefusedField(
         ("background",),
         (RESPONSES,),
-        "Antefix stores no responses. Omit it, and set 'stream' for long ones.",
-        why="asks for a response to fetch later",
+        "Antefix does not store responses. Omit it, and set 'stream' for long responses.",
+        why="requests a response to fetch later",
         harmless=("false", "no", "off", "n", "f", "0"),
     ),
-    RefusedField(("include", "include[]"), AUDIO, "Engines return no logprobs of audio. Omit it."),
+    RefusedField(
+        ("include", "include[]"), AUDIO, "Engines do not return logprobs for audio. Omit it."
+    ),
     RefusedField(
         (
             "known_speaker_names",
@@ -782,7 +784,7 @@ REFUSED = (
             "known_speaker_references[]",
         ),
         AUDIO,
-        "Engines do not separate speakers. Omit it.",
+        "Engines do not distinguish speakers. Omit it.",
     ),
     RefusedField(
         ("max_chunks_per_doc", "rank_fields", "relevant_spans"),

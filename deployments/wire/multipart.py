@@ -72,7 +72,7 @@ def read_form(body: bytes, content_type: str) -> Form:
         raise BadForm("its 'Content-Type' has no usable boundary")
     # otherwise a body full of boundaries could take seconds to parse
     if body.count(b"\r\n--" + boundary) > MAX_PARTS + 1:
-        raise BadForm(f"it has more than {MAX_PARTS} parts")
+        raise BadForm(f"it has more than {MAX_PARTS:,} parts")
     parts = _Parts()
     try:
         MultipartParser(boundary, parts.callbacks()).write(body)
@@ -116,7 +116,7 @@ class _Parts:
     def part_begin(self) -> None:
         self.number += 1
         if self.number > MAX_PARTS:
-            raise BadForm(f"it has more than {MAX_PARTS} parts")
+            raise BadForm(f"it has more than {MAX_PARTS:,} parts")
         self._disposition = ""
 
     def header_field(self, data: bytes, start: int, end: int) -> None:
@@ -141,7 +141,7 @@ class _Parts:
             self._head += data[start : min(end, start + HEAD_BYTES - len(self._head))]
         else:
             if self._size > MAX_FIELD_BYTES:
-                raise BadForm(f"one of its fields has more than {MAX_FIELD_BYTES} bytes")
+                raise BadForm(f"one of its fields has more than {MAX_FIELD_BYTES:,} bytes")
             self._text += data[start:end]
 
     def part_end(self) -> None:

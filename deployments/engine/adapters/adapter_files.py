@@ -90,10 +90,10 @@ def copied(source: str, allowed: Sequence[str], into: Path) -> AdapterFiles:
     """Copy an adapter's files. Blocks. Raises UnusableAdapter."""
     if not is_allowed(source, allowed):
         raise UnusableAdapter(
-            f"the adapter's source {source!r} is not allowed. These and everything below them are: "
-            f"{', '.join(allowed)}. Move the adapter there, or add its source to the pool's "
-            "`adapters.sources`. A URL or an id may not contain '%', '#', a question mark, a "
-            "backslash, control characters or a segment of dots: remove them."
+            f"the adapter's source {source!r} is not allowed. The allowed sources, with everything "
+            f"below them, are: {', '.join(allowed)}. Move the adapter there, or add its source to "
+            "the pool's `adapters.sources`. A URL or an id must not contain '%', '#', a question "
+            "mark, a backslash, control characters or a segment of dots."
         )
     into.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -157,7 +157,7 @@ def _pieces_of(source: str) -> Iterator[tuple[str, Iterable[bytes]]]:
         parsed = getattr(store, "url", None) or getattr(store, "prefix", None)
         if parsed is not None and not _is_of(source, str(parsed)):
             raise UnusableAdapter(
-                f"the store of the adapter's source reads {source!r} as {str(parsed)!r}."
+                f"the object store's client reads the source {source!r} as {str(parsed)!r}."
                 " Use that spelling."
             )
         for name in _FILES:
@@ -179,7 +179,7 @@ def _downloaded(source: str) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         raise UnusableAdapter(
             f"the adapter {source!r} cannot be downloaded: {str(error).splitlines()[0]}. Correct "
-            "its id or its revision after @, or copy it to a folder, whose name begins with /."
+            "its id or its revision after @, or copy it to a folder and pass the absolute path."
         ) from error
 
 
@@ -192,8 +192,8 @@ def _config(file: Path, source: str) -> Mapping[str, Any]:
     except (ValueError, KeyError, TypeError):
         pass
     raise UnusableAdapter(
-        f"{CONFIG} of {source!r} is not that of a LoRA adapter: it needs peft_type LORA and a rank "
-        "r above 0. Write the adapter with PEFT's save_pretrained."
+        f"{CONFIG} of {source!r} does not describe a LoRA adapter: it needs peft_type LORA and a "
+        "rank r above 0. Write the adapter with PEFT's save_pretrained."
     )
 
 

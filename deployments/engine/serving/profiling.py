@@ -44,7 +44,7 @@ class Profiling:
                 " 'engine_args', as docs/profiling.md shows. This restarts its engines.",
             )
         if self._running is not None and not self._running.done():
-            return _refused(409, "The engine is being profiled. Try again later.")
+            return _refused(409, "The engine is already being profiled. Try again later.")
         self._running = asyncio.create_task(self._profile(seconds))
         files = await asyncio.shield(self._running)
         return JSONResponse({"folder": self._profiler.folder, "files": files})

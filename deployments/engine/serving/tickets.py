@@ -159,7 +159,7 @@ class TicketGate:
         ticket = headers.get(TICKET_HEADER.encode(), b"").decode("latin-1")
         given = headers.get(PASS_HEADER.encode(), b"")
         if not (self.url and self._passes.opens(given, self.url, ticket, scope["path"])):
-            message = "This port is for the fleet's gateways. Send requests to a gateway."
+            message = "Only the fleet's gateways may use this port. Send the request to a gateway."
             await _refuse(403, message, "not_a_gateway")(scope, receive, send)
             return
         if not ticket:

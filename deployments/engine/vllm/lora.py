@@ -50,8 +50,9 @@ class EngineLoras:
         """
         if rank > self._max_rank:
             return (
-                f"the adapter has rank {rank}, and the engine takes up to {self._max_rank}. Set "
-                f"max_lora_rank: {rank} in the pool's engine_args, or train one of a lower rank."
+                f"the adapter has rank {rank}, but the engine accepts at most {self._max_rank}. "
+                f"Set max_lora_rank: {rank} in the pool's engine_args, or train an adapter of a "
+                "lower rank."
             )
         try:
             with safe_open(str(weights), framework="numpy") as file:
@@ -111,7 +112,7 @@ def _misfits(sizes: Mapping[str, Sequence[int]], shape: ModelShape) -> Iterator[
             continue
         layer, module, part = int(found[1]), found[2], found[3]
         if layer >= shape.layers:
-            yield f"it changes layer {layer}, and the model has {shape.layers}"
+            yield f"it changes layer {layer}, but the model has {shape.layers} layers"
         # a model's experts have modules of the same names
         if (linear := linears.get(module)) is None or shape.experts:
             continue
@@ -119,4 +120,4 @@ def _misfits(sizes: Mapping[str, Sequence[int]], shape: ModelShape) -> Iterator[
         if part == "B":
             kind, size, wanted = "outputs", size_of[0], linear.outputs
         if size != wanted:
-            yield f"its {module} has {size} {kind}, and the model's has {wanted}"
+            yield f"its {module} has {size:,} {kind}, but the model's has {wanted:,}"

@@ -84,7 +84,7 @@ def _with_or_without_slash(request: Request) -> str | None:
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:
     message = (
-        "The gateway failed. Send the request again. If it fails again, report its id, which is in "
-        "x-request-id, to the operators."
+        "The gateway failed unexpectedly. Send the request again. If it fails again, report the id"
+        " in the header x-request-id to the operators."
     )
     return await _answer_api_error(request, ApiError(GATEWAY_ERROR, message))

@@ -12,7 +12,12 @@ MISSING_API_KEY = ErrorCode(
     "The request has neither the header `Authorization: Bearer KEY` nor `x-api-key: KEY`.",
     "Send an API key in one of these headers.",
 )
-INVALID_API_KEY = ErrorCode("invalid_api_key", 401, "The fleet does not know the key.", _NEW_KEY)
+INVALID_API_KEY = ErrorCode(
+    "invalid_api_key",
+    401,
+    "The key is not valid for this fleet.",
+    "Check the key for typos, or ask the operators for a new one.",
+)
 REVOKED_API_KEY = ErrorCode("revoked_api_key", 401, "The operators revoked the key.", _NEW_KEY)
 EXPIRED_API_KEY = ErrorCode("expired_api_key", 401, "The key has expired.", _NEW_KEY)
 MODEL_NOT_ALLOWED = ErrorCode(
@@ -33,8 +38,8 @@ POLICY_NOT_ALLOWED = ErrorCode(
     "policy_not_allowed",
     403,
     "The key or its tenant may not send `x-antefix-policy`.",
-    "Omit the header. Otherwise, ask the operators to set `policy_header: true` for the tenant, "
-    "and for a key without `policy=no`.",
+    "Omit the header, or ask the operators to set `policy_header: true` for the tenant and to "
+    "issue a key without `policy=no`.",
 )
 OVERFLOW_NOT_ALLOWED = ErrorCode(
     "overflow_not_allowed",

@@ -12,5 +12,7 @@ MAX_ITEMS = 1_000_000
 FATAL_REQUEST_S = 180
 # The minimum lifetime of an explanation.
 EXPLANATION_TTL_S = 120
+# A request that takes more seconds is explained before its end, and again each minute.
+UNDER_WAY_S = 5.0
 # The decisions that a list keeps.
 DECISIONS = 100

@@ -9,10 +9,10 @@ from observability.traces.request_record import OVER_BUDGET
 RATE_LIMIT_EXCEEDED = ErrorCode(
     OVER_BUDGET,
     429,
-    "The tenant has used up its requests, tokens or concurrent requests. Or it gets only one "
+    "The tenant has used up its requests, tokens or concurrent requests. Or it is limited to one "
     "request at a time, because engines died or ran out of memory while they ran its requests.",
-    "Send fewer or shorter requests. While the tenant gets one request at a time, only wait for "
-    "`Retry-After`. See [Budgets](budgets.md).",
+    "Send fewer or shorter requests. While the tenant is limited to one request at a time, wait "
+    "for `Retry-After`. See [Budgets](budgets.md).",
     retry="Retry-After",
 )
 BUDGET_UNKNOWN = ErrorCode(
@@ -66,10 +66,11 @@ ENGINE_UNAVAILABLE = ErrorCode(
 ENGINES_LOST = ErrorCode(
     "engines_lost",
     503,
-    "Every engine that worked on the request was lost. Gateways then reject it for "
-    f"{FATAL_REQUEST_S} s. If several requests of a tenant end like this, its requests are "
-    "not tried on a second engine for three minutes. During that time, a request that loses its "
-    "only engine gets this code without `x-should-retry`, so clients may send it again once.",
+    "Every engine that ran the request was lost. Gateways then reject identical requests for "
+    f"{FATAL_REQUEST_S} s. If several requests of a tenant end like this, gateways do not retry "
+    "the tenant's requests on a second engine for three minutes. During that time, a request that "
+    "loses its only engine gets this code without `x-should-retry`, so clients may send it again "
+    "once.",
     "Change the request, because it may be the cause. Otherwise, send it again after "
     "`Retry-After`.",
     retry="Retry-After, stop",
@@ -77,9 +78,9 @@ ENGINES_LOST = ErrorCode(
 ENGINE_OUT_OF_MEMORY = ErrorCode(
     "engine_out_of_memory",
     503,
-    "The replica ran out of memory before the answer had a token. Gateways do not try the "
-    f"request on another replica, and reject it for {FATAL_REQUEST_S} s. Meanwhile, its tenant "
-    "gets one request at a time if no other tenant's request was running there.",
+    "The replica ran out of memory before the answer had a token. Gateways do not retry the "
+    f"request, and reject identical requests for {FATAL_REQUEST_S} s. Meanwhile, the tenant "
+    "is limited to one request at a time if no other tenant's request was running there.",
     "Make the request smaller, for example its images or its prompt. Otherwise, send it again "
     "after `Retry-After`.",
     retry="Retry-After, stop",
@@ -89,8 +90,8 @@ ENGINE_ERROR = ErrorCode(
     500,
     "The engine reported an internal error, and so did those of `gateway.retries` further "
     "attempts.",
-    "Send the request again, later each time. If the error stays, report the id of the request to "
-    "the operators.",
+    "Send the request again, with a longer wait each time. If the error persists, report the id of "
+    "the request to the operators.",
     retry="yes",
     also="the engine's 5xx",
 )
@@ -118,7 +119,8 @@ DEADLINE_EXCEEDED = ErrorCode(
 NO_REDIS = ErrorCode(
     "no_redis",
     503,
-    "Redis does not answer. Explanations, canaries and adapters are kept there.",
-    "Try again later. Inference works without Redis, for tenants with limits only for a while.",
+    "Redis does not answer. It stores the explanations, canaries and adapters.",
+    "Try again later. Inference works without Redis. For tenants with limits, see "
+    "[Budgets](budgets.md#when-redis-is-unavailable).",
     retry="Retry-After",
 )

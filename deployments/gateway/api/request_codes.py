@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from deployments.gateway.api.limits import DECISIONS, EXPLANATION_TTL_S, MAX_ITEMS, MAX_VALUES
+from deployments.gateway.api.limits import (
+    DECISIONS,
+    EXPLANATION_TTL_S,
+    MAX_ITEMS,
+    MAX_VALUES,
+    UNDER_WAY_S,
+)
 from deployments.process.error_code import ErrorCode
 from deployments.wire.form_limits import MAX_FIELD_BYTES, MAX_PARTS
 
@@ -42,7 +48,8 @@ BODY_TIMEOUT = ErrorCode(
     "body_timeout",
     408,
     "The body did not arrive before the request's deadline.",
-    "Send the body faster. If the request set a short `x-antefix-timeout`, allow more time.",
+    "Check the connection, or send a smaller body. If the request set a short `x-antefix-timeout`, "
+    "allow more time.",
     retry="yes",
 )
 INVALID_JSON = ErrorCode(
@@ -95,7 +102,7 @@ MEDIA_URL_NOT_ALLOWED = ErrorCode(
     "media_url_not_allowed",
     400,
     "A message refers to media on a host that the pool does not allow.",
-    "Send a `data:` URL, or ask the operators to list the host in `allowed_media_domains`.",
+    "Send a `data:` URL, or ask the operators to add the host to `allowed_media_domains`.",
 )
 INVALID_CACHE_SALT = ErrorCode(
     "invalid_cache_salt", 400, "`cache_salt` is empty or not a string.", _CORRECT
@@ -161,7 +168,9 @@ CANNOT_OVERFLOW = ErrorCode(
 UNKNOWN_REQUEST = ErrorCode(
     "unknown_request",
     404,
-    f"The tenant has no such request, or it ended at least {EXPLANATION_TTL_S} s ago.",
+    "The tenant has no such request, or the request ended at least "
+    f"{EXPLANATION_TTL_S} s ago or began less than {UNDER_WAY_S:g} s ago. Under high load, the "
+    "gateway stores only a [sample](routing.md#every-decision-explained) of the explanations.",
     f"Query within {EXPLANATION_TTL_S} s after the end of the request, with the `x-request-id` of "
     "the response.",
 )

@@ -16,17 +16,17 @@ def refuse_many_sequences(parameters: RequestParameters, max_n: int, most: int) 
     """Raises ApiError 400 beyond `max_n` answers to a prompt, or `most` sequences in total."""
     if parameters.n is not None and parameters.n > max_n:
         message = (
-            f"'n' asks for {parameters.n} answers, but at most {max_n} are allowed."
-            " Ask for fewer, in several requests."
+            f"'n' requests {parameters.n:,} answers, but at most {max_n:,} are allowed."
+            " Lower 'n', or send several requests."
         )
         raise ApiError(INVALID_VALUE, message, param="n")
     if parameters.sequences > most:
-        prompts = f"{parameters.prompts} prompts" if parameters.prompts > 1 else "one prompt"
-        answers = f", each with {parameters.n} answers" if (parameters.n or 1) > 1 else ""
+        prompts = f"{parameters.prompts:,} prompts" if parameters.prompts > 1 else "one prompt"
+        answers = f", each with {parameters.n:,} answers" if (parameters.n or 1) > 1 else ""
         message = (
-            f"The request has {prompts}{answers}: {parameters.sequences} sequences, but at most"
-            f" {most} are allowed. Split it into several requests with fewer prompts or a smaller"
-            " 'n'."
+            f"The request has {prompts}{answers}. That is a total of {parameters.sequences:,}"
+            f" sequences, but at most {most:,} are allowed. Split it into several requests with"
+            " fewer prompts or a smaller 'n'."
         )
         param = "n" if parameters.prompts <= 1 else None
         raise ApiError(INVALID_VALUE, message, param=param)
@@ -55,9 +55,9 @@ def refuse_many_logprobs(
     if of_prompt + of_answer > most:
         param = "prompt_logprobs" if of_prompt > of_answer else "logprobs"
         message = (
-            f"The answer may have {of_prompt + of_answer} logprobs, but at most {most} are allowed:"
-            f" {of_prompt} for the prompt's tokens and {of_answer} for generated ones. Lower"
-            f" {param!r}, 'n' or 'max_tokens', or send a shorter prompt."
+            f"The answer may contain {of_prompt + of_answer:,} logprobs ({of_prompt:,} for tokens"
+            f" of the prompt and {of_answer:,} for generated tokens), but at most {most:,} are"
+            f" allowed. Lower {param!r}, 'n' or 'max_tokens', or send a shorter prompt."
         )
         raise ApiError(INVALID_VALUE, message, param=param)
 

@@ -267,7 +267,7 @@ class TenantBudgets:
             return min(limits)
         if most > min(limits):
             message = (
-                f"The request may use up to {most} tokens, but the limit is {min(limits)} per"
+                f"The request may use up to {most:,} tokens, but the limit is {min(limits):,} per"
                 " minute. Lower max_tokens, or shorten the prompt."
             )
             raise ApiError(TOKENS_ABOVE_LIMIT, message, param="max_tokens")
@@ -345,14 +345,14 @@ def _rejection(
         message = f"{whose} has reached its limit of {limit}."
     elif answer.kind == "tokens":
         message = (
-            f"{whose} may use {budget.tokens} tokens per minute{of_model}. Too few are left for"
-            f" this request, which may use {tokens}."
+            f"{whose} may use {budget.tokens:,} tokens per minute{of_model}. Too few of them are"
+            f" left for this request, which may use {tokens:,}."
         )
         remedy = f"Try again in {seconds} s, or lower max_tokens."
     elif answer.kind == "concurrent" and isinstance(budget, _HeldBudget):
         message = (
-            f"{whose} may run one request at a time for up to three minutes, because engines died"
-            " while they ran its requests."
+            f"{whose} is limited to one request at a time for up to three minutes, because engines"
+            " died while they ran its requests."
         )
         remedy = f"Wait until its current request ends, and try again in {seconds} s."
     elif answer.kind == "concurrent":
@@ -361,8 +361,7 @@ def _rejection(
     else:
         why = "is full and rejects writes" if full else "was unavailable or has just started"
         message = (
-            f"The usage of the tenant {tenant[:100]!r} is unknown at the moment, because Redis"
-            f" {why}."
+            f"The usage of the tenant {tenant[:100]!r} is currently unknown, because Redis {why}."
         )
     headers = _headers(budgets, answer.left) if answer.left else {}
     code = BUDGET_UNKNOWN if answer.kind == "unknown" else RATE_LIMIT_EXCEEDED
@@ -370,7 +369,7 @@ def _rejection(
 
 
 def _counted(number: int | None, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{number} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _headers(budgets: Sequence[TenantBudget], left: Sequence[Left]) -> dict[str, str]:

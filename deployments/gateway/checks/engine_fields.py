@@ -27,13 +27,13 @@ def refuse_engine_fields(
     extra = fields.get("vllm_xargs")
     for name in sorted(extra.keys() - set(allowed_xargs)) if isinstance(extra, dict) else ():
         message = (
-            f"'vllm_xargs' must not have the key {name[:100]!r}. Omit it, or ask the operators to"
-            " list it in 'allowed_xargs' of the model's pool."
+            f"'vllm_xargs' must not contain the key {name[:100]!r}. Omit it, or ask the operators"
+            " to list it in 'allowed_xargs' of the model's pool."
         )
         raise ApiError(FIELD_NOT_ALLOWED, message, param="vllm_xargs")
     if not may_prioritize and parameters_of(path, fields).priority != 0:
         message = (
-            "'priority' puts a request before others in an engine, and this tenant may not set it."
-            " Omit it, or ask the operators to set `engine_priority: true` for this tenant."
+            "'priority' moves a request ahead of others in the engine, and this tenant may not set"
+            " it. Omit it, or ask the operators to set `engine_priority: true` for this tenant."
         )
         raise ApiError(PRIORITY_NOT_ALLOWED, message, param="priority")

@@ -282,9 +282,9 @@ def _loss(entry: bytes, until: float) -> Loss:
 
 def _out_of_memory(left_s: int) -> ApiError:
     message = (
-        "The replica of this request ran out of memory, so the gateway does not try the request on"
-        f" another, and rejects it for {left_s} s. Make the request smaller, or send it again after"
-        " that."
+        "A replica ran out of memory while it ran this request. The gateway does not retry the"
+        " request, because it could crash another replica. Identical requests are rejected for"
+        f" {left_s} s. Make the request smaller, or send it again after that."
     )
     return ApiError(ENGINE_OUT_OF_MEMORY, message, retry_after=left_s)
 
@@ -298,16 +298,16 @@ _CHANGES = (
 
 def _suspected() -> ApiError:
     message = (
-        "The engine died while it ran this request. Several engines died recently while they ran"
-        " requests of this tenant, so the gateway does not retry it. If this request may be the"
-        f" cause, change it first. {_CHANGES}"
+        "The engine died while it ran this request. The gateway does not retry the request, because"
+        " several engines died recently while they ran requests of this tenant. If this request may"
+        f" be the cause, change it first. {_CHANGES}"
     )
     return ApiError(ENGINES_LOST._replace(retry="Retry-After"), message, retry_after=10)
 
 
 def _refusal(left_s: int) -> ApiError:
     message = (
-        "Every engine that this request ran on was lost, so the gateway rejects the same request"
-        f" for {left_s} s. Change it, because it may be the cause, or wait. {_CHANGES}"
+        "Every engine that ran this request was lost, so identical requests are rejected for"
+        f" {left_s} s. The request may be the cause, so change it, or wait. {_CHANGES}"
     )
     return ApiError(ENGINES_LOST, message, retry_after=left_s)

@@ -88,7 +88,7 @@ def _remedy(name: str, known: Mapping[str, object]) -> str:
 
 def _refuse_many(name: str, count: int, most: int) -> None:
     if count > most:
-        message = f"{name!r} has {count} items, but at most {most} are allowed. Send fewer."
+        message = f"{name!r} has {count:,} items, but at most {most:,} are allowed. Send fewer."
         raise ApiError(ARRAY_ABOVE_MAX_LENGTH, message, param=name)
 
 
@@ -97,8 +97,8 @@ def _refuse_long(name: str, value: object) -> None:
     characters = sum(len(text) for text in texts if isinstance(text, str))
     if characters > MAX_STOP_CHARACTERS:
         message = (
-            f"The texts in {name!r} have {characters} characters, but at most"
-            f" {MAX_STOP_CHARACTERS} are allowed. Send fewer or shorter ones."
+            f"The texts in {name!r} have {characters:,} characters in total, but at most"
+            f" {MAX_STOP_CHARACTERS:,} are allowed. Send fewer or shorter ones."
         )
         raise ApiError(INVALID_VALUE, message, param=name)
 
@@ -110,13 +110,13 @@ def _refuse_large_patterns(value: object) -> None:
     size, count = max(sizes), _whole(value.get("min_count"))
     if size > MAX_PATTERN_SIZE:
         message = (
-            f"{_REPETITION!r} looks for patterns of {size} tokens, but at most {MAX_PATTERN_SIZE}"
-            " are allowed. Lower 'max_pattern_size'."
+            f"{_REPETITION!r} searches for patterns of {size:,} tokens, but at most"
+            f" {MAX_PATTERN_SIZE:,} are allowed. Lower 'max_pattern_size'."
         )
     elif size * count > MAX_PATTERN_TOKENS:
         message = (
-            f"{_REPETITION!r} compares {size * count} tokens, 'max_pattern_size' times 'min_count',"
-            f" but at most {MAX_PATTERN_TOKENS} are allowed. Lower one of them."
+            f"{_REPETITION!r} compares {size * count:,} tokens ('max_pattern_size' times"
+            f" 'min_count'), but at most {MAX_PATTERN_TOKENS:,} are allowed. Lower one of them."
         )
     else:
         return

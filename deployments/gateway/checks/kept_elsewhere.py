@@ -23,10 +23,10 @@ _MEDIA = ("image_url", "input_image", "audio_url", "input_audio", "video_url", "
 _HOLDERS = ("image_url", "audio_url", "input_audio", "video_url", "source")
 _TEXTS = {"messages": "text", "input": "input_text"}
 _IMAGES = {
-    "messages": "as a 'data:' URL in one of type 'image_url'",
-    "input": "as a 'data:' URL in one of type 'input_image'",
+    "messages": "as a 'data:' URL in a part of type 'image_url'",
+    "input": "as a 'data:' URL in a part of type 'input_image'",
 }
-_ANTHROPIC_IMAGE = "with a 'source' of type 'base64' in one of type 'image'"
+_ANTHROPIC_IMAGE = "with a 'source' of type 'base64' in a part of type 'image'"
 
 
 def refuse_kept_elsewhere(path: str, fields: Mapping[str, Any]) -> None:
@@ -37,23 +37,26 @@ def refuse_kept_elsewhere(path: str, fields: Mapping[str, Any]) -> None:
             _refuse_part(name, part, is_anthropic)
     for message in messages_in(fields.get("messages")):
         if not message.get("content") and _id_of(message.get("audio")) is not None:
-            why = "'messages' refers to a stored audio response by its id, and Antefix stores none."
+            why = (
+                "'messages' refers to an audio response by its id, but Antefix does not store any."
+            )
             _refuse("messages", why, "Send its transcript in 'content'.")
     for item in messages_in(fields.get("input")) if path == RESPONSES else ():
         if _is_reference(item):
-            why = f"'input' names the item {str(item.get('id'))[:100]!r}, and Antefix stores none."
+            named = str(item.get("id"))[:100]
+            why = f"'input' refers to the item {named!r} by its id, but Antefix does not store any."
             _refuse("input", why, "Send the item itself.")
 
 
 def _refuse_part(name: str, part: Mapping[str, Any], is_anthropic: bool) -> None:
     kind = part.get("type")
     if kind in FILES or (is_anthropic and kind in ANTHROPIC_FILES):
-        why = f"{name!r} has a part of type {kind!r}, and engines read no files."
+        why = f"{name!r} contains a part of type {kind!r}, but engines cannot read files."
         as_image = _ANTHROPIC_IMAGE if is_anthropic else _IMAGES[name]
         remedy = f"Send its text in a part of type {_TEXTS[name]!r}, or an image {as_image}."
         _refuse(name, why, remedy)
     if kind in _MEDIA and (file_id := _file_id(part)) is not None:
-        why = f"{name!r} names the file {file_id[:100]!r}, and Antefix stores none."
+        why = f"{name!r} refers to the file {file_id[:100]!r}, but Antefix does not store any."
         _refuse(name, why, f"Send its content in the part of type {kind!r}.")
 
 

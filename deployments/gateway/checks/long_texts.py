@@ -65,7 +65,7 @@ def _characters(values: list[Any]) -> int:
 
 def _refusal(param: str, length: int, unit: str, most: int) -> ApiError:
     message = (
-        f"'{param}' has {length} {unit}, but at most {most} are allowed for the context of this"
-        " model. Shorten it, or send it in several requests."
+        f"'{param}' has {length:,} {unit}, but at most {most:,} are allowed for the context of"
+        " this model. Shorten it, or send it in several requests."
     )
     return ApiError(CONTEXT_LENGTH_EXCEEDED, message, param=param)

@@ -51,7 +51,7 @@ def refuse_media_kwargs(path: str, fields: Mapping[str, Any]) -> None:
             isinstance(value, int | float) and 0 <= value <= PROCESSOR_KEYS[key]
         ):
             message = (
-                f"{key!r} in {_PROCESSOR!r} must be a number from 0 to {PROCESSOR_KEYS[key]}."
+                f"{key!r} in {_PROCESSOR!r} must be a number from 0 to {PROCESSOR_KEYS[key]:,}."
                 " Correct it, or omit it."
             )
             raise ApiError(INVALID_VALUE, message, param=_PROCESSOR)
@@ -64,7 +64,7 @@ def _items(fields: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:
 
 def _refuse_key(name: str, key: str) -> NoReturn:
     message = (
-        f"{name!r} must not have the key {key[:100]!r}. Omit it, or ask the operators to set it in"
-        " the model's 'engine_args'."
+        f"{name!r} must not contain the key {key[:100]!r}. Omit it, or ask the operators to set it"
+        " in the model's 'engine_args'."
     )
     raise ApiError(FIELD_NOT_ALLOWED, message, param=name)

@@ -37,24 +37,24 @@ def refuse_media_urls(path: str, fields: Mapping[str, Any], engine_args: Mapping
     for name, kind, url in _references_in(path, fields):
         scheme = url[:5].lower()
         if kind == "uuid":
-            why = f"{name!r} has a 'uuid', under which tenants would share media."
-            message = f"{why} Send the content without it."
+            why = "which is not allowed, because it would let tenants share cached media."
+            message = f"{name!r} contains a 'uuid', {why} Send the content without it."
             raise ApiError(FIELD_NOT_ALLOWED, message, param=name)
         if kind == "source":
             message = "An image in a 'tool_result' has a 'source' that is not an object."
             raise ApiError(INVALID_VALUE, f"{message} Send one of type 'base64'.", param=name)
         if scheme == "data:":
             if not url[: url.find(",")].endswith(";base64"):
-                why = f"{name!r} has '{kind}' with data that is not in base64."
+                why = f"{name!r} contains '{kind}' with data that is not in base64."
                 message = f"{why} Send a URL such as 'data:image/png;base64,...'."
                 raise ApiError(INVALID_VALUE, message, param=name)
             continue
         if (host := _host_of(url)) not in hosts and not (files and scheme == "file:"):
             instead = "a source of type 'base64'" if kind == "image" else "a 'data:' URL"
             message = (
-                f"{name!r} has '{kind}' on the host {host[:100]!r}, which engines must not"
-                f" fetch from. Send {instead}, or ask the operators to list the host in"
-                " 'allowed_media_domains' of the model's 'engine_args'."
+                f"{name!r} contains '{kind}' on the host {host[:100]!r}, which is not on the"
+                f" allowlist of the model. Send {instead}, or ask the operators to add the host to"
+                " 'allowed_media_domains' in the model's 'engine_args'."
             )
             raise ApiError(MEDIA_URL_NOT_ALLOWED, message, param=name)
 

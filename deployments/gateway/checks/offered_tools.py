@@ -128,7 +128,7 @@ def _left_out_as(api: _Api, tool: Any, index: int, runs: Sequence[str]) -> str |
     if base is None:
         named = f" ({name[:100]!r})" if (name := _name(tool)) else ""
         why = f"The tool 'tools[{index}]'{named} has the unknown type {kind[:100]!r}."
-        _refuse("tools", why, f"Describe it as a tool of type {api.served[0]!r}.")
+        _refuse("tools", why, f"Declare it as a tool of type {api.served[0]!r}.")
     return base
 
 
@@ -257,8 +257,8 @@ def _name(tool: Any) -> str | None:
 
 
 def _refuse_demand(kind: str) -> NoReturn:
-    why = f"'tool_choice' demands the built-in tool {kind[:100]!r}, which Antefix does not run."
-    _refuse("tool_choice", why, "Describe it as an ordinary tool, and run it yourself.")
+    why = f"'tool_choice' requires the built-in tool {kind[:100]!r}, which Antefix does not run."
+    _refuse("tool_choice", why, "Declare it as a tool of your own, and run it in the client.")
 
 
 def _refuse_form(why: str, remedy: str) -> NoReturn:

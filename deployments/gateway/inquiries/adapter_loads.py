@@ -45,7 +45,7 @@ class AdapterLoads:
                     with suppress(aiohttp.ClientError, OSError, ValueError, TypeError, KeyError):
                         return await self._fetch(url, name, source)
         message = (
-            "No engine loaded the adapter. Read the reasons in the logs of the engines, then load"
+            "No engine loaded the adapter. See the logs of the engines for the reasons, then load"
             " the adapter again."
         )
         raise ApiError(ADAPTER_NOT_LOADED, message)

@@ -84,26 +84,29 @@ class AdapterRequests:
         name, source = _text(body, "lora_name"), _text(body, "lora_path")
         if not is_usable(name):
             message = (
-                f"'lora_name' is {name[:100]!r}. Use letters, digits and ._:/@+- in it, up to 128"
-                " characters."
+                f"'lora_name' is {name[:100]!r}, but only letters, digits and ._:/@+- are allowed,"
+                " up to 128 characters. Choose another name."
             )
             raise ApiError(INVALID_VALUE, message, param="lora_name")
         if self._adapters.is_taken(name):
-            message = f"{name!r} is the name of a model. Give the adapter another name."
+            message = f"{name!r} is already the name of a model. Choose another name."
             raise ApiError(INVALID_VALUE, message, param="lora_name")
         await self._read()
         known, pool = self._adapters.by_name.get(name), self._pool_of(body)
         if known is not None and body.get("load_inplace") is not True:
             message = (
-                f"The adapter {name!r} is loaded. Set 'load_inplace' to true to replace its "
-                "weights, or unload it first."
+                f"The adapter {name!r} is already loaded. Set 'load_inplace' to true to replace its"
+                " weights, or unload it first."
             )
             raise ApiError(ADAPTER_EXISTS, message, param="lora_name")
         if known is not None and known.pool != pool:
-            message = f"The adapter {name!r} is loaded in the pool {known.pool!r}. Unload it first."
+            where = f"already loaded in the pool {known.pool!r}"
+            message = f"The adapter {name!r} is {where}. Unload it first."
             raise ApiError(ADAPTER_EXISTS, message, param="lora_name")
         if known is None and len(self._adapters.by_name) >= MOST_ADAPTERS:
-            message = f"The fleet has {MOST_ADAPTERS} adapters, its limit. Unload one first."
+            message = (
+                f"The fleet has reached its limit of {MOST_ADAPTERS:,} adapters. Unload one first."
+            )
             raise ApiError(TOO_MANY_ADAPTERS, message, param="lora_name")
         fetched = await self._loads.fetch(self._engines_of(pool), name, source)
         loaded = LoadedAdapter(fetched.adapter, pool, fetched.rank, fetched.size, time.time())
@@ -122,7 +125,7 @@ class AdapterRequests:
         await self._read()
         if name not in self._adapters.by_name:
             names = ", ".join(sorted(self._adapters.by_name)) or "none"
-            message = f"No adapter {name[:100]!r} is loaded. Loaded adapters: {names}."
+            message = f"No adapter named {name[:100]!r} is loaded. Loaded adapters: {names}."
             raise ApiError(UNKNOWN_ADAPTER, message, param="lora_name")
         try:
             await self._adapters.remove(name)
@@ -142,14 +145,14 @@ class AdapterRequests:
             if pool.settings.adapters is not None
         }
         if not accepting:
-            message = "No pool of the fleet accepts adapters. Set `adapters.sources` of a pool."
+            message = "No pool of the fleet accepts adapters. Set `adapters.sources` in a pool."
             raise ApiError(NO_ADAPTERS, message)
         model = body.get("model")
         found = [name for name, pool in accepting.items() if model in (None, name, pool.model)]
         if len(found) == 1:
             return found[0]
         names = ", ".join(sorted(pool.model for pool in accepting.values()))
-        message = f"'model' is {model!r}, but it must be one that accepts adapters: {names}."
+        message = f"'model' is {model!r}, but it must be a model that accepts adapters: {names}."
         raise ApiError(INVALID_VALUE, message, param="model")
 
     def _engines_of(self, pool: str) -> list[str]:
@@ -190,7 +193,7 @@ async def _body_of(request: Request) -> dict[str, Any]:
     async for chunk in request.stream():
         received += chunk
         if len(received) > MAX_BODY_BYTES:
-            message = f"The body is larger than {MAX_BODY_BYTES} bytes. Send a smaller one."
+            message = f"The body is larger than {MAX_BODY_BYTES:,} bytes. Send a smaller one."
             raise ApiError(BODY_TOO_LARGE, message)
     try:
         body = json.loads(received)

@@ -47,7 +47,7 @@ class CanaryRequests:
         self._check(request)
         route, action = request.path_params["model"], request.query_params.get("action", "")
         if action not in ACTIONS:
-            message = f"'action' is {action[:20]!r}, but it must be promote or abort."
+            message = f"'action' is {action[:20]!r}, but it must be 'promote' or 'abort'."
             raise ApiError(INVALID_VALUE, message, param="action")
         if route not in self._canaries.by_route:
             names = ", ".join(self._canaries.by_route) or "none"
@@ -59,7 +59,7 @@ class CanaryRequests:
             raise no_redis("the canaries") from None
         if done is None:
             message = (
-                "The canary has just changed. Check its state with GET /antefix/canaries. If the"
+                "The canary has just changed. Check its state with GET /antefix/canaries. If your"
                 " change is still needed, send it again."
             )
             raise ApiError(CANARY_CHANGED, message)

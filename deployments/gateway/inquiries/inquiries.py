@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from deployments.gateway.api import endpoints
-from deployments.gateway.api.limits import EXPLANATION_TTL_S
+from deployments.gateway.api.limits import EXPLANATION_TTL_S, UNDER_WAY_S
 from deployments.gateway.api.request_codes import UNKNOWN_REQUEST
 from deployments.gateway.inquiries.status import StatusSources, fleet_status
 from deployments.gateway.inquiries.traffic_status import minutes_of
@@ -124,9 +124,10 @@ class Inquiries:
             raise no_redis("explanations") from None
         if found is None:
             message = (
-                f"The request {request_id[:128]!r} is unknown, or it ended too long ago. Use"
-                " the x-request-id of one of your tenant's requests that ended within the last"
-                f" {EXPLANATION_TTL_S} s."
+                f"No explanation of the request {request_id[:128]!r} is stored. Use the"
+                " x-request-id of a request of your tenant that ended within the last"
+                f" {EXPLANATION_TTL_S} s, or that has been running for {UNDER_WAY_S:g} s. Under"
+                " high load, the gateway stores only a sample of the explanations."
             )
             raise ApiError(UNKNOWN_REQUEST, message, param="request_id")
         return JSONResponse(found)

@@ -40,5 +40,5 @@ class ProfileRequests:
                     return {"folder": body["folder"], "files": body["files"]}
                 raise ApiError(CANNOT_PROFILE, body["error"]["message"], status=answer.status)
         except (aiohttp.ClientError, OSError, ValueError, TypeError, KeyError, TimeoutError):
-            message = "The engine could not be profiled. Read the reason in the log of its replica."
+            message = "The engine could not be profiled. See the log of its replica for the reason."
             raise ApiError(CANNOT_PROFILE, message) from None

@@ -75,7 +75,7 @@ def _seconds(text: str, most: float) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= most:
-        message = f"'seconds' is {text[:20]!r}. Send a number above 0 and up to {most:g}."
+        message = f"'seconds' is {text[:20]!r}, but it must be above 0 and at most {most:g}."
         raise ApiError(INVALID_VALUE, message, param="seconds")
     return seconds
 
@@ -89,10 +89,10 @@ def _one_of(there: Mapping[str, T], name: str | None, kind: str) -> tuple[str, T
     if name is None and len(there) == 1:
         return next(iter(there.items()))
     if name is None:
-        message = f"There is more than one {kind}. Send '{kind}', one of: {known}."
+        message = f"There is more than one {kind}. Set '{kind}' to one of: {known}."
         raise ApiError(MISSING_VALUE, message, param=kind)
     if name not in there:
-        message = f"The {kind} {name[:128]!r} does not exist. Send one of: {known}."
+        message = f"The {kind} {name[:128]!r} does not exist. Use one of: {known}."
         if kind == "pool":
             raise ApiError(UNKNOWN_POOL, message, param=kind)
         raise ApiError(UNKNOWN_REPLICA, message, param=kind)

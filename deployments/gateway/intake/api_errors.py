@@ -153,8 +153,8 @@ def from_engine(status: int, body: bytes, request_id: str) -> ApiError:
     if status >= 500:
         return ApiError(
             ENGINE_ERROR,
-            "The engine failed. Send the request again. If it fails again, give the operators its "
-            f"id, {request_id}.",
+            f"The engine failed. Send the request again. If it fails again, report its id,"
+            f" {request_id}, to the operators.",
             status=status,
         )
     try:

@@ -130,7 +130,9 @@ class ApiKeys:
         found = self._keys.get(id_of(given), self._unknown)
         # first, so that errors reveal nothing about a key from its id, which is no secret
         if not hmac.compare_digest(found.digest, digest_of(found.salt, given)):
-            message = "The API key is unknown. Ask the operators for a valid one."
+            message = (
+                "The API key is not valid. Check it for typos, or ask the operators for a new one."
+            )
             raise ApiError(INVALID_API_KEY, message)
         if found.id in self._revoked:
             message = "The API key was revoked. Ask the operators for a new one."

@@ -89,8 +89,8 @@ class Bodies:
                 )
         except TimeoutError:
             message = (
-                f"The body did not arrive within {timeout_s:g} s."
-                f" Send it faster. {advice_on_time(timeout_s, limits.request_timeout_s)}"
+                f"The body did not arrive within {timeout_s:,g} s. Check your connection, or send a"
+                f" smaller body. {advice_on_time(timeout_s, limits.request_timeout_s)}"
             )
             raise ApiError(BODY_TIMEOUT, message) from None
         upload.record.uploaded(asyncio.get_running_loop().time())
@@ -183,7 +183,7 @@ class Bodies:
 
 def _gateway_full() -> ApiError:
     message = (
-        "This gateway's memory for the bodies of requests, or this tenant's share of it, is full."
+        "The gateway's memory for request bodies, or this tenant's share of it, is full."
         " Try again in 1 s, or send a smaller request."
     )
     return ApiError(GATEWAY_FULL, message, retry_after=1)
@@ -191,8 +191,7 @@ def _gateway_full() -> ApiError:
 
 def _parsed_too_late(timeout_s: float, limit_s: float) -> ApiError:
     message = (
-        f"The body was not parsed within the {timeout_s:g} s that the request may take, because"
-        f" other large bodies came first. Send a smaller one."
-        f" {advice_on_time(timeout_s, limit_s)}"
+        f"The body was not parsed within the request's timeout of {timeout_s:,g} s, because other"
+        f" large bodies came first. Send a smaller body. {advice_on_time(timeout_s, limit_s)}"
     )
     return ApiError(DEADLINE_EXCEEDED, message)

@@ -78,8 +78,8 @@ class EngineRequest:
 
     def deadline_passed(self) -> ApiError:
         message = (
-            f"The request was not finished within {self.timeout_s:g} s and was stopped. Ask for"
-            f" fewer tokens. {advice_on_time(self.timeout_s, self.timeout_limit_s)}"
+            f"The request did not finish within {self.timeout_s:,g} s, so the gateway stopped it."
+            f" Request fewer tokens. {advice_on_time(self.timeout_s, self.timeout_limit_s)}"
         )
         return ApiError(DEADLINE_EXCEEDED, message)
 

@@ -111,7 +111,7 @@ def parse(body: bytes, max_list_items: int, path: str = "") -> dict[str, Any]:
         if isinstance(value, list) and len(value) > max_list_items:
             raise ApiError(
                 ARRAY_ABOVE_MAX_LENGTH,
-                f"{name!r} has {len(value)} items, but at most {max_list_items} are allowed. "
+                f"{name!r} has {len(value):,} items, but at most {max_list_items:,} are allowed. "
                 "Send fewer.",
                 param=name,
             )
@@ -128,7 +128,7 @@ def parse_form(body: bytes, content_type: str) -> tuple[dict[str, Any], Form]:
     try:
         form = read_form(body, content_type)
     except BadForm as error:
-        message = f"The form cannot be read: {error}. Send '{FORM_TYPE}' as HTTP clients write it."
+        message = f"The form cannot be read: {error}. Use an HTTP client library to build the form."
         raise ApiError(INVALID_FORM, message) from None
     if "file" not in form.files:
         message = "'file' is missing. Send the audio as a part with this name and a file name."
@@ -262,7 +262,7 @@ def _refuse_too_many(body: bytes) -> None:
     parts = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 2 * MAX_VALUES + 2)
     outside = b"".join(parts[::2])
     if len(parts) // 2 + outside.count(b"[") + outside.count(b"{") > MAX_VALUES:
-        raise _too_many(MAX_VALUES, "strings, arrays and objects, names of fields included")
+        raise _too_many(MAX_VALUES, "strings, arrays and objects (including the names of fields)")
     if outside.count(b",") > MAX_ITEMS:
         raise _too_many(MAX_ITEMS, "items of arrays and objects")
 
@@ -274,7 +274,7 @@ def _count(body: bytes, character: bytes) -> int:
 
 def _too_many(most: int, of_what: str) -> ApiError:
     message = (
-        f"The body has more than {most} {of_what}, the limit of a request."
+        f"The body has more than {most:,} {of_what}, which is the limit for a request."
         " Split it into several requests."
     )
     return ApiError(BODY_TOO_COMPLEX, message)
@@ -285,7 +285,7 @@ def _not_json(constant: str) -> NoReturn:
 
 
 def _malformed(why: str) -> ApiError:
-    message = f"The body is not a JSON request: {why}. Send a JSON object, encoded as UTF-8."
+    message = f"The body is not valid: {why}. Send a JSON object, encoded as UTF-8."
     return ApiError(INVALID_JSON, message)
 
 
@@ -295,7 +295,7 @@ def _refuse_lone_surrogates(fields: Mapping[str, Any]) -> None:
             json.dumps({name: value}, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             message = (
-                f"{name!r} has the lone surrogate \\u{ord(error.object[error.start]):04x},"
+                f"{name!r} contains the lone surrogate \\u{ord(error.object[error.start]):04x},"
                 " which is half of a character. Send both halves, or omit it."
             )
             param = name if name.isascii() else None

@@ -56,8 +56,8 @@ def options_of(
     policy = headers.get(POLICY_HEADER)
     if policy is not None and not rights.policy:
         message = (
-            f"This key or its tenant may not send the header {POLICY_HEADER}. Omit it. Otherwise,"
-            " ask the operators to set `policy_header: true` for the tenant, and for a key without"
+            f"This key or its tenant may not send the header {POLICY_HEADER}. Omit it, or ask the"
+            " operators to set `policy_header: true` for the tenant and to issue a key without"
             " `policy=no`."
         )
         raise ApiError(POLICY_NOT_ALLOWED, message, param=POLICY_HEADER)
@@ -74,7 +74,7 @@ def options_of(
     if right == "batch" and priority == "interactive":
         where = PRIORITY_HEADER if given else "service_tier"
         message = (
-            f"'{where}' asks for the class 'interactive', but this key or its tenant"
+            f"'{where}' requests the class 'interactive', but this key or its tenant"
             " may use only 'batch'. Omit it, or ask the operators to allow 'interactive' for both."
         )
         raise ApiError(PRIORITY_NOT_ALLOWED, message, param=where)
@@ -82,8 +82,8 @@ def options_of(
     if not rights.overflow or (overflow_model and not rights.may_use(overflow_model)):
         if overflow == "only":
             message = (
-                f"The header {OVERFLOW_HEADER} is 'only', but this key may not overflow. Omit it,"
-                " or ask the operators for another key."
+                f"The header {OVERFLOW_HEADER} is 'only', but requests with this key may not"
+                " overflow. Omit it, or ask the operators for another key."
             )
             raise ApiError(OVERFLOW_NOT_ALLOWED, message, param=OVERFLOW_HEADER)
         overflow = "never"
@@ -102,8 +102,8 @@ def advice_on_time(timeout_s: float, limit_s: float) -> str:
     """Return a sentence for a client whose request took longer than its timeout; `limit_s`: the
     longest one that `timeout_of` takes."""
     if timeout_s < limit_s:
-        return f"You can raise the timeout to {limit_s:g} s with the header {TIMEOUT_HEADER}."
-    return f"The timeout is already at its maximum, {limit_s:g} s."
+        return f"You can raise the timeout to {limit_s:,g} s with the header {TIMEOUT_HEADER}."
+    return f"The timeout is already at its maximum, {limit_s:,g} s."
 
 
 def timeout_of(headers: Mapping[str, str], limit_s: float) -> float:
@@ -118,7 +118,7 @@ def timeout_of(headers: Mapping[str, str], limit_s: float) -> float:
     if not 0 < timeout_s <= limit_s:
         message = (
             f"The header {TIMEOUT_HEADER} is {given!r}, but it must be a number of seconds above 0"
-            f" and at most {limit_s:g}."
+            f" and at most {limit_s:,g}."
         )
         raise ApiError(INVALID_TIMEOUT, message, param=TIMEOUT_HEADER)
     return timeout_s

@@ -64,7 +64,7 @@ def _refuse_large_numbers(name: str, value: Any) -> None:
         elif isinstance(part, list):
             left += part
         elif _is_large(part):
-            _refuse(name, "has a number of more than 64 bits. Send a smaller one.")
+            _refuse(name, "contains a number with more than 64 bits. Send a smaller number.")
 
 
 def _is_large(value: Any) -> bool:

@@ -102,7 +102,7 @@ class _CachedAnswer:
 
 
 def no_description() -> ApiError:
-    message = "No engine is ready yet to describe its API. Try again in 5 s."
+    message = "No engine is ready to describe its API yet. Try again in 5 s."
     return ApiError(NO_REPLICA, message, retry_after=5)
 
 
@@ -131,11 +131,11 @@ def anthropic_page(models: Sequence[Mapping[str, Any]], asked: Mapping[str, str]
     if limit is not None:
         most = int(limit) if re.fullmatch("[0-9]{1,4}", limit) else 0
         if not 1 <= most <= MOST_MODELS:
-            raise _no_page("limit", f"is not a whole number from 1 to {MOST_MODELS}")
+            raise _no_page("limit", f"is not a whole number from 1 to {MOST_MODELS:,}")
     places = {model["id"]: place for place, model in enumerate(models)}
     for name in ("after_id", "before_id"):
         if name in asked and asked[name] not in places:
-            raise _no_page(name, f"names no listed model: {asked[name][:100]!r}")
+            raise _no_page(name, f"is not the id of a listed model: {asked[name][:100]!r}")
     begin = places[asked["after_id"]] + 1 if "after_id" in asked else 0
     end = places[asked["before_id"]] if "before_id" in asked else len(models)
     found = models[begin:end]

@@ -39,7 +39,7 @@ def refusal_of(
     """
     extra = request.fields.get("vllm_xargs")
     if isinstance(extra, Mapping) and extra.keys() - set(pool.allowed_xargs):
-        return "the overflow model does not accept all of its 'vllm_xargs'"
+        return "the overflow model does not accept all of the request's 'vllm_xargs'"
     engine = request.engine
     adapter = engine.model if engine.adapter or engine.model in origin.lora_names else None
     needs = needs_of(engine.path, request.fields, adapter, request.tokens)

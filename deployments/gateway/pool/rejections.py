@@ -40,13 +40,16 @@ def why_rejected(decision: Decision, slo: Slo | None, overflow_model: str | None
 
 
 def _at_capacity(best_ttft_s: float, limit_s: float, priority: PriorityClass) -> str:
-    message = (
-        f"The model is at capacity: the lowest predicted time to first token is {best_ttft_s:.1f}"
-        f" s; the limit for {priority} requests is {limit_s:g} s"
+    best = (
+        f"The model is at capacity. The lowest predicted time to first token is {best_ttft_s:.1f} s"
     )
+    limit = f"the limit of {limit_s:g} s for {priority} requests"
     if best_ttft_s > limit_s:
-        return f"{message}."
-    return f"{message}, which is too close, given the recent error of predictions."
+        return f"{best}, above {limit}."
+    return (
+        f"{best}, within {limit}. But recent predictions have been too inaccurate to admit this"
+        " request."
+    )
 
 
 def rejection(decision: Decision, why: str) -> ApiError:

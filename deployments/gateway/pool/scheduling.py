@@ -120,7 +120,7 @@ def place_copy(pool: GatewayPool, request: PoolRequest, most_wait_s: float) -> E
 
 
 async def _decide(pool: GatewayPool, request: PoolRequest, is_again: bool) -> Decision:
-    no_overflow: str | None = "the operators have set no overflow model for this model"
+    no_overflow: str | None = "no overflow model is configured for this model"
     if pool.overflow is not None:
         no_overflow = pool.overflow.unfit(request, pool.settings)
     case = replace(_request_of(request, no_overflow), is_again=is_again)

@@ -26,7 +26,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from common.loops import forever
-from deployments.gateway.api.limits import DECISIONS, EXPLANATION_TTL_S
+from deployments.gateway.api.limits import DECISIONS, EXPLANATION_TTL_S, UNDER_WAY_S
 from deployments.gateway.api.request_codes import INVALID_LIMIT, INVALID_VALUE
 from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.record.explanation import explanation_of
@@ -53,9 +53,6 @@ GATHER_S = 0.1
 # explanations, for each tenant with a request in the last hour.
 BYTES_PER_S = 256_000
 BURST_S = 10.0
-
-# A request that takes longer is explained before its end, and again each minute.
-UNDER_WAY_S = 5.0
 
 
 class Explanations:

@@ -187,34 +187,34 @@ REFUSED_VALUES = (
         "`tool_choice` that requires a [tool that Antefix does not "
         "run](#tools-that-antefix-does-not-run)",
         "generating",
-        "Describe it as an ordinary tool, and run it yourself.",
+        "Declare it as a tool of your own, and run it in the client.",
     ),
     RefusedValue(
         "a tool, or a `tool_choice`, of an unknown type",
         "generating",
-        "Describe it as a `function`, or for messages as a `custom` tool.",
+        "Declare it as a `function`, or for messages as a `custom` tool.",
     ),
     RefusedValue(
         f"message parts of type {_listed(FILES)}",
         "all",
-        "Engines read no files. Send the text, or an image as a `data:` URL.",
+        "Engines cannot read files. Send the text, or an image as a `data:` URL.",
     ),
     RefusedValue(
         f"content blocks of type {_listed(ANTHROPIC_FILES)}",
         "messages",
-        "Engines read no files. Send the text, or an image with a `source` of type `base64`.",
+        "Engines cannot read files. Send the text, or an image with a `source` of type `base64`.",
     ),
     RefusedValue(
         "the `uuid` of a part; without content, a `file_id`, or the id of a stored item or of a "
         "spoken answer",
         "all",
-        "Antefix stores nothing. Send the content itself.",
+        "Antefix does not store content. Send the content itself.",
     ),
     RefusedValue(
         "`image_url`, `audio_url`, `video_url`, or an image's `source`, of a host that the pool "
         "does not allow",
         "all",
-        "Send a `data:` URL, or ask the operators to list the host in `allowed_media_domains`.",
+        "Send a `data:` URL, or ask the operators to add the host to `allowed_media_domains`.",
         MEDIA_URL_NOT_ALLOWED,
     ),
     RefusedValue(

@@ -226,7 +226,7 @@ class Tagged:
             return ItemFault(place, f"has no {self.tag!r}.", self._instead)
         if not isinstance(tag, str):
             return ItemFault((place, self.tag), f"is {json_type(tag)}.", self._instead)
-        why = f"has the {self.tag} {tag[:100]!r}, which engines do not read here."
+        why = f"has the {self.tag} {tag[:100]!r}, which engines cannot read here."
         return ItemFault(place, why, self.refuses.get(tag, self._instead), is_ignored=True)
 
     @property

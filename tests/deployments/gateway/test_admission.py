@@ -65,8 +65,8 @@ async def test_a_rejected_request_gets_the_time_to_retry(
         error = await error_of(answer)
         assert (error["type"], error["code"]) == ("rate_limit_error", "over_capacity")
         assert error["message"].startswith(
-            "The model is at capacity: the lowest predicted time to first token is 9.0 s; the limit"
-            " for interactive requests is 2 s. Try again in "
+            "The model is at capacity. The lowest predicted time to first token is 9.0 s, above the"
+            " limit of 2 s for interactive requests. Try again in "
         )
     (told,) = explanations
     assert told["request_id"] == answer.headers["x-request-id"]

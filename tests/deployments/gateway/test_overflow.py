@@ -104,7 +104,7 @@ async def test_many_requests_at_once_do_not_all_overflow_into_an_empty_queue(
         answers = await asyncio.gather(*posts)
     assert {answer.status for answer in answers} == {200, 429}
     refused = [answer for answer in answers if answer.status == 429]
-    late = [answer for answer in refused if "meanwhile" in (await error_of(answer))["message"]]
+    late = [answer for answer in refused if "meantime" in (await error_of(answer))["message"]]
     assert late
     assert all(1 <= int(answer.headers["retry-after"]) <= 7 for answer in late)
     told = {one["request_id"]: one["admission"] for one in explanations}
@@ -133,7 +133,7 @@ async def test_a_prompt_too_long_for_the_overflow_model_is_rejected_and_explaine
     assert answer.status == 429
     # its own pool's backlog, not a guess
     assert 7 <= int(answer.headers["retry-after"]) <= 8
-    assert "context holds 1000" in (await error_of(answer))["message"]
+    assert "context holds 1,000" in (await error_of(answer))["message"]
     (told,) = explanations
     assert (told["pool"], told["admission"]["verdict"]) == ("main", "rejected")
     assert not small.bodies
@@ -182,12 +182,12 @@ async def test_a_demand_for_an_impossible_overflow_returns_an_error(overflowing:
         headers=overflow_header("only"), tools=[{"type": "function"}]
     ) as answer:
         assert answer.status == 400
-        assert "does not call tools" in (await error_of(answer))["message"]
+        assert "does not support tool calls" in (await error_of(answer))["message"]
 
 
 BEYOND: Mapping[str, tuple[dict[str, Any], str]] = {
-    "context": ({"max_tokens": 2000}, "context holds 1000"),
-    "tools": ({"tools": [{"type": "function"}]}, "does not call tools"),
+    "context": ({"max_tokens": 2000}, "context holds 1,000"),
+    "tools": ({"tools": [{"type": "function"}]}, "does not support tool calls"),
     "logprobs": ({"logprobs": True, "top_logprobs": 21}, "returns at most 20"),
     "token ids": ({"logit_bias": {"5": 1}}, "token ids"),
     "images": (

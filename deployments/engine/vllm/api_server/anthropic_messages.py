@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 _ERROR = 'data: {"error"'
 # vLLM's words for it are flags of its server.
 _NO_THINKING = (
-    "This model has no thinking with a budget. Omit 'thinking', or set its 'type' to 'adaptive' or "
-    "'disabled'."
+    "This model does not support a thinking budget. Omit 'thinking', or set its 'type' to "
+    "'adaptive' or 'disabled'."
 )
 # Fields of the chat that vLLM makes of messages, and the client's.
 _PARAMS = {"max_completion_tokens": "max_tokens", "stop": "stop_sequences"}

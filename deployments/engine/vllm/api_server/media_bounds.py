@@ -92,8 +92,8 @@ class RequestMedia:
             total = self._pixels
         if total > self.max_pixels:
             raise ValueError(
-                f"The images and video frames of the request have {total} pixels or more, but at"
-                f" most {self.max_pixels} are allowed. Send fewer or smaller ones."
+                f"The images and video frames of the request have {total:,} pixels or more, but"
+                f" at most {self.max_pixels:,} are allowed. Send fewer or smaller ones."
             )
 
     def add_audio(self, data: bytes, backend: str | None) -> tuple[Any, float]:

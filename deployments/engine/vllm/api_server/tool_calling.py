@@ -12,8 +12,8 @@ from vllm.exceptions import VLLMValidationError
 from vllm.utils.mistral import is_mistral_tokenizer
 
 _NO_TOOLS = (
-    "This model has no tool calling. Send the request without 'tools', or ask the operators to "
-    "enable tool calling."
+    "This model does not support tool calling. Send the request without 'tools', or ask the "
+    "operators to enable tool calling."
 )
 
 

@@ -69,8 +69,8 @@ class Excess:
     def __str__(self) -> str:
         if self.sentences:
             return f"{self.sentences} {self.remedy}"
-        value = self.value if self.value < _UNPRINTABLE else "10^18 or more"
-        return f"{self.what} is {value}, and at most {self.most} is allowed. {self.remedy}"
+        value = f"{self.value:,}" if self.value < _UNPRINTABLE else "10^18 or more"
+        return f"{self.what} is {value}, but at most {self.most:,} is allowed. {self.remedy}"
 
 
 def excess_of(kind: str, constraint: Any) -> Excess | None:

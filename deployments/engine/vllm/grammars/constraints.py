@@ -63,10 +63,10 @@ def refuse_slow(sampling_params: Any, mask_ms: float) -> None:
     constraint = sampling_params.structured_outputs
     kind = next((kind for kind in KINDS if getattr(constraint, kind) is not None), "json")
     raise Unfit(
-        f"The engine took {mask_ms:.1f} ms of CPU time per token in each sequence, several times."
-        " It ended the answer, because all other requests waited. Send fewer sequences and prompts,"
-        " or simplify the schema, regular expression or grammar: use fewer alternatives and"
-        " repetitions, and repeat nothing that can match the same text in several ways.",
+        f"The engine repeatedly took {mask_ms:.1f} ms of CPU time per token in each sequence. It"
+        " ended the answer, because all other requests had to wait. Send fewer sequences and"
+        " prompts, or simplify the schema, regular expression or grammar: use fewer alternatives"
+        " and repetitions, and repeat nothing that can match the same text in several ways.",
         parameter=field_of(kind, getattr(constraint, kind)),
     )
 

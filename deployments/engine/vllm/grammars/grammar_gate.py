@@ -271,7 +271,7 @@ class GrammarGate:
         kind = _kind_of(fields)
         raise Unfit(
             f"The engine takes {ms:.1f} ms of CPU time per token to follow {_WORDS[kind]} in"
-            f" {sequences} sequences, and at most {most:.0f} ms are allowed. Send a lower 'n', or a"
+            f" {sequences} sequences, but at most {most:.0f} ms are allowed. Lower 'n', or send a"
             " simpler constraint.",
             parameter="n",
         )

@@ -105,12 +105,12 @@ class TrialVerdict:
         if self.check_s > MOST_CHECK_S:
             return (
                 f"The engine takes {self.check_s:.2f} s of CPU time to check {what} before it"
-                f" compiles, and at most {MOST_CHECK_S} s are allowed."
+                f" compiles, but at most {MOST_CHECK_S} s are allowed."
             )
         if self.token_ms > self.most_token_ms:
             return (
                 f"In an answer, the engine takes {_rounded(self.token_ms)} ms of CPU time per token"
-                f" to follow {what}, and at most {self.most_token_ms:.1f} ms are allowed."
+                f" to follow {what}, but at most {self.most_token_ms:.1f} ms are allowed."
             )
         return (
             f"The engine cannot compile {what} within {MOST_CPU_S} s of CPU time and"

@@ -94,7 +94,7 @@ def test_legal_names_are_allowed(base: str, name: str) -> None:
 
 def test_a_refused_source_is_named_with_the_reason(tmp_path: Path) -> None:
     source = "s3://bucket/adapters/%2e%2e/secrets"
-    with pytest.raises(UnusableAdapter, match=r"may not contain '%'") as refused:
+    with pytest.raises(UnusableAdapter, match=r"must not contain '%'") as refused:
         copied(source, ["s3://bucket/adapters"], tmp_path)
     assert source in str(refused.value)
 
@@ -189,12 +189,12 @@ def test_a_hub_id_is_stored_with_its_commit(tmp_path: Path, source: str) -> None
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ("{", "not that of a LoRA adapter"),
-        ("[]", "not that of a LoRA adapter"),
-        ('{"peft_type": "IA3", "r": 8}', "not that of a LoRA adapter"),
-        ('{"peft_type": "LORA", "r": 0}', "not that of a LoRA adapter"),
-        ('{"peft_type": "LORA", "r": true}', "not that of a LoRA adapter"),
-        ('{"peft_type": "LORA"}', "not that of a LoRA adapter"),
+        ("{", "does not describe a LoRA adapter"),
+        ("[]", "does not describe a LoRA adapter"),
+        ('{"peft_type": "IA3", "r": 8}', "does not describe a LoRA adapter"),
+        ('{"peft_type": "LORA", "r": 0}', "does not describe a LoRA adapter"),
+        ('{"peft_type": "LORA", "r": true}', "does not describe a LoRA adapter"),
+        ('{"peft_type": "LORA"}', "does not describe a LoRA adapter"),
     ],
 )
 def test_files_of_another_kind_are_refused(tmp_path: Path, config: str, says: str) -> None:

@@ -63,9 +63,9 @@ def test_an_adapter_of_the_model_fits(
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"hidden_size": 512}, "its q_proj has 512 inputs, and the model's has 576"),
-        ({"num_key_value_heads": 9}, "its v_proj has 576 outputs, and the model's has 192"),
-        ({"num_hidden_layers": 30}, "and the model has 4"),
+        ({"hidden_size": 512}, "its q_proj has 512 inputs, but the model's has 576"),
+        ({"num_key_value_heads": 9}, "its v_proj has 576 outputs, but the model's has 192"),
+        ({"num_hidden_layers": 30}, "but the model has 4 layers"),
     ],
 )
 def test_an_adapter_of_another_model_does_not_fit(

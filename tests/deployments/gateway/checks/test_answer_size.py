@@ -42,7 +42,7 @@ def test_too_many_sequences_are_refused(path: str, fields: dict[str, Any]) -> No
     with pytest.raises(ApiError) as refused:
         refuse_many_sequences(asked, MAX_N, MAX_SEQUENCES)
     assert refused.value.status == 400
-    assert str(asked.sequences) in refused.value.message and "2048" in refused.value.message
+    assert f"{asked.sequences:,}" in refused.value.message and "2,048" in refused.value.message
     assert_sentences(refused.value.message)
 
 
@@ -99,7 +99,7 @@ def test_too_many_logprobs_are_refused(
     with pytest.raises(ApiError) as refused:
         check(path, fields, prompt_tokens)
     assert (refused.value.status, refused.value.param) == (400, param)
-    assert str(MAX_LOGPROBS) in refused.value.message
+    assert f"{MAX_LOGPROBS:,}" in refused.value.message
     assert_sentences(refused.value.message)
 
 

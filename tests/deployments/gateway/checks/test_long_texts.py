@@ -86,5 +86,5 @@ async def test_no_engine_gets_a_text_of_many_contexts() -> None:
         async with front.post("/tokenize", messages=[{"role": "user", "content": LONG}]) as answer:
             error = (await answer.json())["error"]
             assert (answer.status, error["code"]) == (400, "context_length_exceeded")
-            assert str(MOST) in error["message"]
+            assert f"{MOST:,}" in error["message"]
         assert not engine.bodies

@@ -12,8 +12,8 @@ from router.choice.policies import PlacementRequest
 from tests.sentences import assert_sentences
 
 SLO = Slo(2.0)
-FULL = "The model is at capacity: the lowest predicted time to first token is"
-OVERFLOW_FULL = "other requests have filled the overflow model meanwhile"
+FULL = "The model is at capacity. The lowest predicted time to first token is"
+OVERFLOW_FULL = "other requests have filled the overflow model in the meantime"
 
 
 def message_of(verdict: Verdict, **request: str) -> str:
@@ -27,18 +27,18 @@ def message_of(verdict: Verdict, **request: str) -> str:
 @pytest.mark.parametrize(
     ("reason", "best_ttft_s", "expected"),
     [
-        (NONE_IN_TIME, 3.4, f"{FULL} 3.4 s; the limit for interactive requests is 2 s."),
+        (NONE_IN_TIME, 3.4, f"{FULL} 3.4 s, above the limit of 2 s for interactive requests."),
         (
             NONE_IN_TIME,
             1.9,
-            f"{FULL} 1.9 s; the limit for interactive requests is 2 s, which is too"
-            " close, given the recent error of predictions.",
+            f"{FULL} 1.9 s, within the limit of 2 s for interactive requests. But recent"
+            " predictions have been too inaccurate to admit this request.",
         ),
         (
             OVERFLOW_FULL,
             3.4,
-            f"{FULL} 3.4 s; the limit for interactive requests is 2 s. Other requests have"
-            " filled the overflow model meanwhile.",
+            f"{FULL} 3.4 s, above the limit of 2 s for interactive requests. Other requests have"
+            " filled the overflow model in the meantime.",
         ),
     ],
 )
@@ -51,7 +51,7 @@ def test_a_rejection_states_once_that_the_model_is_full(
 
 def test_a_rejection_states_why_the_overflow_model_cannot_answer() -> None:
     verdict = Verdict("rejected", NONE_IN_TIME, retry_after_s=5, best_ttft_s=3.4)
-    why = "the overflow model does not call tools"
+    why = "the overflow model does not support tool calls"
     assert f"The model small cannot answer instead, because {why}." in message_of(
         verdict, no_overflow=why
     )

@@ -125,7 +125,7 @@ FORMS = ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM", "TGA", 
 @pytest.mark.parametrize("form", FORMS)
 async def test_images_of_every_format_count_together(form: str, bounded: Bounded) -> None:
     images = [url(image(60, 60, form))] * 3
-    with pytest.raises(ValueError, match="10800 pixels or more, but at most 10000 are allowed"):
+    with pytest.raises(ValueError, match="10,800 pixels or more, but at most 10,000 are allowed"):
         await bounded(lambda to: gather_all([to.fetch_image_async(one) for one in images]))
 
 
@@ -161,7 +161,7 @@ async def test_frames_of_a_video_of_images_count_together(bounded: Bounded) -> N
     two, three = (f"data:video/jpeg;base64,{','.join([frame] * count)}" for count in (2, 3))
     loaded = await bounded(lambda to: to.fetch_video_async(two))
     assert loaded.media[0].shape == (2, 60, 60, 3)
-    with pytest.raises(ValueError, match="10800 pixels"):
+    with pytest.raises(ValueError, match="10,800 pixels"):
         await bounded(lambda to: to.fetch_video_async(three))
 
 

@@ -34,7 +34,7 @@ async def test_a_model_without_tool_calling_rejects_tools(tool_choice: Any) -> N
         await rendered(tool_choice)
     assert rejected.value.parameter == "tools"
     said = str(rejected.value)
-    assert "This model has no tool calling." in said and "ask the operators" in said
+    assert "This model does not support tool calling." in said and "ask the operators" in said
     assert "--" not in said
 
 

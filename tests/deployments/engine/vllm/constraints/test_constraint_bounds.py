@@ -96,7 +96,7 @@ def test_a_huge_constraint_is_refused_with_its_value_the_bound_and_a_remedy(name
     excess = excess_of(*HUGE[name])
     assert excess is not None
     assert excess.value > excess.most
-    assert f"at most {excess.most} is allowed" in str(excess)
+    assert f"at most {excess.most:,} is allowed" in str(excess)
     assert str(excess).endswith((".", "'."))
     assert excess.remedy
 

@@ -333,7 +333,7 @@ async def test_a_constraint_that_is_slow_in_many_sequences_is_rejected_with_the_
     costly = TrialVerdict(True, 0.01, "xgrammar", token_ms=4.5, most_token_ms=5.0)
     async with gate_before(Trials(verdicts={"x+": costly}), tmp_path) as gate:
         for _ in range(2):
-            with pytest.raises(Unfit, match=r"36\.0 ms .* in 8 sequences, and at most 32") as error:
+            with pytest.raises(Unfit, match=r"36\.0 ms .* in 8 sequences, but at most 32") as error:
                 await gate.admit(Asked(regex="x+"), "a", sequences=8)
             assert error.value.parameter == "n"
         assert await gate.admit(Asked(regex="x+"), "a", sequences=7) is not None
