@@ -151,7 +151,7 @@ def refusal(needs: Needs, offers: Offers) -> str | None:
             f"context holds {offers.max_model_len:,}"
         )
     if needs.tools and not offers.tools:
-        return "the overflow model does not support tool calls"
+        return "the overflow model does not support tools"
     if needs.response_format and not offers.response_format:
         return "the overflow model does not enforce response formats"
     if needs.logprobs > offers.max_logprobs:

@@ -125,7 +125,7 @@ ABLE = replace(
     OFFERS, tools=True, response_format=True, max_logprobs=20, same_model=True, images=True
 )
 BEYOND = {
-    "1000": replace(NEEDS, tokens=1001),
+    "1,000": replace(NEEDS, tokens=1001),
     "tools": replace(NEEDS, tools=True),
     "response format": replace(NEEDS, response_format=True),
     "returns at most 5": replace(NEEDS, logprobs=6),

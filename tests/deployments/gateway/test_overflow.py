@@ -182,12 +182,12 @@ async def test_a_demand_for_an_impossible_overflow_returns_an_error(overflowing:
         headers=overflow_header("only"), tools=[{"type": "function"}]
     ) as answer:
         assert answer.status == 400
-        assert "does not support tool calls" in (await error_of(answer))["message"]
+        assert "does not support tools" in (await error_of(answer))["message"]
 
 
 BEYOND: Mapping[str, tuple[dict[str, Any], str]] = {
     "context": ({"max_tokens": 2000}, "context holds 1,000"),
-    "tools": ({"tools": [{"type": "function"}]}, "does not support tool calls"),
+    "tools": ({"tools": [{"type": "function"}]}, "does not support tools"),
     "logprobs": ({"logprobs": True, "top_logprobs": 21}, "returns at most 20"),
     "token ids": ({"logit_bias": {"5": 1}}, "token ids"),
     "images": (

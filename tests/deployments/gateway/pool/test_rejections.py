@@ -51,7 +51,7 @@ def test_a_rejection_states_once_that_the_model_is_full(
 
 def test_a_rejection_states_why_the_overflow_model_cannot_answer() -> None:
     verdict = Verdict("rejected", NONE_IN_TIME, retry_after_s=5, best_ttft_s=3.4)
-    why = "the overflow model does not support tool calls"
+    why = "the overflow model does not support tools"
     assert f"The model small cannot answer instead, because {why}." in message_of(
         verdict, no_overflow=why
     )
