@@ -239,7 +239,7 @@ HOUSE = (
         names(
             "deployments/gateway/api deployments/process deployments/fleet "
             "deployments/wire/items deployments/wire autoscaling/admission autoscaling "
-            "observability/traces router/choice router/index common"
+            "observability/traces router/choice router/board router/index common"
         ),
     ),
     Room(
@@ -331,7 +331,7 @@ HOUSE = (
     Room(
         "deployments/engine/vllm/kv_tiers",
         "keeps blocks of the KV cache in the memory of the host, and in files",
-        names("deployments/wire router/index weights/model"),
+        names("deployments/wire weights/model router/index"),
     ),
     Room(
         "deployments/engine/vllm/api_server",
@@ -394,7 +394,7 @@ HOUSE = (
         "the fleet file: settings, checks, reference",
         names(
             "deployments/fleet/settings deployments/models autoscaling weights/kernels "
-            "weights/model router/choice router/redis common"
+            "weights/model router/choice router/index router/redis common"
         ),
     ),
     Room(

@@ -11,11 +11,10 @@ from autoscaling.admission.overflow import OverflowChoice, OverflowRules
 from autoscaling.admission.waiting import Waiter
 from autoscaling.slo import PriorityClass, Slo
 from router.board.pool_demand import DemandCounters
-from router.board.recent import Placed, Recent, announcement
+from router.board.recent import NO_TIERS, Placed, Recent, TierDepths, announcement
 from router.choice.cost import TtftCorrection
 from router.choice.placement import Placement
 from router.choice.policies import Candidate, PlacementRequest
-from router.index.index import TierDepths
 
 
 @dataclass
@@ -55,7 +54,7 @@ class SchedulingRequest:
     sequences: int = 1
     deadline: float = math.inf
     is_again: bool = False
-    tiers: TierDepths = field(default_factory=dict)
+    tiers: TierDepths = NO_TIERS
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,8 @@ class EngineReplica:
         self._follow_pool(given.pool)
         self._known_by = asyncio.get_running_loop().time() + PUBLISHED_WITHIN_S
         if self.parts.disk_record is not None:
-            await self._read_disk_record(self.parts.disk_record)
+            with contextlib.suppress(OSError):  # the loop reports it
+                await self._read_disk_record(self.parts.disk_record)
         self.parts.publisher.start(self.parts.events.batches)
         self._start_loops(given.board.pool, self._deaths)
 

@@ -223,7 +223,7 @@ async def _start_engine(
             resume_proof=pool.resume_proof,
             max_media_pixels=pool.max_media_pixels,
             kv_tiers=pool.kv_tiers.model_dump() if pool.kv_tiers else None,
-            secret=given.secret,
+            names_key=names_key(given.secret),
         )
     return engine, {"import": imported_s, **engine.start_phases}
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from router.board.load import LoadBoard
 from router.board.load_reader import READ_PERIOD_S, LoadReader
 from router.board.placed_stream import PlacedStream
-from router.board.recent import Placed
+from router.board.recent import Placed, TierDepths
 from router.index.cached_blocks import Tier, tier_key
-from router.index.index import Depths, PrefixIndex, TierDepths
+from router.index.index import Depths, PrefixIndex
 from router.index.sweeper import Sweeper
 from router.redis.redis_client import AsyncRedis
 from router.redis.signature import Signer
@@ -65,7 +65,8 @@ class PoolFeeds:
         fresh = self.loads.fresh(self.index.budget_s)
         lookups = [self.index.lookup([tier_key(key, tier) for key in keys]) for tier in tiers]
         depths, _, *found = await asyncio.gather(self.index.lookup(keys), fresh, *lookups)
-        return depths, {tier: of or {} for tier, of in zip(tiers, found, strict=True)}
+        of = {tier.name.lower(): at or {} for tier, at in zip(tiers, found, strict=True)}
+        return depths, TierDepths(**of)
 
     def announce(self, placed: Placed) -> None:
         """Announce a placement of this gateway to the others."""

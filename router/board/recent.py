@@ -16,11 +16,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from router.index.index import NO_DEPTHS, TierDepths
+from router.index.index import Depths
 
 # Keys are sent and stored by their first bytes, which suffice for the placements of a minute.
 PREFIX_BYTES = 8
@@ -64,6 +64,16 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 # No slot has a segment.
 NOWHERE: Mapping[int, int] = MappingProxyType({})
+
+
+class TierDepths(NamedTuple):
+    """Slot -> leading segments that are in this tier of the KV cache or closer to the device."""
+
+    host: Depths = NOWHERE
+    disk: Depths = NOWHERE
+
+
+NO_TIERS = TierDepths()
 
 
 def announcement(keys: Sequence[bytes], confirmed: int) -> tuple[bytes, ...]:
@@ -119,7 +129,7 @@ class RecentPlacements:
         depths: Mapping[int, int],
         incarnations: Mapping[int, str],
         now: float,
-        tiers: TierDepths = NO_DEPTHS,
+        tiers: TierDepths = NO_TIERS,
     ) -> Recent:
         """Return what concerns a prompt with these segment keys.
 
@@ -133,7 +143,7 @@ class RecentPlacements:
         }
         expected = self._announcements.extend(keys, confirmed, incarnations, now)
         held = set(confirmed.values())
-        for found in tiers.values():
+        for found in tiers:
             held |= {min(most, found.get(slot, 0)) for slot in incarnations}
         ends = sorted({*held, *expected.values()} - {0})[-MAX_MATCHED:]
         popularity = share = 0.0

@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from router.board.load import ReplicaLoad, ReplicaQueue
-from router.board.recent import NOWHERE, Recent
+from router.board.recent import NO_TIERS, Recent, TierDepths
 from router.choice import cost
 from router.choice.cost import TtftCorrection
 from router.choice.policies import Candidate, PlacementRequest, Policy, gathered
 from router.choice.sharing import at_work_on_nodes, working_on_nodes
-from router.index.cached_blocks import Tier
-from router.index.index import NO_DEPTHS, TierDepths
 
 BLIND = "blind"
 _UNCORRECTED = TtftCorrection()
@@ -104,7 +102,7 @@ def place(
     rng: random.Random,
     correction: TtftCorrection = _UNCORRECTED,
     shadow: Policy | None = None,
-    tiers: TierDepths = NO_DEPTHS,
+    tiers: TierDepths = NO_TIERS,
 ) -> Placement:
     """Rank the replicas for a request.
 
@@ -175,14 +173,14 @@ def _candidates(
     correction: TtftCorrection,
     needs_trial: bool = False,
     adapter: str | None = None,
-    tiers: TierDepths = NO_DEPTHS,
+    tiers: TierDepths = NO_TIERS,
 ) -> list[Candidate]:
     confirmed = _cached_tokens(prompt_tokens, loads, depths)
     expected = _cached_tokens(prompt_tokens, loads, recent.depths)
-    hosted = _cached_tokens(prompt_tokens, loads, tiers.get(Tier.HOST, NOWHERE))
-    written = _cached_tokens(prompt_tokens, loads, tiers.get(Tier.DISK, NOWHERE))
+    hosted = _cached_tokens(prompt_tokens, loads, tiers.host)
+    written = _cached_tokens(prompt_tokens, loads, tiers.disk)
     popular_tokens = max([*confirmed, *hosted, *written], default=0)
-    token_s = cost.tier_load_s(loads.values()) if tiers else None
+    token_s = cost.tier_load_s(loads.values()) if any(tiers) else None
     price = cost.price(recent.popularity, recent.traffic_share, len(loads))
     placements = recent.placements
     at_work = at_work_on_nodes(loads)

@@ -88,6 +88,7 @@ class DiskRecord:
         noted, self._noted = self._noted, []
         try:
             os.write(self._log, "".join(noted).encode())
+            os.utime(self._log)  # the sweeper removes what was not used for long
         except OSError:
             self._noted = noted + self._noted
             raise

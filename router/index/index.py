@@ -19,7 +19,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TypeAlias
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -27,7 +26,6 @@ from redis.exceptions import ResponseError
 
 from common.loops import forever
 from router.index.breaker import Breaker
-from router.index.cached_blocks import Tier
 from router.index.depth_search import DepthSearch
 from router.index.slots import segment_prefix
 from router.redis.redis_client import REDIS_FAILURES, AsyncRedis
@@ -37,9 +35,6 @@ logger = logging.getLogger(__name__)
 
 # slot -> number of leading segments in the replica's cache, at least 1
 Depths: TypeAlias = Mapping[int, int]
-# the same with segments that are in a tier
-TierDepths: TypeAlias = Mapping[Tier, Depths]
-NO_DEPTHS: TierDepths = MappingProxyType({})
 
 BUDGET_S = 0.005
 PROBE_PERIOD_S = 0.1

@@ -130,7 +130,7 @@ async def told(asked: dict[str, Any]) -> dict[str, Any]:
     disk = {"folder": asked["folder"], "max_bytes": asked["max_bytes"], "expire_s": 3600.0}
     tiers = {"host_bytes": HOST_BYTES, "eviction": "lru", "disk": disk}
     engine = await VllmEngine.start(
-        asked["model"], "model", ENGINE_ARGS, kv_tiers=tiers, secret=asked["secret"]
+        asked["model"], "model", ENGINE_ARGS, kv_tiers=tiers, names_key=names_key(asked["secret"])
     )
     assert engine.disk_folder is not None
     record = DiskRecord(engine.disk_folder, names_key(asked["secret"]))

@@ -64,7 +64,6 @@ from deployments.engine.vllm.watch.stats import EngineStats
 from deployments.engine.vllm.watched_engine import WatchedEngine
 from deployments.prompt import RendererFacts
 from observability.traces.tracing import TRACES_ENDPOINT, engine_environment
-from router.index.disk_record import names_key
 from weights.speculation.speculation_rule import SpeculationReport, WhenSlower
 
 logger = logging.getLogger("ray.serve")
@@ -131,7 +130,7 @@ class VllmEngine:
         resume_proof: str = "",
         max_media_pixels: int = media_bounds.MAX_MEDIA_PIXELS,
         kv_tiers: Mapping[str, Any] | None = None,
-        secret: str = "",
+        names_key: str | None = None,
     ) -> VllmEngine:
         """Load the model.
 
@@ -139,7 +138,7 @@ class VllmEngine:
         model that is named by an id and was downloaded before. `heartbeat`: the file for the
         engine's reports (`heartbeat.py`). `resume` and `resume_proof`: how other engines resume its
         answers (`resume_mode.py`). `max_media_pixels`: those of all images and video frames of a
-        request. `kv_tiers`: the pool's setting. `secret`: the fleet's, which names the files of a
+        request. `kv_tiers`: the pool's setting. `names_key`: the key of the names of the files of a
         disk tier. Raises vLLM's errors: a replica that cannot load must not start.
         """
         began = time.monotonic()
@@ -156,8 +155,7 @@ class VllmEngine:
         maker = made_by(model, {**engine_args, "dtype": _dtype_of(config)}, config)
         disk_folder = place_files(config, [proof_of(maker)])
         configured = time.monotonic()
-        names = names_key(secret) if disk_folder else None
-        own = {SOCKET: trials, HEARTBEAT: heartbeat, NAMES_KEY: names}
+        own = {SOCKET: trials, HEARTBEAT: heartbeat, NAMES_KEY: names_key}
         with unnamed_memory(config), _environment(own):
             engine = _loaded(config, stats)
         loaded = time.monotonic()

@@ -29,7 +29,7 @@ def _with_unit(size: Any) -> Any:
 Bytes = Annotated[ByteSize, BeforeValidator(_with_unit), WithJsonSchema(_SIZE)]
 
 
-class DiskTier(Section):
+class DiskSettings(Section):
     """A folder for blocks of the KV cache. It outlives the engine."""
 
     folder: str = Field(
@@ -67,7 +67,7 @@ class KvTiers(Section):
         description="Which blocks leave the host's memory when it is full. `lru` removes the least "
         "recently used ones. `arc` also keeps blocks that were used often.",
     )
-    disk: DiskTier | None = Field(
+    disk: DiskSettings | None = Field(
         None,
         description="Where blocks are also written to, to be read after they have left the host's "
         "memory, or after a restart of the engine.",

@@ -20,8 +20,9 @@ from deployments.gateway.intake.request_options import RequestOptions, advice_on
 from deployments.wire.lora_adapter import Adapter
 from deployments.wire.multipart import Form
 from observability.traces.request_record import RequestRecord
+from router.board.recent import NO_TIERS, TierDepths
 from router.choice.policies import PlacementRequest
-from router.index.index import Depths, TierDepths
+from router.index.index import Depths
 
 Result = TypeVar("Result")
 
@@ -98,7 +99,7 @@ class Prompt:
     depths: Depths | None
     read_s: float
     lookup_s: float
-    tiers: TierDepths = field(default_factory=dict)
+    tiers: TierDepths = NO_TIERS
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from autoscaling.admission.outlook import has_room
 from router.board.load import ReplicaLoad
-from router.board.recent import Recent
+from router.board.recent import Recent, TierDepths
 from router.choice.cost import UNKNOWN_LOAD_S, TtftCorrection, predict_ttft
 from router.choice.placement import Placement, place, place_blind, reusable_tokens
 from router.choice.policies import POLICY_NAMES, PlacementRequest, make_policy
-from router.index.cached_blocks import Tier
 from tests.router.loads import any_loads, changed, load, pool, tokens
 
 KEYS = tuple(bytes([i]) * 16 for i in range(8))
@@ -374,8 +373,8 @@ def test_an_unmeasured_load_of_an_adapter_takes_the_default_time() -> None:
     assert {c.adapter_load_s for c in placement.ranked} == {UNKNOWN_LOAD_S}
 
 
-LOADABLE = {Tier.HOST: {0: 2, 1: 6}}
-READABLE = {Tier.HOST: {0: 2, 1: 4}, Tier.DISK: {0: 2, 1: 6}}
+LOADABLE = TierDepths(host={0: 2, 1: 6})
+READABLE = TierDepths(host={0: 2, 1: 4}, disk={0: 2, 1: 6})
 
 
 def test_tokens_of_the_host_tier_are_loaded_where_that_is_faster_than_to_compute_them() -> None:
@@ -406,7 +405,7 @@ def test_an_unmeasured_host_tier_is_tried() -> None:
 
 
 def test_the_cache_goes_before_the_host_tier_of_another_replica() -> None:
-    placement = decided(pool(2, host_load_rate=4000.0), {0: 6}, tiers={Tier.HOST: {0: 6, 1: 6}})
+    placement = decided(pool(2, host_load_rate=4000.0), {0: 6}, tiers=TierDepths(host={0: 6, 1: 6}))
     assert placement.replica_ids == ("r0", "r1")
     assert placement.ranked[0].host_tokens == 0
 
@@ -447,5 +446,5 @@ def test_a_slow_host_tier_is_not_loaded_and_the_disk_is_not_read_either() -> Non
 
 
 def test_an_unmeasured_disk_tier_is_tried() -> None:
-    placement = decided(pool(2), {}, tiers={Tier.DISK: {1: 6}})
+    placement = decided(pool(2), {}, tiers=TierDepths(disk={1: 6}))
     assert placement.ranked[0].disk_load_s == pytest.approx(6 * 128 / 10_000 + 6 * 128 / 3_000)
