@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 from collections import defaultdict
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from typing import NamedTuple
 SUFFIX = ".log"
 BLOCK_SUFFIX = ".bin"
 _FIRST = "-"
+_LINE = re.compile(f"[0-9a-f]{{64}} ({_FIRST}|[0-9a-f]{{64}}) ([0-9a-f]{{2}})+ [0-9]+")
 # A log with this many lines, and more than twice those of files, is written again.
 MANY_LINES = 10_000
 
@@ -160,7 +162,5 @@ class DiskRecord:
 
 
 def _whole_lines(text: str) -> Iterator[str]:
-    """Yield lines with four parts. The last one may have been cut by a crash."""
-    for line in text.split("\n")[:-1]:
-        if line.count(" ") == 3:
-            yield line
+    """Yield valid lines. A crash may have cut the last one, or damaged others."""
+    return filter(_LINE.fullmatch, text.split("\n")[:-1])

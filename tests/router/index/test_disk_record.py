@@ -95,7 +95,7 @@ def test_a_missing_file_hides_its_segment_and_all_after_it(
     assert record.read().segments == SEGMENTS[: missing // 2]
 
 
-def test_a_line_that_a_crash_cut_and_one_that_is_no_line_are_ignored(
+def test_lines_that_a_crash_cut_or_damaged_are_ignored(
     begun: Callable[[], DiskRecord], tmp_path: Path
 ) -> None:
     first = begun()
@@ -103,7 +103,9 @@ def test_a_line_that_a_crash_cut_and_one_that_is_no_line_are_ignored(
     first.close()
     (log,) = tmp_path.glob(f"*{SUFFIX}")
     lines = log.read_text().splitlines(keepends=True)
-    log.write_text("no line\n" + "".join(lines[:-1]) + lines[-1][:-1])
+    name, before, key, _ = lines[-1].split(" ")
+    damaged = f"no line\n{name} {before} {key} x\n{name} {before} {key}0 0\n{name} - - 0\n"
+    log.write_text(damaged + "".join(lines[:-1]) + lines[-1][:-1])
     assert begun().read().segments == SEGMENTS[:2]
 
 

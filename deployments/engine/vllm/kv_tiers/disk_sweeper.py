@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -80,6 +81,7 @@ def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
 def main(folder: str, most_bytes: str, expire_s: str) -> None:
     """Sweep until stdin is closed."""
     os.nice(_NICE)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends its engine, which closes stdin
     while True:
         try:
             sweep(Path(folder), int(most_bytes), float(expire_s), time.time())
