@@ -77,7 +77,7 @@ async def test_the_key_leaves_the_address_bar_and_outlives_a_reload(reader: Read
     await expect(reader.page.locator("#fleet")).to_have_text(FLEET)
     assert KEY not in reader.page.url
     await expect(reader.page.locator("#not-found")).to_contain_text(
-        "The request 'nobody' is unknown"
+        "No explanation of the request 'nobody' is stored"
     )
     await reader.page.reload()
     await expect(reader.page.locator("#fleet")).to_have_text(FLEET)
@@ -86,7 +86,7 @@ async def test_the_key_leaves_the_address_bar_and_outlives_a_reload(reader: Read
 
 async def test_the_web_ui_asks_for_a_key_and_reports_a_wrong_one(reader: Reader) -> None:
     await reader.opens("")
-    for wrong, complaint in (("sk-wrong", "is unknown"), ("schlüssel", "Invalid API key")):
+    for wrong, complaint in (("sk-wrong", "is not valid"), ("schlüssel", "Invalid API key")):
         await reader.page.get_by_label("API key").fill(wrong)
         await reader.page.get_by_role("button", name="Show the fleet").click()
         await expect(reader.page.get_by_role("alert")).to_contain_text(complaint)
