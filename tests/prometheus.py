@@ -81,4 +81,9 @@ def asked_for(expression: str) -> set[str]:
 
 
 def needs_gpus(expression: str) -> bool:
-    return "DCGM_" in expression
+    return "DCGM_" in expression or "antefix_gpu_" in expression
+
+
+def needs_tiers(expression: str) -> bool:
+    """Whether it is about tiers of the KV cache, which most fleets do not have."""
+    return any(part in expression for part in ("kv_tier_", "_tier_load_", "kv_offload_"))

@@ -13,7 +13,7 @@ from tests.kubernetes_long.prometheus import watch
 from tests.kubernetes_long.release import Release
 from tests.kubernetes_long.shapes import two_of_each
 from tests.kubernetes_long.visitors import NAMESPACE
-from tests.prometheus import needs_gpus, queries
+from tests.prometheus import needs_gpus, needs_tiers, queries
 
 WITH_METRICS = ("gateway", "engine")
 
@@ -50,7 +50,11 @@ def test_no_alert_fires_in_normal_operation_and_panels_have_data(
         assert gateways <= up
         # a pod more than wanted has no replica, and so no metrics
         assert len(engines & up) == len(gateways)
-        asked = {where: text for where, text in queries().items() if not needs_gpus(text)}
+        asked = {
+            where: text
+            for where, text in queries().items()
+            if not (needs_gpus(text) or needs_tiers(text))
+        }
         empty = {where for where, text in asked.items() if not prometheus.query(text)}
         measured("queries", len(asked), "")
         print("without data:", *sorted(empty), sep="\n  ")

@@ -174,7 +174,7 @@ async def test_an_unloaded_adapter_is_not_listed_as_a_model(
                 assert answer.status == 404
     done = fleet.antefix("adapter", "unload", "a")
     assert done.returncode != 0
-    assert "No adapter 'a' is loaded" in done.stderr
+    assert "No adapter named 'a' is loaded" in done.stderr
 
 
 def test_an_engine_rejects_an_adapter_that_it_cannot_serve(

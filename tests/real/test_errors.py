@@ -39,10 +39,10 @@ async def error_of(answer: aiohttp.ClientResponse) -> dict[str, Any]:
         ({"messages": MESSAGES, "max_tokens": "many"}, "max_tokens", "max_tokens"),
         ({"messages": MESSAGES, "n": "two"}, "n", "n"),
         ({"messages": MESSAGES, "stream": "maybe"}, "stream", "stream"),
-        ({"messages": MESSAGES, "stop": ["x"] * 90_000}, "stop", "90000"),
-        ({"messages": MESSAGES, "stop": ["x"] * 1_000_000}, None, "100000 strings"),
-        ({"messages": MESSAGES, "stop_token_ids": [1] * 900_000}, "stop_token_ids", "900000"),
-        ({"messages": MESSAGES, "stop_token_ids": [1] * 1_000_000}, None, "1000000 items"),
+        ({"messages": MESSAGES, "stop": ["x"] * 90_000}, "stop", "90,000"),
+        ({"messages": MESSAGES, "stop": ["x"] * 1_000_000}, None, "100,000 strings"),
+        ({"messages": MESSAGES, "stop_token_ids": [1] * 900_000}, "stop_token_ids", "900,000"),
+        ({"messages": MESSAGES, "stop_token_ids": [1] * 1_000_000}, None, "1,000,000 items"),
     ],
 )
 async def test_a_bad_field_is_a_400_that_names_it(

@@ -13,7 +13,7 @@ import urllib.request
 import pytest
 
 from tests.fakes.collector import Told
-from tests.prometheus import asked_for, needs_gpus, queries
+from tests.prometheus import asked_for, needs_gpus, needs_tiers, queries
 from tests.seen.conftest import BURST, SECRET_PROMPT, SPAN_ID, TRACE_ID, Seen, antefix
 from tests.waiting import until
 
@@ -25,8 +25,13 @@ WITHIN_S = 120.0
 EVERY_S = 1.0
 
 
+def is_elsewhere(query: str) -> bool:
+    """Whether tests of GPUs or of tiers ask it."""
+    return needs_gpus(query) or needs_tiers(query)
+
+
 async def test_every_query_has_data(seen: Seen) -> None:
-    asked = {name: query for name, query in queries().items() if not needs_gpus(query)}
+    asked = {name: query for name, query in queries().items() if not is_elsewhere(query)}
     assert len(asked) > 150
     empty = dict(asked)
 
@@ -45,7 +50,7 @@ async def test_every_query_has_data(seen: Seen) -> None:
 def test_every_metric_that_is_asked_for_exists(seen: Seen) -> None:
     names = seen.prometheus.names()
     wanted = {name for query in queries().values() for name in asked_for(query)}
-    assert {name for name in wanted - names if not needs_gpus(name)} == set()
+    assert {name for name in wanted - names if not is_elsewhere(name)} == set()
 
 
 @pytest.mark.parametrize("was", ["antefix_ttft_seconds_bucket", "vllm:prompt_tokens_total"])

@@ -18,12 +18,15 @@ from benchmarks.harness.fleets.launched import Launched
 from cli.local.ports import LOOPBACK, free_ports
 from deployments.app import ENGINE_ENVIRONMENT
 from deployments.fleet.fleet import Fleet
+from tests.prometheus import asked_for, needs_tiers, queries
 from tests.tiers.disk_tier import HOST_BYTES, OWN
 from tests.tiers.host_tier import BLOCK, ENGINE_ARGS, PROMPT, document, greedy
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
-START_S, KEY = 300.0, "key"
+START_S, EXPORTED_S, KEY = 300.0, 30.0, "key"
+# what dashboards and alerts ask about tiers, which other fleets of tests do not have
+METRICS = {name for query in queries().values() for name in asked_for(query) if needs_tiers(name)}
 # The tokens of the prompt's whole blocks.
 WHOLE = PROMPT // BLOCK * BLOCK
 ENVIRONMENT = {
@@ -123,8 +126,19 @@ async def ask(http: aiohttp.ClientSession, prompt: list[int]) -> Asked:
     return Asked(said["choices"][0]["token_ids"], *(int(answer.headers[name]) for name in names))
 
 
+async def until_exported(port: int, names: set[str]) -> None:
+    """Wait for metrics of the gateway and of the engine."""
+    async with asyncio.timeout(EXPORTED_S), aiohttp.ClientSession() as http:
+        while True:
+            async with http.get(f"http://{LOOPBACK}:{port}/metrics") as answer:
+                exported = await answer.text()
+            if all(f"\n{name}{{" in exported for name in names):
+                return
+            await asyncio.sleep(0.5)
+
+
 async def test_a_replica_serves_from_the_files_of_those_before_it(
-    serving: Serving, http: aiohttp.ClientSession
+    serving: Serving, http: aiohttp.ClientSession, fleet: Fleet
 ) -> None:
     await asyncio.to_thread(serving.start)
     computed = await ask(http, OWN)
@@ -133,6 +147,7 @@ async def test_a_replica_serves_from_the_files_of_those_before_it(
         await ask(http, document(number))
     read = Asked(computed.token_ids, WHOLE, WHOLE)
     assert await ask(http, OWN) == read
+    await until_exported(fleet.metrics.port, METRICS)
     for end in (serving.stop, serving.kill):
         await asyncio.to_thread(end)
         await asyncio.to_thread(serving.start)
