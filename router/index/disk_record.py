@@ -119,7 +119,7 @@ class DiskRecord:
 
     def close(self) -> None:
         """Flush, and leave the log to others."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # later engines do not know these files
             self.flush()
         self._unlock()
 
