@@ -34,8 +34,9 @@ def walking_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # a text that hardly ever changes: what is made of it is kept
     file = tmp_path_factory.mktemp("text") / "text.txt"
-    file.write_text((jobs.ROOT / "README.md").read_text())
+    file.write_text((jobs.ROOT / "LICENSE").read_text())
     return file
 
 
