@@ -12,12 +12,16 @@ BUILDER ?= $(firstword $(foreach name,docker podman buildah,$(if $(shell command
 # Only Docker's format has health checks, and buildah keeps layers only with --layers.
 OF_podman = --format docker
 OF_buildah = --format docker --layers
-image = $(or $(BUILDER),$(error docker, podman and buildah are all missing: install one of them)) \
+builder = $(or $(BUILDER),$(error docker, podman and buildah are all missing: install one of them$(1)))
+image = $(call builder) \
 	build $(OF_$(notdir $(BUILDER))) --file docker/$(1).Dockerfile \
 	--tag docker.io/antefix/antefix-$(1):$(VERSION) --build-arg VERSION=$(VERSION) \
 	--build-arg REVISION=$(shell git rev-parse HEAD) $(if $(BASE),--build-arg BASE=$(BASE)) $(ARGS) .
-# buildah pushes into an archive, the others save.
-saved = $(if $(findstring buildah,$(BUILDER)),$(BUILDER) push --quiet $(1) docker-archive:$(2):$(1),$(BUILDER) save --output $(2) $(1))
+# Archives are OCI archives; those of docker are since version 25. Only docker's keep the health check.
+SAVE_docker = save --output $(2) $(1)
+SAVE_podman = save --format oci-archive --output $(2) $(1)
+SAVE_buildah = push --quiet $(1) oci-archive:$(2):$(1)
+saved = $(BUILDER) $(or $(SAVE_$(notdir $(BUILDER))),$(SAVE_docker))
 # The check runs inside the image: buildah runs containers, the others run images.
 GPU_IMAGE = docker.io/antefix/antefix-gpu:$(VERSION)
 CHECK = --volume $(CURDIR)/tests/in_gpu_image:/check/tests/in_gpu_image:ro --env PYTHONPATH=/check $(ARGS)
@@ -34,7 +38,7 @@ BENCHES = bench-adapters bench-overhead bench-large-bodies bench-index bench-rou
 	bench-summary
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
 .PHONY: help up down test test-rest test-all test-cluster fuzz lint format lock audit docs docs-serve reference observability manifests \
-	chart chart-package wheel release image-cpu image-gpu check-image-gpu installed $(MEASUREMENTS) clean
+	chart chart-package wheel release release-images image-cpu image-gpu check-image-gpu installed $(MEASUREMENTS) clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -158,15 +162,22 @@ wheel: ## Build the Python package into build/
 	@$(UV) build --quiet --wheel --out-dir build
 
 RELEASE = build/release
+WITHOUT_IMAGES = , or run "make release IMAGES=", which leaves out the images
 release: ## Build the files of a release into build/release (IMAGES= leaves out both images)
+	@$(if $(IMAGES),: $(call builder,$(WITHOUT_IMAGES)))
 	@$(PYTHON) bootstrap.py --dev
 	@$(BIN)/python release.py check
 	@rm -rf $(RELEASE) && mkdir -p $(RELEASE)
-	@$(MAKE) --no-print-directory chart-package wheel
+	@$(MAKE) --no-print-directory chart-package wheel release-images
 	@cp build/antefix-$(VERSION).tgz build/antefix-$(VERSION)-*.whl $(RELEASE)
-	@for image in $(IMAGES); do $(MAKE) --no-print-directory image-$$image && \
-		$(call saved,docker.io/antefix/antefix-$$image:$(VERSION),$(RELEASE)/antefix-$$image.tar) || exit 1; done
 	@$(BIN)/python release.py $(RELEASE)
+
+release-images:
+	@for image in $(IMAGES); do \
+		$(MAKE) --no-print-directory image-$$image && \
+		$(call saved,docker.io/antefix/antefix-$$image:$(VERSION),$(RELEASE)/antefix-$(VERSION)-$$image.oci.tar) || { \
+		echo "Error: $(BUILDER) did not build and save the $$image image; its output above shows why." \
+			'Name another tool with BUILDER= or another base image with BASE=$(WITHOUT_IMAGES).' >&2; exit 1; }; done
 
 image-cpu: ## Build the image of pods without GPUs (BASE= another base; ARGS= goes to the builder)
 	@$(call image,cpu)

@@ -1,7 +1,8 @@
 """What `make release` adds to the files that it has built: python release.py check | FOLDER
 
 It refuses addresses that are placeholders, writes the release notes from CHANGELOG.md and the
-bills of materials of the locked packages (CycloneDX), and then the checksums of all files.
+bills of materials of the locked packages (CycloneDX), and then the checksums of all files. It
+refuses archives of images that are not OCI archives.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,15 +51,42 @@ def notes(version: str, changelog: str) -> str:
     return found[0].rstrip() + "\n"
 
 
+def of_another_format(folder: Path) -> list[str]:
+    """Return a sentence for each archive of an image that is not an OCI archive."""
+    return [
+        f"{path.name} is not an OCI archive. docker saves images as OCI archives since version 25."
+        " Upgrade it, or set BUILDER=podman or BUILDER=buildah."
+        for path in sorted(folder.glob("*.oci.tar"))
+        if "oci-layout" not in _names(path)
+    ]
+
+
+def _names(archive: Path) -> list[str]:
+    with tarfile.open(archive) as tar:
+        return tar.getnames()
+
+
 def checksums(folder: Path) -> str:
     """Return the SHA-256 of each file, in the form that `sha256sum --check` reads."""
-    files = sorted(path for path in folder.iterdir() if path.name != CHECKSUMS)
     return "".join(
-        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files
+        f"{_sha256(path)}  {path.name}\n"
+        for path in sorted(folder.iterdir())
+        if path.name != CHECKSUMS
     )
 
 
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:  # images have gigabytes
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def exit_if(faults: list[str]) -> None:
+    if faults:
+        sys.exit("Error: " + "\nError: ".join(faults))
+
+
 def main(folder: Path) -> None:
+    exit_if(of_another_format(folder))
     bootstrap.follow_pip()
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     (folder / NOTES).write_text(notes(version, (ROOT / "CHANGELOG.md").read_text()))
@@ -72,8 +101,7 @@ def main(folder: Path) -> None:
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["check"]:
-            if faults := placeholders(addresses()):
-                sys.exit("Error: " + "\nError: ".join(faults))
+            exit_if(placeholders(addresses()))
         case [folder]:
             main(Path(folder))
         case _:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,17 @@ def test_checksums_are_those_that_coreutils_check(tmp_path: Path) -> None:
     (tmp_path / "chart.tgz").write_bytes(b"another")
     done = subprocess.run(["sha256sum", "--check", sums.name], cwd=tmp_path, check=False)
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("member", "faults"), [("oci-layout", 0), ("repositories", 1)], ids=["docker 25", "docker 24"]
+)
+def test_an_archive_that_is_not_an_oci_archive_is_refused(
+    tmp_path: Path, member: str, faults: int
+) -> None:
+    file = tmp_path / member
+    file.touch()
+    with tarfile.open(tmp_path / "antefix-0.1.0-cpu.oci.tar", "w") as archive:
+        archive.add(file, member)
+    found = [fault.partition(" is not")[0] for fault in release.of_another_format(tmp_path)]
+    assert found == ["antefix-0.1.0-cpu.oci.tar"] * faults
