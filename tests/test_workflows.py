@@ -58,11 +58,12 @@ def test_a_job_installs_what_its_commands_use(job: str) -> None:
     assert "-m pytest" not in script or "bootstrap.py --dev" in before
 
 
-def release_step(name: str, job: str = "images") -> dict[str, Any]:
-    """The one step of a job that has this in its `run` or `uses`."""
-    steps = JOBS[f"release-{job}"]
+def release_step(name: str) -> dict[str, Any]:
+    """The one step of the release that has this in its `run` or `uses`."""
     step: dict[str, Any]
-    (step,) = (step for step in steps if name in step.get("run", step.get("uses", "")))
+    (step,) = (
+        step for step in JOBS["release-release"] if name in step.get("run", step.get("uses", ""))
+    )
     return step
 
 
@@ -78,9 +79,6 @@ def test_images_have_the_tag_that_the_chart_looks_for(tmp_path: Path) -> None:
     subprocess.run(["bash", "-c", step], cwd=ROOT, env=environment, check=True)
     variables = dict(line.split("=", 1) for line in found.read_text().splitlines())
     assert variables == {"VERSION": CHART["appVersion"], "REGISTRY": project()["registry"]}
-    built = release_step("build-push-action")["with"]
-    assert built["tags"].endswith(":${{ env.VERSION }}")
-    assert "VERSION=${{ env.VERSION }}" in built["build-args"].split("\n")
 
 
 @pytest.mark.parametrize(("version", "ends"), [(CHART["appVersion"], 0), ("9.9.9", 1)])
@@ -91,16 +89,39 @@ def test_a_tag_of_another_version_than_the_charts_is_refused(version: str, ends:
     assert done.returncode == ends
 
 
-def test_the_chart_goes_to_the_registry_of_the_images(tmp_path: Path) -> None:
-    found = tmp_path / "environment"
-    environment = {**os.environ, "GITHUB_ENV": str(found)}
-    step = release_step("GITHUB_ENV", "files")["run"]
-    subprocess.run(["bash", "-c", step], cwd=ROOT, env=environment, check=True)
-    assert found.read_text() == f"REGISTRY={project()['registry']}\n"
+def test_the_images_that_are_pushed_are_the_archives_of_the_release(tmp_path: Path) -> None:
+    """The step runs here, with programs that print what they are given."""
+    scripts = {
+        "skopeo": 'echo "sha256:0" > "$3"; echo "$4 $5"',
+        "cosign": 'echo "$1 $(for last; do :; done; echo "$last")"',
+    }
+    for name, script in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "VERSION": "0.1.0",
+        "REGISTRY": "registry.acme.io/antefix",
+        "RUNNER_TEMP": str(tmp_path),
+    }
+    step = ["bash", "-e", "-c", release_step("skopeo copy")["run"]]
+    said = subprocess.check_output(step, env=environment, text=True).splitlines()
+    assert said == [
+        line
+        for image in ("cpu", "gpu")
+        for to in (f"registry.acme.io/antefix/antefix-{image}",)
+        for line in (
+            f"oci-archive:build/release/antefix-0.1.0-{image}.oci.tar docker://{to}:0.1.0",
+            f"sign {to}@sha256:0",
+            f"attest {to}@sha256:0",
+        )
+    ]
+    assert "$(RELEASE)/antefix-$(VERSION)-$$image.oci.tar" in recipe("release-images")
 
 
 def test_a_release_publishes_the_files_that_make_release_builds() -> None:
-    assert release_step("make release", "files")["run"].startswith("make release IMAGES=")
+    assert release_step("make release")["run"] == "make release"
     assert "release.py check" in release_step("release.py")["run"]
-    assert release_step("upload-artifact", "files")["with"]["path"] == "build/release"
-    assert "$(MAKE) --no-print-directory chart-package wheel" in recipe("release")
+    assert release_step("upload-artifact")["with"]["path"] == "build/release"
+    assert "chart-package wheel release-images" in recipe("release")
+    assert '"oci://$REGISTRY/charts"' in release_step("helm push")["run"]
