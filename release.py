@@ -55,7 +55,7 @@ def of_another_format(folder: Path) -> list[str]:
     """Return a sentence for each archive of an image that is not an OCI archive."""
     return [
         f"{path.name} is not an OCI archive. docker saves images as OCI archives since version 25."
-        " Upgrade it, or set BUILDER=podman or BUILDER=buildah."
+        " Upgrade docker, or set BUILDER=podman or BUILDER=buildah."
         for path in sorted(folder.glob("*.oci.tar"))
         if "oci-layout" not in _names(path)
     ]
