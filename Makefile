@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCHES = bench-adapters bench-overhead bench-large-bodies bench-index bench-routing bench-backtest \
 	bench-overload bench-simulator bench-spike bench-weights \
 	bench-budgets bench-canary bench-kinds bench-planned bench-prediction bench-fairness bench-isolation bench-startup \
-	bench-grammars bench-resume bench-long-prompts bench-client bench-scale bench-peers \
+	bench-grammars bench-resume bench-long-prompts bench-client bench-scale bench-peers bench-tiers \
 	bench-summary
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
 .PHONY: help up down test test-rest test-all test-cluster fuzz lint format lock audit docs docs-serve reference observability manifests \
@@ -248,6 +248,9 @@ bench-budgets: ## Measure tenants' budgets while gateways and Redis are killed, 
 
 bench-adapters: ## Serve 200 LoRA adapters on two engines with room for four each, 25 minutes
 	@$(BIN)/python -m benchmarks.adapters.run $(ARGS)
+
+bench-tiers: ## Compare loaded with computed prefixes, on real engines (ARGS="--parts returning cost")
+	@$(BIN)/python -m benchmarks.tiers.run $(ARGS)
 
 bench-canary: ## Play worse and equal canaries and split conversations, two minutes
 	@$(BIN)/python -m benchmarks.canary.run $(ARGS)

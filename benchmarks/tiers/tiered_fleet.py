@@ -1,0 +1,130 @@
+"""One replica and one gateway, with or without tiers, as processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from benchmarks.harness.fleets import own_redis
+from benchmarks.harness.fleets.launched import Launched
+from benchmarks.harness.fleets.small_model import small_model
+from benchmarks.harness.load.conversation_player import Answer, Style, play
+from benchmarks.tiers.ruled_gateway import Rule
+from cli.gateway.stream_client import Endpoint
+from cli.local.ports import LOOPBACK, free_ports
+from deployments.app import ENGINE_ENVIRONMENT
+from deployments.fleet.fleet import Fleet
+from loadgen.workloads import Conversation
+from weights.model.cpu_dtype import dtype_of_this_cpu
+
+MODEL, START_S = "small", 600.0
+ENVIRONMENT = {
+    **ENGINE_ENVIRONMENT,
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def kv_bytes_per_token() -> int:
+    """Return the bytes of a token in the cache of the small model."""
+    config = json.loads((small_model() / "config.json").read_text())
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    values = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * head
+    return int(values * (4 if dtype_of_this_cpu().dtype == "float32" else 2))
+
+
+class TieredFleet:
+    """A fleet that runs. `failed` counts requests without a whole answer."""
+
+    def __init__(self, url: str, key: str, rule_file: Path) -> None:
+        self._endpoint = Endpoint("gateway", url, {"authorization": f"Bearer {key}"})
+        self._rule_file = rule_file
+        self.follow(None)
+        # other runs of this fleet have other prefixes
+        self._style = Style(MODEL, "prefix", secrets.token_hex(8))
+        self.failed = 0
+
+    def follow(self, rule: Rule) -> None:
+        """Let the gateway decide about loads by a rule, or as it ships (None)."""
+        self._rule_file.write_text(json.dumps(rule))
+
+    async def play(
+        self, http: aiohttp.ClientSession, conversations: list[Conversation]
+    ) -> list[Answer]:
+        """Return the answers, in order of conversation and turn, without those that failed."""
+        outcomes = await play(http, self._endpoint, self._style, conversations)
+        answers = [outcome for outcome in outcomes if isinstance(outcome, Answer)]
+        for outcome in outcomes:
+            if isinstance(outcome, str):
+                print(f"failed: {outcome}", file=sys.stderr)
+        self.failed += len(outcomes) - len(answers)
+        return answers
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path,
+    settings: Mapping[str, Any],
+    kv_tiers: Mapping[str, Any] | None,
+    load_bytes_per_s: float | None = None,
+) -> Iterator[TieredFleet]:
+    """Run a fleet whose processes write to `folder`. Raises RuntimeError if one does not start."""
+    folder.mkdir()
+    metrics_port, port = free_ports(2)
+    engine_args = {
+        "dtype": dtype_of_this_cpu().dtype,
+        "max_model_len": 4096,
+        "max_num_seqs": 16,
+        "enforce_eager": True,
+        "block_size": settings["block_tokens"],
+        "num_gpu_blocks_override": settings["cache_blocks"],
+    }
+    pool: dict[str, Any] = {
+        "model": str(small_model()),
+        "served_model_name": MODEL,
+        "segment_tokens": settings["block_tokens"],
+        "engine_args": engine_args,
+    }
+    if kv_tiers is not None:
+        pool["kv_tiers"] = dict(kv_tiers)
+    fleet = Fleet.model_validate(
+        {
+            "name": "tiers",
+            "metrics": {"port": metrics_port},
+            "gateway": {"port": port},
+            "pools": {"engine": pool},
+        }
+    )
+    key = secrets.token_hex(16)
+    environment = {**ENVIRONMENT, "ANTEFIX_METRICS_FOLDER": str(folder / "metrics")}
+    with own_redis.running(folder) as redis, contextlib.ExitStack() as stack:
+        common = {
+            "fleet": fleet.model_dump(mode="json", exclude_unset=True),
+            "secret": secrets.token_hex(16),
+            "redis_url": redis.url,
+        }
+
+        def launch(module: str, **more: Any) -> Launched:
+            command, log = [sys.executable, "-m", module], folder / f"{module}.log"
+            process = Launched(command, log, environment, {**common, **more})
+            stack.callback(process.stop)
+            process.said(START_S)
+            return process
+
+        launch(
+            "benchmarks.tiers.throttled_replica",
+            replica_id="r0",
+            load_bytes_per_s=load_bytes_per_s,
+        )
+        served = TieredFleet(f"http://{LOOPBACK}:{port}", key, folder / "rule.json")
+        gateway = "benchmarks.tiers.ruled_gateway"
+        launch(gateway, engines=1, api_keys={key: "default"}, rule_file=str(folder / "rule.json"))
+        yield served

@@ -1,0 +1,123 @@
+"""The benchmark of tiers, without engines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from vllm.v1.kv_offload.base import TransferResult
+
+from benchmarks.tiers import ruled_gateway
+from benchmarks.tiers.run import ANTEFIX, ANTEFIX_AGAIN, DISK, HOST, OFF, OFF_AGAIN, goals_of
+from benchmarks.tiers.throttled_tier import ThrottledCopies
+from benchmarks.tiers.traffic import Chats, Mix
+from deployments.wire.headers import NO_TIERS
+from loadgen.workloads import Conversation
+from tests.router.candidates import candidate
+
+SETTINGS = {
+    "prompt_words": [10, 20],
+    "conversations": 3,
+    "mixed_words": [10, 100],
+    "warm_prompts": 4,
+    "requests": 20,
+    "hot_share": 0.25,
+    "cold_share": 0.5,
+}
+
+
+class Copies:
+    """Ends each copy at once."""
+
+    def __init__(self) -> None:
+        self._done: list[TransferResult] = []
+
+    def submit_load(self, job_id: int, *blocks: Any) -> bool:
+        self._done.append(TransferResult(job_id, True, 100, 0.0))
+        return True
+
+    submit_store = submit_load
+
+    def get_finished(self) -> list[TransferResult]:
+        done, self._done = self._done, []
+        return done
+
+
+def ends(copies: ThrottledCopies, wanted: Sequence[int]) -> dict[int, float]:
+    """The seconds until each of these copies has ended."""
+    began, ended = time.perf_counter(), dict[int, float]()
+    while not set(wanted) <= set(ended):
+        for one in copies.get_finished():
+            ended[one.job_id] = time.perf_counter() - began
+    return ended
+
+
+def test_loads_end_one_after_another_and_stores_at_once() -> None:
+    copies = ThrottledCopies(Copies(), bytes_per_s=2000.0)
+    for job_id in (1, 2):
+        copies.submit_load(job_id, None, None)
+    copies.submit_store(3, None, None)
+    ended = ends(copies, (1, 2, 3))
+    assert list(ended) == [3, 1, 2]
+    assert ended[1] >= 0.04
+    assert ended[2] >= 0.09
+
+
+def text_of(asked: Conversation) -> str:
+    return " ".join(message.content for message in asked.turns[0].messages)
+
+
+def test_runs_of_a_seed_differ_only_in_the_names_of_new_documents() -> None:
+    mix = Mix(SETTINGS)
+    one, other = (mix.requests(5, run, 100.0) for run in ("a", "b"))
+    assert [asked.arrives_at for asked in one] == [asked.arrives_at for asked in other]
+    differ = [(text_of(a), text_of(b)) for a, b in zip(one, other, strict=True) if a != b]
+    assert differ
+    assert all(a.removeprefix("a") == b.removeprefix("b") for a, b in differ)
+
+
+def test_each_turn_of_a_chat_begins_with_the_turn_before() -> None:
+    chats = Chats("seed", SETTINGS)
+    first = [text_of(chat) for chat in chats.first()]
+    assert len(set(first)) == 3
+    second = text_of(chats.next(1))
+    assert second.startswith(first[1])
+    assert text_of(chats.next(1)).startswith(second)
+
+
+@pytest.mark.parametrize(
+    ("rule", "found", "limit"),
+    [(0, 64, ""), (64, 64, ""), (65, 64, NO_TIERS), ("never", 64, NO_TIERS), (512, 0, "")],
+)
+def test_a_rule_decides_by_the_tokens_in_tiers(rule: Any, found: int, limit: str) -> None:
+    assert ruled_gateway.limit(rule, candidate(host_tokens=found)) == limit
+
+
+def figures(**more: Any) -> dict[str, Any]:
+    return {"failed": 0, "returning": [], "errors": [], "cost": [], "points": {}, **more}
+
+
+def test_the_cost_of_tiers_is_what_exceeds_the_noise() -> None:
+    seeds = [{OFF: 1.0, OFF_AGAIN: 1.05, HOST: 1.02, DISK: 1.04}] * 3
+    assert goals_of(figures(cost=seeds))["cost_above_noise"]["met"]
+    seeds = [{OFF: 1.0, OFF_AGAIN: 0.98, HOST: 1.02, DISK: 1.10}] * 3
+    goal = goals_of(figures(cost=seeds))["cost_above_noise"]
+    assert not goal["met"]
+    assert goal["figure"] == pytest.approx(0.08)
+
+
+def test_antefix_is_compared_with_the_best_rule_at_each_point_and_with_each_rule_at_its_worst() -> (
+    None
+):
+    points = {
+        "0.1 0.5": {ANTEFIX: [1.0], ANTEFIX_AGAIN: [1.1], "0": [1.0], "never": [2.0]},
+        "2.0 0.5": {ANTEFIX: [1.2], ANTEFIX_AGAIN: [1.2], "0": [1.5], "never": [1.0]},
+    }
+    goals = goals_of(figures(points=points))
+    slower, faster = goals["slower_than_best_rule"], goals["faster_than_each_rule"]
+    assert slower["by_point"] == {"0.1 0.5": pytest.approx(1 / 1.1, abs=1e-3), "2.0 0.5": 1.2}
+    assert not slower["met"]
+    assert faster["by_rule"] == {"0": 1.25, "never": 2.0}
+    assert faster["figure"] == 1.25
