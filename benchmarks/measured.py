@@ -57,7 +57,7 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "simulator": (*PLACEMENT, "simulator", "benchmarks/validation"),
     "soak": (*SERVING, STATE, "benchmarks/soak"),
     "spike": (*SERVING, "benchmarks/spike"),
-    "tiers": (*SERVING, LONE, LAUNCHED, "benchmarks/tiers", "benchmarks/peers/gateway.py"),
+    "tiers": (*SERVING, LONE, LAUNCHED, "benchmarks/tiers"),
     "startup": (*PLACEMENT, "simulator", "benchmarks/backtest"),
     "weights": ("weights", "deployments/offline", "benchmarks/weights"),
 }

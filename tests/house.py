@@ -34,9 +34,10 @@ HOUSE = (
         names(
             "benchmarks/harness/load benchmarks/harness/fleets benchmarks/harness/results "
             "cli/gateway cli/common cli/local deployments deployments/gateway "
-            "deployments/gateway/pool deployments/gateway/models deployments/gateway/intake "
-            "deployments/engine deployments/engine/serving deployments/engine/watchdog "
-            "deployments/engine/vllm deployments/offline deployments/process "
+            "deployments/gateway/pool deployments/gateway/models deployments/gateway/attempt "
+            "deployments/gateway/intake deployments/engine deployments/engine/serving "
+            "deployments/engine/watchdog deployments/engine/vllm "
+            "deployments/engine/vllm/kv_tiers deployments/offline deployments/process "
             "deployments/fleet deployments/fleet/settings deployments/models "
             "deployments/prompt deployments/wire loadgen simulator autoscaling/admission "
             "autoscaling weights/plan weights/kernels weights/model weights/speculation "

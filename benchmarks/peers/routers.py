@@ -96,7 +96,7 @@ def _start_ours(backends: Backends, place: Place, log: Path) -> tuple[Launched, 
         "redis_url": backends.redis_url,
         "engines": len(backends.urls),
     }
-    command = [sys.executable, "-m", "benchmarks.peers.gateway"]
+    command = [sys.executable, "-m", "benchmarks.harness.fleets.lone_gateway"]
     metrics = {"ANTEFIX_METRICS_FOLDER": str(place.folder / "metrics")}
     return Launched(command, log, metrics, asked), {"authorization": f"Bearer {backends.api_key}"}
 

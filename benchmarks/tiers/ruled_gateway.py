@@ -2,11 +2,11 @@
 
     python -m benchmarks.tiers.ruled_gateway
 
-Takes a line of JSON as `benchmarks.peers.gateway` does. `rule_file` in it has the rule for all
-requests from now on, as JSON:
+Takes a line of JSON as `benchmarks.harness.fleets.lone_gateway` does. `rule_file` in it has the
+rule for all requests from now on, as JSON:
 
     null      as Antefix ships
-    NUMBER    a replica loads a prefix of at least so many tokens from its tiers
+    NUMBER    a replica loads a prefix from its tiers if it has at least this number of tokens
     "never"   a replica computes
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.peers import gateway
+from benchmarks.harness.fleets import lone_gateway
 from deployments.gateway.attempt import engine_attempt
 from deployments.wire.headers import NO_TIERS
 from router.choice.policies import Candidate
@@ -50,4 +50,4 @@ if __name__ == "__main__":
     os.dup2(2, 1)
     asked = json.loads(sys.stdin.readline())
     follow(Path(asked.pop("rule_file")))
-    uvloop.run(gateway.serve(asked, to_the_benchmark))
+    uvloop.run(lone_gateway.serve(asked, to_the_benchmark))

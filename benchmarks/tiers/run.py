@@ -28,7 +28,7 @@ from benchmarks.harness.results.options import add_seeds, parser_of
 from benchmarks.tiers import tiered_fleet
 from benchmarks.tiers.ruled_gateway import Rule
 from benchmarks.tiers.tiered_fleet import TieredFleet, kv_bytes_per_token
-from benchmarks.tiers.traffic import Chats, Mix, alone, words
+from benchmarks.tiers.traffic import Mix, ReturningChats, alone, words
 from cli.gateway import stream_client
 from loadgen.workloads import Conversation, Message
 
@@ -73,7 +73,7 @@ async def returns(
     Returns the answers to first turns and to turns that follow at once, and the returns, each with
     its turn and its conversation.
     """
-    chats, ways = Chats(seed, SETTINGS), Ways()
+    chats, ways = ReturningChats(seed, SETTINGS), Ways()
     returned: list[tuple[tuple[int, int], Answer]] = []
     for first in chats.first():
         ways.setdefault(COMPUTED, []).extend(await fleet.play(http, [first]))

@@ -26,7 +26,7 @@ def alone(name: str, messages: Sequence[Message], arrives_at: float = 0.0) -> Co
     return Conversation(name, arrives_at, [ChatTurn(tuple(messages))])
 
 
-class Chats:
+class ReturningChats:
     """Conversations about a document each, in which a turn follows another on demand."""
 
     def __init__(self, seed: str, settings: Mapping[str, Any]) -> None:
@@ -72,8 +72,8 @@ class Mix:
     def requests(self, seed: int, run: str, rate: float) -> list[Conversation]:
         """Return a run's requests, at random times with a mean `rate` of words per second.
 
-        `run`: a name that makes its new documents differ from those of other runs. All else is the
-        same for all runs of a seed.
+        `run`: a name that makes its new documents differ from those of other runs. Runs of the same
+        seed are otherwise equal.
         """
         rng, of = random.Random(seed), self._settings
         asked: list[list[Message]] = []

@@ -12,7 +12,7 @@ from vllm.v1.kv_offload.base import TransferResult
 from benchmarks.tiers import ruled_gateway
 from benchmarks.tiers.run import ANTEFIX, ANTEFIX_AGAIN, DISK, HOST, OFF, OFF_AGAIN, goals_of
 from benchmarks.tiers.throttled_tier import ThrottledCopies
-from benchmarks.tiers.traffic import Chats, Mix
+from benchmarks.tiers.traffic import Mix, ReturningChats
 from deployments.wire.headers import NO_TIERS
 from loadgen.workloads import Conversation
 from tests.router.candidates import candidate
@@ -79,7 +79,7 @@ def test_runs_of_a_seed_differ_only_in_the_names_of_new_documents() -> None:
 
 
 def test_each_turn_of_a_chat_begins_with_the_turn_before() -> None:
-    chats = Chats("seed", SETTINGS)
+    chats = ReturningChats("seed", SETTINGS)
     first = [text_of(chat) for chat in chats.first()]
     assert len(set(first)) == 3
     second = text_of(chats.next(1))

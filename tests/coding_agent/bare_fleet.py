@@ -1,7 +1,7 @@
 """Real engines, real gateways and one Redis, each a process, without Ray.
 
 Of Ray Serve only what counts running requests and starts replicas again is missing
-(`benchmarks.harness.fleets.lone_replica`, `benchmarks.peers.gateway`).
+(`benchmarks.harness.fleets.lone_replica`, `benchmarks.harness.fleets.lone_gateway`).
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def running(
             id: launched(id, replica, {"fleet": fleet, "replica_id": id}) for id in ("r0", "r1")
         }
         gateway = [
-            stack.enter_context(warm.running("benchmarks.peers.gateway")),
+            stack.enter_context(warm.running("benchmarks.harness.fleets.lone_gateway")),
             "-m",
-            "benchmarks.peers.gateway",
+            "benchmarks.harness.fleets.lone_gateway",
         ]
         gateways = []
         for number, port in enumerate(ports):

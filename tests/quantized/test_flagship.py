@@ -129,7 +129,7 @@ def serving(folder: Path, fleet: Fleet, key: str) -> Iterator[None]:
         common |= {"secret": secrets.token_hex(16), "redis_url": redis.url}
         for name, asked in (
             ("benchmarks.harness.fleets.lone_replica", {"replica_id": "r0"}),
-            ("benchmarks.peers.gateway", {"engines": 1, "api_keys": {key: "tests"}}),
+            ("benchmarks.harness.fleets.lone_gateway", {"engines": 1, "api_keys": {key: "tests"}}),
         ):
             log = folder / f"{name}.log"
             command = [sys.executable, "-m", name]

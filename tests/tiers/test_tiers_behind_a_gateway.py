@@ -73,7 +73,7 @@ class Serving:
 
     def start(self) -> None:
         self._launch("benchmarks.harness.fleets.lone_replica", replica_id="r0")
-        self._launch("benchmarks.peers.gateway", engines=1, api_keys={KEY: "tests"})
+        self._launch("benchmarks.harness.fleets.lone_gateway", engines=1, api_keys={KEY: "tests"})
 
     def _launch(self, module: str, **more: Any) -> None:
         environment = {**ENVIRONMENT, "ANTEFIX_METRICS_FOLDER": str(self._folder / "metrics")}

@@ -1,17 +1,31 @@
-"""A real gateway without Ray, in a benchmark's own process."""
+"""A real gateway without Ray, in a benchmark's own process, or in its own.
+
+    python -m benchmarks.harness.fleets.lone_gateway
+
+This takes its fleet as a line of JSON on stdin, says `true` once it knows all engines, and ends
+when stdin does.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+
+import uvloop
 
 from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.gateway import Gateway
 from deployments.gateway.gateway_parts import Secrets
 from deployments.gateway.pool.gateway_pool import GatewayPool
+
+# The time that a benchmark waits for it.
+READY_S = 240.0
 
 
 class NoSlots:
@@ -65,3 +79,19 @@ def _knows(pool: GatewayPool, engines: int) -> bool:
     loads = pool.scheduler.board.loads().values()
     known = sum(load.cache.synced for load in loads) == engines
     return known and pool.reader.renderer.prompt_tokens is not None
+
+
+async def serve(asked: dict[str, Any], said: Any) -> None:
+    """Serve until stdin ends."""
+    fleet = Fleet.model_validate(asked["fleet"])
+    secrets = Secrets(asked["api_keys"], asked["secret"], asked["redis_url"])
+    async with serving(fleet, secrets, asked["engines"], READY_S):
+        print("true", file=said, flush=True)
+        while await asyncio.to_thread(sys.stdin.readline):
+            pass
+
+
+if __name__ == "__main__":
+    to_the_benchmark = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    uvloop.run(serve(json.loads(sys.stdin.readline()), to_the_benchmark))
