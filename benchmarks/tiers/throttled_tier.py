@@ -1,4 +1,4 @@
-"""A host tier whose loads take as long as on a slower path. vLLM imports this in the engine."""
+"""A host tier whose loads take the time of a slower path. vLLM imports this in the engine."""
 
 from __future__ import annotations
 
