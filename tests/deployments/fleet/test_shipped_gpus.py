@@ -79,6 +79,14 @@ def test_the_70b_uses_the_fewest_gpus_that_meet_its_slo_for_a_long_prompt(
     assert of.pool.tensor_parallel == plan_for(of.shape, of.gpu, target).chosen.engine.tp
 
 
+def test_engines_on_pcie_cards_make_no_direct_copies_over_pcie() -> None:
+    parallel = [of.pool for of in SHIPPED if of.kind == "a100-pcie" and of.pool.world_size > 1]
+    assert len(parallel) == len(SIZES)
+    for pool in parallel:
+        assert pool.engine_args["disable_custom_all_reduce"] is True
+        assert pool.env["NCCL_P2P_LEVEL"] == "NVL"
+
+
 @pytest.mark.parametrize("of", LARGE, ids=named)
 def test_nothing_is_drafted_in_batches_where_the_plan_finds_no_gain(of: Shipped) -> None:
     config: Any = of.pool.engine_args["speculative_config"]

@@ -4,7 +4,7 @@ import asyncio
 import fnmatch
 import inspect
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from importlib import import_module
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -306,6 +306,51 @@ async def test_a_request_leaves_the_masks_of_its_engine_when_it_ends(ends: str) 
         assert [one async for one in answer] == []
     await answer.aclose()
     assert left == [True]
+
+
+def test_vllm_trusts_the_driver_about_copies_between_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Therefore gpus/a100-pcie.yaml disables vLLM's all-reduce: a driver says that two cards can
+    copy, also where ACS or an IOMMU redirect the copies."""
+    from vllm import envs
+    from vllm.distributed.device_communicators import custom_all_reduce
+
+    asked: list[str] = []
+
+    def answer(of: str, result: bool) -> Callable[[int, int], bool]:
+        def asking(source: int, target: int) -> bool:
+            asked.append(of)
+            return result
+
+        return asking
+
+    platform = SimpleNamespace(logical_device_id_to_visible_device_id=lambda number: number)
+    monkeypatch.setattr(custom_all_reduce, "current_platform", platform)
+    monkeypatch.setattr("torch.cuda.can_device_access_peer", answer("driver", True))
+    monkeypatch.setattr(custom_all_reduce, "gpu_p2p_access_check", answer("test", False))
+    monkeypatch.delenv("VLLM_SKIP_P2P_CHECK", raising=False)
+    assert envs.VLLM_SKIP_P2P_CHECK
+    assert custom_all_reduce._can_p2p(0, 2)
+    assert asked == ["driver"]
+
+    monkeypatch.setenv("VLLM_SKIP_P2P_CHECK", "0")
+    assert not custom_all_reduce._can_p2p(0, 2)
+    assert asked == ["driver", "test"]
+
+
+@pytest.mark.parametrize(("gpus", "used"), [(2, True), (4, False)])
+def test_vllm_uses_its_all_reduce_without_nvlink_for_two_gpus_only(gpus: int, used: bool) -> None:
+    import torch
+    from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce
+
+    without_nvlink: Any = SimpleNamespace(
+        disabled=False,
+        mnnvl_only=False,
+        fully_connected=False,
+        batch_invariant=False,
+        world_size=gpus,
+        max_size=2**23,
+    )
+    assert CustomAllreduce.should_custom_ar(without_nvlink, torch.zeros(1024)) is used
 
 
 def test_the_cpu_build_still_does_not_know_ray() -> None:
