@@ -2,10 +2,12 @@
 node."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 
-from k8s.needs.fitting import Node, PlacedPods, place
+from k8s.needs.fitting import Node, PlacedPods, against, place
 from k8s.needs.needs import ClusterNeeds, PodGroup, surge_pods
 from k8s.preflight.findings import PreflightFinding, Severity, counted, some
+from k8s.preflight.gpus import gpu_count
 
 Counts = Mapping[str, int]
 
@@ -18,6 +20,7 @@ def later_findings(
         yield from _growth(needs, nodes)
         yield from _lost_node(needs, nodes)
     severity: Severity = "note" if nodes_come else "warning"
+    yield from _budget(needs, nodes, severity)
     yield from _rollout(needs, nodes, severity)
     yield from _upgrade(needs, nodes, severity)
 
@@ -44,6 +47,26 @@ def most_at_once(groups: Sequence[PodGroup], gpu_budget: float | None) -> Iterat
 
 def _gpus(groups: Sequence[PodGroup], counts: Counts) -> int:
     return sum(group.gpus * counts[group.name] for group in groups)
+
+
+def _budget(
+    needs: ClusterNeeds, nodes: Sequence[Node], severity: Severity
+) -> Iterator[PreflightFinding]:
+    """Report a GPU budget that lets pools grow beyond the GPUs that engines may use."""
+    budget = needs.fleet.gpu_budget
+    engines = [group for group in needs.groups if group.gpus]
+    resources = sorted({group.gpu_resource for group in engines})
+    usable = [node for node in nodes if not all(against(group, node) for group in engines)]
+    gpus = sum(gpu_count(node.allocatable, resources) for node in usable)
+    most = _gpus(engines, {group.name: group.most for group in engines})
+    if budget is not None and min(budget, most) > gpus:
+        yield PreflightFinding(
+            severity,
+            "GPU budget",
+            f"fleet.gpu_budget is {budget:g}, but engines can use {counted(gpus, 'GPU')} of the "
+            "cluster; one pool may grow until pods of another wait for GPUs that do not exist",
+            f"set fleet.gpu_budget: {gpus}, or add {counted(ceil(budget) - gpus, 'GPU')}",
+        )
 
 
 def _growth(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from k8s.preflight.findings import PreflightFinding
 from tests.k8s.asking import (
     EIGHT,
     READY,
@@ -179,6 +180,7 @@ def test_growth_beyond_the_nodes_is_a_note_without_node_autoscaling() -> None:
     assert "12 pods, but only 8 fit" in finding.seen
 
 
+KARPENTER = crd("karpenter.sh", "NodePool", "v1", namespaced=False)
 SLO = {"interactive": {"ttft_s": 1}}
 # as values/multi-node-a100.yaml: 14 GPUs at first, 24 if all could grow
 TWO_POOLS = {
@@ -214,6 +216,40 @@ def test_growth_is_counted_within_the_fleets_gpu_budget() -> None:
     assert growth(8, 8, 4, budget=20) == {}
     assert "4 pods, but only 0 fit" in growth(8, 8, budget=20)["growth of small"]
     assert set(growth(8, 8, 4, budget=None)) == {"growth of small"}
+
+
+def budget_findings(*objects: Object, budget: float | None) -> list[PreflightFinding]:
+    found = preflight_findings(
+        *READY, *objects, pools=TWO_POOLS, fleet={"gpu_budget": budget, "surge_percent": 0}
+    )
+    return [one for one in found if one.title == "GPU budget"]
+
+
+def test_a_gpu_budget_above_the_gpus_of_the_cluster_is_a_warning() -> None:
+    (finding,) = budget_findings(*roomy(8, 8), budget=20)
+    assert finding.severity == "warning"
+    assert "fleet.gpu_budget is 20, but engines can use 16 GPUs of the cluster" in finding.seen
+    assert finding.remedy == "set fleet.gpu_budget: 16, or add 4 GPUs"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "budget"), [([8, 8], 16), ([8, 8, 4], 20), ([8, 8], None), ([8, 8, 8], 100)], ids=str
+)
+def test_a_gpu_budget_within_the_gpus_or_beyond_the_growth_of_pools_is_not_reported(
+    gpus: list[int], budget: float | None
+) -> None:
+    assert budget_findings(*roomy(*gpus), budget=budget) == []
+
+
+def test_gpus_that_no_engine_may_use_do_not_count_for_the_gpu_budget() -> None:
+    cordoned = node("a100-9", 8, cordoned=True)
+    (finding,) = budget_findings(*roomy(8, 8), cordoned, budget=20)
+    assert "16 GPUs" in finding.seen
+
+
+def test_a_large_gpu_budget_is_a_note_if_nodes_are_autoscaled() -> None:
+    (finding,) = budget_findings(*roomy(8, 8), KARPENTER, budget=20)
+    assert finding.severity == "note"
 
 
 def test_a_pool_that_uses_the_whole_gpu_budget_may_find_fragmented_nodes() -> None:
@@ -277,7 +313,7 @@ def test_an_upgrade_that_would_wait_for_gpus_is_a_warning_unless_it_makes_no_sec
 @pytest.mark.parametrize(
     "autoscaler",
     [
-        crd("karpenter.sh", "NodePool", "v1", namespaced=False),
+        KARPENTER,
         named("v1", "ConfigMap", "cluster-autoscaler-status", "kube-system"),
     ],
     ids=["karpenter", "cluster-autoscaler"],
