@@ -29,6 +29,8 @@ INSTALLS: dict[str, tuple[Path, ...]] = {
     "laptop-kind": (VALUES / "laptop-kind.yaml",),
     "four-gpus on AKS, PCIe": (SIZES["four-gpus"], PLATFORMS["aks"], GPU_KINDS["a100-pcie"]),
     "single-node on bare metal": (SIZES["single-node"], PLATFORMS["bare-metal"]),
+    "two-nodes on EKS": (SIZES["two-nodes"], PLATFORMS["eks"]),
+    "three-nodes on AKS, PCIe": (SIZES["three-nodes"], PLATFORMS["aks"], GPU_KINDS["a100-pcie"]),
     "multi-node on EKS, 40G": (SIZES["multi-node"], PLATFORMS["eks"], GPU_KINDS["a100-40g"]),
     "eight-nodes on GKE": (SIZES["eight-nodes"], PLATFORMS["gke"]),
 }

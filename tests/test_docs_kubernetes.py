@@ -241,8 +241,10 @@ def is_key(schema: Object, path: list[str]) -> bool:
     [
         (1, "laptop-kind"),
         (2, "single-node-a100"),
-        (3, "multi-node-a100"),
-        (4, "eight-nodes-a100"),
+        (3, "three-nodes-a100"),
+        (4, "two-nodes-a100"),
+        (5, "multi-node-a100"),
+        (6, "eight-nodes-a100"),
     ],
 )
 def test_the_sizes_on_the_page_are_those_of_the_values(column: int, name: str) -> None:
@@ -252,7 +254,7 @@ def test_the_sizes_on_the_page_are_those_of_the_values(column: int, name: str) -
     groups = needs_of(render(file), fleet, values).groups
     engines = [group for group in groups if group.name in fleet.pools]
     rows = [line.strip("| ").split(" | ") for line in SIZE.read_text().splitlines()]
-    shown = {row[0]: row[column] for row in rows if len(row) == 5}
+    shown = {row[0]: row[column] for row in rows if len(row) == 7}
     assert shown["initial engine pods"] == str(sum(g.count for g in engines))
     assert shown["maximum engine pods"] == str(sum(g.most for g in engines))
     assert shown["initial GPUs"] == str(sum(g.count * g.gpus for g in engines))

@@ -68,6 +68,8 @@ first answer.
 | `laptop-kind.yaml` | an embedded model on CPUs, for kind (untested) or any cluster without GPUs |
 | `four-gpus-a100.yaml` | Llama 3.1 70B and 8B on four A100-80G; not run |
 | `single-node-a100.yaml` | the same models on one node with eight A100-80G; not run |
+| `three-nodes-a100.yaml` | the same models on three nodes of four A100-80G; planned, not run |
+| `two-nodes-a100.yaml` | the same models on two nodes of eight A100-80G; planned, not run |
 | `multi-node-a100.yaml` | the same models on up to 20 A100-80G of several nodes; not run on GPUs |
 | `eight-nodes-a100.yaml` | the same models on eight nodes with 64 A100-80G; not run |
 | `planned/llama-8b-*.yaml` | Llama 3.1 8B on L4, L40S, H100 or H200; planned, not run |

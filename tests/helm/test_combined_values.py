@@ -80,7 +80,14 @@ def test_every_preset_scales_with_a_warm_replica_or_explains_why_not(size: Path)
 
 
 @pytest.mark.parametrize(
-    ("size", "gpus"), [("four-gpus", 4), ("single-node", 8), ("eight-nodes", 64)]
+    ("size", "gpus"),
+    [
+        ("four-gpus", 4),
+        ("single-node", 8),
+        ("three-nodes", 12),
+        ("two-nodes", 16),
+        ("eight-nodes", 64),
+    ],
 )
 def test_a_preset_uses_every_gpu_of_its_nodes(size: str, gpus: int) -> None:
     fleet = parsed_fleet(values_of(SIZES[size])["fleet"])
@@ -88,6 +95,11 @@ def test_a_preset_uses_every_gpu_of_its_nodes(size: str, gpus: int) -> None:
     assert sum(pool.most_replicas * pool.world_size for pool in fleet.pools.values()) == gpus
 
 
-def test_the_largest_preset_has_gpus_for_a_second_cluster() -> None:
-    pools = parsed_fleet(values_of(SIZES["eight-nodes"])["fleet"]).pools.values()
-    assert 2 * sum(pool.first_replicas * pool.world_size for pool in pools) <= 64
+@pytest.mark.parametrize("size", ["three-nodes", "two-nodes", "eight-nodes"])
+def test_a_preset_of_several_nodes_survives_an_upgrade_and_the_loss_of_the_head(size: str) -> None:
+    values = values_of(SIZES[size])
+    fleet = parsed_fleet(values["fleet"])
+    initial = sum(pool.first_replicas * pool.world_size for pool in fleet.pools.values())
+    assert fleet.gpu_budget is not None and 2 * initial <= fleet.gpu_budget
+    assert "upgrade" not in values  # NewCluster
+    assert values["gcsFaultTolerance"]["enabled"] and values["redis"]["persistence"]["enabled"]

@@ -1,4 +1,4 @@
-"""What preflight says of room for values/multi-node-a100.yaml on a few clusters of A100s."""
+"""What preflight says of room for the presets of several nodes on a few clusters of A100s."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.k8s.api import Api
 from tests.k8s.asking import READY
 from tests.k8s.objects import NAMESPACE, Object, node, pod
 
-FILE = CHART / "values" / "multi-node-a100.yaml"
-ROOM = ("room for", "growth of", "loss of a node")
+ROOM = ("room for", "growth of", "loss of a node", "GPU budget")
 
 
 @cache
-def needs() -> ClusterNeeds:
-    values = merged(defaults(), yaml.safe_load(FILE.read_text()))
-    return needs_of(render(FILE), Fleet.model_validate(values["fleet"]), values)
+def needs(preset: str) -> ClusterNeeds:
+    file = CHART / "values" / f"{preset}.yaml"
+    values = merged(defaults(), yaml.safe_load(file.read_text()))
+    return needs_of(render(file), Fleet.model_validate(values["fleet"]), values)
 
 
 def nodes(*gpus: int, **more: bool) -> list[Object]:
@@ -35,11 +35,11 @@ def nodes(*gpus: int, **more: bool) -> list[Object]:
     ]
 
 
-def findings_about_room(*objects: Object) -> dict[str, Severity]:
+def findings_about_room(*objects: Object, preset: str = "multi-node-a100") -> dict[str, Severity]:
     """Findings that are not fine, by their titles."""
     with Api(*READY, *objects) as api:
-        facts = gather(Cluster(str(api.kubeconfig)), needs(), NAMESPACE, "antefix")
-    found = findings(facts, needs())
+        facts = gather(Cluster(str(api.kubeconfig)), needs(preset), NAMESPACE, "antefix")
+    found = findings(facts, needs(preset))
     return {
         one.title: one.severity
         for one in found
@@ -54,6 +54,7 @@ def test_two_nodes_with_eight_gpus_hold_the_initial_replicas() -> None:
     assert findings_about_room(*nodes(8, 8)) == {
         "growth of llama-8b": "note",
         "loss of a node and llama-8b": "note",
+        "GPU budget": "warning",
         "room for a rollout of llama-70b": "warning",
         **UPGRADE,
     }
@@ -82,3 +83,23 @@ def test_gpus_spread_over_nodes_do_not_fit_engines_with_four_gpus() -> None:
 def test_an_unschedulable_node_provides_no_room() -> None:
     cordoned = node("a100-9", 8, cordoned=True)
     assert "room for llama-70b" in findings_about_room(*nodes(8), cordoned)
+
+
+@pytest.mark.parametrize(
+    ("preset", "gpus"), [("two-nodes-a100", (8, 8)), ("three-nodes-a100", (4, 4, 4))], ids=str
+)
+def test_the_nodes_of_a_preset_have_room_for_growth_a_lost_node_and_a_second_cluster(
+    preset: str, gpus: tuple[int, ...]
+) -> None:
+    assert findings_about_room(*nodes(*gpus), preset=preset) == {}
+
+
+@pytest.mark.parametrize(
+    ("preset", "gpus"), [("two-nodes-a100", (8,)), ("three-nodes-a100", (4, 4))], ids=str
+)
+def test_the_other_nodes_have_room_for_the_initial_replicas_if_a_node_is_lost(
+    preset: str, gpus: tuple[int, ...]
+) -> None:
+    found = findings_about_room(*nodes(*gpus), preset=preset)
+    assert found["GPU budget"] == "warning"
+    assert "problem" not in found.values()
