@@ -15,8 +15,20 @@ from typing import Any
 from common.errors import Problem
 
 # model types with an up and a down projection, but no gate
-PLAIN_MLPS = ("phi", "gpt_neox", "starcoder2", "nemotron", "falcon", "opt", "persimmon")
+PLAIN_MLPS = (
+    "phi",
+    "gpt_neox",
+    "starcoder2",
+    "nemotron",
+    "falcon",
+    "opt",
+    "persimmon",
+    "gpt2",
+    "gptj",
+)
 # with other rope types, max_position_embeddings is the length after scaling
+# model types whose config.json has other names
+OLDER_NAMES = ("gpt2", "gptj")
 LENGTHENING_ROPES = ("linear", "dynamic")
 ATTENTION_KINDS = ("full_attention", "sliding_attention")
 
@@ -185,6 +197,8 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     if isinstance(text, Mapping) and "hidden_size" not in config:
         config = {**config, **text, "architectures": config.get("architectures")}
     kind = str(config.get("model_type", ""))
+    if kind in OLDER_NAMES:
+        config = {**config, **_renamed(config)}
     names = config.get("architectures") or [kind or "unknown"]
     hidden, heads = _number(config, "hidden_size"), _number(config, "num_attention_heads")
     layers = _number(config, "num_hidden_layers")
@@ -221,6 +235,19 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         gated_mlp=kind not in PLAIN_MLPS,
         is_eagle3_head=drafted_from > 0,
     )
+
+
+def _renamed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what GPT-2 and GPT-J call n_embd, n_head, n_layer, n_inner and n_positions, by the
+    names of later models."""
+    hidden = _number(config, "n_embd")
+    return {
+        "hidden_size": hidden,
+        "num_attention_heads": _number(config, "n_head"),
+        "num_hidden_layers": _number(config, "n_layer"),
+        "intermediate_size": _first(config, "n_inner") or 4 * hidden,
+        "max_position_embeddings": _first(config, "n_positions"),
+    }
 
 
 def _number(config: Mapping[str, Any], key: str) -> int:

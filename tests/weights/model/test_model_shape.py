@@ -159,3 +159,52 @@ def test_layers_without_experts_are_counted_as_dense() -> None:
 def test_an_mlp_without_a_gate_has_two_projections() -> None:
     names = [linear.name for linear in shape_of({**LLAMA, "model_type": "phi"}).linears()]
     assert [name for name in names if "mlp" in name] == ["mlp.up_proj", "mlp.down_proj"]
+
+
+# of huggingface.co/openai-community/gpt2 and huggingface.co/EleutherAI/gpt-j-6b
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2",
+    "n_ctx": 1024,
+    "n_embd": 768,
+    "n_head": 12,
+    "n_layer": 12,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+}
+GPT_J = {
+    "architectures": ["GPTJForCausalLM"],
+    "model_type": "gptj",
+    "n_embd": 4096,
+    "n_head": 16,
+    "n_inner": None,
+    "n_layer": 28,
+    "n_positions": 2048,
+    "tie_word_embeddings": False,
+    "vocab_size": 50400,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters", "context"),
+    [(GPT2, 124_439_808, 1024), (GPT_J, 6_050_882_784, 2048)],
+    ids=["GPT-2", "GPT-J"],
+)
+def test_the_older_names_of_gpt_2_and_gpt_j_are_read(
+    config: dict[str, Any], parameters: int, context: int
+) -> None:
+    """Parameters as published; the shape omits biases and GPT-2's table of positions."""
+    shape = shape_of(config)
+    assert shape.parameters == pytest.approx(parameters, rel=0.01)
+    assert shape.max_context == context
+    assert shape.kv_heads == shape.heads
+
+
+def test_an_mlp_of_gpt_2_has_the_width_that_its_config_names() -> None:
+    assert shape_of(GPT2).intermediate == 4 * 768
+    assert shape_of({**GPT2, "n_inner": 1536}).intermediate == 1536
+
+
+def test_a_missing_older_name_is_named() -> None:
+    with pytest.raises(Problem, match="n_embd"):
+        shape_of({name: value for name, value in GPT2.items() if name != "n_embd"})
