@@ -177,6 +177,17 @@ def test_memory_that_cannot_be_checked_is_a_note(pool: Pool, why: str, tmp_path:
     assert check(tmp_path, pool).notes == (f"pools.engine: memory not checked: {why}",)
 
 
+def test_a_medusa_head_is_accepted_with_a_note_that_it_was_not_checked(tmp_path: Path) -> None:
+    head = tmp_path / "head"
+    head.mkdir()
+    config = {"model_type": "medusa", "hidden_size": 4096, "vocab_size": 32000, "num_heads": 3}
+    (head / "config.json").write_text(json.dumps(config))
+    drafts = {"method": "medusa", "model": str(head), "num_speculative_tokens": 3}
+    checked = check(tmp_path, Pool({"speculative_config": drafts}))
+    unchecked = "pools.engine: not checked: the model's config.json has num_attention_heads: None"
+    assert any(note.startswith(unchecked) for note in checked.notes)
+
+
 def test_a_model_in_the_hubs_cache_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -337,6 +337,20 @@ def test_vllm_trusts_the_driver_about_copies_between_gpus(monkeypatch: pytest.Mo
     assert asked == ["driver", "test"]
 
 
+@pytest.mark.parametrize("method", ["suffix", "medusa"])
+def test_the_newer_model_runner_lacks_methods_of_speculation(method: str) -> None:
+    from vllm.config import VllmConfig
+
+    config: Any = SimpleNamespace(
+        speculative_config=SimpleNamespace(method=method, parallel_drafting=False),
+        parallel_config=SimpleNamespace(
+            distributed_executor_backend="mp", pipeline_parallel_size=1, use_ubatching=False
+        ),
+    )
+    lacking = VllmConfig._get_v2_model_runner_unsupported_features(config)
+    assert lacking == [f"speculative method '{method}'"]
+
+
 @pytest.mark.parametrize(("gpus", "used"), [(2, True), (4, False)])
 def test_vllm_uses_its_all_reduce_without_nvlink_for_two_gpus_only(gpus: int, used: bool) -> None:
     import torch
