@@ -89,7 +89,9 @@ class Pool(Section):
     model: Annotated[
         str,
         AfterValidator(rules.usable_model),
-        schema.written_as(rules.HUGGING_FACE_ID, rules.PATH),
+        schema.written_as_and_not(
+            rules.HUGGING_FACE_ID, rules.PATH, refused=rules.GGUF, remedy=rules.GGUF_REMEDY
+        ),
         Reach.POOL,
     ] = Field(
         description=f"The model that the engines serve: `{EMBEDDED_MODEL}` "

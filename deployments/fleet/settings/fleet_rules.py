@@ -18,6 +18,11 @@ DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 HUGGING_FACE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9_.-]+)?")
 PATH = re.compile(r"(\.{0,2}/|[a-z0-9]+://).+")
+# a file, or a tag of a repository, as older vLLMs and other programs name it
+GGUF = re.compile(r".*(\.[Gg][Gg][Uu][Ff]|[Gg][Gg][Uu][Ff]:\w+)")
+GGUF_REMEDY = (
+    "Convert the file with antefix quantize, and write the path of the folder that this creates"
+)
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 WEB_ADDRESS = re.compile(r"https?://\S+")
@@ -43,6 +48,8 @@ def _is_model(text: str) -> bool:
 
 
 def usable_model(model: str) -> str:
+    if GGUF.fullmatch(model):
+        raise refuse("a GGUF file, which vLLM cannot read", GGUF_REMEDY)
     if not _is_model(model):
         raise refuse(
             "neither `embedded`, a Hugging Face id nor a path",

@@ -36,6 +36,10 @@ def with_redis(url: str) -> str:
     return f"{SMALLEST}redis:\n  url: {url}\n"
 
 
+GGUF = (
+    "a GGUF file, which vLLM cannot read. Convert the file with antefix quantize, and write the"
+    " path of the folder that this creates."
+)
 # What stands in the file, and the one line a person sees.
 WRONG: dict[str, tuple[str, str]] = {
     "removed key": (
@@ -125,6 +129,18 @@ WRONG: dict[str, tuple[str, str]] = {
         SMALLEST.replace("embedded", "my model"),
         ":4: pools.engine.model = my model: neither `embedded`, a Hugging Face id nor a path."
         " Write organization/model, or begin a path with / or ./.",
+    ),
+    "GGUF file": (
+        SMALLEST.replace("embedded", "./models/Llama.Q4_K_M.gguf"),
+        f":4: pools.engine.model = ./models/Llama.Q4_K_M.gguf: {GGUF}",
+    ),
+    "GGUF file of a repository": (
+        SMALLEST.replace("embedded", "org/Llama-GGUF/Llama.Q4_K_M.gguf"),
+        f":4: pools.engine.model = org/Llama-GGUF/Llama.Q4_K_M.gguf: {GGUF}",
+    ),
+    "GGUF file of a repository, by its tag": (
+        SMALLEST.replace("embedded", "org/Llama-GGUF:Q4_K_M"),
+        f":4: pools.engine.model = org/Llama-GGUF:Q4_K_M: {GGUF}",
     ),
     "path without a usable name": (
         SMALLEST.replace("embedded", "/models/my model"),
