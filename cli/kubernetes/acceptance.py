@@ -137,7 +137,8 @@ class PoolAcceptance:
         self._add(acceptance.attention(log, plan.attention, on_cpus))
         self._add(acceptance.quantization(log, plan.is_quantized))
         gpus = pool.tensor_parallel * pool.pipeline_parallel
-        self._add(acceptance.nccl(log, gpus, on_cpus))
+        disables_custom = pool.engine_args.get("disable_custom_all_reduce") is True
+        self._add(acceptance.nccl(log, gpus, on_cpus, disables_custom=disables_custom))
         self._add(acceptance.kv_cache(log, plan.kv_tokens, plan.no_kv_tokens))
         return plan
 

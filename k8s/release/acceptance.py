@@ -98,14 +98,18 @@ def quantization(log: Sequence[str], is_quantized: bool | None) -> AcceptanceChe
     return _judged(name, bool(seen) and not slow, expected, measured, reason, kernels=seen)
 
 
-def nccl(log: Sequence[str], gpus: int, on_cpus: bool) -> AcceptanceCheck:
-    """`gpus`: the number of GPUs of one replica."""
+def nccl(
+    log: Sequence[str], gpus: int, on_cpus: bool, *, disables_custom: bool = False
+) -> AcceptanceCheck:
+    """`gpus`: the number of GPUs of one replica. `disables_custom`: whether the pool disables
+    vLLM's own all-reduce, which the log then does not mention."""
     name = "NCCL"
     if on_cpus or gpus < 2:
         return left_out(name, "the engine is on CPUs" if on_cpus else "an engine has one GPU")
     seen = _last(log, r"vLLM is using nccl==(\S+)")
     ranks = len(_all(log, rf"world_size={gpus} (rank=\d+) .*nccl"))
-    direct = not any(re.search("[Cc]ustom all-?reduce is disabled", line) for line in log)
+    is_off = any(re.search("[Cc]ustom all-?reduce is disabled", line) for line in log)
+    direct = not (is_off or disables_custom)
     own = "on" if direct else "off"
     measured = f"NCCL {seen or 'none'}, {ranks} ranks, custom all-reduce {own}"
     return _judged(

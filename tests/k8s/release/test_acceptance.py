@@ -101,6 +101,16 @@ def test_custom_all_reduce_is_reported_and_never_fails() -> None:
     assert (check.verdict, check.figures["custom_all_reduce"]) == ("passed", False)
 
 
+@pytest.mark.parametrize(("disables_custom", "reported"), [(True, "off"), (False, "on")])
+def test_custom_all_reduce_that_the_pool_disables_is_reported_as_off(
+    disables_custom: bool, reported: str
+) -> None:
+    """vLLM logs nothing about it then."""
+    log = [NCCL, *RANKS]
+    check = acceptance.nccl(log, 2, on_cpus=False, disables_custom=disables_custom)
+    assert check.measured.endswith(f"custom all-reduce {reported}")
+
+
 @pytest.mark.parametrize(
     ("planned", "verdict"),
     [(653_488, "passed"), (700_000, "passed"), (730_000, "failed"), (None, "not applicable")],
