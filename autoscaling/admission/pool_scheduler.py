@@ -372,8 +372,15 @@ class PoolScheduler:
     def heard(self, placed: Placed) -> None:
         """Record a placement of another gateway, or of this one."""
         self._recent.add(placed, self._clock())
-        tokens, sequences = placed.uncached_tokens, placed.sequences
-        self.board.placed(placed.ticket, placed.slot, tokens, sequences, placed.adapter)
+        self.board.placed(
+            placed.ticket,
+            placed.slot,
+            placed.uncached_tokens,
+            placed.sequences,
+            adapter=placed.adapter,
+            host_tokens=placed.host_tokens,
+            disk_tokens=placed.disk_tokens,
+        )
 
     @property
     def has_work(self) -> bool:

@@ -74,6 +74,7 @@ class Considered:
         """Return the announcement of this request at the chosen candidate."""
         prompt = request.prompt
         confirmed = (request.depths or {}).get(chosen.slot, 0)
+        host_tokens, disk_tokens = chosen.loaded_tokens
         return Placed(
             gateway=gateway,
             ticket=ticket,
@@ -88,6 +89,8 @@ class Considered:
             announced=announcement(prompt.keys, confirmed),
             sequences=request.sequences,
             adapter=prompt.adapter or "",
+            host_tokens=host_tokens,
+            disk_tokens=disk_tokens,
         )
 
 

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from operator import add, sub
 from typing import NamedTuple
 
 import msgspec
@@ -51,6 +52,10 @@ class ReplicaQueue(msgspec.Struct, frozen=True):
     """Running sequences that have their first token."""
     prefill_tokens: int
     """Prompt tokens of the waiting requests that are not computed yet."""
+    host_tokens: int = 0
+    """Prompt tokens of the waiting requests that are loaded from the host tier only."""
+    disk_tokens: int = 0
+    """Those that are read from the disk tier, and then loaded from the host."""
 
 
 class ReplicaCache(msgspec.Struct, frozen=True):
@@ -185,13 +190,22 @@ class LoadReport:
 
     def to_header(self) -> str:
         queue = self.queue
-        return f"{self.sequence} {queue.waiting} {queue.running} {queue.prefill_tokens}"
+        values = (self.sequence, queue.waiting, queue.running, queue.prefill_tokens)
+        return " ".join(map(str, (*values, queue.host_tokens, queue.disk_tokens)))
 
     @classmethod
     def from_header(cls, header: str) -> LoadReport:
         """Parse a header. Raises ValueError for another form."""
-        sequence, waiting, running, prefill_tokens = (int(value) for value in header.split(" "))
-        return cls(sequence, ReplicaQueue(waiting, running, prefill_tokens))
+        sequence, waiting, running, *tokens = (int(value) for value in header.split(" "))
+        prefill_tokens, host_tokens, disk_tokens = tokens
+        queue = ReplicaQueue(waiting, running, prefill_tokens, host_tokens, disk_tokens)
+        return cls(sequence, queue)
+
+
+# The sequences of placements, and their tokens to compute, to load from the host tier, and to read
+# from the disk tier.
+_Counts = tuple[int, int, int, int]
+_NONE: _Counts = (0, 0, 0, 0)
 
 
 class _Unseen(NamedTuple):
@@ -199,8 +213,7 @@ class _Unseen(NamedTuple):
 
     placed_at: float
     slot: int
-    sequences: int
-    uncached_tokens: int
+    counts: _Counts
     adapter: str
 
 
@@ -224,9 +237,9 @@ class LoadBoard:
         self.prefill_learned = False
         self._by_seniority: list[str] = []
         self._replica_in: dict[int, str] = {}
-        # by ticket, oldest first; and the sums of sequences and tokens by slot
+        # by ticket, oldest first; and the sums of their counts by slot
         self._unseen: dict[str, _Unseen] = {}
-        self._unseen_in: dict[int, tuple[int, int]] = {}
+        self._unseen_in: dict[int, _Counts] = {}
 
     def update(self, snapshots: Iterable[ReplicaLoad], current: Active | None = None) -> None:
         # A pool's engines are alike, so what one has learned holds for all. Random differences in
@@ -273,22 +286,31 @@ class LoadBoard:
             self._sum_up(known.slot)
 
     def placed(
-        self, ticket: str, slot: int, uncached_tokens: int, sequences: int = 1, adapter: str = ""
+        self,
+        ticket: str,
+        slot: int,
+        uncached_tokens: int,
+        sequences: int = 1,
+        adapter: str = "",
+        host_tokens: int = 0,
+        disk_tokens: int = 0,
     ) -> None:
-        """Count a request against a replica until the replica reports it, or `unplaced`."""
+        """Count a request against a replica until the replica reports it, or `unplaced`.
+
+        `host_tokens` and `disk_tokens` are those that it loads, as in `ReplicaQueue`.
+        """
         self.unplaced(ticket)
-        self._unseen[ticket] = _Unseen(self._clock(), slot, sequences, uncached_tokens, adapter)
-        count, tokens = self._unseen_in.get(slot, (0, 0))
-        self._unseen_in[slot] = (count + sequences, tokens + uncached_tokens)
+        counts = (sequences, uncached_tokens, host_tokens, disk_tokens)
+        self._unseen[ticket] = _Unseen(self._clock(), slot, counts, adapter)
+        self._unseen_in[slot] = _summed(add, self._unseen_in.get(slot, _NONE), counts)
         self._sum_up(slot)
 
     def unplaced(self, ticket: str) -> None:
         if ticket not in self._unseen:
             return
         gone = self._unseen.pop(ticket)
-        count, tokens = self._unseen_in.pop(gone.slot)
-        if count > gone.sequences:
-            left = (count - gone.sequences, tokens - gone.uncached_tokens)
+        left = _summed(sub, self._unseen_in.pop(gone.slot), gone.counts)
+        if left[0]:
             self._unseen_in[gone.slot] = left
         self._sum_up(gone.slot)
 
@@ -381,12 +403,14 @@ class LoadBoard:
         if (replica_id := self._replica_in.get(slot)) is None:
             return
         load = self._told[replica_id]
-        count, tokens = self._unseen_in.get(slot, (0, 0))
+        count, tokens, host_tokens, disk_tokens = self._unseen_in.get(slot, _NONE)
         if count:
             queue = replace(
                 load.queue,
                 waiting=load.queue.waiting + count,
                 prefill_tokens=load.queue.prefill_tokens + tokens,
+                host_tokens=load.queue.host_tokens + host_tokens,
+                disk_tokens=load.queue.disk_tokens + disk_tokens,
             )
             load = replace(load, queue=queue)
             if load.adapters.slots:
@@ -423,6 +447,11 @@ def _serving(loads: Collection[ReplicaLoad]) -> list[ReplicaLoad]:
     staying = [load for load in loads if not load.is_avoided]
     # a replica that is leaving, or may hang, is better than none
     return staying or [load for load in loads if not load.closed]
+
+
+def _summed(of: Callable[[int, int], int], counts: _Counts, more: _Counts) -> _Counts:
+    sequences, tokens, host_tokens, disk_tokens = map(of, counts, more)
+    return sequences, tokens, host_tokens, disk_tokens
 
 
 def _reported(load: ReplicaLoad, newer: ReplicaLoad | LoadReport) -> ReplicaLoad:

@@ -46,7 +46,8 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `ticket` identifies the request's attempt. `matched`: the last segments that its candidates had
     when it was placed (`Recent.matched`). `announced`: the segments that its replica did not have.
     Both are the first PREFIX_BYTES of their keys. `sequences`: the number of the engine's
-    sequences. `adapter`: the engine's name for the LoRA adapter; empty: none.
+    sequences. `adapter`: the engine's name for the LoRA adapter; empty: none. `host_tokens` and
+    `disk_tokens`: those that its replica loads, as in `ReplicaQueue`.
     """
 
     gateway: str
@@ -60,6 +61,8 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     announced: tuple[bytes, ...] = ()
     sequences: int = 1
     adapter: str = ""
+    host_tokens: int = 0
+    disk_tokens: int = 0
 
 
 # No slot has a segment.

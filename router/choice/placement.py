@@ -192,16 +192,21 @@ def _candidates(
         confirmed_tokens = in_cache
         cached_tokens = expected_tokens if expected_tokens > in_cache else in_cache
         host_tokens = disk_tokens = 0
-        host_load_s = disk_load_s = 0.0
+        host_load_s = disk_load_s = tier_wait_s = saved_s = 0.0
         if token_s is not None:
-            computing_s = 1.0 / load.pace.prefill_rate
             near = in_host if in_host > cached_tokens else cached_tokens
             host_tokens = near - cached_tokens
             disk_tokens = on_disk - near if on_disk > near else 0
-            if token_s.host < computing_s:
-                host_load_s = host_tokens * token_s.host
-            if token_s.disk < computing_s:
-                disk_load_s = disk_tokens * token_s.disk
+            if host_tokens or disk_tokens:
+                host_load_s, disk_load_s, tier_wait_s, saved_s = cost.tier_loads(
+                    load, host_tokens, disk_tokens, token_s
+                )
+            announced = min(expected_tokens, max(in_host, on_disk)) - in_cache
+            if announced > 0 and not (host_load_s or disk_load_s):
+                # another request loads them: it took that way because computing takes longer
+                is_read = in_cache + announced > in_host
+                tier_wait_s = cost.tier_wait_s(load, token_s, is_read)
+                tier_wait_s = min(tier_wait_s, announced / load.pace.prefill_rate)
             if disk_load_s:
                 cached_tokens = confirmed_tokens = on_disk
             elif host_load_s:
@@ -213,7 +218,7 @@ def _candidates(
             adapter_load_s = load_s
             adapter_wait_s = cost.adapter_wait_s(load, adapter)
         begins_s = wait_s + step_s + trial_wait_s + adapter_load_s + adapter_wait_s
-        begins_s += host_load_s + disk_load_s
+        begins_s += tier_wait_s + host_load_s + disk_load_s
         raw_ttft_s = cost.after_wait(load, begins_s, prompt_tokens, cached_tokens)
         score = cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price)
         # a load delays others as prefill does
@@ -233,7 +238,7 @@ def _candidates(
             correction.apply(raw_ttft_s, working, prompt_tokens),
             raw_ttft_s,
             wait_s,
-            score + crowding_s + trial_wait_s + host_load_s + disk_load_s,
+            score + crowding_s + trial_wait_s + tier_wait_s + host_load_s + disk_load_s,
             load.queue.waiting,
             load.queue.running,
             load.queue.prefill_tokens,
@@ -251,6 +256,10 @@ def _candidates(
             host_load_s,
             disk_tokens,
             disk_load_s,
+            tier_wait_s,
+            correction.apply(raw_ttft_s + saved_s, working, prompt_tokens)
+            if host_tokens or disk_tokens
+            else 0.0,
         )
         candidates.append(candidate)
     return candidates

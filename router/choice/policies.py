@@ -49,6 +49,8 @@ _IN_JSON = {
     "adapter_wait_s": "adapter_wait",
     "host_load_s": "host_load",
     "disk_load_s": "disk_load",
+    "tier_wait_s": "tier_wait",
+    "other_way_ttft_s": "other_way_ttft",
 }
 
 
@@ -104,12 +106,17 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     counted in `cached_tokens`, if that takes less time than to compute them."""
     host_load_s: float = 0.0
     """The part of `raw_ttft_s` that loads them; 0: they are computed, or there are none."""
-
     disk_tokens: int = 0
     """Tokens of the prompt that its disk tier has after those. They are read, and then counted in
     `cached_tokens`, if that takes less time than to compute them."""
     disk_load_s: float = 0.0
     """The part of `raw_ttft_s` that reads them; 0: they are computed, or there are none."""
+    tier_wait_s: float = 0.0
+    """The part of `raw_ttft_s` that waits for earlier loads from its tiers. Requests that load
+    nothing do not wait for them."""
+    other_way_ttft_s: float = 0.0
+    """`predicted_ttft_s` for the next best way to get the tokens in its tiers (loading them,
+    loading only those in the host tier, or computing them); 0: it has none there."""
 
     @property
     def refuses_host(self) -> bool:
@@ -120,6 +127,13 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     def refuses_disk(self) -> bool:
         """Whether the engine is to compute what only its disk tier has."""
         return self.disk_tokens > 0 and self.disk_load_s == 0.0
+
+    @property
+    def loaded_tokens(self) -> tuple[int, int]:
+        """Return the tokens that are loaded from its host tier, and those that are read from its
+        disk tier."""
+        host = 0 if self.refuses_host else self.host_tokens
+        return host, 0 if self.refuses_disk else self.disk_tokens
 
     @property
     def requests(self) -> int:

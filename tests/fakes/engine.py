@@ -76,6 +76,7 @@ class FakeEngine(Faults):
         self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.running = 0
+        self.exchanges: list[confirmation.Confirmation] = []  # of running requests
         self.made = 0  # tokens
         self.finished = 0
         self.aborted = 0
@@ -172,7 +173,10 @@ class FakeEngine(Faults):
     def report(self) -> LoadReport:
         """How busy it is now."""
         self._sequence += 1
-        return LoadReport(self._sequence, ReplicaQueue(self.sleeper.waiting, self.running, 0))
+        loads = [of.tier_tokens for of in self.exchanges if of.first_token_at is None]
+        host, disk = (sum(tokens) for tokens in zip((0, 0), *loads, strict=True))
+        queue = ReplicaQueue(self.sleeper.waiting, self.running, 0, host, disk)
+        return LoadReport(self._sequence, queue)
 
     async def sleep(self) -> None:
         assert not self.running, "what runs would be aborted"
@@ -278,6 +282,8 @@ class FakeEngine(Faults):
         assert not self.sleeps, "it cannot compute"
         self.running += 1
         exchange = confirmation.current.get()
+        if exchange is not None:
+            self.exchanges.append(exchange)
         try:
             if self.pauses_after == 0:
                 await self.go_on.wait()
@@ -306,6 +312,8 @@ class FakeEngine(Faults):
             raise
         finally:
             self.running -= 1
+            if exchange is not None:
+                self.exchanges.remove(exchange)
 
     def _counts(self, fields: dict[str, Any]) -> tuple[int, int]:
         if self.prompt_cache is not None:

@@ -80,8 +80,9 @@ class Publishing:
         salt = CacheSalts(SECRET).of("/v1/completions", TENANT, None, {})
         event = _stored(list(token_ids), salt, None)
         hashes = event.block_hashes
+        held = len(self._held.keys()) + len(hashes)
         self._feed.put(event, BlockStored(hashes, None, [], 0, medium=medium), BlockRemoved(hashes))
-        await self.holds(len(hashes))
+        await self.holds(held)
 
     def stored(
         self, token_ids: Sequence[int], engine_salt: str | None, lora: str | None = None
@@ -108,6 +109,8 @@ class Publishing:
             incarnation=lease.incarnation,
             synced=lease.synced,
             running=report.queue.running,
+            queued_host_tokens=report.queue.host_tokens,
+            queued_disk_tokens=report.queue.disk_tokens,
             sequence=report.sequence,
             arrived=self._engine.tickets.lately_arrived(),
         )

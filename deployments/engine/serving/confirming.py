@@ -30,6 +30,7 @@ from deployments.wire.headers import (
     SALT_HEADER,
     TENANT_HEADER,
     TICKET_HEADER,
+    TIER_TOKENS_HEADER,
     TOKENS_PATH,
 )
 from deployments.wire.inference_paths import GENERATING, RESPONSES
@@ -64,7 +65,9 @@ class Confirming:
         asked = dict(scope["headers"])
         expected = asked.get(EXPECTED_CACHED_HEADER.encode())
         kv_tiers = asked.get(KV_TIERS_HEADER.encode(), b"").decode("latin-1")
-        confirmation = Confirmation(_number(expected or b"0"), kv_tiers)
+        loaded = asked.get(TIER_TOKENS_HEADER.encode(), b"").partition(b" ")
+        tier_tokens = _number(loaded[0]), _number(loaded[2])
+        confirmation = Confirmation(_number(expected or b"0"), kv_tiers, tier_tokens)
         token = current.set(confirmation)
         tenant.current.set(asked.get(TENANT_HEADER.encode(), b"").decode("latin-1"))
         tenant.salt.set(asked.get(SALT_HEADER.encode(), b"").decode("latin-1"))

@@ -70,9 +70,8 @@ class QueueReports:
 
     def next(self) -> LoadReport:
         self._sequence += 1
-        waiting, running, queued_prefill_tokens = self._engine.queue()
-        waiting += self._sleeper.waiting
-        return LoadReport(self._sequence, ReplicaQueue(waiting, running, queued_prefill_tokens))
+        waiting, *others = self._engine.queue()
+        return LoadReport(self._sequence, ReplicaQueue(waiting + self._sleeper.waiting, *others))
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,11 +143,7 @@ class Snapshots:
             tells_serve=self.tickets.tells_serve,
             grammar_wait_s=engine.grammars.stuck_s,
             dtype=engine.dtype,
-            queue=ReplicaQueue(
-                waiting=report.queue.waiting,
-                running=report.queue.running,
-                prefill_tokens=report.queue.prefill_tokens,
-            ),
+            queue=report.queue,
             cache=ReplicaCache(
                 use=stats.kv_use if busy else 0.0,
                 capacity_tokens=engine.kv_capacity_tokens,

@@ -183,7 +183,7 @@ class VllmEngine:
         """The gate for constraints on answers."""
         return self._engine.grammars
 
-    def queue(self) -> tuple[int, int, int]:
+    def queue(self) -> tuple[int, int, int, int, int]:
         """Return the queue as `WatchedEngine.queue`."""
         return self._engine.queue(self.stats.prefill_rate)
 

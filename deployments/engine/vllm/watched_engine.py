@@ -27,6 +27,7 @@ from deployments.engine.vllm.resuming.continuing import Continuing, tell_chunks
 from deployments.engine.vllm.resuming.continuing_core import KNOWN_TOKENS
 from deployments.engine.vllm.watch.call_tokens import CallTokens
 from deployments.wire import confirmation, resumable, tenant
+from deployments.wire.confirmation import Confirmation
 from deployments.wire.resumable import ResumableExchange
 
 # How long a request that failed waits to learn whether its engine's process has ended.
@@ -35,13 +36,27 @@ DEATH_LOOKS, DEATH_LOOK_S = 10, 0.05
 
 @dataclass
 class CallInEngine:
-    """A running request; `uncached_tokens` of its prompt must be computed."""
+    """A running request; `uncached_tokens` of its prompt must be computed. `tier_tokens` are loaded
+    from the host tier and from the disk tier."""
 
     request_id: str
     uncached_tokens: int
     sequences: int = 1
+    tier_tokens: tuple[int, int] = (0, 0)
     has_first_token: bool = False
     came_at: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def of(
+        cls, exchange: Confirmation | None, request_id: str, prompt_tokens: int, sequences: int
+    ) -> CallInEngine:
+        """Return a call of this exchange. The first of several calls has all tokens that are
+        loaded, because gateways look up one prompt of a request."""
+        if exchange is None:
+            return cls(request_id, max(1, prompt_tokens), sequences)
+        tier_tokens, exchange.tier_tokens = exchange.tier_tokens, (0, 0)
+        uncached_tokens = max(1, prompt_tokens - exchange.expected_cached)
+        return cls(request_id, uncached_tokens, sequences, tier_tokens)
 
 
 class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not read
@@ -99,9 +114,7 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
         continued: ResumableExchange | None = None,
     ) -> AsyncGenerator[Any, None]:
         exchange = confirmation.current.get()
-        expected_cached = exchange.expected_cached if exchange else 0
-        known_tokens = continued.known_tokens if continued else 0
-        uncached = max(1, _prompt_length(prompt) + known_tokens - expected_cached)
+        prompt_tokens = _prompt_length(prompt) + (continued.known_tokens if continued else 0)
         counted_elsewhere = continued is not None and continued.reports_progress
         tokens = CallTokens(exchange, counted_elsewhere)
         sequences, key = getattr(sampling_params, "n", 1), object()
@@ -113,7 +126,8 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
                     of = tenant.current.get()
                     admission = await self.grammars.admit(structured, of, sequences)
                 # from here on the request is in the engine's queue
-                request = self.requests[key] = CallInEngine(request_id, uncached, sequences)
+                request = CallInEngine.of(exchange, request_id, prompt_tokens, sequences)
+                self.requests[key] = request
                 if admission is not None and admission.turn is not None:
                     sampling_params.extra_args[SLOW] = True
                 tokens.begin()
@@ -159,13 +173,17 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
             await asyncio.sleep(DEATH_LOOK_S)
         return False
 
-    def queue(self, prefill_rate: float | None = None) -> tuple[int, int, int]:
+    def queue(self, prefill_rate: float | None = None) -> tuple[int, int, int, int, int]:
         """Return sequences without a first token, sequences with one, and the former's prompt
         tokens that must be computed, at this rate per second: the sequences of a request share its
-        prompt."""
+        prompt. Then their tokens that are loaded from the host tier and read from the disk tier.
+
+        Those count until the first token, because vLLM reports no earlier end of a load.
+        """
         states = self.output_processor.request_states
         ids_of = self.output_processor.external_req_ids
         waiting, running, now = 0, 0, time.monotonic()
+        host_tokens = disk_tokens = 0
         queued: list[tuple[float, int]] = []
         for request in self.requests.values():
             # an answer in one piece yields nothing before its end, but vLLM's state shows its first
@@ -179,7 +197,10 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
             else:
                 waiting += request.sequences
                 queued.append((request.came_at, request.uncached_tokens))
-        return waiting, running, queued_tokens(queued, self.first_token_at, now, prefill_rate)
+                host_tokens += request.tier_tokens[0]
+                disk_tokens += request.tier_tokens[1]
+        prefill_tokens = queued_tokens(queued, self.first_token_at, now, prefill_rate)
+        return waiting, running, prefill_tokens, host_tokens, disk_tokens
 
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False

@@ -94,6 +94,7 @@ class EngineAttempt:
         self.request = request.engine
         self.expected_cached = chosen.cached_tokens if chosen else 0
         self.kv_tiers = _loads_from(chosen)
+        self.tier_tokens = chosen.loaded_tokens if chosen else (0, 0)
         self.ticket = attempt.ticket
         self._route = Route(
             ranked_ids=attempt.placement.replica_ids,

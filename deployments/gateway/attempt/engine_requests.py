@@ -12,6 +12,7 @@ from deployments.wire.headers import (
     RESUMABLE_HEADER,
     SALT_HEADER,
     TENANT_HEADER,
+    TIER_TOKENS_HEADER,
 )
 from deployments.wire.lora_adapter import ADAPTER_HEADER
 from deployments.wire.tenant import digest
@@ -42,6 +43,8 @@ class EngineRequests:
         }
         if attempt.kv_tiers:
             headers[KV_TIERS_HEADER] = attempt.kv_tiers
+        if any(attempt.tier_tokens):
+            headers[TIER_TOKENS_HEADER] = "{} {}".format(*attempt.tier_tokens)
         if request.form is not None and request.cache_salt is not None:
             headers[SALT_HEADER] = request.cache_salt
         if request.adapter is not None:

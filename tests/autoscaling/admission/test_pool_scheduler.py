@@ -10,7 +10,7 @@ from autoscaling.admission.pool_scheduler import PoolScheduler
 from autoscaling.admission.scheduling_request import Attempt, PoolSettings, SchedulingRequest
 from autoscaling.slo import PriorityClass, Slo
 from router.board.load import UNSEEN_S, LoadReport, ReplicaQueue
-from router.board.recent import ANNOUNCED_AFTER_S, MAX_ANNOUNCED_S
+from router.board.recent import ANNOUNCED_AFTER_S, MAX_ANNOUNCED_S, TierDepths
 from router.choice.placement import BLIND
 from router.choice.policies import PlacementRequest
 from router.index import slots
@@ -104,6 +104,63 @@ def test_a_placement_counts_as_waiting_until_its_outcome_is_known(
     else:
         clock.now += UNSEEN_S + 0.001
     assert sum(waiting(scheduler).values()) == 0
+
+
+TIERS = TierDepths(host={0: 4})
+# Tokens per second: 2 loads of 512 tokens take less time than to compute 512, and 3 take longer.
+LOADS = 2500.0
+
+
+def loading(scheduler: PoolScheduler, prompt: int) -> Attempt:
+    """Place one of several prompts whose first 4 segments r0 has in its host tier."""
+    keys = tuple(b"%08d%08d" % (prompt, segment) for segment in range(5))
+    return scheduler.place(
+        SchedulingRequest(PlacementRequest(700, keys), {}, 0.0, tiers=TIERS), {"r1", "r2"}
+    )
+
+
+def refuses_host(attempt: Attempt) -> bool:
+    assert attempt.chosen is not None and attempt.chosen.host_tokens
+    return attempt.chosen.refuses_host
+
+
+@pytest.mark.parametrize("how", ["answered", "failed", "moved", "forgotten"])
+def test_requests_compute_behind_many_loads_until_these_have_ended(
+    scheduler: PoolScheduler, clock: HandClock, how: str
+) -> None:
+    idle = pool(3, host_load_rate=LOADS)
+    scheduler.board.update(idle.values())
+    attempts = [loading(scheduler, prompt) for prompt in range(3)]
+    assert [refuses_host(attempt) for attempt in attempts] == [False, False, True]
+    assert scheduler.board.loads()["r0"].queue.host_tokens == 2 * 512
+    for attempt in attempts:
+        if how == "answered":
+            scheduler.answered(attempt, "r0", LoadReport(9, ReplicaQueue(0, 3, 0)))
+        elif how == "moved":
+            scheduler.ended(attempt, "r1")
+        elif how == "failed":  # or its client left
+            scheduler.ended(attempt, None)
+    if how == "forgotten":
+        clock.now += UNSEEN_S + 0.001
+    assert scheduler.board.loads()["r0"].queue.host_tokens == 0
+    assert not refuses_host(loading(scheduler, 3))
+
+
+def test_loads_that_another_gateway_started_are_in_the_queue(
+    scheduler: PoolScheduler, clock: HandClock
+) -> None:
+    other = PoolScheduler(clock)
+    other.announce = scheduler.heard
+    for of in (scheduler, other):
+        of.board.update(pool(3, host_load_rate=LOADS).values())
+    tickets = [loading(other, prompt).ticket for prompt in range(2)]
+    assert refuses_host(loading(scheduler, 2))
+    # its replica reports them from their arrival until their first tokens
+    arrived = load("r0", host_load_rate=LOADS, queued_host_tokens=1024, arrived=tuple(tickets))
+    scheduler.board.update([arrived])
+    assert refuses_host(loading(scheduler, 3))
+    scheduler.board.update([load("r0", host_load_rate=LOADS, arrived=tuple(tickets))])
+    assert not refuses_host(loading(scheduler, 4))
 
 
 def test_the_wait_of_a_queue_is_unknown_until_an_engine_has_measured_its_pace(

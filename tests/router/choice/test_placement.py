@@ -448,3 +448,74 @@ def test_a_slow_host_tier_is_not_loaded_and_the_disk_is_not_read_either() -> Non
 def test_an_unmeasured_disk_tier_is_tried() -> None:
     placement = decided(pool(2), {}, tiers=TierDepths(disk={1: 6}))
     assert placement.ranked[0].disk_load_s == pytest.approx(6 * 128 / 10_000 + 6 * 128 / 3_000)
+
+
+FAST = {"host_load_rate": 4000.0, "disk_load_rate": 2000.0}
+
+
+def test_a_load_is_priced_behind_the_loads_that_are_queued_on_its_replica() -> None:
+    loads = pool(2, **FAST, queued_host_tokens=400, queued_disk_tokens=200)
+    there = decided(loads, {}, tiers=LOADABLE).candidate("r1")
+    assert there is not None
+    # what is read from files is loaded from the host too
+    assert there.tier_wait_s == pytest.approx(600 / 4000)
+    assert there.host_load_s == pytest.approx(6 * 128 / 4000)
+    computing_s = (PROMPT - 6 * 128) / 1000
+    assert there.raw_ttft_s == pytest.approx(there.tier_wait_s + there.host_load_s + computing_s)
+    assert there.score >= there.raw_ttft_s
+
+
+def test_a_read_from_disk_waits_for_both_paths() -> None:
+    loads = pool(2, **FAST, queued_host_tokens=100, queued_disk_tokens=50)
+    there = decided(loads, {}, tiers=READABLE).candidate("r1")
+    assert there is not None and there.disk_load_s > 0.0
+    assert there.tier_wait_s == pytest.approx(150 / 4000 + 50 / 2000)
+
+
+@pytest.mark.parametrize(
+    ("host_tokens", "disk_tokens", "refuses_disk", "refuses_host"),
+    [(0, 0, False, False), (0, 400, True, False), (4000, 0, True, True)],
+    ids=["nothing is queued", "reads are queued", "loads are queued"],
+)
+def test_a_request_computes_what_takes_longer_to_load_behind_the_queue(
+    host_tokens: int, disk_tokens: int, refuses_disk: bool, refuses_host: bool
+) -> None:
+    loads = pool(2, **FAST)
+    loads["r1"] = changed(
+        loads["r1"], queued_host_tokens=host_tokens, queued_disk_tokens=disk_tokens
+    )
+    there = decided(loads, {}, tiers=READABLE).candidate("r1")
+    assert there is not None
+    assert (there.refuses_disk, there.refuses_host) == (refuses_disk, refuses_host)
+    assert there.loaded_tokens == (0 if refuses_host else 512, 0 if refuses_disk else 256)
+    assert (there.tier_wait_s > 0.0) == (bool(disk_tokens) and not refuses_host)
+
+
+def test_a_short_prefix_on_the_host_is_loaded_with_a_long_one_on_disk() -> None:
+    """Alone it would be computed: the queue takes longer than that."""
+    loads = pool(2, **FAST, queued_host_tokens=2 * 128 * 3)
+    there = decided(loads, {}, tiers=TierDepths(host={1: 1}, disk={1: 8})).candidate("r1")
+    assert there is not None
+    assert there.loaded_tokens == (128, 7 * 128)
+
+
+def test_the_next_best_way_is_predicted_too() -> None:
+    loads = pool(2, **FAST)
+    there = decided(loads, {}, tiers=READABLE).ranked[0]
+    assert there.disk_load_s > 0.0
+    host_only_s = 4 * 128 / 4000 + (PROMPT - 4 * 128) / 1000
+    assert there.other_way_ttft_s == pytest.approx(host_only_s)
+    assert decided(loads, {0: 8, 1: 8}).ranked[0].other_way_ttft_s == 0.0
+
+
+@pytest.mark.parametrize(("queued", "wait_s"), [(0, 0.0), (400, 0.1), (40_000, 6 * 0.128)])
+def test_a_request_that_shares_a_prefix_waits_for_the_load_of_the_first(
+    queued: int, wait_s: float
+) -> None:
+    """Never longer than to compute it: otherwise, the first request computes it."""
+    loads = pool(2, **FAST, queued_host_tokens=queued)
+    there = decided(loads, {}, Recent(depths={1: 6}), tiers=LOADABLE).candidate("r1")
+    assert there is not None
+    assert (there.host_tokens, there.cached_tokens) == (0, 6 * 128)
+    assert there.tier_wait_s == pytest.approx(wait_s)
+    assert there.raw_ttft_s == pytest.approx(wait_s + (PROMPT - 6 * 128) / 1000)

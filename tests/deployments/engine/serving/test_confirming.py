@@ -23,6 +23,7 @@ from deployments.wire.headers import (
     PROMPT_TOKENS_HEADER,
     RESUMABLE_HEADER,
     TICKET_HEADER,
+    TIER_TOKENS_HEADER,
     TOKENS_PATH,
 )
 from router.board.load import LoadReport, ReplicaQueue
@@ -38,6 +39,7 @@ class Engine:
     def __init__(self) -> None:
         self.prompts = [(10, 4)]
         self.expected: list[int] = []
+        self.tier_tokens = (0, 0)
         self.go = asyncio.Event()
         self.go.set()
         self.left = False
@@ -59,6 +61,7 @@ class Engine:
         exchange = confirmation.current.get()
         assert exchange is not None
         self.expected.append(exchange.expected_cached)
+        self.tier_tokens = exchange.tier_tokens
         await self.go.wait()
         for prompt_tokens, cached_tokens in self.prompts:
             exchange.first_token(prompt_tokens, cached_tokens)
@@ -248,6 +251,18 @@ async def test_the_engine_learns_what_the_gateway_expects_to_be_cached(
     async with http.get(engine.url + "/whole", headers={EXPECTED_CACHED_HEADER: given}) as answer:
         assert answer.status == 200
     assert engine.expected == [expected]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("384 128", (384, 128)), ("384", (384, 0)), ("", (0, 0)), ("-1 x", (0, 0))],
+)
+async def test_the_engine_learns_what_the_gateway_expects_to_be_loaded(
+    engine: Engine, http: aiohttp.ClientSession, given: str, expected: tuple[int, int]
+) -> None:
+    async with http.get(engine.url + "/whole", headers={TIER_TOKENS_HEADER: given}) as answer:
+        assert answer.status == 200
+    assert engine.tier_tokens == expected
 
 
 async def test_concurrent_exchanges_are_distinguished(

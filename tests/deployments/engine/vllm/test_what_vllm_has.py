@@ -28,6 +28,9 @@ from deployments.engine.vllm.watch.measured_speculation import TAKE_ANY_NUMBER, 
 from deployments.engine.vllm.watch.stats import EngineStats
 from deployments.engine.vllm.watched_engine import CallInEngine, WatchedEngine
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
+from deployments.wire import confirmation
+from deployments.wire.confirmation import Confirmation
+from tests.waiting import cancelled
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -221,11 +224,39 @@ def test_every_answer_of_a_request_counts_in_the_queue() -> None:
     ids = {"a": ["a-0"], "b": ["b-0"]}
     engine.output_processor = SimpleNamespace(request_states=states, external_req_ids=ids)
     engine.requests = {
-        1: CallInEngine("a", 10, sequences=8),
-        2: CallInEngine("b", 20, sequences=3),
-        3: CallInEngine("c", 30),
+        1: CallInEngine("a", 10, sequences=8, tier_tokens=(64, 64)),
+        2: CallInEngine("b", 20, sequences=3, tier_tokens=(32, 0)),
+        3: CallInEngine("c", 30, tier_tokens=(16, 128)),
     }
-    assert engine.queue() == (4, 8, 50)
+    assert engine.queue() == (4, 8, 50, 48, 128)
+
+
+@pytest.mark.parametrize("ends", ["first token", "cancelled"])
+async def test_the_tokens_that_a_request_loads_are_in_the_queue_until_its_first(ends: str) -> None:
+    async def outputs() -> AsyncGenerator[Any, None]:
+        await go_on.wait()
+        yield SimpleNamespace(prompt_token_ids=[1], num_cached_tokens=0, metrics=None)
+
+    engine, go_on = object.__new__(WatchedEngine), asyncio.Event()
+    engine.watch()
+    engine.output_processor = SimpleNamespace(request_states={}, external_req_ids={})
+    exchange = Confirmation(tier_tokens=(64, 128))
+    token = confirmation.current.set(exchange)
+    # a request with two prompts
+    answers = [engine._watched(outputs(), {"prompt_token_ids": [1]}, name) for name in "ab"]
+    coming = [asyncio.ensure_future(anext(answer)) for answer in answers]
+    confirmation.current.reset(token)
+    await asyncio.sleep(0)
+    assert engine.queue() == (2, 0, 2, 64, 128)
+    if ends == "first token":
+        go_on.set()
+        await asyncio.gather(*coming)
+    else:
+        for request in coming:
+            await cancelled(request)
+    assert engine.queue()[2:] == (0, 0, 0)
+    for answer in answers:
+        await answer.aclose()
 
 
 async def test_a_constraint_that_waits_for_its_trial_is_not_in_the_queue() -> None:
@@ -246,12 +277,12 @@ async def test_a_constraint_that_waits_for_its_trial_is_not_in_the_queue() -> No
     answer = engine._watched(outputs(), {"prompt_token_ids": [1, 2, 3]}, "a", params)
     coming = asyncio.ensure_future(anext(answer))
     await asyncio.sleep(0)
-    assert engine.queue() == (0, 0, 0)  # gateways hold requests where an engine's queue is long
+    assert not any(engine.queue())  # gateways hold requests where an engine's queue is long
     tried.set()
     await coming
     assert engine.queue()[1] == 1
     await answer.aclose()
-    assert engine.queue() == (0, 0, 0)
+    assert not any(engine.queue())
 
 
 async def test_an_answer_that_was_ended_for_slow_masks_is_the_client_s_error() -> None:
