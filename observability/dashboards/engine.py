@@ -232,6 +232,14 @@ def _tiered(expr: str) -> str:
 
 
 _BY_WAY = rate("antefix_kv_tier_requests_total", "pool, way")
+
+
+def _ttft(time: str) -> str:
+    """Return the mean time to first token by way, predicted or measured."""
+    seconds = rate("antefix_kv_tier_ttft_seconds_total", "pool, way", f'{POOL}, time="{time}"')
+    return ratio(seconds, _BY_WAY)
+
+
 _BY_SOURCE = rate("antefix_kv_tier_prompt_tokens_total", "pool, source")
 _LOAD_RATE = highest(
     "antefix_replica_tier_load_tokens_per_second", "pool, replica, source", REPLICA
@@ -245,8 +253,21 @@ _LOADED = rate(
 
 _TIERS = [
     Graph("Requests by way", _tiered(_BY_WAY), "reqps", stacked=True).about(
-        "Requests whose replica had a part of the prompt in a tier of `kv_tiers`. load: it was "
-        "loaded; compute: computing it again was predicted to be faster."
+        "Requests whose replica had a part of the prompt. cache: in the device's memory; host: it "
+        "was loaded from the host; disk: it was read from files; compute: computing what is in "
+        "tiers again was predicted to be faster."
+    ),
+    Graph(
+        "Time to first token by way",
+        {
+            f"{{{{way}}}} {time} {{{{pool}}}}": _tiered(_ttft(time))
+            for time in ("predicted", "measured")
+        },
+        "s",
+        dashed="/predicted/",
+    ).about(
+        "Mean seconds from placement to first token. Dashed: as predicted. If one way takes longer "
+        "than predicted, its loads are slower than the rates that the engines measure."
     ),
     Graph("Prompt tokens by source", _tiered(_BY_SOURCE), TOKENS_PER_S, stacked=True).about(
         "All prompt tokens of these requests, as predicted. cache: in the device's memory; host: "

@@ -174,9 +174,17 @@ class Families:
     def _add_tiers(self) -> None:
         self.tier_requests = self._counter(
             "antefix_kv_tier_requests",
-            "Served requests whose replica had tokens of the prompt in a tier of `kv_tiers` at the "
-            "placement, by the way that was chosen: load, or compute.",
+            "Served requests of pools with `kv_tiers` whose replica had tokens of the prompt at "
+            "the placement, by the chosen way. cache: all are in the device's memory; host: some "
+            "are loaded from the host; disk: some are read from files; compute: those in tiers are "
+            "computed again.",
             ["pool", "way"],
+        )
+        self.tier_ttft = self._counter(
+            "antefix_kv_tier_ttft_seconds",
+            "Seconds from placement to first token of the requests in "
+            "antefix_kv_tier_requests_total, as predicted and as measured.",
+            ["pool", "way", "time"],
         )
         self.tier_tokens = self._counter(
             "antefix_kv_tier_prompt_tokens",

@@ -23,7 +23,7 @@ from observability.metrics.replica_families import (
 )
 
 _CAUSES = ("routing", "index", "engine")
-TierWay = Literal["load", "compute"]
+TierWay = Literal["cache", "host", "disk", "compute"]
 TokenSource = Literal["cache", "host", "disk", "computed"]
 _STATES = ("active", "warm", "asleep", "suspect", "leaving", "starting", "stopping")
 PRIORITIES = ("interactive", "batch")
@@ -59,11 +59,13 @@ class ShadowChoice:
 
 @dataclass(frozen=True)
 class TierUse:
-    """How a request uses a tier that has a part of its prompt. `tokens`: of the whole prompt, by
-    source."""
+    """How a request gets the part of its prompt that its replica has. `tokens`: of the whole
+    prompt, by source. `predicted_s` and `measured_s`: from the placement to the first token."""
 
     way: TierWay
     tokens: Mapping[TokenSource, int]
+    predicted_s: float
+    measured_s: float
 
 
 class RoutingMetrics:
@@ -74,6 +76,7 @@ class RoutingMetrics:
         self._buffer = families.buffer
         self._pool = pool
         self._labels = (pool,)
+        self._has_tiers = False
         of.prompt_tokens.labels(pool)
         of.new_tokens.labels(pool)
         of.predicted_ttft.labels(pool)
@@ -102,13 +105,22 @@ class RoutingMetrics:
 
     def begin_tiers(self) -> None:
         """Show the counts of `tiered` from 0 on. Other pools have no tiers."""
+        self._has_tiers = True
         for way in get_args(TierWay):
             self._families.tier_requests.labels(self._pool, way)
+            for time in ("predicted", "measured"):
+                self._families.tier_ttft.labels(self._pool, way, time)
         for source in get_args(TokenSource):
             self._families.tier_tokens.labels(self._pool, source)
 
     def tiered(self, use: TierUse) -> None:
+        """Count a request of a pool with tiers; those of other pools are not counted."""
+        if not self._has_tiers:
+            return
         self._buffer.inc(self._families.tier_requests, (self._pool, use.way))
+        ttft = self._families.tier_ttft
+        self._buffer.inc(ttft, (self._pool, use.way, "predicted"), use.predicted_s)
+        self._buffer.inc(ttft, (self._pool, use.way, "measured"), use.measured_s)
         for source, tokens in use.tokens.items():
             self._buffer.inc(self._families.tier_tokens, (self._pool, source), tokens)
 

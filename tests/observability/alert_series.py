@@ -118,7 +118,7 @@ def tier_requests(
         f'antefix_kv_tier_requests_total{{pool="a", way="{way}", instance="{gateway}"}}': counted(
             *phases
         )
-        for way, phases in (("load", load), ("compute", compute))
+        for way, phases in (("cache", compute), ("disk", load), ("compute", compute))
         for gateway in "xy"
     }
 

@@ -38,6 +38,7 @@ function words(decision) {
     ["Why this one", ...why(decision)],
     ["How it ended", ...outcome(decision)],
     ["Reuse", reuse(decision)],
+    ["Best alternative", alternative(decision)],
     ["Shadow policy", shadow(decision)],
   ].filter(([, ...said]) => said.some((part) => part));
 }
@@ -179,6 +180,14 @@ function reuse(decision) {
     + fresh + (lost.join("") || " Nothing that could be reused was lost.");
 }
 
+function alternative(decision) {
+  const other = decision.alternative;
+  if (!other) return null;
+  const what = other.replica_id === decision.replica ? "Another way to the prefix in its tiers" : other.replica_id;
+  return `${what} was predicted to take ${seconds(other.predicted_ttft)}. The first token came`
+    + ` ${seconds(Math.abs(other.regret))} ${other.regret > 0 ? "later" : "sooner"} than that.`;
+}
+
 function shadow(decision) {
   const other = decision.shadow;
   if (!other) return null;
@@ -236,7 +245,7 @@ function correction(of) {
 
 function parts(of, slowest) {
   const step = of.step_under_way ?? 0; // a gateway of another release says none
-  const wait = of.wait + (of.trial_wait ?? 0) + (of.adapter_wait ?? 0) + (of.adapter_load ?? 0) + (of.host_load ?? 0) + (of.disk_load ?? 0);
+  const wait = of.wait + (of.trial_wait ?? 0) + (of.adapter_wait ?? 0) + (of.adapter_load ?? 0) + (of.tier_wait ?? 0) + (of.host_load ?? 0) + (of.disk_load ?? 0);
   const prefill = Math.max(0, of.raw_ttft - wait - step);
   const says = `wait ${seconds(wait)}, step ${seconds(step)}, prefill ${seconds(prefill)}, correction ${correction(of)}`;
   return [

@@ -49,8 +49,9 @@ def of_its_own(explanation: dict[str, Any]) -> dict[str, Any]:
     """Return the explanation without addresses and loads, which reveal other tenants' traffic."""
     candidates = explanation.get("candidates", ())
     own = [{name: candidate.get(name) for name in _OF_ITS_OWN} for candidate in candidates]
-    # a shadow's prediction and regret reveal the load of its choice
-    return {**explanation, "candidates": own, "shadow": None} if candidates else explanation
+    # the prediction and regret of another choice reveal the load of its replica
+    others = {"shadow": None, "alternative": None}
+    return {**explanation, "candidates": own, **others} if candidates else explanation
 
 
 def _plain(value: bytes) -> bytes:

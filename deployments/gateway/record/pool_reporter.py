@@ -13,11 +13,18 @@ from typing import Any
 from autoscaling.slo import PriorityClass, Slo
 from common.verdicts import VerdictKind
 from deployments.gateway.intake.request import EngineRequest, PoolRequest, Prompt
-from observability.metrics.metrics import RoutingMetrics, Served, ShadowChoice, TierUse
+from observability.metrics.metrics import (
+    RoutingMetrics,
+    Served,
+    ShadowChoice,
+    TierUse,
+    TierWay,
+    TokenSource,
+)
 from observability.traces.request_record import Explained
 from router.board.load import LoadBoard
 from router.choice.loss import NotReused, split
-from router.choice.placement import Placement, ShadowDecision, reusable_tokens
+from router.choice.placement import BLIND, Placement, ShadowDecision, reusable_tokens
 from router.choice.policies import Candidate
 
 # The number of candidates in an explanation: the best ones, and the one that served.
@@ -129,7 +136,7 @@ class PoolReporter:
                     loss=not_reused.losses,
                 )
             )
-        self._count_choices(placement, served, outcome.replica_id)
+        self._count_choices(placement, served, outcome)
         explanation = self.decided(request.model, prompt, placement, admitted)
         explanation |= {
             "replica": outcome.replica_id,
@@ -145,6 +152,8 @@ class PoolReporter:
             },
             "new_tokens": not_reused.new,
             "reuse_loss_tokens": not_reused.losses,
+            "way": _way(served) if served else None,
+            "alternative": _alternative(placement, served, outcome.engine_s) if served else None,
             "shadow": _shadow(placement.shadow) if placement.shadow else None,
         }
         if served is not None and served not in explanation["candidates"]:
@@ -153,14 +162,16 @@ class PoolReporter:
         return explanation
 
     def _count_choices(
-        self, placement: Placement, served: Candidate | None, replica_id: str
+        self, placement: Placement, served: Candidate | None, outcome: Outcome
     ) -> None:
-        """Count what was chosen for a request: whether to load from a tier, and the shadow
+        """Count what was chosen for a request: the way to its cached tokens, and the shadow
         policy's choice."""
-        if served is not None and (served.host_tokens or served.disk_tokens):
-            self._metrics.tiered(_tier_use(served, placement.prompt_tokens))
+        if served is not None and (way := _way(served)) is not None:
+            tokens = _tokens_by_source(served, placement.prompt_tokens)
+            predicted_s = served.predicted_ttft_s
+            self._metrics.tiered(TierUse(way, tokens, predicted_s, outcome.engine_s))
         if shadow := placement.shadow:
-            agrees = shadow.replica_id == replica_id
+            agrees = shadow.replica_id == outcome.replica_id
             self._metrics.shadow(ShadowChoice(shadow.policy, agrees, shadow.regret_s))
 
     def rejected(self, request: PoolRequest, why: str, waited_s: float) -> None:
@@ -203,19 +214,44 @@ class PoolReporter:
         }
 
 
-def _tier_use(served: Candidate, prompt_tokens: int) -> TierUse:
-    """Return how a request uses the tiers of its replica, which have tokens of its prompt."""
-    host = 0 if served.refuses_host else served.host_tokens
-    disk = 0 if served.refuses_disk else served.disk_tokens
-    return TierUse(
-        "load" if host or disk else "compute",
-        {
-            "cache": served.cached_tokens - host - disk,
-            "host": host,
-            "disk": disk,
-            "computed": max(0, prompt_tokens - served.cached_tokens),
-        },
-    )
+def _way(candidate: Candidate) -> TierWay | None:
+    """Return how a replica gets the tokens of the prompt that it has; None: it has none."""
+    host, disk = candidate.loaded_tokens
+    if host or disk:
+        return "disk" if disk else "host"
+    if candidate.host_tokens or candidate.disk_tokens:
+        return "compute"
+    return "cache" if candidate.cached_tokens else None
+
+
+def _tokens_by_source(served: Candidate, prompt_tokens: int) -> Mapping[TokenSource, int]:
+    """Return the tokens of the prompt by where the replica gets them, as predicted."""
+    host, disk = served.loaded_tokens
+    return {
+        "cache": served.cached_tokens - host - disk,
+        "host": host,
+        "disk": disk,
+        "computed": max(0, prompt_tokens - served.cached_tokens),
+    }
+
+
+def _alternative(
+    placement: Placement, served: Candidate, measured_s: float
+) -> dict[str, Any] | None:
+    """Return the fastest of the other predictions: another replica, or the next best way to the
+    tokens in the tiers of the one that `served`. None: there was no other.
+
+    `regret` is how much later the first token came than that, in seconds; below 0 the choice was
+    better.
+    """
+    others = [(c.predicted_ttft_s, c.replica_id) for c in placement.ranked if c is not served]
+    if served.other_way_ttft_s > 0.0:
+        others.append((served.other_way_ttft_s, served.replica_id))
+    if not others or placement.policy == BLIND:
+        return None
+    predicted_s, replica_id = min(others)
+    regret_s = measured_s - predicted_s
+    return {"replica_id": replica_id, "predicted_ttft": predicted_s, "regret": regret_s}
 
 
 def _shadow(shadow: ShadowDecision) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,13 +14,15 @@ from deployments.wire.headers import (
     HOST_ONLY,
     KV_TIERS_HEADER,
     NO_TIERS,
+    TIER_TOKENS_HEADER,
 )
 from deployments.wire.inference_paths import COMPLETIONS
+from router.board.load import LoadBoard
 from router.index.cached_blocks import DISK_MEDIUM, HOST_MEDIUM
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
-from tests.waiting import until
+from tests.waiting import cancelled, until
 
 PROMPT = [*range(100, 180)]
 OFFLOADED = PROMPT[:48]
@@ -61,16 +65,20 @@ async def tier_counts(front: Front) -> dict[tuple[str, ...], float]:
     return {
         (name.removeprefix(prefix), *labels): value
         for (name, *labels), value in (await front.metrics()).items()
-        if name.startswith(prefix) and name.endswith("_total") and value
+        if name.startswith(prefix) and name.endswith("_total") and value and "ttft" not in name
     }
+
+
+async def explanation_of(front: Front, prompt: list[int] = PROMPT) -> dict[str, Any]:
+    async with front.post(COMPLETIONS, prompt=prompt) as answer:
+        assert answer.status == 200, await answer.text()
+        await answer.read()
+        return await front.explanation_of(answer.headers)
 
 
 async def explained(front: Front) -> dict[str, Any]:
     """The candidate that the request was sent to."""
-    async with front.post(COMPLETIONS, prompt=PROMPT) as answer:
-        assert answer.status == 200, await answer.text()
-        await answer.read()
-        explanation = await front.explanation_of(answer.headers)
+    explanation = await explanation_of(front)
     chosen: dict[str, Any] = explanation["candidates"][0]
     assert chosen["replica_id"] == explanation["replica"]
     return chosen
@@ -86,8 +94,9 @@ async def test_a_request_goes_where_its_prefix_is_loaded(
     assert chosen["cached_tokens"] == chosen["confirmed_tokens"] == 48
     assert engines[1].headers[-1][EXPECTED_CACHED_HEADER] == "48"
     assert KV_TIERS_HEADER not in engines[1].headers[-1]
+    assert engines[1].headers[-1][TIER_TOKENS_HEADER] == "48 0"
     assert await tier_counts(front) == {
-        ("requests_total", "load"): 1,
+        ("requests_total", "host"): 1,
         ("prompt_tokens_total", "host"): 48,
         ("prompt_tokens_total", "computed"): len(PROMPT) - 48,
     }
@@ -102,6 +111,7 @@ async def test_the_engine_computes_what_takes_longer_to_load(
     assert (chosen["host_tokens"], chosen["host_load"], chosen["cached_tokens"]) == (48, 0, 0)
     assert engines[1].headers[-1][EXPECTED_CACHED_HEADER] == "0"
     assert engines[1].headers[-1][KV_TIERS_HEADER] == NO_TIERS
+    assert TIER_TOKENS_HEADER not in engines[1].headers[-1]
     assert await tier_counts(front) == {
         ("requests_total", "compute"): 1,
         ("prompt_tokens_total", "computed"): len(PROMPT),
@@ -128,3 +138,66 @@ async def test_the_engine_reads_no_files_where_computing_takes_less_time(
     chosen = await explained(front)
     assert (chosen["disk_tokens"], chosen["disk_load"], chosen["cached_tokens"]) == (48, 0, 0)
     assert engines[1].headers[-1][KV_TIERS_HEADER] == HOST_ONLY
+    assert TIER_TOKENS_HEADER not in engines[1].headers[-1]
+
+
+@pytest.mark.parametrize("front", [(FASTER, 0.0)], indirect=True)
+async def test_the_explanation_compares_the_measured_time_with_the_best_alternative(
+    front: Front,
+) -> None:
+    explanation = await explanation_of(front)
+    first, second = explanation["candidates"]
+    assert explanation["way"] == "host"
+    # computing the prompt takes as long on both replicas
+    assert first["other_way_ttft"] == second["predicted_ttft"] == 80 / 1000
+    alternative, measured_s = explanation["alternative"], explanation["ttft_s"]["engine"]
+    assert alternative["predicted_ttft"] == 80 / 1000
+    assert alternative["regret"] == pytest.approx(measured_s - 80 / 1000)
+    metrics = await front.metrics()
+    seconds = "antefix_kv_tier_ttft_seconds_total"
+    assert metrics[seconds, "predicted", "host"] == pytest.approx(first["predicted_ttft"])
+    assert metrics[seconds, "measured", "host"] == pytest.approx(measured_s)
+
+
+def reports_after(board: LoadBoard, sequence: int) -> bool:
+    return board.loads()["r0"].sequence > sequence
+
+
+# 3 loads of 48 tokens take less time than to compute 48 tokens, and 4 take longer.
+QUEUES = 3500.0
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["answered", "cancelled"])
+async def test_requests_compute_behind_many_loads_until_these_have_ended(
+    redis_url: str, leaves: bool
+) -> None:
+    engine = FakeEngine("r0", limit=8)
+    engine.renderer, engine.host_load_rate, engine.pauses_after = facts(), QUEUES, 0
+    prompts = [[*range(start, start + 80)] for start in range(100, 900, 100)]
+    async with gateway_before(
+        engine, redis_url=redis_url, lookup_budget_ms=PATIENT_MS, pool={"kv_tiers": HOST_TIER}
+    ) as front:
+        await until(lambda: front.pool.reader.renderer.prompt_tokens)
+        for prompt in prompts:
+            await front.published["r0"].offloads(prompt[:48])
+        board = front.pool.scheduler.board
+        asked: list[asyncio.Task[dict[str, Any]]] = []
+        for prompt in prompts[:4]:
+            asked.append(asyncio.create_task(explanation_of(front, prompt)))
+            await until(lambda: engine.running == len(asked))
+            await until(partial(reports_after, board, engine.report().sequence))
+        loaded = [TIER_TOKENS_HEADER in headers for headers in engine.headers]
+        assert loaded == [True, True, True, False]
+        assert engine.headers[-1][KV_TIERS_HEADER] == NO_TIERS
+        assert board.loads()["r0"].queue.host_tokens == 3 * 48
+        if leaves:
+            for request in asked:
+                await cancelled(request)
+        engine.pauses_after = None
+        engine.go_on.set()
+        if not leaves:
+            ways = [explanation["way"] for explanation in await asyncio.gather(*asked)]
+            assert ways == ["host", "host", "host", "compute"]
+        await until(lambda: board.loads()["r0"].queue.host_tokens == 0)
+        assert (await explanation_of(front, prompts[4]))["way"] == "host"
+        assert KV_TIERS_HEADER not in engine.headers[-1]

@@ -183,6 +183,7 @@ def test_lookups_are_counted_by_result_and_timed_if_they_reached_redis(
 
 def test_a_pool_without_tiers_exports_no_metrics_of_them(counted: Counted) -> None:
     counted.of.served(SERVED)
+    counted.of.tiered(TierUse("cache", {"cache": 16}, 0.1, 0.1))
     assert not [name for name, *_ in counted.samples if "tier" in name]
 
 
@@ -190,11 +191,17 @@ def test_the_ways_to_a_prefix_in_a_tier_and_its_sources_are_counted_from_0_on(
     counted: Counted,
 ) -> None:
     counted.of.begin_tiers()
-    counted.of.tiered(TierUse("load", {"cache": 16, "host": 48, "computed": 20}))
+    counted.of.tiered(TierUse("host", {"cache": 16, "host": 48, "computed": 20}, 0.25, 0.5))
     counted.of.begin_tiers()
     samples = counted.samples
-    assert samples["antefix_kv_tier_requests_total", "load"] == 1
-    assert samples["antefix_kv_tier_requests_total", "compute"] == 0
+    ways = ("cache", "host", "disk", "compute")
+    assert [samples["antefix_kv_tier_requests_total", way] for way in ways] == [0, 1, 0, 0]
+    seconds = "antefix_kv_tier_ttft_seconds_total"
+    assert (samples[seconds, "predicted", "host"], samples[seconds, "measured", "host"]) == (
+        0.25,
+        0.5,
+    )
+    assert samples[seconds, "measured", "disk"] == 0
     sources = ("cache", "host", "computed")
     found = [samples["antefix_kv_tier_prompt_tokens_total", source] for source in sources]
     assert found == [16, 48, 20]

@@ -19,9 +19,9 @@ async def test_a_decision_opens_by_keyboard_and_shows_its_reason(
     shadow = {"policy": "random", "replica_id": "r9", "cached_tokens": 3, "predicted_ttft": 0.1}
     loss = {"routing": 34, "index": 0, "engine": 0}
     reuse = {"new_tokens": 12, "reuse_loss_tokens": loss}
-    told = await served(
-        front, "first", request_id="second", **reuse, shadow=shadow | {"regret": 2.5}
-    )
+    other = {"replica_id": "r8", "predicted_ttft": 0.5, "regret": 1.5}
+    reuse |= {"alternative": other, "shadow": shadow | {"regret": 2.5}}
+    told = await served(front, "first", request_id="second", **reuse)
     await reader.opens()
     await reader.decision("second").locator("summary").first.press("Enter")
     body = reader.decision("second").locator(".explanation")
@@ -30,6 +30,8 @@ async def test_a_decision_opens_by_keyboard_and_shows_its_reason(
     await expect(body).to_contain_text("Lost 34\u00a0tok to routing")
     await expect(body).to_contain_text("would have chosen r9")
     await expect(body).to_contain_text("Regret 2.50\u00a0s")
+    await expect(body).to_contain_text("r8 was predicted to take 500\u00a0ms.")
+    await expect(body).to_contain_text("The first token came 1.50\u00a0s later than that.")
     candidates = body.get_by_role("table", name="Candidates, best first")
     await expect(candidates.get_by_role("row")).to_have_count(3)
 
