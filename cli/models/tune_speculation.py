@@ -38,8 +38,8 @@ def tune_speculation(
     method: Annotated[
         str | None,
         typer.Option(
-            help="ngram, suffix or draft_model; default: the pool's speculative_config, or"
-            " ngram and suffix."
+            help="ngram, ngram_gpu, suffix or draft_model; default: the pool's"
+            " speculative_config, or ngram and suffix."
         ),
     ] = None,
     draft: Annotated[

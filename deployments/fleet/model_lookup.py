@@ -18,7 +18,7 @@ from weights.model.model_shape import shape_of
 # Files in which older tools describe their quantization.
 _MORE_CONFIGS = ("quant_config.json", "quantize_config.json")
 # Methods whose drafts need no weights, or only the model's.
-_WITHOUT_WEIGHTS = ("ngram", "suffix", "mtp")
+_WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix", "mtp")
 
 
 class NamedModel(NamedTuple):

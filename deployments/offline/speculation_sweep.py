@@ -26,7 +26,9 @@ from weights.speculation.draft_yield import SpeculationCandidate, acceptance_of,
 
 WARM_UP_TOKENS = 8
 # Drafts of these methods may be shortened while the engine runs; others have one length.
-SHORTENED = frozenset({"ngram", "draft_model", "eagle", "eagle3", "mtp"})
+SHORTENED = frozenset({"ngram", "ngram_gpu", "draft_model", "eagle", "eagle3", "mtp"})
+# By vLLM's model runner: all drafts of these cost the time of the longest one, or fail.
+_EXACT_UNDER = frozenset({("draft_model", "V2"), ("ngram_gpu", "V1")})
 
 Report = Callable[[str], None]
 
@@ -52,10 +54,11 @@ class Way:
         """Return ways of one engine each: one per length if `exact`, or if the way requires it.
 
         Under vLLM's model `runner` V2 a draft model requires it: its short drafts cost the time of
-        the longest one (`deployments.engine.vllm.patches.idle_drafts`).
+        the longest one (`deployments.engine.vllm.patches.idle_drafts`). Under V1 `ngram_gpu` does:
+        it fails on short drafts.
         """
         method, parallel = self.config.get("method"), self.config.get("parallel_drafting")
-        exact = exact or bool(parallel) or (method, runner) == ("draft_model", "V2")
+        exact = exact or bool(parallel) or (method, runner) in _EXACT_UNDER
         if not exact and (method in SHORTENED or str(method).endswith("_mtp")):
             return [self]
         return [replace(self, lengths=(drafted,), as_written=True) for drafted in self.lengths]

@@ -19,7 +19,7 @@ from deployments.models.model_config import model_config
 from deployments.offline.speculation_sweep import Way
 from weights.speculation.drafts import first_layers
 
-METHODS = ("ngram", "suffix", "draft_model")
+METHODS = ("ngram", "ngram_gpu", "suffix", "draft_model")
 OWN = "as in the fleet file"
 # shorter repetitions are more frequent, but continue less often
 NGRAM = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5}
@@ -126,8 +126,8 @@ def ways_of(
     if own is not None:
         ways.append(_own_way(own, lengths))
     for method in methods:
-        if method == "ngram":
-            ways.append(Way("ngram", NGRAM, lengths))
+        if method in ("ngram", "ngram_gpu"):
+            ways.append(Way(method, {**NGRAM, "method": method}, lengths))
         elif method == "draft_model":
             ways.append(Way("draft_model", {"method": "draft_model", "model": draft}, lengths))
         elif find_spec("arctic_inference") is None:

@@ -18,21 +18,24 @@ from tests.runner_v2.tiny_engine import TinyEngine, running
 
 DRAFTED, SCHEDULED, FEW, MOST = 3, 2, 2, 8
 SCHEDULE = [[1, FEW, SCHEDULED], [FEW + 1, MOST, 0]]
+N_GRAMS = {
+    "prompt_lookup_min": 1,
+    "prompt_lookup_max": 3,
+    "num_speculative_tokens_per_batch_size": SCHEDULE,
+}
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "draft_model": {"model": "near"},
     "eagle": {"model": "eagle"},
     "eagle3": {"model": "eagle3", "num_speculative_tokens_per_batch_size": SCHEDULE},
-    "ngram": {
-        "prompt_lookup_min": 1,
-        "prompt_lookup_max": 3,
-        "num_speculative_tokens_per_batch_size": SCHEDULE,
-    },
+    "ngram": N_GRAMS,
+    "ngram_gpu": N_GRAMS,
 }
 # With a seed, answers of these engines are not continued.
 CONTINUED = {
     "draft_model": ("penalties", "logprobs", "seeded"),
     "eagle3": ("greedy",),
     "ngram": ("regex", "seeded"),
+    "ngram_gpu": ("regex", "seeded"),
 }
 
 

@@ -19,9 +19,9 @@ V2, V2_ASYNC = "V2", "V2 async"
 RUNNERS = (V2, V2_ASYNC)
 # In the environment: which of these.
 RUNNER = "ANTEFIX_TEST_RUNNER"
-METHODS = ("draft_model", "eagle", "eagle3", "ngram")
-# On GPUs vLLM schedules n-grams synchronously, and other drafts asynchronously.
-METHODS_OF = {V2: ("ngram",), V2_ASYNC: ("draft_model", "eagle", "eagle3")}
+METHODS = ("draft_model", "eagle", "eagle3", "ngram", "ngram_gpu")
+# On GPUs vLLM schedules drafts of `ngram` synchronously, and others asynchronously.
+METHODS_OF = {V2: ("ngram",), V2_ASYNC: ("draft_model", "eagle", "eagle3", "ngram_gpu")}
 # Both restore the same things of an answer: its tokens, a seed's draws and a constraint's state.
 # Synchronously, one kind stands for each.
 KINDS_OF = {V2: ("greedy", "seeded", "regex"), V2_ASYNC: tuple(KINDS)}

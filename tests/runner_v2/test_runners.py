@@ -30,6 +30,7 @@ from tests.some import some
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 WITHIN_S = 540.0
+N_GRAMS = ("ngram", "ngram_gpu")
 MODULES = dict.fromkeys(RUNNERS, "vllm.v1.worker.gpu.model_runner")
 
 
@@ -180,7 +181,7 @@ def test_switching_speculation_off_does_not_change_answers(speculating: Drafting
     assert told["watched"] and told["still watched"]
     without = speculating.found.of("runner")["greedy"]
     assert without == told["on"]["tokens"] == told["off"]["tokens"] == told["on again"]["tokens"]
-    if speculating.method == "ngram":
+    if speculating.method in N_GRAMS:
         return
     # off, the draft's KV cache is kept up to date and no more: one forward a step
     assert told["off"]["forwards"] <= told["off"]["steps"]
@@ -192,10 +193,10 @@ def test_drafts_are_made_and_accepted_if_the_draft_is_accurate(speculating: Draf
     told = speculating.found.of(f"drafts {speculating.method}")
     assert told["draft"] > 0
     # the heads are random
-    assert bool(told["accepted"]) == (speculating.method in ("draft_model", "ngram"))
+    assert bool(told["accepted"]) == (speculating.method in ("draft_model", *N_GRAMS))
 
 
-@drafting_by("eagle3", "ngram")
+@drafting_by("eagle3", *N_GRAMS)
 def test_drafts_follow_a_schedule_by_batch_size(speculating: Drafting) -> None:
     told = speculating.found.of(f"scheduled {speculating.method}")
     without = speculating.found.of("runner")["greedy"]
@@ -206,16 +207,16 @@ def test_drafts_follow_a_schedule_by_batch_size(speculating: Drafting) -> None:
     assert {drafts for requests, drafts in told["many"]["steps"] if requests > 2} == {0}
 
 
-@drafting_by("draft_model", "eagle3", "ngram")
+@drafting_by("draft_model", "eagle3", *N_GRAMS)
 def test_an_answer_of_an_engine_with_speculation_is_resumed(speculating: Drafting) -> None:
-    kinds = {"draft_model": ("penalties", "logprobs"), "eagle3": ("greedy",), "ngram": ("regex",)}
-    for kind in some(kinds[speculating.method]):
+    kinds = {"draft_model": ("penalties", "logprobs"), "eagle3": ("greedy",)}
+    for kind in some(kinds.get(speculating.method, ("regex",))):
         told = speculating.found.of(f"{speculating.method} continued {kind}")
         assert told["tokens"] == speculating.found.of(f"continued {kind}")["tokens"]
         assert_continued(told)
 
 
-@drafting_by("draft_model", "ngram")
+@drafting_by("draft_model", *N_GRAMS)
 def test_a_seeded_answer_of_an_engine_with_speculation_is_not_resumed(
     speculating: Drafting,
 ) -> None:

@@ -50,6 +50,7 @@ def findings(
     found += _named_quantization(model, engine, device)
     found += _dtype_of_kernels(model, engine)
     found += _draft_degree(engine)
+    found += _draft_without_gpu(engine, device)
     if draft is not None:
         found += _draft(model, draft, engine)
     if device is not None:
@@ -232,6 +233,13 @@ def _draft_degree(engine: EngineConfig) -> Iterator[Finding]:
     message = f"vLLM runs {what} as many GPUs as the model, {whole}"
     key = "engine_args.speculative_config.draft_tensor_parallel_size"
     yield Finding("draft", True, key, degree, message, "Leave it out")
+
+
+def _draft_without_gpu(engine: EngineConfig, device: Device | None) -> Iterator[Finding]:
+    method = engine.speculation.get("method")
+    if method == "ngram_gpu" and device is not None and device.capability is None:
+        key, message = "engine_args.speculative_config.method", "vLLM's CPU build cannot run it"
+        yield Finding("draft", True, key, method, message, "Write ngram")
 
 
 def _draft(model: Model, draft: Model, engine: EngineConfig) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from tests.deployments.fleet.weighed_pools import (
     quantized,
 )
 
+N_GRAMS_OF_A_GPU = {"method": "ngram_gpu", "num_speculative_tokens": 2, "prompt_lookup_max": 4}
 REFUSED: dict[str, Case] = {
     "fp8 by channel on Ampere": Case(
         Pool({"quantization": "fp8_per_channel"}, gpu="A100-80G"),
@@ -216,6 +217,12 @@ REFUSED: dict[str, Case] = {
                 },
             }
         ),
+    ),
+    "n-grams of a GPU on a CPU": Case(
+        Pool({"speculative_config": N_GRAMS_OF_A_GPU}, env={"VLLM_CPU_KVCACHE_SPACE": "4"}),
+        "engine_args.speculative_config.method = ngram_gpu: vLLM's CPU build cannot run it. Write "
+        "ngram.",
+        Pool({"speculative_config": N_GRAMS_OF_A_GPU}, gpu="A100-80G"),
     ),
     "a draft of other words": Case(
         Pool({"speculative_config": SPECULATES}, draft={"vocab_size": 32001}),

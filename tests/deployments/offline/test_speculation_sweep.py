@@ -94,6 +94,11 @@ def test_exact_mode_gives_every_draft_length_a_separate_engine() -> None:
     assert mtp.engines(False, "V2") == [mtp]
 
 
+def test_ngram_gpu_is_shortened_while_an_engine_runs_under_model_runner_v2() -> None:
+    way = Way("ngram_gpu", {"method": "ngram_gpu"}, (2, 4))
+    assert way.engines(False, "V2") == [way]
+
+
 def test_a_draft_model_has_an_engine_for_every_length_under_model_runner_v2() -> None:
     way = Way("draft", {"method": "draft_model", "model": "a/b"}, (2, 4))
     assert [engine.arms for engine in way.engines(False, "V2")] == [(2,), (4,)]

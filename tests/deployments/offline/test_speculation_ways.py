@@ -45,6 +45,7 @@ def test_lengths_below_one_and_other_words_are_refused(text: str) -> None:
         (None, True, Draft(layers=2), ("draft_model",)),
         (None, False, Draft("a/b"), ("ngram", "suffix", "draft_model")),
         ("suffix, ngram,suffix", True, Draft(), ("suffix", "ngram")),
+        ("ngram_gpu", False, Draft(), ("ngram_gpu",)),
     ],
 )
 def test_default_methods_depend_on_the_model_and_the_draft(
@@ -75,6 +76,11 @@ def test_the_speculation_of_the_pool_is_tried_up_to_its_own_length() -> None:
         ("as in the fleet file", (1, 2, 3)),
         ("ngram", (1, 2, 5)),
     ]
+
+
+def test_both_methods_of_n_grams_look_for_the_same_repetitions() -> None:
+    host, gpu = ways.ways_of(None, ("ngram", "ngram_gpu"), (2,), None)[0]
+    assert dict(gpu.config) == {**host.config, "method": "ngram_gpu"}
 
 
 def test_suffix_is_left_out_where_its_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

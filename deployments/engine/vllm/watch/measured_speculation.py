@@ -39,7 +39,9 @@ logger = logging.getLogger("vllm.antefix")
 # For the engine's process, which vLLM starts: the arguments of `measure`.
 ASKED = "ANTEFIX_SPECULATION"
 # Proposers of these accept 0 tokens, and keep the draft's KV cache up to date.
-TAKE_ANY_NUMBER = frozenset({"ngram", "draft_model", "eagle", "eagle3", "mtp"})
+TAKE_ANY_NUMBER = frozenset({"ngram", "ngram_gpu", "draft_model", "eagle", "eagle3", "mtp"})
+# That of vLLM's model runner V1 does not.
+_FIXED_UNDER_V1 = frozenset({"ngram_gpu"})
 # After a switch, one step verifies earlier drafts and one more is already scheduled.
 _SETTLING_STEPS = 2
 _REPORT_PERIOD_S = 1.0
@@ -81,6 +83,8 @@ class _Watch:
         self._scheduler = scheduler
         config = scheduler.vllm_config
         speculative = config.speculative_config
+        if not config.use_v2_model_runner:
+            take_any_number -= _FIXED_UNDER_V1
         self._any_number = (
             speculative.method in take_any_number and not speculative.parallel_drafting
         )

@@ -25,11 +25,15 @@ class Clock:
 class OneRequest:
     """As far as it matters, vLLM's scheduler with one request whose drafts are always wrong."""
 
-    def __init__(self, method: str, asynchronous: bool, configured: list[int] | None) -> None:
+    def __init__(
+        self, method: str, asynchronous: bool, configured: list[int] | None, is_v2: bool = False
+    ) -> None:
         speculative = SimpleNamespace(method=method, parallel_drafting=False)
         self.scheduler_config = SimpleNamespace(max_num_seqs=4, async_scheduling=asynchronous)
         self.vllm_config = SimpleNamespace(
-            speculative_config=speculative, scheduler_config=self.scheduler_config
+            speculative_config=speculative,
+            scheduler_config=self.scheduler_config,
+            use_v2_model_runner=is_v2,
         )
         self.max_num_active_reqs = 4
         self.dynamic_sd_lookup = configured
@@ -104,7 +108,15 @@ def test_drafts_that_slow_decoding_are_no_longer_verified(
     assert known.acceptance == 0 and known.tokens_per_pass == pytest.approx(1)
 
 
-def test_drafts_that_stay_on_the_device_are_reported_and_not_changed(
+def test_ngram_gpu_is_switched_off_under_model_runner_v2(clock: Clock, report: Path) -> None:
+    engine = Engine(clock, Watched("ngram_gpu", True, None, is_v2=True))
+    engine.run(2000)
+    assert sum(engine.checked[-200:]) <= 200 * DRAFTED * 0.1
+    known = read(report)
+    assert known is not None and known.losing and not known.on
+
+
+def test_ngram_gpu_is_reported_and_not_changed_under_model_runner_v1(
     clock: Clock, report: Path
 ) -> None:
     engine = Engine(clock, Watched("ngram_gpu", True, None))
