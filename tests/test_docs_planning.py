@@ -90,6 +90,11 @@ def test_each_assumption_on_the_page_matches_the_code(name: str, key: str, value
     assert found == float(value)
 
 
+def test_the_help_of_drafts_accepted_has_the_assumed_shares() -> None:
+    n_grams, models = (drafting.DRAFTS_ACCEPTED[of] for of in ("ngram_gpu", "eagle3"))
+    assert f"default: {n_grams} for n-grams, {models} for" in PAGE.with_name("cli.md").read_text()
+
+
 def test_the_page_lists_every_gpu() -> None:
     (row,) = re.findall(r"^\| `--gpu` \| (.+) \|$", TEXT, re.M)
     assert re.findall(r"`([^`]+)`", row) == [gpu.name for gpu in GPUS]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -12,6 +12,7 @@ from cli.common.output import CommandError, answering, is_data, note, print_data
 from common.errors import Problem
 
 if TYPE_CHECKING:
+    from weights.plan.drafting import Method
     from weights.plan.plan import Drafter, Plan
 
 NOT_A_TERMINAL = 110  # columns
@@ -72,13 +73,20 @@ def plan(
     draft: Annotated[
         str | None,
         typer.Option(
-            help="Draft for speculative decoding: ngram, or the id or folder of a draft model or"
-            " EAGLE-3 head; default: estimate with ngram, but leave it out of the fleet file."
+            help="Draft for speculative decoding: ngram_gpu, ngram, or the id or folder of a draft"
+            " model or EAGLE-3 head; default: estimate with ngram_gpu, but leave it out of the"
+            " fleet file."
         ),
     ] = None,
     drafts_accepted: Annotated[
-        float, typer.Option(min=0, max=1, help="Assumed share of drafted tokens that are accepted.")
-    ] = 0.6,
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Assumed share of drafted tokens that are accepted; default: 0.4 for n-grams, 0.6"
+            " for draft models and EAGLE-3 heads.",
+        ),
+    ] = None,
     kv_cache_dtype: Annotated[
         str,
         typer.Option(
@@ -151,7 +159,7 @@ def plan(
             long_prompt=long_prompt_tokens,
             host_bytes=_bytes_of(host_bytes) if host_bytes is not None else 0,
         )
-        drafter = _drafter(draft or "ngram", drafts_accepted, download)
+        drafter = _drafter(draft or "ngram_gpu", drafts_accepted, download)
         found = plan_for(shape_of(config), kind, target, drafter)
         if is_data(output):
             print_data({"model": model, **object_of(found)}, output)
@@ -201,12 +209,12 @@ def _bytes_of(size: str) -> int:
         raise _usage(f"--host-bytes {size!r} is not valid", "write it as 64Gi") from None
 
 
-def _drafter(draft: str, accepted: float, download: bool) -> Drafter:
+def _drafter(draft: str, accepted: float | None, download: bool) -> Drafter:
     from weights.model.model_shape import shape_of
     from weights.plan.plan import Drafter
 
-    if draft == "ngram":
-        return Drafter(accepted=accepted)
+    if draft in ("ngram", "ngram_gpu"):
+        return Drafter(cast("Method", draft), accepted=accepted)
     config = _config_of(draft, download)
     shape = shape_of(config)
     is_head = shape.is_eagle3_head or "Eagle3" in shape.architecture

@@ -8,6 +8,7 @@ larger batches it is limited by computation, and rejected drafts are lost time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,19 +17,25 @@ from weights.model.model_shape import ModelShape
 from weights.plan.roofline import LAYER_S, STEP_S, RooflineEngine, decode_step_s
 from weights.speculation.draft_yield import expected_tokens
 
-Method = Literal["ngram", "eagle3", "draft_model"]
+Method = Literal["ngram", "ngram_gpu", "eagle3", "draft_model"]
 
-# Assumed until it is measured: the acceptance rate of drafts, in the range that Leviathan et al.
-# (arXiv 2211.17192) report for small drafts.
-DRAFTS_ACCEPTED = 0.6
+# Assumed until they are measured, by method. n-grams: the most that this project measured
+# (docs/benchmarks/weights.md, 38%), rounded. Models: in the range that Leviathan et al. (arXiv
+# 2211.17192) report for small drafts.
+DRAFTS_ACCEPTED: Mapping[Method, float] = {
+    "ngram": 0.4,
+    "ngram_gpu": 0.4,
+    "eagle3": 0.6,
+    "draft_model": 0.6,
+}
 MOST_DRAFTED = 8
 WORTH_DRAFTING = 1.05
 # vLLM 0.32 runs a draft model's passes without CUDA graphs (standalone_ar/speculator.py). Assumed:
 # a dozen kernels per layer, each with 20 microseconds of Python and launch.
 EAGER_LAYER_S = 240e-6
-# n-grams are looked up on the host, and vLLM then does not schedule a step ahead: assumed, per
-# step.
-LOOKUP_S = 1e-3
+# Assumed, in seconds per step. vLLM's model runner V2 looks up the n-grams of both methods on the
+# GPU, with two small kernels. With `ngram`, vLLM does not schedule the next step ahead.
+LOOKUP_S: Mapping[Method, float] = {"ngram": 1e-3, "ngram_gpu": 1e-4}
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class DraftEngine:
     def passes_s(self, drafted: int, batch: int, context: float) -> float:
         """Return the seconds of a step with `drafted` drafted tokens, without its check."""
         if self.engine is None:
-            return LOOKUP_S
+            return LOOKUP_S[self.method]
         one = decode_step_s(self.engine, batch, context) - STEP_S
         if self.method == "draft_model":
             one += self.engine.shape.layers * (EAGER_LAYER_S - LAYER_S)
@@ -70,8 +77,8 @@ def draft_of(
 ) -> DraftEngine:
     """Return the draft. `shape` is the draft's; a head's may be unknown: one layer like the
     model's."""
-    if method == "ngram":
-        return DraftEngine("ngram")
+    if method in LOOKUP_S:
+        return DraftEngine(method)
     like_the_model = replace(engine.shape, layers=1, is_eagle3_head=method == "eagle3")
     own = like_the_model if shape is None else shape
     return DraftEngine(method, model, replace(engine, shape=own, precision=BF16))
@@ -138,14 +145,15 @@ def planned_draft(
     batch: int,
     most: int,
     context: float,
-    accepted: float = DRAFTS_ACCEPTED,
+    accepted: float | None = None,
 ) -> DraftPlan | None:
     """Return the draft length with the largest gain over all batches up to `batch`, that of the
     load.
 
     None if drafting does not pay for a single sequence. `most` sequences are in a batch; `context`
-    tokens each.
+    tokens each. `accepted` None: the share of drafts that is assumed for the method.
     """
+    accepted = DRAFTS_ACCEPTED[draft.method] if accepted is None else accepted
     gain = _Gain(engine, draft, context, accepted)
 
     def gained(drafted: int) -> float:

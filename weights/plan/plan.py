@@ -16,7 +16,6 @@ from weights.model.gpus import GPUS, Gpu
 from weights.model.memory import GIB, PRECISIONS, W4A16, Precision, fitted, kv_bytes_of
 from weights.model.model_shape import ModelShape
 from weights.plan.drafting import (
-    DRAFTS_ACCEPTED,
     DraftEngine,
     DraftPlan,
     Method,
@@ -85,13 +84,13 @@ class Plan:
 class Drafter:
     """A possible draft; `shape` of a draft model, or of a head if it is known.
 
-    `accepted`: the share of drafts that is right, 0 to 1.
+    `accepted`: the share of drafts that is right, 0 to 1; None: what is assumed for the method.
     """
 
-    method: Method = "ngram"
+    method: Method = "ngram_gpu"
     model: str | None = None
     shape: ModelShape | None = None
-    accepted: float = DRAFTS_ACCEPTED
+    accepted: float | None = None
 
 
 def plan_for(

@@ -48,7 +48,8 @@ def test_stdout_has_only_the_fleet_file() -> None:
     assert fleet.pools["llama-3-1-8b-instruct"].model == LLAMA
 
 
-def test_the_planned_fleet_file_bounds_speculation_if_requested() -> None:
+@pytest.mark.parametrize("method", ["ngram", "ngram_gpu"])
+def test_the_planned_fleet_file_bounds_speculation_if_requested(method: str) -> None:
     def pool(*draft: str) -> dict[str, Any]:
         done = plan(*LOAD, "-o", "fleet", *draft)
         assert done.exit_code == ExitCode.OK, done.output
@@ -57,9 +58,9 @@ def test_the_planned_fleet_file_bounds_speculation_if_requested() -> None:
         return dict(found)
 
     assert "speculative_config" not in pool()["engine_args"]
-    planned = pool("--draft", "ngram")
+    planned = pool("--draft", method)
     config = planned["engine_args"]["speculative_config"]
-    assert (config["method"], planned["speculation"]) == ("ngram", {"when_slower": "stop"})
+    assert (config["method"], planned["speculation"]) == (method, {"when_slower": "stop"})
     *_, (_, most, _) = config["num_speculative_tokens_per_batch_size"]
     assert most == planned["engine_args"]["max_num_seqs"]
 

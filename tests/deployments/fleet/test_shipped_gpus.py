@@ -91,9 +91,9 @@ def test_engines_on_pcie_cards_make_no_direct_copies_over_pcie() -> None:
 def test_nothing_is_drafted_in_batches_where_the_plan_finds_no_gain(of: Shipped) -> None:
     config: Any = of.pool.engine_args["speculative_config"]
     most: Any = of.pool.engine_args["max_num_seqs"]
-    assert config["method"] == "ngram"
+    assert config["method"] == "ngram_gpu"
     plan = planned_draft(
-        of.engine, DraftEngine("ngram"), batch=64, most=most, context=PROMPT + OUTPUT / 2
+        of.engine, DraftEngine("ngram_gpu"), batch=64, most=most, context=PROMPT + OUTPUT / 2
     )
     assert plan is not None
     (_, up_to, drafted), *_ = config["num_speculative_tokens_per_batch_size"]

@@ -72,7 +72,7 @@ class ShippedPool:
         shape = shape_of(known_config(name) or {}) if name else None
         return planned_draft(
             self.engine,
-            draft_of(self.engine, "eagle3" if name else "ngram", name, shape),
+            draft_of(self.engine, "eagle3" if name else "ngram_gpu", name, shape),
             batch=LOAD // REPLICAS,
             most=most,
             context=PROMPT + OUTPUT / 2,

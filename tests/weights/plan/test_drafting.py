@@ -26,7 +26,7 @@ def shape(model: str) -> ModelShape:
 LARGE = RooflineEngine(shape("Llama-3.1-70B-Instruct"), GPU, W4A16, 4)
 SMALL = RooflineEngine(shape("Llama-3.1-8B-Instruct"), GPU, W4A16, 1)
 ONE_B = draft_of(LARGE, "draft_model", "1b", shape("Llama-3.2-1B-Instruct"))
-NGRAM, EAGLE = DraftEngine("ngram"), draft_of(LARGE, "eagle3", "head", None)
+NGRAM, EAGLE = DraftEngine("ngram_gpu"), draft_of(LARGE, "eagle3", "head", None)
 
 
 @pytest.mark.parametrize("draft", [NGRAM, EAGLE])
@@ -51,6 +51,22 @@ def test_more_accurate_drafts_pay_off_in_larger_batches() -> None:
     ]
     assert [one and one.up_to for one in found] == sorted(one.up_to for one in found if one)
     assert all(found)
+
+
+def test_n_grams_are_assumed_to_be_accepted_less_often_than_a_models_drafts() -> None:
+    found = [
+        planned_draft(LARGE, each, batch=32, most=128, context=2000) for each in (NGRAM, EAGLE)
+    ]
+    assert [one and one.accepted for one in found] == [0.4, 0.6]
+
+
+def test_n_grams_that_keep_asynchronous_scheduling_gain_more() -> None:
+    gains = [
+        planned_draft(LARGE, DraftEngine(method), batch=32, most=128, context=2000)
+        for method in ("ngram", "ngram_gpu")
+    ]
+    synchronous, asynchronous = (one.speedup for one in gains if one is not None)
+    assert 1 < synchronous < asynchronous
 
 
 def test_drafts_that_are_never_accepted_are_not_planned() -> None:
