@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import ceil
 from typing import Any
 
 import yaml
@@ -10,6 +11,7 @@ import yaml
 from weights.model.memory import Precision
 from weights.plan.plan import Plan
 from weights.plan.sizing import STEP_TOKENS, Option
+from weights.plan.watched import token_prices, watched_objectives, watched_throughput
 
 
 def fleet_yaml(plan: Plan, model: str, speculates: bool = False) -> str:
@@ -19,12 +21,18 @@ def fleet_yaml(plan: Plan, model: str, speculates: bool = False) -> str:
     """
     name = _label(model)
     pools = {name: _pool(plan, plan.chosen, model, plan.chosen.replicas)}
+    engine, target = plan.chosen.engine, plan.target
+    load = target.load(ceil(plan.chosen.in_flight / plan.chosen.replicas), plan.chosen.replicas)
     pools[name]["slo"] = {
         "interactive": {
-            "ttft_s": plan.target.ttft_s,
-            **({"tpot_s": plan.target.tpot_s} if plan.target.tpot_s else {}),
-        }
+            "ttft_s": target.ttft_s,
+            **({"tpot_s": target.tpot_s} if target.tpot_s else {}),
+            **watched_objectives(engine, load, target.ttft_s, target.tpot_s),
+        },
+        "throughput": watched_throughput(engine, load),
     }
+    if target.price_per_gpu_hour is not None:
+        pools[name]["price"] = token_prices(engine, load, target.price_per_gpu_hour)
     pools[name]["warm_replicas"] = plan.warm
     if plan.target.host_bytes:
         pools[name]["kv_tiers"] = {"host_bytes": plan.target.host_bytes}

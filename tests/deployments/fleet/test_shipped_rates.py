@@ -16,13 +16,15 @@ import pytest
 from deployments.fleet.model_lookup import draft_model
 from deployments.fleet.pool import Pool
 from tests.shipped import FLEET_FILES, ROOT, VALUES_FILES, fleet_in
+from tests.weights.published import points
 from weights.model.gpus import Gpu, gpu_called
 from weights.model.known_models import known_config
 from weights.model.model_shape import shape_of
 from weights.plan.drafting import DraftPlan, draft_of, planned_draft
 from weights.plan.plan import Plan, plan_for
-from weights.plan.roofline import RooflineEngine, prefill_rate
+from weights.plan.roofline import OfferedLoad, RooflineEngine, prefill_rate
 from weights.plan.sizing import SizingTarget, stored_precision
+from weights.plan.watched import FLOOR, token_prices, watched_objectives, watched_throughput
 
 # What fleets/a100.yaml says of its load, in tokens and requests in flight; two replicas share it.
 PROMPT, LONG_PROMPT, OUTPUT = 2000, 7200, 400
@@ -166,6 +168,25 @@ def test_a_shipped_draft_equals_the_planned_one_and_is_bounded(shipped: ShippedP
     given = pool.engine_args["speculative_config"]
     assert given == draft.speculative_config(pool.tensor_parallel, most)
     assert pool.speculation is not None and pool.speculation.when_slower == "stop"
+
+
+@each_pool
+def test_the_levels_of_alerts_and_the_prices_of_a_shipped_pool_are_the_planned_ones(
+    shipped: ShippedPool,
+) -> None:
+    engine, slo, price = shipped.engine, shipped.pool.slo, shipped.gpu.price_per_hour
+    load = OfferedLoad(LOAD // REPLICAS, PROMPT, OUTPUT, LONG_PROMPT, REPLICAS)
+    assert slo.interactive is not None and slo.throughput is not None
+    assert shipped.pool.price is not None and price is not None
+    objectives = slo.interactive.model_dump()
+    planned = watched_objectives(engine, load, objectives["ttft_s"], objectives["tpot_s"])
+    assert {name: objectives[name] for name in ("ttft_p50_s", "e2e_s")} == planned
+    assert slo.throughput.model_dump() == watched_throughput(engine, load)
+    assert shipped.pool.price.model_dump() == token_prices(engine, load, price)
+
+
+def test_no_published_engine_is_below_the_floor_of_throughput() -> None:
+    assert min(1 / (1 + point.error) for point in points()) > FLOOR
 
 
 def test_a_plan_has_the_prefill_rate_of_its_chosen_engine() -> None:
