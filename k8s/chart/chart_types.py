@@ -17,6 +17,7 @@ Seconds = Annotated[int, Field(ge=0)]
 # Prometheus Operator's Duration
 Duration = Annotated[str, Field(pattern=r"^([0-9]+(ms|[smhdwy]))+$")]
 DurationOrNone = Annotated[str, Field(pattern=r"^([0-9]+(ms|[smhdwy]))*$")]
+AlertName = Annotated[str, Field(pattern="^[A-Z][A-Za-z0-9]*$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Id = Annotated[int, Field(ge=1)]
 Path = Annotated[str, Field(pattern="^/")]

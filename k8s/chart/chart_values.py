@@ -13,6 +13,7 @@ from pydantic.config import JsonDict
 
 from deployments.fleet.fleet import Fleet
 from k8s.chart.chart_types import (
+    AlertName,
     Annotations,
     Digest,
     Duration,
@@ -247,9 +248,22 @@ class PodMonitor(ChartSection):
     metric_relabelings: list[Relabeling]
 
 
+class AlertLevel(ChartSection):
+    above: float
+    below: float
+    for_: Duration = Field(alias="for")
+    disable: bool
+
+
+class AlertLevels(ChartSection):
+    page: AlertLevel
+    ticket: AlertLevel
+
+
 class PrometheusRule(ChartSection):
     enabled: bool
     labels: Labels
+    levels: Mapping[AlertName, AlertLevels]
 
 
 class Dashboards(ChartSection):

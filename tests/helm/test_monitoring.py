@@ -10,7 +10,7 @@ import yaml
 from observability import GENERATED
 from observability.alerts.promtool import complaints
 from tests.helm.fleets import SMALL, values
-from tests.helm.helm import Object, all_of_kind, of_kind, render
+from tests.helm.helm import HelmError, Object, all_of_kind, of_kind, render
 from tests.helm.policies import selects
 from tests.helm.ray_service import fleet
 from tests.missing import program
@@ -53,6 +53,71 @@ def test_the_rules_pass_through_helm_unchanged(objects: list[Object]) -> None:
     rule = of_kind(objects, "PrometheusRule")
     assert rule["spec"] == yaml.safe_load((GENERATED / "rules.yaml").read_text())
     assert "{{ $labels.pool }}" in json.dumps(rule["spec"])
+
+
+def rules_with(**levels: Any) -> dict[tuple[str, str], Object]:
+    """The alerts by name and severity, with the operator's own levels."""
+    rendered = render(values(metrics={"prometheusRule": {**ON, "levels": levels}}))
+    rules = of_kind(rendered, "PrometheusRule")["spec"]["groups"]
+    alerts = [rule for group in rules for rule in group["rules"] if "alert" in rule]
+    return {(rule["alert"], rule["labels"]["severity"]): rule for rule in alerts}
+
+
+def test_a_value_sets_the_level_of_an_alert() -> None:
+    shipped = rules_with()
+    own = rules_with(
+        AntefixGpuUtilization={"ticket": {"below": 20, "above": 99.5}},
+        AntefixQueueDeep={"ticket": {"above": 2000000, "for": "10m"}},
+        AntefixKvTierUnused={"ticket": {"above": 50}},
+    )
+    changed = {key: own[key] for key in shipped if own[key] != shipped[key]}
+    assert {alert for alert, _ in changed} == {
+        "AntefixGpuUtilization",
+        "AntefixQueueDeep",
+        "AntefixKvTierUnused",
+    }
+    query = "(avg by (Hostname) (avg_over_time(DCGM_FI_DEV_GPU_UTIL[1d])))"
+    gpus = changed["AntefixGpuUtilization", "ticket"]
+    assert gpus["expr"] == f"{query} > 99.5\nor {query} < 20"
+    queue = changed["AntefixQueueDeep", "ticket"]
+    assert (queue["expr"], queue["for"]) == (
+        "(sum by (pool) (antefix_queue_requests)) > 2e+06",
+        "10m",
+    )
+    # the comparison within its query stays
+    tier = changed["AntefixKvTierUnused", "ticket"]["expr"]
+    assert tier.endswith('(increase(antefix_kv_tier_requests_total{way="load"}[1h])) > 0) > 50')
+
+
+def test_a_value_disables_an_alert_of_one_severity() -> None:
+    off = {"page": {"disable": True}}
+    own = rules_with(AntefixQueueDeep=off, AntefixTtftBudgetBurn=off)
+    assert rules_with().keys() - own.keys() == {
+        ("AntefixQueueDeep", "page"),
+        ("AntefixTtftBudgetBurn", "page"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("levels", "said"),
+    [
+        (
+            {"AntefixQueueDeep": {"ticket": {"below": 3}}},
+            "levels.AntefixQueueDeep.ticket.below: this alert has no such level: leave it out",
+        ),
+        (
+            {"AntefixTtftBudgetBurn": {"page": {"above": 3}}},
+            "levels.AntefixTtftBudgetBurn.page.above: this alert has no such level: leave it out",
+        ),
+        (
+            {"AntefixQueueDepth": {"page": {"above": 3}}},
+            "levels.AntefixQueueDepth.page: there is no such alert: docs/runbooks/README.md lists",
+        ),
+    ],
+)
+def test_a_level_that_no_alert_has_is_refused(levels: dict[str, Any], said: str) -> None:
+    with pytest.raises(HelmError, match=re.escape(said)):
+        rules_with(**levels)
 
 
 def test_prometheus_accepts_the_rules(objects: list[Object]) -> None:

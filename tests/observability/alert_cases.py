@@ -270,7 +270,16 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
             {_FORGED: shown((1, 30), (GONE, 20), (1, 11))},
         ],
     ),
-    ("AntefixGpuUtilization", "ticket"): ([gpus(10, 20), gpus(99, 98)], [gpus(60, 90), gpus(80)]),
+    ("AntefixGpuUtilization", "ticket"): (
+        [gpus(0, 2), gpus(100, 99.5)],
+        [
+            gpus(60, 90),
+            gpus(97, 98),
+            # a warm replica on half of a node, and a node that was just added
+            gpus(97, 97, 0, 0),
+            gpus(0, 0, minutes=300),
+        ],
+    ),
     ("AntefixGpuMemory", "page"): (
         [gpu_memory(79, 1), gpu_memory(75, 5, share=0.5)],
         [gpu_memory(77, 3), gpu_memory(80, 0, share=1.0)],

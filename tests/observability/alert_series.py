@@ -123,9 +123,9 @@ def tier_requests(
     }
 
 
-def gpus(*percents: float) -> Series:
+def gpus(*percents: float, minutes: int = 420) -> Series:
     return {
-        f'DCGM_FI_DEV_GPU_UTIL{{Hostname="n", gpu="{gpu}"}}': constant(percent)
+        f'DCGM_FI_DEV_GPU_UTIL{{Hostname="n", gpu="{gpu}"}}': constant(percent, minutes)
         for gpu, percent in enumerate(percents)
     }
 

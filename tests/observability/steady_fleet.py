@@ -133,4 +133,6 @@ def steady_nodes(share: float) -> Series:
     """The nodes of a fleet, whose engines allocate `share` of the memory of the GPUs."""
     used = 80 * (share + 0.3 * (1 - share))
     memory = gpu_memory(used, 80 - used, share)
-    return gpus(70, 80, 85, 75) | memory | nodes(1, 1) | engines(r=constant(1))
+    return (
+        gpus(97, 97, 97, 97, 0, 0, 0, 0, minutes=60) | memory | nodes(1, 1) | engines(r=constant(1))
+    )

@@ -101,7 +101,7 @@ def test_a_shipped_fleet_alerts_only_if_gpu_memory_is_well_above_the_share_of_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check(share: float, full: float, expr: str, alerts_firing: int) -> None:
-        series = gpu_memory(80 * full, 80 * (1 - full), share) | gpus(80)
+        series = gpu_memory(80 * full, 80 * (1 - full), share) | gpus(80, minutes=60)
         samples = [{"labels": "{}", "value": alerts_firing}] * bool(alerts_firing)
         checked = {"expr": expr, "eval_time": minutes_of(series), "exp_samples": samples}
         unit_test(series, {"promql_expr_test": [checked]}, tmp_path)

@@ -124,8 +124,8 @@ WRONG: dict[str, tuple[Change, str]] = {
         "levels.AntefixQueueDeep: it pages above 50.0, before the ticket above 100.0. Swap the two",
     ),
     "nothing between": (
-        lambda data: level(data, "AntefixGpuUtilization")["ticket"].update(below=99),
-        "levels.AntefixGpuUtilization.ticket: below 99.0 and above 95.0 leave nothing between",
+        lambda data: level(data, "AntefixGpuUtilization")["ticket"].update(below=99.5),
+        "levels.AntefixGpuUtilization.ticket: below 99.5 and above 99.0 leave nothing between",
     ),
     "a duration": (
         lambda data: level(data, "AntefixQueueDeep")["page"].update({"for": "5 minutes"}),
