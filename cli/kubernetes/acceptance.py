@@ -22,7 +22,7 @@ from cli.common.gateway_client import FIRST_QUESTION, GatewayClient, GatewayErro
 from cli.gateway.verify import GREEDY, HEADERS, RULES, explained, new_system_prompt
 from common.errors import Problem
 from deployments.fleet.devices import devices_of, is_on_cpus
-from deployments.fleet.model_lookup import Unknown, engine_of, look_up, pool_model
+from deployments.fleet.model_lookup import Unknown, draft_model, engine_of, look_up, pool_model
 from deployments.fleet.pool import Pool
 from k8s.client.cluster import Cluster
 from k8s.client.kubectl import Kubectl
@@ -332,7 +332,11 @@ def plan_of(pool: Pool, dtype: str | None, gpus: Sequence[Mapping[str, str]]) ->
     model = look_up(pool_model(pool), engine)
     if isinstance(model, Unknown):
         return EnginePlan(no_kv_tokens=model.why, no_roofline=model.why)
-    return engine_plan(model, engine, _device(pool, gpus))
+    named = draft_model(pool)
+    draft = look_up(named) if named is not None else None
+    return engine_plan(
+        model, engine, _device(pool, gpus), None if isinstance(draft, Unknown) else draft
+    )
 
 
 def _device(pool: Pool, gpus: Sequence[Mapping[str, str]]) -> Device | None:

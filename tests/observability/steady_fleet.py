@@ -1,4 +1,4 @@
-"""The series of a fleet that answers its load as planned, from the levels of its own file."""
+"""The series of a fleet that answers its load as planned, from the levels of its fleet file."""
 
 from __future__ import annotations
 

@@ -15,7 +15,15 @@ from weights.kernels.fits import UTILIZATION, cache_dtype_of, reserved_for_cache
 from weights.kernels.kernels import LEAST_FOR_BFLOAT16, WHILE_LOADING
 from weights.model.cache_dtype import CacheDtype
 from weights.model.gpus import Gpu, gpu_called
-from weights.model.memory import BF16, FP8, Precision, budget_of, kv_tokens
+from weights.model.memory import (
+    BF16,
+    FP8,
+    Precision,
+    budget_of,
+    kv_bytes_per_token,
+    kv_tokens,
+)
+from weights.plan.drafting import DraftEngine, draft_of
 from weights.plan.roofline import RooflineEngine
 from weights.plan.sizing import MOST_SEQUENCES, STEP_TOKENS, stored_precision
 
@@ -41,8 +49,13 @@ class EnginePlan:
     is_quantized: bool | None = None
 
 
-def engine_plan(model: Model, engine: EngineConfig, device: Device | None) -> EnginePlan:
-    """Return the plan. `engine.args` should set the dtype of the engine; `device` None: unknown."""
+def engine_plan(
+    model: Model, engine: EngineConfig, device: Device | None, draft: Model | None = None
+) -> EnginePlan:
+    """Return the plan. `engine.args` should set the dtype of the engine; `device` None: unknown.
+
+    `draft`: the draft model or EAGLE-3 head, if its config is known.
+    """
     plan = EnginePlan(is_quantized=bool(model.method or engine.quantization))
     cache = cache_dtype_of(engine)
     if cache is None or device is None:
@@ -61,9 +74,26 @@ def engine_plan(model: Model, engine: EngineConfig, device: Device | None) -> En
         return replace(plan, no_kv_tokens=error.message, no_roofline=error.message)
     attention = _attention(model, engine, roofline.gpu, cache)
     plan = replace(plan, roofline=roofline, attention=attention)
-    if engine.speculation.get("method") != "ngram" and engine.speculation:
-        return replace(plan, no_kv_tokens="memory is not planned together with a draft's weights")
-    return replace(plan, kv_tokens=_gpu_tokens(roofline, engine, device))
+    drafts = _drafts(roofline, engine, draft)
+    if drafts is None:
+        return replace(
+            plan, no_kv_tokens="memory is not planned together with this draft's weights"
+        )
+    return replace(plan, kv_tokens=_gpu_tokens(roofline, engine, device, drafts))
+
+
+def _drafts(
+    roofline: RooflineEngine, engine: EngineConfig, draft: Model | None
+) -> DraftEngine | None:
+    """Return the source of drafts, n-grams if nothing drafts; None if its memory is not planned."""
+    config = engine.speculation
+    method, degree = config.get("method"), config.get("draft_tensor_parallel_size")
+    if not config or method in ("ngram", "ngram_gpu", "suffix"):
+        return DraftEngine("ngram_gpu")
+    is_even = degree in (None, engine.tensor_parallel)
+    if draft is None or not is_even or method not in ("eagle3", "draft_model"):
+        return None
+    return draft_of(roofline, method, draft.name, draft.shape)
 
 
 def _roofline(
@@ -87,7 +117,9 @@ def _precision(model: Model, engine: EngineConfig) -> Precision:
     return BF16
 
 
-def _gpu_tokens(roofline: RooflineEngine, engine: EngineConfig, device: Device) -> int:
+def _gpu_tokens(
+    roofline: RooflineEngine, engine: EngineConfig, device: Device, drafts: DraftEngine
+) -> int:
     def given(name: str, default: float) -> float:
         value = engine.args.get(name)
         return value if isinstance(value, int | float) else default
@@ -100,7 +132,10 @@ def _gpu_tokens(roofline: RooflineEngine, engine: EngineConfig, device: Device) 
         step_tokens=int(given("max_num_batched_tokens", STEP_TOKENS)),
         sequences=int(given("max_num_seqs", MOST_SEQUENCES)),
     )
-    return kv_tokens(shape, reserved[1] if reserved else budget.kv, roofline.cache, tp=tp)
+    room = reserved[1] if reserved else budget.kv - drafts.weight_bytes
+    of_model = kv_bytes_per_token(shape, roofline.cache, tp)
+    share = of_model / (of_model + drafts.kv_token_bytes)
+    return kv_tokens(shape, int(room * share), roofline.cache, tp=tp)
 
 
 def _attention(model: Model, engine: EngineConfig, gpu: Gpu, cache: CacheDtype) -> str:

@@ -82,9 +82,23 @@ def test_no_backend_is_expected_for_latent_attention() -> None:
     assert found.roofline is not None and found.attention == ""
 
 
-def test_n_gram_drafts_take_no_memory_and_a_draft_models_weights_are_not_planned() -> None:
-    ngram = {"method": "ngram", "num_speculative_tokens": 3}
-    assert planned(speculative_config=ngram).kv_tokens == planned().kv_tokens
+@pytest.mark.parametrize("method", ["ngram", "ngram_gpu"])
+def test_n_gram_drafts_take_no_memory(method: str) -> None:
+    config = {"method": method, "num_speculative_tokens": 3}
+    assert planned(speculative_config=config).kv_tokens == planned().kv_tokens
+
+
+def test_a_heads_weights_and_cache_leave_less_for_the_model() -> None:
+    head = "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"
+    config = {"method": "eagle3", "model": head, "num_speculative_tokens": 2}
+    engine = EngineConfig({**SIZES, "speculative_config": config}, {})
+    found, alone = engine_plan(model(), engine, A100, model(head)).kv_tokens, planned().kv_tokens
+    assert found is not None and alone is not None
+    # one layer more than 32, and about 0.8 GB of weights
+    assert 0.93 < found / alone < 32 / 33
+
+
+def test_an_unknown_heads_memory_is_not_planned() -> None:
     found = planned(speculative_config={"method": "eagle3", "model": "a/head"})
     assert found.kv_tokens is None and "draft" in found.no_kv_tokens
     assert found.roofline is not None
