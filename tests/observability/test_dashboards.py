@@ -171,7 +171,7 @@ def steps_of(slo: SloFile, title: str) -> list[float | None]:
     ("title", "steps"),
     [
         ("Queue depth", [None, 100, 500]),
-        ("GPU utilization", [None, 50, 70, 90, 95]),
+        ("GPU utilization", [None, 5, 70, 90, 99]),
     ],
 )
 def test_a_panel_changes_its_color_at_the_alert_threshold_of_the_slo_file(
