@@ -359,12 +359,13 @@ def test_vllm_trusts_the_driver_about_copies_between_gpus(monkeypatch: pytest.Mo
     monkeypatch.setattr("torch.cuda.can_device_access_peer", answer("driver", True))
     monkeypatch.setattr(custom_all_reduce, "gpu_p2p_access_check", answer("test", False))
     monkeypatch.delenv("VLLM_SKIP_P2P_CHECK", raising=False)
+    can_copy = custom_all_reduce._can_p2p
     assert envs.VLLM_SKIP_P2P_CHECK
-    assert custom_all_reduce._can_p2p(0, 2)
+    assert can_copy(0, 2)
     assert asked == ["driver"]
 
     monkeypatch.setenv("VLLM_SKIP_P2P_CHECK", "0")
-    assert not custom_all_reduce._can_p2p(0, 2)
+    assert not can_copy(0, 2)
     assert asked == ["driver", "test"]
 
 
