@@ -207,20 +207,25 @@ def tier_wait_s(load: ReplicaLoad, token_s: TierLoadS, reads_disk: bool) -> floa
 
 
 def tier_loads(
-    load: ReplicaLoad, host_tokens: int, disk_tokens: int, token_s: TierLoadS
+    load: ReplicaLoad, begins_s: float, host_tokens: int, disk_tokens: int, token_s: TierLoadS
 ) -> TierLoads:
     """Return the fastest way to get these tokens: compute all, load those of the host tier, or
-    load and read all. If two take the same time, it computes more."""
+    load and read all. If two take the same time, it computes more.
+
+    The replica would start the prompt in `begins_s`. It loads while it computes the prompts before
+    this one, so of the two waits the longer counts.
+    """
     computing_s = 1.0 / load.pace.prefill_rate
     host_s, disk_s = host_tokens * token_s.host, disk_tokens * token_s.disk
-    ways = [((host_tokens + disk_tokens) * computing_s, TierLoads())]
+    ways = [(begins_s + (host_tokens + disk_tokens) * computing_s, TierLoads())]
     if host_tokens:
         wait_s = tier_wait_s(load, token_s, reads_disk=False)
-        host_only = TierLoads(host_s, wait_s=wait_s)
-        ways.append((wait_s + host_s + disk_tokens * computing_s, host_only))
+        loaded_s = max(begins_s, wait_s + host_s)
+        ways.append((loaded_s + disk_tokens * computing_s, TierLoads(host_s, wait_s=wait_s)))
     if disk_tokens:
         wait_s = tier_wait_s(load, token_s, reads_disk=True)
-        ways.append((wait_s + host_s + disk_s, TierLoads(host_s, disk_s, wait_s)))
+        loaded_s = max(begins_s, wait_s + host_s + disk_s)
+        ways.append((loaded_s, TierLoads(host_s, disk_s, wait_s)))
     ways.sort(key=lambda way: way[0])
     (best_s, fastest), (next_s, _), *_ = ways
     return fastest._replace(saved_s=next_s - best_s)

@@ -191,26 +191,6 @@ def _candidates(
     ):
         confirmed_tokens = in_cache
         cached_tokens = expected_tokens if expected_tokens > in_cache else in_cache
-        host_tokens = disk_tokens = 0
-        host_load_s = disk_load_s = tier_wait_s = saved_s = 0.0
-        if token_s is not None:
-            near = in_host if in_host > cached_tokens else cached_tokens
-            host_tokens = near - cached_tokens
-            disk_tokens = on_disk - near if on_disk > near else 0
-            if host_tokens or disk_tokens:
-                host_load_s, disk_load_s, tier_wait_s, saved_s = cost.tier_loads(
-                    load, host_tokens, disk_tokens, token_s
-                )
-            announced = min(expected_tokens, max(in_host, on_disk)) - in_cache
-            if announced > 0 and not (host_load_s or disk_load_s):
-                # another request loads them: it took that way because computing takes longer
-                is_read = in_cache + announced > in_host
-                tier_wait_s = cost.tier_wait_s(load, token_s, is_read)
-                tier_wait_s = min(tier_wait_s, announced / load.pace.prefill_rate)
-            if disk_load_s:
-                cached_tokens = confirmed_tokens = on_disk
-            elif host_load_s:
-                cached_tokens = confirmed_tokens = near
         wait_s, step_s = cost.wait_s(load, prompt_tokens), cost.step_under_way_s(load)
         trial_wait_s = load.grammar_wait_s if needs_trial else 0.0
         adapter_load_s = adapter_wait_s = 0.0
@@ -218,8 +198,28 @@ def _candidates(
             adapter_load_s = load_s
             adapter_wait_s = cost.adapter_wait_s(load, adapter)
         begins_s = wait_s + step_s + trial_wait_s + adapter_load_s + adapter_wait_s
-        begins_s += tier_wait_s + host_load_s + disk_load_s
-        raw_ttft_s = cost.after_wait(load, begins_s, prompt_tokens, cached_tokens)
+        host_tokens = disk_tokens = 0
+        host_load_s = disk_load_s = tier_wait_s = saved_s = late_s = 0.0
+        if token_s is not None:
+            near = in_host if in_host > cached_tokens else cached_tokens
+            host_tokens = near - cached_tokens
+            disk_tokens = on_disk - near if on_disk > near else 0
+            if host_tokens or disk_tokens:
+                host_load_s, disk_load_s, tier_wait_s, saved_s = cost.tier_loads(
+                    load, begins_s, host_tokens, disk_tokens, token_s
+                )
+            announced = min(expected_tokens, max(in_host, on_disk)) - in_cache
+            if announced > 0 and not (host_load_s or disk_load_s):
+                # another request loads them: it took that way because computing takes longer
+                is_read = in_cache + announced > in_host
+                tier_wait_s = cost.tier_wait_s(load, token_s, is_read)
+                tier_wait_s = min(tier_wait_s, announced / load.pace.prefill_rate)
+            late_s = max(0.0, tier_wait_s + host_load_s + disk_load_s - begins_s)
+            if disk_load_s:
+                cached_tokens = confirmed_tokens = on_disk
+            elif host_load_s:
+                cached_tokens = confirmed_tokens = near
+        raw_ttft_s = cost.after_wait(load, begins_s + late_s, prompt_tokens, cached_tokens)
         score = cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price)
         # a load delays others as prefill does
         score += (1.0 + cost.OTHERS) * adapter_load_s + adapter_wait_s
@@ -238,7 +238,7 @@ def _candidates(
             correction.apply(raw_ttft_s, working, prompt_tokens),
             raw_ttft_s,
             wait_s,
-            score + crowding_s + trial_wait_s + tier_wait_s + host_load_s + disk_load_s,
+            score + crowding_s + trial_wait_s + late_s,
             load.queue.waiting,
             load.queue.running,
             load.queue.prefill_tokens,

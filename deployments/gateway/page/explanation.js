@@ -245,7 +245,9 @@ function correction(of) {
 
 function parts(of, slowest) {
   const step = of.step_under_way ?? 0; // a gateway of another release says none
-  const wait = of.wait + (of.trial_wait ?? 0) + (of.adapter_wait ?? 0) + (of.adapter_load ?? 0) + (of.tier_wait ?? 0) + (of.host_load ?? 0) + (of.disk_load ?? 0);
+  const turn = of.wait + (of.trial_wait ?? 0) + (of.adapter_wait ?? 0) + (of.adapter_load ?? 0);
+  // an engine loads a prefix while it computes the prompts before
+  const wait = Math.max(turn, (of.tier_wait ?? 0) + (of.host_load ?? 0) + (of.disk_load ?? 0) - step);
   const prefill = Math.max(0, of.raw_ttft - wait - step);
   const says = `wait ${seconds(wait)}, step ${seconds(step)}, prefill ${seconds(prefill)}, correction ${correction(of)}`;
   return [

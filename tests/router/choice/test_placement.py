@@ -465,6 +465,23 @@ def test_a_load_is_priced_behind_the_loads_that_are_queued_on_its_replica() -> N
     assert there.score >= there.raw_ttft_s
 
 
+def test_an_engine_loads_while_it_computes_the_prompts_before() -> None:
+    loads = pool(2, **FAST, waiting=1, queued_prefill_tokens=300)
+    there = decided(loads, {}, tiers=LOADABLE).candidate("r1")
+    assert there is not None
+    assert 0.0 < there.host_load_s < 0.3
+    assert there.raw_ttft_s == pytest.approx(0.3 + (PROMPT - 6 * 128) / 1000)
+
+
+@pytest.mark.parametrize(("queued", "refuses"), [(0, True), (600, False)])
+def test_a_load_that_is_slower_than_to_compute_is_worth_it_behind_a_long_queue(
+    queued: int, refuses: bool
+) -> None:
+    loads = pool(2, host_load_rate=900.0, waiting=bool(queued), queued_prefill_tokens=queued)
+    there = decided(loads, {}, tiers=LOADABLE).candidate("r1")
+    assert there is not None and there.refuses_host == refuses
+
+
 def test_a_read_from_disk_waits_for_both_paths() -> None:
     loads = pool(2, **FAST, queued_host_tokens=100, queued_disk_tokens=50)
     there = decided(loads, {}, tiers=READABLE).candidate("r1")
