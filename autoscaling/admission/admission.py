@@ -47,8 +47,9 @@ class Verdict:
     """A decision. `reason` completes "because ...". `index`: the candidate, of the own pool or
     (overflow) of the other.
 
-    `best_ttft_s`: the best prediction in the own pool, None if unknown. `outage`: True if the
-    verdict was forced by a pool without replicas.
+    `best_ttft_s`: the best prediction in the own pool, None if unknown. `admitted_to_s`: the
+    largest prediction that a rejected request could have had; None: the pool has no SLO. `outage`:
+    True if the verdict was forced by a pool without replicas.
     """
 
     kind: VerdictKind
@@ -57,6 +58,7 @@ class Verdict:
     retry_after_s: int = 0
     best_ttft_s: float | None = None
     outage: bool = False
+    admitted_to_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -346,7 +348,8 @@ class Admission:
 def _rejection(slo: Slo | None, due: float, reason: str, best_ttft_s: float | None) -> Verdict:
     # a backlog shrinks by one second per second
     excess = due - slo.ttft_s if slo is not None else 0.0
-    return Verdict("rejected", reason, 0, whole_seconds(excess), best_ttft_s)
+    most = None if slo is None else slo.ttft_s
+    return Verdict("rejected", reason, 0, whole_seconds(excess), best_ttft_s, admitted_to_s=most)
 
 
 def whole_seconds(seconds: float) -> int:

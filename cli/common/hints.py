@@ -33,7 +33,9 @@ def address_of(base_url: str) -> str:
 
 def key_of(base_url: str) -> str:
     """Return the remedy if the fleet at that address rejects the key."""
-    return LOGS_HERE if is_here(base_url) else "set OPENAI_API_KEY to a key of that fleet"
+    if is_here(base_url):
+        return "check --api-key; antefix env prints a valid key"
+    return "set OPENAI_API_KEY to a key of that fleet"
 
 
 def status_of(base_url: str) -> str:

@@ -34,14 +34,15 @@ ApiUrl = Annotated[
 ApiKey = Annotated[
     str | None,
     typer.Option(
-        help="API key. Other users can see it in the process list, so OPENAI_API_KEY is safer."
+        help="API key; default: that of the fleet on this machine, otherwise OPENAI_API_KEY. Other"
+        " users can see this option in the process list, but not the default."
     ),
 ]
 OperatorKey = Annotated[
     str | None,
     typer.Option(
-        help="Operator's API key. Other users can see it in the process list, so OPENAI_API_KEY is"
-        " safer."
+        help="Operator's API key; default: that of the fleet on this machine, otherwise"
+        " OPENAI_API_KEY. Other users can see this option in the process list, but not the default."
     ),
 ]
 ModelName = Annotated[str | None, typer.Option(help="Model name; default: the API's first model.")]

@@ -67,7 +67,7 @@ def bench(
         typer.Option(
             parser=durations(at_least=1.0),
             metavar="DURATION",
-            help="How long requests arrive. With --trace, how much of the trace is replayed.",
+            help="How long to send requests. With --trace, how much of the trace is replayed.",
         ),
     ] = DEFAULT_DURATION,
     length_scale: Annotated[

@@ -65,8 +65,8 @@ def verify(
     api_key: Annotated[
         str | None,
         typer.Option(
-            help="API key. Other users can see it in the process list, so OPENAI_API_KEY and"
-            " --api-key-file are safer."
+            help="API key; default: that of the fleet on this machine, otherwise OPENAI_API_KEY."
+            " Other users can see this option in the process list, but not --api-key-file."
         ),
     ] = None,
     api_key_file: Annotated[

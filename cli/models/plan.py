@@ -31,7 +31,7 @@ def plan(
     context_tokens: Annotated[
         int | None,
         typer.Option(
-            min=2, help="Length of the longest request, prompt and answer, in tokens; required."
+            min=2, help="Length of the longest request, prompt and answer, in tokens [required]."
         ),
     ] = None,
     prompt_tokens: Annotated[

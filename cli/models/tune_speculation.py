@@ -48,7 +48,9 @@ def tune_speculation(
     ] = None,
     draft_layers: Annotated[
         int | None,
-        typer.Option(min=1, help="Make the draft model from this many first layers of the model."),
+        typer.Option(
+            min=1, help="Build the draft model from this number of the model's first layers."
+        ),
     ] = None,
     rounds: Annotated[
         int,

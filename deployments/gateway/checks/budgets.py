@@ -345,8 +345,8 @@ def _rejection(
         message = f"{whose} has reached its limit of {limit}."
     elif answer.kind == "tokens":
         message = (
-            f"{whose} may use {budget.tokens:,} tokens per minute{of_model}. Too few of them are"
-            f" left for this request, which may use {tokens:,}."
+            f"{whose} is limited to {budget.tokens:,} tokens per minute{of_model}. Too few of them"
+            f" are left for this request, which could use up to {tokens:,}."
         )
         remedy = f"Try again in {seconds} s, or lower max_tokens."
     elif answer.kind == "concurrent" and isinstance(budget, _HeldBudget):

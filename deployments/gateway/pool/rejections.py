@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from autoscaling.admission.admission import NONE_IN_TIME
+from autoscaling.admission.outlook import is_slow
 from autoscaling.admission.scheduling_request import Decision
-from autoscaling.slo import PriorityClass, Slo
+from autoscaling.slo import Slo
 from deployments.gateway.api.load_codes import NO_REPLICA, OVER_CAPACITY
 from deployments.gateway.api.request_codes import CANNOT_OVERFLOW
 from deployments.gateway.api.request_headers import OVERFLOW_HEADER
@@ -25,13 +26,14 @@ def why_rejected(decision: Decision, slo: Slo | None, overflow_model: str | None
 
     `slo`: of the request's class. `overflow_model`: of the overflow pool. None: there is none.
     """
-    verdict, priority = decision.verdict, decision.request.priority
+    verdict = decision.verdict
     if verdict.outage:
         message = f"The request cannot be answered by its deadline, because {verdict.reason}."
     elif slo is None or verdict.best_ttft_s is None:
         message = f"The request cannot be served now, because {verdict.reason}."
     else:
-        message = _at_capacity(verdict.best_ttft_s, slo.ttft_s, priority)
+        why = _at_capacity(decision, verdict.best_ttft_s, slo)
+        message = f"The model is at capacity. {why}"
         if verdict.reason != NONE_IN_TIME:  # the sentence before says this
             message += f" {verdict.reason[0].upper()}{verdict.reason[1:]}."
     if overflow_model is not None and (why := decision.request.no_overflow) is not None:
@@ -39,17 +41,21 @@ def why_rejected(decision: Decision, slo: Slo | None, overflow_model: str | None
     return message
 
 
-def _at_capacity(best_ttft_s: float, limit_s: float, priority: PriorityClass) -> str:
-    best = (
-        f"The model is at capacity. The lowest predicted time to first token is {best_ttft_s:.1f} s"
-    )
-    limit = f"the limit of {limit_s:g} s for {priority} requests"
-    if best_ttft_s > limit_s:
+def _at_capacity(decision: Decision, best_ttft_s: float, slo: Slo) -> str:
+    """Return which objective would be missed: TTFT, or the time per token of running answers."""
+    priority, admitted_to_s = decision.request.priority, decision.verdict.admitted_to_s
+    best = f"The lowest predicted time to first token is {best_ttft_s:.1f} s"
+    limit = f"the limit of {slo.ttft_s:g} s for {priority} requests"
+    if best_ttft_s > slo.ttft_s:
         return f"{best}, above {limit}."
-    return (
-        f"{best}, within {limit}. But recent predictions have been too inaccurate to admit this"
-        " request."
-    )
+    if admitted_to_s is not None and best_ttft_s > admitted_to_s:
+        return (
+            f"{best}, but requests are admitted only up to {admitted_to_s:.2g} s. This is {limit},"
+            " minus a margin for prediction errors."
+        )
+    if any(is_slow(candidate, slo) for candidate in decision.considered.ranked):
+        return f"Running answers take longer than the limit of {slo.tpot_s:g} s per token."
+    return f"{best}. Together with the time since the request arrived, this is above {limit}."
 
 
 def rejection(decision: Decision, why: str) -> ApiError:
