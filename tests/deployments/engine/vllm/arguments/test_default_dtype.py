@@ -31,6 +31,8 @@ def config() -> dict[str, Any]:
 
 
 def set_cpu_capabilities(monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool]) -> None:
+    """After `args_of`, with which vLLM imports the kernels of this CPU. Those of two CPUs abort the
+    process."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
 
 
@@ -47,9 +49,9 @@ def test_an_engine_on_cpus_uses_the_faster_dtype_and_logs_it(
     capabilities: dict[str, bool],
     dtype: str,
 ) -> None:
-    set_cpu_capabilities(monkeypatch, capabilities)
     monkeypatch.setattr(logging.getLogger("ray.serve"), "propagate", True)
     args = args_of(tmp_path, config | {"dtype": stored}, **given)
+    set_cpu_capabilities(monkeypatch, capabilities)
     with caplog.at_level(logging.INFO, "ray.serve"):
         choose_dtype(args, on_cpu=True)
     assert args.dtype == dtype
@@ -61,8 +63,8 @@ def test_an_engine_on_cpus_uses_the_faster_dtype_and_logs_it(
 def test_a_dtype_that_is_given_is_kept(
     tmp_path: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
-    set_cpu_capabilities(monkeypatch, {} if dtype == "bfloat16" else NATIVE)
     args = args_of(tmp_path, config, dtype=dtype)
+    set_cpu_capabilities(monkeypatch, {} if dtype == "bfloat16" else NATIVE)
     choose_dtype(args, on_cpu=True)
     assert args.dtype == dtype
 
@@ -70,8 +72,8 @@ def test_a_dtype_that_is_given_is_kept(
 def test_a_quantized_model_keeps_the_dtype_of_its_kernels(
     tmp_path: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_cpu_capabilities(monkeypatch, {})
     args = args_of(tmp_path, config | {"quantization_config": INT8})
+    set_cpu_capabilities(monkeypatch, {})
     choose_dtype(args, on_cpu=True)
     assert args.dtype == "auto"
 
@@ -79,7 +81,7 @@ def test_a_quantized_model_keeps_the_dtype_of_its_kernels(
 def test_an_engine_on_gpus_keeps_the_dtype_of_its_model(
     tmp_path: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_cpu_capabilities(monkeypatch, {})
     args = args_of(tmp_path, config)
+    set_cpu_capabilities(monkeypatch, {})
     choose_dtype(args, on_cpu=False)
     assert args.dtype == "auto"
