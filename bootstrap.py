@@ -30,8 +30,8 @@ LOCKS = ROOT / "requirements"
 
 SUPPORTED = ("3.11", "3.12")
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-NEW_GB = 5
-UPDATE_GB = 2
+NEW_GIB = 5
+UPDATE_GIB = 2
 INSTALLED = "lib/python3.*/site-packages/{}.dist-info"
 VERSION = "import sys; print('%d.%d' % sys.version_info[:2], flush=True)"
 
@@ -53,8 +53,8 @@ UV_NAMES = {
 FAILED = (
     "the reason is above. If it is the network, connect this machine, set HTTPS_PROXY or point "
     "PIP_INDEX_URL at a mirror; if it is a hash, run `.cache/uv/bin/uv cache clean` or use another "
-    "index; if it is the disk, free {} GB. Then run this again: it goes on where it stopped"
-).format(NEW_GB)
+    "index; if it is the disk, free {} GiB. Then run this again: it goes on where it stopped"
+).format(NEW_GIB)
 
 
 NO_TORCH = (
@@ -242,11 +242,11 @@ def check_libraries() -> None:
 
 
 def check_disk() -> None:
-    free = shutil.disk_usage(str(ROOT)).free / 1e9
-    needed = UPDATE_GB if list(VENV.glob(INSTALLED.format("vllm*"))) else NEW_GB
+    free = shutil.disk_usage(str(ROOT)).free / 2**30
+    needed = UPDATE_GIB if list(VENV.glob(INSTALLED.format("vllm*"))) else NEW_GIB
     if free < needed:
         raise Failure(
-            "{:.1f} GB free in {}, {} GB needed; free some space, then run this again".format(
+            "{:.1f} GiB free in {}, {} GiB needed; free some space, then run this again".format(
                 free, ROOT, needed
             )
         )

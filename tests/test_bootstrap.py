@@ -334,11 +334,11 @@ def test_without_the_venv_module_the_error_names_its_package(
 def test_too_small_a_disk_is_reported_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = type(shutil.disk_usage(tmp_path))(10**11, 10**11, 3 * 10**9)
+    usage = type(shutil.disk_usage(tmp_path))(100 * 2**30, 97 * 2**30, 3 * 2**30)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     monkeypatch.setattr(bootstrap, "VENV", tmp_path / ".venv")
     with pytest.raises(
-        bootstrap.Failure, match=rf"3\.0 GB free in .*, {bootstrap.NEW_GB} GB needed"
+        bootstrap.Failure, match=rf"3\.0 GiB free in .*, {bootstrap.NEW_GIB} GiB needed"
     ):
         bootstrap.install("cpu")
     assert list(tmp_path.iterdir()) == []
