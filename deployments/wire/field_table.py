@@ -116,6 +116,7 @@ _NO_COST = "No measurable cost to other requests."
 _ONCE = "The engine reads it once per request."
 _PER_STEP = "A fixed number of operations on the logits of each step."
 _PROMPT = "The engine computes every token of the prompt once."
+_TOKENIZED = "The engine only renders and tokenizes the prompt, once."
 _PROMPT_BOUND = (
     "The size of the body, 100,000 values and 1,000,000 items in it, and the model's context."
 )
@@ -138,29 +139,33 @@ TAKEN = (
         (_XARGS,),
     ),
     # -- prompts
-    TakenField(("messages",), (*_CHATS, MESSAGES, COUNT_TOKENS), _PROMPT, _PROMPT_BOUND, _WITHIN),
-    TakenField(("prompt",), (TOKENIZE,), _PROMPT, _PROMPT_BOUND, _WITHIN),
     TakenField(
-        ("instructions", "previous_input_messages"), (RESPONSES,), _PROMPT, _PROMPT_BOUND, _WITHIN
-    ),
-    TakenField(("input",), (RESPONSES,), _PROMPT, _PROMPT_BOUND, _WITHIN),
-    TakenField(("system",), (MESSAGES, COUNT_TOKENS), _PROMPT, _PROMPT_BOUND, _WITHIN),
-    TakenField(("tokens",), (DETOKENIZE,), "One lookup per token.", _PROMPT_BOUND, _WITHIN),
-    TakenField(("suffix",), (COMPLETIONS,), _ONCE, "Engines reject it.", _WITHIN),
-    TakenField(
-        ("tools",),
-        (CHAT, RESPONSES, MESSAGES, COUNT_TOKENS, TOKENIZE),
+        ("messages",),
+        (CHAT, EMBEDDINGS, CLASSIFY, POOLING, MESSAGES),
         _PROMPT,
         _PROMPT_BOUND,
         _WITHIN,
     ),
+    TakenField(("messages", "prompt", "tools"), (TOKENIZE,), _TOKENIZED, _PROMPT_BOUND, _WITHIN),
+    TakenField(
+        ("messages", "system", "tools"), (COUNT_TOKENS,), _TOKENIZED, _PROMPT_BOUND, _WITHIN
+    ),
+    TakenField(
+        ("instructions", "previous_input_messages"), (RESPONSES,), _PROMPT, _PROMPT_BOUND, _WITHIN
+    ),
+    TakenField(("input",), (RESPONSES,), _PROMPT, _PROMPT_BOUND, _WITHIN),
+    TakenField(("system",), (MESSAGES,), _PROMPT, _PROMPT_BOUND, _WITHIN),
+    TakenField(("tokens",), (DETOKENIZE,), "One lookup per token.", _PROMPT_BOUND, _WITHIN),
+    TakenField(("suffix",), (COMPLETIONS,), _ONCE, "Engines reject it.", _WITHIN),
+    TakenField(("tools",), (CHAT, RESPONSES, MESSAGES), _PROMPT, _PROMPT_BOUND, _WITHIN),
     TakenField(
         ("tool_choice",),
-        (CHAT, RESPONSES, MESSAGES, COUNT_TOKENS),
+        (CHAT, RESPONSES, MESSAGES),
         "A required tool is a constraint on the answer. See `structured_outputs`.",
         "The limits of structured outputs.",
         (_GRAMMARS,),
     ),
+    TakenField(("tool_choice", "thinking", "output_config"), (COUNT_TOKENS,), _NO_COST),
     TakenField(("parallel_tool_calls",), (CHAT, RESPONSES), _NO_COST),
     TakenField(("max_tool_calls",), (RESPONSES,), _NO_COST),
     TakenField(
@@ -358,7 +363,7 @@ TAKEN = (
     ),
     TakenField(
         ("thinking",),
-        (MESSAGES, COUNT_TOKENS),
+        (MESSAGES,),
         "Each step compares the last tokens with those that end the model's thinking.",
         "The few tokens of the model's markers.",
         (_RESERVED,),
@@ -489,7 +494,7 @@ TAKEN = (
     ),
     TakenField(
         ("output_config",),
-        (MESSAGES, COUNT_TOKENS),
+        (MESSAGES,),
         "The engine compiles the constraint, and computes a mask for each token.",
         "The limits of structured outputs.",
         (_GRAMMARS,),
@@ -595,9 +600,19 @@ HARMLESS = (
         _FOR_ACCOUNTS,
     ),
     HarmlessField(
-        ("billing_policy", "fallback_credit_token", "diagnostics"),
+        ("billing_policy",),
         (MESSAGES, COUNT_TOKENS),
-        _FOR_ACCOUNTS,
+        "It names the account that a provider bills. Antefix sends no bills.",
+    ),
+    HarmlessField(
+        ("fallback_credit_token",),
+        (MESSAGES, COUNT_TOKENS),
+        "It lowers a provider's bill after a refused request. Antefix sends no bills.",
+    ),
+    HarmlessField(
+        ("diagnostics",),
+        (MESSAGES, COUNT_TOKENS),
+        "It asks why a prompt was not in the cache. The request's explanation shows the causes.",
     ),
     HarmlessField(("user",), (MESSAGES, COUNT_TOKENS, EMBED, *AUDIO), _FOR_ACCOUNTS),
     HarmlessField(("metadata",), (EMBED, *AUDIO), _FOR_ACCOUNTS),

@@ -29,8 +29,8 @@ MODEL_NOT_ALLOWED = ErrorCode(
 PRIORITY_NOT_ALLOWED = ErrorCode(
     "priority_not_allowed",
     403,
-    "A key or tenant that may use only `batch` requests the class `interactive`, or the tenant may "
-    "not set `priority`.",
+    "The request asks for the class `interactive`, but its key or tenant allows only `batch`. Or "
+    "it sets `priority`, which its tenant may not set.",
     "Omit the header or field. Otherwise, ask the operators to allow the class for the "
     "key and its tenant, or to set `engine_priority: true` for the tenant.",
 )
@@ -50,7 +50,8 @@ OVERFLOW_NOT_ALLOWED = ErrorCode(
 NOT_AN_OPERATOR = ErrorCode(
     "not_an_operator",
     403,
-    "Only operators may profile an engine, end a canary, or load an adapter.",
+    "Only operators may profile engines, list and end canaries, and list, load and unload "
+    "adapters.",
     "Use an operator's key, or ask an operator to set `operator: true` for the tenant and "
     "to issue a key with `--operator`.",
 )

@@ -6,6 +6,7 @@ from deployments.gateway.api.limits import FATAL_REQUEST_S
 from deployments.process.error_code import ErrorCode
 from observability.traces.request_record import OVER_BUDGET
 
+_FATAL_MINUTES = f"{FATAL_REQUEST_S // 60} minutes"
 RATE_LIMIT_EXCEEDED = ErrorCode(
     OVER_BUDGET,
     429,
@@ -67,10 +68,10 @@ ENGINES_LOST = ErrorCode(
     "engines_lost",
     503,
     "Every engine that ran the request was lost. Gateways then reject identical requests for "
-    f"{FATAL_REQUEST_S} s. If several requests of a tenant end like this, gateways do not retry "
-    "the tenant's requests on a second engine for three minutes. During that time, a request that "
-    "loses its only engine gets this code without `x-should-retry`, so clients may send it again "
-    "once.",
+    f"{_FATAL_MINUTES}. If several requests of a tenant end like this, gateways do not retry "
+    f"the tenant's requests on a second engine for {_FATAL_MINUTES}. During that time, a "
+    "request that loses its only engine gets this code without `x-should-retry`, so clients may "
+    "send it again once.",
     "Change the request, because it may be the cause. Otherwise, send it again after "
     "`Retry-After`.",
     retry="Retry-After, stop",
@@ -79,7 +80,7 @@ ENGINE_OUT_OF_MEMORY = ErrorCode(
     "engine_out_of_memory",
     503,
     "The replica ran out of memory before the answer had a token. Gateways do not retry the "
-    f"request, and reject identical requests for {FATAL_REQUEST_S} s. Meanwhile, the tenant "
+    f"request, and reject identical requests for {_FATAL_MINUTES}. Meanwhile, the tenant "
     "is limited to one request at a time if no other tenant's request was running there.",
     "Make the request smaller, for example its images or its prompt. Otherwise, send it again "
     "after `Retry-After`.",

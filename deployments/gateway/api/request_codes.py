@@ -126,7 +126,8 @@ CONTEXT_LENGTH_EXCEEDED = ErrorCode(
 TOKENS_ABOVE_LIMIT = ErrorCode(
     "tokens_above_limit",
     400,
-    "The request may use more tokens than the tenant may use per minute.",
+    "The prompt and the longest possible answer have more tokens than the tenant's limit per "
+    "minute.",
     "Lower `max_tokens`, or shorten the prompt.",
 )
 MODEL_NOT_FOUND = ErrorCode(
@@ -168,9 +169,10 @@ CANNOT_OVERFLOW = ErrorCode(
 UNKNOWN_REQUEST = ErrorCode(
     "unknown_request",
     404,
-    "The tenant has no such request, or the request ended at least "
-    f"{EXPLANATION_TTL_S} s ago or began less than {UNDER_WAY_S:g} s ago. Under high load, the "
-    "gateway stores only a [sample](routing.md#every-decision-explained) of the explanations.",
+    "The tenant has no such request, or the request began less than "
+    f"{UNDER_WAY_S:g} s ago. Or it ended more than {EXPLANATION_TTL_S} s ago: explanations are "
+    f"deleted {EXPLANATION_TTL_S} to {EXPLANATION_TTL_S + 60} s after the end. Under high load, "
+    "the gateway stores only a [sample](routing.md#every-decision-explained) of the explanations.",
     f"Query within {EXPLANATION_TTL_S} s after the end of the request, with the `x-request-id` of "
     "the response.",
 )

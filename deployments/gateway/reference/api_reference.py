@@ -182,7 +182,7 @@ applies to endpoints that no engine serves, if the request has the header `anthr
 ```
 
 Programs should read `code`. The text of `message` describes the remedy and may change in any
-release. `param` names the field or header that caused the error, or is `null`. The metric
+version. `param` names the field or header that caused the error, or is `null`. The metric
 `antefix_errors_total` counts errors by code. `type` depends on the status and on the structure:
 
 {types}

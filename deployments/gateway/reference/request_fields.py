@@ -205,8 +205,8 @@ REFUSED_VALUES = (
         "Engines cannot read files. Send the text, or an image with a `source` of type `base64`.",
     ),
     RefusedValue(
-        "the `uuid` of a part; without content, a `file_id`, or the id of a stored item or of a "
-        "spoken answer",
+        "the `uuid` of a part; a part that has a `file_id` instead of content; an item that has "
+        "only the id of a stored item; a message that has only the id of a spoken answer",
         "all",
         "Antefix does not store content. Send the content itself.",
     ),
