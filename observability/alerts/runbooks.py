@@ -21,6 +21,20 @@ from observability.alerts.slo_file import SHIPPED, SloFile, read
 FILE_NAME = "runbooks.yaml"
 INDEX = "README.md"
 
+# Below the remedies of each runbook, and what it links to.
+_APPLY = f"If a step changes the fleet file, [apply the change]({INDEX}#apply-a-change)."
+_APPLYING = """\
+Settings such as `autoscaling.max_replicas` are keys of the [fleet file](../fleet-file.md). On one
+machine or a Ray cluster, change the file and run `antefix update FILE`. On Kubernetes, the keys are
+under `fleet` in your values. Change them and run `helm upgrade`:
+
+```sh
+antefix k8s diff antefix --namespace antefix --values my-values.yaml    # what the upgrade restarts
+helm upgrade antefix helm/antefix --namespace antefix --values my-values.yaml
+```
+
+[Upgrades](../kubernetes/upgrade.md#what-a-change-restarts) lists what each change restarts."""
+
 _MARK = "<!-- From runbooks.yaml. -->\n"
 
 _INTRODUCTION = (
@@ -80,7 +94,7 @@ def _page(name: str, rules: Sequence[Mapping[str, Any]], runbook: Runbook) -> st
     steps = [*_with_kubernetes([*runbook.look, *runbook.do])]
     look, do = steps[: len(runbook.look)], steps[len(runbook.look) :]
     parts += ["## Meaning", runbook.means]
-    parts += ["## Check", _numbered(look), "## Fix", _numbered(do)]
+    parts += ["## Check", _numbered(look), "## Fix", _numbered(do), _APPLY]
     parts += ["## Alert rules", *map(_condition, rules)]
     return "\n\n".join(parts) + "\n"
 
@@ -121,4 +135,5 @@ def _index(rules: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         about = of[0]["annotations"]["description"]
         items.append(f"- [{name}]({name}.md) ({severities}): {about}")
     parts = ["# Runbooks", f"{_MARK}\n{_INTRODUCTION}", "\n".join(items)]
-    return "\n\n".join([*parts, "## On Kubernetes", PREPARATION]) + "\n"
+    parts += ["## Apply a change", _APPLYING, "## On Kubernetes", PREPARATION]
+    return "\n\n".join(parts) + "\n"

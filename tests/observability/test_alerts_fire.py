@@ -137,7 +137,8 @@ def test_an_alert_names_the_pool_the_value_and_the_runbook(tmp_path: Path) -> No
         },
         "exp_annotations": {
             "summary": "a: 20% of first tokens arrived too late",
-            "description": "Too many requests miss the ttft_s of their pool and class.",
+            "description": "Too many requests miss the time-to-first-token objective of their pool "
+            "and class.",
             "runbook_url": "docs/runbooks/AntefixTtftBudgetBurn.md",
             "dashboard": "Fleet SLO",
         },
