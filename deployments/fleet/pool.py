@@ -122,8 +122,8 @@ class Pool(Section):
     )
     hung_engine: Annotated[HungEngine | None, Reach.HOT] = Field(
         None,
-        description="What happens to an engine that hangs. With `suspect`, it gets no requests "
-        "that another replica can serve until it makes progress. With `restart`, it is also "
+        description="What happens to an engine that hangs. With `suspect`, new requests avoid "
+        "it until it makes progress, if another replica can serve them. With `restart`, it is also "
         "stopped and replaced. If null, the value is `restart` on CPUs and `suspect` on GPUs, "
         "where hang detection has hardly been tried.",
     )
@@ -134,8 +134,9 @@ class Pool(Section):
     )
     slo: Annotated[Objectives, Reach.HOT] = Field(
         default_factory=Objectives,
-        description="The latency objectives of the pool. A request that is predicted to miss them "
-        "is queued, overflows or is rejected. Without objectives, every request is admitted. "
+        description="The latency objectives of the pool. A request that is predicted to miss "
+        "`ttft_s`, or to run where streams miss `tpot_s`, is queued, overflows or is rejected. "
+        "Without objectives, every request is admitted. "
         "Instead of a mapping, `default` selects the targets of Antefix's SLO file (docs/slo.md), "
         "and a path selects the targets of another SLO file.",
     )

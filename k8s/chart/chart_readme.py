@@ -23,8 +23,8 @@ group of engines for each pool of the fleet.
 ## Requirements
 
 - Kubernetes 1.27 or later.
-- Helm 4. Installs and upgrades are tested with Helm 4.1. Helm 3.17 renders the same objects, and
-  its installs and upgrades are tested on an API server without nodes.
+- Helm 4 or 3.17. Installs and upgrades are tested with Helm 4.1 on a cluster, and with Helm 3.17 on
+  an API server without nodes.
 - The KubeRay operator 1.5.1 to 1.7 with its CRDs. Version 1.7 is untested.
 - NVIDIA's device plugin and driver 580 or later, on nodes with GPUs.
 - Both images in your registry: [build and push them](../../docs/kubernetes/install.md#images). No
@@ -77,7 +77,8 @@ first answer.
 
 No GPU preset has been run on its target hardware. See
 [what has been tested](../../docs/kubernetes/tested.md). With `four-gpus-a100.yaml` and
-`single-node-a100.yaml`, a change of pods is an outage, because a second cluster does not fit.
+`single-node-a100.yaml`, a change of the pod spec is an outage, because a second cluster does not
+fit.
 
 For EKS, GKE, AKS or your own machines, add a file from `values/platforms/`, as
 [platforms](../../docs/kubernetes/platforms.md) describes. For A100s with 40 GB or on PCIe cards,
@@ -113,20 +114,24 @@ error message names the right one.
   class that supports `ReadWriteMany`.
 - **Gateways**: set `fleet.gateway.replicas` to 2 or more. If you raise
   `fleet.gateway.request_timeout_s` above 600, set `fleet.gateway.drain_timeout_s` to the same
-  value. Otherwise a long answer is cut when its gateway stops, or when its engine stops and no
+  value. Otherwise a long answer is cut when Ray Serve stops its gateway, or stops its engine and no
   other engine can resume it.
 - **Head**: set `gcsFaultTolerance.enabled`, with a persistent Redis. Without fault tolerance, the
-  loss of the head's node restarts the fleet, and by default that node cannot be drained.
-- **Drains**: keep `podDisruptionBudget.enabled`, so that drains evict one gateway, and one engine
-  per pool, at a time.
-- **Ray's ports**: anyone who reaches them can run code. Use a network plugin that enforces
-  policies, set `networkPolicy.operatorNamespace` and `networkPolicy.allowedClients`, and keep
-  `rayAuth.enabled`.
+  loss of the head restarts the fleet, and by default the head's node cannot be drained. If the node
+  is lost, no new head starts until
+  [the node is deleted](../../docs/kubernetes/upgrade.md#draining-a-node).
+- **Drains**: keep `podDisruptionBudget.enabled`, so that drains evict one gateway at a time, and
+  one engine at a time in a pool at its minimum. In a pool that has scaled up, a drain may evict all
+  pods above the minimum, and one more, at once: see
+  [disruption budgets](../../docs/kubernetes/size.md#disruption-budgets).
+- **Ray's ports**: without `rayAuth.enabled`, anyone who reaches them can run code. Keep it enabled.
+  Also use a network plugin that enforces policies, and set `networkPolicy.operatorNamespace` and
+  `networkPolicy.allowedClients`.
 - **Egress**: set `networkPolicy.egress.enabled`, and list the destinations that engines need in
   `networkPolicy.egress.allowed`.
-- **Capacity**: plan quota and GPUs for a second cluster, which a change of pods starts, or set
-  `upgrade.strategy: None`. Set `enginePods.priorityClassName`, because pods with a higher priority
-  preempt those of priority 0.
+- **Capacity**: plan quota and GPUs for a second cluster, which a change of the pod spec starts, or
+  set `upgrade.strategy: None`. Set `enginePods.priorityClassName`, because pods with a higher
+  priority preempt those of priority 0.
 - **Namespace**: label it `pod-security.kubernetes.io/enforce=restricted`.
 - **Alerts**: set `metrics.podMonitor.enabled`, `metrics.prometheusNamespace` and
   `metrics.prometheusRule.enabled`.

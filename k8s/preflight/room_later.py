@@ -149,7 +149,7 @@ def _upgrade(
         yield PreflightFinding(
             severity,
             "room for an upgrade",
-            "a change of pods starts a second cluster, but there is no room for a second "
+            "a change of the pod spec starts a second cluster, but there is no room for a second "
             f"{some(short)}; the upgrade would wait, while the old cluster serves",
             "keep spare nodes for it, or set upgrade.strategy: None and delete the old RayCluster "
             "by hand",

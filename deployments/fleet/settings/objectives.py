@@ -176,8 +176,9 @@ class Tenant(Section):
     policy_header: bool = Field(
         False,
         description="Whether the tenant's requests may select a routing policy with the header "
-        "`x-antefix-policy`. Operators always may, and so may a tenant that is the only one with "
-        "keys. Keys with `policy=no` never may.",
+        "`x-antefix-policy`. Operators may always select a policy. The same applies to a tenant "
+        "that is the only one with keys. Requests with a key that has `policy=no` may never select "
+        "one.",
     )
     weight: float = Field(
         1.0,

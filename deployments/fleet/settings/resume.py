@@ -26,9 +26,10 @@ RESUME = Field(
     None,
     description="Whether another engine resumes the answers of an engine that is lost or removed. "
     "With `exact`, answers are resumed only if the tokens are proved to be the same: on CPUs that "
-    "compute in float32, or with a `resume_proof`. With `continued`, they are always resumed. "
-    "Later tokens may then differ as in any rerun, and the answer is labeled. With `off`, they are "
-    "never resumed. If null, the value is `exact` where that is proved, and otherwise `continued`.",
+    "compute in float32, or with a `resume_proof`. With `continued`, they are resumed without that "
+    "proof. Later tokens may then differ as in any rerun, and the answer is labeled. With `off`, "
+    "they are never resumed. If null, the value is `exact` where that is proved, and otherwise "
+    "`continued`.",
 )
 RESUME_PROOF = Field(
     "",

@@ -83,8 +83,8 @@ its full name, because Istio also has a kind Gateway. */}}
 {{- $request := kindIs "invalid" $gateway.request_timeout_s | ternary 600 $gateway.request_timeout_s -}}
 {{- $drain := kindIs "invalid" $gateway.drain_timeout_s | ternary 600 $gateway.drain_timeout_s -}}
 {{- if lt (float64 $drain) (float64 $request) }}
-- An answer may take {{ $request }} s, but when a gateway or an engine is removed, its answers are cut after {{ $drain }} s,
-  except those that another engine resumes: set fleet.gateway.drain_timeout_s to {{ $request }} to cut none.
+- An answer may take {{ $request }} s, but when Ray Serve stops a gateway or an engine, its answers are cut after
+  {{ $drain }} s, except those that another engine resumes: set fleet.gateway.drain_timeout_s to {{ $request }} to cut none.
 {{- end -}}
 {{- range $name, $pool := .Values.fleet.pools -}}
 {{- $settings := include "antefix.poolSettings" (dict "root" $ "pool" $name) | fromYaml -}}
