@@ -47,8 +47,8 @@ CAVEATS = (
     "or Dynamo, and not on equal terms with Ray Serve LLM."
 )
 NONE_CURRENT = (
-    "No benchmark has been rerun on the current code, so this page quotes no results. For older ones, "
-    "which are marked as stale, see [Benchmarks](docs/benchmarks/README.md) and the "
+    "No benchmark has been rerun on the current code, so this page quotes no results. For older "
+    "ones, which are marked as stale, see [Benchmarks](docs/benchmarks/README.md) and the "
     "[comparison](docs/comparison.md#what-was-measured)."
 )
 # The benchmarks that a template takes figures of.
