@@ -24,7 +24,7 @@ export function explanation(decision) {
       el("pre", { tabindex: 0 }, JSON.stringify(decision, null, 2))),
     el("p", { class: "hint" },
       el("a", { href: `#${new URLSearchParams({ request: decision.request_id })}` }, "Link to this decision"),
-      " (works while it is among the last hundred, or for two minutes after its end)"),
+      " (works while it is among the last hundred, or for two to three minutes after its end)"),
   ];
 }
 
