@@ -32,8 +32,7 @@ def why_rejected(decision: Decision, slo: Slo | None, overflow_model: str | None
     elif slo is None or verdict.best_ttft_s is None:
         message = f"The request cannot be served now, because {verdict.reason}."
     else:
-        why = _at_capacity(decision, verdict.best_ttft_s, slo)
-        message = f"The model is at capacity. {why}"
+        message = f"The model is at capacity. {_at_capacity(decision, verdict.best_ttft_s, slo)}"
         if verdict.reason != NONE_IN_TIME:  # the sentence before says this
             message += f" {verdict.reason[0].upper()}{verdict.reason[1:]}."
     if overflow_model is not None and (why := decision.request.no_overflow) is not None:
