@@ -36,6 +36,7 @@ OWN_PAGES = {
     "canary": "../models.md",
     "planned": "../planning.md",
     "drill-hangs": "../drills.md",
+    "tiers": "../kv-tiers.md",
 }
 BEGINS, ENDS = "<!-- Written by `make bench-summary`: {}. -->\n", "<!-- Until here. -->\n"
 README = "README.md"
@@ -47,7 +48,8 @@ CAVEATS = (
     "or Dynamo, and not on equal terms with Ray Serve LLM."
 )
 NONE_CURRENT = (
-    "No benchmark has been rerun on the current code, so this page quotes no results. For older "
+    "No comparison with another project has been rerun on the current code, so this page quotes "
+    "none. For older "
     "ones, which are marked as stale, see [Benchmarks](docs/benchmarks/README.md) and the "
     "[comparison](docs/comparison.md#what-was-measured)."
 )
