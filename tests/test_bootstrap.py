@@ -373,3 +373,11 @@ def test_packages_that_serve_are_tested_at_the_same_pins() -> None:
         for name in ("cpu.lock", "dev.lock")
     )
     assert served <= tested
+
+
+def test_a_laptop_does_not_download_nixl() -> None:
+    """It has 240 MB, and only fleets with peers use it."""
+    pins = re.findall(r"^(nixl\S*)==", (ROOT / "requirements/cpu.lock").read_text(), re.M)
+    assert not pins
+    tested = re.findall(r"^(nixl\S*)==", (ROOT / "requirements/dev.lock").read_text(), re.M)
+    assert tested == ["nixl", "nixl-cu12"]

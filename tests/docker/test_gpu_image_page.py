@@ -53,3 +53,9 @@ def test_the_compiler_is_of_the_cuda_that_pytorch_has(package: str) -> None:
     """A newer one makes code that the oldest driver cannot load."""
     cuda = ".".join(pinned("cuda-toolkit").split(".")[:2])
     assert pinned(package).startswith(f"{cuda}."), f"{package} {pinned(package)}"
+
+
+def test_nixl_is_for_the_cuda_that_pytorch_has() -> None:
+    """It imports only the libraries for PyTorch's CUDA, so those for another would be unused."""
+    major = pinned("cuda-toolkit").partition(".")[0]
+    assert re.findall(r"^(nixl-cu\d+)==(\S+)", LOCK, re.M) == [(f"nixl-cu{major}", pinned("nixl"))]
