@@ -72,6 +72,11 @@ class KvTiers(Section):
         description="Where blocks are also written to, to be read after they have left the host's "
         "memory, or after a restart of the engine.",
     )
+    peers: bool = Field(
+        False,
+        description="Whether a replica may pull blocks that another replica of the pool has in its "
+        "host tier. Its engine's environment needs the packages nixl and nixl-cu12.",
+    )
 
 
 def broken_by_kv_tiers(tiers: KvTiers | None, engine_args: Mapping[str, Any]) -> Iterator[Broken]:

@@ -180,6 +180,7 @@ EVERY_KEY: dict[str, Any] = {
             "kv_tiers": {
                 "host_bytes": "1Gi",
                 "eviction": "arc",
+                "peers": True,
                 "disk": {"folder": "/cache", "max_bytes": "9Gi", "expire_s": 3600},
             },
             "adapters": {"sources": ["/models/adapters", "acme", "s3://bucket"]},
