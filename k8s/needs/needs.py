@@ -86,9 +86,10 @@ class Claim:
 class ClusterNeeds:
     """The requirements of a release.
 
-    `apis`: required APIs, as group/version/plural, by the value that needs them. `head_policies`:
-    the network policies for Ray's head. `images`: those of each group's pods. `run_as`: the user of
-    pods, None if the cluster chooses it.
+    `apis`: required APIs, as group/version/plural, by the value that needs them.
+    `network_policies`: whether the release has any. `head_policies`: those for Ray's head.
+    `images`: those of each group's pods. `run_as`: the user of pods, None if the cluster chooses
+    it.
 
     `downloads`: pools whose pods each download their weights, with the bytes if known.
     `cpu_caches`: the bytes of KV cache and of weights (None if unknown) of an engine on CPUs.
@@ -109,6 +110,7 @@ class ClusterNeeds:
     images_named: bool
     images: Mapping[str, tuple[str, ...]]
     pulls: str
+    network_policies: bool
     head_policies: tuple[Object, ...]
     ray_auth: bool
     run_as: int | None
@@ -148,6 +150,7 @@ def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Cluster
         ),
         images=images,
         pulls=values["image"]["pullPolicy"],
+        network_policies=values["networkPolicy"]["enabled"],
         head_policies=tuple(_policies_for(cluster["headGroupSpec"]["template"], objects)),
         ray_auth=bool(cluster.get("authOptions")),
         run_as=values["podSecurityContext"].get("runAsUser"),

@@ -1,16 +1,21 @@
 """Check that engines have the memory of the host that `kv_tiers` reserves, and a volume for files.
 
 The host tier is shared memory, which counts toward the limit of the container. KubeRay makes
-/dev/shm as large as that limit.
+/dev/shm as large as that limit. With `peers`, also check the network between replicas.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil
 from pathlib import PurePosixPath
 
-from k8s.needs.needs import ClusterNeeds
+from k8s.needs.fitting import Node, against, lacking
+from k8s.needs.needs import Amounts, ClusterNeeds, PodGroup
 from k8s.preflight.cpu_memory import PROCESSES_BYTES, gib
-from k8s.preflight.findings import PreflightFinding
+from k8s.preflight.findings import PreflightFinding, some
+
+# the prefix of the resources of NVIDIA's device plugin for RDMA:
+# github.com/Mellanox/k8s-rdma-shared-dev-plugin
+_RDMA = "rdma/"
 
 
 def host_tier_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
@@ -54,3 +59,65 @@ def disk_tier_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
             f"add a volume to {group.settings}.volumes and a mount of it at {folder} to "
             f"{group.settings}.volumeMounts",
         )
+
+
+def peer_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
+    """Check that replicas have peers, and that network policies protect their ports.
+
+    vLLM's control socket and UCX authenticate no client.
+    """
+    groups = _with_peers(needs)
+    for group in groups:
+        if needs.fleet.pools[group.name].most_replicas > 1:
+            continue
+        yield PreflightFinding(
+            "warning",
+            f"peers of {group.name}",
+            "the pool has at most one replica, so there is no other replica to pull blocks from",
+            f"allow more replicas of {group.name}, or set "
+            f"fleet.pools.{group.name}.kv_tiers.peers to false",
+        )
+    if groups and not needs.network_policies:
+        names = some([group.name for group in groups])
+        yield PreflightFinding(
+            "note",
+            "peers and network policies",
+            f"networkPolicy.enabled is false, so every pod of the cluster may connect to the ports "
+            f"at which replicas of {names} exchange blocks; these ports require no secret",
+            "set networkPolicy.enabled to true, or restrict connections to engines in another way",
+        )
+
+
+def rdma_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
+    """Report for each pool with peers whether its pods have RDMA."""
+    for group in _with_peers(needs):
+        title = f"RDMA of {group.name}"
+        if requested := _rdma(group.requests):
+            yield PreflightFinding("ok", title, f"pods request {some(requested)}")
+            continue
+        usable = [n for n in nodes if not against(group, n) and not lacking(group, n.allocatable)]
+        if offered := sorted({name for node in usable for name in _rdma(node.allocatable)}):
+            yield PreflightFinding(
+                "warning",
+                title,
+                f"nodes offer {some(offered)}, but pods request none of them, so replicas pull "
+                "blocks over TCP",
+                f"set {group.settings}.resources.requests and limits to 1 for {offered[0]}",
+            )
+            continue
+        yield PreflightFinding(
+            "note",
+            title,
+            "no node for its pods offers a resource rdma/..., so replicas pull blocks over TCP; "
+            "this takes CPU time of both engines and bandwidth of the network between pods",
+        )
+
+
+def _with_peers(needs: ClusterNeeds) -> list[PodGroup]:
+    pools = needs.fleet.pools
+    tiers = {name: pool.kv_tiers for name, pool in pools.items() if pool.kv_tiers is not None}
+    return [group for group in needs.groups if group.name in tiers and tiers[group.name].peers]
+
+
+def _rdma(amounts: Amounts) -> list[str]:
+    return [name for name, amount in amounts.items() if name.startswith(_RDMA) and amount > 0]

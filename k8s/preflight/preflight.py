@@ -16,7 +16,12 @@ from k8s.preflight.gpus import driver_findings, gpu_findings
 from k8s.preflight.hub import license_findings
 from k8s.preflight.images import pull_findings, registry_findings
 from k8s.preflight.kuberay import kuberay_findings
-from k8s.preflight.kv_tiers import disk_tier_findings, host_tier_findings
+from k8s.preflight.kv_tiers import (
+    disk_tier_findings,
+    host_tier_findings,
+    peer_findings,
+    rdma_findings,
+)
 from k8s.preflight.links import link_findings
 from k8s.preflight.own_namespace import pod_security_findings, quota_findings, reference_findings
 from k8s.preflight.room import room_findings
@@ -43,6 +48,7 @@ def findings(facts: Facts, needs: ClusterNeeds) -> list[PreflightFinding]:
         found += gpu_findings(needs, nodes)
         found += driver_findings(needs, nodes)
         found += link_findings(needs, nodes)
+        found += rdma_findings(needs, nodes)
         found += room_findings(needs, nodes, facts.nodes_come)
         found += one_node_findings(needs, nodes)
         found += disk_findings(needs, nodes)
@@ -53,6 +59,7 @@ def findings(facts: Facts, needs: ClusterNeeds) -> list[PreflightFinding]:
         *cpu_memory_findings(needs),
         *host_tier_findings(needs),
         *disk_tier_findings(needs),
+        *peer_findings(needs),
         *quota_findings(facts, needs),
         *claim_findings(facts, needs.claims),
         *size_findings(facts, needs),
