@@ -22,6 +22,8 @@ GIB = 2**30
 # A gateway may hold as many connections as half of its files.
 OPEN_FILES = 4096
 VERSIONS_SHOWN = 5
+# as in requirements/dev.in and gpu.in
+NIXL_VERSION = "1.5.1"
 
 
 class SizeNeed(NamedTuple):
@@ -77,6 +79,7 @@ def doctor(
         found = [*findings(facts, running)]
         if not running:
             found += host_tier_findings(facts, wanted)
+        found += nixl_findings(facts, wanted)
         found.append(_fleet(state.base_url if state else "", running))
         if is_data(output):
             listed = [finding.as_json() for finding in found]
@@ -132,6 +135,32 @@ def host_tier_findings(facts: MachineFacts, fleet: Fleet) -> Iterator[PreflightF
     enlarge = f"enlarge /dev/shm; in a container, pass --shm-size {ceil(shared / GIB)}g; or {lower}"
     need = SizeNeed(shared, f"the setting kv_tiers with {store.what}", "free", enlarge)
     yield _size("shared memory of host tiers", facts.shared_memory_free, need, "problem")
+
+
+def nixl_findings(facts: MachineFacts, fleet: Fleet) -> Iterator[PreflightFinding]:
+    """Yield whether the packages are installed with which replicas of pools with `peers` pull
+    blocks.
+
+    Where PyTorch has CUDA, NIXL imports only its libraries for the same CUDA.
+    """
+    tiers = {name: pool.kv_tiers for name, pool in fleet.pools.items() if pool.kv_tiers}
+    pools = " and ".join(name for name, of in tiers.items() if of.peers)
+    if not pools or facts.missing_packages:
+        return
+    libraries = ("nixl_cu12", "nixl_cu13") if facts.cpu_build else ("nixl_cu13",)
+    found = next((name for name in libraries if name in facts.nixl), None)
+    if "nixl" in facts.nixl and found:
+        yield PreflightFinding("ok", "NIXL", f"nixl and {found} are installed")
+        return
+    names = ["nixl", *([found] if found else libraries[:1])]
+    missing = " and ".join(name for name in names if name not in facts.nixl)
+    pins = " ".join(f"{name.replace('_', '-')}=={NIXL_VERSION}" for name in names)
+    yield PreflightFinding(
+        "problem",
+        "NIXL",
+        f"{missing} not installed, but kv_tiers.peers of {pools} needs NIXL",
+        f"pip install --no-deps {pins}",
+    )
 
 
 def _packages(facts: MachineFacts) -> PreflightFinding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import importlib.util
 import re
 import resource
 import shutil
@@ -18,6 +19,8 @@ from cli.local.ports import LOOPBACK, is_free
 from common.machine import has_cpu_build, missing_packages
 
 PROGRAMS = ("prometheus", "prometheus-alertmanager", "helm", "kubectl")
+# NIXL, and its libraries for CUDA 12 and CUDA 13, which also run without CUDA.
+NIXL_MODULES = ("nixl", "nixl_cu12", "nixl_cu13")
 SHARED_MEMORY = Path("/dev/shm")
 CPU_INFO = Path("/proc/cpuinfo")
 LOCKS = Path(__file__).parents[2] / "requirements"
@@ -32,11 +35,14 @@ class MachineFacts:
 
     `bfloat16`: the CPU's instructions for it, empty if it has none.
 
+    `nixl`: those of `NIXL_MODULES` that are installed.
+
     `drivers`: NVIDIA's, one for each GPU. `taken`: those of the ports that are in use.
     """
 
     missing_packages: tuple[str, ...]
     other_versions: tuple[str, ...]
+    nixl: tuple[str, ...]
     cpu_build: bool
     has_libnuma: bool
     bfloat16: str
@@ -56,6 +62,7 @@ def gather(folder: Path, ports: tuple[int, ...]) -> MachineFacts:
     return MachineFacts(
         missing_packages=tuple(missing_packages()),
         other_versions=tuple(other_versions(LOCKS / f"{'cpu' if has_cpu_build() else 'gpu'}.lock")),
+        nixl=tuple(name for name in NIXL_MODULES if importlib.util.find_spec(name)),
         cpu_build=has_cpu_build(),
         has_libnuma=_loads("libnuma.so.1"),
         bfloat16=_bfloat16(CPU_INFO.read_text()),

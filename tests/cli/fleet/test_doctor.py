@@ -1,6 +1,7 @@
 """`antefix doctor` on machines that lack something."""
 
 import json
+import re
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -10,15 +11,17 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.common.exit_codes import ExitCode
-from cli.fleet.doctor import GIB, findings, host_tier_findings
+from cli.fleet.doctor import GIB, NIXL_VERSION, findings, host_tier_findings, nixl_findings
 from cli.local.machine_facts import MachineFacts, other_versions
 from cli.main import app
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.fleet_file import parse_fleet
+from tests.house import ROOT
 
 GOOD = MachineFacts(
     missing_packages=(),
     other_versions=(),
+    nixl=(),
     cpu_build=True,
     has_libnuma=True,
     bfloat16="amx_bf16",
@@ -113,6 +116,61 @@ def test_host_tiers_of_all_replicas_must_fit_into_free_and_into_shared_memory(
     assert [one.title for one in found] == ["memory of host tiers", "shared memory of host tiers"]
     assert tuple(one.severity for one in found) == severities
     assert words in " ".join(f"{one.seen}; {one.remedy}" for one in found)
+
+
+PEERS = parse_fleet(fleet_file("{host_bytes: 1Gi, peers: true}"), check_engine_args=False)
+WITH_GPU = replace(GOOD, cpu_build=False)
+
+
+@pytest.mark.parametrize(
+    ("machine", "installed", "missing", "libraries"),
+    [
+        (GOOD, (), "nixl and nixl_cu12 not", "nixl-cu12"),
+        (GOOD, ("nixl_cu13",), "nixl not", "nixl-cu13"),
+        (GOOD, ("nixl",), "nixl_cu12 not", "nixl-cu12"),
+        # PyTorch's CUDA is 13
+        (WITH_GPU, ("nixl", "nixl_cu12"), "nixl_cu13 not", "nixl-cu13"),
+    ],
+)
+def test_a_fleet_with_peers_needs_nixl(
+    machine: MachineFacts, installed: tuple[str, ...], missing: str, libraries: str
+) -> None:
+    (found,) = nixl_findings(replace(machine, nixl=installed), PEERS)
+    assert (found.severity, found.seen.startswith(missing)) == ("problem", True)
+    assert found.remedy == f"pip install --no-deps nixl=={NIXL_VERSION} {libraries}=={NIXL_VERSION}"
+
+
+@pytest.mark.parametrize(
+    ("machine", "library"),
+    [(GOOD, "nixl_cu12"), (GOOD, "nixl_cu13"), (WITH_GPU, "nixl_cu13")],
+)
+def test_nixl_may_be_for_any_cuda_that_pytorch_does_not_contradict(
+    machine: MachineFacts, library: str
+) -> None:
+    (found,) = nixl_findings(replace(machine, nixl=("nixl", library)), PEERS)
+    assert (found.severity, found.seen) == ("ok", f"nixl and {library} are installed")
+
+
+def test_only_machines_that_run_a_fleet_with_peers_need_nixl() -> None:
+    assert not [*nixl_findings(GOOD, tiered("1Gi"))]
+    assert not [*nixl_findings(replace(GOOD, missing_packages=("vllm",)), PEERS)]
+
+
+@pytest.mark.parametrize("name", ["dev", "gpu"])
+def test_the_remedy_installs_the_locked_nixl(name: str) -> None:
+    lock = (ROOT / f"requirements/{name}.lock").read_text()
+    pins = re.findall(r"^nixl\S*==(\S+)", lock, re.M)
+    assert pins == [NIXL_VERSION] * 2
+
+
+def test_the_command_checks_nixl_for_a_fleet_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTEFIX_HOME", str(tmp_path))
+    file = tmp_path / "fleet.yaml"
+    file.write_text(fleet_file("{host_bytes: 1Gi, peers: true}"))
+    done = CliRunner().invoke(app, ["doctor", str(file), "-o", "json"])
+    assert "NIXL" in [one["title"] for one in json.loads(done.stdout)["findings"]]
 
 
 def test_the_command_checks_the_host_tiers_of_a_fleet_file(
