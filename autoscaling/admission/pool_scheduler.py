@@ -380,6 +380,7 @@ class PoolScheduler:
             adapter=placed.adapter,
             host_tokens=placed.host_tokens,
             disk_tokens=placed.disk_tokens,
+            peer_tokens=placed.peer_tokens,
         )
 
     @property

@@ -12,8 +12,11 @@ A gateway's request:
     x-antefix-expected-cached  the prompt tokens that the gateway expects to be cached
     x-antefix-kv-tiers         from which tiers the engine may load the prompt's blocks: `none`;
                                `host`: not from files; without it, from all
+    x-antefix-kv-source        `host:port` of the replica from whose host tier the engine pulls the
+                               prompt's blocks; without it, it pulls none
     x-antefix-tier-tokens      the prompt tokens that the gateway expects to be loaded from the host
-                               tier, a space, and those to be read from the disk tier
+                               tier, to be read from the disk tier, and to be pulled from another
+                               replica, with a space between the numbers
     x-antefix-tenant           a digest of the tenant, for limits per tenant
     x-antefix-cache-salt       the salt of the cached prompt, if vLLM's API has no field for it
 
@@ -50,6 +53,7 @@ UNRESERVED_HEADER = "x-antefix-unreserved"
 RESERVED_HEADER, IF_ROOM = "x-antefix-reserved", "if-room"
 EXPECTED_CACHED_HEADER = "x-antefix-expected-cached"
 KV_TIERS_HEADER, NO_TIERS, HOST_ONLY = "x-antefix-kv-tiers", "none", "host"
+KV_SOURCE_HEADER = "x-antefix-kv-source"
 TIER_TOKENS_HEADER = "x-antefix-tier-tokens"
 TENANT_HEADER = "x-antefix-tenant"
 SALT_HEADER = "x-antefix-cache-salt"

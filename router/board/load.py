@@ -56,6 +56,8 @@ class ReplicaQueue(msgspec.Struct, frozen=True):
     """Prompt tokens of the waiting requests that are loaded from the host tier only."""
     disk_tokens: int = 0
     """Those that are read from the disk tier, and then loaded from the host."""
+    peer_tokens: int = 0
+    """Those that are pulled from other replicas, and then loaded from the host."""
 
 
 class ReplicaCache(msgspec.Struct, frozen=True):
@@ -89,6 +91,9 @@ class EnginePace(msgspec.Struct, frozen=True):
     """Tokens loaded from the host tier per second; 0: unknown, or without one."""
     disk_load_rate: float = 0.0
     """Tokens read from files into the host tier per second; 0: unknown, or without a disk tier."""
+    peer_load_rate: float = 0.0
+    """Tokens pulled from other replicas into the host tier per second; 0: unknown, or without
+    peers."""
 
 
 class ReplicaAdapters(msgspec.Struct, frozen=True):
@@ -156,6 +161,9 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     """Waiting time of the oldest constraint behind compiles of other tenants; 0: none waits."""
     dtype: str = ""
     """Type in which its engine computes, such as bfloat16; empty: unknown."""
+    peer: str = ""
+    """Where its engine serves the blocks of its host tier to other engines, as host:port; empty: it
+    neither serves nor pulls any."""
 
     @property
     def is_leaving(self) -> bool:
@@ -191,21 +199,24 @@ class LoadReport:
     def to_header(self) -> str:
         queue = self.queue
         values = (self.sequence, queue.waiting, queue.running, queue.prefill_tokens)
-        return " ".join(map(str, (*values, queue.host_tokens, queue.disk_tokens)))
+        tiers = (queue.host_tokens, queue.disk_tokens, queue.peer_tokens)
+        return " ".join(map(str, (*values, *tiers)))
 
     @classmethod
     def from_header(cls, header: str) -> LoadReport:
         """Parse a header. Raises ValueError for another form."""
         sequence, waiting, running, *tokens = (int(value) for value in header.split(" "))
-        prefill_tokens, host_tokens, disk_tokens = tokens
-        queue = ReplicaQueue(waiting, running, prefill_tokens, host_tokens, disk_tokens)
+        prefill_tokens, host_tokens, disk_tokens, peer_tokens = tokens
+        queue = ReplicaQueue(
+            waiting, running, prefill_tokens, host_tokens, disk_tokens, peer_tokens
+        )
         return cls(sequence, queue)
 
 
-# The sequences of placements, and their tokens to compute, to load from the host tier, and to read
-# from the disk tier.
-_Counts = tuple[int, int, int, int]
-_NONE: _Counts = (0, 0, 0, 0)
+# The sequences of placements, and their tokens: those to compute, to load from the host tier, to
+# read from the disk tier, and to pull from replicas.
+_Counts = tuple[int, int, int, int, int]
+_NONE: _Counts = (0, 0, 0, 0, 0)
 
 
 class _Unseen(NamedTuple):
@@ -294,13 +305,15 @@ class LoadBoard:
         adapter: str = "",
         host_tokens: int = 0,
         disk_tokens: int = 0,
+        peer_tokens: int = 0,
     ) -> None:
         """Count a request against a replica until the replica reports it, or `unplaced`.
 
-        `host_tokens` and `disk_tokens` are those that it loads, as in `ReplicaQueue`.
+        `host_tokens`, `disk_tokens` and `peer_tokens` are those that it loads, as in
+        `ReplicaQueue`.
         """
         self.unplaced(ticket)
-        counts = (sequences, uncached_tokens, host_tokens, disk_tokens)
+        counts = (sequences, uncached_tokens, host_tokens, disk_tokens, peer_tokens)
         self._unseen[ticket] = _Unseen(self._clock(), slot, counts, adapter)
         self._unseen_in[slot] = _summed(add, self._unseen_in.get(slot, _NONE), counts)
         self._sum_up(slot)
@@ -403,7 +416,7 @@ class LoadBoard:
         if (replica_id := self._replica_in.get(slot)) is None:
             return
         load = self._told[replica_id]
-        count, tokens, host_tokens, disk_tokens = self._unseen_in.get(slot, _NONE)
+        count, tokens, host_tokens, disk_tokens, peer_tokens = self._unseen_in.get(slot, _NONE)
         if count:
             queue = replace(
                 load.queue,
@@ -411,6 +424,7 @@ class LoadBoard:
                 prefill_tokens=load.queue.prefill_tokens + tokens,
                 host_tokens=load.queue.host_tokens + host_tokens,
                 disk_tokens=load.queue.disk_tokens + disk_tokens,
+                peer_tokens=load.queue.peer_tokens + peer_tokens,
             )
             load = replace(load, queue=queue)
             if load.adapters.slots:
@@ -450,8 +464,8 @@ def _serving(loads: Collection[ReplicaLoad]) -> list[ReplicaLoad]:
 
 
 def _summed(of: Callable[[int, int], int], counts: _Counts, more: _Counts) -> _Counts:
-    sequences, tokens, host_tokens, disk_tokens = map(of, counts, more)
-    return sequences, tokens, host_tokens, disk_tokens
+    sequences, tokens, host_tokens, disk_tokens, peer_tokens = map(of, counts, more)
+    return sequences, tokens, host_tokens, disk_tokens, peer_tokens
 
 
 def _reported(load: ReplicaLoad, newer: ReplicaLoad | LoadReport) -> ReplicaLoad:

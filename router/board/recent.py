@@ -46,8 +46,8 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `ticket` identifies the request's attempt. `matched`: the last segments that its candidates had
     when it was placed (`Recent.matched`). `announced`: the segments that its replica did not have.
     Both are the first PREFIX_BYTES of their keys. `sequences`: the number of the engine's
-    sequences. `adapter`: the engine's name for the LoRA adapter; empty: none. `host_tokens` and
-    `disk_tokens`: those that its replica loads, as in `ReplicaQueue`.
+    sequences. `adapter`: the engine's name for the LoRA adapter; empty: none. `host_tokens`,
+    `disk_tokens` and `peer_tokens`: those that its replica loads, as in `ReplicaQueue`.
     """
 
     gateway: str
@@ -63,6 +63,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     adapter: str = ""
     host_tokens: int = 0
     disk_tokens: int = 0
+    peer_tokens: int = 0
 
 
 # No slot has a segment.

@@ -100,10 +100,10 @@ class FakeEngine(Faults):
         self.started_at = 0.0
         self.startup_s = 0.0
         self.segment_tokens = 0
-        self.host_load_rate = self.disk_load_rate = 0.0  # 0: it has no such tier
+        self.host_load_rate = self.disk_load_rate = self.peer_load_rate = 0.0  # no such tier
+        self.peer = ""
         self.renderer: RendererFacts | None = None
-        self.renderer_asked = 0
-        self.cards_told = 0
+        self.renderer_asked = self.cards_told = 0
         self.renderer_answers: Response | None = None
         self._sequence = 0
         self.profiler = FakeProfiler()
@@ -146,6 +146,7 @@ class FakeEngine(Faults):
             closed=self.closed,
             suspect=self.suspect,
             tells_serve=self.tells_serve,
+            peer=self.peer,
             queue=ReplicaQueue(
                 waiting=0,
                 running=0,
@@ -161,6 +162,7 @@ class FakeEngine(Faults):
                 inter_token_latency=0.0,
                 host_load_rate=self.host_load_rate,
                 disk_load_rate=self.disk_load_rate,
+                peer_load_rate=self.peer_load_rate,
             ),
             adapters=ReplicaAdapters(
                 resident=self.adapters.resident,
@@ -174,8 +176,8 @@ class FakeEngine(Faults):
         """How busy it is now."""
         self._sequence += 1
         loads = [of.tier_tokens for of in self.exchanges if of.first_token_at is None]
-        host, disk = (sum(tokens) for tokens in zip((0, 0), *loads, strict=True))
-        queue = ReplicaQueue(self.sleeper.waiting, self.running, 0, host, disk)
+        queued = (sum(tokens) for tokens in zip((0, 0, 0), *loads, strict=True))
+        queue = ReplicaQueue(self.sleeper.waiting, self.running, 0, *queued)
         return LoadReport(self._sequence, queue)
 
     async def sleep(self) -> None:

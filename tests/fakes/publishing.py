@@ -111,6 +111,7 @@ class Publishing:
             running=report.queue.running,
             queued_host_tokens=report.queue.host_tokens,
             queued_disk_tokens=report.queue.disk_tokens,
+            queued_peer_tokens=report.queue.peer_tokens,
             sequence=report.sequence,
             arrived=self._engine.tickets.lately_arrived(),
         )

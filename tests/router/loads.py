@@ -11,7 +11,7 @@ from router.board.load import EnginePace, ReplicaCache, ReplicaLoad, ReplicaQueu
 PARTS = {
     **{name: ("queue", name) for name in ("waiting", "running")},
     "queued_prefill_tokens": ("queue", "prefill_tokens"),
-    **{f"queued_{tier}_tokens": ("queue", f"{tier}_tokens") for tier in ("host", "disk")},
+    **{f"queued_{tier}_tokens": ("queue", f"{tier}_tokens") for tier in ("host", "disk", "peer")},
     "kv_use": ("cache", "use"),
     "kv_capacity_tokens": ("cache", "capacity_tokens"),
     **{name: ("cache", name) for name in ("segment_tokens", "synced")},

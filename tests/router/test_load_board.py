@@ -64,20 +64,20 @@ def test_a_placement_counts_every_sequence_that_its_engine_creates(board: LoadBo
 
 def test_loads_from_tiers_count_until_their_replica_reports_them(board: LoadBoard) -> None:
     board.placed("t1", 0, 100, host_tokens=256, disk_tokens=128)
-    board.placed("t2", 0, 100, host_tokens=64)
-    assert board.loads()["a"].queue == ReplicaQueue(2, 0, 200, 320, 128)
+    board.placed("t2", 0, 100, host_tokens=64, peer_tokens=32)
+    assert board.loads()["a"].queue == ReplicaQueue(2, 0, 200, 320, 128, 32)
     reported = load("a", slot=0, waiting=1, queued_host_tokens=256, arrived=("t1",))
     board.update([reported, load("b", slot=1)])
-    assert board.loads()["a"].queue == ReplicaQueue(2, 0, 100, 320, 0)
+    assert board.loads()["a"].queue == ReplicaQueue(2, 0, 100, 320, 0, 32)
     board.unplaced("t2")
     assert board.loads()["a"].queue == reported.queue
 
 
 def test_a_report_with_an_answer_has_the_whole_queue() -> None:
-    report = LoadReport(5, ReplicaQueue(1, 2, 3, 4, 5))
+    report = LoadReport(5, ReplicaQueue(1, 2, 3, 4, 5, 6))
     assert LoadReport.from_header(report.to_header()) == report
     with pytest.raises(ValueError):
-        LoadReport.from_header("5 1 2 3")  # of another release
+        LoadReport.from_header("5 1 2 3 4 5")  # of another release
 
 
 def test_a_placement_that_never_arrives_is_forgotten(board: LoadBoard, clock: Clock) -> None:

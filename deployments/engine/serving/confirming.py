@@ -22,6 +22,7 @@ from deployments.wire.headers import (
     CANNOT_RESUME,
     ENGINE_DEAD,
     EXPECTED_CACHED_HEADER,
+    KV_SOURCE_HEADER,
     KV_TIERS_HEADER,
     LOAD_HEADER,
     OUTPUT_TOKENS_COMMENT,
@@ -65,9 +66,9 @@ class Confirming:
         asked = dict(scope["headers"])
         expected = asked.get(EXPECTED_CACHED_HEADER.encode())
         kv_tiers = asked.get(KV_TIERS_HEADER.encode(), b"").decode("latin-1")
-        loaded = asked.get(TIER_TOKENS_HEADER.encode(), b"").partition(b" ")
-        tier_tokens = _number(loaded[0]), _number(loaded[2])
-        confirmation = Confirmation(_number(expected or b"0"), kv_tiers, tier_tokens)
+        kv_source = asked.get(KV_SOURCE_HEADER.encode(), b"").decode("latin-1")
+        tier_tokens = _tier_tokens(asked.get(TIER_TOKENS_HEADER.encode(), b""))
+        confirmation = Confirmation(_number(expected or b"0"), kv_tiers, kv_source, tier_tokens)
         token = current.set(confirmation)
         tenant.current.set(asked.get(TENANT_HEADER.encode(), b"").decode("latin-1"))
         tenant.salt.set(asked.get(SALT_HEADER.encode(), b"").decode("latin-1"))
@@ -379,6 +380,13 @@ def _is_comment(message: Message) -> bool:
 def _is_event_stream(start: Message) -> bool:
     headers = {name.lower(): value for name, value in start.get("headers", ())}
     return bool(headers.get(b"content-type", b"").startswith(b"text/event-stream"))
+
+
+def _tier_tokens(header: bytes) -> tuple[int, int, int]:
+    """Return the tokens of TIER_TOKENS_HEADER; 0 for those that a gateway of another release does
+    not send."""
+    host, disk, peer, *_ = (*map(_number, header.split(b" ")), 0, 0, 0)
+    return host, disk, peer
 
 
 def _number(value: bytes) -> int:

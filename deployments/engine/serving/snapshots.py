@@ -110,6 +110,7 @@ class Snapshots:
         metrics.prefill(self.engine.stats.prefill_rate)
         metrics.tier_load("host", self.engine.stats.host_load_rate)
         metrics.tier_load("disk", self.engine.stats.disk_load_rate)
+        metrics.tier_load("peer", self.engine.stats.peer_load_rate)
         if (adapters := self.adapters).slots:
             metrics.adapters(len(adapters.resident), adapters.loads, adapters.load_s)
 
@@ -143,6 +144,7 @@ class Snapshots:
             tells_serve=self.tickets.tells_serve,
             grammar_wait_s=engine.grammars.stuck_s,
             dtype=engine.dtype,
+            peer=engine.peer,
             queue=report.queue,
             cache=ReplicaCache(
                 use=stats.kv_use if busy else 0.0,
@@ -155,6 +157,7 @@ class Snapshots:
                 inter_token_latency=stats.inter_token_latency if report.queue.running else 0.0,
                 host_load_rate=stats.host_load_rate,
                 disk_load_rate=stats.disk_load_rate,
+                peer_load_rate=stats.peer_load_rate,
                 prefill_learned=stats.prefill_rate is not None,
                 step_s=step_s,
                 sequence_s=sequence_s,

@@ -81,6 +81,7 @@ class VllmEngine:
     tokens each, and computes at most `max_step_tokens` a step, in `dtype`; `on_cpu`: not on GPUs.
     `can_sleep` if it was started with vLLM's sleep mode. `start_phases`: seconds of each phase of
     its start. `disk_folder`: the folder of its disk tier for engines whose blocks are the same.
+    `peer`: the host:port at which it serves its host tier to other engines; empty: it does not.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class VllmEngine:
         self.profiler = EngineProfiler(engine)
         self.start_phases: Mapping[str, float] = {}
         self.disk_folder = disk_folder
+        self.peer = ""
 
     @classmethod
     async def start(
@@ -183,7 +185,7 @@ class VllmEngine:
         """The gate for constraints on answers."""
         return self._engine.grammars
 
-    def queue(self) -> tuple[int, int, int, int, int]:
+    def queue(self) -> tuple[int, int, int, int, int, int]:
         """Return the queue as `WatchedEngine.queue`."""
         return self._engine.queue(self.stats.prefill_rate)
 

@@ -37,12 +37,12 @@ DEATH_LOOKS, DEATH_LOOK_S = 10, 0.05
 @dataclass
 class CallInEngine:
     """A running request; `uncached_tokens` of its prompt must be computed. `tier_tokens` are loaded
-    from the host tier and from the disk tier."""
+    from the host tier, from the disk tier and from another replica."""
 
     request_id: str
     uncached_tokens: int
     sequences: int = 1
-    tier_tokens: tuple[int, int] = (0, 0)
+    tier_tokens: tuple[int, int, int] = (0, 0, 0)
     has_first_token: bool = False
     came_at: float = field(default_factory=time.monotonic)
 
@@ -54,7 +54,7 @@ class CallInEngine:
         loaded, because gateways look up one prompt of a request."""
         if exchange is None:
             return cls(request_id, max(1, prompt_tokens), sequences)
-        tier_tokens, exchange.tier_tokens = exchange.tier_tokens, (0, 0)
+        tier_tokens, exchange.tier_tokens = exchange.tier_tokens, (0, 0, 0)
         uncached_tokens = max(1, prompt_tokens - exchange.expected_cached)
         return cls(request_id, uncached_tokens, sequences, tier_tokens)
 
@@ -173,17 +173,18 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
             await asyncio.sleep(DEATH_LOOK_S)
         return False
 
-    def queue(self, prefill_rate: float | None = None) -> tuple[int, int, int, int, int]:
+    def queue(self, prefill_rate: float | None = None) -> tuple[int, int, int, int, int, int]:
         """Return sequences without a first token, sequences with one, and the former's prompt
         tokens that must be computed, at this rate per second: the sequences of a request share its
-        prompt. Then their tokens that are loaded from the host tier and read from the disk tier.
+        prompt. Then their tokens that are loaded from the host tier, read from the disk tier, and
+        pulled from other replicas.
 
         Those count until the first token, because vLLM reports no earlier end of a load.
         """
         states = self.output_processor.request_states
         ids_of = self.output_processor.external_req_ids
         waiting, running, now = 0, 0, time.monotonic()
-        host_tokens = disk_tokens = 0
+        host_tokens = disk_tokens = peer_tokens = 0
         queued: list[tuple[float, int]] = []
         for request in self.requests.values():
             # an answer in one piece yields nothing before its end, but vLLM's state shows its first
@@ -199,8 +200,9 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
                 queued.append((request.came_at, request.uncached_tokens))
                 host_tokens += request.tier_tokens[0]
                 disk_tokens += request.tier_tokens[1]
+                peer_tokens += request.tier_tokens[2]
         prefill_tokens = queued_tokens(queued, self.first_token_at, now, prefill_rate)
-        return waiting, running, prefill_tokens, host_tokens, disk_tokens
+        return waiting, running, prefill_tokens, host_tokens, disk_tokens, peer_tokens
 
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False

@@ -64,6 +64,8 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
         self._prefill_rate = PrefillRate()
         self._decode_time = DecodeTime()
         self._host_load, self._disk_load = LoadRate(), LoadRate()
+        # tokens per second that are pulled from other engines into the host tier; 0: unknown
+        self.peer_load_rate = 0.0
 
     @property
     def prefill_rate(self) -> float | None:

@@ -18,6 +18,7 @@ from deployments.wire.headers import (
     CACHED_TOKENS_HEADER,
     ENGINE_TTFT_HEADER,
     EXPECTED_CACHED_HEADER,
+    KV_SOURCE_HEADER,
     LOAD_HEADER,
     OUTPUT_TOKENS_HEADER,
     PROMPT_TOKENS_HEADER,
@@ -39,7 +40,8 @@ class Engine:
     def __init__(self) -> None:
         self.prompts = [(10, 4)]
         self.expected: list[int] = []
-        self.tier_tokens = (0, 0)
+        self.tier_tokens = (0, 0, 0)
+        self.kv_source = ""
         self.go = asyncio.Event()
         self.go.set()
         self.left = False
@@ -61,7 +63,7 @@ class Engine:
         exchange = confirmation.current.get()
         assert exchange is not None
         self.expected.append(exchange.expected_cached)
-        self.tier_tokens = exchange.tier_tokens
+        self.tier_tokens, self.kv_source = exchange.tier_tokens, exchange.kv_source
         await self.go.wait()
         for prompt_tokens, cached_tokens in self.prompts:
             exchange.first_token(prompt_tokens, cached_tokens)
@@ -255,14 +257,31 @@ async def test_the_engine_learns_what_the_gateway_expects_to_be_cached(
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [("384 128", (384, 128)), ("384", (384, 0)), ("", (0, 0)), ("-1 x", (0, 0))],
+    [
+        ("384 128 64", (384, 128, 64)),
+        ("384 128", (384, 128, 0)),  # of an earlier release
+        ("384", (384, 0, 0)),
+        ("", (0, 0, 0)),
+        ("-1 x", (0, 0, 0)),
+        ("1 2 3 4", (1, 2, 3)),
+    ],
 )
 async def test_the_engine_learns_what_the_gateway_expects_to_be_loaded(
-    engine: Engine, http: aiohttp.ClientSession, given: str, expected: tuple[int, int]
+    engine: Engine, http: aiohttp.ClientSession, given: str, expected: tuple[int, int, int]
 ) -> None:
     async with http.get(engine.url + "/whole", headers={TIER_TOKENS_HEADER: given}) as answer:
         assert answer.status == 200
     assert engine.tier_tokens == expected
+
+
+async def test_the_engine_learns_from_which_replica_to_pull(
+    engine: Engine, http: aiohttp.ClientSession
+) -> None:
+    for given in ("10.0.0.7:5600", ""):
+        headers = {KV_SOURCE_HEADER: given} if given else {}
+        async with http.get(engine.url + "/whole", headers=headers) as answer:
+            assert answer.status == 200
+        assert engine.kv_source == given
 
 
 async def test_concurrent_exchanges_are_distinguished(

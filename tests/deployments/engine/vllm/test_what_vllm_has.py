@@ -224,11 +224,11 @@ def test_every_answer_of_a_request_counts_in_the_queue() -> None:
     ids = {"a": ["a-0"], "b": ["b-0"]}
     engine.output_processor = SimpleNamespace(request_states=states, external_req_ids=ids)
     engine.requests = {
-        1: CallInEngine("a", 10, sequences=8, tier_tokens=(64, 64)),
-        2: CallInEngine("b", 20, sequences=3, tier_tokens=(32, 0)),
-        3: CallInEngine("c", 30, tier_tokens=(16, 128)),
+        1: CallInEngine("a", 10, sequences=8, tier_tokens=(64, 64, 0)),
+        2: CallInEngine("b", 20, sequences=3, tier_tokens=(32, 0, 256)),
+        3: CallInEngine("c", 30, tier_tokens=(16, 128, 32)),
     }
-    assert engine.queue() == (4, 8, 50, 48, 128)
+    assert engine.queue() == (4, 8, 50, 48, 128, 288)
 
 
 @pytest.mark.parametrize("ends", ["first token", "cancelled"])
@@ -240,21 +240,21 @@ async def test_the_tokens_that_a_request_loads_are_in_the_queue_until_its_first(
     engine, go_on = object.__new__(WatchedEngine), asyncio.Event()
     engine.watch()
     engine.output_processor = SimpleNamespace(request_states={}, external_req_ids={})
-    exchange = Confirmation(tier_tokens=(64, 128))
+    exchange = Confirmation(tier_tokens=(64, 128, 32))
     token = confirmation.current.set(exchange)
     # a request with two prompts
     answers = [engine._watched(outputs(), {"prompt_token_ids": [1]}, name) for name in "ab"]
     coming = [asyncio.ensure_future(anext(answer)) for answer in answers]
     confirmation.current.reset(token)
     await asyncio.sleep(0)
-    assert engine.queue() == (2, 0, 2, 64, 128)
+    assert engine.queue() == (2, 0, 2, 64, 128, 32)
     if ends == "first token":
         go_on.set()
         await asyncio.gather(*coming)
     else:
         for request in coming:
             await cancelled(request)
-    assert engine.queue()[2:] == (0, 0, 0)
+    assert engine.queue()[2:] == (0, 0, 0, 0)
     for answer in answers:
         await answer.aclose()
 
