@@ -254,8 +254,8 @@ _LOADED = rate(
 _TIERS = [
     Graph("Requests by way", _tiered(_BY_WAY), "reqps", stacked=True).about(
         "Requests whose replica had a part of the prompt. cache: in the device's memory; host: it "
-        "was loaded from the host; disk: it was read from files; compute: computing what is in "
-        "tiers again was predicted to be faster."
+        "was loaded from the host; disk: it was read from files; peer: it was pulled from another "
+        "replica; compute: computing what is in tiers again was predicted to be faster."
     ),
     Graph(
         "Time to first token by way",
@@ -271,7 +271,7 @@ _TIERS = [
     ),
     Graph("Prompt tokens by source", _tiered(_BY_SOURCE), TOKENS_PER_S, stacked=True).about(
         "All prompt tokens of these requests, as predicted. cache: in the device's memory; host: "
-        "loaded from the tier."
+        "loaded from the tier; disk: read from files; peer: pulled from another replica."
     ),
     Graph(
         "Tokens loaded from tiers",
@@ -283,8 +283,8 @@ _TIERS = [
         "blocks, or does not load."
     ),
     Graph("Load rate", _tiered(_LOAD_RATE), TOKENS_PER_S).about(
-        "Tokens per second that each engine loads, as measured. Below the prefill rate, prefixes "
-        "are computed instead."
+        "Tokens per second that each engine loads, reads or pulls, as measured. Below the prefill "
+        "rate, prefixes are computed instead."
     ),
     Graph(
         "Bytes copied",

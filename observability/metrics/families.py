@@ -176,8 +176,8 @@ class Families:
             "antefix_kv_tier_requests",
             "Served requests of pools with `kv_tiers` whose replica had tokens of the prompt at "
             "the placement, by the chosen way. cache: all are in the device's memory; host: some "
-            "are loaded from the host; disk: some are read from files; compute: those in tiers are "
-            "computed again.",
+            "are loaded from the host; disk: some are read from files; peer: some are pulled from "
+            "another replica; compute: those in tiers are computed again.",
             ["pool", "way"],
         )
         self.tier_ttft = self._counter(
@@ -190,7 +190,7 @@ class Families:
             "antefix_kv_tier_prompt_tokens",
             "Prompt tokens of the requests in antefix_kv_tier_requests_total, by source as "
             "predicted at the placement: cache (of the device), host (loaded from the tier), "
-            "computed.",
+            "disk (read from files), peer (pulled from another replica), computed.",
             ["pool", "source"],
         )
 

@@ -23,8 +23,8 @@ from observability.metrics.replica_families import (
 )
 
 _CAUSES = ("routing", "index", "engine")
-TierWay = Literal["cache", "host", "disk", "compute"]
-TokenSource = Literal["cache", "host", "disk", "computed"]
+TierWay = Literal["cache", "host", "disk", "peer", "compute"]
+TokenSource = Literal["cache", "host", "disk", "peer", "computed"]
 _STATES = ("active", "warm", "asleep", "suspect", "leaving", "starting", "stopping")
 PRIORITIES = ("interactive", "batch")
 # Unexpected ends of an engine, as `deployments.engine.start.deaths` classifies them.
@@ -103,15 +103,19 @@ class RoutingMetrics:
         if served.predicted_ttft_s is not None:
             self._buffer.observe(of.predicted_ttft, self._labels, served.predicted_ttft_s)
 
-    def begin_tiers(self) -> None:
-        """Show the counts of `tiered` from 0 on. Other pools have no tiers."""
+    def begin_tiers(self, peers: bool) -> None:
+        """Show the counts of `tiered` from 0 on. Other pools have no tiers. `peers`: the replicas
+        of this one pull from each other."""
         self._has_tiers = True
         for way in get_args(TierWay):
+            if way == "peer" and not peers:
+                continue
             self._families.tier_requests.labels(self._pool, way)
             for time in ("predicted", "measured"):
                 self._families.tier_ttft.labels(self._pool, way, time)
         for source in get_args(TokenSource):
-            self._families.tier_tokens.labels(self._pool, source)
+            if source != "peer" or peers:
+                self._families.tier_tokens.labels(self._pool, source)
 
     def tiered(self, use: TierUse) -> None:
         """Count a request of a pool with tiers; those of other pools are not counted."""
@@ -122,6 +126,8 @@ class RoutingMetrics:
         self._buffer.inc(ttft, (self._pool, use.way, "predicted"), use.predicted_s)
         self._buffer.inc(ttft, (self._pool, use.way, "measured"), use.measured_s)
         for source, tokens in use.tokens.items():
+            if not tokens:
+                continue
             self._buffer.inc(self._families.tier_tokens, (self._pool, source), tokens)
 
     def shadow(self, choice: ShadowChoice) -> None:

@@ -105,7 +105,8 @@ class ReplicaFamilies:
         return self._gauge(
             "antefix_replica_tier_load_tokens_per_second",
             "Number of prompt tokens that the engine loads per second from a tier of `kv_tiers`, "
-            "learned from recent loads. Predictions use the mean of the pool's replicas.",
+            "or pulls from other replicas, learned from recent loads. Predictions use the mean of "
+            "the pool's replicas.",
             ["source"],
         )
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -17,6 +17,7 @@ from observability import GENERATED
 from observability.alerts import rules
 from observability.alerts.slo_file import Limit, SloFile, load
 from observability.dashboards import expressions, render
+from observability.metrics.metrics import TierWay, TokenSource
 from tests.missing import program
 from tests.observability import known_metrics
 from tests.observability.known_metrics import Family
@@ -271,3 +272,12 @@ def test_prometheus_parses_every_expression(tmp_path: Path) -> None:
     (tmp_path / "all.yaml").write_text(yaml.safe_dump(groups))
     said = promtool("check", "rules", "all.yaml", folder=tmp_path)
     assert f"SUCCESS: {len(recorded)} rules found" in said
+
+
+def test_a_panel_explains_each_way_to_a_prefix_and_each_source_of_tokens() -> None:
+    said = {panel["title"]: panel.get("description", "") for _, panel in PANELS}
+    for title, names in (
+        ("Requests by way", get_args(TierWay)),
+        ("Prompt tokens by source", [of for of in get_args(TokenSource) if of != "computed"]),
+    ):
+        assert not [name for name in names if f"{name}: " not in said[title]]

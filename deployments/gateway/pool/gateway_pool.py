@@ -89,8 +89,8 @@ class GatewayPool:
         self.feeds.index.budget_s = fleet.redis.lookup_budget_ms / 1000
         self.reporter.slos = settings.slo.by_class()
         self.reader.pool = settings
-        if settings.kv_tiers is not None:
-            self.parts.routing_metrics.begin_tiers()
+        if (tiers := settings.kv_tiers) is not None:
+            self.parts.routing_metrics.begin_tiers(tiers.peers)
         self.parts.moves.after_s = fleet.gateway.move_after_s
         self.starts.expected_s = startup_of(settings)
 

@@ -18,6 +18,7 @@ from observability.metrics.metrics import (
     Served,
     ShadowChoice,
     TierUse,
+    TokenSource,
 )
 from tests.fakes.completions import DEFAULT_MAX_TOKENS
 from tests.fakes.engine import FakeEngine
@@ -190,12 +191,14 @@ def test_a_pool_without_tiers_exports_no_metrics_of_them(counted: Counted) -> No
 def test_the_ways_to_a_prefix_in_a_tier_and_its_sources_are_counted_from_0_on(
     counted: Counted,
 ) -> None:
-    counted.of.begin_tiers()
-    counted.of.tiered(TierUse("host", {"cache": 16, "host": 48, "computed": 20}, 0.25, 0.5))
-    counted.of.begin_tiers()
+    tokens: dict[TokenSource, int] = {"cache": 16, "host": 48, "peer": 0, "computed": 20}
+    counted.of.begin_tiers(peers=False)
+    counted.of.tiered(TierUse("host", tokens, 0.25, 0.5))
+    counted.of.begin_tiers(peers=False)
     samples = counted.samples
     ways = ("cache", "host", "disk", "compute")
     assert [samples["antefix_kv_tier_requests_total", way] for way in ways] == [0, 1, 0, 0]
+    assert not [labels for labels in samples if "peer" in labels]
     seconds = "antefix_kv_tier_ttft_seconds_total"
     assert (samples[seconds, "predicted", "host"], samples[seconds, "measured", "host"]) == (
         0.25,
@@ -205,6 +208,19 @@ def test_the_ways_to_a_prefix_in_a_tier_and_its_sources_are_counted_from_0_on(
     sources = ("cache", "host", "computed")
     found = [samples["antefix_kv_tier_prompt_tokens_total", source] for source in sources]
     assert found == [16, 48, 20]
+
+
+def test_pulls_are_counted_from_0_on_in_a_pool_whose_replicas_pull(counted: Counted) -> None:
+    requests, tokens = "antefix_kv_tier_requests_total", "antefix_kv_tier_prompt_tokens_total"
+    seconds = "antefix_kv_tier_ttft_seconds_total"
+    counted.of.begin_tiers(peers=True)
+    samples = counted.samples
+    assert samples[requests, "peer"] == samples[tokens, "peer"] == 0
+    assert samples[seconds, "predicted", "peer"] == samples[seconds, "measured", "peer"] == 0
+    counted.of.tiered(TierUse("peer", {"host": 32, "peer": 64, "computed": 4}, 0.25, 0.5))
+    samples = counted.samples
+    assert (samples[requests, "peer"], samples[tokens, "peer"]) == (1, 64)
+    assert samples[seconds, "measured", "peer"] == 0.5
 
 
 def test_a_replica_exports_the_rate_of_its_loads_once_it_has_loaded() -> None:
