@@ -74,7 +74,7 @@ class Considered:
         """Return the announcement of this request at the chosen candidate."""
         prompt = request.prompt
         confirmed = (request.depths or {}).get(chosen.slot, 0)
-        host_tokens, disk_tokens = chosen.loaded_tokens
+        host_tokens, disk_tokens, peer_tokens = chosen.loaded_tokens
         return Placed(
             gateway=gateway,
             ticket=ticket,
@@ -91,6 +91,7 @@ class Considered:
             adapter=prompt.adapter or "",
             host_tokens=host_tokens,
             disk_tokens=disk_tokens,
+            peer_tokens=peer_tokens,
         )
 
 

@@ -157,20 +157,21 @@ def score(
 
 # How much faster an engine gets tokens from a tier than it computes them, until some replica has
 # measured it. Each tier is tried, and then measured.
-UNKNOWN_HOST_LOAD, UNKNOWN_DISK_LOAD = 10.0, 3.0
+UNKNOWN_HOST_LOAD, UNKNOWN_DISK_LOAD, UNKNOWN_PEER_LOAD = 10.0, 3.0, 3.0
 
 
 class TierLoadS(NamedTuple):
-    """Seconds in which a replica gets a token from its host tier, and from its disk tier: what it
-    reads is then loaded from the host."""
+    """Seconds in which a replica gets a token from its host tier, from its disk tier, and from
+    another replica: what it reads or pulls is then loaded from the host."""
 
     host: float
     disk: float
+    peer: float
 
 
 def tier_load_s(loads: Iterable[ReplicaLoad]) -> TierLoadS:
     """Return the means over the pool's replicas, as in `adapter_load_s`."""
-    hosts, disks, rates = [], [], []
+    hosts, disks, peers, rates = [], [], [], []
     for load in loads:
         pace = load.pace
         rates.append(pace.prefill_rate)
@@ -178,57 +179,83 @@ def tier_load_s(loads: Iterable[ReplicaLoad]) -> TierLoadS:
             hosts.append(1.0 / pace.host_load_rate)
         if pace.disk_load_rate > 0.0:
             disks.append(1.0 / pace.disk_load_rate)
+        if pace.peer_load_rate > 0.0:
+            peers.append(1.0 / pace.peer_load_rate)
     computing_s = len(rates) / sum(rates) if rates else 0.0
     host = sum(hosts) / len(hosts) if hosts else computing_s / UNKNOWN_HOST_LOAD
     disk = sum(disks) / len(disks) if disks else computing_s / UNKNOWN_DISK_LOAD
-    return TierLoadS(host, host + disk)
+    peer = sum(peers) / len(peers) if peers else computing_s / UNKNOWN_PEER_LOAD
+    return TierLoadS(host, host + disk, host + peer)
+
+
+class TierTokens(NamedTuple):
+    """The tokens of a prompt that a replica can get after those in its cache: from its host tier,
+    and those that follow, from its disk tier or from another replica."""
+
+    host: int = 0
+    disk: int = 0
+    peer: int = 0
 
 
 class TierLoads(NamedTuple):
-    """The fastest way to get the tokens in a replica's tiers, in seconds: to load those of each
-    tier (0: they are computed), and before, to wait for earlier loads. The next best way takes
-    `saved_s` longer."""
+    """The fastest way to get these tokens, in seconds: to load those of each tier (0: they are
+    computed), and before, to wait for earlier loads. The next best way takes `saved_s` longer."""
 
     host_s: float = 0.0
     disk_s: float = 0.0
+    peer_s: float = 0.0
     wait_s: float = 0.0
     saved_s: float = 0.0
 
 
-def tier_wait_s(load: ReplicaLoad, token_s: TierLoadS, reads_disk: bool) -> float:
+def tier_wait_s(
+    load: ReplicaLoad, token_s: TierLoadS, *, reads_disk: bool = False, pulls: bool = False
+) -> float:
     """Return the seconds until the loads of requests without a first token have ended on the path
-    that a load takes: from the host tier, and if it `reads_disk`, also from files.
+    that a load takes: from the host tier, if it `reads_disk`, also from files, and if it `pulls`,
+    also from other replicas.
 
     Loads share a path, so none of them becomes faster if they start at the same time.
     """
     queue = load.queue
     disk_s = token_s.disk if reads_disk else token_s.host
-    return queue.host_tokens * token_s.host + queue.disk_tokens * disk_s
+    peer_s = token_s.peer if pulls else token_s.host
+    return (
+        queue.host_tokens * token_s.host + queue.disk_tokens * disk_s + queue.peer_tokens * peer_s
+    )
 
 
 def tier_loads(
-    load: ReplicaLoad, begins_s: float, host_tokens: int, disk_tokens: int, token_s: TierLoadS
+    load: ReplicaLoad, begins_s: float, tokens: TierTokens, token_s: TierLoadS
 ) -> TierLoads:
     """Return the fastest way to get these tokens: compute all, load those of the host tier, or
-    load and read all. If two take the same time, it computes more.
+    after these, also read those on disk or pull those of another replica. If two take the same
+    time, it computes more.
 
     The replica would start the prompt in `begins_s`. It loads while it computes the prompts before
     this one, so of the two waits the longer counts.
     """
-    computing_s = 1.0 / load.pace.prefill_rate
-    host_s, disk_s = host_tokens * token_s.host, disk_tokens * token_s.disk
-    ways = [(begins_s + (host_tokens + disk_tokens) * computing_s, TierLoads())]
-    if host_tokens:
-        wait_s = tier_wait_s(load, token_s, reads_disk=False)
-        loaded_s = max(begins_s, wait_s + host_s)
-        ways.append((loaded_s + disk_tokens * computing_s, TierLoads(host_s, wait_s=wait_s)))
-    if disk_tokens:
-        wait_s = tier_wait_s(load, token_s, reads_disk=True)
-        loaded_s = max(begins_s, wait_s + host_s + disk_s)
-        ways.append((loaded_s, TierLoads(host_s, disk_s, wait_s)))
-    ways.sort(key=lambda way: way[0])
-    (best_s, fastest), (next_s, _), *_ = ways
-    return fastest._replace(saved_s=next_s - best_s)
+    host, disk, peer = tokens
+    host_s = host * token_s.host
+    most, computing_s = host + max(disk, peer), 1.0 / load.pace.prefill_rate
+    # the time of each way, the tokens that it loads, and its parts. This runs for each candidate:
+    # tuples sort fast
+    ways = [(begins_s + most * computing_s, 0, 0.0, 0.0, 0.0, 0.0)]
+    if host:
+        wait_s = tier_wait_s(load, token_s)
+        way_s = max(begins_s, wait_s + host_s) + (most - host) * computing_s
+        ways.append((way_s, host, host_s, 0.0, 0.0, wait_s))
+    if disk:
+        wait_s, disk_s = tier_wait_s(load, token_s, reads_disk=True), disk * token_s.disk
+        way_s = max(begins_s, wait_s + host_s + disk_s) + (most - host - disk) * computing_s
+        ways.append((way_s, host + disk, host_s, disk_s, 0.0, wait_s))
+    if peer:
+        wait_s, peer_s = tier_wait_s(load, token_s, pulls=True), peer * token_s.peer
+        way_s = max(begins_s, wait_s + host_s + peer_s) + (most - host - peer) * computing_s
+        ways.append((way_s, host + peer, host_s, 0.0, peer_s, wait_s))
+    ways.sort()
+    best_s, _, host_s, disk_s, peer_s, wait_s = ways[0]
+    return TierLoads(host_s, disk_s, peer_s, wait_s, saved_s=ways[1][0] - best_s)
 
 
 # What loading an adapter takes until some replica has measured it: 100 MB from a disk.

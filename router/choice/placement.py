@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from router.board.load import ReplicaLoad, ReplicaQueue
 from router.board.recent import NO_TIERS, Recent, TierDepths
 from router.choice import cost
-from router.choice.cost import TtftCorrection
+from router.choice.cost import TierTokens, TtftCorrection
 from router.choice.policies import Candidate, PlacementRequest, Policy, gathered
 from router.choice.sharing import at_work_on_nodes, working_on_nodes
 
@@ -181,6 +181,7 @@ def _candidates(
     written = _cached_tokens(prompt_tokens, loads, tiers.disk)
     popular_tokens = max([*confirmed, *hosted, *written], default=0)
     token_s = cost.tier_load_s(loads.values()) if any(tiers) else None
+    sources = _sources(prompt_tokens, loads, hosted) if any(hosted) else []
     price = cost.price(recent.popularity, recent.traffic_share, len(loads))
     placements = recent.placements
     at_work = at_work_on_nodes(loads)
@@ -198,24 +199,36 @@ def _candidates(
             adapter_load_s = load_s
             adapter_wait_s = cost.adapter_wait_s(load, adapter)
         begins_s = wait_s + step_s + trial_wait_s + adapter_load_s + adapter_wait_s
-        host_tokens = disk_tokens = 0
-        host_load_s = disk_load_s = tier_wait_s = saved_s = late_s = 0.0
+        host_tokens = disk_tokens = peer_tokens = 0
+        host_load_s = disk_load_s = peer_load_s = tier_wait_s = saved_s = late_s = 0.0
+        peer_id = peer = ""
         if token_s is not None:
             near = in_host if in_host > cached_tokens else cached_tokens
             host_tokens = near - cached_tokens
             disk_tokens = on_disk - near if on_disk > near else 0
-            if host_tokens or disk_tokens:
-                host_load_s, disk_load_s, tier_wait_s, saved_s = cost.tier_loads(
-                    load, begins_s, host_tokens, disk_tokens, token_s
+            at_peer, source = _source_for(load, sources)
+            if source is not None and at_peer > near:
+                peer_tokens, peer_id, peer = at_peer - near, source.replica_id, source.peer
+            if host_tokens or disk_tokens or peer_tokens:
+                tokens = TierTokens(host_tokens, disk_tokens, peer_tokens)
+                host_load_s, disk_load_s, peer_load_s, tier_wait_s, saved_s = cost.tier_loads(
+                    load, begins_s, tokens, token_s
                 )
-            announced = min(expected_tokens, max(in_host, on_disk)) - in_cache
-            if announced > 0 and not (host_load_s or disk_load_s):
+            announced = min(expected_tokens, max(in_host, on_disk, at_peer)) - in_cache
+            if announced > 0 and not (host_load_s or disk_load_s or peer_load_s):
                 # another request loads them: it took that way because computing takes longer
-                is_read = in_cache + announced > in_host
-                tier_wait_s = cost.tier_wait_s(load, token_s, is_read)
+                is_far = in_cache + announced > in_host
+                tier_wait_s = cost.tier_wait_s(
+                    load,
+                    token_s,
+                    reads_disk=is_far and on_disk > in_host,
+                    pulls=is_far and at_peer > in_host,
+                )
                 tier_wait_s = min(tier_wait_s, announced / load.pace.prefill_rate)
-            late_s = max(0.0, tier_wait_s + host_load_s + disk_load_s - begins_s)
-            if disk_load_s:
+            late_s = max(0.0, tier_wait_s + host_load_s + disk_load_s + peer_load_s - begins_s)
+            if peer_load_s:
+                cached_tokens = confirmed_tokens = at_peer
+            elif disk_load_s:
                 cached_tokens = confirmed_tokens = on_disk
             elif host_load_s:
                 cached_tokens = confirmed_tokens = near
@@ -258,8 +271,12 @@ def _candidates(
             disk_load_s,
             tier_wait_s,
             correction.apply(raw_ttft_s + saved_s, working, prompt_tokens)
-            if host_tokens or disk_tokens
+            if host_tokens or disk_tokens or peer_tokens
             else 0.0,
+            peer_tokens,
+            peer_load_s,
+            peer_id,
+            peer,
         )
         candidates.append(candidate)
     return candidates
@@ -281,6 +298,31 @@ def _cached_tokens(
         tokens = depths.get(load.slot, 0) * segment_tokens
         cached.append(tokens if tokens < most else most)
     return cached
+
+
+def _sources(
+    prompt_tokens: int, loads: Mapping[str, ReplicaLoad], hosted: Sequence[int]
+) -> list[tuple[int, ReplicaLoad]]:
+    """Return the two replicas to pull from, with their tokens of the prompt: most tokens first, and
+    then the shortest wait. The first one can pull only from the second."""
+    serving = [
+        (tokens, load)
+        for tokens, load in zip(hosted, loads.values(), strict=True)
+        if tokens and load.peer and not load.is_avoided
+    ]
+    serving.sort(key=lambda of: (-of[0], cost.wait_s(of[1], prompt_tokens)))
+    return serving[:2]
+
+
+def _source_for(
+    load: ReplicaLoad, sources: Sequence[tuple[int, ReplicaLoad]]
+) -> tuple[int, ReplicaLoad | None]:
+    """Return the replica that this one can pull from, with its tokens of the prompt."""
+    if load.peer:
+        for tokens, source in sources:
+            if source is not load:
+                return tokens, source
+    return 0, None
 
 
 def _shadowed(followed: Candidate, shadow: Policy, chosen: Candidate) -> ShadowDecision:

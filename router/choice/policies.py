@@ -49,6 +49,9 @@ _IN_JSON = {
     "adapter_wait_s": "adapter_wait",
     "host_load_s": "host_load",
     "disk_load_s": "disk_load",
+    "peer_load_s": "peer_load",
+    "peer_id": "peer",
+    "peer": "peer_address",
     "tier_wait_s": "tier_wait",
     "other_way_ttft_s": "other_way_ttft",
 }
@@ -115,8 +118,18 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     """The part of `raw_ttft_s` that waits for earlier loads from its tiers. Requests that load
     nothing do not wait for them."""
     other_way_ttft_s: float = 0.0
-    """`predicted_ttft_s` for the next best way to get the tokens in its tiers (loading them,
-    loading only those in the host tier, or computing them); 0: it has none there."""
+    """`predicted_ttft_s` for the next best way to get the tokens that it can load, read or pull; 0:
+    there are none."""
+    peer_tokens: int = 0
+    """Tokens of the prompt after those in its cache and host tier that another replica has in its
+    host tier. They are pulled, and then counted in `cached_tokens`, if that takes less time than to
+    compute them, or to read from files."""
+    peer_load_s: float = 0.0
+    """The part of `raw_ttft_s` that pulls them; 0: they are not pulled, or there are none."""
+    peer_id: str = ""
+    """That replica; empty: no replica has such tokens."""
+    peer: str = ""
+    """The address of that replica's engine for pulls, as host:port."""
 
     @property
     def refuses_host(self) -> bool:
@@ -129,11 +142,17 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
         return self.disk_tokens > 0 and self.disk_load_s == 0.0
 
     @property
-    def loaded_tokens(self) -> tuple[int, int]:
-        """Return the tokens that are loaded from its host tier, and those that are read from its
-        disk tier."""
+    def pulls(self) -> bool:
+        """Whether the engine is to pull what another replica has."""
+        return self.peer_load_s > 0.0
+
+    @property
+    def loaded_tokens(self) -> tuple[int, int, int]:
+        """Return the tokens that it loads from its host tier, reads from its disk tier, and pulls
+        from another replica."""
         host = 0 if self.refuses_host else self.host_tokens
-        return host, 0 if self.refuses_disk else self.disk_tokens
+        disk = 0 if self.refuses_disk else self.disk_tokens
+        return host, disk, self.peer_tokens if self.pulls else 0
 
     @property
     def requests(self) -> int:

@@ -94,7 +94,9 @@ class EngineAttempt:
         self.request = request.engine
         self.expected_cached = chosen.cached_tokens if chosen else 0
         self.kv_tiers = _loads_from(chosen)
-        self.tier_tokens = chosen.loaded_tokens if chosen else (0, 0)
+        self.tier_tokens = chosen.loaded_tokens if chosen else (0, 0, 0)
+        # by replica: if the chosen one is full, another takes its place, which may be the source
+        self.kv_sources = {chosen.replica_id: chosen.peer} if chosen and chosen.pulls else {}
         self.ticket = attempt.ticket
         self._route = Route(
             ranked_ids=attempt.placement.replica_ids,
@@ -306,7 +308,7 @@ def _report(headers: Mapping[str, str]) -> LoadReport | None:
 
 def _loads_from(chosen: Candidate | None) -> str:
     """Return the value of KV_TIERS_HEADER for the chosen replica; empty: without a limit."""
-    if chosen is None or not (chosen.refuses_host or chosen.refuses_disk):
+    if chosen is None or not (chosen.refuses_host or chosen.refuses_disk or chosen.pulls):
         return ""
     return NO_TIERS if chosen.refuses_host else HOST_ONLY
 

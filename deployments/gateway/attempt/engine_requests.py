@@ -8,6 +8,7 @@ from deployments.gateway.attempt.engine_attempt import EngineAttempt
 from deployments.gateway.attempt.transport import Reservation
 from deployments.wire.headers import (
     EXPECTED_CACHED_HEADER,
+    KV_SOURCE_HEADER,
     KV_TIERS_HEADER,
     RESUMABLE_HEADER,
     SALT_HEADER,
@@ -43,8 +44,10 @@ class EngineRequests:
         }
         if attempt.kv_tiers:
             headers[KV_TIERS_HEADER] = attempt.kv_tiers
+        if source := attempt.kv_sources.get(place.replica_id):
+            headers[KV_SOURCE_HEADER] = source
         if any(attempt.tier_tokens):
-            headers[TIER_TOKENS_HEADER] = "{} {}".format(*attempt.tier_tokens)
+            headers[TIER_TOKENS_HEADER] = "{} {} {}".format(*attempt.tier_tokens)
         if request.form is not None and request.cache_salt is not None:
             headers[SALT_HEADER] = request.cache_salt
         if request.adapter is not None:

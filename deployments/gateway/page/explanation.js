@@ -212,7 +212,7 @@ function candidates(decision) {
     ["Predicted TTFT", "The time to the first token there, corrected by the errors of the last predictions.", (of) => seconds(of.predicted_ttft), "num"],
     ["Its parts", "The wait for the queue, for room, for an adapter and for the host tier + the engine step in progress + prefill ± the "
       + "correction = predicted TTFT.", (of) => parts(of, slowest), "wide"],
-    ["Cached", "Prompt tokens there according to the index, and with what was announced since. They include those loaded from the host tier.", (of) =>
+    ["Cached", "Prompt tokens there according to the index, and with what was announced since. They include those loaded from tiers.", (of) =>
       (of.cached_tokens === of.confirmed_tokens ? tokens(of.confirmed_tokens)
         : `${count(of.confirmed_tokens)} / ${tokens(of.cached_tokens)}`) + fromTiers(of), "num"],
     ["Cost", "Policy prefix takes the lowest. It is not a time: the wait, plus four times the prefill, for this request and those that it "
@@ -235,7 +235,8 @@ function candidates(decision) {
 
 function fromTiers(of) {
   const told = (tokens, load, done) => (tokens ? `, ${count(tokens)} ${load ? "" : "not "}${done}` : "");
-  return told(of.host_tokens, of.host_load, "loaded") + told(of.disk_tokens, of.disk_load, "read from disk");
+  return told(of.host_tokens, of.host_load, "loaded") + told(of.disk_tokens, of.disk_load, "read from disk")
+    + told(of.peer_tokens, of.peer_load, `pulled from ${of.peer}`);
 }
 
 function correction(of) {
@@ -247,7 +248,7 @@ function parts(of, slowest) {
   const step = of.step_under_way ?? 0; // a gateway of another release says none
   const turn = of.wait + (of.trial_wait ?? 0) + (of.adapter_wait ?? 0) + (of.adapter_load ?? 0);
   // an engine loads a prefix while it computes the prompts before
-  const wait = Math.max(turn, (of.tier_wait ?? 0) + (of.host_load ?? 0) + (of.disk_load ?? 0) - step);
+  const wait = Math.max(turn, (of.tier_wait ?? 0) + (of.host_load ?? 0) + (of.disk_load ?? 0) + (of.peer_load ?? 0) - step);
   const prefill = Math.max(0, of.raw_ttft - wait - step);
   const says = `wait ${seconds(wait)}, step ${seconds(step)}, prefill ${seconds(prefill)}, correction ${correction(of)}`;
   return [

@@ -215,22 +215,24 @@ class PoolReporter:
 
 
 def _way(candidate: Candidate) -> TierWay | None:
-    """Return how a replica gets the tokens of the prompt that it has; None: it has none."""
-    host, disk = candidate.loaded_tokens
-    if host or disk:
-        return "disk" if disk else "host"
-    if candidate.host_tokens or candidate.disk_tokens:
+    """Return how a replica gets the tokens of the prompt that it has, or that it can pull from
+    another replica; None: there are none."""
+    host, disk, peer = candidate.loaded_tokens
+    if host or disk or peer:
+        return "peer" if peer else "disk" if disk else "host"
+    if candidate.host_tokens or candidate.disk_tokens or candidate.peer_tokens:
         return "compute"
     return "cache" if candidate.cached_tokens else None
 
 
 def _tokens_by_source(served: Candidate, prompt_tokens: int) -> Mapping[TokenSource, int]:
     """Return the tokens of the prompt by where the replica gets them, as predicted."""
-    host, disk = served.loaded_tokens
+    host, disk, peer = served.loaded_tokens
     return {
-        "cache": served.cached_tokens - host - disk,
+        "cache": served.cached_tokens - host - disk - peer,
         "host": host,
         "disk": disk,
+        "peer": peer,
         "computed": max(0, prompt_tokens - served.cached_tokens),
     }
 

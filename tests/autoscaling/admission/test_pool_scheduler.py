@@ -15,7 +15,7 @@ from router.choice.placement import BLIND
 from router.choice.policies import PlacementRequest
 from router.index import slots
 from tests.autoscaling.hand_clock import HandClock
-from tests.router.loads import load, pool
+from tests.router.loads import changed, load, pool
 
 KEYS = tuple(b"%016d" % segment for segment in range(5))
 # 5 segments of 128 tokens and a bit: all 5 can be reused.
@@ -163,6 +163,31 @@ def test_loads_that_another_gateway_started_are_in_the_queue(
     assert refuses_host(loading(scheduler, 3))
     scheduler.board.update([load("r0", host_load_rate=LOADS, arrived=tuple(tickets))])
     assert not refuses_host(loading(scheduler, 4))
+
+
+def pulling(scheduler: PoolScheduler, prompt: int) -> Attempt:
+    """Place one of several prompts on r1, whose first 4 segments r0 has in its host tier."""
+    keys = tuple(b"%08d%08d" % (prompt, segment) for segment in range(5))
+    request = SchedulingRequest(PlacementRequest(700, keys), {}, 0.0, tiers=TIERS)
+    considered = scheduler.consider(request)
+    ids = [candidate.replica_id for candidate in considered.ranked]
+    return scheduler.take(request, considered, ids.index("r1"))
+
+
+@pytest.mark.parametrize("gateways", [1, 2])
+def test_requests_compute_behind_many_pulls_of_all_gateways(
+    scheduler: PoolScheduler, clock: HandClock, gateways: int
+) -> None:
+    schedulers = [scheduler, PoolScheduler(clock)][:gateways]
+    for of in schedulers:
+        loads = pool(2, host_load_rate=1e9, peer_load_rate=LOADS)
+        of.board.update(changed(load, peer=f"{name}:5600") for name, load in loads.items())
+        of.announce = next((other.heard for other in schedulers if other is not of), of.announce)
+    attempts = [pulling(schedulers[i % gateways], i) for i in range(3)]
+    chosen = [attempt.chosen for attempt in attempts if attempt.chosen is not None]
+    assert [candidate.pulls for candidate in chosen] == [True, True, False]
+    for of in schedulers:
+        assert of.board.loads()["r1"].queue.peer_tokens == 2 * 512
 
 
 def test_the_wait_of_a_queue_is_unknown_until_an_engine_has_measured_its_pace(

@@ -1,4 +1,5 @@
-"""Requests whose prefix an engine has only in its host tier: loaded, or computed again."""
+"""Requests whose prefix an engine has only in its host tier: loaded there, pulled by another
+engine, or computed again."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import pytest
 from deployments.wire.headers import (
     EXPECTED_CACHED_HEADER,
     HOST_ONLY,
+    KV_SOURCE_HEADER,
     KV_TIERS_HEADER,
     NO_TIERS,
     TIER_TOKENS_HEADER,
@@ -94,7 +96,8 @@ async def test_a_request_goes_where_its_prefix_is_loaded(
     assert chosen["cached_tokens"] == chosen["confirmed_tokens"] == 48
     assert engines[1].headers[-1][EXPECTED_CACHED_HEADER] == "48"
     assert KV_TIERS_HEADER not in engines[1].headers[-1]
-    assert engines[1].headers[-1][TIER_TOKENS_HEADER] == "48 0"
+    assert KV_SOURCE_HEADER not in engines[1].headers[-1]
+    assert engines[1].headers[-1][TIER_TOKENS_HEADER] == "48 0 0"
     assert await tier_counts(front) == {
         ("requests_total", "host"): 1,
         ("prompt_tokens_total", "host"): 48,
@@ -157,6 +160,103 @@ async def test_the_explanation_compares_the_measured_time_with_the_best_alternat
     seconds = "antefix_kv_tier_ttft_seconds_total"
     assert metrics[seconds, "predicted", "host"] == pytest.approx(first["predicted_ttft"])
     assert metrics[seconds, "measured", "host"] == pytest.approx(measured_s)
+
+
+@pytest.fixture
+async def pulling(
+    engines: tuple[FakeEngine, FakeEngine], redis_url: str, request: pytest.FixtureRequest
+) -> AsyncIterator[Front]:
+    """A gateway that knows r1, whose host tier has the prefix, as the busy one of two engines."""
+    for engine in engines:
+        engine.host_load_rate, engine.peer_load_rate = FASTER, request.param
+        engine.peer = f"10.0.0.{engine.slot}:5600"
+    async with gateway_before(
+        *engines,
+        redis_url=redis_url,
+        lookup_budget_ms=PATIENT_MS,
+        pool={"kv_tiers": HOST_TIER | {"peers": True}},
+    ) as front:
+        await until(lambda: front.pool.reader.renderer.prompt_tokens)
+        await front.published["r1"].offloads(OFFLOADED)
+        front.sees(*engines)
+        yield front
+
+
+@pytest.mark.parametrize("pulling", [FASTER], indirect=True)
+async def test_an_idle_engine_pulls_the_prefix_of_a_busy_one(
+    pulling: Front, engines: tuple[FakeEngine, FakeEngine]
+) -> None:
+    explanation = await explanation_of(pulling)
+    assert (explanation["replica"], explanation["way"]) == ("r0", "peer")
+    chosen, source = explanation["candidates"]
+    assert (chosen["peer"], chosen["peer_address"]) == ("r1", engines[1].peer)
+    assert (chosen["peer_tokens"], chosen["cached_tokens"]) == (48, 48)
+    assert chosen["peer_load"] == pytest.approx(2 * 48 / FASTER)
+    assert (source["peer"], source["peer_tokens"], source["peer_load"]) == ("", 0, 0)
+    headers = engines[0].headers[-1]
+    assert headers[KV_SOURCE_HEADER] == engines[1].peer
+    assert headers[KV_TIERS_HEADER] == HOST_ONLY
+    assert headers[TIER_TOKENS_HEADER] == "0 0 48"
+    assert headers[EXPECTED_CACHED_HEADER] == "48"
+    assert await tier_counts(pulling) == {
+        ("requests_total", "peer"): 1,
+        ("prompt_tokens_total", "peer"): 48,
+        ("prompt_tokens_total", "computed"): len(PROMPT) - 48,
+    }
+    # the other way is to compute the prompt
+    assert chosen["other_way_ttft"] == len(PROMPT) / 1000
+    measured_s, alternative = explanation["ttft_s"]["engine"], explanation["alternative"]
+    assert alternative["replica_id"] == "r0"
+    assert alternative["predicted_ttft"] == chosen["other_way_ttft"]
+    assert alternative["regret"] == pytest.approx(measured_s - chosen["other_way_ttft"])
+
+
+@pytest.mark.parametrize("pulling", [SLOWER], indirect=True)
+async def test_the_engine_computes_what_takes_longer_to_pull(
+    pulling: Front, engines: tuple[FakeEngine, FakeEngine]
+) -> None:
+    explanation = await explanation_of(pulling)
+    assert (explanation["replica"], explanation["way"]) == ("r0", "compute")
+    chosen = explanation["candidates"][0]
+    assert (chosen["peer_tokens"], chosen["peer_load"], chosen["cached_tokens"]) == (48, 0, 0)
+    assert KV_SOURCE_HEADER not in engines[0].headers[-1]
+    assert TIER_TOKENS_HEADER not in engines[0].headers[-1]
+
+
+@pytest.mark.parametrize("pulling", [FASTER], indirect=True)
+async def test_a_retry_on_the_source_of_a_pull_loads_from_its_own_tier(
+    pulling: Front, engines: tuple[FakeEngine, FakeEngine]
+) -> None:
+    engines[0].dies_after = 0
+    explanation = await explanation_of(pulling)
+    assert explanation["replica"] == "r1"
+    assert KV_SOURCE_HEADER in engines[0].headers[-1]
+    assert KV_SOURCE_HEADER not in engines[1].headers[-1]
+    assert KV_TIERS_HEADER not in engines[1].headers[-1]
+    assert engines[1].headers[-1][TIER_TOKENS_HEADER] == "48 0 0"
+
+
+@pytest.mark.parametrize("pulling", [FASTER], indirect=True)
+async def test_a_source_that_takes_the_place_of_the_chosen_replica_pulls_nothing(
+    pulling: Front, engines: tuple[FakeEngine, FakeEngine]
+) -> None:
+    engines[0].tells_serve = False  # Ray Serve assigns a replica
+    pulling.handle.must_pick = engines[1]
+    pulling.sees(*engines)
+    explanation = await explanation_of(pulling)
+    assert explanation["candidates"][0]["peer_load"] > 0
+    assert explanation["replica"] == "r1"
+    assert KV_SOURCE_HEADER not in engines[1].headers[-1]
+
+
+@pytest.mark.parametrize("pulling", [FASTER], indirect=True)
+async def test_a_source_that_left_the_board_is_not_pulled_from(
+    pulling: Front, engines: tuple[FakeEngine, FakeEngine]
+) -> None:
+    pulling.sees(engines[0])
+    explanation = await explanation_of(pulling)
+    assert (explanation["replica"], explanation["way"]) == ("r0", None)
+    assert KV_SOURCE_HEADER not in engines[0].headers[-1]
 
 
 def reports_after(board: LoadBoard, sequence: int) -> bool:

@@ -16,6 +16,8 @@ from router.choice.cost import (
     OTHERS,
     OWN,
     UNJUDGED_ERROR,
+    TierLoadS,
+    TierTokens,
     TtftCorrection,
     crowding_s,
     predict_ttft,
@@ -23,6 +25,9 @@ from router.choice.cost import (
     queue_s,
     score,
     step_under_way_s,
+    tier_load_s,
+    tier_loads,
+    tier_wait_s,
     wait_s,
 )
 from tests.router.loads import any_load, changed, load, tokens
@@ -336,3 +341,64 @@ def test_corrections_never_change_the_order_of_replicas(
     less, more = (correction.apply(of, prompt_tokens=prompt) for of in sorted((one, other)))
     assert 0 <= less <= more < math.inf
     assert correction.error is None or 0 <= correction.error <= 10
+
+
+# Seconds per token. Computing one takes 1 ms.
+FAST = TierLoadS(host=0.0001, disk=0.0005, peer=0.0003)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "token_s", "way"),
+    [
+        (TierTokens(100, 100, 100), FAST, ("host", "peer")),
+        (TierTokens(100, 100, 100), FAST._replace(peer=0.0006), ("host", "disk")),
+        (TierTokens(0, 100, 40), FAST, ("disk",)),
+        (TierTokens(0, 40, 100), FAST._replace(disk=0.0001), ("peer",)),
+        (TierTokens(100, 0, 100), FAST._replace(peer=0.002), ("host",)),
+        (TierTokens(100, 100, 100), TierLoadS(0.002, 0.003, 0.003), ()),
+        (TierTokens(peer=100), FAST._replace(peer=0.001), ()),  # it takes as long
+        (TierTokens(disk=100, peer=50), TierLoadS(0.0, 0.0005, 0.0), ("peer",)),  # as long
+    ],
+    ids=lambda value: " and ".join(value) or "compute" if value.__class__ is tuple else None,
+)
+def test_the_fastest_way_to_a_prefix_wins(
+    tokens: TierTokens, token_s: TierLoadS, way: tuple[str, ...]
+) -> None:
+    found = tier_loads(load(prefill_rate=1000.0), 0.0, tokens, token_s)
+    times = zip(tokens, token_s, TierTokens._fields, strict=True)
+    expected = [n * s if tier in way else 0.0 for n, s, tier in times]
+    assert found[:3] == pytest.approx(expected)
+    assert found.saved_s >= 0.0
+
+
+def test_a_pull_waits_for_earlier_pulls_and_a_load_from_the_host_only_for_their_copies() -> None:
+    queued = load(queued_host_tokens=100, queued_disk_tokens=10, queued_peer_tokens=1000)
+    assert tier_wait_s(queued, FAST) == pytest.approx(1110 * 0.0001)
+    assert tier_wait_s(queued, FAST, pulls=True) == pytest.approx(110 * 0.0001 + 1000 * 0.0003)
+    reading_s = 1100 * 0.0001 + 10 * 0.0005
+    assert tier_wait_s(queued, FAST, reads_disk=True) == pytest.approx(reading_s)
+
+
+@pytest.mark.parametrize(("queued", "pulls"), [(0, True), (200, True), (300, False)])
+def test_a_request_computes_behind_a_queue_of_pulls(queued: int, pulls: bool) -> None:
+    busy = load(prefill_rate=1000.0, queued_peer_tokens=queued)
+    assert (tier_loads(busy, 0.0, TierTokens(peer=100), FAST).peer_s > 0.0) == pulls
+
+
+def test_the_next_best_way_of_a_pull_is_timed() -> None:
+    found = tier_loads(load(prefill_rate=1000.0), 0.0, TierTokens(100, 0, 100), FAST)
+    assert found.saved_s == pytest.approx(100 * (0.001 - 0.0003))
+
+
+def test_a_pull_takes_the_mean_of_the_measured_rates_and_the_load_from_the_host() -> None:
+    loads = [
+        load(host_load_rate=1000.0, peer_load_rate=500.0),
+        load(peer_load_rate=250.0),
+        load(),
+    ]
+    assert tier_load_s(loads).peer == pytest.approx(0.001 + (0.002 + 0.004) / 2)
+
+
+def test_an_unmeasured_pull_is_expected_to_be_three_times_as_fast_as_computing() -> None:
+    loads = [load(prefill_rate=1000.0, host_load_rate=1000.0)]
+    assert tier_load_s(loads).peer == pytest.approx(0.001 + 0.001 / 3)

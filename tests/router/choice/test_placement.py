@@ -14,7 +14,7 @@ from router.board.load import ReplicaLoad
 from router.board.recent import Recent, TierDepths
 from router.choice.cost import UNKNOWN_LOAD_S, TtftCorrection, predict_ttft
 from router.choice.placement import Placement, place, place_blind, reusable_tokens
-from router.choice.policies import POLICY_NAMES, PlacementRequest, make_policy
+from router.choice.policies import POLICY_NAMES, Candidate, PlacementRequest, make_policy
 from tests.router.loads import any_loads, changed, load, pool, tokens
 
 KEYS = tuple(bytes([i]) * 16 for i in range(8))
@@ -504,7 +504,7 @@ def test_a_request_computes_what_takes_longer_to_load_behind_the_queue(
     there = decided(loads, {}, tiers=READABLE).candidate("r1")
     assert there is not None
     assert (there.refuses_disk, there.refuses_host) == (refuses_disk, refuses_host)
-    assert there.loaded_tokens == (0 if refuses_host else 512, 0 if refuses_disk else 256)
+    assert there.loaded_tokens == (0 if refuses_host else 512, 0 if refuses_disk else 256, 0)
     assert (there.tier_wait_s > 0.0) == (bool(disk_tokens) and not refuses_host)
 
 
@@ -513,7 +513,7 @@ def test_a_short_prefix_on_the_host_is_loaded_with_a_long_one_on_disk() -> None:
     loads = pool(2, **FAST, queued_host_tokens=2 * 128 * 3)
     there = decided(loads, {}, tiers=TierDepths(host={1: 1}, disk={1: 8})).candidate("r1")
     assert there is not None
-    assert there.loaded_tokens == (128, 7 * 128)
+    assert there.loaded_tokens == (128, 7 * 128, 0)
 
 
 def test_the_next_best_way_is_predicted_too() -> None:
@@ -536,3 +536,126 @@ def test_a_request_that_shares_a_prefix_waits_for_the_load_of_the_first(
     assert (there.host_tokens, there.cached_tokens) == (0, 6 * 128)
     assert there.tier_wait_s == pytest.approx(wait_s)
     assert there.raw_ttft_s == pytest.approx(wait_s + (PROMPT - 6 * 128) / 1000)
+
+
+PULLS = {"host_load_rate": 4000.0, "disk_load_rate": 2000.0, "peer_load_rate": 3000.0}
+PULLED_TOKEN_S = 1 / 4000 + 1 / 3000
+
+
+def peers(count: int = 2, **fields: object) -> dict[str, ReplicaLoad]:
+    """Replicas that pull from each other."""
+    loads = pool(count, **PULLS, **fields)
+    return {name: changed(of, peer=f"{name}:5600") for name, of in loads.items()}
+
+
+def candidate_of(placement: Placement, replica_id: str) -> Candidate:
+    found = placement.candidate(replica_id)
+    assert found is not None
+    return found
+
+
+def test_a_replica_pulls_what_another_has_in_its_host_tier() -> None:
+    there = candidate_of(decided(peers(), {0: 1}, tiers=LOADABLE), "r0")
+    assert (there.peer_id, there.peer) == ("r1", "r1:5600")
+    assert (there.host_tokens, there.peer_tokens) == (128, 4 * 128)
+    assert there.loaded_tokens == (128, 0, 4 * 128)
+    assert there.peer_load_s == pytest.approx(4 * 128 * PULLED_TOKEN_S)
+    assert there.cached_tokens == there.confirmed_tokens == 6 * 128
+    loads_s = there.host_load_s + there.peer_load_s
+    assert there.raw_ttft_s == pytest.approx(loads_s + (PROMPT - 6 * 128) / 1000)
+    computes_s = 128 / 4000 + (PROMPT - 2 * 128) / 1000
+    assert there.other_way_ttft_s == pytest.approx(computes_s)
+
+
+def test_a_request_leaves_a_busy_replica_whose_prefix_another_can_pull() -> None:
+    loads = peers()
+    loads["r1"] = changed(loads["r1"], waiting=1, queued_prefill_tokens=2000)
+    assert decided(loads, {}, tiers=LOADABLE).ranked[0].pulls
+    without = {name: changed(of, peer="") for name, of in loads.items()}
+    placement = decided(without, {}, tiers=LOADABLE)
+    assert not any(candidate.pulls for candidate in placement.ranked)
+
+
+def test_a_replica_that_pulls_leaves_its_own_files_unread() -> None:
+    tiers = TierDepths(host={0: 2, 1: 6}, disk={0: 6})
+    loads = {name: changed(of, disk_load_rate=1500.0) for name, of in peers().items()}
+    there = candidate_of(decided(loads, {}, tiers=tiers), "r0")
+    assert there.pulls and there.refuses_disk and not there.refuses_host
+    assert there.loaded_tokens == (2 * 128, 0, 4 * 128)
+    loads = {name: changed(of, disk_load_rate=9000.0) for name, of in peers().items()}
+    there = candidate_of(decided(loads, {}, tiers=tiers), "r0")
+    assert not there.pulls
+    assert there.loaded_tokens == (2 * 128, 4 * 128, 0)
+
+
+def test_a_slow_pull_is_computed_instead() -> None:
+    loads = {name: changed(of, peer_load_rate=900.0) for name, of in peers().items()}
+    there = candidate_of(decided(loads, {}, tiers=LOADABLE), "r0")
+    assert (there.peer_tokens, there.peer_load_s, there.cached_tokens) == (4 * 128, 0.0, 2 * 128)
+    assert not there.pulls and there.host_load_s > 0.0
+
+
+def test_a_replica_pulls_nothing_that_it_has() -> None:
+    there = candidate_of(decided(peers(), {}, tiers=LOADABLE), "r1")
+    assert (there.peer_tokens, there.peer_id, there.peer) == (0, "", "")
+    cached = candidate_of(decided(peers(), {0: 7}, tiers=LOADABLE), "r0")
+    assert (cached.peer_tokens, cached.peer_id, cached.other_way_ttft_s) == (0, "", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "source"),
+    [
+        ({}, "r2"),  # it has the most
+        ({"r2": {"peer": ""}}, "r1"),
+        ({"r2": {"leaving": True}}, "r1"),
+        ({"r2": {"suspect": True}}, "r1"),
+        ({"r2": None}, "r1"),  # it left the board
+        ({"r2": None, "r1": None}, "r3"),
+        ({"r2": None, "r1": None, "r3": None}, ""),
+    ],
+    ids=str,
+)
+def test_the_source_of_a_pull_is_the_serving_replica_with_the_most_tokens(
+    changes: dict[str, dict[str, object] | None], source: str
+) -> None:
+    loads = peers(4)
+    for name, fields in changes.items():
+        if fields is None:
+            del loads[name]
+        else:
+            loads[name] = changed(loads[name], **fields)
+    tiers = TierDepths(host={1: 5, 2: 6, 3: 4})
+    assert candidate_of(decided(loads, {}, tiers=tiers), "r0").peer_id == source
+
+
+def test_of_equal_sources_the_one_with_the_shorter_wait_is_pulled_from() -> None:
+    loads = peers(3)
+    loads["r1"] = changed(loads["r1"], waiting=1, queued_prefill_tokens=500)
+    tiers = TierDepths(host={1: 6, 2: 6})
+    placement = decided(loads, {}, tiers=tiers)
+    assert candidate_of(placement, "r0").peer_id == "r2"
+
+
+def test_the_replica_with_the_most_pulls_from_none() -> None:
+    tiers = TierDepths(host={0: 3, 1: 6})
+    placement = decided(peers(), {}, tiers=tiers)
+    assert [candidate_of(placement, name).peer_id for name in ("r0", "r1")] == ["r1", ""]
+    assert candidate_of(placement, "r0").peer_tokens == 3 * 128
+
+
+def test_a_replica_that_does_not_serve_its_blocks_cannot_pull_others() -> None:
+    loads = peers()
+    loads["r0"] = changed(loads["r0"], peer="")
+    there = candidate_of(decided(loads, {}, tiers=LOADABLE), "r0")
+    assert (there.peer_tokens, there.peer_id, there.pulls) == (0, "", False)
+
+
+@pytest.mark.parametrize(("queued", "wait_s"), [(0, 0.0), (300, 300 * PULLED_TOKEN_S)])
+def test_a_request_that_shares_a_prefix_waits_for_the_pull_of_the_first(
+    queued: int, wait_s: float
+) -> None:
+    loads = peers(queued_peer_tokens=queued)
+    tiers = TierDepths(host={1: 6})
+    there = candidate_of(decided(loads, {}, Recent(depths={0: 6}), tiers=tiers), "r0")
+    assert (there.peer_tokens, there.cached_tokens) == (0, 6 * 128)
+    assert there.tier_wait_s == pytest.approx(wait_s)
