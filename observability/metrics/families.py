@@ -175,9 +175,9 @@ class Families:
         self.tier_requests = self._counter(
             "antefix_kv_tier_requests",
             "Served requests of pools with `kv_tiers` whose replica had tokens of the prompt at "
-            "the placement, by the chosen way. cache: all are in the device's memory; host: some "
-            "are loaded from the host; disk: some are read from files; peer: some are pulled from "
-            "another replica; compute: those in tiers are computed again.",
+            "the placement, or could pull some, by the chosen way. cache: all are in the device's "
+            "memory; host: some are loaded from the host; disk: some are read from files; peer: "
+            "some are pulled from another replica; compute: those in tiers are computed again.",
             ["pool", "way"],
         )
         self.tier_ttft = self._counter(

@@ -210,7 +210,7 @@ function candidates(decision) {
     ["Candidate", "Replicas in the order of the policy. The one that served is marked.", (of) => [
       el("code", {}, of.replica_id), of.highlighted ? chip(observed(decision) === null ? "sent there" : "served", observed(decision) === null ? "plain" : "ok") : null]],
     ["Predicted TTFT", "The time to the first token there, corrected by the errors of the last predictions.", (of) => seconds(of.predicted_ttft), "num"],
-    ["Its parts", "The wait for the queue, for room, for an adapter and for the host tier + the engine step in progress + prefill ± the "
+    ["Its parts", "The wait for the queue, for room, for an adapter and for loads from tiers + the engine step in progress + prefill ± the "
       + "correction = predicted TTFT.", (of) => parts(of, slowest), "wide"],
     ["Cached", "Prompt tokens there according to the index, and with what was announced since. They include those loaded from tiers.", (of) =>
       (of.cached_tokens === of.confirmed_tokens ? tokens(of.confirmed_tokens)

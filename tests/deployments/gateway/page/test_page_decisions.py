@@ -36,6 +36,20 @@ async def test_a_decision_opens_by_keyboard_and_shows_its_reason(
     await expect(candidates.get_by_role("row")).to_have_count(3)
 
 
+async def test_the_page_shows_from_which_replica_a_prefix_was_pulled(
+    reader: Reader, front: Front
+) -> None:
+    told = await served(front, "first")
+    tiers = {"host_tokens": 64, "host_load": 0.5, "peer_tokens": 1024, "peer_load": 1.5}
+    pulling = told["candidates"][0] | tiers | {"peer": "r7", "raw_ttft": 2.0, "wait": 0.0}
+    await served(front, "other", request_id="pulled", candidates=[pulling])
+    await reader.opens()
+    await reader.decision("pulled").locator("summary").first.click()
+    body = reader.decision("pulled").locator(".explanation")
+    await expect(body).to_contain_text("64 loaded, 1,024 pulled from r7")
+    await expect(body).to_contain_text("2.00 s + 0 ms")
+
+
 async def test_the_page_shows_each_phase_of_a_request(reader: Reader, front: Front) -> None:
     took = {"predicted": 1.0, "engine": 2.0, "observed": 5.5}
     phases = {"upload_s": 9.0, "read_s": 0.5, "queued_s": 3.0, "retry_s": 0.0, "engine_s": 2.0}
