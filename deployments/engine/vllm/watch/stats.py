@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
@@ -14,43 +11,13 @@ from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, Schedule
 
 from autoscaling.learned.decode_time import DecodeTime
 from autoscaling.learned.ewma import Ewma
+from autoscaling.learned.load_rate import LoadRate
 from autoscaling.learned.prefill_rate import PrefillRate
 from autoscaling.learned.step_time import StepTime
 
 # vLLM's metrics of the seconds in which blocks were copied from the host, and read from files.
 HOST_LOAD_TIME = "vllm:kv_offload_load_time"
 DISK_LOAD_TIME = "vllm:kv_offload_tiering_read_time"
-LOAD_TOKENS = 20_000.0
-# A rate without a load for this time is unknown again, so that a slow tier is tried again.
-FORGOTTEN_S = 600.0
-
-
-class LoadRate:
-    """How fast an engine gets tokens from a tier, over about its last LOAD_TOKENS."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._token_s = Ewma(memory=LOAD_TOKENS)
-        self._spent_s = 0.0
-        self._loaded_at = -math.inf
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second; 0 before the first, and FORGOTTEN_S after the last."""
-        if self._clock() - self._loaded_at > FORGOTTEN_S or not self._token_s.mean:
-            return 0.0
-        return 1.0 / self._token_s.mean
-
-    def spent(self, seconds: Mapping[Any, float]) -> None:
-        """Count seconds of loads, by vLLM's labels, whose tokens are counted later."""
-        self._spent_s += sum(seconds.values())
-
-    def loaded(self, tokens: int) -> None:
-        """Count tokens that were loaded in the seconds counted before."""
-        if self.rate == 0.0:
-            self._token_s = Ewma(memory=LOAD_TOKENS)
-        self._token_s.add(self._spent_s, tokens)
-        self._spent_s, self._loaded_at = 0.0, self._clock()
 
 
 class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not read

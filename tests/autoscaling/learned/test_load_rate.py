@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deployments.engine.vllm.watch.stats import FORGOTTEN_S, LoadRate
+from autoscaling.learned.load_rate import FORGOTTEN_S, LoadRate
 
 
 class Clock:
