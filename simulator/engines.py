@@ -5,6 +5,10 @@ prefilled in order within the step's token budget. Whole blocks are cached, and 
 used free blocks are evicted. An engine is a function of the times it is given. A request that never
 fits raises ValueError.
 
+With tiers (`simulator.cache.kv_tiers`), a load begins at the first step after its request arrives.
+If the cache has no room then, it begins at the request's turn. Meanwhile the engine computes other
+prompts, including later ones.
+
 Steps in which only the lengths of answers change are taken together, so that hours of traffic take
 seconds; the times of events stay the same. Omitted: preemption (a request is admitted when its
 answer has room too), and a second copy of a cached block.
@@ -12,6 +16,7 @@ answer has room too), and a second copy of a cached block.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import deque
 from collections.abc import Sequence
@@ -25,7 +30,8 @@ from autoscaling.learned.prefill_rate import PrefillRate, queued_tokens
 from autoscaling.learned.step_time import StepTime
 from router.board.load import EnginePace, ReplicaCache, ReplicaQueue
 from router.index.kv_events import BlockRemoved, BlockStored, KvEvent
-from simulator.block_cache import BlockCache
+from simulator.cache.block_cache import BlockCache
+from simulator.cache.kv_tiers import ALL_LOADS, RequestedLoads, SimulatedTiers, TierSettings
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,9 @@ class Job:
     taken: list[int] = field(default_factory=list)
     stored: int = 0
     came_at: float = 0.0
+    loads: RequestedLoads = ALL_LOADS
+    # When its blocks from tiers have arrived; infinity: it has no blocks yet.
+    loaded_at: float = math.inf
     admitted_at: float | None = None
     first_at: float | None = None
 
@@ -73,6 +82,7 @@ class Job:
         answer_tokens: int,
         blocks: Sequence[int] = (),
         expected_cached: int = 0,
+        loads: RequestedLoads = ALL_LOADS,
     ) -> Job:
         """Create a request from lengths and hashes of the leading whole blocks of its prompt, or of
         prompt and answer.
@@ -86,6 +96,7 @@ class Job:
             expected_cached=expected_cached,
             length=prompt_tokens + answer_tokens,
             blocks=list(blocks),
+            loads=loads,
         )
 
     @property
@@ -113,9 +124,16 @@ class SimulatedEngine:
     """An engine. Call `advance` up to a time before `submit` at it. Times are seconds of any one
     clock."""
 
-    def __init__(self, hardware: Hardware) -> None:
+    def __init__(self, hardware: Hardware, tiers: TierSettings | None = None) -> None:
         self._hardware = hardware
         self._cache = BlockCache(hardware.blocks)
+        self._tiers: SimulatedTiers | None = None
+        if tiers is not None:
+            rate, size = hardware.prefill_rate, hardware.block_tokens
+            self._tiers = SimulatedTiers(tiers, rate, size, lambda: self._now)
+        # requests that no step has seen yet, and those whose blocks are being loaded
+        self._arrived: list[Job] = []
+        self._loading: list[Job] = []
         self._waiting: deque[Job] = deque()
         self._prefilled: list[Job] = []
         self._running: list[Job] = []
@@ -124,8 +142,8 @@ class SimulatedEngine:
         self._now = self._first_token_at = 0.0
         # Whether the current step is one of many equal ones.
         self._steady = False
-        # whether the step computes no prompt
-        self._decodes_only = False
+        # whether the step computes no prompt, and whether the engine only waits for loads
+        self._decodes_only = self._only_loads = False
         # learned in the same way as by the engine's adapter
         self._inter_token = Ewma(memory=20.0)
         self._decode_time = DecodeTime()
@@ -147,8 +165,10 @@ class SimulatedEngine:
             job.blocks = block_hashes(job.tokens, size)
         job.came_at = self._now = now
         self._waiting.append(job)
+        if self._tiers is not None:
+            self._arrived.append(job)
         self._steady = False
-        if self.next_at is None:
+        if self.next_at is None or self._only_loads:
             self._begin_step(now)
 
     def advance(self, now: float) -> StepOutcome:
@@ -177,6 +197,11 @@ class SimulatedEngine:
         """Return how many leading hashes of these it has cached."""
         return sum(1 for _ in takewhile(self._cache.holds, blocks))
 
+    def tier_depths(self, blocks: Sequence[int], cached: int) -> tuple[int, int]:
+        """Return how many leading hashes are in the host tier or closer to the device, and how many
+        in any tier. The first `cached` are cached."""
+        return (cached, cached) if self._tiers is None else self._tiers.depths(blocks, cached)
+
     @property
     def unscheduled(self) -> int:
         """Return vLLM's `num_requests_waiting`: requests that it has not started."""
@@ -190,11 +215,19 @@ class SimulatedEngine:
             self._learned = self._prefill_rate.mean, self._step_time.line()
         prefill_rate, (step_s, sequence_s) = self._learned
         queued = [(job.came_at, job.queued_tokens) for job in waiting]
+        host_tokens = disk_tokens = 0
+        host_load_rate = disk_load_rate = 0.0
+        if self._tiers is not None:
+            host_tokens = sum(job.loads.host_tokens for job in waiting)
+            disk_tokens = sum(job.loads.disk_tokens for job in waiting)
+            host_load_rate, disk_load_rate = self._tiers.rates
         return {
             "queue": ReplicaQueue(
                 waiting=len(waiting),
                 running=len(self._running),
                 prefill_tokens=queued_tokens(queued, self._first_token_at, self._now, prefill_rate),
+                host_tokens=host_tokens,
+                disk_tokens=disk_tokens,
             ),
             "cache": ReplicaCache(
                 use=self._cache.in_use / self._hardware.blocks if busy else 0.0,
@@ -208,6 +241,8 @@ class SimulatedEngine:
                 step_s=step_s,
                 sequence_s=sequence_s,
                 decode_s=self._decode_time.mean,
+                host_load_rate=host_load_rate,
+                disk_load_rate=disk_load_rate,
             ),
             "max_sequences": self._hardware.sequences,
             "output_tokens": self.generated,
@@ -215,47 +250,91 @@ class SimulatedEngine:
 
     def _begin_step(self, now: float) -> None:
         self._step_began = now
+        if self._tiers is not None:
+            self._carry_loads(self._tiers, now)
         room = self._hardware.step_tokens - len(self._running)
         computed = 0
-        while self._waiting and computed < room:
-            job = self._waiting[0]
-            if job.admitted_at is None and not self._admit(job, now):
-                break
+        while computed < room and (job := self._next_prompt(now)) is not None:
             tokens = min(room - computed, job.prompt_tokens - job.computed)
             computed += tokens
             job.computed += tokens
             self._store(job)
             if job.computed < job.prompt_tokens:
                 break
-            self._prefilled.append(self._waiting.popleft())
-        if not self._prefilled and not self._running and not computed:
-            self.next_at = None
+            self._waiting.remove(job)
+            self._prefilled.append(job)
+        self._only_loads = not self._prefilled and not self._running and not computed
+        if self._only_loads:
+            self.next_at = min((job.loaded_at for job in self._loading), default=None)
             return
         # Waiting requests are admitted when another one ends, and new ones after this step.
         self._decodes_only = not computed
-        self._steady = self._decodes_only and all(
-            job.stored >= len(job.blocks) for job in self._running
+        self._steady = (
+            self._decodes_only
+            and not self._loading
+            and all(job.stored >= len(job.blocks) for job in self._running)
         )
         decode_s = self._hardware.sequence_s * len(self._running)
         prefill_s = computed / self._hardware.prefill_rate
         self.next_at = now + self._hardware.step_s + decode_s + prefill_s
 
-    def _admit(self, job: Job, now: float) -> bool:
+    def _next_prompt(self, now: float) -> Job | None:
+        """Return the first waiting request that can be computed now; None without one."""
         if len(self._running) + len(self._prefilled) >= self._hardware.sequences:
-            return False
+            return None
+        has_room = True
+        for job in self._waiting:
+            if job.admitted_at is not None:
+                return job
+            if job.loaded_at == math.inf and has_room:
+                has_room = self._allocate(job, now)
+                if not has_room and self._tiers is None:
+                    return None
+            if job.loaded_at <= now:
+                job.admitted_at = now
+                return job
+        return None
+
+    def _allocate(self, job: Job, now: float, only_loads: bool = False) -> bool:
+        """Give a request its blocks, and begin to load those that are in tiers. Return false
+        without room, or with `only_loads` if it loads none."""
         size = self._hardware.block_tokens
         # The last prompt token is always computed, because the engine continues from it.
-        found = self.cached_blocks(job.blocks[: (job.prompt_tokens - 1) // size])
-        blank = -(-job.length // size) - found
-        evicted = self._cache.use(job.blocks[:found], blank)
+        most = (job.prompt_tokens - 1) // size
+        cached = self.cached_blocks(job.blocks[:most])
+        loaded: Sequence[int] = ()
+        if self._tiers is not None:
+            loaded = self._tiers.found(job.blocks[:most], cached, job.loads)
+        if only_loads and not loaded:
+            return False
+        blank = -(-job.length // size) - cached
+        evicted = self._cache.use(job.blocks[:cached], blank)
         if evicted is None:
             return False
         if evicted:
             self._events.append(BlockRemoved(list(evicted), "GPU"))
-        job.taken, job.blank, job.stored = job.blocks[:found], blank, found
-        job.computed = job.cached_tokens = found * size
-        job.admitted_at = now
+        job.taken, job.blank, job.stored = job.blocks[:cached], blank, cached
+        job.computed = job.cached_tokens = (cached + len(loaded)) * size
+        job.loaded_at = now
+        if self._tiers is not None:
+            self._tiers.touch(job.blocks)
+            if loaded:
+                job.loaded_at, events = self._tiers.begin(loaded)
+                self._events += events
+                self._loading.append(job)
         return True
+
+    def _carry_loads(self, tiers: SimulatedTiers, now: float) -> None:
+        """End the loads that are complete, and begin those of new requests."""
+        self._now = now
+        tiers.end()
+        for job in self._loading:
+            if job.loaded_at <= now:
+                self._store(job)
+        self._loading = [job for job in self._loading if job.loaded_at > now]
+        for job in self._arrived:
+            self._allocate(job, now, only_loads=True)
+        self._arrived = []
 
     def _store(self, job: Job) -> None:
         """Cache newly complete blocks; the events report each run of them."""
@@ -280,6 +359,8 @@ class SimulatedEngine:
         parent = job.blocks[first - 1] if first else None
         tokens = job.tokens[first * size : job.stored * size]
         self._events.append(BlockStored(list(run), parent, tokens, size, "GPU"))
+        if self._tiers is not None:
+            self._events += self._tiers.store(run)
 
     def _steps_alike(self) -> int:
         """Return the number of equal steps from the current one on, in a steady state."""
@@ -327,6 +408,8 @@ class SimulatedEngine:
         for job in ended:
             self._learn(job)
             self._cache.release(job.taken, job.blank)
+            if self._tiers is not None:
+                self._tiers.touch(job.blocks)
             outcome.finished.append((job, now))
         if ended:
             self._running = [job for job in self._running if job.left > 0]

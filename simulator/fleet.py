@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from autoscaling.admission.scheduling_request import Attempt
 from autoscaling.slo import PriorityClass
 from router.board.load import ReplicaLoad
+from simulator.cache.kv_tiers import ALL_LOADS, RequestedLoads, TierSettings
 from simulator.engines import Hardware, Job, SimulatedEngine
 from simulator.traces import Request
 
@@ -81,7 +82,9 @@ class Replica:
             **self.engine.load(segment_tokens),
         )
 
-    def submit(self, call: Call, expected_cached: int, now: float) -> None:
+    def submit(
+        self, call: Call, expected_cached: int, now: float, loads: RequestedLoads = ALL_LOADS
+    ) -> None:
         """Add a request. Raises ValueError for a request that never fits."""
         request = call.request
         job = Job.hashed(
@@ -90,6 +93,7 @@ class Replica:
             request.answer_tokens,
             request.blocks,
             expected_cached,
+            loads,
         )
         self.engine.submit(job, now)
         call.replica, call.placed_at = self, now
@@ -120,9 +124,16 @@ class Progress:
 class SimulatedFleet:
     """A fleet. `serving`: oldest first. Time never goes back."""
 
-    def __init__(self, hardware: Hardware, startup_s: float, replicas: int) -> None:
-        """Start with `replicas` serving replicas at time 0."""
+    def __init__(
+        self,
+        hardware: Hardware,
+        startup_s: float,
+        replicas: int,
+        tiers: TierSettings | None = None,
+    ) -> None:
+        """Start with `replicas` serving replicas at time 0. Each has its own `tiers`."""
         self.hardware = hardware
+        self.tiers = tiers
         self._startup_s = startup_s
         self._slots = 0
         self._paid_s = 0.0
@@ -197,4 +208,5 @@ class SimulatedFleet:
 
     def _new(self, asked_at: float, ready_at: float) -> Replica:
         self._slots += 1
-        return Replica(self._slots - 1, asked_at, ready_at, SimulatedEngine(self.hardware))
+        engine = SimulatedEngine(self.hardware, self.tiers)
+        return Replica(self._slots - 1, asked_at, ready_at, engine)

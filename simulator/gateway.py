@@ -8,7 +8,7 @@ answer before its end.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from autoscaling.admission.pool_scheduler import PoolScheduler
 from autoscaling.admission.scheduling_request import (
@@ -22,10 +22,11 @@ from autoscaling.admission.scheduling_request import (
 from autoscaling.admission.waiting import Waiter
 from router.board.active import Active
 from router.board.load import ReplicaLoad
-from router.board.recent import Recent
+from router.board.recent import NO_TIERS, Recent, TierDepths
 from router.choice.placement import Placement
 from router.choice.policies import PlacementRequest
-from simulator.fleet import Call, Progress, SimulatedFleet
+from simulator.cache.kv_tiers import RequestedLoads
+from simulator.fleet import Call, Progress, Replica, SimulatedFleet
 
 KEY_MASK = 2**64 - 1
 
@@ -65,16 +66,18 @@ class ScheduledFleet:
 
     def request(self, call: Call) -> SchedulingRequest:
         """Return the request in the form of a gateway: blocks of 64 bits are the segments, each
-        replica's cache the index."""
+        replica's cache and tiers the index."""
         blocks = call.request.blocks
         serving = self.fleet.serving if blocks else []
         keys = tuple((block & KEY_MASK).to_bytes(8, "big") for block in blocks)
+        depths = {replica.slot: replica.engine.cached_blocks(blocks) for replica in serving}
         return SchedulingRequest(
             prompt=PlacementRequest(call.request.prompt_tokens, keys),
-            depths={replica.slot: replica.engine.cached_blocks(blocks) for replica in serving},
+            depths=depths,
             arrived=call.request.at,
             tenant=call.request.tenant,
             priority=call.priority,
+            tiers=NO_TIERS if self.fleet.tiers is None else tier_depths(serving, blocks, depths),
         )
 
     def submit(self, call: Call, attempt: Attempt) -> None:
@@ -83,7 +86,7 @@ class ScheduledFleet:
         assert chosen is not None
         [replica] = [r for r in self.fleet.serving if r.slot == chosen.slot]
         call.attempt = attempt
-        replica.submit(call, chosen.cached_tokens, self._now)
+        replica.submit(call, chosen.cached_tokens, self._now, RequestedLoads.of(chosen))
         # the next look finds it at the replica
         self.scheduler.board.unplaced(attempt.ticket)
 
@@ -99,6 +102,22 @@ class ScheduledFleet:
                 assert call.ended_at is not None
                 computed = Computed(None, call.ended_at - call.first_at)
                 self.scheduler.ended(call.attempt, call.replica.name, computed)
+
+
+def tier_depths(
+    replicas: Sequence[Replica], blocks: Sequence[int], cached: Mapping[int, int]
+) -> TierDepths:
+    """Return the leading blocks in the tiers of replicas, without replicas whose tiers have none
+    after the `cached` ones."""
+    host, disk = {}, {}
+    for replica in replicas:
+        before = cached[replica.slot]
+        in_host, on_disk = replica.engine.tier_depths(blocks, before)
+        if in_host > before:
+            host[replica.slot] = in_host
+        if on_disk > before:
+            disk[replica.slot] = on_disk
+    return TierDepths(host, disk)
 
 
 class SimulatedGateway:

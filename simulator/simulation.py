@@ -89,7 +89,7 @@ def run(trace: Trace, settings: FleetSettings, policy: str) -> Result:
     kind, _, argument = policy.partition(":")
     fixed = kind == "fixed" and argument.isdecimal() and int(argument) > 0
     replicas = int(argument) if fixed else settings.first_replicas
-    fleet = SimulatedFleet(settings.hardware, settings.startup_s, replicas)
+    fleet = SimulatedFleet(settings.hardware, settings.startup_s, replicas, settings.tiers)
     if fixed:
         pool, elsewhere = _scheduled(trace, settings, fleet)
         return play(trace, settings, policy, fleet, elsewhere, SimulatedGateway(pool))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from autoscaling.admission.overflow import OverflowRules
 from autoscaling.slo import Slo
+from simulator.cache.kv_tiers import TierSettings
 from simulator.engines import Hardware
 from simulator.fleet import Call
 from simulator.traces import Trace
@@ -23,7 +24,8 @@ class OverflowPool:
 class FleetSettings:
     """One pool; times in seconds. At the start `initial_replicas` serve, or `min_replicas`.
 
-    `batch_slo` is for batch requests, of which `batch_queue` may wait.
+    `batch_slo` is for batch requests, of which `batch_queue` may wait. Each replica has `tiers`;
+    those of the overflow pool have none.
     """
 
     hardware: Hardware
@@ -37,6 +39,7 @@ class FleetSettings:
     batch_queue: int = 0
     overflow: OverflowPool | None = None
     seed: int = 0
+    tiers: TierSettings | None = None
 
     @property
     def first_replicas(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.block_cache import BlockCache
+from simulator.cache.block_cache import BlockCache
 
 
 def test_the_least_recently_used_blocks_are_evicted_first_from_a_prompts_end() -> None:
