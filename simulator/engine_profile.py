@@ -1,7 +1,9 @@
 """The profile of a real engine, as a file for the backtest: {hardware, startup_s, source}.
 
 `hardware` is a `Hardware`, `startup_s` the seconds from requesting a replica to its first request,
-and `source` the origin of the figures.
+and `source` the origin of the figures. `host_load_rate` and `disk_load_rate` are optional: how many
+tokens per second an engine with `kv_tiers` loads from the host and reads from disk. Their defaults
+are those of `TierSettings`.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from simulator.engines import Hardware
 SHIPPED = Path(__file__).parent / "engine_profiles" / "llama-70b-a100.json"
 
 
-class EngineProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EngineProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     hardware: Hardware
     startup_s: float
     source: Mapping[str, Any]
+    host_load_rate: float | None = None
+    disk_load_rate: float | None = None
 
 
 def read(file: Path) -> EngineProfile:
@@ -39,7 +43,9 @@ def read(file: Path) -> EngineProfile:
         raise Problem(
             f"{file}: hardware must have just these: {', '.join(figures)}", f"see to {wrong}"
         )
-    for name, figure in (*figures.items(), ("startup_s", found.startup_s)):
+    rates = {"host_load_rate": found.host_load_rate, "disk_load_rate": found.disk_load_rate}
+    given = {name: rate for name, rate in rates.items() if rate is not None}
+    for name, figure in {**figures, "startup_s": found.startup_s, **given}.items():
         if figure < 0 or (figure == 0 and name not in ("sequence_s", "startup_s")):
             raise Problem(f"{file}: {name} must be above 0", f"correct {name}")
     return found

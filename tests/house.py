@@ -116,8 +116,9 @@ HOUSE = (
         "cli/operators",
         "subcommands for API keys, SLOs, Grafana and backtests",
         names(
-            "cli/common cli/local deployments/gateway/intake simulator autoscaling "
-            "observability observability/dashboards observability/alerts common"
+            "cli/common cli/local deployments/gateway/intake deployments/fleet simulator "
+            "autoscaling weights/kernels weights/model observability observability/dashboards "
+            "observability/alerts common"
         ),
     ),
     Room(

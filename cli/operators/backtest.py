@@ -11,11 +11,13 @@ import typer
 
 from cli.common.duration import Duration
 from cli.common.duration import duration as durations
-from cli.common.options import Output, RandomSeed
+from cli.common.options import Output, PoolName, RandomSeed
 from cli.common.output import answering, is_data, note, print_data
 from common.errors import Problem
 
 if TYPE_CHECKING:
+    from simulator.cache.kv_tiers import TierSettings
+    from simulator.engine_profile import EngineProfile
     from simulator.traces import Trace
     from simulator.types import FleetSettings, Result
 
@@ -72,6 +74,13 @@ def backtest(
             " A100s."
         ),
     ] = None,
+    fleet: Annotated[
+        str | None,
+        typer.Option(
+            help="Fleet file with a pool whose kv_tiers each replica has; default: no tiers."
+        ),
+    ] = None,
+    pool: PoolName = None,
     startup_time: Annotated[
         list[Duration] | None,
         typer.Option(
@@ -123,6 +132,7 @@ def backtest(
             initial_replicas=first,
             warm_replicas=warm_replicas,
             seed=seed,
+            tiers=_tiers(fleet, pool, engine),
         )
         policies = (*ALL, f"fixed:{max_replicas}") if policy == "all" else (policy,)
         rows = _results(played, settings, policies, starts)
@@ -143,6 +153,10 @@ def backtest(
         typer.echo(results.table(found))
         note(f"{played.name}: {len(played.requests)} requests in {played.seconds:.0f} s")
         note(f"engine: {engine.source.get('kind', 'unknown origin')}")
+        if (tiers := settings.tiers) is not None:
+            note(
+                f"tiers: {tiers.host_tokens:,} tokens in host memory, {tiers.disk_tokens:,} on disk"
+            )
 
 
 def _trace(named: str, scale: float, limit_s: float | None, seed: int) -> Trace:
@@ -155,6 +169,17 @@ def _trace(named: str, scale: float, limit_s: float | None, seed: int) -> Trace:
     if scale != 1.0:
         trace = trace.scaled(scale, seed)
     return trace if limit_s is None else trace.until(limit_s)
+
+
+def _tiers(file: str | None, pool: str | None, engine: EngineProfile) -> TierSettings | None:
+    if file is None:
+        return None
+    from cli.common.named_pool import named_pool
+    from cli.operators.simulated_tiers import tiers_of
+    from deployments.fleet.fleet_file import load_fleet
+
+    name, found = named_pool(load_fleet(file, check_engine_args=False).pools, pool)
+    return tiers_of(name, found, engine)
 
 
 def _results(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.gateway.calibrating import line
+from common.errors import Problem
 from simulator import engine_profile
 
 
@@ -40,3 +42,14 @@ def test_a_written_profile_is_read_again(tmp_path: Path) -> None:
     shipped = engine_profile.read(engine_profile.SHIPPED)
     (tmp_path / "mine.json").write_bytes(engine_profile.to_json(shipped))
     assert engine_profile.read(tmp_path / "mine.json") == shipped
+
+
+def test_a_profile_may_have_the_rates_of_loads_from_tiers(tmp_path: Path) -> None:
+    shipped, file = engine_profile.read(engine_profile.SHIPPED), tmp_path / "mine.json"
+    assert (shipped.host_load_rate, shipped.disk_load_rate) == (None, None)
+    mine = msgspec.structs.replace(shipped, host_load_rate=90_000.0, disk_load_rate=20_000.0)
+    file.write_bytes(engine_profile.to_json(mine))
+    assert engine_profile.read(file) == mine
+    file.write_bytes(engine_profile.to_json(msgspec.structs.replace(mine, disk_load_rate=0.0)))
+    with pytest.raises(Problem, match="disk_load_rate must be above 0"):
+        engine_profile.read(file)

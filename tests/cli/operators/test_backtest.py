@@ -67,6 +67,37 @@ def test_each_startup_time_has_its_own_row() -> None:
     assert list(json.loads(out)["policies"]) == ["antefix"]
 
 
+FLEET = """
+name: tiers
+pools:
+  plain: {model: meta-llama/Llama-3.1-8B-Instruct, served_model_name: plain}
+  tiered:
+    model: meta-llama/Llama-3.1-8B-Instruct
+    engine_args: {tensor_parallel_size: 2}
+    kv_tiers: {host_bytes: 64Gi, disk: {folder: /cache, max_bytes: 500Gi}}
+"""
+
+
+def test_replicas_have_the_tiers_of_a_pool(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(FLEET)
+    of = ("--policy", "fixed:1", "--fleet", str(fleet))
+    code, _, notes = invoke(*SHORT, *of, "--pool", "tiered")
+    # 128 KiB per token
+    assert (code, "tiers: 524,288 tokens in host memory, 4,096,000 on disk" in notes) == (0, True)
+    code, _, notes = invoke(*SHORT, *of)
+    assert (code, "tiers" in notes) == (0, False)
+
+
+def test_tiers_of_an_unknown_model_cannot_be_simulated(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    pool = "{model: nobody/nothing, kv_tiers: {host_bytes: 1Gi}}"
+    fleet.write_text(f"name: tiers\npools: {{main: {pool}}}")
+    code, _, error = invoke(*SHORT, "--fleet", str(fleet))
+    assert code == ExitCode.FAILED
+    assert "pools.main.kv_tiers: the config of nobody/nothing is not on this machine" in error
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
