@@ -15,6 +15,7 @@ from typing import Protocol
 
 from router.board.load_reader import READ_PERIOD_S
 from router.index.kv_events import KvEvent
+from simulator.cache.kv_tiers import ALL_LOADS, RequestedLoads, TierSettings
 from simulator.engines import Hardware, Job, SimulatedEngine
 from simulator.traces import Request
 
@@ -37,11 +38,13 @@ class Visit:
 
 
 class SimulatedReplicas:
-    """`engines` and `requests` (how many are in each) by the replica's number."""
+    """`engines` and `requests` (how many are in each) by the replica's number. Each has its own
+    `tiers`."""
 
-    def __init__(self, hardware: Hardware, count: int) -> None:
+    def __init__(self, hardware: Hardware, count: int, tiers: TierSettings | None = None) -> None:
         self.hardware = hardware
-        self.engines = [SimulatedEngine(hardware) for _ in range(count)]
+        self.tiers = tiers
+        self.engines = [SimulatedEngine(hardware, tiers) for _ in range(count)]
         self.requests = [0] * count
 
     def __len__(self) -> int:
@@ -60,6 +63,10 @@ class Router(Protocol):
     def expected_cached(self, number: int) -> int:
         """Cached tokens that the gateway announces to the replica, for its report of its queue."""
         return 0
+
+    def loads(self, number: int) -> RequestedLoads:
+        """The loads from tiers that the gateway sends with a request."""
+        return ALL_LOADS
 
     def tick(self, now: float) -> None:
         """All engines are at `now`."""
@@ -124,6 +131,7 @@ class VirtualFleet:
             request.answer_tokens,
             request.blocks,
             self._router.expected_cached(number),
+            self._router.loads(number),
         )
         visit = self._visits[job.ticket] = Visit(number, request, gateway, replica, job)
         self._replicas.requests[replica] += 1

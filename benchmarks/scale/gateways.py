@@ -27,14 +27,15 @@ from benchmarks.scale.patience import PATIENT_S, patiently
 from benchmarks.scale.traffic import tokens_of
 from router.board.load import UNSEEN_S, LoadReport, ReplicaLoad
 from router.board.load_reader import READ_PERIOD_S
-from router.board.recent import Placed
+from router.board.recent import Placed, TierDepths
 from router.choice.policies import PlacementRequest
 from router.index import slots
-from router.index.cached_blocks import CachedBlocks
+from router.index.cached_blocks import MAIN_MEDIUM, CachedBlocks, Tier, tier_key
 from router.index.index import PrefixIndex
 from router.index.kv_events import BlockStored, KvEvent
 from router.index.segment_keys import Namespace, SegmentHasher
 from router.redis.redis_client import AsyncRedis, connect
+from simulator.cache.kv_tiers import ALL_LOADS, RequestedLoads
 from simulator.traces import Request
 
 MODEL = "simulated"
@@ -45,11 +46,18 @@ class _Publisher:
     """One replica's part of the index, written before the next lookup. `sequence`: of its latest
     report. `arrived`: when it got which tickets."""
 
-    def __init__(self, redis: AsyncRedis, pool: str, hasher: SegmentHasher, tokens: int) -> None:
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        pool: str,
+        hasher: SegmentHasher,
+        tokens: int,
+        tiers: Sequence[Tier],
+    ) -> None:
         self._redis = redis
         self._pool = pool
         self._block_tokens = tokens
-        self._cached = CachedBlocks(hasher, MODEL, None, tokens)
+        self._cached = CachedBlocks(hasher, MODEL, None, tokens, tiers=tiers)
         self._events: list[KvEvent] = []
         self._written = 0
         self.slot = 0
@@ -76,7 +84,7 @@ class _Publisher:
         self._written += slots.batch_count(changes.set, changes.cleared)
 
     def _with_tokens(self, event: KvEvent) -> KvEvent:
-        if not isinstance(event, BlockStored):
+        if not isinstance(event, BlockStored) or event.medium != MAIN_MEDIUM:
             return event
         packed = b"".join(tokens_of(int(h), self._block_tokens) for h in event.block_hashes)
         return msgspec.structs.replace(event, token_ids=array("I", packed).tolist())
@@ -107,8 +115,9 @@ class IndexedGateways(Router):
         self._now = 0.0
         self._redis = connect(url, decode=False)
         self._pool = pool
+        self._tiers = () if replicas.tiers is None else (Tier.HOST, Tier.DISK)
         self._publishers = [
-            _Publisher(self._redis, pool, self._hasher, self._block_tokens)
+            _Publisher(self._redis, pool, self._hasher, self._block_tokens, self._tiers)
             for _ in range(len(replicas))
         ]
         self._dirty: set[int] = set()
@@ -135,9 +144,13 @@ class IndexedGateways(Router):
         packed = b"".join(tokens_of(b, self._block_tokens) for b in request.blocks)
         began = time.perf_counter()
         keys, _ = self._hasher.chain(self._root, packed, self._block_tokens)
-        depths = await here.index.lookup(keys)
+        depths, *found = await asyncio.gather(
+            here.index.lookup(keys),
+            *(here.index.lookup([tier_key(key, tier) for key in keys]) for tier in self._tiers),
+        )
         prompt = PlacementRequest(request.prompt_tokens, tuple(keys))
-        attempt = here.scheduler.place(SchedulingRequest(prompt, depths, now))
+        tiers = TierDepths(*(each or {} for each in found))
+        attempt = here.scheduler.place(SchedulingRequest(prompt, depths, now, tiers=tiers))
         self.decision_s.append(time.perf_counter() - began)
         assert attempt.chosen is not None
         self._attempts[number] = attempt
@@ -146,6 +159,10 @@ class IndexedGateways(Router):
     def expected_cached(self, number: int) -> int:
         chosen = self._attempts[number].chosen
         return chosen.cached_tokens if chosen else 0
+
+    def loads(self, number: int) -> RequestedLoads:
+        chosen = self._attempts[number].chosen
+        return RequestedLoads.of(chosen) if chosen else ALL_LOADS
 
     def tick(self, now: float) -> None:
         loads = [self._load(replica, now) for replica in range(len(self._replicas))]

@@ -36,6 +36,7 @@ from benchmarks.scale.traffic import (
     tokens_of,
 )
 from loadgen.workloads import WORKLOADS
+from simulator.cache.kv_tiers import TierSettings
 from simulator.engines import Hardware, Job, SimulatedEngine
 from simulator.traces import Request, Trace
 
@@ -48,8 +49,10 @@ def request_of_blocks(at: float, *blocks: int) -> Request:
     return Request(at, BLOCK * len(blocks) + 10, 5, blocks)
 
 
-async def played(trace: Trace, replicas: int, gateways: int, url: str) -> list[Visit]:
-    fleet = SimulatedReplicas(HARDWARE, replicas)
+async def played(
+    trace: Trace, replicas: int, gateways: int, url: str, fleet: SimulatedReplicas | None = None
+) -> list[Visit]:
+    fleet = fleet or SimulatedReplicas(HARDWARE, replicas)
     router = IndexedGateways(url, "bench/test", fleet, gateways, 1)
     try:
         await router.begin()
@@ -143,6 +146,16 @@ async def test_gateways_find_the_cached_blocks_of_engines_through_redis(redis_ur
 
 async def test_several_gateways_reuse_as_many_tokens_as_one(redis_url: str) -> None:
     assert cached(await played(CHAT, 3, 4, redis_url)) > 0.9 * sum(ceiling(CHAT.requests, BLOCK))
+
+
+async def test_gateways_find_evicted_blocks_in_tiers_through_redis(redis_url: str) -> None:
+    """Each cache holds three prompts, and each host tier holds six."""
+    small, tiers = replace(HARDWARE, blocks=80), TierSettings(20_000, disk_tokens=1_000_000)
+    fleet = SimulatedReplicas(small, 3, tiers)
+    visits = await played(CHAT, 3, 2, redis_url, fleet)
+    assert cached(visits) > 0.9 * sum(ceiling(CHAT.requests, BLOCK))
+    for medium in ("host", "disk"):
+        assert any(getattr(of.load()["pace"], f"{medium}_load_rate") for of in fleet.engines)
 
 
 def fleet_of(*requests: int) -> SimulatedReplicas:
