@@ -265,6 +265,7 @@ class SimulatedEngine:
             self._prefilled.append(job)
         self._only_loads = not self._prefilled and not self._running and not computed
         if self._only_loads:
+            self._steady = False
             self.next_at = min((job.loaded_at for job in self._loading), default=None)
             return
         # Waiting requests are admitted when another one ends, and new ones after this step.

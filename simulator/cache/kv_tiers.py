@@ -161,7 +161,7 @@ class SimulatedTiers:
             _learn(self._host_load, len(load.blocks) * self._block_tokens, self._host_token_s)
             _learn(self._disk_load, load.read * self._block_tokens, self._disk_token_s)
             for block in load.blocks:
-                del self._arriving[block]
+                self._arriving.pop(block, None)
         self._loads = [load for load in self._loads if load.ends_at > now]
 
     def store(self, blocks: Sequence[int]) -> list[KvEvent]:

@@ -14,6 +14,7 @@ from router.board.load import ReplicaQueue
 from router.index.cached_blocks import CachedBlocks
 from router.index.kv_events import BlockRemoved, BlockStored, KvEvent
 from router.index.segment_keys import Namespace, SegmentHasher, index_secret
+from simulator.cache.kv_tiers import TierSettings
 from simulator.engines import Hardware, Job, SimulatedEngine, StepOutcome
 
 BLOCK, SEGMENT = 2, 4
@@ -230,12 +231,15 @@ def observed_history(
     return [first, last, engine.generated], loads
 
 
-@given(st.lists(hashed, max_size=10))
+TIERS = TierSettings(host_tokens=24, disk_tokens=64, host_load_rate=16.0, disk_load_rate=4.0)
+
+
+@given(st.lists(hashed, max_size=10), st.sampled_from([None, TIERS]))
 def test_combined_steps_give_the_same_result_as_single_steps(
-    asked: list[tuple[int, int, int, list[int]]],
+    asked: list[tuple[int, int, int, list[int]]], tiers: TierSettings | None
 ) -> None:
-    told, loads = observed_history(SimulatedEngine(EXACT), asked, single=False)
-    told_singly, loads_singly = observed_history(SimulatedEngine(EXACT), asked, single=True)
+    told, loads = observed_history(SimulatedEngine(EXACT, tiers), asked, single=False)
+    told_singly, loads_singly = observed_history(SimulatedEngine(EXACT, tiers), asked, single=True)
     assert told == told_singly
     # means over many steps are rounded elsewhere
     assert [*map(flat, loads)] == [pytest.approx(flat(load)) for load in loads_singly]

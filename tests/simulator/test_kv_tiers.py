@@ -127,6 +127,15 @@ def test_an_engine_computes_later_prompts_while_it_loads() -> None:
     assert again.first_at == 100.0 + 16 + 0.25 + 1
 
 
+def test_a_load_waits_for_room_in_the_cache() -> None:
+    engine, long, again = engine_after_eviction(HOST), Job.hashed("c", 4, 10), request("d", FIRST)
+    engine.submit(long, 100.0)
+    engine.submit(again, 100.0)
+    [(_, ended_at), _] = engine.advance(math.inf).finished
+    assert ended_at == 100.0 + 4.25 + 9 * 0.375
+    assert again.first_at == ended_at + 8 / 8 + 0.25 + 1
+
+
 def test_loads_take_turns_on_a_path() -> None:
     paths, first = LoadPaths().after(10.0, 2.0, 0.0)
     assert first == 12.0
