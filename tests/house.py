@@ -293,8 +293,8 @@ HOUSE = (
         names(
             "deployments/engine/vllm/grammars deployments/engine/vllm/constraints "
             "deployments/engine/vllm/arguments deployments/engine/vllm/patches "
-            "deployments/engine/vllm/resuming deployments/engine/vllm/kv_tiers "
-            "deployments/engine/vllm/api_server deployments/engine/vllm/watch "
+            "deployments/engine/vllm/resuming deployments/engine/vllm/api_server "
+            "deployments/engine/vllm/watch deployments/engine/vllm/kv_tiers "
             "deployments/prompt deployments/wire "
             "autoscaling/learned weights/model weights/speculation observability/traces"
         ),
@@ -331,11 +331,6 @@ HOUSE = (
         names("deployments/engine/vllm/api_server deployments/wire"),
     ),
     Room(
-        "deployments/engine/vllm/kv_tiers",
-        "keeps blocks of the KV cache in the memory of the host, and in files",
-        names("deployments/wire weights/model router/index"),
-    ),
-    Room(
         "deployments/engine/vllm/api_server",
         "changes of vLLM's API server",
         names("deployments/prompt deployments/wire/items deployments/wire"),
@@ -343,7 +338,15 @@ HOUSE = (
     Room(
         "deployments/engine/vllm/watch",
         "measures vLLM's steps, tokens and speculation",
-        names("deployments/wire autoscaling/learned weights/speculation"),
+        names(
+            "deployments/engine/vllm/kv_tiers deployments/wire autoscaling/learned "
+            "weights/speculation"
+        ),
+    ),
+    Room(
+        "deployments/engine/vllm/kv_tiers",
+        "keeps blocks of the KV cache in the host's memory and in files, and pulls those of others",
+        names("deployments/wire weights/model router/index common"),
     ),
     Room(
         "deployments/offline",

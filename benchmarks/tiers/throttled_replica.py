@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -26,8 +27,8 @@ from deployments.engine.vllm.kv_tiers.host_tier import host_tier
 def throttle(bytes_per_s: float) -> None:
     """Give the engine of this process a host tier with this rate of loads."""
 
-    def throttled(tiers: Mapping[str, Any]) -> KVTransferConfig:
-        config = host_tier(tiers)
+    def throttled(tiers: Mapping[str, Any], peer_host: str, address_file: Path) -> KVTransferConfig:
+        config = host_tier(tiers, peer_host, address_file)
         config.kv_connector_extra_config |= {
             "spec_name": throttled_tier.ThrottledTierSpec.__name__,
             "spec_module_path": throttled_tier.__name__,

@@ -224,6 +224,7 @@ async def _start_engine(
             max_media_pixels=pool.max_media_pixels,
             kv_tiers=pool.kv_tiers.model_dump() if pool.kv_tiers else None,
             names_key=names_key(given.secret),
+            peer_host=here.node_ip,
         )
     return engine, {"import": imported_s, **engine.start_phases}
 

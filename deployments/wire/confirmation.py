@@ -25,11 +25,10 @@ class Confirmation:
     """One exchange as its engine counts it: the sum over all prompts of the request.
 
     This engine generated `output_tokens`; another had generated `known_tokens` of the answer
-    before. `kv_tiers`: the value of KV_TIERS_HEADER. `kv_source`: that of KV_SOURCE_HEADER.
+    before. `kv_tiers` and `kv_source`: the values of KV_TIERS_HEADER and KV_SOURCE_HEADER.
     `tier_tokens`: those that its first call loads from the host tier, from the disk tier and from
-    another replica. `finish_reason`: vLLM's word for why the latest
-    sequence ended; empty until then. `idle` is set while the exchange has no call of the engine
-    under way.
+    another replica. `finish_reason`: vLLM's word for why the latest sequence ended; empty until
+    then. `idle` is set while the exchange has no call of the engine under way.
     """
 
     expected_cached: int = 0

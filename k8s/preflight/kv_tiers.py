@@ -64,7 +64,7 @@ def disk_tier_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
 def peer_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
     """Check that replicas have peers, and that network policies protect their ports.
 
-    vLLM's control socket and UCX authenticate no client.
+    UCX authenticates no client.
     """
     groups = _with_peers(needs)
     for group in groups:
@@ -80,10 +80,10 @@ def peer_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
     if groups and not needs.network_policies:
         names = some([group.name for group in groups])
         yield PreflightFinding(
-            "note",
+            "warning",
             "peers and network policies",
             f"networkPolicy.enabled is false, so every pod of the cluster may connect to the ports "
-            f"at which replicas of {names} exchange blocks; these ports require no secret",
+            f"at which UCX copies the blocks of replicas of {names}; they require no secret",
             "set networkPolicy.enabled to true, or restrict connections to engines in another way",
         )
 

@@ -181,7 +181,9 @@ def _candidates(
     written = _cached_tokens(prompt_tokens, loads, tiers.disk)
     popular_tokens = max([*confirmed, *hosted, *written], default=0)
     token_s = cost.tier_load_s(loads.values()) if any(tiers) else None
-    sources = _sources(prompt_tokens, loads, hosted) if any(hosted) else []
+    # an adapter's blocks have other names in each engine
+    may_pull = adapter is None and any(hosted)
+    sources = _sources(prompt_tokens, loads, hosted) if may_pull else []
     price = cost.price(recent.popularity, recent.traffic_share, len(loads))
     placements = recent.placements
     at_work = at_work_on_nodes(loads)

@@ -18,7 +18,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp
-from vllm.config import VllmConfig
+from vllm.config import KVTransferConfig, VllmConfig
 from vllm.config.kv_events import KVEventsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
@@ -47,8 +47,9 @@ from deployments.engine.vllm.grammars.trial_client import TrialClient
 from deployments.engine.vllm.kv_tiers.host_tier import (
     NAMES_KEY,
     host_tier,
-    place_files,
+    part_tiers,
     unnamed_memory,
+    written_address,
 )
 from deployments.engine.vllm.lora import EngineLoras
 from deployments.engine.vllm.patches.first_request import send_first_request
@@ -117,7 +118,7 @@ class VllmEngine:
         self.profiler = EngineProfiler(engine)
         self.start_phases: Mapping[str, float] = {}
         self.disk_folder = disk_folder
-        self.peer = ""
+        self.peer = written_address(_peer_file(folder.name))
 
     @classmethod
     async def start(
@@ -133,15 +134,16 @@ class VllmEngine:
         max_media_pixels: int = media_bounds.MAX_MEDIA_PIXELS,
         kv_tiers: Mapping[str, Any] | None = None,
         names_key: str | None = None,
+        peer_host: str = "127.0.0.1",
     ) -> VllmEngine:
         """Load the model.
 
-        `when_slower`: what happens to speculation that is slower. `folders`: the folder of each
-        model that is named by an id and was downloaded before. `heartbeat`: the file for the
-        engine's reports (`heartbeat.py`). `resume` and `resume_proof`: how other engines resume its
-        answers (`resume_mode.py`). `max_media_pixels`: those of all images and video frames of a
-        request. `kv_tiers`: the pool's setting. `names_key`: the key of the names of the files of a
-        disk tier. Raises vLLM's errors: a replica that cannot load must not start.
+        `when_slower`: what happens to slower speculation. `folders`: the folder of each model that
+        is named by an id and was downloaded before. `heartbeat`: the file for the engine's reports
+        (`heartbeat.py`). `resume` and `resume_proof`: how other engines resume its answers
+        (`resume_mode.py`). `max_media_pixels`: those of all images and video frames of a request.
+        `kv_tiers`: the pool's setting. `names_key`: the key of a disk tier's names of files.
+        `peer_host`: where other engines reach this one. Raises vLLM's errors.
         """
         began = time.monotonic()
         named, here = with_own_seed(engine_args), folders or {}
@@ -150,12 +152,13 @@ class VllmEngine:
         stats = EngineStats()
         # private to this user, and not a port: events contain prompts
         folder = tempfile.TemporaryDirectory(prefix="antefix-")
-        vllm_args = _engine_args(args, folder.name, kv_tiers)
+        tiers = host_tier(kv_tiers, peer_host, _peer_file(folder.name)) if kv_tiers else None
+        vllm_args = _engine_args(args, folder.name, tiers)
         config = vllm_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
         speculation.measure(config, when_slower, _speculation_file(folder.name))
         trials = Path(folder.name, "grammars")
         maker = made_by(model, {**engine_args, "dtype": _dtype_of(config)}, config)
-        disk_folder = place_files(config, [proof_of(maker)])
+        disk_folder = part_tiers(config, [proof_of(maker)])
         configured = time.monotonic()
         own = {SOCKET: trials, HEARTBEAT: heartbeat, NAMES_KEY: names_key}
         with unnamed_memory(config), _environment(own):
@@ -166,8 +169,7 @@ class VllmEngine:
         engine.grammars = _gate(trials, config)
         engine.continuing = _continuing(engine, maker, resume, resume_proof)
         await engine.reset_mm_cache()
-        media_bounds.install(max_media_pixels)
-        server = await _server(engine, args)
+        server = await _server(engine, args, max_media_pixels)
         messages = getattr(server.state, "anthropic_serving_messages", None)
         facts = renderer_facts(engine.renderer, args, await messages_facts(messages))
         loras = EngineLoras(engine, server.state.openai_serving_models)
@@ -249,9 +251,7 @@ def _environment(own: Mapping[str, object]) -> Iterator[None]:
         yield
 
 
-def _engine_args(
-    args: Namespace, folder: str, kv_tiers: Mapping[str, Any] | None
-) -> AsyncEngineArgs:
+def _engine_args(args: Namespace, folder: str, tiers: KVTransferConfig | None) -> AsyncEngineArgs:
     """Return vLLM's arguments, with Antefix's defaults if the fleet file does not set them. KV
     events go to `folder`."""
     chosen = AsyncEngineArgs.from_cli_args(args)
@@ -264,13 +264,17 @@ def _engine_args(
     if chosen.otlp_traces_endpoint is None and (traces := engine_environment(os.environ)):
         os.environ.update(traces)  # vLLM's processes read the other variables
         chosen.otlp_traces_endpoint = traces[TRACES_ENDPOINT]
-    if kv_tiers is not None:
-        chosen.kv_transfer_config = host_tier(kv_tiers)
+    if tiers is not None:
+        chosen.kv_transfer_config = tiers
     endpoint, replay = _event_endpoints(folder)
     chosen.kv_events_config = KVEventsConfig(
         enable_kv_cache_events=True, publisher="zmq", endpoint=endpoint, replay_endpoint=replay
     )
     return chosen
+
+
+def _peer_file(folder: str) -> Path:
+    return Path(folder, "peer")
 
 
 def _event_endpoints(folder: str) -> tuple[str, str]:
@@ -317,8 +321,9 @@ def _continuing(
     return Continuing(engine, maker, continued)
 
 
-async def _server(engine: WatchedEngine, args: Namespace) -> FastAPI:
+async def _server(engine: WatchedEngine, args: Namespace, max_media_pixels: int) -> FastAPI:
     """Return vLLM's OpenAI server of the engine, with Antefix's changes to it."""
+    media_bounds.install(max_media_pixels)
     tasks = await engine.get_supported_tasks()
     if current_platform.is_cuda() and "generate" in tasks:
         await send_first_request(engine)

@@ -1,9 +1,10 @@
 """Antefix's changes in vLLM's own processes; loaded there as a plugin (vllm.general_plugins).
 
-On GPUs there are five. On a replica's request, the engine reports its state (`heartbeat.py`).
+On GPUs there are six. On a replica's request, the engine reports its state (`heartbeat.py`).
 Grammars are tried in a separate process before it compiles them (`grammar_trial.py`). A draft model
 rests while speculation is off (`idle_drafts.py`). An engine can also start a request at known
 output tokens (`continuing_core.py`), and ends one whose token masks take long (`mask_watch.py`).
+It wakes for engines that pull from its host tier (`peer_tier.py`).
 All other changes are for the CPU build.
 """
 
@@ -34,6 +35,7 @@ def register() -> None:
     """Register. Repeated calls have no effect."""
     from vllm.platforms import current_platform
 
+    _attend_to_peers()
     _say_what_the_engine_does()
     _try_grammars_first()
     _draft_nothing_while_off()
@@ -96,7 +98,7 @@ def _say_what_the_engine_does() -> None:
     if HEARTBEAT not in os.environ or module is None:
         return
     run_busy_loop = module.EngineCoreProc.run_busy_loop
-    if run_busy_loop.__module__ == __name__:
+    if run_busy_loop.__name__ == "run_and_tell":
         return
 
     def run_and_tell(self: Any) -> None:
@@ -112,6 +114,25 @@ def _say_what_the_engine_does() -> None:
                 heart.say(LoopPhase.UNWATCHED)
 
     module.EngineCoreProc.run_busy_loop = run_and_tell
+
+
+def _attend_to_peers() -> None:
+    """Wake the engine for other engines that pull from its host tier."""
+    module = sys.modules.get("vllm.v1.engine.core")
+    if module is None:
+        return
+    run_busy_loop = module.EngineCoreProc.run_busy_loop
+    if run_busy_loop.__module__ == __name__:  # this may be a repeated call
+        return
+
+    def run_and_attend(self: Any) -> None:
+        if self.scheduler.connector is not None:
+            from deployments.engine.vllm.kv_tiers import peer_tier
+
+            peer_tier.attend(self)
+        run_busy_loop(self)
+
+    module.EngineCoreProc.run_busy_loop = run_and_attend
 
 
 def _sleep_while_waiting() -> None:

@@ -22,7 +22,7 @@ from deployments.engine.vllm.grammars import constraints
 from deployments.engine.vllm.grammars.grammar_gate import AdmittedConstraint, GrammarGate
 from deployments.engine.vllm.grammars.grammar_threads import SLOW
 from deployments.engine.vllm.grammars.mask_watch import CLIENT_REQUEST
-from deployments.engine.vllm.kv_tiers.host_tier import LOADS
+from deployments.engine.vllm.kv_tiers.host_tier import loads_of
 from deployments.engine.vllm.resuming.continuing import Continuing, tell_chunks
 from deployments.engine.vllm.resuming.continuing_core import KNOWN_TOKENS
 from deployments.engine.vllm.watch.call_tokens import CallTokens
@@ -93,8 +93,11 @@ class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not rea
         lora = more.get("lora_request")
         continued = self.continuing.begin(asked, prompt, sampling_params, lora) if asked else None
         exchange = confirmation.current.get()
-        if exchange is not None and (loads := LOADS.get(exchange.kv_tiers)) is not None:
-            sampling_params.extra_args["kv_transfer_params"] = loads
+        if exchange is not None:
+            # vLLM's pull is one per request, and would be one per sequence
+            source = exchange.kv_source if sampling_params.n == 1 else ""
+            if (loads := loads_of(exchange.kv_tiers, source, request_id)) is not None:
+                sampling_params.extra_args["kv_transfer_params"] = loads
         outputs = super().generate(prompt, sampling_params, request_id, **more)
         return self._watched(outputs, prompt, request_id, sampling_params, continued)
 

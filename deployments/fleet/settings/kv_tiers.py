@@ -75,7 +75,8 @@ class KvTiers(Section):
     peers: bool = Field(
         False,
         description="Whether a replica may pull blocks that another replica of the pool has in its "
-        "host tier. Its engine's environment needs the packages nixl and nixl-cu12.",
+        "host tier. Its engine's environment needs NIXL: the packages nixl and nixl-cu12, or on "
+        "GPUs with CUDA 13 nixl and nixl-cu13.",
     )
 
 

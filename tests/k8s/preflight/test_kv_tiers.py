@@ -101,8 +101,8 @@ def test_peers_are_useless_in_a_pool_of_one_replica(settings: Object, useless: b
 @pytest.mark.parametrize("enabled", [True, False])
 def test_the_ports_of_peers_should_be_protected_by_network_policies(enabled: bool) -> None:
     found = found_for_peers(values={"networkPolicy": {"enabled": enabled}})
-    notes = [one for one in found if one.title == "peers and network policies"]
-    assert [one.severity for one in notes] == ["note"] * (not enabled)
+    warnings = [one for one in found if one.title == "peers and network policies"]
+    assert [one.severity for one in warnings] == ["warning"] * (not enabled)
 
 
 def test_without_rdma_peers_use_tcp() -> None:

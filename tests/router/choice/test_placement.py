@@ -643,6 +643,13 @@ def test_the_replica_with_the_most_pulls_from_none() -> None:
     assert candidate_of(placement, "r0").peer_tokens == 3 * 128
 
 
+def test_blocks_of_an_adapter_are_not_pulled() -> None:
+    request = PlacementRequest(PROMPT, KEYS, adapter="sql@1")
+    policy, rng = make_policy("prefix"), random.Random(1)
+    placement = place(request, peers(), {}, Recent(), policy, rng, tiers=LOADABLE)
+    assert {candidate.peer_tokens for candidate in placement.ranked} == {0}
+
+
 def test_a_replica_that_does_not_serve_its_blocks_cannot_pull_others() -> None:
     loads = peers()
     loads["r0"] = changed(loads["r0"], peer="")

@@ -14,10 +14,15 @@ from autoscaling.learned.ewma import Ewma
 from autoscaling.learned.load_rate import LoadRate
 from autoscaling.learned.prefill_rate import PrefillRate
 from autoscaling.learned.step_time import StepTime
+from deployments.engine.vllm.kv_tiers.host_tier import DISK_TIER, PEER_TIER
 
-# vLLM's metrics of the seconds in which blocks were copied from the host, and read from files.
+# vLLM's metrics of the seconds in which blocks were copied from the host, and got from the tiers
+# below it.
 HOST_LOAD_TIME = "vllm:kv_offload_load_time"
-DISK_LOAD_TIME = "vllm:kv_offload_tiering_read_time"
+TIER_LOAD_TIME = "vllm:kv_offload_tiering_read_time"
+# The tiers below the host: vLLM's source of their tokens, and the end of their label in its
+# metrics.
+TIERS = {CacheHitSource.DISK: DISK_TIER, CacheHitSource.P2P: PEER_TIER}
 
 
 class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not read
@@ -30,9 +35,8 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
         self._inter_token = Ewma(memory=20.0)
         self._prefill_rate = PrefillRate()
         self._decode_time = DecodeTime()
-        self._host_load, self._disk_load = LoadRate(), LoadRate()
-        # tokens per second that are pulled from other engines into the host tier; 0: unknown
-        self.peer_load_rate = 0.0
+        self._host_load = LoadRate()
+        self._lower_loads = {CacheHitSource.DISK: LoadRate(), CacheHitSource.P2P: LoadRate()}
 
     @property
     def prefill_rate(self) -> float | None:
@@ -47,7 +51,12 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
     @property
     def disk_load_rate(self) -> float:
         """Tokens per second that are read from files into the host tier; 0: unknown."""
-        return self._disk_load.rate
+        return self._lower_loads[CacheHitSource.DISK].rate
+
+    @property
+    def peer_load_rate(self) -> float:
+        """Tokens per second that are pulled from other engines into the host tier; 0: unknown."""
+        return self._lower_loads[CacheHitSource.P2P].rate
 
     @property
     def decode_s(self) -> float:
@@ -71,10 +80,15 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
             self.kv_use = scheduler_stats.kv_cache_usage
             if (connector := scheduler_stats.kv_connector_stats) is not None:
                 self._host_load.spent(connector["data"].get(HOST_LOAD_TIME, {}))
-                self._disk_load.spent(connector["data"].get(DISK_LOAD_TIME, {}))
+                seconds = connector["data"].get(TIER_LOAD_TIME, {})
+                for source, tier in TIERS.items():
+                    of = {label: s for label, s in seconds.items() if label[0].endswith(tier)}
+                    self._lower_loads[source].spent(of)
             hits = scheduler_stats.connector_prefix_cache_stats
-            if hits is not None and (read := hits.hits_by_source.get(CacheHitSource.DISK)):
-                self._disk_load.loaded(read)
+            if hits is not None:
+                for source, load in self._lower_loads.items():
+                    if loaded := hits.hits_by_source.get(source):
+                        load.loaded(loaded)
         if iteration_stats is None:
             return
         if loaded := iteration_stats.prompt_token_stats.external_kv_transfer:
