@@ -194,6 +194,14 @@ class Families:
             ["pool", "source"],
         )
 
+        self.tier_offers = self._counter(
+            "antefix_kv_tier_offers",
+            "Served requests of pools with `kv_tiers` whose replica could get tokens of the prompt "
+            "from this source: the host tier, the disk tier, or another replica (peer). taken: "
+            "whether it did, or computed them or used another source.",
+            ["pool", "source", "taken"],
+        )
+
     def _add_placement(self) -> None:
         self.placements = self._counter(
             "antefix_placements",

@@ -7,7 +7,7 @@ Counts of requests go through the families' write buffer, and are visible once i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import nan
 from typing import Literal, get_args
@@ -25,6 +25,7 @@ from observability.metrics.replica_families import (
 _CAUSES = ("routing", "index", "engine")
 TierWay = Literal["cache", "host", "disk", "peer", "compute"]
 TokenSource = Literal["cache", "host", "disk", "peer", "computed"]
+OfferingSource = Literal["host", "disk", "peer"]
 _STATES = ("active", "warm", "asleep", "suspect", "leaving", "starting", "stopping")
 PRIORITIES = ("interactive", "batch")
 # Unexpected ends of an engine, as `deployments.engine.start.deaths` classifies them.
@@ -60,12 +61,14 @@ class ShadowChoice:
 @dataclass(frozen=True)
 class TierUse:
     """How a request gets the part of its prompt that its replica has. `tokens`: of the whole
-    prompt, by source. `predicted_s` and `measured_s`: from the placement to the first token."""
+    prompt, by source. `predicted_s` and `measured_s`: from the placement to the first token.
+    `taken`: of each source outside the cache that has some, whether tokens come from it."""
 
     way: TierWay
     tokens: Mapping[TokenSource, int]
     predicted_s: float
     measured_s: float
+    taken: Mapping[OfferingSource, bool] = field(default_factory=dict)
 
 
 class RoutingMetrics:
@@ -116,6 +119,10 @@ class RoutingMetrics:
         for source in get_args(TokenSource):
             if source != "peer" or peers:
                 self._families.tier_tokens.labels(self._pool, source)
+        for source in get_args(OfferingSource):
+            if source != "peer" or peers:
+                for taken in ("yes", "no"):
+                    self._families.tier_offers.labels(self._pool, source, taken)
 
     def tiered(self, use: TierUse) -> None:
         """Count a request of a pool with tiers; those of other pools are not counted."""
@@ -129,6 +136,9 @@ class RoutingMetrics:
             if not tokens:
                 continue
             self._buffer.inc(self._families.tier_tokens, (self._pool, source), tokens)
+        for offering, taken in use.taken.items():
+            labels = (self._pool, offering, "yes" if taken else "no")
+            self._buffer.inc(self._families.tier_offers, labels)
 
     def shadow(self, choice: ShadowChoice) -> None:
         of, inc = self._families, self._buffer.inc

@@ -86,9 +86,7 @@ def test_a_value_sets_the_level_of_an_alert() -> None:
     )
     # the comparison within its query stays
     tier = changed["AntefixKvTierUnused", "ticket"]["expr"]
-    assert tier.endswith(
-        '(increase(antefix_kv_tier_requests_total{way=~"host|disk|peer"}[1h])) > 0) > 50'
-    )
+    assert tier.endswith('(increase(antefix_kv_tier_offers_total{taken="yes"}[1h])) > 0) > 50')
 
 
 def test_a_value_disables_an_alert_of_one_severity() -> None:

@@ -153,6 +153,9 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
             # it loaded until the rate of loads was measured on a busy node
             tier_requests(load=[(10, 60), (0, 120)], compute=[(0, 60), (10, 120)]),
             tier_requests(load=[(0, 120)], compute=[(2, 120)]),
+            # pulls never pay, and loads from the host do
+            tier_requests(load=[(0, 120)], compute=[(2, 120)], source="peer")
+            | tier_requests(load=[(10, 120)], compute=[(2, 120)], source="host"),
         ],
         [
             tier_requests(load=[(10, 180)], compute=[(10, 180)]),

@@ -110,15 +110,14 @@ def speculation(losing: int, on: int) -> Series:
 
 
 def tier_requests(
-    load: Sequence[tuple[float, int]], compute: Sequence[tuple[float, int]]
+    load: Sequence[tuple[float, int]], compute: Sequence[tuple[float, int]], source: str = "disk"
 ) -> Series:
-    """Requests whose prefix is in a tier, by way, as two gateways count them: (requests per minute,
+    """Requests whose prefix is in a tier, as two gateways count them: (requests per minute,
     minutes), one after another."""
     return {
-        f'antefix_kv_tier_requests_total{{pool="a", way="{way}", instance="{gateway}"}}': counted(
-            *phases
-        )
-        for way, phases in (("cache", compute), ("disk", load), ("compute", compute))
+        f'antefix_kv_tier_offers_total{{pool="a", source="{source}", taken="{taken}",'
+        f' instance="{gateway}"}}': counted(*phases)
+        for taken, phases in (("yes", load), ("no", compute))
         for gateway in "xy"
     }
 

@@ -28,7 +28,7 @@ _GAUGES = (
     *("canary_aborted", "budgets_by_share", "tenants_held", "keys_stale", "redis_full"),
 )
 _COUNTERS = (
-    *('errors_total{kind="invalid_api_key"', 'kv_tier_requests_total{way="compute"'),
+    *('errors_total{kind="invalid_api_key"', 'kv_tier_offers_total{source="host", taken="no"'),
     *('engine_hangs_total{replica="r"', 'grammars_total{result="stopped"'),
     *('loop_failures_total{loop="l"', 'redis_forged_total{kind="lease"'),
 )

@@ -14,6 +14,7 @@ from autoscaling.slo import PriorityClass, Slo
 from common.verdicts import VerdictKind
 from deployments.gateway.intake.request import EngineRequest, PoolRequest, Prompt
 from observability.metrics.metrics import (
+    OfferingSource,
     RoutingMetrics,
     Served,
     ShadowChoice,
@@ -169,7 +170,8 @@ class PoolReporter:
         if served is not None and (way := _way(served)) is not None:
             tokens = _tokens_by_source(served, placement.prompt_tokens)
             predicted_s = served.predicted_ttft_s
-            self._metrics.tiered(TierUse(way, tokens, predicted_s, outcome.engine_s))
+            use = TierUse(way, tokens, predicted_s, outcome.engine_s, _taken(served))
+            self._metrics.tiered(use)
         if shadow := placement.shadow:
             agrees = shadow.replica_id == outcome.replica_id
             self._metrics.shadow(ShadowChoice(shadow.policy, agrees, shadow.regret_s))
@@ -223,6 +225,17 @@ def _way(candidate: Candidate) -> TierWay | None:
     if candidate.host_tokens or candidate.disk_tokens or candidate.peer_tokens:
         return "compute"
     return "cache" if candidate.cached_tokens else None
+
+
+def _taken(served: Candidate) -> Mapping[OfferingSource, bool]:
+    """Return the sources of tokens outside the cache, and whether they were used."""
+    host, disk, peer = served.loaded_tokens
+    offered: list[tuple[OfferingSource, int, int]] = [
+        ("host", served.host_tokens, host),
+        ("disk", served.disk_tokens, disk),
+        ("peer", served.peer_tokens, peer),
+    ]
+    return {source: used > 0 for source, tokens, used in offered if tokens}
 
 
 def _tokens_by_source(served: Candidate, prompt_tokens: int) -> Mapping[TokenSource, int]:

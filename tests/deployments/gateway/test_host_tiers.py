@@ -100,6 +100,7 @@ async def test_a_request_goes_where_its_prefix_is_loaded(
     assert engines[1].headers[-1][TIER_TOKENS_HEADER] == "48 0 0"
     assert await tier_counts(front) == {
         ("requests_total", "host"): 1,
+        ("offers_total", "host", "yes"): 1,
         ("prompt_tokens_total", "host"): 48,
         ("prompt_tokens_total", "computed"): len(PROMPT) - 48,
     }
@@ -117,6 +118,7 @@ async def test_the_engine_computes_what_takes_longer_to_load(
     assert TIER_TOKENS_HEADER not in engines[1].headers[-1]
     assert await tier_counts(front) == {
         ("requests_total", "compute"): 1,
+        ("offers_total", "host", "no"): 1,
         ("prompt_tokens_total", "computed"): len(PROMPT),
     }
 
@@ -200,6 +202,7 @@ async def test_an_idle_engine_pulls_the_prefix_of_a_busy_one(
     assert headers[EXPECTED_CACHED_HEADER] == "48"
     assert await tier_counts(pulling) == {
         ("requests_total", "peer"): 1,
+        ("offers_total", "peer", "yes"): 1,
         ("prompt_tokens_total", "peer"): 48,
         ("prompt_tokens_total", "computed"): len(PROMPT) - 48,
     }

@@ -13,6 +13,7 @@ from common.verdicts import VERDICTS
 from observability.metrics.families import Families
 from observability.metrics.metrics import (
     AdmissionMetrics,
+    OfferingSource,
     ReplicaMetrics,
     RoutingMetrics,
     Served,
@@ -25,6 +26,7 @@ from tests.fakes.engine import FakeEngine
 from tests.fakes.front import TENANT, gateway_before, samples_of
 
 CAUSES = ("routing", "index", "engine")
+SOURCES = ("host", "disk", "peer")
 SERVED = Served(
     policy="prefix",
     signal=True,
@@ -208,6 +210,16 @@ def test_the_ways_to_a_prefix_in_a_tier_and_its_sources_are_counted_from_0_on(
     sources = ("cache", "host", "computed")
     found = [samples["antefix_kv_tier_prompt_tokens_total", source] for source in sources]
     assert found == [16, 48, 20]
+
+
+def test_what_a_replica_could_load_and_did_not_is_counted_from_0_on(counted: Counted) -> None:
+    offers = "antefix_kv_tier_offers_total"
+    counted.of.begin_tiers(peers=True)
+    assert {counted.samples[offers, of, taken] for of in SOURCES for taken in ("yes", "no")} == {0}
+    taken: dict[OfferingSource, bool] = {"host": True, "peer": False}
+    counted.of.tiered(TierUse("host", {"host": 48}, 0.25, 0.5, taken))
+    counts = {(of, t): counted.samples[offers, of, t] for of in SOURCES for t in ("yes", "no")}
+    assert {key for key, count in counts.items() if count} == {("host", "yes"), ("peer", "no")}
 
 
 def test_pulls_are_counted_from_0_on_in_a_pool_whose_replicas_pull(counted: Counted) -> None:
