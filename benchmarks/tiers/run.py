@@ -3,7 +3,7 @@
 Conversations that return after their prefix was evicted, with and without tiers; prompts that never
 find anything in a tier; the predicted TTFT of each way to get a prefix. Then loads are throttled,
 and Antefix, which decides for each request, is compared with fixed rules. `--parts` selects some of
-this.
+this. `pulling`: replicas that pull prefixes from each other, and replicas that do not.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from benchmarks.harness.results import report, rules
 from benchmarks.harness.results.ending import stopped_in_the_end
 from benchmarks.harness.results.options import add_seeds, parser_of
 from benchmarks.tiers import tiered_fleet
+from benchmarks.tiers.pulling import ALONE, PEERS, REPLICAS, pulling, pulling_goals
 from benchmarks.tiers.ruled_gateway import Rule
-from benchmarks.tiers.tiered_fleet import TieredFleet, kv_bytes_per_token
-from benchmarks.tiers.traffic import Mix, ReturningChats, alone, words
+from benchmarks.tiers.tiered_fleet import TieredFleet, kv_bytes_per_token, mean_ttft
+from benchmarks.tiers.traffic import WARM_UP, Mix, Pace, ReturningChats, alone, in_order, words
 from cli.gateway import stream_client
-from loadgen.workloads import Conversation, Message
+from loadgen.workloads import Message
 
 RULE = rules.of("tiers")
 SETTINGS = RULE.settings
-PARTS = ("returning", "cost", "ranking")
+PARTS = ("returning", "cost", "ranking", "pulling")
 OFF, OFF_AGAIN, HOST, DISK = "off", "off again", "host", "disk"
 COMPUTED, IN_PLACE = "computed", "in_place"
 # How a fleet with tiers got a prefix that its device had evicted.
@@ -42,7 +43,7 @@ LOADED = {HOST: "host", DISK: "disk"}
 # The host memory of the fleet with files: at least one prompt has to fit.
 DISK_FLEETS_HOST_TOKENS = 4096
 DISK_BYTES = 4 << 30
-WARM_UP, CALIBRATING = 12, 8
+CALIBRATING = 8
 ANTEFIX, ANTEFIX_AGAIN = "antefix", "antefix again"
 
 Ways = dict[str, list[Answer]]
@@ -57,12 +58,8 @@ class Found:
     cost: list[dict[str, float]] = field(default_factory=list)
     errors: list[dict[str, float]] = field(default_factory=list)
     points: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    pulling: dict[str, Any] = field(default_factory=dict)
     failed: int = 0
-
-
-def mean_ttft(answers: Sequence[Answer]) -> float:
-    """Return seconds."""
-    return statistics.fmean(answer.ttft for answer in answers)
 
 
 async def returns(
@@ -148,14 +145,6 @@ async def cost(
     print(f"cost, seed {seed}: {found.cost[-1]}", file=sys.stderr)
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How fast the engine computes prompts."""
-
-    tokens_per_s: float
-    words_per_s: float
-
-
 async def calibrated(http: aiohttp.ClientSession, fleet: TieredFleet) -> Pace:
     """Return the pace of a fleet, measured on prompts that share nothing."""
     counts = [SETTINGS["prompt_words"][1]] * CALIBRATING
@@ -198,10 +187,6 @@ async def ranking(
     fleet.follow(None)
 
 
-def in_order(conversations: list[Conversation]) -> list[Conversation]:
-    return sorted(conversations, key=lambda one: one.arrives_at)
-
-
 async def measured(folder: Path, parts: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
     """Return the figures of these parts."""
     found, token_bytes = Found(), kv_bytes_per_token()
@@ -210,6 +195,8 @@ async def measured(folder: Path, parts: Sequence[str], seeds: Sequence[int]) -> 
     small_host = {"host_bytes": DISK_FLEETS_HOST_TOKENS * token_bytes, "disk": disk}
     tiers: dict[str, Any] = {OFF: None, OFF_AGAIN: None, HOST: host, DISK: small_host}
     figures: dict[str, Any] = {}
+    if not {"returning", "cost"} & set(parts):
+        tiers = {OFF: None}
     async with stream_client.session() as http:
         with contextlib.ExitStack() as stack:
             fleets = {
@@ -232,9 +219,21 @@ async def measured(folder: Path, parts: Sequence[str], seeds: Sequence[int]) -> 
                 with tiered_fleet.running(of_times, SETTINGS, host, rate) as fleet:
                     await ranking(http, fleet, times, pace, seeds, found)
                     found.failed += fleet.failed
+        if "pulling" in parts:
+            with contextlib.ExitStack() as stack:
+                pairs = {
+                    name: stack.enter_context(
+                        tiered_fleet.running(
+                            folder / name, SETTINGS, host | {"peers": peers}, replicas=REPLICAS
+                        )
+                    )
+                    for name, peers in ((ALONE, False), (PEERS, True))
+                }
+                found.pulling = await pulling(http, pairs, SETTINGS, pace, seeds)
+                found.failed += sum(pair.failed for pair in pairs.values())
     figures |= {"prefill_tokens_per_s": round(pace.tokens_per_s), "failed": found.failed}
     figures |= {"returning": found.returning, "errors": found.errors, "cost": found.cost}
-    return figures | {"points": found.points}
+    return figures | {"points": found.points, "pulling": found.pulling}
 
 
 def goals_of(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,6 +249,8 @@ def goals_of(figures: Mapping[str, Any]) -> dict[str, Any]:
         found |= _cost_goal(figures["cost"])
     if figures["points"]:
         found |= _ranking_goals(figures["points"])
+    if figures["pulling"]:
+        found |= pulling_goals(RULE, figures["pulling"])
     return found
 
 

@@ -1,16 +1,18 @@
-"""One replica and one gateway, with or without tiers, as processes."""
+"""Replicas and a gateway, with or without tiers, as processes."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import secrets
+import statistics
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.harness.fleets import own_redis
 from benchmarks.harness.fleets.launched import Launched
@@ -44,7 +46,8 @@ def kv_bytes_per_token() -> int:
 class TieredFleet:
     """A fleet that runs. `failed` counts requests without a whole answer."""
 
-    def __init__(self, url: str, key: str, rule_file: Path) -> None:
+    def __init__(self, url: str, key: str, rule_file: Path, metrics_url: str) -> None:
+        self._metrics_url = metrics_url
         self._endpoint = Endpoint("gateway", url, {"authorization": f"Bearer {key}"})
         self._rule_file = rule_file
         self.follow(None)
@@ -68,16 +71,27 @@ class TieredFleet:
         self.failed += len(outcomes) - len(answers)
         return answers
 
+    async def pulls(self, http: aiohttp.ClientSession) -> dict[str, float]:
+        """Return the requests so far whose prefix was pulled, and the sums of their predicted and
+        measured seconds."""
+        async with http.get(self._metrics_url) as answer:
+            text = await answer.text()
+        found = {"requests": 0.0, "predicted": 0.0, "measured": 0.0}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.labels.get("way") != "peer" or not sample.name.endswith("_total"):
+                    continue
+                if sample.name.startswith("antefix_kv_tier_"):
+                    found[sample.labels.get("time", "requests")] += sample.value
+        return found
 
-@contextlib.contextmanager
-def running(
-    folder: Path,
-    settings: Mapping[str, Any],
-    kv_tiers: Mapping[str, Any] | None,
-    load_bytes_per_s: float | None = None,
-) -> Iterator[TieredFleet]:
-    """Run a fleet whose processes write to `folder`. Raises RuntimeError if one does not start."""
-    folder.mkdir()
+
+def mean_ttft(answers: Sequence[Answer]) -> float:
+    """Return seconds."""
+    return statistics.fmean(answer.ttft for answer in answers)
+
+
+def _fleet(settings: Mapping[str, Any], kv_tiers: Mapping[str, Any] | None) -> Fleet:
     metrics_port, port = free_ports(2)
     engine_args = {
         "dtype": dtype_of_this_cpu().dtype,
@@ -95,7 +109,7 @@ def running(
     }
     if kv_tiers is not None:
         pool["kv_tiers"] = dict(kv_tiers)
-    fleet = Fleet.model_validate(
+    return Fleet.model_validate(
         {
             "name": "tiers",
             "metrics": {"port": metrics_port},
@@ -103,6 +117,19 @@ def running(
             "pools": {"engine": pool},
         }
     )
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path,
+    settings: Mapping[str, Any],
+    kv_tiers: Mapping[str, Any] | None,
+    load_bytes_per_s: float | None = None,
+    replicas: int = 1,
+) -> Iterator[TieredFleet]:
+    """Run a fleet whose processes write to `folder`. Raises RuntimeError if one does not start."""
+    folder.mkdir()
+    fleet = _fleet(settings, kv_tiers)
     key = secrets.token_hex(16)
     environment = {**ENVIRONMENT, "ANTEFIX_METRICS_FOLDER": str(folder / "metrics")}
     with own_redis.running(folder) as redis, contextlib.ExitStack() as stack:
@@ -112,19 +139,28 @@ def running(
             "redis_url": redis.url,
         }
 
-        def launch(module: str, **more: Any) -> Launched:
-            command, log = [sys.executable, "-m", module], folder / f"{module}.log"
+        def launch(name: str, module: str, **more: Any) -> Launched:
+            command, log = [sys.executable, "-m", module], folder / f"{name}.log"
             process = Launched(command, log, environment, {**common, **more})
             stack.callback(process.stop)
             process.said(START_S)
             return process
 
+        for number in range(replicas):
+            launch(
+                f"replica-{number}",
+                "benchmarks.tiers.throttled_replica",
+                replica_id=f"r{number}",
+                load_bytes_per_s=load_bytes_per_s,
+            )
+        metrics = f"http://{LOOPBACK}:{fleet.metrics.port}/metrics"
+        rule_file = folder / "rule.json"
+        served = TieredFleet(f"http://{LOOPBACK}:{fleet.gateway.port}", key, rule_file, metrics)
         launch(
-            "benchmarks.tiers.throttled_replica",
-            replica_id="r0",
-            load_bytes_per_s=load_bytes_per_s,
+            "gateway",
+            "benchmarks.tiers.ruled_gateway",
+            engines=replicas,
+            api_keys={key: "default"},
+            rule_file=str(rule_file),
         )
-        served = TieredFleet(f"http://{LOOPBACK}:{port}", key, folder / "rule.json")
-        gateway = "benchmarks.tiers.ruled_gateway"
-        launch(gateway, engines=1, api_keys={key: "default"}, rule_file=str(folder / "rule.json"))
         yield served

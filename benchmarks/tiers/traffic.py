@@ -8,12 +8,28 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from loadgen.workloads import WORDS, ChatTurn, Conversation, Message
 
 QUESTION_WORDS, ANSWER_WORDS = (20, 40), (8, 16)
 HOT_PROMPTS = 2
+# The requests of the mix that are played before those that count.
+WARM_UP = 12
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast an engine computes prompts."""
+
+    tokens_per_s: float
+    words_per_s: float
+
+
+def in_order(conversations: list[Conversation]) -> list[Conversation]:
+    """Return the conversations in the order of their arrival."""
+    return sorted(conversations, key=lambda one: one.arrives_at)
 
 
 def words(rng: random.Random, count: int) -> str:

@@ -10,6 +10,7 @@ import pytest
 from vllm.v1.kv_offload.base import TransferResult
 
 from benchmarks.tiers import ruled_gateway
+from benchmarks.tiers.pulling import ALONE, ALONE_AGAIN, PEERS
 from benchmarks.tiers.run import ANTEFIX, ANTEFIX_AGAIN, DISK, HOST, OFF, OFF_AGAIN, goals_of
 from benchmarks.tiers.throttled_tier import ThrottledCopies
 from benchmarks.tiers.traffic import Mix, ReturningChats
@@ -96,7 +97,15 @@ def test_a_rule_decides_by_the_tokens_in_tiers(rule: Any, found: int, limit: str
 
 
 def figures(**more: Any) -> dict[str, Any]:
-    return {"failed": 0, "returning": [], "errors": [], "cost": [], "points": {}, **more}
+    return {
+        "failed": 0,
+        "returning": [],
+        "errors": [],
+        "cost": [],
+        "points": {},
+        "pulling": {},
+        **more,
+    }
 
 
 def test_the_cost_of_tiers_is_what_exceeds_the_noise() -> None:
@@ -121,3 +130,14 @@ def test_antefix_is_compared_with_the_best_rule_at_each_point_and_with_each_rule
     assert not slower["met"]
     assert faster["by_rule"] == {"0": 1.25, "never": 2.0}
     assert faster["figure"] == 1.25
+
+
+def test_pulls_are_judged_at_the_load_at_which_they_pay_least() -> None:
+    points = {
+        "0.5": {ALONE: [1.0, 1.0], ALONE_AGAIN: [1.0, 1.25], PEERS: [1.1, 1.3]},
+        "1.0": {ALONE: [2.0, 2.0], ALONE_AGAIN: [2.0, 2.0], PEERS: [1.0, 1.0]},
+    }
+    goal = goals_of(figures(pulling={"points": points, "pulled": 9}))["pulling_ttft"]
+    assert goal["by_load"] == {"0.5": pytest.approx(1.2), "1.0": 0.5}
+    assert goal["figure"] == pytest.approx(1.2 / 1.25)
+    assert goal["met"]
