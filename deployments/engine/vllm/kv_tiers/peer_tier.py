@@ -41,7 +41,8 @@ logger = logging.getLogger("vllm.antefix")
 ANSWER_S = 1.0
 # An engine that did not answer is not asked again for this time: each request would wait.
 SHUN_S = 10.0
-# A transfer that takes longer is given up. vLLM's limit is 30 s.
+# A transfer that takes longer is aborted. vLLM's limit is 30 s. It then waits up to 10 s for the
+# peer to confirm.
 TRANSFER_S = 5.0
 # An idle engine looks this often for peers that are gone.
 LOOK_S = 1.0
