@@ -26,7 +26,11 @@ from deployments.fleet.settings.adapter_settings import (
 )
 from deployments.fleet.settings.fleet_rules import EMBEDDED_MODEL, EMBEDDED_MODEL_NAME
 from deployments.fleet.settings.hung_engine import HungEngine
-from deployments.fleet.settings.kv_tiers import KvTiers, broken_by_kv_tiers
+from deployments.fleet.settings.kv_tiers import (
+    KvTiers,
+    PrefillSettings,
+    broken_by_kv_tiers,
+)
 from deployments.fleet.settings.objectives import (
     Autoscaling,
     Objectives,
@@ -235,6 +239,11 @@ class Pool(Section):
         None,
         description="Tiers of the KV cache below the device. A prefix that the device had to evict "
         "is then loaded instead of computed. If null, there are none.",
+    )
+    prefill: Annotated[PrefillSettings | None, Reach.HOT] = Field(
+        None,
+        description="Another pool that computes prompts for this one, whose replicas then pull "
+        "them. If null, its replicas compute all of their prompts.",
     )
     adapters: Annotated[AdapterSettings | None, Reach.POOL] = Field(
         None,

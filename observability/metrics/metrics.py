@@ -23,9 +23,9 @@ from observability.metrics.replica_families import (
 )
 
 _CAUSES = ("routing", "index", "engine")
-TierWay = Literal["cache", "host", "disk", "peer", "compute"]
-TokenSource = Literal["cache", "host", "disk", "peer", "computed"]
-OfferingSource = Literal["host", "disk", "peer"]
+TierWay = Literal["cache", "host", "disk", "peer", "prefill", "compute"]
+TokenSource = Literal["cache", "host", "disk", "peer", "prefill", "computed"]
+OfferingSource = Literal["host", "disk", "peer", "prefill"]
 _STATES = ("active", "warm", "asleep", "suspect", "leaving", "starting", "stopping")
 PRIORITIES = ("interactive", "batch")
 # Unexpected ends of an engine, as `deployments.engine.start.deaths` classifies them.
@@ -106,21 +106,22 @@ class RoutingMetrics:
         if served.predicted_ttft_s is not None:
             self._buffer.observe(of.predicted_ttft, self._labels, served.predicted_ttft_s)
 
-    def begin_tiers(self, peers: bool) -> None:
+    def begin_tiers(self, peers: bool, prefill: bool) -> None:
         """Show the counts of `tiered` from 0 on. Other pools have no tiers. `peers`: the replicas
-        of this one pull from each other."""
+        of this one pull from each other. `prefill`: another pool computes prompts for it."""
         self._has_tiers = True
+        absent = {name for name, used in (("peer", peers), ("prefill", prefill)) if not used}
         for way in get_args(TierWay):
-            if way == "peer" and not peers:
+            if way in absent:
                 continue
             self._families.tier_requests.labels(self._pool, way)
             for time in ("predicted", "measured"):
                 self._families.tier_ttft.labels(self._pool, way, time)
         for source in get_args(TokenSource):
-            if source != "peer" or peers:
+            if source not in absent:
                 self._families.tier_tokens.labels(self._pool, source)
         for source in get_args(OfferingSource):
-            if source != "peer" or peers:
+            if source not in absent:
                 for taken in ("yes", "no"):
                     self._families.tier_offers.labels(self._pool, source, taken)
 

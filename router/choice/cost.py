@@ -12,8 +12,10 @@ predictions and never changes the choice.
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from router.board.load import ReplicaLoad
 from router.choice.sharing import NodeSharing
@@ -188,24 +190,59 @@ def tier_load_s(loads: Iterable[ReplicaLoad]) -> TierLoadS:
     return TierLoadS(host, host + disk, host + peer)
 
 
+# How a replica gets the tokens of a prompt that are not in its cache.
+WayName = Literal["compute", "host", "disk", "peer", "prefill"]
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """The replica of the prefill pool that would compute a prompt, for another one to pull it.
+
+    `address`: of its engine, for pulls. `tokens`: those that can then be pulled. `ready_s`: the
+    predicted seconds until it has them. `always`: the other replica is to compute none of them.
+    """
+
+    replica_id: str
+    address: str
+    tokens: int
+    ready_s: float
+    always: bool = False
+
+
 class TierTokens(NamedTuple):
     """The tokens of a prompt that a replica can get after those in its cache: from its host tier,
-    and those that follow, from its disk tier or from another replica."""
+    and those that follow, from its disk tier, from another replica, or from a replica of the
+    prefill pool, which computes them first."""
 
     host: int = 0
     disk: int = 0
     peer: int = 0
+    prefill: int = 0
 
 
-class TierLoads(NamedTuple):
-    """The fastest way to get these tokens, in seconds: to load those of each tier (0: they are
-    computed), and before, to wait for earlier loads. The next best way takes `saved_s` longer."""
+class Way(NamedTuple):
+    """A way to get these tokens. `ends_s`: the seconds until the replica has all of them, from now;
+    the rest is then computed. `loaded`: those of them that it does not compute.
 
+    The next are the seconds that load the tokens of each source (0: it is not used), and before,
+    those of the wait for earlier loads and for the prefill pool's replica.
+    """
+
+    ends_s: float
+    loaded: int
+    name: WayName
     host_s: float = 0.0
     disk_s: float = 0.0
     peer_s: float = 0.0
+    prefill_s: float = 0.0
     wait_s: float = 0.0
-    saved_s: float = 0.0
+    ready_s: float = 0.0
+
+    @property
+    def load_s(self) -> float:
+        """The seconds until its last load has ended."""
+        waits_s = self.ready_s + self.wait_s
+        return waits_s + self.host_s + self.disk_s + self.peer_s + self.prefill_s
 
 
 def tier_wait_s(
@@ -225,37 +262,56 @@ def tier_wait_s(
     )
 
 
-def tier_loads(
-    load: ReplicaLoad, begins_s: float, tokens: TierTokens, token_s: TierLoadS
-) -> TierLoads:
-    """Return the fastest way to get these tokens: compute all, load those of the host tier, or
-    after these, also read those on disk or pull those of another replica. If two take the same
-    time, it computes more.
+def tier_ways(
+    load: ReplicaLoad,
+    begins_s: float,
+    tokens: TierTokens,
+    token_s: TierLoadS,
+    elsewhere: Elsewhere | None = None,
+) -> list[Way]:
+    """Return the ways to get these tokens, the fastest first: to compute all, to load those of the
+    host tier, or after these, to get more from one other source. If two take the same time, the one
+    that computes more is first.
 
     The replica would start the prompt in `begins_s`. It loads while it computes the prompts before
-    this one, so of the two waits the longer counts.
+    this one, so of the two waits the longer counts. `elsewhere`: the prefill pool's replica that
+    computes `tokens.prefill`. If it is to be used `always`, that way is first.
     """
-    host, disk, peer = tokens
-    host_s = host * token_s.host
-    most, computing_s = host + max(disk, peer), 1.0 / load.pace.prefill_rate
-    # the time of each way, the tokens that it loads, and its parts. This runs for each candidate:
-    # tuples sort fast
-    ways = [(begins_s + most * computing_s, 0, 0.0, 0.0, 0.0, 0.0)]
+    host, disk, peer, prefill = tokens
+    host_s, computing_s = host * token_s.host, 1.0 / load.pace.prefill_rate
+    most = host + max(disk, peer, prefill)
+
+    def ends_s(loads_s: float, loaded: int) -> float:
+        return max(begins_s, loads_s) + (most - loaded) * computing_s
+
+    ways = [Way(ends_s(0.0, 0), 0, "compute")]
     if host:
         wait_s = tier_wait_s(load, token_s)
-        way_s = max(begins_s, wait_s + host_s) + (most - host) * computing_s
-        ways.append((way_s, host, host_s, 0.0, 0.0, wait_s))
+        ends = ends_s(wait_s + host_s, host)
+        ways.append(Way(ends, host, "host", host_s, wait_s=wait_s))
     if disk:
         wait_s, disk_s = tier_wait_s(load, token_s, reads_disk=True), disk * token_s.disk
-        way_s = max(begins_s, wait_s + host_s + disk_s) + (most - host - disk) * computing_s
-        ways.append((way_s, host + disk, host_s, disk_s, 0.0, wait_s))
+        ends = ends_s(wait_s + host_s + disk_s, host + disk)
+        ways.append(Way(ends, host + disk, "disk", host_s, disk_s, wait_s=wait_s))
     if peer:
         wait_s, peer_s = tier_wait_s(load, token_s, pulls=True), peer * token_s.peer
-        way_s = max(begins_s, wait_s + host_s + peer_s) + (most - host - peer) * computing_s
-        ways.append((way_s, host + peer, host_s, 0.0, peer_s, wait_s))
-    ways.sort()
-    best_s, _, host_s, disk_s, peer_s, wait_s = ways[0]
-    return TierLoads(host_s, disk_s, peer_s, wait_s, saved_s=ways[1][0] - best_s)
+        ends = ends_s(wait_s + host_s + peer_s, host + peer)
+        ways.append(Way(ends, host + peer, "peer", host_s, peer_s=peer_s, wait_s=wait_s))
+    ways.sort()  # by time, then by the tokens that are loaded
+    if prefill and elsewhere is not None:
+        wait_s, prefill_s = tier_wait_s(load, token_s, pulls=True), prefill * token_s.peer
+        ready_s = elsewhere.ready_s
+        ends = ends_s(ready_s + wait_s + host_s + prefill_s, host + prefill)
+        way = Way(
+            *(ends, host + prefill, "prefill", host_s),
+            prefill_s=prefill_s,
+            wait_s=wait_s,
+            ready_s=ready_s,
+        )
+        insort(ways, way)
+        if elsewhere.always:
+            ways.sort(key=lambda way: way.name != "prefill")
+    return ways
 
 
 # What loading an adapter takes until some replica has measured it: 100 MB from a disk.

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from router.board.load import ReplicaLoad, ReplicaQueue
 from router.board.recent import NO_TIERS, Recent, TierDepths
 from router.choice import cost
-from router.choice.cost import TierTokens, TtftCorrection
+from router.choice.cost import Elsewhere, TierTokens, TtftCorrection
 from router.choice.policies import Candidate, PlacementRequest, Policy, gathered
 from router.choice.sharing import at_work_on_nodes, working_on_nodes
 
@@ -122,6 +122,7 @@ def place(
         needs_trial=request.needs_trial,
         adapter=request.adapter,
         tiers=tiers,
+        elsewhere=request.elsewhere,
     )
     ranked = tuple(policy.rank(request, candidates, rng))
     return Placement(
@@ -174,13 +175,14 @@ def _candidates(
     needs_trial: bool = False,
     adapter: str | None = None,
     tiers: TierDepths = NO_TIERS,
+    elsewhere: Elsewhere | None = None,
 ) -> list[Candidate]:
     confirmed = _cached_tokens(prompt_tokens, loads, depths)
     expected = _cached_tokens(prompt_tokens, loads, recent.depths)
     hosted = _cached_tokens(prompt_tokens, loads, tiers.host)
     written = _cached_tokens(prompt_tokens, loads, tiers.disk)
     popular_tokens = max([*confirmed, *hosted, *written], default=0)
-    token_s = cost.tier_load_s(loads.values()) if any(tiers) else None
+    token_s = cost.tier_load_s(loads.values()) if elsewhere or any(tiers) else None
     # an adapter's blocks have other names in each engine
     may_pull = adapter is None and any(hosted)
     sources = _sources(prompt_tokens, loads, hosted) if may_pull else []
@@ -201,8 +203,10 @@ def _candidates(
             adapter_load_s = load_s
             adapter_wait_s = cost.adapter_wait_s(load, adapter)
         begins_s = wait_s + step_s + trial_wait_s + adapter_load_s + adapter_wait_s
-        host_tokens = disk_tokens = peer_tokens = 0
-        host_load_s = disk_load_s = peer_load_s = tier_wait_s = saved_s = late_s = 0.0
+        host_tokens = disk_tokens = peer_tokens = prefill_tokens = 0
+        host_load_s = disk_load_s = peer_load_s = prefill_load_s = tier_wait_s = 0.0
+        ready_s = late_s = 0.0
+        ways: list[cost.Way] = []
         peer_id = peer = ""
         if token_s is not None:
             near = in_host if in_host > cached_tokens else cached_tokens
@@ -211,13 +215,15 @@ def _candidates(
             at_peer, source = _source_for(load, sources)
             if source is not None and at_peer > near:
                 peer_tokens, peer_id, peer = at_peer - near, source.replica_id, source.peer
-            if host_tokens or disk_tokens or peer_tokens:
-                tokens = TierTokens(host_tokens, disk_tokens, peer_tokens)
-                host_load_s, disk_load_s, peer_load_s, tier_wait_s, saved_s = cost.tier_loads(
-                    load, begins_s, tokens, token_s
-                )
+            if elsewhere is not None and load.peer and elsewhere.tokens > near:
+                prefill_tokens = elsewhere.tokens - near
+            if host_tokens or disk_tokens or peer_tokens or prefill_tokens:
+                tokens = TierTokens(host_tokens, disk_tokens, peer_tokens, prefill_tokens)
+                ways = cost.tier_ways(load, begins_s, tokens, token_s, elsewhere)
+                (_, loaded, _, host_load_s, disk_load_s, peer_load_s, prefill_load_s) = ways[0][:7]
+                tier_wait_s, ready_s = ways[0].wait_s, ways[0].ready_s
             announced = min(expected_tokens, max(in_host, on_disk, at_peer)) - in_cache
-            if announced > 0 and not (host_load_s or disk_load_s or peer_load_s):
+            if announced > 0 and not (ways and ways[0].loaded):
                 # another request loads them: it took that way because computing takes longer
                 is_far = in_cache + announced > in_host
                 tier_wait_s = cost.tier_wait_s(
@@ -227,13 +233,12 @@ def _candidates(
                     pulls=is_far and at_peer > in_host,
                 )
                 tier_wait_s = min(tier_wait_s, announced / load.pace.prefill_rate)
-            late_s = max(0.0, tier_wait_s + host_load_s + disk_load_s + peer_load_s - begins_s)
-            if peer_load_s:
-                cached_tokens = confirmed_tokens = at_peer
-            elif disk_load_s:
-                cached_tokens = confirmed_tokens = on_disk
-            elif host_load_s:
-                cached_tokens = confirmed_tokens = near
+                late_s = max(0.0, tier_wait_s - begins_s)
+            elif ways and ways[0].loaded:
+                late_s = max(0.0, ways[0].load_s - begins_s)
+                cached_tokens += loaded
+                # the index does not have what is prefilled elsewhere
+                confirmed_tokens = cached_tokens - (prefill_tokens if prefill_load_s else 0)
         raw_ttft_s = cost.after_wait(load, begins_s + late_s, prompt_tokens, cached_tokens)
         score = cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price)
         # a load delays others as prefill does
@@ -272,13 +277,21 @@ def _candidates(
             disk_tokens,
             disk_load_s,
             tier_wait_s,
-            correction.apply(raw_ttft_s + saved_s, working, prompt_tokens)
-            if host_tokens or disk_tokens or peer_tokens
-            else 0.0,
+            {
+                way.name: correction.apply(
+                    raw_ttft_s + way.ends_s - ways[0].ends_s, working, prompt_tokens
+                )
+                for way in ways
+            },
             peer_tokens,
             peer_load_s,
             peer_id,
             peer,
+            prefill_tokens,
+            ready_s,
+            prefill_load_s,
+            elsewhere.replica_id if elsewhere and prefill_tokens else "",
+            elsewhere.address if elsewhere and prefill_tokens else "",
         )
         candidates.append(candidate)
     return candidates

@@ -19,6 +19,8 @@ from typing import Literal, Protocol, get_args
 
 import msgspec
 
+from router.choice.cost import Elsewhere, WayName
+
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
@@ -26,7 +28,8 @@ class PlacementRequest:
     shorter than a segment), and its session.
 
     `signal`: the index answered. `needs_trial`: its constraint may need a trial by the engine
-    first. `adapter`: the engine's name for its LoRA adapter.
+    first. `adapter`: the engine's name for its LoRA adapter. `elsewhere`: who would compute its
+    prompt in the prefill pool.
     """
 
     prompt_tokens: int
@@ -35,6 +38,7 @@ class PlacementRequest:
     signal: bool = True
     needs_trial: bool = False
     adapter: str | None = None
+    elsewhere: Elsewhere | None = None
 
 
 # Names of the times in explanations.
@@ -53,7 +57,11 @@ _IN_JSON = {
     "peer_id": "peer",
     "peer": "peer_address",
     "tier_wait_s": "tier_wait",
-    "other_way_ttft_s": "other_way_ttft",
+    "ready_s": "prefill",
+    "prefill_load_s": "prefill_load",
+    "prefill_id": "prefill_replica",
+    "prefill_peer": "prefill_address",
+    "way_ttfts_s": "ways",
 }
 
 
@@ -117,9 +125,9 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     tier_wait_s: float = 0.0
     """The part of `raw_ttft_s` that waits for earlier loads from its tiers. Requests that load
     nothing do not wait for them."""
-    other_way_ttft_s: float = 0.0
-    """`predicted_ttft_s` for the next best way to get the tokens that it can load, read or pull; 0:
-    there are none."""
+    way_ttfts_s: Mapping[WayName, float] = {}
+    """`predicted_ttft_s` for each way to get the tokens of the prompt that it need not compute, the
+    chosen one first; empty: there are none."""
     peer_tokens: int = 0
     """Tokens of the prompt after those in its cache and host tier that another replica has in its
     host tier. They are pulled, and then counted in `cached_tokens`, if that takes less time than to
@@ -130,6 +138,32 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     """That replica; empty: no replica has such tokens."""
     peer: str = ""
     """The address of that replica's engine for pulls, as host:port."""
+    prefill_tokens: int = 0
+    """Tokens of the prompt after those in its cache and host tier that a replica of the prefill
+    pool can compute. They are then pulled from there, and counted in `cached_tokens`, if that is
+    the fastest way, or if the pool always does it."""
+    ready_s: float = 0.0
+    """The part of `raw_ttft_s` until that replica has computed the prompt; 0: it does not."""
+    prefill_load_s: float = 0.0
+    """The part of `raw_ttft_s` that pulls them; 0: they are not computed there, or there are
+    none."""
+    prefill_id: str = ""
+    """That replica; empty: there is none."""
+    prefill_peer: str = ""
+    """The address of that replica's engine for pulls, as host:port."""
+
+    @property
+    def way(self) -> WayName | None:
+        """How it gets the tokens of the prompt that it need not compute; None: there are none
+        outside its cache."""
+        return next(iter(self.way_ttfts_s), None)
+
+    @property
+    def other_way_ttft_s(self) -> float:
+        """`predicted_ttft_s` for the next best way; 0: there is none."""
+        return min(
+            (ttft_s for way, ttft_s in self.way_ttfts_s.items() if way != self.way), default=0.0
+        )
 
     @property
     def refuses_host(self) -> bool:
@@ -147,12 +181,18 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
         return self.peer_load_s > 0.0
 
     @property
+    def prefills_elsewhere(self) -> bool:
+        """Whether a replica of the prefill pool is to compute the prompt."""
+        return self.prefill_load_s > 0.0
+
+    @property
     def loaded_tokens(self) -> tuple[int, int, int]:
         """Return the tokens that it loads from its host tier, reads from its disk tier, and pulls
-        from another replica."""
+        from another replica, which may compute them first."""
         host = 0 if self.refuses_host else self.host_tokens
         disk = 0 if self.refuses_disk else self.disk_tokens
-        return host, disk, self.peer_tokens if self.pulls else 0
+        pulled = self.peer_tokens if self.pulls else 0
+        return host, disk, self.prefill_tokens if self.prefills_elsewhere else pulled
 
     @property
     def requests(self) -> int:

@@ -167,6 +167,7 @@ async def gateway_before(
     pool: Mapping[str, Any] | None = None,
     lookup_budget_ms: float = 5.0,
     small: FakeEngine | None = None,
+    small_pool: Mapping[str, Any] | None = None,
     starts_engines: bool = True,
     models: Mapping[str, Any] | None = None,
     **limits: Any,
@@ -176,6 +177,7 @@ async def gateway_before(
     `pool`, `models` and `limits` are settings of the fleet file's pool, `models` and `gateway`.
 
     `small` is the only engine of a second pool of that name, where the first may overflow to.
+    `small_pool`: settings of that pool.
     TENANT is an operator, unless `tenants` says otherwise.
     """
     (port,) = free_ports(1)
@@ -183,7 +185,7 @@ async def gateway_before(
     pools = {"main": {"model": MODEL_PATH, "served_model_name": MODEL, **(pool or {})}}
     handles = {"main": FakeHandle(*engines)}
     if small is not None:
-        pools["small"] = _pool_of(small)
+        pools["small"] = {**_pool_of(small), **(small_pool or {})}
         handles["small"] = FakeHandle(small)
     every = [*engines, *([small] if small else [])]
     own = every if starts_engines else []

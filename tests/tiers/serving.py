@@ -27,8 +27,10 @@ ENVIRONMENT = {
 }
 
 
-def fleet_with(model: Path, kv_tiers: dict[str, Any]) -> Fleet:
-    """A fleet with one pool."""
+def fleet_with(
+    model: Path, kv_tiers: dict[str, Any], prefill: dict[str, Any] | None = None
+) -> Fleet:
+    """A fleet with one pool, or with `prefill` another one that computes prompts for it."""
     metrics_port, port = free_ports(2)
     pool = {
         "model": str(model),
@@ -37,22 +39,28 @@ def fleet_with(model: Path, kv_tiers: dict[str, Any]) -> Fleet:
         "engine_args": ENGINE_ARGS,
         "kv_tiers": kv_tiers,
     }
+    pools = {"engine": pool}
+    if prefill is not None:
+        pools["prompts"] = {**pool, "served_model_name": "prompts"}
+        pools["engine"] = {**pool, "prefill": {"pool": "prompts", **prefill}}
     return Fleet.model_validate(
         {
             "name": "tiers",
             "metrics": {"port": metrics_port},
             "redis": {"lookup_budget_ms": 1000},
             "gateway": {"port": port},
-            "pools": {"engine": pool},
+            "pools": pools,
         }
     )
 
 
 class Serving:
-    """Replicas and a gateway, as processes. They begin and end several times."""
+    """`replicas` of each pool and a gateway, as processes. They begin and end several times."""
 
     def __init__(self, fleet: Fleet, redis_url: str, folder: Path, replicas: int = 1) -> None:
-        self._folder, self._replicas = folder, replicas
+        self._folder = folder
+        # the pool of each replica
+        self._pools = [name for name in fleet.pools for _ in range(replicas)]
         self._asked: dict[str, Any] = {
             "fleet": fleet.model_dump(mode="json", exclude_unset=True),
             "secret": secrets.token_hex(16),
@@ -61,9 +69,10 @@ class Serving:
         self._running: list[Launched] = []
 
     def start(self) -> None:
-        for number in range(self._replicas):
-            self._launch("benchmarks.harness.fleets.lone_replica", replica_id=f"r{number}")
-        more = {"engines": self._replicas, "api_keys": {KEY: "tests"}}
+        for number, pool in enumerate(self._pools):
+            replica = {"replica_id": f"r{number}", "pool": pool}
+            self._launch("benchmarks.harness.fleets.lone_replica", **replica)
+        more = {"engines": len(self._pools), "api_keys": {KEY: "tests"}}
         self._launch("benchmarks.harness.fleets.lone_gateway", **more)
 
     def _launch(self, module: str, **more: Any) -> None:
@@ -79,11 +88,15 @@ class Serving:
             self._running.pop().stop()
 
     def kill(self) -> None:
-        """The replica's processes end at once, and then the gateway."""
-        replica = psutil.Process(self._running[0].pid)
+        """The first replica's processes end at once, and then the others."""
+        self.kill_replica(0)
+        self.stop()
+
+    def kill_replica(self, number: int) -> None:
+        """A replica's processes end at once."""
+        replica = psutil.Process(self._running[number].pid)
         for process in (*replica.children(recursive=True), replica):
             process.kill()
-        self.stop()
 
 
 @asynccontextmanager
@@ -102,8 +115,11 @@ class Asked(NamedTuple):
     cached: int
 
 
-async def ask(http: aiohttp.ClientSession, prompt: list[int], tokens: int = 8) -> Asked:
-    async with http.post("/v1/completions", json=greedy(prompt, tokens)) as answer:
+async def ask(
+    http: aiohttp.ClientSession, prompt: list[int], tokens: int = 8, model: str = "model"
+) -> Asked:
+    fields = greedy(prompt, tokens) | {"model": model}
+    async with http.post("/v1/completions", json=fields) as answer:
         said = await answer.json()
         assert answer.status == 200, said
     names = ("x-antefix-cached-tokens-predicted", "x-antefix-cached-tokens")

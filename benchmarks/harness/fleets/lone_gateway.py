@@ -55,7 +55,7 @@ class LoneGateway(Gateway):
 async def serving(
     fleet: Fleet, secrets: Secrets, engines: int, within_s: float
 ) -> AsyncIterator[LoneGateway]:
-    """A gateway of the fleet's one pool that knows N engines; it has ended in the end. Raises
+    """A gateway of the fleet that knows N engines of all pools; it has ended in the end. Raises
     TimeoutError when it does not know them `within_s`."""
     here = object.__new__(LoneGateway)
     no_slots: Any = lambda pool: NoSlots()  # noqa: E731
@@ -63,7 +63,7 @@ async def serving(
     await here.reconfigure(settings_of(fleet.model_dump(mode="json")))
     try:
         async with asyncio.timeout(within_s):
-            while not _knows(pool_of(here), engines):  # noqa: ASYNC110  # no event reports it
+            while not _knows(here, engines):  # noqa: ASYNC110  # no event reports it
                 await asyncio.sleep(0.05)
         yield here
     finally:
@@ -71,14 +71,16 @@ async def serving(
 
 
 def pool_of(gateway: Gateway) -> GatewayPool:
-    """The only one of its fleet."""
+    """The first one of its fleet."""
     return next(iter(gateway.parts.pools.by_name.values()))
 
 
-def _knows(pool: GatewayPool, engines: int) -> bool:
-    loads = pool.scheduler.board.loads().values()
-    known = sum(load.cache.synced for load in loads) == engines
-    return known and pool.reader.renderer.prompt_tokens is not None
+def _knows(gateway: Gateway, engines: int) -> bool:
+    pools = gateway.parts.pools.by_name.values()
+    known = sum(
+        load.cache.synced for pool in pools for load in pool.scheduler.board.loads().values()
+    )
+    return known == engines and all(pool.reader.renderer.prompt_tokens for pool in pools)
 
 
 async def serve(asked: dict[str, Any], said: Any) -> None:

@@ -2,7 +2,8 @@
 
     python -m benchmarks.harness.fleets.lone_replica
 
-Takes what to serve as a line of JSON on stdin. When it serves it says where vLLM's own application
+Takes what to serve as a line of JSON on stdin, with the name of its `pool` if it is not the first
+one. When it serves it says where vLLM's own application
 answers, which resets its cache; it ends when stdin does. What it publishes, counts and probes is
 what ships. Only the part of Ray Serve that counts running requests is replaced.
 """
@@ -53,7 +54,8 @@ class LoneReplica(EngineReplica):
 
 async def serve(asked: dict[str, Any], said: Any) -> None:
     fleet = Fleet.model_validate(asked["fleet"])
-    ((name, pool),) = fleet.pools.items()
+    name = asked.get("pool") or next(iter(fleet.pools))
+    pool = fleet.pools[name]
     board, secret, redis_url = fleet.board_of(name), asked["secret"], asked["redis_url"]
     yield_to_gateways()
     replica = object.__new__(LoneReplica)

@@ -194,6 +194,7 @@ def broken_by_pools(pools: Mapping[str, Any]) -> Iterator[Broken]:
         if isinstance(name, str) and isinstance(pool, Mapping)
     }
     yield from _overflow_astray(known)
+    yield from _prefill_astray(known)
     yield from _model_names_twice(known)
 
 
@@ -214,6 +215,34 @@ def _overflow_astray(pools: Mapping[str, Mapping[str, Any]]) -> Iterator[Broken]
             yield Broken(
                 loc, target, f"overflow forms a circle: {chain}", "Remove one of these overflows"
             )
+
+
+def _prefill_astray(pools: Mapping[str, Mapping[str, Any]]) -> Iterator[Broken]:
+    """Check that each pool for prompts exists, and that the two exchange blocks."""
+    for name, pool in pools.items():
+        prefill = pool.get("prefill")
+        target = prefill.get("pool") if isinstance(prefill, Mapping) else None
+        if not isinstance(target, str):
+            continue
+        other = pools.get(target)
+        loc, others = ("pools", name, "prefill", "pool"), [each for each in pools if each != name]
+        if other is None:
+            remedy = did_you_mean(target, others) or f"Pools here: {', '.join(pools)}"
+            yield Broken(loc, target, "no pool has this name", remedy)
+        elif other is pool:
+            yield Broken(loc, target, "a pool computes its own prompts anyway", "Name another pool")
+        elif other.get("prefill") is not None:
+            remedy = f"Leave out pools.{target}.prefill"
+            yield Broken(loc, target, "that pool has its prompts computed elsewhere too", remedy)
+        elif other.get("model") != pool.get("model"):
+            remedy = f"Give both the same model: here it is {pool.get('model')}"
+            yield Broken(loc, target, f"that pool has the model {other.get('model')}", remedy)
+        else:
+            for each, settings in ((name, pool), (target, other)):
+                tiers = settings.get("kv_tiers")
+                if not isinstance(tiers, Mapping) or not tiers.get("peers"):
+                    remedy = f"Set pools.{each}.kv_tiers.peers to true, or leave out prefill"
+                    yield Broken(loc, target, f"the pool {each} exchanges no blocks", remedy)
 
 
 def _overflow_of(pool: Mapping[str, Any]) -> str | None:

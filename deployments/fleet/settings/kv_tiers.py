@@ -80,6 +80,21 @@ class KvTiers(Section):
     )
 
 
+class PrefillSettings(Section):
+    """Another pool that computes long prompts for this one (disaggregated prefill)."""
+
+    pool: str = Field(
+        description="The pool that computes the prompts. Its engines have the same model and the "
+        "same arguments that change answers, and both pools have `kv_tiers.peers`."
+    )
+    always: bool = Field(
+        False,
+        description="Whether that pool computes all prompts that fill at least one segment. If "
+        "false, it computes those whose first token then comes sooner. In both cases, this pool "
+        "computes the prompts that the other one cannot.",
+    )
+
+
 def broken_by_kv_tiers(tiers: KvTiers | None, engine_args: Mapping[str, Any]) -> Iterator[Broken]:
     """Check that the engine caches prefixes, that no flag of vLLM sets the tiers too, and the
     folder of files."""

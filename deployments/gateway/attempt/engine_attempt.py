@@ -37,10 +37,11 @@ from deployments.gateway.record.pool_reporter import (
     Outcome,
     PlacementDecision,
     PoolReporter,
+    Prefilled,
 )
 from deployments.wire.confirmation import count_in
 from deployments.wire.headers import HOST_ONLY, LOAD_HEADER, NO_TIERS
-from observability.traces.request_record import Explained, Fact
+from observability.traces.request_record import Explained, Fact, Leg
 from router.board.load import LoadReport
 from router.choice.placement import Placement
 from router.choice.policies import Candidate
@@ -51,6 +52,8 @@ logger = logging.getLogger("ray.serve")
 ResumeReason = Literal["resumed", "moved"]
 
 DecideAnew = Callable[[], Awaitable["EngineAttempt"]]
+# Sends a body for a try to the replica at a place, as `EngineRequests.post`.
+Post = Callable[["EngineAttempt", bytes, Reservation, Leg], Awaitable[aiohttp.ClientResponse]]
 
 
 class OutageWatch(NamedTuple):
@@ -63,7 +66,8 @@ class OutageWatch(NamedTuple):
 class EngineAttempt:
     """A placed try, after the try `before`. `request` names this pool's model, which may be the
     overflow pool's. `moves` offers the answer to other engines when this one leaves. `ticket` names
-    the try on its replica."""
+    the try on its replica. `prefill` lets another pool compute the prompt before; None: the engine
+    computes it."""
 
     def __init__(
         self,
@@ -77,6 +81,7 @@ class EngineAttempt:
         admitted: Admitted,
         outage: OutageWatch | None,
         before: EngineAttempt | None = None,
+        prefill: Callable[[Post], Awaitable[Prefilled]] | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._reporter = reporter
@@ -88,7 +93,9 @@ class EngineAttempt:
         self._served_by: str | None = None
         self._first_token_at = 0.0
         self._resumed = False
-        chosen = attempt.chosen
+        self._prefill = prefill
+        self._prefilled: Prefilled | None = None
+        self.chosen = chosen = attempt.chosen
         self._transport = transport
         self._moves = moves
         self.request = request.engine
@@ -96,7 +103,7 @@ class EngineAttempt:
         self.kv_tiers = _loads_from(chosen)
         self.tier_tokens = chosen.loaded_tokens if chosen else (0, 0, 0)
         # by replica: if the chosen one is full, another takes its place, which may be the source
-        self.kv_sources = {chosen.replica_id: chosen.peer} if chosen and chosen.pulls else {}
+        self._kv_sources = {chosen.replica_id: chosen.peer} if chosen and chosen.pulls else {}
         self.ticket = attempt.ticket
         self._route = Route(
             ranked_ids=attempt.placement.replica_ids,
@@ -115,6 +122,22 @@ class EngineAttempt:
             engine, placement = request.engine, attempt.placement
             placed = PlacementDecision(reporter, engine.model, request.prompt, placement, admitted)
             engine.record.decided(placed)
+
+    async def prefill(self, post: Post) -> None:
+        """Let another pool compute the prompt, if that was decided."""
+        if self._prefill is None or self.chosen is None:
+            return
+        self._prefilled = await self._prefill(post)
+        self._prefill = None
+        if not self._prefilled.address:
+            self.expected_cached -= self.chosen.prefill_tokens
+            self.tier_tokens = (*self.tier_tokens[:2], 0)
+
+    def kv_source(self, replica_id: str) -> str:
+        """Return the address from which this replica pulls the prompt; empty: it does not."""
+        if self._prefilled is not None:
+            return self._prefilled.address
+        return self._kv_sources.get(replica_id, "")
 
     def exchange(
         self, send: SendRequest
@@ -190,6 +213,7 @@ class EngineAttempt:
 
     def _scheduling_request(self, tokens: int | None) -> SchedulingRequest:
         request = self._attempt.request
+        request = replace(request, prompt=replace(request.prompt, elsewhere=None))
         if tokens is None:
             return request
         # the answer is computed again after the prompt, and no engine has cached it
@@ -213,6 +237,7 @@ class EngineAttempt:
             engine_s=first_token_at - self._attempt.placed_at,
             prompt_tokens=count_in(engine_headers, PROMPT_TOKENS_HEADER),
             cached_tokens=count_in(engine_headers, CACHED_TOKENS_HEADER),
+            prefilled=self._prefilled,
         )
         record.first_token(
             self._reporter.pool,
@@ -291,11 +316,12 @@ class EngineAttempt:
         """Return whether the measured time can correct predictions.
 
         The cause of a failed try may slow the next one. A request that another replica served has
-        waited for both. A grammar's trial takes extra time.
+        waited for both. A grammar's trial takes extra time. Another pool's time is not this one's.
         """
         chosen = self._attempt.chosen
         served = chosen is not None and chosen.replica_id == outcome.replica_id
         tried = self._before is not None or self._pool_request.prompt.placement.needs_trial
+        tried = tried or self._prefilled is not None
         return served and not tried and outcome.prompt_tokens is not None
 
 
@@ -308,7 +334,9 @@ def _report(headers: Mapping[str, str]) -> LoadReport | None:
 
 def _loads_from(chosen: Candidate | None) -> str:
     """Return the value of KV_TIERS_HEADER for the chosen replica; empty: without a limit."""
-    if chosen is None or not (chosen.refuses_host or chosen.refuses_disk or chosen.pulls):
+    if chosen is None or not (
+        chosen.refuses_host or chosen.refuses_disk or chosen.pulls or chosen.prefills_elsewhere
+    ):
         return ""
     return NO_TIERS if chosen.refuses_host else HOST_ONLY
 

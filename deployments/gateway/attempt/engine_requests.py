@@ -44,7 +44,7 @@ class EngineRequests:
         }
         if attempt.kv_tiers:
             headers[KV_TIERS_HEADER] = attempt.kv_tiers
-        if source := attempt.kv_sources.get(place.replica_id):
+        if source := attempt.kv_source(place.replica_id):
             headers[KV_SOURCE_HEADER] = source
         if any(attempt.tier_tokens):
             headers[TIER_TOKENS_HEADER] = "{} {} {}".format(*attempt.tier_tokens)

@@ -104,13 +104,15 @@ class Prompt:
 
 @dataclass(frozen=True)
 class PoolRequest:
-    """A request that was read for one pool."""
+    """A request that was read for one pool. `prefill`: the same for the pool that may compute its
+    prompt; None: it may not."""
 
     engine: EngineRequest
     fields: Mapping[str, Any]
     headers: Mapping[str, str]
     options: RequestOptions
     prompt: Prompt
+    prefill: PoolRequest | None = None
 
     @cached_property
     def parameters(self) -> RequestParameters:

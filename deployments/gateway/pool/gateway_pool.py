@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -17,6 +18,7 @@ from autoscaling.admission.pool_scheduler import PoolScheduler
 from common.loops import forever
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
+from deployments.gateway.attempt.prefill import may_be_pulled, prompt_of
 from deployments.gateway.attempt.transport import Transport
 from deployments.gateway.intake.request import EngineRequest, PoolRequest, Prompt
 from deployments.gateway.intake.request_options import RequestOptions
@@ -42,8 +44,8 @@ class GatewayPool:
     """One pool in one gateway.
 
     Callers may read `settings` and `decided`, the autoscaler's last decision. `overflow`: the pool
-    for requests that this one cannot serve in time; `change` sets it. `next_outage` is done while
-    no replica is up.
+    for requests that this one cannot serve in time, and `prefill`: the pool that may compute its
+    prompts; `change` sets them. `next_outage` is done while no replica is up.
     """
 
     def __init__(self, fleet: Fleet, name: str, parts: PoolParts) -> None:
@@ -51,6 +53,7 @@ class GatewayPool:
         self.parts = parts
         self.settings: Pool = fleet.pools[name]
         self.overflow: GatewayPool | None = None
+        self.prefill: GatewayPool | None = None
         self.decided: Decided | None = None
         self.next_outage: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._refreshed_at = asyncio.get_running_loop().time()
@@ -79,10 +82,12 @@ class GatewayPool:
     def transport(self) -> Transport:
         return self.parts.transport
 
-    def change(self, fleet: Fleet, overflow: GatewayPool | None) -> None:
+    def change(
+        self, fleet: Fleet, overflow: GatewayPool | None, prefill: GatewayPool | None
+    ) -> None:
         """Apply the fleet's settings from now on. Open requests keep the earlier ones."""
         self.settings = settings = fleet.pools[self.name]
-        self.overflow = overflow
+        self.overflow, self.prefill = overflow, prefill
         elsewhere = overflow.scheduler if overflow else None
         self.scheduler.change(settings_of(fleet, self.name), elsewhere)
         self.feeds.loads.scaled = settings.is_scaled
@@ -90,7 +95,7 @@ class GatewayPool:
         self.reporter.slos = settings.slo.by_class()
         self.reader.pool = settings
         if (tiers := settings.kv_tiers) is not None:
-            self.parts.routing_metrics.begin_tiers(tiers.peers)
+            self.parts.routing_metrics.begin_tiers(tiers.peers, prefill is not None)
         self.parts.moves.after_s = fleet.gateway.move_after_s
         self.starts.expected_s = startup_of(settings)
 
@@ -179,7 +184,11 @@ class GatewayPool:
             return PoolRequest(request, fields, headers, options, prompt)
         finally:
             request.record.read(asyncio.get_running_loop().time() - began)
-        return PoolRequest(request, fields, headers, options, prompt)
+        read = PoolRequest(request, fields, headers, options, prompt)
+        if self.prefill is None or not may_be_pulled(read, self.model):
+            return read
+        prefill = prompt_of(read, self.prefill.model, self.prefill.name)
+        return replace(read, prefill=await self.prefill.read(*prefill, receive))
 
     def unfit(self, request: PoolRequest, origin: Pool) -> str | None:
         """Return why this pool must not serve a request for `origin`; None if it may."""

@@ -60,8 +60,12 @@ class Pools:
         before = self.by_name
         pools = {name: before.get(name) or self._made(fleet, name) for name in fleet.pools}
         for name, pool in pools.items():
-            overflow = fleet.pools[name].overflow
-            pool.change(fleet, pools[overflow.to] if overflow else None)
+            overflow, prefill = fleet.pools[name].overflow, fleet.pools[name].prefill
+            pool.change(
+                fleet,
+                pools[overflow.to] if overflow else None,
+                pools[prefill.pool] if prefill else None,
+            )
         self.by_name = pools
         self.cards = {
             name: self.cards[name] if name in before else ModelCards(pool, self._connections)

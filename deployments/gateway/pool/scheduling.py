@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -21,14 +21,21 @@ from starlette.types import Receive
 from autoscaling.admission.admission import Verdict
 from autoscaling.admission.cheapest import PoolOffer, cheapest
 from autoscaling.admission.scheduling_request import Attempt, Decision, SchedulingRequest
-from deployments.gateway.attempt.engine_attempt import DecideAnew, EngineAttempt, OutageWatch
+from deployments.gateway.attempt.engine_attempt import (
+    DecideAnew,
+    EngineAttempt,
+    OutageWatch,
+    Post,
+)
+from deployments.gateway.attempt.prefill import prefilled
 from deployments.gateway.intake.api_errors import ApiError
 from deployments.gateway.intake.request import PoolRequest, nobody_leaves
 from deployments.gateway.pool.gateway_pool import GatewayPool
 from deployments.gateway.pool.overflow_contract import renamed
 from deployments.gateway.pool.rejections import cannot_overflow, rejection, why_rejected
-from deployments.gateway.record.pool_reporter import Admitted
-from router.choice.placement import BLIND
+from deployments.gateway.record.pool_reporter import Admitted, Prefilled
+from router.choice.cost import Elsewhere
+from router.choice.placement import BLIND, reusable_tokens
 
 logger = logging.getLogger("ray.serve")
 
@@ -58,7 +65,7 @@ async def schedule(
             "failed to decide about request %s; admitting it", request.engine.request_id
         )
         request.engine.record.admitted("admitted")
-        attempt = pool.scheduler.place_anywhere(_request_of(request, None))
+        attempt = pool.scheduler.place_anywhere(_request_of(pool, request, None))
         return _attempt(pool, request, attempt, Verdict("admitted", "deciding failed"))
     if decision.verdict.kind == "overflowed":
         assert pool.overflow is not None
@@ -86,7 +93,7 @@ def choose(reads: Sequence[Read]) -> Read:
 
 
 def _offer(pool: GatewayPool, request: PoolRequest) -> PoolOffer:
-    if (found := pool.scheduler.offer(_request_of(request, None))) is None:
+    if (found := pool.scheduler.offer(_request_of(pool, request, None))) is None:
         return PoolOffer(pool.name, None, False, _price(request, 0, pool))
     replica, ttft_s, is_in_time = found
     return PoolOffer(pool.name, ttft_s, is_in_time, _price(request, replica.cached_tokens, pool))
@@ -109,7 +116,7 @@ def place_copy(pool: GatewayPool, request: PoolRequest, most_wait_s: float) -> E
     None: no engine is predicted to begin it within `most_wait_s` seconds, or other requests wait
     for the pool.
     """
-    copied = _request_of(request, None)
+    copied = _request_of(pool, request, None)
     considered = pool.scheduler.consider(copied)
     soon = (n for n, found in enumerate(considered.ranked) if found.wait_s <= most_wait_s)
     index = next(soon, None)
@@ -123,7 +130,7 @@ async def _decide(pool: GatewayPool, request: PoolRequest, is_again: bool) -> De
     no_overflow: str | None = "no overflow model is configured for this model"
     if pool.overflow is not None:
         no_overflow = pool.overflow.unfit(request, pool.settings)
-    case = replace(_request_of(request, no_overflow), is_again=is_again)
+    case = replace(_request_of(pool, request, no_overflow), is_again=is_again)
     considered = pool.scheduler.consider(case)
     if pool.scheduler.needs_warm(case, considered):
         began = asyncio.get_running_loop().time()
@@ -177,7 +184,9 @@ async def _overflow(
     fields = {**request.fields, "model": model}
     here = await pool.read(engine, fields, request.headers, request.options, receive)
     unfit = pool.unfit(here, origin.settings) if here.prompt.known else None
-    final = pool.scheduler.stand_in(_request_of(here, None), origin.scheduler, decision, unfit)
+    final = pool.scheduler.stand_in(
+        _request_of(pool, here, None), origin.scheduler, decision, unfit
+    )
     if final.verdict.kind != "overflowed":
         return await _carry_out(origin, request, final, receive)
     assert final.attempt is not None
@@ -239,13 +248,61 @@ def _attempt(
         attempt=attempt,
         admitted=admitted,
         outage=anew and OutageWatch(pool.next_outage, anew),
+        prefill=_prefill(pool, request, attempt),
     )
 
 
-def _request_of(request: PoolRequest, no_overflow: str | None) -> SchedulingRequest:
+def _elsewhere(pool: GatewayPool, request: PoolRequest) -> Elsewhere | None:
+    """Return the replica of the prefill pool that would compute the prompt; None: there is none."""
+    prefill, settings = pool.prefill, pool.settings.prefill
+    if prefill is None or settings is None or request.prefill is None:
+        return None
+    placement = prefill.scheduler.consider(_request_of(prefill, request.prefill, None)).placement
+    if (chosen := placement.chosen) is None or placement.policy == BLIND:
+        return None
+    load = prefill.scheduler.board.load_of(chosen.replica_id)
+    if load is None or not load.peer or load.is_avoided:
+        return None
+    tokens = reusable_tokens(request.tokens, pool.scheduler.board.segment_tokens)
+    ready_s = chosen.predicted_ttft_s
+    return Elsewhere(chosen.replica_id, load.peer, tokens, ready_s, settings.always)
+
+
+def _prefill(
+    pool: GatewayPool, request: PoolRequest, attempt: Attempt
+) -> Callable[[Post], Awaitable[Prefilled]] | None:
+    """Return what lets the prefill pool compute the prompt; None: the attempt's engine does."""
+    prefill, prompt = pool.prefill, request.prefill
+    if attempt.chosen is None or not attempt.chosen.prefills_elsewhere:
+        return None
+    if prefill is None or prompt is None:  # the settings have changed since
+        return None
+
+    def address_of(replica_id: str) -> str:
+        load = prefill.scheduler.board.load_of(replica_id)
+        return load.peer if load else ""
+
+    return partial(prefilled, partial(_place_prompt, prefill, prompt), address_of)
+
+
+def _place_prompt(pool: GatewayPool, request: PoolRequest) -> EngineAttempt | None:
+    """Place a prompt of another pool. Its request was admitted there, so it is not rejected here.
+    None: no replica is up."""
+    asked = _request_of(pool, request, None)
+    considered = pool.scheduler.consider(asked)
+    if not considered.ranked or considered.placement.policy == BLIND:
+        return None
+    verdict = Verdict("admitted", "it was admitted by the pool that answers")
+    Decision(asked, considered, verdict).count_in(pool.scheduler.demand)
+    return _attempt(pool, request, pool.scheduler.take(asked, considered, 0), verdict)
+
+
+def _request_of(
+    pool: GatewayPool, request: PoolRequest, no_overflow: str | None
+) -> SchedulingRequest:
     options = request.options
     return SchedulingRequest(
-        prompt=request.prompt.placement,
+        prompt=replace(request.prompt.placement, elsewhere=_elsewhere(pool, request)),
         depths=request.prompt.depths,
         arrived=request.engine.arrived,
         tenant=request.engine.tenant,

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from autoscaling.slo import PriorityClass, Slo
 from common.verdicts import VerdictKind
 from deployments.gateway.intake.request import EngineRequest, PoolRequest, Prompt
@@ -33,11 +35,23 @@ CANDIDATES = 8
 
 
 @dataclass(frozen=True)
+class Prefilled:
+    """How the prefill pool computed a prompt. `address`: where it can be pulled; empty: it cannot,
+    `failure` is why. `took_s`: seconds."""
+
+    replica_id: str
+    address: str
+    took_s: float
+    failure: str
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The result of a request, with tokens as the engine counts them.
 
     `ttft_s`: the time to first token since the request's arrival. `engine_s`: its part since the
-    placement, which is what the scheduler predicts.
+    placement, which is what the scheduler predicts. `prefilled` None: the prefill pool did not get
+    the prompt.
     """
 
     replica_id: str
@@ -45,6 +59,7 @@ class Outcome:
     engine_s: float
     prompt_tokens: int | None
     cached_tokens: int | None
+    prefilled: Prefilled | None = None
 
 
 @dataclass(frozen=True)
@@ -155,6 +170,7 @@ class PoolReporter:
             "reuse_loss_tokens": not_reused.losses,
             "way": _way(served) if served else None,
             "alternative": _alternative(placement, served, outcome.engine_s) if served else None,
+            "prefilled": _prefilled(served, outcome.prefilled) if served else None,
             "shadow": _shadow(placement.shadow) if placement.shadow else None,
         }
         if served is not None and served not in explanation["candidates"]:
@@ -167,6 +183,14 @@ class PoolReporter:
     ) -> None:
         """Count what was chosen for a request: the way to its cached tokens, and the shadow
         policy's choice."""
+        if served is not None and outcome.prefilled is not None and not outcome.prefilled.address:
+            # its engine computed the prompt
+            served = msgspec.structs.replace(
+                served,
+                cached_tokens=served.cached_tokens - served.prefill_tokens,
+                prefill_load_s=0.0,
+                way_ttfts_s={"compute": 0.0},
+            )
         if served is not None and (way := _way(served)) is not None:
             tokens = _tokens_by_source(served, placement.prompt_tokens)
             predicted_s = served.predicted_ttft_s
@@ -217,35 +241,32 @@ class PoolReporter:
 
 
 def _way(candidate: Candidate) -> TierWay | None:
-    """Return how a replica gets the tokens of the prompt that it has, or that it can pull from
-    another replica; None: there are none."""
-    host, disk, peer = candidate.loaded_tokens
-    if host or disk or peer:
-        return "peer" if peer else "disk" if disk else "host"
-    if candidate.host_tokens or candidate.disk_tokens or candidate.peer_tokens:
-        return "compute"
-    return "cache" if candidate.cached_tokens else None
+    """Return how a replica gets the tokens of the prompt that it need not compute; None: there are
+    none."""
+    return candidate.way or ("cache" if candidate.cached_tokens else None)
 
 
 def _taken(served: Candidate) -> Mapping[OfferingSource, bool]:
     """Return the sources of tokens outside the cache, and whether they were used."""
-    host, disk, peer = served.loaded_tokens
+    host, disk, pulled = served.loaded_tokens
     offered: list[tuple[OfferingSource, int, int]] = [
         ("host", served.host_tokens, host),
         ("disk", served.disk_tokens, disk),
-        ("peer", served.peer_tokens, peer),
+        ("peer", served.peer_tokens, pulled if served.pulls else 0),
+        ("prefill", served.prefill_tokens, pulled if served.prefills_elsewhere else 0),
     ]
     return {source: used > 0 for source, tokens, used in offered if tokens}
 
 
 def _tokens_by_source(served: Candidate, prompt_tokens: int) -> Mapping[TokenSource, int]:
     """Return the tokens of the prompt by where the replica gets them, as predicted."""
-    host, disk, peer = served.loaded_tokens
+    host, disk, pulled = served.loaded_tokens
     return {
-        "cache": served.cached_tokens - host - disk - peer,
+        "cache": served.cached_tokens - host - disk - pulled,
         "host": host,
         "disk": disk,
-        "peer": peer,
+        "peer": pulled if served.pulls else 0,
+        "prefill": pulled if served.prefills_elsewhere else 0,
         "computed": max(0, prompt_tokens - served.cached_tokens),
     }
 
@@ -267,6 +288,18 @@ def _alternative(
     predicted_s, replica_id = min(others)
     regret_s = measured_s - predicted_s
     return {"replica_id": replica_id, "predicted_ttft": predicted_s, "regret": regret_s}
+
+
+def _prefilled(served: Candidate, prefilled: Prefilled | None) -> dict[str, Any] | None:
+    """Return how the prefill pool computed the prompt. Times are in seconds."""
+    if prefilled is None:
+        return None
+    return {
+        "replica_id": prefilled.replica_id or None,
+        "predicted": served.ready_s,
+        "measured": prefilled.took_s,
+        "failure": prefilled.failure or None,
+    }
 
 
 def _shadow(shadow: ShadowDecision) -> dict[str, Any]:

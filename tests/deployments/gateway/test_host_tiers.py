@@ -154,7 +154,8 @@ async def test_the_explanation_compares_the_measured_time_with_the_best_alternat
     first, second = explanation["candidates"]
     assert explanation["way"] == "host"
     # computing the prompt takes as long on both replicas
-    assert first["other_way_ttft"] == second["predicted_ttft"] == 80 / 1000
+    assert first["ways"]["compute"] == second["predicted_ttft"] == 80 / 1000
+    assert first["ways"]["host"] == first["predicted_ttft"]
     alternative, measured_s = explanation["alternative"], explanation["ttft_s"]["engine"]
     assert alternative["predicted_ttft"] == 80 / 1000
     assert alternative["regret"] == pytest.approx(measured_s - 80 / 1000)
@@ -207,11 +208,12 @@ async def test_an_idle_engine_pulls_the_prefix_of_a_busy_one(
         ("prompt_tokens_total", "computed"): len(PROMPT) - 48,
     }
     # the other way is to compute the prompt
-    assert chosen["other_way_ttft"] == len(PROMPT) / 1000
+    ways = {"peer": chosen["predicted_ttft"], "compute": len(PROMPT) / 1000}
+    assert chosen["ways"] == pytest.approx(ways)
     measured_s, alternative = explanation["ttft_s"]["engine"], explanation["alternative"]
     assert alternative["replica_id"] == "r0"
-    assert alternative["predicted_ttft"] == chosen["other_way_ttft"]
-    assert alternative["regret"] == pytest.approx(measured_s - chosen["other_way_ttft"])
+    assert alternative["predicted_ttft"] == chosen["ways"]["compute"]
+    assert alternative["regret"] == pytest.approx(measured_s - chosen["ways"]["compute"])
 
 
 @pytest.mark.parametrize("pulling", [SLOWER], indirect=True)

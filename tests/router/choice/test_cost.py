@@ -16,6 +16,7 @@ from router.choice.cost import (
     OTHERS,
     OWN,
     UNJUDGED_ERROR,
+    Elsewhere,
     TierLoadS,
     TierTokens,
     TtftCorrection,
@@ -26,8 +27,8 @@ from router.choice.cost import (
     score,
     step_under_way_s,
     tier_load_s,
-    tier_loads,
     tier_wait_s,
+    tier_ways,
     wait_s,
 )
 from tests.router.loads import any_load, changed, load, tokens
@@ -348,27 +349,55 @@ FAST = TierLoadS(host=0.0001, disk=0.0005, peer=0.0003)
 
 
 @pytest.mark.parametrize(
-    ("tokens", "token_s", "way"),
+    ("tokens", "token_s", "names"),
     [
-        (TierTokens(100, 100, 100), FAST, ("host", "peer")),
-        (TierTokens(100, 100, 100), FAST._replace(peer=0.0006), ("host", "disk")),
-        (TierTokens(0, 100, 40), FAST, ("disk",)),
-        (TierTokens(0, 40, 100), FAST._replace(disk=0.0001), ("peer",)),
-        (TierTokens(100, 0, 100), FAST._replace(peer=0.002), ("host",)),
-        (TierTokens(100, 100, 100), TierLoadS(0.002, 0.003, 0.003), ()),
-        (TierTokens(peer=100), FAST._replace(peer=0.001), ()),  # it takes as long
-        (TierTokens(disk=100, peer=50), TierLoadS(0.0, 0.0005, 0.0), ("peer",)),  # as long
+        (TierTokens(100, 100, 100), FAST, "peer disk host compute"),
+        (TierTokens(100, 100, 100), FAST._replace(peer=0.0006), "disk peer host compute"),
+        (TierTokens(0, 100, 40), FAST, "disk peer compute"),
+        (TierTokens(0, 40, 100), FAST._replace(disk=0.0001), "peer disk compute"),
+        (TierTokens(100, 0, 100), FAST._replace(peer=0.002), "host compute peer"),
+        (TierTokens(100, 100, 100), TierLoadS(0.002, 0.003, 0.003), "compute host disk peer"),
+        (TierTokens(peer=100), FAST._replace(peer=0.001), "compute peer"),  # it takes as long
+        (TierTokens(disk=100, peer=50), TierLoadS(0.0, 0.0005, 0.0), "peer disk compute"),  # too
     ],
-    ids=lambda value: " and ".join(value) or "compute" if value.__class__ is tuple else None,
 )
-def test_the_fastest_way_to_a_prefix_wins(
-    tokens: TierTokens, token_s: TierLoadS, way: tuple[str, ...]
+def test_the_fastest_way_to_a_prefix_is_the_first(
+    tokens: TierTokens, token_s: TierLoadS, names: str
 ) -> None:
-    found = tier_loads(load(prefill_rate=1000.0), 0.0, tokens, token_s)
-    times = zip(tokens, token_s, TierTokens._fields, strict=True)
-    expected = [n * s if tier in way else 0.0 for n, s, tier in times]
-    assert found[:3] == pytest.approx(expected)
-    assert found.saved_s >= 0.0
+    ways = tier_ways(load(prefill_rate=1000.0), 0.0, tokens, token_s)
+    assert [way.name for way in ways] == names.split()
+    for way in ways:
+        assert way.host_s == (tokens.host * token_s.host if way.name != "compute" else 0.0)
+        assert way.disk_s == (tokens.disk * token_s.disk if way.name == "disk" else 0.0)
+        assert way.peer_s == (tokens.peer * token_s.peer if way.name == "peer" else 0.0)
+
+
+def elsewhere(ready_s: float, *, always: bool = False) -> Elsewhere:
+    return Elsewhere("p0", "10.0.0.9:5600", 100, ready_s, always)
+
+
+@pytest.mark.parametrize(
+    ("ready_s", "queued", "always", "name"),
+    [
+        (0.05, 100, False, "prefill"),  # 0.05 + 0.03 before the queue's end, 0.1
+        (0.05, 0, False, "prefill"),  # 0.08 instead of 0.1
+        (0.07, 0, False, "compute"),  # as long
+        (0.15, 0, False, "compute"),
+        (0.15, 0, True, "prefill"),
+    ],
+)
+def test_a_prompt_is_prefilled_elsewhere_if_its_first_token_then_comes_sooner(
+    ready_s: float, queued: int, always: bool, name: str
+) -> None:
+    busy = load(prefill_rate=1000.0)
+    where = elsewhere(ready_s, always=always)
+    ways = tier_ways(busy, queued / 1000.0, TierTokens(prefill=100), FAST, where)
+    assert ways[0].name == name
+    prefilled = next(way for way in ways if way.name == "prefill")
+    assert (prefilled.loaded, prefilled.ready_s) == (100, ready_s)
+    assert prefilled.prefill_s == pytest.approx(0.03)
+    assert prefilled.load_s == pytest.approx(ready_s + 0.03)
+    assert prefilled.ends_s == pytest.approx(max(queued / 1000.0, ready_s + 0.03))
 
 
 def test_a_pull_waits_for_earlier_pulls_and_a_load_from_the_host_only_for_their_copies() -> None:
@@ -382,12 +411,13 @@ def test_a_pull_waits_for_earlier_pulls_and_a_load_from_the_host_only_for_their_
 @pytest.mark.parametrize(("queued", "pulls"), [(0, True), (200, True), (300, False)])
 def test_a_request_computes_behind_a_queue_of_pulls(queued: int, pulls: bool) -> None:
     busy = load(prefill_rate=1000.0, queued_peer_tokens=queued)
-    assert (tier_loads(busy, 0.0, TierTokens(peer=100), FAST).peer_s > 0.0) == pulls
+    [first, _] = tier_ways(busy, 0.0, TierTokens(peer=100), FAST)
+    assert (first.name == "peer") == pulls
 
 
 def test_the_next_best_way_of_a_pull_is_timed() -> None:
-    found = tier_loads(load(prefill_rate=1000.0), 0.0, TierTokens(100, 0, 100), FAST)
-    assert found.saved_s == pytest.approx(100 * (0.001 - 0.0003))
+    pulled, hosted, _ = tier_ways(load(prefill_rate=1000.0), 0.0, TierTokens(100, 0, 100), FAST)
+    assert hosted.ends_s - pulled.ends_s == pytest.approx(100 * (0.001 - 0.0003))
 
 
 def test_a_pull_takes_the_mean_of_the_measured_rates_and_the_load_from_the_host() -> None:

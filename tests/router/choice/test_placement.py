@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from autoscaling.admission.outlook import has_room
 from router.board.load import ReplicaLoad
-from router.board.recent import Recent, TierDepths
-from router.choice.cost import UNKNOWN_LOAD_S, TtftCorrection, predict_ttft
+from router.board.recent import NO_TIERS, Recent, TierDepths
+from router.choice.cost import UNKNOWN_LOAD_S, Elsewhere, TtftCorrection, predict_ttft
 from router.choice.placement import Placement, place, place_blind, reusable_tokens
 from router.choice.policies import POLICY_NAMES, Candidate, PlacementRequest, make_policy
 from tests.router.loads import any_loads, changed, load, pool, tokens
@@ -666,3 +666,49 @@ def test_a_request_that_shares_a_prefix_waits_for_the_pull_of_the_first(
     there = candidate_of(decided(loads, {}, Recent(depths={0: 6}), tiers=tiers), "r0")
     assert (there.peer_tokens, there.cached_tokens) == (0, 6 * 128)
     assert there.tier_wait_s == pytest.approx(wait_s)
+
+
+def elsewhere(ready_s: float, *, always: bool = False) -> Elsewhere:
+    return Elsewhere("p0", "10.0.0.9:5600", 7 * 128, ready_s, always)
+
+
+def prefilling(
+    loads: dict[str, ReplicaLoad], where: Elsewhere, tiers: TierDepths = NO_TIERS
+) -> Placement:
+    request = PlacementRequest(PROMPT, KEYS, elsewhere=where)
+    policy, rng = make_policy("prefix"), random.Random(1)
+    return place(request, loads, {}, Recent(), policy, rng, tiers=tiers)
+
+
+def test_a_busy_replica_has_its_prompt_prefilled_elsewhere() -> None:
+    loads = peers(1, queued_prefill_tokens=2000)
+    there = candidate_of(prefilling(loads, elsewhere(0.3)), "r0")
+    assert (there.way, there.prefill_id, there.prefill_peer) == ("prefill", "p0", "10.0.0.9:5600")
+    assert (there.prefill_tokens, there.cached_tokens, there.confirmed_tokens) == (896, 896, 0)
+    assert there.prefills_elsewhere
+    assert there.loaded_tokens == (0, 0, 896)
+    # it pulls while it computes the prompts before
+    assert there.raw_ttft_s == pytest.approx(there.way_ttfts_s["prefill"])
+    assert there.raw_ttft_s < there.other_way_ttft_s == there.way_ttfts_s["compute"]
+    [idle] = prefilling(peers(1), elsewhere(3.0)).ranked
+    assert (idle.way, idle.prefills_elsewhere, idle.loaded_tokens) == ("compute", False, (0, 0, 0))
+    assert (idle.prefill_tokens, idle.ready_s, idle.cached_tokens) == (896, 0.0, 0)
+
+
+def test_what_the_host_tier_has_is_not_pulled_from_the_prefill_pool() -> None:
+    there = candidate_of(prefilling(peers(1), elsewhere(0.0), TierDepths(host={0: 3})), "r0")
+    assert (there.way, there.host_tokens, there.prefill_tokens) == ("prefill", 3 * 128, 4 * 128)
+    assert (there.cached_tokens, there.confirmed_tokens) == (7 * 128, 3 * 128)
+    assert there.host_load_s > 0.0
+
+
+def test_a_pool_may_always_have_its_prompts_prefilled_elsewhere() -> None:
+    [idle] = prefilling(peers(1), elsewhere(3.0, always=True)).ranked
+    assert (idle.way, idle.ready_s) == ("prefill", 3.0)
+    assert idle.raw_ttft_s > 3.0 > idle.other_way_ttft_s
+
+
+def test_a_replica_that_cannot_pull_computes_its_prompt() -> None:
+    loads = {name: changed(of, peer="") for name, of in peers(1).items()}
+    [there] = prefilling(loads, elsewhere(0.0, always=True)).ranked
+    assert (there.prefill_tokens, there.prefill_id, there.way) == (0, "", None)
