@@ -177,7 +177,8 @@ class Families:
             "Served requests of pools with `kv_tiers` whose replica had tokens of the prompt at "
             "the placement, or could pull some, by the chosen way. cache: all are in the device's "
             "memory; host: some are loaded from the host; disk: some are read from files; peer: "
-            "some are pulled from another replica; compute: those in tiers are computed again.",
+            "some are pulled from another replica; prefill: another pool computed it; compute: "
+            "those in tiers are computed again.",
             ["pool", "way"],
         )
         self.tier_ttft = self._counter(
@@ -189,16 +190,16 @@ class Families:
         self.tier_tokens = self._counter(
             "antefix_kv_tier_prompt_tokens",
             "Prompt tokens of the requests in antefix_kv_tier_requests_total, by source as "
-            "predicted at the placement: cache (of the device), host (loaded from the tier), "
-            "disk (read from files), peer (pulled from another replica), computed.",
+            "predicted at the placement: cache, host, disk, peer (pulled from another replica), "
+            "prefill (pulled after another pool has computed them), computed.",
             ["pool", "source"],
         )
 
         self.tier_offers = self._counter(
             "antefix_kv_tier_offers",
             "Served requests of pools with `kv_tiers` whose replica could get tokens of the prompt "
-            "from this source: the host tier, the disk tier, or another replica (peer). taken: "
-            "whether it did, or computed them or used another source.",
+            "from this source: the host tier, the disk tier, another replica (peer), or the "
+            "prefill pool. taken: whether it did, or computed them or used another source.",
             ["pool", "source", "taken"],
         )
 

@@ -211,7 +211,7 @@ class Elsewhere:
 
 class TierTokens(NamedTuple):
     """The tokens of a prompt that a replica can get after those in its cache: from its host tier,
-    and those that follow, from its disk tier, from another replica, or from a replica of the
+    and then more from one other source. That is its disk tier, another replica, or a replica of the
     prefill pool, which computes them first."""
 
     host: int = 0
@@ -220,7 +220,7 @@ class TierTokens(NamedTuple):
     prefill: int = 0
 
 
-class Way(NamedTuple):
+class PrefixWay(NamedTuple):
     """A way to get these tokens. `ends_s`: the seconds until the replica has all of them, from now;
     the rest is then computed. `loaded`: those of them that it does not compute.
 
@@ -268,7 +268,7 @@ def tier_ways(
     tokens: TierTokens,
     token_s: TierLoadS,
     elsewhere: Elsewhere | None = None,
-) -> list[Way]:
+) -> list[PrefixWay]:
     """Return the ways to get these tokens, the fastest first: to compute all, to load those of the
     host tier, or after these, to get more from one other source. If two take the same time, the one
     that computes more is first.
@@ -284,25 +284,25 @@ def tier_ways(
     def ends_s(loads_s: float, loaded: int) -> float:
         return max(begins_s, loads_s) + (most - loaded) * computing_s
 
-    ways = [Way(ends_s(0.0, 0), 0, "compute")]
+    ways = [PrefixWay(ends_s(0.0, 0), 0, "compute")]
     if host:
         wait_s = tier_wait_s(load, token_s)
         ends = ends_s(wait_s + host_s, host)
-        ways.append(Way(ends, host, "host", host_s, wait_s=wait_s))
+        ways.append(PrefixWay(ends, host, "host", host_s, wait_s=wait_s))
     if disk:
         wait_s, disk_s = tier_wait_s(load, token_s, reads_disk=True), disk * token_s.disk
         ends = ends_s(wait_s + host_s + disk_s, host + disk)
-        ways.append(Way(ends, host + disk, "disk", host_s, disk_s, wait_s=wait_s))
+        ways.append(PrefixWay(ends, host + disk, "disk", host_s, disk_s, wait_s=wait_s))
     if peer:
         wait_s, peer_s = tier_wait_s(load, token_s, pulls=True), peer * token_s.peer
         ends = ends_s(wait_s + host_s + peer_s, host + peer)
-        ways.append(Way(ends, host + peer, "peer", host_s, peer_s=peer_s, wait_s=wait_s))
+        ways.append(PrefixWay(ends, host + peer, "peer", host_s, peer_s=peer_s, wait_s=wait_s))
     ways.sort()  # by time, then by the tokens that are loaded
     if prefill and elsewhere is not None:
         wait_s, prefill_s = tier_wait_s(load, token_s, pulls=True), prefill * token_s.peer
         ready_s = elsewhere.ready_s
         ends = ends_s(ready_s + wait_s + host_s + prefill_s, host + prefill)
-        way = Way(
+        way = PrefixWay(
             *(ends, host + prefill, "prefill", host_s),
             prefill_s=prefill_s,
             wait_s=wait_s,

@@ -206,7 +206,7 @@ def _candidates(
         host_tokens = disk_tokens = peer_tokens = prefill_tokens = 0
         host_load_s = disk_load_s = peer_load_s = prefill_load_s = tier_wait_s = 0.0
         ready_s = late_s = 0.0
-        ways: list[cost.Way] = []
+        ways: list[cost.PrefixWay] = []
         peer_id = peer = ""
         if token_s is not None:
             near = in_host if in_host > cached_tokens else cached_tokens

@@ -38,7 +38,7 @@ async def test_an_engine_pulls_prompts_that_another_pool_computes_until_that_is_
     serving: Serving, fleet: Fleet
 ) -> None:
     async with client_of(fleet) as http:
-        # both engines get requests of their own first: they connect
+        # without the other pool
         computed = [await ask(http, document(n), ANSWER, model="prompts") for n in range(3)]
         for number in range(3):
             answer = await ask(http, document(number), ANSWER)

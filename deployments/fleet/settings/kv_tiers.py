@@ -90,7 +90,7 @@ class PrefillSettings(Section):
     always: bool = Field(
         False,
         description="Whether that pool computes all prompts that fill at least one segment. If "
-        "false, it computes those whose first token then comes sooner. In both cases, this pool "
+        "false, it computes those whose predicted TTFT is then lower. In both cases, this pool "
         "computes the prompts that the other one cannot.",
     )
 

@@ -125,7 +125,7 @@ class Sending:
     async def exchange(self) -> AsyncIterator[tuple[Reservation, Upstream]]:
         """Yield the place and the engine's answer. Raises TimeoutError, ApiError, ReplicaFailed,
         NoReplicaUp: when there is none."""
-        await self._try.attempt.prefill(self._answer.requests.post)
+        await self._try.attempt.cached.compute(self._answer.requests.post)
         async with self._limit, self._try.attempt.exchange(self._send) as placed:
             yield placed
 

@@ -29,6 +29,7 @@ from deployments.gateway.api.response_headers import (
     PROMPT_TOKENS_HEADER,
     TTFT_HEADER,
 )
+from deployments.gateway.attempt.cached_prompt import CachedPrompt, Prefill
 from deployments.gateway.attempt.moves import Moves, Offer
 from deployments.gateway.attempt.transport import Reservation, Route, SendRequest, Transport
 from deployments.gateway.intake.request import PoolRequest
@@ -37,14 +38,12 @@ from deployments.gateway.record.pool_reporter import (
     Outcome,
     PlacementDecision,
     PoolReporter,
-    Prefilled,
 )
 from deployments.wire.confirmation import count_in
-from deployments.wire.headers import HOST_ONLY, LOAD_HEADER, NO_TIERS
-from observability.traces.request_record import Explained, Fact, Leg
+from deployments.wire.headers import LOAD_HEADER
+from observability.traces.request_record import Explained, Fact
 from router.board.load import LoadReport
 from router.choice.placement import Placement
-from router.choice.policies import Candidate
 
 logger = logging.getLogger("ray.serve")
 
@@ -52,8 +51,6 @@ logger = logging.getLogger("ray.serve")
 ResumeReason = Literal["resumed", "moved"]
 
 DecideAnew = Callable[[], Awaitable["EngineAttempt"]]
-# Sends a body for a try to the replica at a place, as `EngineRequests.post`.
-Post = Callable[["EngineAttempt", bytes, Reservation, Leg], Awaitable[aiohttp.ClientResponse]]
 
 
 class OutageWatch(NamedTuple):
@@ -66,8 +63,7 @@ class OutageWatch(NamedTuple):
 class EngineAttempt:
     """A placed try, after the try `before`. `request` names this pool's model, which may be the
     overflow pool's. `moves` offers the answer to other engines when this one leaves. `ticket` names
-    the try on its replica. `prefill` lets another pool compute the prompt before; None: the engine
-    computes it."""
+    the try on its replica. `prefill`: see `CachedPrompt`."""
 
     def __init__(
         self,
@@ -81,7 +77,7 @@ class EngineAttempt:
         admitted: Admitted,
         outage: OutageWatch | None,
         before: EngineAttempt | None = None,
-        prefill: Callable[[Post], Awaitable[Prefilled]] | None = None,
+        prefill: Prefill | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._reporter = reporter
@@ -93,17 +89,11 @@ class EngineAttempt:
         self._served_by: str | None = None
         self._first_token_at = 0.0
         self._resumed = False
-        self._prefill = prefill
-        self._prefilled: Prefilled | None = None
         self.chosen = chosen = attempt.chosen
+        self.cached = CachedPrompt(chosen, prefill)
         self._transport = transport
         self._moves = moves
         self.request = request.engine
-        self.expected_cached = chosen.cached_tokens if chosen else 0
-        self.kv_tiers = _loads_from(chosen)
-        self.tier_tokens = chosen.loaded_tokens if chosen else (0, 0, 0)
-        # by replica: if the chosen one is full, another takes its place, which may be the source
-        self._kv_sources = {chosen.replica_id: chosen.peer} if chosen and chosen.pulls else {}
         self.ticket = attempt.ticket
         self._route = Route(
             ranked_ids=attempt.placement.replica_ids,
@@ -114,7 +104,7 @@ class EngineAttempt:
             may_overtake=before is not None,
             outage=outage.began if outage else None,
             sequences=attempt.request.sequences,
-            uncached_tokens=max(0, attempt.request.prompt.prompt_tokens - self.expected_cached),
+            uncached_tokens=max(0, attempt.request.prompt.prompt_tokens - self.cached.expected),
             queue_s=scheduler.queue_s,
         )
         # several tries share the first decision: later ones omit replicas that failed
@@ -122,22 +112,6 @@ class EngineAttempt:
             engine, placement = request.engine, attempt.placement
             placed = PlacementDecision(reporter, engine.model, request.prompt, placement, admitted)
             engine.record.decided(placed)
-
-    async def prefill(self, post: Post) -> None:
-        """Let another pool compute the prompt, if that was decided."""
-        if self._prefill is None or self.chosen is None:
-            return
-        self._prefilled = await self._prefill(post)
-        self._prefill = None
-        if not self._prefilled.address:
-            self.expected_cached -= self.chosen.prefill_tokens
-            self.tier_tokens = (*self.tier_tokens[:2], 0)
-
-    def kv_source(self, replica_id: str) -> str:
-        """Return the address from which this replica pulls the prompt; empty: it does not."""
-        if self._prefilled is not None:
-            return self._prefilled.address
-        return self._kv_sources.get(replica_id, "")
 
     def exchange(
         self, send: SendRequest
@@ -237,7 +211,7 @@ class EngineAttempt:
             engine_s=first_token_at - self._attempt.placed_at,
             prompt_tokens=count_in(engine_headers, PROMPT_TOKENS_HEADER),
             cached_tokens=count_in(engine_headers, CACHED_TOKENS_HEADER),
-            prefilled=self._prefilled,
+            prefilled=self.cached.prefilled,
         )
         record.first_token(
             self._reporter.pool,
@@ -321,7 +295,7 @@ class EngineAttempt:
         chosen = self._attempt.chosen
         served = chosen is not None and chosen.replica_id == outcome.replica_id
         tried = self._before is not None or self._pool_request.prompt.placement.needs_trial
-        tried = tried or self._prefilled is not None
+        tried = tried or self.cached.prefilled is not None
         return served and not tried and outcome.prompt_tokens is not None
 
 
@@ -330,15 +304,6 @@ def _report(headers: Mapping[str, str]) -> LoadReport | None:
         return LoadReport.from_header(headers.get(LOAD_HEADER, ""))
     except ValueError:  # the replica has another release
         return None
-
-
-def _loads_from(chosen: Candidate | None) -> str:
-    """Return the value of KV_TIERS_HEADER for the chosen replica; empty: without a limit."""
-    if chosen is None or not (
-        chosen.refuses_host or chosen.refuses_disk or chosen.pulls or chosen.prefills_elsewhere
-    ):
-        return ""
-    return NO_TIERS if chosen.refuses_host else HOST_ONLY
 
 
 def _headers(

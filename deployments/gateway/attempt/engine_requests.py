@@ -7,13 +7,9 @@ import aiohttp
 from deployments.gateway.attempt.engine_attempt import EngineAttempt
 from deployments.gateway.attempt.transport import Reservation
 from deployments.wire.headers import (
-    EXPECTED_CACHED_HEADER,
-    KV_SOURCE_HEADER,
-    KV_TIERS_HEADER,
     RESUMABLE_HEADER,
     SALT_HEADER,
     TENANT_HEADER,
-    TIER_TOKENS_HEADER,
 )
 from deployments.wire.lora_adapter import ADAPTER_HEADER
 from deployments.wire.tenant import digest
@@ -38,16 +34,10 @@ class EngineRequests:
             "content-type": request.content_type,
             "accept-encoding": "identity",
             "x-request-id": request.request_id,
-            EXPECTED_CACHED_HEADER: str(attempt.expected_cached),
+            **attempt.cached.headers(place.replica_id),
             RESUMABLE_HEADER: "1",
             TENANT_HEADER: digest(request.tenant),
         }
-        if attempt.kv_tiers:
-            headers[KV_TIERS_HEADER] = attempt.kv_tiers
-        if source := attempt.kv_source(place.replica_id):
-            headers[KV_SOURCE_HEADER] = source
-        if any(attempt.tier_tokens):
-            headers[TIER_TOKENS_HEADER] = "{} {} {}".format(*attempt.tier_tokens)
         if request.form is not None and request.cache_salt is not None:
             headers[SALT_HEADER] = request.cache_salt
         if request.adapter is not None:

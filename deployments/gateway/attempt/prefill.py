@@ -1,7 +1,7 @@
 """Lets another pool's engine compute a prompt, for the engine that answers to pull it.
 
-That engine gets the same request with an answer of one token, which nobody reads. Its host tier
-then has the prompt's blocks. If it fails or is late, the engine that answers computes the prompt.
+That engine gets the same request with an answer of one token, which is dropped. Its host tier then
+has the prompt's blocks. If it fails or is late, the engine that answers computes the prompt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 import aiohttp
 
-from deployments.gateway.attempt.engine_attempt import EngineAttempt, Post
+from deployments.gateway.attempt.cached_prompt import Post
+from deployments.gateway.attempt.engine_attempt import EngineAttempt
 from deployments.gateway.intake.request import EngineRequest, PoolRequest
 from deployments.gateway.intake.request_options import RequestOptions
 from deployments.gateway.record.pool_reporter import Prefilled
@@ -54,7 +55,7 @@ def may_be_pulled(request: PoolRequest, model: str) -> bool:
 def prompt_of(
     request: PoolRequest, model: str, pool: str
 ) -> tuple[EngineRequest, Mapping[str, Any], Mapping[str, str], RequestOptions]:
-    """Return the request for the prompt alone, to this `pool` with its `model`, as
+    """Return the request that only computes the prompt, to this `pool` with its `model`, as
     `GatewayPool.read` takes it."""
     engine, now = request.engine, asyncio.get_running_loop().time()
     one_token = dict.fromkeys(inference_path(engine.path).max_tokens, 1)
@@ -115,12 +116,12 @@ async def _computed(attempt: EngineAttempt, post: Post) -> tuple[str, str]:
                 attempt.exchange(lambda place: post(attempt, body, place, leg)) as placed,
             ):
                 place, answer = placed
-                said = await answer.read()
+                await answer.read()
     except TimeoutError:
         return "", f"it took longer than {most_s:.1f} s"
     except aiohttp.ClientError as error:
         return "", f"the connection to its replica failed: {error}"
     if answer.status >= 400:
-        return place.replica_id, f"status {answer.status}: {said[:200]!r}"
+        return place.replica_id, f"its engine answered {answer.status}"
     attempt.answered(place, answer.headers, asyncio.get_running_loop().time())
     return place.replica_id, ""

@@ -215,6 +215,9 @@ function candidates(decision) {
     ["Cached", "Prompt tokens there according to the index, and with what was announced since. They include those loaded from tiers.", (of) =>
       (of.cached_tokens === of.confirmed_tokens ? tokens(of.confirmed_tokens)
         : `${count(of.confirmed_tokens)} / ${tokens(of.cached_tokens)}`) + fromTiers(of), "num"],
+    ...(decision.candidates.some((of) => waysOf(of)) ? [["Ways", "The ways to get the prompt, with the predicted TTFT of each. The first one is chosen there. "
+      + "compute: compute what is not cached. host, disk: load it from that tier. peer: pull it from another replica. prefill: let the prefill pool compute "
+      + "it, and pull it.", waysOf]] : []),
     ["Cost", "Policy prefix takes the lowest. It is not a time: the wait, plus four times the prefill, for this request and those that it "
       + "delays, without the correction.", (of) => of.score.toFixed(3), "num"],
     ["Running", "Requests that have their first token.", (of) => count(of.running), "num"],
@@ -236,7 +239,12 @@ function candidates(decision) {
 function fromTiers(of) {
   const told = (tokens, load, done) => (tokens ? `, ${count(tokens)} ${load ? "" : "not "}${done}` : "");
   return told(of.host_tokens, of.host_load, "loaded") + told(of.disk_tokens, of.disk_load, "read from disk")
-    + told(of.peer_tokens, of.peer_load, `pulled from ${of.peer}`);
+    + told(of.peer_tokens, of.peer_load, `pulled from ${of.peer}`)
+    + told(of.prefill_tokens, of.prefill_load, `computed by ${of.prefill_replica} and pulled`);
+}
+
+function waysOf(of) {
+  return Object.entries(of.ways ?? {}).map(([way, ttft]) => `${way} ${seconds(ttft)}`).join(", ");
 }
 
 function correction(of) {
@@ -248,7 +256,8 @@ function parts(of, slowest) {
   const step = of.step_under_way ?? 0; // a gateway of another release says none
   const turn = of.wait + (of.trial_wait ?? 0) + (of.adapter_wait ?? 0) + (of.adapter_load ?? 0);
   // an engine loads a prefix while it computes the prompts before
-  const wait = Math.max(turn, (of.tier_wait ?? 0) + (of.host_load ?? 0) + (of.disk_load ?? 0) + (of.peer_load ?? 0) - step);
+  const wait = Math.max(turn, (of.tier_wait ?? 0) + (of.host_load ?? 0) + (of.disk_load ?? 0) + (of.peer_load ?? 0)
+    + (of.prefill ?? 0) + (of.prefill_load ?? 0) - step);
   const prefill = Math.max(0, of.raw_ttft - wait - step);
   const says = `wait ${seconds(wait)}, step ${seconds(step)}, prefill ${seconds(prefill)}, correction ${correction(of)}`;
   return [

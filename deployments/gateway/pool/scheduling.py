@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -21,11 +21,11 @@ from starlette.types import Receive
 from autoscaling.admission.admission import Verdict
 from autoscaling.admission.cheapest import PoolOffer, cheapest
 from autoscaling.admission.scheduling_request import Attempt, Decision, SchedulingRequest
+from deployments.gateway.attempt.cached_prompt import Prefill
 from deployments.gateway.attempt.engine_attempt import (
     DecideAnew,
     EngineAttempt,
     OutageWatch,
-    Post,
 )
 from deployments.gateway.attempt.prefill import prefilled
 from deployments.gateway.intake.api_errors import ApiError
@@ -33,7 +33,7 @@ from deployments.gateway.intake.request import PoolRequest, nobody_leaves
 from deployments.gateway.pool.gateway_pool import GatewayPool
 from deployments.gateway.pool.overflow_contract import renamed
 from deployments.gateway.pool.rejections import cannot_overflow, rejection, why_rejected
-from deployments.gateway.record.pool_reporter import Admitted, Prefilled
+from deployments.gateway.record.pool_reporter import Admitted
 from router.choice.cost import Elsewhere
 from router.choice.placement import BLIND, reusable_tokens
 
@@ -268,9 +268,7 @@ def _elsewhere(pool: GatewayPool, request: PoolRequest) -> Elsewhere | None:
     return Elsewhere(chosen.replica_id, load.peer, tokens, ready_s, settings.always)
 
 
-def _prefill(
-    pool: GatewayPool, request: PoolRequest, attempt: Attempt
-) -> Callable[[Post], Awaitable[Prefilled]] | None:
+def _prefill(pool: GatewayPool, request: PoolRequest, attempt: Attempt) -> Prefill | None:
     """Return what lets the prefill pool compute the prompt; None: the attempt's engine does."""
     prefill, prompt = pool.prefill, request.prefill
     if attempt.chosen is None or not attempt.chosen.prefills_elsewhere:

@@ -50,7 +50,7 @@ def of_its_own(explanation: dict[str, Any]) -> dict[str, Any]:
     candidates = explanation.get("candidates", ())
     own = [{name: candidate.get(name) for name in _OF_ITS_OWN} for candidate in candidates]
     # the prediction and regret of another choice reveal the load of its replica
-    others = {"shadow": None, "alternative": None}
+    others = {"shadow": None, "alternative": None, "prefilled": None}
     return {**explanation, "candidates": own, **others} if candidates else explanation
 
 

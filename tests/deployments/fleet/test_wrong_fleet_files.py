@@ -491,3 +491,44 @@ def test_an_objective_in_milliseconds_is_warned_of(slo: str, warned: str) -> Non
     texts = [warning.text("fleet.yaml") for warning in checked.warnings]
     assert bool(texts) == bool(warned)
     assert warned in "".join(texts)
+
+
+PEERS = "kv_tiers: {host_bytes: 1Gi, peers: true}"
+NO_PEERS = "kv_tiers: {host_bytes: 1Gi}"
+
+
+@pytest.mark.parametrize(
+    ("pool", "to", "other", "complaint"),
+    [
+        (PEERS, "other", PEERS, ""),
+        (PEERS, "othr", PEERS, "pools.engine.prefill.pool = othr: no pool has this name. Did you"),
+        (PEERS, "engine", PEERS, "a pool computes its own prompts anyway. Name another pool"),
+        (NO_PEERS, "other", PEERS, "the pool engine exchanges no blocks. Set pools.engine.kv_tie"),
+        (PEERS, "other", NO_PEERS, "the pool other exchanges no blocks. Set pools.other.kv_tiers"),
+        (PEERS, "other", "", "the pool other exchanges no blocks. Set pools.other.kv_tiers.peers"),
+        (
+            PEERS,
+            "other",
+            f"{PEERS}\n    prefill: {{pool: engine}}",
+            "that pool has its prompts computed elsewhere too. Leave out pools.other.prefill",
+        ),
+    ],
+    ids=["right", "unknown", "itself", "no peers", "no peers there", "no tiers", "a chain"],
+)
+def test_a_pool_for_prompts_exchanges_blocks_with_the_one_that_answers(
+    pool: str, to: str, other: str, complaint: str
+) -> None:
+    text = with_pool(f"{pool}\nprefill: {{pool: {to}}}")
+    text += f"  other:\n    model: embedded\n    served_model_name: other\n    {other}\n"
+    if complaint:
+        assert complaint in complaint_of(text)
+    else:
+        assert not fleet_of(text).pools["engine"].prefill.always
+
+
+def test_a_pool_for_prompts_has_the_same_model() -> None:
+    other = f"  other:\n    model: org/other\n    {PEERS}\n"
+    text = with_pool(f"{PEERS}\nprefill: {{pool: other}}") + other
+    assert "that pool has the model org/other. Give both the same model: here it is embedded" in (
+        complaint_of(text)
+    )

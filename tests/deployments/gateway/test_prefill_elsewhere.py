@@ -18,7 +18,8 @@ from deployments.wire.headers import (
 from deployments.wire.inference_paths import CHAT, COMPLETIONS
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import FakeEngine
-from tests.fakes.front import MODEL_PATH, Front, gateway_before
+from tests.fakes.front import Front, gateway_before
+from tests.fakes.publishing import MODEL_PATH
 from tests.waiting import until
 
 PEERS: dict[str, Any] = {"kv_tiers": {"host_bytes": "1GiB", "peers": True}}
@@ -59,8 +60,8 @@ async def front(
         small=prefiller,
         small_pool=PEERS | {"model": MODEL_PATH},
     ) as front:
-        for pool in front.pools.values():
-            await until(lambda pool=pool: pool.reader.renderer.prompt_tokens)
+        readers = [pool.reader for pool in front.pools.values()]
+        await until(lambda: all(reader.renderer.prompt_tokens for reader in readers))
         yield front
 
 
@@ -163,7 +164,7 @@ async def test_the_engine_computes_the_prompt_if_the_other_one_refuses_it(
 ) -> None:
     prefiller.answers = JSONResponse({"error": {"message": "No."}}, 400)
     explanation = await computed_instead(front, decoder)
-    assert explanation["prefilled"]["failure"].startswith("status 400")
+    assert explanation["prefilled"]["failure"] == "its engine answered 400"
 
 
 @always

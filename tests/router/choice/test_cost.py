@@ -386,7 +386,7 @@ def elsewhere(ready_s: float, *, always: bool = False) -> Elsewhere:
         (0.15, 0, True, "prefill"),
     ],
 )
-def test_a_prompt_is_prefilled_elsewhere_if_its_first_token_then_comes_sooner(
+def test_a_prompt_is_prefilled_elsewhere_if_that_takes_less_time(
     ready_s: float, queued: int, always: bool, name: str
 ) -> None:
     busy = load(prefill_rate=1000.0)

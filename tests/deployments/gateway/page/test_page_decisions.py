@@ -41,13 +41,16 @@ async def test_the_page_shows_from_which_replica_a_prefix_was_pulled(
 ) -> None:
     told = await served(front, "first")
     tiers = {"host_tokens": 64, "host_load": 0.5, "peer_tokens": 1024, "peer_load": 1.5}
-    pulling = told["candidates"][0] | tiers | {"peer": "r7", "raw_ttft": 2.0, "wait": 0.0}
+    ways = {"peer": 2.0, "host": 2.5, "compute": 3.0}
+    more = {"peer": "r7", "raw_ttft": 2.0, "wait": 0.0, "ways": ways}
+    pulling = told["candidates"][0] | tiers | more
     await served(front, "other", request_id="pulled", candidates=[pulling])
     await reader.opens()
     await reader.decision("pulled").locator("summary").first.click()
     body = reader.decision("pulled").locator(".explanation")
     await expect(body).to_contain_text("64 loaded, 1,024 pulled from r7")
     await expect(body).to_contain_text("2.00 s + 0 ms")
+    await expect(body).to_contain_text("peer 2.00\u00a0s, host 2.50\u00a0s, compute 3.00\u00a0s")
 
 
 async def test_the_page_shows_each_phase_of_a_request(reader: Reader, front: Front) -> None:
