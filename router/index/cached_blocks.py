@@ -14,7 +14,9 @@ from files, of which this knows those that the engine wrote or read itself. So e
 loaded, read or computed, and a segment has a key for each tier (`tier_key`) while it is there or
 closer. Events of the tiers only name blocks. Their tokens and salts are known from the events of
 the cache. They are kept for the latest evicted blocks, because a copy may be reported after the
-eviction. Files may be removed without an event: those of a disk tier are a hint.
+eviction. A block that is pulled from another engine, or that another engine wrote, is in the host
+tier before the cache reports it. Files may be removed without an event: those of a disk tier are a
+hint.
 """
 
 from __future__ import annotations
@@ -154,6 +156,9 @@ class CachedBlocks:
             *((_REACH_OF[tier], _SUFFIXES[tier]) for tier in _REACH_OF if tier in self._tiers),
             (_CACHED, b""),
         ]
+        # Copies in the host tier of blocks that are not known yet, by group and hash. There is no
+        # followed group before the first event of the cache.
+        self._unknown: dict[tuple[int | None, BlockHash], int] = {}
         # without copies, the oldest first
         self._evicted: dict[BlockHash, None] = {}
         self._on_written = on_written
@@ -228,7 +233,7 @@ class CachedBlocks:
 
     def _store(self, event: BlockStored) -> None:
         if event.medium in (HOST_MEDIUM, DISK_MEDIUM):
-            if event.group_idx in (None, self._group):
+            if self._group is None or event.group_idx in (None, self._group):
                 self._copy(event)
             return
         if not self._concerns_prefixes(event):
@@ -268,6 +273,7 @@ class CachedBlocks:
                     block = blocks[hash_] = _Block(hash_)
                 block.tokens = packed[index * length : (index + 1) * length]
                 block.media = media
+                block.hosted = self._unknown.pop((event.group_idx, hash_), 0)
                 _attach(block, parent)
                 self._cache(block)
             parent, parent_hash = block, hash_
@@ -282,14 +288,17 @@ class CachedBlocks:
             self._settle(block)
 
     def _copy(self, event: BlockStored) -> None:
-        """Count one more copy of each block in the host tier, or that it is in a file. An unknown
-        block is omitted."""
+        """Count one more copy of each block in the host tier, or that it is in a file. A file of an
+        unknown block is omitted."""
         is_host = event.medium == HOST_MEDIUM
         if (Tier.HOST if is_host else Tier.DISK) not in self._tiers:
             return
         for hash_ in event.block_hashes:
             block = self._blocks.get(hash_)
             if block is None or block.parent is None:
+                if is_host:
+                    copies = self._unknown.get((event.group_idx, hash_), 0)
+                    self._unknown[event.group_idx, hash_] = copies + 1 if self._counting else 1
                 continue
             if not is_host:
                 is_new, block.written = not block.written, True
@@ -314,6 +323,8 @@ class CachedBlocks:
         self._on_written(block.hash, before, block.key, block.filled)
 
     def _remove(self, event: BlockRemoved) -> None:
+        if event.medium == HOST_MEDIUM:
+            self._remove_unknown(event)
         if event.group_idx not in (None, self._group):
             return
         for hash_ in event.block_hashes:
@@ -322,6 +333,13 @@ class CachedBlocks:
                 self._settle(block)
                 if not (block.count or block.hosted or block.written):
                     self._evict(block)
+
+    def _remove_unknown(self, event: BlockRemoved) -> None:
+        """Count one copy less of each block in the host tier that is not known yet."""
+        for hash_ in event.block_hashes:
+            copies = self._unknown.pop((event.group_idx, hash_), 0)
+            if copies > 1:
+                self._unknown[event.group_idx, hash_] = copies - 1
 
     def _removes_last(self, block: _Block, medium: str | None) -> bool:
         """Count one copy of a block less. Return whether it was the last one in its place."""
@@ -359,6 +377,7 @@ class CachedBlocks:
 
     def _clear(self) -> None:
         self._blocks.clear()
+        self._unknown.clear()
         self._evicted.clear()
         self._copies = 0
         for key in reversed(self._held):

@@ -117,6 +117,14 @@ class Engine:
         self._on_their_way = {cached[index % len(cached)]: None} if cached else {}
         return events
 
+    def pull(self, prompt: Prompt, most: int) -> list[KvEvent]:
+        """Get up to `most` blocks of a prompt from another engine into the host tier, and then into
+        the cache."""
+        first = self.found(prompt, Tier.HOST)
+        pulled = [hash_ for hash_, _ in self.blocks(prompt)[first : first + most]]
+        self.hosted.update(dict.fromkeys(pulled))
+        return [*(_copied(hash_, "CPU") for hash_ in pulled), *self.request(prompt)]
+
     def evict_hosted(self, index: int) -> list[KvEvent]:
         if not self.hosted:
             return []
@@ -176,6 +184,8 @@ class Scene:
         what, which, chunk = step
         if what == "request":
             return engine.request(self.prompts[which % len(self.prompts)], chunk)
+        if what == "pull":
+            return engine.pull(self.prompts[which % len(self.prompts)], chunk)
         if what == "offload":
             return engine.offload(which)
         if what == "evict hosted":
@@ -230,7 +240,7 @@ steps = st.tuples(
 )
 host_steps, disk_steps = (
     st.tuples(st.sampled_from(names), st.integers(0, 50), st.integers(1, 9))
-    for names in (["offload", "evict hosted"], ["write", "remove file"])
+    for names in (["offload", "evict hosted", "pull"], ["write", "remove file"])
 )
 STEPS_OF_TIERS = {
     (): steps,

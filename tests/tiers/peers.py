@@ -91,9 +91,11 @@ class Two:
 
     async def steps(self) -> dict[str, Any]:
         await self.compute(range(12))
+        first = {"pulled": await self.pull(11), "again": await self.pull(11)}
+        await self.of_puller.flood(41)
         return {
-            "pulled": await self.pull(11),
-            "again": await self.pull(11),
+            **first,
+            "after eviction": await self.of_puller.ask(document(11)),
             "refused": await self.pull(10, headers={KV_TIERS_HEADER: NO_TIERS}),
             "of another tenant": await self.pull(9, cache_salt="another"),
             "unknown": await self.pull(40),

@@ -62,6 +62,12 @@ def test_a_pulled_prefix_stays(told: dict[str, Any]) -> None:
     assert again["in_cache"] == again["loadable"] == again["reused"] == WHOLE
 
 
+def test_the_index_has_a_pulled_prefix_that_only_the_host_still_has(told: dict[str, Any]) -> None:
+    after = told["steps"]["after eviction"]
+    assert after["in_cache"] < WHOLE
+    assert after["loadable"] == after["reused"] == WHOLE
+
+
 @pytest.mark.parametrize("step", COMPUTED)
 def test_what_cannot_be_pulled_is_computed(told: dict[str, Any], step: str) -> None:
     assert told["steps"][step]["reused"] == 0

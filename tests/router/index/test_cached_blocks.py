@@ -310,6 +310,33 @@ def test_the_removal_of_an_offloaded_copy_removes_no_block(
     assert cached.keys() == PROMPT.keys(4)
 
 
+def test_a_pulled_block_stays_in_the_host_tier_when_the_cache_evicts_it(engine: Engine) -> None:
+    """A new engine reports the copy in the host tier first."""
+    cached = cached_blocks(segment_tokens=4, tiers=[Tier.HOST])
+    cached.apply(engine.pull(PROMPT, 4))
+    cached.apply([removed(engine, block) for block in range(6)])
+    assert cached.keys() == [tier_key(key, Tier.HOST) for key in PROMPT.keys(4)[:2]]
+
+
+def test_a_pulled_block_that_has_left_the_host_tier_is_not_held(engine: Engine) -> None:
+    cached = cached_blocks(segment_tokens=4, tiers=[Tier.HOST])
+    [first, *others] = engine.pull(PROMPT, 2)
+    assert isinstance(first, BlockStored)
+    gone = BlockRemoved(first.block_hashes, medium="CPU", group_idx=0)
+    cached.apply([first, first, gone, gone, *others])
+    cached.apply([removed(engine, block) for block in range(6)])
+    assert cached.keys() == []
+
+
+def test_a_pulled_block_of_another_group_is_not_held(engine: Engine) -> None:
+    cached = cached_blocks(segment_tokens=4, tiers=[Tier.HOST])
+    events = engine.pull(PROMPT, 6)[:6]
+    copies = [altered(event, group_idx=1) for event in events if isinstance(event, BlockStored)]
+    cached.apply([*copies, engine.stored(PROMPT, 0, 6)])
+    cached.apply([removed(engine, block) for block in range(6)])
+    assert cached.keys() == []
+
+
 def test_a_removal_of_an_unknown_block_changes_nothing(cached: CachedBlocks) -> None:
     cached.apply([BlockRemoved(block_hashes=[b"unknown", 7])])
     assert cached.keys() == []
