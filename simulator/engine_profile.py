@@ -1,9 +1,9 @@
 """The profile of a real engine, as a file for the backtest: {hardware, startup_s, source}.
 
 `hardware` is a `Hardware`, `startup_s` the seconds from requesting a replica to its first request,
-and `source` the origin of the figures. `host_load_rate` and `disk_load_rate` are optional: how many
-tokens per second an engine with `kv_tiers` loads from the host and reads from disk. Their defaults
-are those of `TierSettings`.
+and `source` the origin of the figures. `host_load_rate`, `disk_load_rate` and `peer_load_rate` are
+optional: how many tokens per second an engine with `kv_tiers` loads from the host, reads from disk
+and pulls from other replicas. Their defaults are those of `TierSettings`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class EngineProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     source: Mapping[str, Any]
     host_load_rate: float | None = None
     disk_load_rate: float | None = None
+    peer_load_rate: float | None = None
 
 
 def read(file: Path) -> EngineProfile:
@@ -43,7 +44,11 @@ def read(file: Path) -> EngineProfile:
         raise Problem(
             f"{file}: hardware must have just these: {', '.join(figures)}", f"see to {wrong}"
         )
-    rates = {"host_load_rate": found.host_load_rate, "disk_load_rate": found.disk_load_rate}
+    rates = {
+        "host_load_rate": found.host_load_rate,
+        "disk_load_rate": found.disk_load_rate,
+        "peer_load_rate": found.peer_load_rate,
+    }
     given = {name: rate for name, rate in rates.items() if rate is not None}
     for name, figure in {**figures, "startup_s": found.startup_s, **given}.items():
         if figure < 0 or (figure == 0 and name not in ("sequence_s", "startup_s")):

@@ -202,6 +202,10 @@ class SimulatedEngine:
         in any tier. The first `cached` are cached."""
         return (cached, cached) if self._tiers is None else self._tiers.depths(blocks, cached)
 
+    def serves(self, block: int) -> bool:
+        """Return whether other engines can pull a block from it."""
+        return self._tiers is not None and self._tiers.serves(block)
+
     @property
     def unscheduled(self) -> int:
         """Return vLLM's `num_requests_waiting`: requests that it has not started."""
@@ -215,12 +219,13 @@ class SimulatedEngine:
             self._learned = self._prefill_rate.mean, self._step_time.line()
         prefill_rate, (step_s, sequence_s) = self._learned
         queued = [(job.came_at, job.queued_tokens) for job in waiting]
-        host_tokens = disk_tokens = 0
-        host_load_rate = disk_load_rate = 0.0
+        host_tokens = disk_tokens = peer_tokens = 0
+        host_load_rate = disk_load_rate = peer_load_rate = 0.0
         if self._tiers is not None:
             host_tokens = sum(job.loads.host_tokens for job in waiting)
             disk_tokens = sum(job.loads.disk_tokens for job in waiting)
-            host_load_rate, disk_load_rate = self._tiers.rates
+            peer_tokens = sum(job.loads.peer_tokens for job in waiting)
+            host_load_rate, disk_load_rate, peer_load_rate = self._tiers.rates
         return {
             "queue": ReplicaQueue(
                 waiting=len(waiting),
@@ -228,6 +233,7 @@ class SimulatedEngine:
                 prefill_tokens=queued_tokens(queued, self._first_token_at, self._now, prefill_rate),
                 host_tokens=host_tokens,
                 disk_tokens=disk_tokens,
+                peer_tokens=peer_tokens,
             ),
             "cache": ReplicaCache(
                 use=self._cache.in_use / self._hardware.blocks if busy else 0.0,
@@ -243,6 +249,7 @@ class SimulatedEngine:
                 decode_s=self._decode_time.mean,
                 host_load_rate=host_load_rate,
                 disk_load_rate=disk_load_rate,
+                peer_load_rate=peer_load_rate,
             ),
             "max_sequences": self._hardware.sequences,
             "output_tokens": self.generated,
@@ -320,7 +327,7 @@ class SimulatedEngine:
         if self._tiers is not None:
             self._tiers.touch(job.blocks)
             if loaded:
-                job.loaded_at, events = self._tiers.begin(loaded)
+                job.loaded_at, events = self._tiers.begin(loaded, job.loads)
                 self._events += events
                 self._loading.append(job)
         return True
@@ -328,7 +335,7 @@ class SimulatedEngine:
     def _carry_loads(self, tiers: SimulatedTiers, now: float) -> None:
         """End the loads that are complete, and begin those of new requests."""
         self._now = now
-        tiers.end()
+        self._events += tiers.end()
         for job in self._loading:
             if job.loaded_at <= now:
                 self._store(job)

@@ -62,6 +62,8 @@ class Replica:
     calls: dict[str, Call] = field(default_factory=dict)
     draining: bool = False
     gone_at: float | None = None
+    # whether it pulls from other replicas, and they from it
+    peers: bool = False
 
     @property
     def name(self) -> str:
@@ -79,8 +81,13 @@ class Replica:
             incarnation=self.name,
             url="",
             node_ip="",
+            peer=self.name if self.peers else "",
             **self.engine.load(segment_tokens),
         )
+
+    def serves(self, block: int) -> bool:
+        """Return whether other replicas can pull a block from it."""
+        return self.gone_at is None and self.engine.serves(block)
 
     def submit(
         self, call: Call, expected_cached: int, now: float, loads: RequestedLoads = ALL_LOADS
@@ -209,4 +216,5 @@ class SimulatedFleet:
     def _new(self, asked_at: float, ready_at: float) -> Replica:
         self._slots += 1
         engine = SimulatedEngine(self.hardware, self.tiers)
-        return Replica(self._slots - 1, asked_at, ready_at, engine)
+        peers = self.tiers is not None and self.tiers.peers
+        return Replica(self._slots - 1, asked_at, ready_at, engine, peers=peers)

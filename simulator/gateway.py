@@ -77,7 +77,9 @@ class ScheduledFleet:
             arrived=call.request.at,
             tenant=call.request.tenant,
             priority=call.priority,
-            tiers=NO_TIERS if self.fleet.tiers is None else tier_depths(serving, blocks, depths),
+            tiers=NO_TIERS
+            if self.fleet.tiers is None
+            else tier_depths(serving, blocks, depths, self.fleet.tiers.peers),
         )
 
     def submit(self, call: Call, attempt: Attempt) -> None:
@@ -86,7 +88,11 @@ class ScheduledFleet:
         assert chosen is not None
         [replica] = [r for r in self.fleet.serving if r.slot == chosen.slot]
         call.attempt = attempt
-        replica.submit(call, chosen.cached_tokens, self._now, RequestedLoads.of(chosen))
+        source = None
+        if chosen.pulls:
+            [source] = [r.serves for r in self.fleet.serving if r.name == chosen.peer_id]
+        loads = RequestedLoads.of(chosen, source)
+        replica.submit(call, chosen.cached_tokens, self._now, loads)
         # the next look finds it at the replica
         self.scheduler.board.unplaced(attempt.ticket)
 
@@ -105,15 +111,16 @@ class ScheduledFleet:
 
 
 def tier_depths(
-    replicas: Sequence[Replica], blocks: Sequence[int], cached: Mapping[int, int]
+    replicas: Sequence[Replica], blocks: Sequence[int], cached: Mapping[int, int], peers: bool
 ) -> TierDepths:
     """Return the leading blocks in the tiers of replicas, without replicas whose tiers have none
-    after the `cached` ones."""
+    after the `cached` ones. With `peers`, others may need what such a replica has in its host
+    tier."""
     host, disk = {}, {}
     for replica in replicas:
         before = cached[replica.slot]
         in_host, on_disk = replica.engine.tier_depths(blocks, before)
-        if in_host > before:
+        if in_host > (0 if peers else before):
             host[replica.slot] = in_host
         if on_disk > before:
             disk[replica.slot] = on_disk

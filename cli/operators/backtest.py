@@ -156,6 +156,7 @@ def backtest(
         if (tiers := settings.tiers) is not None:
             note(
                 f"tiers: {tiers.host_tokens:,} tokens in host memory, {tiers.disk_tokens:,} on disk"
+                + (", and pulls from other replicas" if tiers.peers else "")
             )
 
 

@@ -36,4 +36,11 @@ def tiers_of(name: str, pool: Pool, profile: EngineProfile) -> TierSettings | No
         kv_tokens(shape, size // degree, cache, tp=degree)
         for size in (int(pool.kv_tiers.host_bytes), int(disk.max_bytes) if disk else 0)
     )
-    return TierSettings(host_tokens, disk_tokens, profile.host_load_rate, profile.disk_load_rate)
+    return TierSettings(
+        host_tokens,
+        disk_tokens,
+        profile.host_load_rate,
+        profile.disk_load_rate,
+        pool.kv_tiers.peers,
+        profile.peer_load_rate,
+    )

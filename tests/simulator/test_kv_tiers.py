@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from autoscaling.learned.load_rate import FORGOTTEN_S
 from router.index.cached_blocks import CachedBlocks, Tier, tier_key
 from router.index.segment_keys import Namespace, SegmentHasher, index_secret
-from simulator.cache.kv_tiers import LoadPaths, RequestedLoads, TierSettings
+from simulator.cache.kv_tiers import HasBlock, LoadPaths, RequestedLoads, TierSettings
 from simulator.engines import Hardware, Job, SimulatedEngine
+from tests.router.candidates import candidate
 
 BLOCK, SEGMENT = 2, 4
 # One second per prompt token, a quarter per step. The cache holds 16 tokens.
@@ -30,6 +31,7 @@ HARDWARE = Hardware(
 )
 HOST = TierSettings(host_tokens=100, host_load_rate=8.0)
 DISK = TierSettings(host_tokens=8, disk_tokens=100, host_load_rate=8.0, disk_load_rate=2.0)
+PEERS = replace(HOST, peers=True, peer_load_rate=4.0)
 FIRST, SECOND = range(100, 104), range(200, 207)
 
 
@@ -136,6 +138,82 @@ def test_a_load_waits_for_room_in_the_cache() -> None:
     assert again.first_at == ended_at + 8 / 8 + 0.25 + 1
 
 
+def pulling(name: str, source: Callable[[int], bool]) -> Job:
+    return request(name, FIRST, RequestedLoads(peer_tokens=8, source=source))
+
+
+def test_blocks_of_another_engine_are_pulled_and_then_loaded_from_the_host() -> None:
+    source, engine = engine_after_eviction(PEERS), SimulatedEngine(HARDWARE, PEERS)
+    asked = pulling("c", source.serves)
+    assert ttft(engine, asked) == 8 / 4 + 8 / 8 + 0.25 + 1
+    assert asked.cached_tokens == 8
+
+
+def test_blocks_that_were_pulled_are_in_the_host_tier_when_they_have_arrived() -> None:
+    source, engine = engine_after_eviction(PEERS), SimulatedEngine(HARDWARE, PEERS)
+    asked = pulling("c", source.serves)
+    engine.submit(asked, 100.0)
+    engine.advance(102.0)
+    assert not any(map(engine.serves, FIRST))
+    engine.advance(103.0)
+    assert all(map(engine.serves, FIRST))
+
+
+def test_what_the_source_has_evicted_is_computed() -> None:
+    asked = pulling("c", lambda block: False)
+    assert ttft(SimulatedEngine(HARDWARE, PEERS), asked) == 0.25 + 9
+    asked = pulling("d", FIRST[:2].__contains__)
+    assert ttft(SimulatedEngine(HARDWARE, PEERS), asked) == 4 / 4 + 4 / 8 + 0.25 + 5
+    assert asked.cached_tokens == 4
+
+
+def test_an_engine_without_tiers_serves_no_blocks() -> None:
+    assert not any(map(engine_after_eviction(None).serves, SECOND))
+
+
+def test_blocks_in_the_own_host_tier_are_loaded_and_only_the_others_pulled() -> None:
+    engine, loads = engine_after_eviction(PEERS), RequestedLoads(source=lambda block: True)
+    again = request("c", [*FIRST, 104, 105], loads)
+    # 8 tokens are in its host tier, and 4 are pulled
+    assert ttft(engine, again) == 4 / 4 + 12 / 8 + 0.25 + 1
+
+
+def test_a_request_that_shares_a_pulled_prefix_waits_for_the_pull() -> None:
+    engine = SimulatedEngine(replace(HARDWARE, blocks=16), PEERS)
+    first, second = pulling("c", lambda block: True), request("d", FIRST)
+    engine.submit(first, 100.0)
+    engine.advance(101.0)
+    engine.submit(second, 101.0)
+    engine.advance(math.inf)
+    assert [job.cached_tokens for job in (first, second)] == [8, 8]
+    assert [job.first_at for job in (first, second)] == [100.0 + 8 / 4 + 8 / 8 + 0.25 + 2] * 2
+
+
+def test_pulls_take_turns_on_their_path() -> None:
+    paths, first = LoadPaths().after(0.0, 1.0, 0.0, 10.0)
+    assert first == 11.0
+    # neither reads from disk nor loads from the host wait for them
+    paths, read = paths.after(0.0, 1.0, 2.0)
+    assert read == 3.0
+    assert paths.after(0.0, 1.0, 0.0, 10.0)[1] == 21.0
+
+
+def test_an_engine_reports_its_pulls_and_their_rate() -> None:
+    source, engine = engine_after_eviction(PEERS), SimulatedEngine(HARDWARE, PEERS)
+    engine.submit(pulling("c", source.serves), 100.0)
+    engine.advance(100.1)
+    load = engine.load()
+    assert (load["queue"].peer_tokens, load["pace"].peer_load_rate) == (8, 0.0)
+    engine.advance(200.0)
+    load = engine.load()
+    assert (load["queue"].peer_tokens, load["pace"].peer_load_rate) == (0, 4.0)
+
+
+def test_a_request_that_pulls_does_not_read_from_disk() -> None:
+    pulls = RequestedLoads.of(candidate("a", disk_tokens=4, peer_tokens=8, peer_load_s=2.0))
+    assert (pulls.refuses_disk, pulls.disk_tokens, pulls.peer_tokens) == (True, 0, 8)
+
+
 def test_loads_take_turns_on_a_path() -> None:
     paths, first = LoadPaths().after(10.0, 2.0, 0.0)
     assert first == 12.0
@@ -196,7 +274,11 @@ def test_a_rate_is_unknown_until_a_load_has_ended_and_is_forgotten_later() -> No
 
 prompts = st.lists(st.integers(0, 1), min_size=1, max_size=10)
 limits = st.sampled_from([(False, False), (False, True), (True, True)])
-traffic = st.lists(st.tuples(prompts, st.integers(1, 4), limits, st.booleans()), max_size=12)
+# what another replica has of a prompt: nothing, all, or some of its blocks
+sources = st.sampled_from([None, lambda block: True, lambda block: block % 3 > 0])
+traffic = st.lists(
+    st.tuples(prompts, st.integers(1, 4), limits, sources, st.booleans()), max_size=12
+)
 SMALL = Hardware(step_tokens=6, sequences=3, block_tokens=BLOCK, blocks=8)
 ANY_TIERS = st.builds(
     TierSettings,
@@ -208,14 +290,15 @@ ANY_TIERS = st.builds(
 
 @given(traffic, ANY_TIERS)
 def test_the_index_has_exactly_what_an_engine_has_in_its_tiers(
-    asked: list[tuple[list[int], int, tuple[bool, bool], bool]], settings: TierSettings
+    asked: list[tuple[list[int], int, tuple[bool, bool], HasBlock | None, bool]],
+    settings: TierSettings,
 ) -> None:
     hasher = SegmentHasher(index_secret("secret"))
     tiers = (Tier.HOST, Tier.DISK) if settings.disk_tokens else (Tier.HOST,)
     held = CachedBlocks(hasher, "main", None, SEGMENT, tiers=tiers)
     engine, jobs = SimulatedEngine(SMALL, settings), []
-    for number, (prompt, answer, limit, waits) in enumerate(asked):
-        loads = RequestedLoads(0, 0, *limit)
+    for number, (prompt, answer, limit, source, waits) in enumerate(asked):
+        loads = RequestedLoads(0, 0, *limit, source=source)
         jobs.append(Job(str(number), [*prompt, *[2] * answer], len(prompt), loads=loads))
         engine.submit(jobs[-1], 0.0)
         if waits:

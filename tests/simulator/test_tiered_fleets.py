@@ -13,6 +13,7 @@ from autoscaling.slo import Slo
 from router.choice.policies import Candidate
 from simulator.cache.kv_tiers import TierSettings
 from simulator.engines import Hardware
+from simulator.fleet import Call, SimulatedFleet
 from simulator.simulation import run
 from simulator.traces import Request, Trace
 from simulator.types import FleetSettings, Result
@@ -26,6 +27,8 @@ RETURNING = conversations(1, people=40, turns=8, seconds=160.0)
 
 
 def way(chosen: Candidate) -> str:
+    if chosen.pulls:
+        return "peer"
     if chosen.disk_load_s:
         return "disk"
     if chosen.host_load_s:
@@ -107,6 +110,64 @@ def test_requests_behind_many_loads_are_computed() -> None:
     assert found.count("host") >= 3
 
 
+def bursts(topics: int) -> Trace:
+    """A request about each topic, and five seconds later 32 at nearly the same time."""
+    asked = []
+    for topic in range(topics):
+        prefix, at = [topic << 20 | i for i in range(100)], 10.0 * topic
+        times = [at, *(at + 5.0 + n / 50 for n in range(32))]
+        for number, arrives in enumerate(times):
+            own = [topic << 20 | (number + 1) << 10 | i for i in range(2)]
+            asked.append(Request(arrives, 102 * BLOCK_TOKENS + 1, 100, (*prefix, *own)))
+    return Trace("bursts", tuple(asked), 10.0 * topics, BLOCK_TOKENS)
+
+
+BURSTS = bursts(10)
+# The caches hold all prefixes, and no replica can serve a burst alone.
+WIDE = replace(POOL, hardware=replace(HARDWARE, blocks=1200, sequences=8), tiers=HOST)
+PEERS = replace(WIDE, tiers=replace(HOST, peers=True))
+
+
+def test_replicas_pull_a_prefix_that_the_only_replica_with_it_cannot_serve() -> None:
+    without, pulling = run(BURSTS, WIDE, "fixed:4"), run(BURSTS, PEERS, "fixed:4")
+    assert ways(without).keys() == {"cache"}
+    # each of the other three replicas pulls most of the prefixes
+    assert ways(pulling)["peer"] > 20
+    assert mean_ttft(pulling) < 0.75 * mean_ttft(without)
+
+
+def test_a_pull_takes_the_predicted_time_on_an_idle_replica() -> None:
+    beginning = replace(BURSTS, requests=BURSTS.requests[:20])
+    called = [chosen.pulls for chosen in chosen_of(run(beginning, PEERS, "fixed:4"))].index(True)
+    # without later requests, which would share the engine's step
+    result = run(replace(BURSTS, requests=BURSTS.requests[: called + 1]), PEERS, "fixed:4")
+    chosen, call = chosen_of(result)[-1], result.calls[-1]
+    assert call.first_at is not None and call.placed_at is not None
+    assert chosen.pulls
+    assert chosen.peer_id != chosen.replica_id
+    assert chosen.raw_ttft_s == pytest.approx(call.first_at - call.placed_at, rel=0.05)
+
+
+def test_pulls_that_take_longer_than_computing_are_tried_once_per_replica() -> None:
+    slow = replace(PEERS, tiers=replace(HOST, peers=True, peer_load_rate=200.0))
+    assert 1 <= ways(run(BURSTS, slow, "fixed:4"))["peer"] <= 4
+
+
+def test_replicas_without_a_gateway_that_decides_do_not_pull() -> None:
+    pulling, without = (run(BURSTS, of, "serve-default") for of in (PEERS, WIDE))
+    assert [call.ttft for call in pulling.calls] == [call.ttft for call in without.calls]
+
+
+def test_a_replica_that_is_gone_serves_no_blocks() -> None:
+    fleet = SimulatedFleet(HARDWARE, 20.0, 2, HOST)
+    leaving = fleet.serving[1]
+    leaving.submit(Call(0, Request(0.0, 2 * BLOCK_TOKENS + 1, 1, (7, 8))), 0, 0.0)
+    fleet.advance(1.0)
+    assert leaving.serves(7)
+    fleet.scale_to(1, 1.0)
+    assert not leaving.serves(7)
+
+
 def test_predicted_times_of_loads_are_right_in_simulation() -> None:
     result = run(RETURNING, replace(POOL, tiers=HOST), "fixed:2")
     errors = []
@@ -117,6 +178,14 @@ def test_predicted_times_of_loads_are_right_in_simulation() -> None:
             took = call.first_at - call.placed_at
             errors.append(abs(call.attempt.chosen.predicted_ttft_s - took) / took)
     assert fmean(errors) < 0.1
+
+
+def test_a_thousand_replicas_that_pull_are_simulated_in_seconds() -> None:
+    began = time.process_time()
+    result = run(bursts(3), replace(PEERS, max_replicas=1000), "fixed:1000")
+    assert time.process_time() - began < 60.0
+    assert all(call.first_at is not None for call in result.calls)
+    assert ways(result)["peer"] > 10
 
 
 def test_a_thousand_replicas_with_tiers_are_simulated_in_seconds() -> None:

@@ -46,8 +46,9 @@ def test_a_written_profile_is_read_again(tmp_path: Path) -> None:
 
 def test_a_profile_may_have_the_rates_of_loads_from_tiers(tmp_path: Path) -> None:
     shipped, file = engine_profile.read(engine_profile.SHIPPED), tmp_path / "mine.json"
-    assert (shipped.host_load_rate, shipped.disk_load_rate) == (None, None)
-    mine = msgspec.structs.replace(shipped, host_load_rate=90_000.0, disk_load_rate=20_000.0)
+    rates = (shipped.host_load_rate, shipped.disk_load_rate, shipped.peer_load_rate)
+    assert rates == (None, None, None)
+    mine = msgspec.structs.replace(shipped, host_load_rate=90_000.0, peer_load_rate=20_000.0)
     file.write_bytes(engine_profile.to_json(mine))
     assert engine_profile.read(file) == mine
     file.write_bytes(engine_profile.to_json(msgspec.structs.replace(mine, disk_load_rate=0.0)))

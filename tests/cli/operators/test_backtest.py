@@ -85,8 +85,17 @@ def test_replicas_have_the_tiers_of_a_pool(tmp_path: Path) -> None:
     code, _, notes = invoke(*SHORT, *of, "--pool", "tiered")
     # 128 KiB per token
     assert (code, "tiers: 524,288 tokens in host memory, 4,096,000 on disk" in notes) == (0, True)
+    assert "pulls" not in notes
     code, _, notes = invoke(*SHORT, *of)
     assert (code, "tiers" in notes) == (0, False)
+
+
+def test_replicas_pull_with_the_peers_of_a_pool(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(FLEET.replace("kv_tiers: {", "kv_tiers: {peers: true, "))
+    of = ("--policy", "fixed:2", "--fleet", str(fleet), "--pool", "tiered")
+    code, _, notes = invoke(*SHORT, *of)
+    assert (code, "4,096,000 on disk, and pulls from other replicas" in notes) == (0, True)
 
 
 def test_tiers_of_an_unknown_model_cannot_be_simulated(tmp_path: Path) -> None:
