@@ -3,7 +3,8 @@
 Conversations that return after their prefix was evicted, with and without tiers; prompts that never
 find anything in a tier; the predicted TTFT of each way to get a prefix. Then loads are throttled,
 and Antefix, which decides for each request, is compared with fixed rules. `--parts` selects some of
-this. `pulling`: replicas that pull prefixes from each other, and replicas that do not.
+this. `pulling`: replicas that pull prefixes from each other, and replicas that do not. `spreading`:
+the same with one document that suddenly many requests ask about.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from benchmarks.harness.results.options import add_seeds, parser_of
 from benchmarks.tiers import tiered_fleet
 from benchmarks.tiers.pulling import ALONE, PEERS, REPLICAS, pulling, pulling_goals
 from benchmarks.tiers.ruled_gateway import Rule
+from benchmarks.tiers.spreading import DTYPE, rate_of_one, spreading, spreading_goals
 from benchmarks.tiers.tiered_fleet import TieredFleet, kv_bytes_per_token, mean_ttft
 from benchmarks.tiers.traffic import WARM_UP, Mix, Pace, ReturningChats, alone, in_order, words
 from cli.gateway import stream_client
@@ -35,7 +37,7 @@ from loadgen.workloads import Message
 
 RULE = rules.of("tiers")
 SETTINGS = RULE.settings
-PARTS = ("returning", "cost", "ranking", "pulling")
+PARTS = ("returning", "cost", "ranking", "pulling", "spreading")
 OFF, OFF_AGAIN, HOST, DISK = "off", "off again", "host", "disk"
 COMPUTED, IN_PLACE = "computed", "in_place"
 # How a fleet with tiers got a prefix that its device had evicted.
@@ -59,6 +61,7 @@ class Found:
     errors: list[dict[str, float]] = field(default_factory=list)
     points: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     pulling: dict[str, Any] = field(default_factory=dict)
+    spreading: dict[str, Any] = field(default_factory=dict)
     failed: int = 0
 
 
@@ -187,6 +190,22 @@ async def ranking(
     fleet.follow(None)
 
 
+@contextlib.contextmanager
+def _pairs(
+    folder: Path, host: Mapping[str, Any], dtype: str | None = None
+) -> Iterator[dict[str, TieredFleet]]:
+    """Run two replicas that pull from each other, and two that do not."""
+    with contextlib.ExitStack() as stack:
+        fleets = {}
+        for name, peers in ((ALONE, False), (PEERS, True)):
+            tiers = {**host, "peers": peers}
+            started = tiered_fleet.running(
+                folder / name, SETTINGS, tiers, replicas=REPLICAS, dtype=dtype
+            )
+            fleets[name] = stack.enter_context(started)
+        yield fleets
+
+
 async def measured(folder: Path, parts: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
     """Return the figures of these parts."""
     found, token_bytes = Found(), kv_bytes_per_token()
@@ -220,20 +239,23 @@ async def measured(folder: Path, parts: Sequence[str], seeds: Sequence[int]) -> 
                     await ranking(http, fleet, times, pace, seeds, found)
                     found.failed += fleet.failed
         if "pulling" in parts:
-            with contextlib.ExitStack() as stack:
-                pairs = {
-                    name: stack.enter_context(
-                        tiered_fleet.running(
-                            folder / name, SETTINGS, host | {"peers": peers}, replicas=REPLICAS
-                        )
-                    )
-                    for name, peers in ((ALONE, False), (PEERS, True))
-                }
+            with _pairs(folder, host) as pairs:
                 found.pulling = await pulling(http, pairs, SETTINGS, pace, seeds)
+                found.failed += sum(pair.failed for pair in pairs.values())
+        if "spreading" in parts:
+            in_float32 = {"host_bytes": SETTINGS["host_tokens"] * kv_bytes_per_token(DTYPE)}
+            with tiered_fleet.running(folder / "one", SETTINGS, None, dtype=DTYPE) as one:
+                rate = await rate_of_one(http, one, SETTINGS)
+                found.failed += one.failed
+            of_hot = folder / "spreading"
+            of_hot.mkdir()
+            with _pairs(of_hot, in_float32, DTYPE) as pairs:
+                found.spreading = await spreading(http, pairs, SETTINGS, rate, seeds)
                 found.failed += sum(pair.failed for pair in pairs.values())
     figures |= {"prefill_tokens_per_s": round(pace.tokens_per_s), "failed": found.failed}
     figures |= {"returning": found.returning, "errors": found.errors, "cost": found.cost}
-    return figures | {"points": found.points, "pulling": found.pulling}
+    figures |= {"points": found.points, "pulling": found.pulling}
+    return figures | {"spreading": found.spreading}
 
 
 def goals_of(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,6 +273,8 @@ def goals_of(figures: Mapping[str, Any]) -> dict[str, Any]:
         found |= _ranking_goals(figures["points"])
     if figures["pulling"]:
         found |= pulling_goals(RULE, figures["pulling"])
+    if figures["spreading"]:
+        found |= spreading_goals(RULE, figures["spreading"])
     return found
 
 

@@ -35,12 +35,13 @@ ENVIRONMENT = {
 }
 
 
-def kv_bytes_per_token() -> int:
-    """Return the bytes of a token in the cache of the small model."""
+def kv_bytes_per_token(dtype: str | None = None) -> int:
+    """Return the bytes of a token in the cache of the small model. `dtype`: that of the engines;
+    None: the best one of this CPU."""
     config = json.loads((small_model() / "config.json").read_text())
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     values = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * head
-    return int(values * (4 if dtype_of_this_cpu().dtype == "float32" else 2))
+    return int(values * (4 if (dtype or dtype_of_this_cpu().dtype) == "float32" else 2))
 
 
 class TieredFleet:
@@ -71,6 +72,15 @@ class TieredFleet:
         self.failed += len(outcomes) - len(answers)
         return answers
 
+    async def way(self, http: aiohttp.ClientSession, answer: Answer) -> str | None:
+        """Return how the replica got the prefix of a request that ended within two minutes. Raises
+        aiohttp.ClientError without an explanation."""
+        url = f"{self._endpoint.url}/antefix/requests/{answer.request_id}"
+        headers = self._endpoint.headers
+        async with http.get(url, headers=headers, raise_for_status=True) as explained:
+            way: str | None = (await explained.json())["way"]
+        return way
+
     async def pulls(self, http: aiohttp.ClientSession) -> dict[str, float]:
         """Return the requests so far whose prefix was pulled, and the sums of their predicted and
         measured seconds."""
@@ -91,10 +101,10 @@ def mean_ttft(answers: Sequence[Answer]) -> float:
     return statistics.fmean(answer.ttft for answer in answers)
 
 
-def _fleet(settings: Mapping[str, Any], kv_tiers: Mapping[str, Any] | None) -> Fleet:
+def _fleet(settings: Mapping[str, Any], kv_tiers: Mapping[str, Any] | None, dtype: str) -> Fleet:
     metrics_port, port = free_ports(2)
     engine_args = {
-        "dtype": dtype_of_this_cpu().dtype,
+        "dtype": dtype,
         "max_model_len": 4096,
         "max_num_seqs": 16,
         "enforce_eager": True,
@@ -126,10 +136,14 @@ def running(
     kv_tiers: Mapping[str, Any] | None,
     load_bytes_per_s: float | None = None,
     replicas: int = 1,
+    dtype: str | None = None,
 ) -> Iterator[TieredFleet]:
-    """Run a fleet whose processes write to `folder`. Raises RuntimeError if one does not start."""
+    """Run a fleet whose processes write to `folder`. Raises RuntimeError if one does not start.
+
+    `dtype`: that of the engines; None: the best one of this CPU.
+    """
     folder.mkdir()
-    fleet = _fleet(settings, kv_tiers)
+    fleet = _fleet(settings, kv_tiers, dtype or dtype_of_this_cpu().dtype)
     key = secrets.token_hex(16)
     environment = {**ENVIRONMENT, "ANTEFIX_METRICS_FOLDER": str(folder / "metrics")}
     with own_redis.running(folder) as redis, contextlib.ExitStack() as stack:

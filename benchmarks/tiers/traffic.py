@@ -67,6 +67,37 @@ class ReturningChats:
         return alone("next", chat)
 
 
+class HotDocument:
+    """A document that one request brings, and then many ask about."""
+
+    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
+        """`name`: a document of another name shares nothing with it."""
+        self._settings = settings
+        # documents differ from their start on, but not in length
+        text = words(random.Random("hot document"), settings["hot_words"])
+        self._message = Message("user", f"{name}: {text}")
+
+    def first(self) -> Conversation:
+        """Return the request that brings it."""
+        return alone("first", [self._message])
+
+    def requests(self, name: str, rate: float | None) -> list[Conversation]:
+        """Return requests at random times with a mean `rate` per second; None: all at once.
+
+        Requests of the same name have the same questions and times.
+        """
+        rng, asked, at = random.Random(f"about {name}"), [], 0.0
+        for number in range(self._settings["hot_requests"]):
+            messages = [
+                self._message,
+                Message("assistant", words(rng, rng.randint(*ANSWER_WORDS))),
+                Message("user", words(rng, rng.randint(*QUESTION_WORDS))),
+            ]
+            asked.append(alone(f"{number:03}", messages, at))
+            at += rng.expovariate(rate) if rate is not None else 0.0
+        return asked
+
+
 class Mix:
     """Questions about documents that are hot, warm or new: in the cache, in a tier, or nowhere."""
 

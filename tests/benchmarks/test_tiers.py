@@ -13,7 +13,7 @@ from benchmarks.tiers import ruled_gateway
 from benchmarks.tiers.pulling import ALONE, ALONE_AGAIN, PEERS
 from benchmarks.tiers.run import ANTEFIX, ANTEFIX_AGAIN, DISK, HOST, OFF, OFF_AGAIN, goals_of
 from benchmarks.tiers.throttled_tier import ThrottledCopies
-from benchmarks.tiers.traffic import Mix, ReturningChats
+from benchmarks.tiers.traffic import HotDocument, Mix, ReturningChats
 from deployments.wire.headers import NO_TIERS
 from loadgen.workloads import Conversation
 from tests.router.candidates import candidate
@@ -26,6 +26,8 @@ SETTINGS = {
     "requests": 20,
     "hot_share": 0.25,
     "cold_share": 0.5,
+    "hot_words": 50,
+    "hot_requests": 20,
 }
 
 
@@ -79,6 +81,25 @@ def test_runs_of_a_seed_differ_only_in_the_names_of_new_documents() -> None:
     assert all(a.removeprefix("a") == b.removeprefix("b") for a, b in differ)
 
 
+def test_requests_about_a_document_begin_with_it_and_differ_afterwards() -> None:
+    document = HotDocument("alone 5 0", SETTINGS)
+    asked = [text_of(one) for one in document.requests("5 0", rate=10.0)]
+    assert all(text.startswith(text_of(document.first())) for text in asked)
+    assert len(set(asked)) == 20
+
+
+def test_documents_of_all_runs_get_the_same_questions_at_the_same_times() -> None:
+    one, other = (
+        HotDocument(f"{run} 5 0", SETTINGS).requests("5 0", rate=10.0) for run in ("alone", "peers")
+    )
+    assert [asked.arrives_at for asked in one] == [asked.arrives_at for asked in other]
+    assert all(
+        text_of(a).removeprefix("alone") == text_of(b).removeprefix("peers")
+        for a, b in zip(one, other, strict=True)
+    )
+    assert not set(map(text_of, one)) & set(map(text_of, other))
+
+
 def test_each_turn_of_a_chat_begins_with_the_turn_before() -> None:
     chats = ReturningChats("seed", SETTINGS)
     first = [text_of(chat) for chat in chats.first()]
@@ -104,6 +125,7 @@ def figures(**more: Any) -> dict[str, Any]:
         "cost": [],
         "points": {},
         "pulling": {},
+        "spreading": {},
         **more,
     }
 
@@ -141,3 +163,21 @@ def test_pulls_are_judged_at_the_load_at_which_they_pay_least() -> None:
     assert goal["by_load"] == {"0.5": pytest.approx(1.2), "1.0": 0.5}
     assert goal["figure"] == pytest.approx(1.2 / 1.25)
     assert goal["met"]
+
+
+def spread(peers: float, pulled: list[tuple[float, float]]) -> dict[str, Any]:
+    return {ALONE: 1.0, ALONE_AGAIN: 0.9, PEERS: peers, "pulled": pulled}
+
+
+def test_pulls_of_a_hot_document_pay_if_they_save_more_than_the_noise() -> None:
+    seeds = [spread(of, [(0.9, 1.0), (1.3, 1.0)]) for of in (0.8, 0.85, 0.95)]
+    goals = goals_of(figures(spreading={"seeds": seeds}))
+    assert goals["spreading_ttft"]["figure"] == pytest.approx(0.85 * 1.1)
+    assert goals["spreading_ttft"]["met"]
+    assert goals["spreading_ttft"]["pulled"] == 6
+    assert goals["prediction_peer"]["figure"] == pytest.approx(0.2)
+    assert not goals["prediction_peer"]["met"]
+    seeds = [spread(0.95, [])]
+    goals = goals_of(figures(spreading={"seeds": seeds}))
+    assert not goals["spreading_ttft"]["met"]
+    assert "prediction_peer" not in goals

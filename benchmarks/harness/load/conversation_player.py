@@ -36,6 +36,7 @@ class Answer:
     expected_cached_tokens: int
     predicted_ttft_s: float | None
     engine_ttft_s: float | None = None
+    request_id: str = ""
 
     @property
     def ttft(self) -> float:
@@ -105,6 +106,7 @@ def _outcome(sent: SentRequest, policy: str) -> Answer | str:
             expected_cached_tokens=int(told.get("x-antefix-cached-tokens-predicted", 0)),
             predicted_ttft_s=float(predicted_ms) / 1000 if predicted_ms else None,
             engine_ttft_s=float(engine_ms) / 1000 if engine_ms else None,
+            request_id=told["x-request-id"],
         )
     except (KeyError, ValueError) as error:
         return repr(error)
