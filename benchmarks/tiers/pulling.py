@@ -35,7 +35,7 @@ async def pulling(
         for asked in mix.documents():
             await fleet.play(http, [asked])
         await fleet.play(http, in_order(mix.requests(0, "warm up", pace.words_per_s))[:WARM_UP])
-    before = await fleets[PEERS].pulls(http)
+    before = await fleets[PEERS].taken(http, "peer")
     for load in settings["pull_loads"]:
         rate = REPLICAS * load * pace.words_per_s
         point = points.setdefault(str(load), {name: [] for name in of_runs})
@@ -44,7 +44,7 @@ async def pulling(
                 answers = await of_runs[name].play(http, mix.requests(seed, f"{load} {name}", rate))
                 point[name].append(round(mean_ttft(answers), 4))
         print(f"pulling, load {load}: {point}", file=sys.stderr)
-    after = await fleets[PEERS].pulls(http)
+    after = await fleets[PEERS].taken(http, "peer")
     pulls = {name: after[name] - before[name] for name in after}
     figures: dict[str, Any] = {"points": points, "pulled": round(pulls["requests"])}
     if pulls["measured"]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.harness.fleets import lone_gateway
-from deployments.gateway.attempt import engine_attempt
+from deployments.gateway.attempt import cached_prompt
 from deployments.wire.headers import NO_TIERS
 from router.choice.policies import Candidate
 
@@ -36,13 +36,13 @@ def limit(rule: Rule, chosen: Candidate | None) -> str:
 
 def follow(rule_file: Path) -> None:
     """Let the gateway of this process follow the rule of a file."""
-    shipped = engine_attempt._loads_from
+    shipped = cached_prompt._loads_from
 
     def ruled(chosen: Candidate | None) -> str:
         rule: Rule = json.loads(rule_file.read_text())
         return shipped(chosen) if rule is None else limit(rule, chosen)
 
-    engine_attempt._loads_from = ruled
+    cached_prompt._loads_from = ruled
 
 
 if __name__ == "__main__":

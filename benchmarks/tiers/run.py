@@ -4,7 +4,8 @@ Conversations that return after their prefix was evicted, with and without tiers
 find anything in a tier; the predicted TTFT of each way to get a prefix. Then loads are throttled,
 and Antefix, which decides for each request, is compared with fixed rules. `--parts` selects some of
 this. `pulling`: replicas that pull prefixes from each other, and replicas that do not. `spreading`:
-the same with one document that suddenly many requests ask about.
+the same with one document that suddenly many requests ask about. `prefilling`: one engine computes
+prompts for another one, compared with two engines that both answer.
 """
 
 from __future__ import annotations
@@ -27,6 +28,13 @@ from benchmarks.harness.results import report, rules
 from benchmarks.harness.results.ending import stopped_in_the_end
 from benchmarks.harness.results.options import add_seeds, parser_of
 from benchmarks.tiers import tiered_fleet
+from benchmarks.tiers.prefilling import (
+    ALWAYS,
+    CHOICE,
+    TOGETHER,
+    prefilling,
+    prefilling_goals,
+)
 from benchmarks.tiers.pulling import ALONE, PEERS, REPLICAS, pulling, pulling_goals
 from benchmarks.tiers.ruled_gateway import Rule
 from benchmarks.tiers.spreading import DTYPE, rate_of_one, spreading, spreading_goals
@@ -37,7 +45,7 @@ from loadgen.workloads import Message
 
 RULE = rules.of("tiers")
 SETTINGS = RULE.settings
-PARTS = ("returning", "cost", "ranking", "pulling", "spreading")
+PARTS = ("returning", "cost", "ranking", "pulling", "spreading", "prefilling")
 OFF, OFF_AGAIN, HOST, DISK = "off", "off again", "host", "disk"
 COMPUTED, IN_PLACE = "computed", "in_place"
 # How a fleet with tiers got a prefix that its device had evicted.
@@ -62,6 +70,7 @@ class Found:
     points: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     pulling: dict[str, Any] = field(default_factory=dict)
     spreading: dict[str, Any] = field(default_factory=dict)
+    prefilling: dict[str, Any] = field(default_factory=dict)
     failed: int = 0
 
 
@@ -206,6 +215,23 @@ def _pairs(
         yield fleets
 
 
+@contextlib.contextmanager
+def _split(folder: Path, host: Mapping[str, Any]) -> Iterator[dict[str, TieredFleet]]:
+    """Run two replicas of one pool, and twice one replica of each of two pools."""
+    tiers = {**host, "peers": True}
+    with contextlib.ExitStack() as stack:
+        yield {
+            name: stack.enter_context(
+                tiered_fleet.running(folder / name, SETTINGS, tiers, replicas=of, prefill=prefill)
+            )
+            for name, of, prefill in (
+                (TOGETHER, REPLICAS, None),
+                (ALWAYS, 1, {"always": True}),
+                (CHOICE, 1, {}),
+            )
+        }
+
+
 async def measured(folder: Path, parts: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
     """Return the figures of these parts."""
     found, token_bytes = Found(), kv_bytes_per_token()
@@ -252,10 +278,14 @@ async def measured(folder: Path, parts: Sequence[str], seeds: Sequence[int]) -> 
             with _pairs(of_hot, in_float32, DTYPE) as pairs:
                 found.spreading = await spreading(http, pairs, SETTINGS, rate, seeds)
                 found.failed += sum(pair.failed for pair in pairs.values())
+        if "prefilling" in parts:
+            with _split(folder, host) as split:
+                found.prefilling = await prefilling(http, split, SETTINGS, pace, seeds)
+                found.failed += sum(fleet.failed for fleet in split.values())
     figures |= {"prefill_tokens_per_s": round(pace.tokens_per_s), "failed": found.failed}
     figures |= {"returning": found.returning, "errors": found.errors, "cost": found.cost}
     figures |= {"points": found.points, "pulling": found.pulling}
-    return figures | {"spreading": found.spreading}
+    return figures | {"spreading": found.spreading, "prefilling": found.prefilling}
 
 
 def goals_of(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,6 +305,8 @@ def goals_of(figures: Mapping[str, Any]) -> dict[str, Any]:
         found |= pulling_goals(RULE, figures["pulling"])
     if figures["spreading"]:
         found |= spreading_goals(RULE, figures["spreading"])
+    if figures["prefilling"]:
+        found |= prefilling_goals(RULE, figures["prefilling"])
     return found
 
 

@@ -81,15 +81,15 @@ class TieredFleet:
             way: str | None = (await explained.json())["way"]
         return way
 
-    async def pulls(self, http: aiohttp.ClientSession) -> dict[str, float]:
-        """Return the requests so far whose prefix was pulled, and the sums of their predicted and
+    async def taken(self, http: aiohttp.ClientSession, way: str) -> dict[str, float]:
+        """Return the requests so far that took this way, and the sums of their predicted and
         measured seconds."""
         async with http.get(self._metrics_url) as answer:
             text = await answer.text()
         found = {"requests": 0.0, "predicted": 0.0, "measured": 0.0}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                if sample.labels.get("way") != "peer" or not sample.name.endswith("_total"):
+                if sample.labels.get("way") != way or not sample.name.endswith("_total"):
                     continue
                 if sample.name.startswith("antefix_kv_tier_"):
                     found[sample.labels.get("time", "requests")] += sample.value
@@ -101,7 +101,12 @@ def mean_ttft(answers: Sequence[Answer]) -> float:
     return statistics.fmean(answer.ttft for answer in answers)
 
 
-def _fleet(settings: Mapping[str, Any], kv_tiers: Mapping[str, Any] | None, dtype: str) -> Fleet:
+def _fleet(
+    settings: Mapping[str, Any],
+    kv_tiers: Mapping[str, Any] | None,
+    dtype: str,
+    prefill: Mapping[str, Any] | None,
+) -> Fleet:
     metrics_port, port = free_ports(2)
     engine_args = {
         "dtype": dtype,
@@ -119,12 +124,16 @@ def _fleet(settings: Mapping[str, Any], kv_tiers: Mapping[str, Any] | None, dtyp
     }
     if kv_tiers is not None:
         pool["kv_tiers"] = dict(kv_tiers)
+    pools = {"engine": pool}
+    if prefill is not None:
+        pools["prompts"] = {**pool, "served_model_name": "prompts"}
+        pools["engine"] = {**pool, "prefill": {"pool": "prompts", **prefill}}
     return Fleet.model_validate(
         {
             "name": "tiers",
             "metrics": {"port": metrics_port},
             "gateway": {"port": port},
-            "pools": {"engine": pool},
+            "pools": pools,
         }
     )
 
@@ -137,13 +146,16 @@ def running(
     load_bytes_per_s: float | None = None,
     replicas: int = 1,
     dtype: str | None = None,
+    prefill: Mapping[str, Any] | None = None,
 ) -> Iterator[TieredFleet]:
     """Run a fleet whose processes write to `folder`. Raises RuntimeError if one does not start.
 
-    `dtype`: that of the engines; None: the best one of this CPU.
+    `dtype`: that of the engines; None: the best one of this CPU. `prefill`: settings of the fleet
+    file, with which another pool of as many replicas computes prompts.
     """
     folder.mkdir()
-    fleet = _fleet(settings, kv_tiers, dtype or dtype_of_this_cpu().dtype)
+    fleet = _fleet(settings, kv_tiers, dtype or dtype_of_this_cpu().dtype, prefill)
+    pools = [name for name in fleet.pools for _ in range(replicas)]
     key = secrets.token_hex(16)
     environment = {**ENVIRONMENT, "ANTEFIX_METRICS_FOLDER": str(folder / "metrics")}
     with own_redis.running(folder) as redis, contextlib.ExitStack() as stack:
@@ -160,11 +172,12 @@ def running(
             process.said(START_S)
             return process
 
-        for number in range(replicas):
+        for number, pool in enumerate(pools):
             launch(
                 f"replica-{number}",
                 "benchmarks.tiers.throttled_replica",
                 replica_id=f"r{number}",
+                pool=pool,
                 load_bytes_per_s=load_bytes_per_s,
             )
         metrics = f"http://{LOOPBACK}:{fleet.metrics.port}/metrics"
@@ -173,7 +186,7 @@ def running(
         launch(
             "gateway",
             "benchmarks.tiers.ruled_gateway",
-            engines=replicas,
+            engines=len(pools),
             api_keys={key: "default"},
             rule_file=str(rule_file),
         )

@@ -10,6 +10,7 @@ import pytest
 from vllm.v1.kv_offload.base import TransferResult
 
 from benchmarks.tiers import ruled_gateway
+from benchmarks.tiers.prefilling import ALWAYS, CHOICE, CHOICE_AGAIN, TOGETHER
 from benchmarks.tiers.pulling import ALONE, ALONE_AGAIN, PEERS
 from benchmarks.tiers.run import ANTEFIX, ANTEFIX_AGAIN, DISK, HOST, OFF, OFF_AGAIN, goals_of
 from benchmarks.tiers.throttled_tier import ThrottledCopies
@@ -126,6 +127,7 @@ def figures(**more: Any) -> dict[str, Any]:
         "points": {},
         "pulling": {},
         "spreading": {},
+        "prefilling": {},
         **more,
     }
 
@@ -181,3 +183,18 @@ def test_pulls_of_a_hot_document_pay_if_they_save_more_than_the_noise() -> None:
     goals = goals_of(figures(spreading={"seeds": seeds}))
     assert not goals["spreading_ttft"]["met"]
     assert "prediction_peer" not in goals
+
+
+def test_the_choice_of_the_engine_that_computes_is_compared_with_always_the_other_one() -> None:
+    of = {TOGETHER: [(1.0, 2.0)], ALWAYS: [(2.0, 1.0)], CHOICE: [(1.8, 1.5)]}
+    points = {
+        "0.5": {**of, CHOICE_AGAIN: [(1.98, 1.5)]},
+        "0.9": {**of, CHOICE: [(2.2, 1.0)], CHOICE_AGAIN: [(2.2, 1.0)]},
+    }
+    goal = goals_of(figures(prefilling={"points": points, "prefilled": 9}))["prefilling_ttft"]
+    assert goal["figure"] == pytest.approx(1.1)
+    assert not goal["met"]
+    half = goal["by_load"]["0.5"]
+    assert (half["choice_of_always"], half["noise"]) == (0.9, pytest.approx(0.1))
+    assert (half["always_of_together_ttft"], half["always_of_together_decode"]) == (2.0, 0.5)
+    assert (half["choice_of_together_ttft"], half["choice_of_together_decode"]) == (1.8, 0.75)

@@ -50,24 +50,13 @@ class CachedPrompt:
         """Return the headers for the engine of this replica. If the chosen one is full, another
         takes its place, which may be the source."""
         headers = {EXPECTED_CACHED_HEADER: str(self.expected)}
-        if tiers := self._tiers:
+        if tiers := _loads_from(self._chosen):
             headers[KV_TIERS_HEADER] = tiers
         if source := self._source(replica_id):
             headers[KV_SOURCE_HEADER] = source
         if any(self._loaded):
             headers[TIER_TOKENS_HEADER] = "{} {} {}".format(*self._loaded)
         return headers
-
-    @property
-    def _tiers(self) -> str:
-        """The tiers from which the engine may load; empty: all."""
-        chosen = self._chosen
-        if chosen is None:
-            return ""
-        if chosen.refuses_host:
-            return NO_TIERS
-        is_limited = chosen.refuses_disk or chosen.pulls or chosen.prefills_elsewhere
-        return HOST_ONLY if is_limited else ""
 
     def _source(self, replica_id: str) -> str:
         """The address from which it pulls; empty: it does not."""
@@ -76,3 +65,13 @@ class CachedPrompt:
         if self._chosen is None or replica_id != self._chosen.replica_id:
             return ""
         return self._chosen.peer if self._chosen.pulls else ""
+
+
+def _loads_from(chosen: Candidate | None) -> str:
+    """Return the value of KV_TIERS_HEADER for the chosen replica; empty: without a limit."""
+    if chosen is None:
+        return ""
+    if chosen.refuses_host:
+        return NO_TIERS
+    is_limited = chosen.refuses_disk or chosen.pulls or chosen.prefills_elsewhere
+    return HOST_ONLY if is_limited else ""
