@@ -108,6 +108,7 @@ def _pool_status(
         "index": _index_status(pool),
         "admission": admission,
         "overflow_to": pool.settings.overflow.to if pool.settings.overflow else None,
+        "prefill_pool": pool.settings.prefill.pool if pool.settings.prefill else None,
         "autoscaler": msgspec.to_builtins(pool.decided),
         "replicas": replicas,
     }

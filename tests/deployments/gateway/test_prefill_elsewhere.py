@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse
 
+from deployments.fleet.applications import settings_of
 from deployments.wire.headers import (
     EXPECTED_CACHED_HEADER,
     KV_SOURCE_HEADER,
@@ -208,3 +209,19 @@ async def test_a_retry_on_the_engine_that_answers_does_not_repeat_the_prefill(
         await answer.read()
     assert len(prefiller.bodies) == 1
     assert KV_TIERS_HEADER in decoder.headers[0]
+
+
+@faster
+async def test_the_setting_changes_while_the_gateway_serves(
+    front: Front, decoder: FakeEngine, prefiller: FakeEngine
+) -> None:
+    given = settings_of(front.gateway.parts.in_force.fleet.model_dump(mode="json"))
+    given["pools"]["main"]["prefill"]["always"] = True
+    await front.gateway.reconfigure(given)
+    assert (await explanation_of(front))["way"] == "prefill"
+    async with front.get("/antefix/status") as answer:
+        assert (await answer.json())["pools"]["main"]["prefill_pool"] == "small"
+    given["pools"]["main"]["prefill"] = None
+    await front.gateway.reconfigure(given)
+    assert (await explanation_of(front))["candidates"][0]["prefill_replica"] == ""
+    assert len(prefiller.bodies) == 1
