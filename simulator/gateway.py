@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from autoscaling.admission.pool_scheduler import PoolScheduler
 from autoscaling.admission.scheduling_request import (
@@ -23,9 +24,10 @@ from autoscaling.admission.waiting import Waiter
 from router.board.active import Active
 from router.board.load import ReplicaLoad
 from router.board.recent import NO_TIERS, Recent, TierDepths
-from router.choice.placement import Placement
-from router.choice.policies import PlacementRequest
-from simulator.cache.kv_tiers import RequestedLoads
+from router.choice.cost import Elsewhere
+from router.choice.placement import Placement, reusable_tokens
+from router.choice.policies import Candidate, PlacementRequest
+from simulator.cache.kv_tiers import HasBlock, RequestedLoads
 from simulator.fleet import Call, Progress, Replica, SimulatedFleet
 
 KEY_MASK = 2**64 - 1
@@ -37,7 +39,7 @@ def _exactly(load: ReplicaLoad) -> ReplicaLoad:
 
 class ScheduledFleet:
     """A fleet and the scheduler of its pool. `segment_tokens` is 0 if nothing is shared. `report`
-    is what the scheduler receives of a replica's load."""
+    is what the scheduler receives of a replica's load. `prefill` computes prompts for it."""
 
     def __init__(
         self,
@@ -47,11 +49,13 @@ class ScheduledFleet:
         seed: int,
         overflow: ScheduledFleet | None = None,
         report: Callable[[ReplicaLoad], ReplicaLoad] = _exactly,
+        prefill: PromptPool | None = None,
     ) -> None:
         self.fleet = fleet
+        self.prefill = prefill
         self._report = report
         self.overflow = overflow
-        self._segment_tokens = segment_tokens
+        self.segment_tokens = segment_tokens
         self._now = 0.0
         elsewhere: PoolScheduler | None = overflow.scheduler if overflow else None
         self.scheduler: PoolScheduler = PoolScheduler(
@@ -61,7 +65,9 @@ class ScheduledFleet:
     def look(self, now: float, active: int | None = None) -> None:
         """Update the scheduler with the replicas' load; the oldest `active` take traffic."""
         self._now = now
-        loads = [self._report(replica.load(self._segment_tokens)) for replica in self.fleet.serving]
+        if self.prefill is not None:
+            self.prefill.pool.look(now)
+        loads = [self._report(replica.load(self.segment_tokens)) for replica in self.fleet.serving]
         self.scheduler.board.update(loads, None if active is None else Active(active))
 
     def request(self, call: Call) -> SchedulingRequest:
@@ -72,7 +78,11 @@ class ScheduledFleet:
         keys = tuple((block & KEY_MASK).to_bytes(8, "big") for block in blocks)
         depths = {replica.slot: replica.engine.cached_blocks(blocks) for replica in serving}
         return SchedulingRequest(
-            prompt=PlacementRequest(call.request.prompt_tokens, keys),
+            prompt=PlacementRequest(
+                call.request.prompt_tokens,
+                keys,
+                elsewhere=self.prefill.offer(call) if self.prefill and blocks else None,
+            ),
             depths=depths,
             arrived=call.request.at,
             tenant=call.request.tenant,
@@ -86,13 +96,41 @@ class ScheduledFleet:
         """Send a request to its chosen replica."""
         chosen = attempt.chosen
         assert chosen is not None
-        [replica] = [r for r in self.fleet.serving if r.slot == chosen.slot]
-        call.attempt = attempt
+        call.attempt, call.placed_at = attempt, self._now
         source = None
         if chosen.pulls:
             [source] = [r.serves for r in self.fleet.serving if r.name == chosen.peer_id]
+        if chosen.prefills_elsewhere and self.prefill is not None:
+            self.prefill.compute(call)
+        else:
+            self._send(call, attempt, chosen, source)
+
+    def advance_prompts(self, now: float) -> list[Call]:
+        """Send the requests whose prompts the prefill pool has computed. Return those whose replica
+        has left meanwhile."""
+        if self.prefill is None:
+            return []
+        self._now = now
+        left = []
+        for call, source in self.prefill.advance(now):
+            attempt = call.attempt
+            assert attempt is not None
+            assert attempt.chosen is not None
+            if any(replica.slot == attempt.chosen.slot for replica in self.fleet.serving):
+                self._send(call, attempt, attempt.chosen, source.serves)
+            else:
+                self.scheduler.ended(attempt, None)
+                left.append(call)
+        return left
+
+    def _send(
+        self, call: Call, attempt: Attempt, chosen: Candidate, source: HasBlock | None
+    ) -> None:
+        [replica] = [r for r in self.fleet.serving if r.slot == chosen.slot]
+        placed_at = call.placed_at
         loads = RequestedLoads.of(chosen, source)
         replica.submit(call, chosen.cached_tokens, self._now, loads)
+        call.placed_at = placed_at
         # the next look finds it at the replica
         self.scheduler.board.unplaced(attempt.ticket)
 
@@ -108,6 +146,49 @@ class ScheduledFleet:
                 assert call.ended_at is not None
                 computed = Computed(None, call.ended_at - call.first_at)
                 self.scheduler.ended(call.attempt, call.replica.name, computed)
+
+
+class PromptPool:
+    """The pool that computes prompts for another one: all of at least one segment (`always`), or
+    those whose predicted TTFT is then lower."""
+
+    def __init__(self, pool: ScheduledFleet, always: bool) -> None:
+        self.pool = pool
+        self._always = always
+        # by the call that computes the prompt
+        self._waiting: dict[Call, Call] = {}
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests whose prompts are being computed."""
+        return len(self._waiting)
+
+    def offer(self, call: Call) -> Elsewhere | None:
+        """Return the replica that would compute a prompt now; None without one."""
+        ranked = self.pool.scheduler.consider(self.pool.request(call)).ranked
+        if not ranked:
+            return None
+        best = ranked[0]
+        tokens = reusable_tokens(call.request.prompt_tokens, self.pool.segment_tokens)
+        name, ready_s = best.replica_id, best.predicted_ttft_s
+        return Elsewhere(name, name, tokens, ready_s, self._always)
+
+    def compute(self, call: Call) -> None:
+        """Compute the prompt of a request."""
+        prompt = Call(call.number, replace(call.request, answer_tokens=1))
+        self._waiting[prompt] = call
+        self.pool.submit(prompt, self.pool.scheduler.place(self.pool.request(prompt)))
+
+    def advance(self, now: float) -> list[tuple[Call, Replica]]:
+        """Return the requests whose prompts have been computed since, each with the replica that
+        has the prompt."""
+        progress = self.pool.fleet.advance(now)
+        self.pool.learn(progress)
+        computed = []
+        for prompt in progress.finished:
+            assert prompt.replica is not None
+            computed.append((self._waiting.pop(prompt), prompt.replica))
+        return computed
 
 
 def tier_depths(
@@ -143,7 +224,8 @@ class SimulatedGateway:
 
     @property
     def waiting(self) -> int:
-        return self._pool.scheduler.refresh_demand().waiting
+        prompts = self._pool.prefill.waiting if self._pool.prefill is not None else 0
+        return self._pool.scheduler.refresh_demand().waiting + prompts
 
     @property
     def active(self) -> int:
@@ -174,6 +256,9 @@ class SimulatedGateway:
         """Process the progress of the replicas, and place every request that can be placed."""
         scheduler = self._pool.scheduler
         self._pool.learn(progress)
+        for call in self._pool.advance_prompts(now):
+            self._look(now)
+            self._go(call, scheduler.place(self._pool.request(call)))
         if self._unassigned and self._pool.fleet.serving:
             unassigned, self._unassigned = self._unassigned, []
             for call, attempt in unassigned:

@@ -16,8 +16,9 @@ and policy give the same result. It ends with the last answer, and replicas are 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from autoscaling.admission.scheduling_request import PoolSettings
@@ -25,8 +26,9 @@ from autoscaling.slo import PriorityClass, Slo
 from simulator import kubernetes
 from simulator.engines import Hardware
 from simulator.fleet import Call, Progress, Replica, SimulatedFleet
-from simulator.gateway import ScheduledFleet, SimulatedGateway
+from simulator.gateway import PromptPool, ScheduledFleet, SimulatedGateway
 from simulator.peers import AllAt, Autoscaler, PlainStack, ScaledGateway
+from simulator.prefill import SplitFleet
 from simulator.traces import Trace
 from simulator.types import FleetSettings, Result, Sample
 
@@ -91,24 +93,37 @@ def run(trace: Trace, settings: FleetSettings, policy: str) -> Result:
     replicas = int(argument) if fixed else settings.first_replicas
     fleet = SimulatedFleet(settings.hardware, settings.startup_s, replicas, settings.tiers)
     if fixed:
-        pool, elsewhere = _scheduled(trace, settings, fleet)
-        return play(trace, settings, policy, fleet, elsewhere, SimulatedGateway(pool))
+        return _played(trace, settings, policy, fleet, SimulatedGateway)
     if policy == "antefix":
         from simulator.autoscaler import AutoscaledGateway
 
-        pool, elsewhere = _scheduled(trace, settings, fleet)
-        return play(trace, settings, policy, fleet, elsewhere, AutoscaledGateway(pool, settings))
+        scaled = partial(AutoscaledGateway, settings=settings)
+        return _played(trace, settings, policy, fleet, scaled)
     if kind == "all-at" and argument.isdecimal():
-        pool, elsewhere = _scheduled(trace, settings, fleet)
-        stack = ScaledGateway(pool, AllAt(float(argument), settings.max_replicas))
-        return play(trace, settings, policy, fleet, elsewhere, stack)
+        at = AllAt(float(argument), settings.max_replicas)
+        return _played(trace, settings, policy, fleet, partial(ScaledGateway, autoscaler=at))
     peer = policy.removesuffix(WITH_ANTEFIX_ROUTING)
     autoscaler = kubernetes.autoscaler(peer, settings) or _serve(peer, settings)
     if peer == policy:
         plain = PlainStack(fleet, autoscaler, settings.seed)
         return play(trace, settings, policy, fleet, None, plain)
+    routed = partial(ScaledGateway, autoscaler=autoscaler)
+    return _played(trace, settings, policy, fleet, routed)
+
+
+def _played(
+    trace: Trace,
+    settings: FleetSettings,
+    policy: str,
+    fleet: SimulatedFleet,
+    stack: Callable[[ScheduledFleet], Stack],
+) -> Result:
+    """Play a trace behind Antefix's scheduler."""
     pool, elsewhere = _scheduled(trace, settings, fleet)
-    return play(trace, settings, policy, fleet, elsewhere, ScaledGateway(pool, autoscaler))
+    in_play: FleetInPlay = fleet
+    if pool.prefill is not None:
+        in_play = SplitFleet(fleet, pool.prefill.pool.fleet)
+    return play(trace, settings, policy, in_play, elsewhere, stack(pool))
 
 
 def _serve(policy: str, settings: FleetSettings) -> Autoscaler:
@@ -135,8 +150,16 @@ def _scheduled(
         hardware = in_blocks_of(settings.overflow.hardware, trace.block_tokens)
         elsewhere = SimulatedFleet(hardware, 0.0, settings.overflow.replicas)
         overflow = ScheduledFleet(elsewhere, PoolSettings(), segment_tokens, settings.seed)
-    asked = PoolSettings(slos, settings.batch_queue, rules)
-    return ScheduledFleet(fleet, asked, segment_tokens, settings.seed, overflow), elsewhere
+    asked, prefill = PoolSettings(slos, settings.batch_queue, rules), None
+    if (of := settings.prefill) is not None:
+        hardware = in_blocks_of(of.hardware, trace.block_tokens)
+        prompts = SimulatedFleet(hardware, 0.0, of.replicas, of.tiers)
+        pool = ScheduledFleet(prompts, PoolSettings(), segment_tokens, settings.seed)
+        prefill = PromptPool(pool, of.always)
+    found = ScheduledFleet(
+        fleet, asked, segment_tokens, settings.seed, overflow=overflow, prefill=prefill
+    )
+    return found, elsewhere
 
 
 def play(

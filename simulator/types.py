@@ -21,11 +21,21 @@ class OverflowPool:
 
 
 @dataclass(frozen=True)
+class PrefillPool:
+    """Replicas that compute prompts for others, which pull them; see `gateway.PromptPool`."""
+
+    hardware: Hardware
+    replicas: int
+    tiers: TierSettings
+    always: bool = False
+
+
+@dataclass(frozen=True)
 class FleetSettings:
     """One pool; times in seconds. At the start `initial_replicas` serve, or `min_replicas`.
 
     `batch_slo` is for batch requests, of which `batch_queue` may wait. Each replica has `tiers`;
-    those of the overflow pool have none.
+    those of the overflow pool have none. `prefill` applies to policies with Antefix's routing.
     """
 
     hardware: Hardware
@@ -40,6 +50,7 @@ class FleetSettings:
     overflow: OverflowPool | None = None
     seed: int = 0
     tiers: TierSettings | None = None
+    prefill: PrefillPool | None = None
 
     @property
     def first_replicas(self) -> int:

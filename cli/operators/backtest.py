@@ -16,7 +16,6 @@ from cli.common.output import answering, is_data, note, print_data
 from common.errors import Problem
 
 if TYPE_CHECKING:
-    from simulator.cache.kv_tiers import TierSettings
     from simulator.engine_profile import EngineProfile
     from simulator.traces import Trace
     from simulator.types import FleetSettings, Result
@@ -77,7 +76,7 @@ def backtest(
     fleet: Annotated[
         str | None,
         typer.Option(
-            help="Fleet file with a pool whose kv_tiers each replica has; default: no tiers."
+            help="Fleet file with a pool whose kv_tiers and prefill are simulated; default: none."
         ),
     ] = None,
     pool: PoolName = None,
@@ -132,8 +131,9 @@ def backtest(
             initial_replicas=first,
             warm_replicas=warm_replicas,
             seed=seed,
-            tiers=_tiers(fleet, pool, engine),
         )
+        if fleet is not None:
+            settings = _with_tiers(settings, fleet, pool, engine)
         policies = (*ALL, f"fixed:{max_replicas}") if policy == "all" else (policy,)
         rows = _results(played, settings, policies, starts)
         found = {row.policy: results.summary(row) for row in rows}
@@ -158,6 +158,8 @@ def backtest(
                 f"tiers: {tiers.host_tokens:,} tokens in host memory, {tiers.disk_tokens:,} on disk"
                 + (", and pulls from other replicas" if tiers.peers else "")
             )
+        if (prefill := settings.prefill) is not None:
+            note(f"prompts: another pool of {prefill.replicas} replicas can compute them")
 
 
 def _trace(named: str, scale: float, limit_s: float | None, seed: int) -> Trace:
@@ -172,15 +174,24 @@ def _trace(named: str, scale: float, limit_s: float | None, seed: int) -> Trace:
     return trace if limit_s is None else trace.until(limit_s)
 
 
-def _tiers(file: str | None, pool: str | None, engine: EngineProfile) -> TierSettings | None:
-    if file is None:
-        return None
+def _with_tiers(
+    settings: FleetSettings, file: str, pool: str | None, engine: EngineProfile
+) -> FleetSettings:
+    """Return the settings with the tiers of a pool, and with the pool that computes its prompts."""
     from cli.common.named_pool import named_pool
     from cli.operators.simulated_tiers import tiers_of
     from deployments.fleet.fleet_file import load_fleet
+    from simulator.types import PrefillPool
 
-    name, found = named_pool(load_fleet(file, check_engine_args=False).pools, pool)
-    return tiers_of(name, found, engine)
+    pools = load_fleet(file, check_engine_args=False).pools
+    name, found = named_pool(pools, pool)
+    prefill = None
+    if found.prefill is not None:
+        prompts = pools[found.prefill.pool]
+        tiers = tiers_of(found.prefill.pool, prompts, engine)
+        assert tiers is not None, "the fleet file was checked"
+        prefill = PrefillPool(engine.hardware, prompts.first_replicas, tiers, found.prefill.always)
+    return replace(settings, tiers=tiers_of(name, found, engine), prefill=prefill)
 
 
 def _results(

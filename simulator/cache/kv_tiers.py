@@ -72,7 +72,10 @@ class RequestedLoads:
     @classmethod
     def of(cls, chosen: Candidate, source: HasBlock | None = None) -> RequestedLoads:
         host_tokens, disk_tokens, peer_tokens = chosen.loaded_tokens[:3]
-        refused = chosen.refuses_host, chosen.refuses_disk or chosen.pulls
+        refused = (
+            chosen.refuses_host,
+            (chosen.refuses_disk or chosen.pulls or chosen.prefills_elsewhere),
+        )
         return cls(host_tokens, disk_tokens, *refused, peer_tokens, source)
 
 

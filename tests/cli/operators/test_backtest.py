@@ -98,6 +98,19 @@ def test_replicas_pull_with_the_peers_of_a_pool(tmp_path: Path) -> None:
     assert (code, "4,096,000 on disk, and pulls from other replicas" in notes) == (0, True)
 
 
+def test_another_pool_computes_prompts_with_the_prefill_of_a_pool(tmp_path: Path) -> None:
+    fleet, peers = tmp_path / "fleet.yaml", "{host_bytes: 64Gi, peers: true}"
+    pool = f"model: meta-llama/Llama-3.1-8B-Instruct, kv_tiers: {peers}"
+    prompts = f"{{{pool}, served_model_name: prompts, replicas: 3}}"
+    main = f"{{{pool}, prefill: {{pool: prompts}}}}"
+    fleet.write_text(f"name: split\npools: {{main: {main}, prompts: {prompts}}}")
+    of = ("--policy", "fixed:2", "--fleet", str(fleet), "--pool", "main", "-o", "json")
+    code, found, notes = invoke(*SHORT, *of[:-2])
+    assert (code, "another pool of 3 replicas can compute them" in notes) == (0, True)
+    code, found, _ = invoke(*SHORT, *of)
+    assert json.loads(found)["policies"]["fixed:2"]["average_replicas"] == 5.0
+
+
 def test_tiers_of_an_unknown_model_cannot_be_simulated(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.yaml"
     pool = "{model: nobody/nothing, kv_tiers: {host_bytes: 1Gi}}"
