@@ -172,6 +172,10 @@ class CachedBlocks:
         self._copies = 0
         self._logged: set[str] = set()
 
+    def __contains__(self, key: bytes) -> bool:
+        """Return whether a key is cached."""
+        return key in self._held
+
     def keys(self) -> list[bytes]:
         """Return all cached keys, each after those it is chained to."""
         return list(self._held)

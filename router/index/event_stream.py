@@ -48,6 +48,12 @@ class EventStream:
         self._context = zmq.asyncio.Context()
         self._expected = 0
         self._logged_undecodable = False
+        self._listening: zmq.asyncio.Socket | None = None
+
+    def listen(self) -> None:
+        """Receive events from now on, for the first call of `batches`: otherwise they are known
+        only after the next event."""
+        self._listening = self._subscriber()
 
     def close(self) -> None:
         """End `batches`, also while it waits. May be called again."""
@@ -57,8 +63,7 @@ class EventStream:
         """Yield all batches from the engine's first, until `close`."""
         if self._context.closed:
             return
-        subscriber = self._socket(zmq.SUB, self._endpoint)
-        subscriber.subscribe(b"")
+        subscriber, self._listening = self._listening or self._subscriber(), None
         try:
             while not self._context.closed:
                 frames = await subscriber.recv_multipart()
@@ -126,6 +131,11 @@ class EventStream:
             logger.warning("failed to decode KV events; treating them as lost: %s", why)
             self._logged_undecodable = True
         return EventBatch([], lost=True)
+
+    def _subscriber(self) -> zmq.asyncio.Socket:
+        subscriber = self._socket(zmq.SUB, self._endpoint)
+        subscriber.subscribe(b"")
+        return subscriber
 
     def _socket(self, kind: int, endpoint: str) -> zmq.asyncio.Socket:
         socket = self._context.socket(kind)

@@ -68,6 +68,14 @@ def pack(token_ids: Sequence[int]) -> bytes:
     return packed.tobytes()
 
 
+def unpack(packed: bytes) -> list[int]:
+    """Return the tokens that `pack` has packed."""
+    tokens = array("I", packed)
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    return tokens.tolist()
+
+
 def _text(text: str | None) -> bytes:
     if text is None:
         return b"\0"

@@ -135,6 +135,18 @@ async def test_batches_arrive_in_order(publisher: Publisher, reader: Reader) -> 
     assert publisher.requests == 0
 
 
+async def test_batches_after_listening_began_are_known_without_a_later_one(
+    publisher: Publisher, folder: Path
+) -> None:
+    stream = EventStream(f"ipc://{folder}/events", f"ipc://{folder}/replay")
+    stream.listen()
+    await publisher.subscribed()
+    await publisher.publish()
+    batch = await asyncio.wait_for(anext(stream.batches()), 60)
+    assert (number_of(batch), batch.lost) == (0, False)
+    stream.close()
+
+
 async def test_batches_lost_in_transit_are_requested(publisher: Publisher, reader: Reader) -> None:
     await publisher.subscribed()
     await publisher.publish()

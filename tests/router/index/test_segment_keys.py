@@ -15,6 +15,7 @@ from router.index.segment_keys import (
     SegmentHasher,
     index_secret,
     pack,
+    unpack,
 )
 
 HASHER = SegmentHasher(index_secret("fleet secret"))
@@ -161,3 +162,8 @@ def test_a_segment_without_tokens_is_refused(size: int) -> None:
 def test_invalid_unicode_text_can_be_a_namespace() -> None:
     lone_surrogates = {HASHER.root(Namespace("main", cache_salt=s)) for s in ("\ud800", "\udfff")}
     assert len(lone_surrogates) == 2
+
+
+@given(st.lists(st.integers(0, MAX_TOKEN)))
+def test_packed_tokens_are_the_same_when_unpacked(tokens: list[int]) -> None:
+    assert unpack(pack(tokens)) == tokens
