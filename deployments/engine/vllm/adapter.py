@@ -11,6 +11,7 @@ import logging
 import os
 import tempfile
 import time
+import uuid
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,8 +24,10 @@ from vllm.config.kv_events import KVEventsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.app import build_app
+from vllm.inputs import TokensPrompt
 from vllm.platforms import current_platform
 from vllm.reasoning import ReasoningParserManager
+from vllm.sampling_params import SamplingParams
 from vllm.tool_parsers import ToolParserManager
 from vllm.usage.usage_lib import UsageContext
 
@@ -61,9 +64,10 @@ from deployments.engine.vllm.watch import call_tokens
 from deployments.engine.vllm.watch import measured_speculation as speculation
 from deployments.engine.vllm.watch.heartbeat import HEARTBEAT
 from deployments.engine.vllm.watch.profiler import EngineProfiler
-from deployments.engine.vllm.watch.stats import EngineStats
+from deployments.engine.vllm.watch.stats import PULL, EngineStats
 from deployments.engine.vllm.watched_engine import WatchedEngine
 from deployments.prompt import RendererFacts
+from deployments.wire import confirmation
 from observability.traces.tracing import TRACES_ENDPOINT, engine_environment
 from weights.speculation.speculation_rule import SpeculationReport, WhenSlower
 
@@ -83,6 +87,7 @@ class VllmEngine:
     `can_sleep` if it was started with vLLM's sleep mode. `start_phases`: seconds of each phase of
     its start. `disk_folder`: the folder of its disk tier for engines whose blocks are the same.
     `peer`: the host:port at which it serves its host tier to other engines; empty: it does not.
+    `host_tokens`: the tokens that this tier has room for, 0 without `peer`.
     """
 
     def __init__(
@@ -118,7 +123,7 @@ class VllmEngine:
         self.profiler = EngineProfiler(engine)
         self.start_phases: Mapping[str, float] = {}
         self.disk_folder = disk_folder
-        self.peer = written_address(_peer_file(folder.name))
+        self.peer, self.host_tokens = written_address(_peer_file(folder.name))
 
     @classmethod
     async def start(
@@ -199,6 +204,31 @@ class VllmEngine:
     def on_cache_dropped(self, callback: Callable[[], None]) -> None:
         """Set a callback for when the engine has dropped its whole prefix cache."""
         self._engine.on_cache_dropped = callback
+
+    def on_served(self, callback: call_tokens.OnServed) -> None:
+        """Set a callback for each prompt of text that has ended, with its answer."""
+        call_tokens.report_served(self._engine.output_processor, callback)
+
+    async def pull(self, token_ids: list[int], salt: str | None, source: str) -> int:
+        """Bring the blocks of a prompt into the cache, from the host tier of the engine at
+        `source`, host:port. Return how many of its tokens were not computed.
+
+        Raises vLLM's errors.
+        """
+        exchange = confirmation.Confirmation(
+            len(token_ids) - 1, kv_source=source, tier_tokens=(0, 0, len(token_ids) - 1)
+        )
+        token = confirmation.current.set(exchange)
+        try:
+            prompt = TokensPrompt(prompt_token_ids=token_ids)
+            if salt is not None:
+                prompt["cache_salt"] = salt
+            asked = SamplingParams(max_tokens=1, temperature=0, detokenize=False)
+            async for _ in self._engine.generate(prompt, asked, f"{PULL}{uuid.uuid4().hex}"):
+                pass
+        finally:
+            confirmation.current.reset(token)
+        return exchange.cached_tokens
 
     def report_reuse(self) -> None:
         """Report reused blocks in KV events from now on, not only new ones."""

@@ -82,9 +82,13 @@ def host_tier(tiers: Mapping[str, Any], peer_host: str, address_file: Path) -> K
     )
 
 
-def written_address(address_file: Path) -> str:
-    """Return the address at which other engines reach this one; empty: they do not."""
-    return address_file.read_text() if address_file.exists() else ""
+def written_address(address_file: Path) -> tuple[str, int]:
+    """Return the address at which other engines reach this one, and the tokens that its host tier
+    has room for. Empty and 0: they do not reach it."""
+    if not address_file.exists():
+        return "", 0
+    address, tokens = address_file.read_text().split()
+    return address, int(tokens)
 
 
 def loads_of(kv_tiers: str, kv_source: str, request_id: str) -> dict[str, Any] | None:

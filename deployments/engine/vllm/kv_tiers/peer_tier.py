@@ -67,8 +67,9 @@ class PeerTier(P2PSecondaryTierManager):  # type: ignore[misc]  # vLLM's types a
     _sessions: dict[str, Any]
 
     def __init__(self, *, host: str, address_file: str, kind: str, **more: Any) -> None:
-        """`host`: the address that peers use. The tier writes it to `address_file`, with its port.
-        Engines of another `kind` have other blocks for the same tokens, and are refused."""
+        """`host`: the address that peers use. The tier writes it to `address_file`, with its port
+        and the tokens that the host tier has room for. Engines of another `kind` have other blocks
+        for the same tokens, and are refused."""
         if ipaddress.ip_address(host).is_loopback:
             os.environ.setdefault("UCX_NET_DEVICES", "lo")  # or UCX listens on all addresses
         if current_platform.is_cpu():
@@ -87,7 +88,9 @@ class PeerTier(P2PSecondaryTierManager):  # type: ignore[misc]  # vLLM's types a
         self._heard_at = 0.0
         self._is_due = threading.Event()
         self.router_fd = int(self._control._router.getsockopt(zmq.FD))
-        Path(address_file).write_text(f"{host}:{port}")
+        spec = more["offloading_spec"]
+        tokens = spec.num_chunks * spec.blocks_per_chunk * min(spec.tokens_per_block)
+        Path(address_file).write_text(f"{host}:{port} {tokens}")
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """Return whether the request's peer has a block; MISS if it does not answer in time."""

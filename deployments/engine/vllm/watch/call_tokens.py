@@ -9,12 +9,17 @@ that another engine generated, are in neither. Sources, of vLLM 0.32: `add_reque
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from vllm.outputs import RequestOutput
 
 from deployments.wire.confirmation import Confirmation
+
+# Called with the tokens of a prompt and of its answer, and with the salt of their blocks.
+OnServed: TypeAlias = "Callable[[list[int], str | None], None]"
 
 _current: ContextVar[CallTokens | None] = ContextVar("call_tokens", default=None)
 
@@ -29,6 +34,7 @@ class CallTokens:
         self._exchange = exchange
         self._counted_elsewhere = counted_elsewhere
         self._sequences: list[Any] = []  # vLLM's states of the sequences
+        self._at_end: list[Callable[[], None]] = []
         self._yielded = 0
         self._has_first = False
         if exchange is not None:
@@ -41,6 +47,10 @@ class CallTokens:
     def add(self, sequence: Any) -> None:
         if sequence not in self._sequences:
             self._sequences.append(sequence)
+
+    def at_end(self, report: Callable[[], None]) -> None:
+        """Call `report` when the call ends."""
+        self._at_end.append(report)
 
     def yielded(self, output: Any) -> None:
         """Record that the call yields this output of vLLM next."""
@@ -64,6 +74,8 @@ class CallTokens:
 
     def end(self) -> None:
         """Count what the call did not yield. vLLM generates nothing more for it."""
+        for report in self._at_end:
+            report()
         exchange = self._exchange
         if exchange is None:
             return
@@ -88,15 +100,44 @@ class CallTokens:
 
 def follow(processor: Any) -> None:
     """Have vLLM's output processor report each sequence to the call that adds it."""
+
+    def added(request: Any, state: Any, call: CallTokens) -> None:
+        call.add(state)
+
+    _after_add(processor, added)
+
+
+def report_served(processor: Any, on_served: OnServed) -> None:
+    """Call `on_served` at the end of each call, for each sequence of text without an adapter."""
+
+    def report(state: Any, salt: str | None) -> None:
+        answer = state.detokenizer.output_token_ids if state.detokenizer is not None else []
+        on_served([*state.prompt_token_ids, *answer], salt)
+
+    def added(request: Any, state: Any, call: CallTokens) -> None:
+        if _is_text(request):
+            call.at_end(partial(report, state, request.cache_salt))
+
+    _after_add(processor, added)
+
+
+def _after_add(processor: Any, added: Callable[[Any, Any, CallTokens], None]) -> None:
     add = processor.add_request
 
     def add_request(request: Any, *args: Any, **kwargs: Any) -> None:
         add(request, *args, **kwargs)
         call, state = _current.get(), processor.request_states.get(request.request_id)
         if call is not None and state is not None:
-            call.add(state)
+            added(request, state, call)
 
     processor.add_request = add_request
+
+
+def _is_text(request: Any) -> bool:
+    """Return whether only its tokens and its salt determine its blocks."""
+    others = (request.lora_request, request.prompt_embeds)
+    has_others = bool(request.mm_features) or any(other is not None for other in others)
+    return request.prompt_token_ids is not None and not has_others
 
 
 def _since_first_token(output: Any) -> float:

@@ -25,6 +25,10 @@ TIER_LOAD_TIME = "vllm:kv_offload_tiering_read_time"
 TIERS = {CacheHitSource.DISK: DISK_TIER, CacheHitSource.P2P: PEER_TIER}
 
 
+# The ids of a replica's own requests, which pull the prefixes of other replicas, begin with this.
+PULL = "antefix-pull-"
+
+
 class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not read
     """Statistics for the load board, learned while the engine runs."""
 
@@ -105,6 +109,8 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
         # not vLLM's `iteration_timestamp`, whose clock may be set back
         now = time.monotonic()
         for finished in iteration_stats.finished_requests:
+            if finished.request_id is not None and finished.request_id.startswith(PULL):
+                continue  # its one token says nothing about answers
             self._decode_time.add_answer(finished.num_generation_tokens)
             self._prefill_rate.add(
                 now - finished.decode_time,

@@ -85,6 +85,23 @@ def test_the_decode_time_of_answers_follows_recent_steps() -> None:
     assert told.decode_s == pytest.approx(16.0, rel=0.05)
 
 
+def test_an_engines_own_pulls_do_not_count_as_answers() -> None:
+    from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
+
+    told = EngineStats()
+    for request_id, tokens in (("a", 17), *[(f"{stats.PULL}{n}", 1) for n in range(100)]):
+        iteration = IterationStats()
+        iteration.inter_token_latencies_iter += [1.0]
+        iteration.num_generation_tokens = 1
+        iteration.finished_requests = [
+            FinishedRequestStats(
+                finish_reason=None, request_id=request_id, num_generation_tokens=tokens
+            )
+        ]
+        told.record(SchedulerStats(), iteration)
+    assert told.decode_s == pytest.approx(16.0, rel=0.05)
+
+
 def test_request_states_show_queued_requests() -> None:
     from vllm.v1.engine.output_processor import OutputProcessor, RequestState
     from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
@@ -94,7 +111,7 @@ def test_request_states_show_queued_requests() -> None:
     assert "self.is_prefilling" in state and "self.prompt_len" in state
     assert "kv_cache_usage" in SchedulerStats.__dataclass_fields__
     finished = FinishedRequestStats.__dataclass_fields__
-    needed = {"num_prompt_tokens", "num_cached_tokens", "num_generation_tokens"}
+    needed = {"request_id", "num_prompt_tokens", "num_cached_tokens", "num_generation_tokens"}
     assert needed | {"prefill_time", "decode_time"} <= finished.keys()
     assert IterationStats().inter_token_latencies_iter == []
 

@@ -85,6 +85,6 @@ def test_an_engine_with_peers_needs_an_ipv4_address() -> None:
 
 
 def test_an_engine_without_peers_has_no_address(tmp_path: Path) -> None:
-    assert written_address(tmp_path / "peer") == ""
-    (tmp_path / "peer").write_text("10.0.0.1:5710")
-    assert written_address(tmp_path / "peer") == "10.0.0.1:5710"
+    assert written_address(tmp_path / "peer") == ("", 0)
+    (tmp_path / "peer").write_text("10.0.0.1:5710 4096")
+    assert written_address(tmp_path / "peer") == ("10.0.0.1:5710", 4096)

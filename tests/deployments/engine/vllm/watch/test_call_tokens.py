@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.stats import IterationStats
 
-from deployments.engine.vllm.watch.call_tokens import CallTokens, follow
+from deployments.engine.vllm.watch.call_tokens import CallTokens, follow, report_served
 from deployments.wire.confirmation import Confirmation
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -26,9 +28,13 @@ class Processor:
     def __init__(self, stream_interval: int) -> None:
         self._vllm = OutputProcessor(None, log_stats=True, stream_interval=stream_interval)
         self.metric = 0
+        self.served: list[tuple[list[int], str | None]] = []
         follow(self._vllm)
+        report_served(self._vllm, lambda *served: self.served.append(served))
 
-    def add(self, name: str, kind: RequestOutputKind) -> RequestOutputCollector:
+    def add(
+        self, name: str, kind: RequestOutputKind, salt: str | None = None, lora: Any = None
+    ) -> RequestOutputCollector:
         request = EngineCoreRequest(
             request_id=name,
             external_req_id=name,
@@ -37,8 +43,8 @@ class Processor:
             sampling_params=SamplingParams(max_tokens=200, output_kind=kind),
             pooling_params=None,
             arrival_time=0.0,
-            lora_request=None,
-            cache_salt=None,
+            lora_request=lora,
+            cache_salt=salt,
             data_parallel_rank=None,
         )
         queue = RequestOutputCollector(kind, name)
@@ -140,3 +146,21 @@ async def test_tokens_counted_during_generation_are_not_counted_twice() -> None:
         exchange.first_token(len(PROMPT), 0)
         exchange.generated(4)
     assert (exchange.prompt_tokens, exchange.output_tokens) == (len(PROMPT), 4)
+
+
+async def test_a_prompt_is_reported_with_its_answer_and_its_salt_when_it_ends() -> None:
+    processor = Processor(1)
+    with call_of(Confirmation()):
+        processor.add("a", RequestOutputKind.FINAL_ONLY, salt="tenant")
+        processor.step("a", 2)
+        assert processor.served == []
+        processor.step("a", 1, FinishReason.LENGTH)
+    assert processor.served == [([*PROMPT, 9, 9, 9], "tenant")]
+
+
+async def test_a_prompt_for_an_adapter_is_not_reported() -> None:
+    processor = Processor(1)
+    with call_of(Confirmation()):
+        processor.add("a", RequestOutputKind.FINAL_ONLY, lora=LoRARequest("l", 1, "/l"))
+        processor.step("a", 1, FinishReason.LENGTH)
+    assert processor.served == []
