@@ -86,4 +86,6 @@ def needs_gpus(expression: str) -> bool:
 
 def needs_tiers(expression: str) -> bool:
     """Whether it is about tiers of the KV cache, which most fleets do not have."""
-    return any(part in expression for part in ("kv_tier_", "_tier_load_", "kv_offload_"))
+    return any(
+        part in expression for part in ("kv_tier_", "_tier_load_", "kv_offload_", "_handover_")
+    )

@@ -304,6 +304,14 @@ _TIERS = [
         "Seconds per second that each engine copies blocks from the host. Near 1: loads queue, and "
         "requests wait for them."
     ),
+    Graph(
+        "Tokens taken over",
+        _tiered(rate("antefix_replica_handover_tokens_total", "pool, role")),
+        TOKENS_PER_S,
+    ).about(
+        "Prompt tokens per second of hot prefixes that replicas pull before they take traffic "
+        "(new), and from replicas that leave (heir)."
+    ),
 ]
 
 BOARD = Board(

@@ -13,6 +13,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from observability.metrics.families import Families
 from observability.metrics.replica_families import (
     AdapterFamilies,
+    HandoverFamilies,
     ReplicaFamilies,
     SpeculationFamilies,
 )
@@ -79,6 +80,7 @@ def _replica_registry() -> CollectorRegistry:
     assert families.prefill and families.calibrated and families.tier_load
     SpeculationFamilies(registry)
     AdapterFamilies(registry)
+    HandoverFamilies(registry)
     return registry
 
 

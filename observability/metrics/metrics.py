@@ -18,6 +18,7 @@ from common.verdicts import VERDICTS, VerdictKind
 from observability.metrics.families import Families
 from observability.metrics.replica_families import (
     AdapterFamilies,
+    HandoverFamilies,
     ReplicaFamilies,
     SpeculationFamilies,
 )
@@ -264,6 +265,7 @@ class ReplicaMetrics:
         self._grammars = ProcessCounts(self._families.grammars)
         self._speculation: SpeculationFamilies | None = None
         self._adapters: AdapterFamilies | None = None
+        self._handovers: tuple[ProcessCounts, ProcessCounts] | None = None
         self._adapter_loads = 0
         self._is_suspect = False
         self._grammars.own(dict.fromkeys(GRAMMAR_RESULTS, 0))
@@ -326,6 +328,15 @@ class ReplicaMetrics:
         self._adapters.loads.inc(loads - self._adapter_loads)
         self._adapter_loads = loads
         self._adapters.load_seconds.set(load_s)
+
+    def handovers(self, taken: Mapping[str, tuple[int, int]]) -> None:
+        """Set the prefixes, and their tokens, that were pulled from other replicas so far, by the
+        role of this one."""
+        if self._handovers is None:
+            of = HandoverFamilies(self._families.registry)
+            self._handovers = ProcessCounts(of.prefixes), ProcessCounts(of.tokens)
+        for index, counts in enumerate(self._handovers):
+            counts.own({role: both[index] for role, both in taken.items()})
 
     def suspect(self, may_hang: bool) -> None:
         """Set whether the engine may hang. Called when that or its cause has changed."""

@@ -25,7 +25,8 @@ class ReplicaFamilies:
         self.start_phase = self._gauge(
             "antefix_replica_start_phase_seconds",
             "Duration of each phase of the start: importing vLLM, configuring it, starting the "
-            "engine with its weights, and creating its server.",
+            "engine with its weights, creating its server, and pulling the hot prefixes of other "
+            "replicas.",
             ["phase"],
         )
         self.waiting = self._gauge(
@@ -138,6 +139,25 @@ class AdapterFamilies:
             "Mean duration of the latest loads of LoRA adapters.",
             registry=registry,
             multiprocess_mode="mostrecent",
+        )
+
+
+class HandoverFamilies:
+    """The metrics of one engine replica that pulls prefixes of replicas that leave."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.prefixes = Counter(
+            "antefix_replica_handover_prefixes",
+            "Hot prefixes that the replica pulled from other replicas, by its `role`: new (before "
+            "it took traffic) or heir (from a replica that left).",
+            ["role"],
+            registry=registry,
+        )
+        self.tokens = Counter(
+            "antefix_replica_handover_tokens",
+            "Prompt tokens of these prefixes that the replica did not have before, by `role`.",
+            ["role"],
+            registry=registry,
         )
 
 

@@ -16,6 +16,7 @@ from observability.alerts.slo_file import load
 from observability.metrics.families import Families
 from observability.metrics.replica_families import (
     AdapterFamilies,
+    HandoverFamilies,
     ReplicaFamilies,
     SpeculationFamilies,
 )
@@ -52,6 +53,7 @@ def antefix_families() -> list[Family]:
     _ = replica.prefill, replica.calibrated, replica.tier_load
     speculation = SpeculationFamilies(CollectorRegistry())
     adapters = AdapterFamilies(CollectorRegistry())
+    handovers = HandoverFamilies(CollectorRegistry())
     whose = ("pool", "replica")
     return [
         Family(described.name, described.type, (*metric._labelnames, *more))
@@ -61,6 +63,7 @@ def antefix_families() -> list[Family]:
             (replica, whose),
             (speculation, whose),
             (adapters, whose),
+            (handovers, whose),
         )
         for metric in vars(families).values()
         if isinstance(metric, MetricWrapperBase)

@@ -245,6 +245,18 @@ def test_a_replica_exports_the_rate_of_its_loads_once_it_has_loaded() -> None:
     assert samples["antefix_replica_tier_load_tokens_per_second", "host"] == 4000
 
 
+def test_a_replica_exports_what_it_took_from_others() -> None:
+    registry = CollectorRegistry()
+    metrics = ReplicaMetrics(12.5, None, registry)
+    assert "handover" not in generate_latest(registry).decode()
+    metrics.handovers({"new": (2, 400), "heir": (0, 0)})
+    metrics.handovers({"new": (2, 400), "heir": (1, 100)})
+    samples = samples_of(generate_latest(registry).decode())
+    assert samples["antefix_replica_handover_prefixes_total", "new"] == 2
+    assert samples["antefix_replica_handover_tokens_total", "new"] == 400
+    assert samples["antefix_replica_handover_tokens_total", "heir"] == 100
+
+
 def test_the_breaker_is_1_while_it_is_open(counted: Counted) -> None:
     for is_open in (True, False):
         counted.of.breaker(is_open)
