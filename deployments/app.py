@@ -22,7 +22,7 @@ from ray.serve.context import _get_global_client
 from common.errors import Problem
 from common.machine import has_cpu_build
 from deployments.autoscaler import autoscaling_config
-from deployments.engine.replica import HEARD_S, EngineReplica
+from deployments.engine.replica import EngineReplica, leaving_s
 from deployments.fleet.applications import (
     GATEWAYS_APPLICATION,
     GATEWAYS_DEPLOYMENT,
@@ -161,7 +161,7 @@ def _pool(
         ),
         max_ongoing_requests=pool.max_ongoing_requests,
         max_queued_requests=pool.max_queued_requests,
-        graceful_shutdown_timeout_s=HEARD_S + fleet.gateway.drain_timeout_s,
+        graceful_shutdown_timeout_s=leaving_s(pool) + fleet.gateway.drain_timeout_s,
         max_surge_percent=fleet.surge_percent,
         graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=HEALTH_CHECK_PERIOD_S,

@@ -256,8 +256,8 @@ HOUSE = (
         "deployments/engine",
         "**one replica process**: an engine and its HTTP server, in a Ray Serve actor",
         names(
-            "deployments/engine/serving deployments/engine/adapters deployments/engine/start "
-            "deployments/engine/watchdog deployments/engine/vllm "
+            "deployments/engine/serving deployments/engine/handover deployments/engine/adapters "
+            "deployments/engine/start deployments/engine/watchdog deployments/engine/vllm "
             "deployments/engine/vllm/patches deployments/process deployments/fleet "
             "deployments/fleet/settings deployments/models observability/metrics router/board "
             "router/index router/redis common"
@@ -267,10 +267,15 @@ HOUSE = (
         "deployments/engine/serving",
         "a replica's HTTP side: its load, turns and reports",
         names(
-            "deployments/engine/adapters deployments/engine/watchdog deployments/engine/vllm "
-            "deployments/wire observability/metrics router/board router/index router/redis "
-            "common"
+            "deployments/engine/handover deployments/engine/adapters "
+            "deployments/engine/watchdog deployments/engine/vllm deployments/wire "
+            "observability/metrics router/board router/index router/redis common"
         ),
+    ),
+    Room(
+        "deployments/engine/handover",
+        "hands hot prefixes from replica to replica",
+        names("deployments/wire router/board router/index"),
     ),
     Room(
         "deployments/engine/adapters",

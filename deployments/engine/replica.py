@@ -20,6 +20,7 @@ from typing import Any, Literal
 import ray
 
 from common.loops import forever
+from deployments.engine.handover.handovers import WITHIN_S
 from deployments.engine.replica_parts import Assignment, ReplicaParts, Surroundings, parts_of
 from deployments.engine.start import deaths
 from deployments.engine.start.deaths import Deaths
@@ -55,6 +56,7 @@ class EngineReplica:
     """Ray Serve deployment class; `hold` is the one method that gateways call."""
 
     parts: ReplicaParts
+    _handing_over: asyncio.Task[None] | None = None
     # None until its start is due
     _deaths: Deaths | None = None
 
@@ -109,8 +111,7 @@ class EngineReplica:
         known_deaths.alive()
         loops.start("engine_deaths", known_deaths.follow(parts.metrics.deaths))
         if ray.is_initialized():
-            node, tickets = parts.here.node_id, parts.tickets
-            drained = node_drain.follow(node, self._leave, lambda: tickets.running)
+            drained = node_drain.follow(parts.here.node_id, self._leave, partial(unfinished, parts))
             loops.start("node_drain", drained)
 
     async def _read_disk_record(self, record: DiskRecord) -> None:
@@ -164,7 +165,14 @@ class EngineReplica:
         self.parts.witness.ends_hung = is_restarted(settings.hung_engine, on_cpu)
 
     async def _leave(self, after_s: float) -> None:
-        self.parts.state.leaving = True
+        self._begin_to_leave()
+
+    def _begin_to_leave(self) -> None:
+        """Get no more requests, and hand over hot prefixes while those that run end."""
+        parts = self.parts
+        parts.state.leaving = True
+        if parts.handovers is not None and self._handing_over is None:
+            self._handing_over = asyncio.create_task(parts.handovers.hand_over())
 
     async def _probe(self) -> None:
         async def ask() -> None:
@@ -178,7 +186,7 @@ class EngineReplica:
         state, witness, metrics = self.parts.state, self.parts.witness, self.parts.metrics
         places = self.parts.here.places
         if places is not None and places.is_stopping:
-            state.leaving = True
+            self._begin_to_leave()
         before, (state.health, why) = state.health, witness.verdict
         cause = cause_to_leave(self.parts.engine.dead, state.health, witness.ends_hung)
         if cause == "died":
@@ -210,9 +218,12 @@ class EngineReplica:
             self._deaths.left()
         parts = self.parts
         await parts.loops.stop(self._watch)
-        parts.state.leaving = parts.state.closed = True
+        self._begin_to_leave()
+        parts.state.closed = True
         await asyncio.sleep(HEARD_S)
         await parts.server.drain()
+        if self._handing_over is not None:
+            await self._handing_over
         await parts.publisher.stop()  # a replica that leaves the board earlier seems dead
         await parts.loops.stop()  # not earlier: a request may wait for the end of one
         parts.witness.stop()
@@ -221,6 +232,17 @@ class EngineReplica:
             await asyncio.to_thread(parts.disk_record.close)
         parts.engine.stop()
         parts.copies.cleanup()
+
+
+def unfinished(parts: ReplicaParts) -> int:
+    """Return the number of requests and handovers that a drain of the node waits for."""
+    return parts.tickets.running + (parts.handovers.running if parts.handovers else 0)
+
+
+def leaving_s(pool: Pool) -> float:
+    """Return the most seconds that a replica takes to leave, except for its requests."""
+    hands_over = pool.kv_tiers is not None and pool.kv_tiers.peers
+    return HEARD_S + (WITHIN_S if hands_over else 0.0)
 
 
 def yield_to_gateways() -> None:

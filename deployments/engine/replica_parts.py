@@ -17,6 +17,8 @@ from ray import serve
 
 from common.loops import Loops
 from deployments.engine.adapters.loaded_adapters import AdapterLoading, EngineAdapters, WithAdapters
+from deployments.engine.handover.handovers import Handovers
+from deployments.engine.handover.other_replicas import OtherReplicas
 from deployments.engine.serving.application import application
 from deployments.engine.serving.confirming import Confirming
 from deployments.engine.serving.lease_text import LeaseText
@@ -45,6 +47,8 @@ from router.board.load_reader import LoadReader
 from router.index.cached_blocks import CachedBlocks
 from router.index.disk_record import DiskRecord, names_key
 from router.index.event_stream import EventStream
+from router.index.hot_prefixes import HotPrefixes
+from router.index.index import PrefixIndex
 from router.index.publisher import IndexPublisher
 from router.index.segment_keys import SegmentHasher, index_secret
 from router.redis.lease_signature import LeaseSigner
@@ -63,6 +67,8 @@ DEFAULT_PREFILL_RATE = 500.0
 # whose client stops reading looks the same once all buffers are full. A shorter time would
 # disconnect clients that only pause.
 GATEWAY_GONE_S = 60.0
+# A replica that leaves waits this long for each answer of the index.
+INDEX_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,8 @@ class Assignment:
 class ReplicaParts:
     """`url` is the address of `server`. `copies` has the files of adapters. `settings` are the
     current settings of the fleet file, and `board_reader` reads which replicas of the pool are
-    active. `disk_record`: None without a disk tier."""
+    active. `disk_record`: None without a disk tier. `handovers`: None without pulls from other
+    replicas."""
 
     here: Surroundings
     url: str
@@ -114,6 +121,7 @@ class ReplicaParts:
     events: EventStream
     publisher: IndexPublisher
     disk_record: DiskRecord | None
+    handovers: Handovers | None
     board_reader: LoadReader
     settings: SettingsReader
     metrics: ReplicaMetrics
@@ -131,20 +139,34 @@ async def parts_of(here: Surroundings, given: Assignment) -> ReplicaParts:
     witness = Witness(report=report)
     engine, phases = await _start_engine(here, given, witness.path)
     redis, signer = connect(given.redis_url), Signer(given.secret)
-    board = LoadBoard(time.monotonic)
+    board, state = LoadBoard(time.monotonic), ReplicaState()
+    board_reader = LoadReader(redis, given.board, board, pool.is_scaled, signer)
     sleeper = Sleeper(engine, partial(_takes_traffic, board, here.replica_id))
     reports = QueueReports(engine, sleeper)
     tickets = Tickets(pool.max_ongoing_requests, places=here.places)
     adapters, copies = _adapters(engine, pool)
     answers = Awake(WithAdapters(engine.app, adapters), sleeper)
     segment_tokens = _whole_blocks(pool.segment_tokens, engine.block_size)
+    record = await asyncio.to_thread(_disk_record, engine, given.secret)
+    cached = _cached_blocks(given, engine, segment_tokens, record)
+    events = EventStream(*engine.events_at)
+    handovers = _handovers(here, given, engine, state, cached, board_reader)
+    if handovers is not None:
+        events.listen()
+        pulling = time.monotonic()
+        await handovers.take_over()
+        phases["handover"] = time.monotonic() - pulling
     started_at, startup_s = time.time(), time.monotonic() - began
     adapter_loads = Awake(AdapterLoading(adapters), sleeper)
     app = application(
-        engine, Confirming(answers, reports.next), adapter_loads, segment_tokens, startup_s
+        engine,
+        Confirming(answers, reports.next),
+        adapter_loads,
+        segment_tokens,
+        startup_s,
+        Awake(handovers, sleeper) if handovers else None,
     )
     server, url = await _listening(TicketGate(app, tickets, given.secret), here.node_ip)
-    record = await asyncio.to_thread(_disk_record, engine, given.secret)
     metrics = ReplicaMetrics(startup_s, pool.prefill_rate)
     metrics.started(phases)
     snapshots = Snapshots(
@@ -157,29 +179,31 @@ async def parts_of(here: Surroundings, given: Assignment) -> ReplicaParts:
             started_at=started_at,
             startup_s=startup_s,
         ),
-        state=ReplicaState(),
+        state=state,
         engine=engine,
         reports=reports,
         sleeper=sleeper,
         tickets=tickets,
         adapters=adapters,
+        taken_over=handovers.taken if handovers else {},
         metrics=metrics,
         signed=LeaseText(LeaseSigner(signer, given.board)),
     )
     return ReplicaParts(
         here=here,
         url=url,
-        state=snapshots.state,
+        state=state,
         witness=witness,
         engine=engine,
         sleeper=sleeper,
         tickets=tickets,
         copies=copies,
         server=server,
-        events=EventStream(*engine.events_at),
-        publisher=_publisher(redis, given, engine, snapshots, record),
+        events=events,
+        publisher=_publisher(redis, given, engine, snapshots, cached),
         disk_record=record,
-        board_reader=LoadReader(redis, given.board, board, pool.is_scaled, signer),
+        handovers=handovers,
+        board_reader=board_reader,
         settings=SettingsReader(redis, given.board.fleet_board, signer),
         metrics=metrics,
         loops=Loops(),
@@ -257,23 +281,58 @@ def _disk_record(engine: VllmEngine, secret: str) -> DiskRecord | None:
         return None
 
 
+def _cached_blocks(
+    given: Assignment, engine: VllmEngine, segment_tokens: int, record: DiskRecord | None
+) -> CachedBlocks:
+    pool = given.pool
+    return CachedBlocks(
+        SegmentHasher(index_secret(given.secret)),
+        pool.model,
+        pool.revision,
+        segment_tokens,
+        max_copies=engine.kv_blocks or None,
+        tiers=pool.tiers,
+        on_written=record.note if record else None,
+    )
+
+
+def _handovers(
+    here: Surroundings,
+    given: Assignment,
+    engine: VllmEngine,
+    state: ReplicaState,
+    cached: CachedBlocks,
+    board_reader: LoadReader,
+) -> Handovers | None:
+    """Return the handovers of an engine, whose prompts they remember from now on; None if it pulls
+    nothing."""
+    if not engine.peer:
+        return None
+    pool, secret = given.pool, given.secret
+    segment_tokens = _whole_blocks(pool.segment_tokens, engine.block_size)
+    hot = HotPrefixes(
+        SegmentHasher(index_secret(secret)), pool.model, pool.revision, segment_tokens
+    )
+    loop = asyncio.get_running_loop()
+
+    def served(token_ids: list[int], salt: str | None) -> None:
+        loop.call_soon(hot.used, token_ids, salt)  # the end of a request does not wait for it
+
+    engine.on_served(served)
+    index = PrefixIndex(connect(given.redis_url, decode=False), given.board, INDEX_S)
+    others = OtherReplicas(here.replica_id, board_reader, index, secret)
+    return Handovers(
+        engine, lambda: state.leaving, hot, cached, others, lambda: engine.stats.kv_use
+    )
+
+
 def _publisher(
     redis: AsyncRedis,
     given: Assignment,
     engine: VllmEngine,
     snapshots: Snapshots,
-    record: DiskRecord | None,
+    cached: CachedBlocks,
 ) -> IndexPublisher:
-    pool = given.pool
-    cached = CachedBlocks(
-        SegmentHasher(index_secret(given.secret)),
-        pool.model,
-        pool.revision,
-        snapshots.facts.segment_tokens,
-        max_copies=engine.kv_blocks or None,
-        tiers=pool.tiers,
-        on_written=record.note if record else None,
-    )
     publisher: IndexPublisher = IndexPublisher(
         redis,
         given.board,

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
+from deployments.engine.handover.sealed_handover import HANDOVER_PATH
 from deployments.engine.serving.profiling import Profiling
 from deployments.wire.engine_facts import FACTS_PATH, EngineFacts
 from deployments.wire.headers import PROFILE_PATH, RENDERER_PATH
@@ -25,9 +26,10 @@ def application(
     adapter_loads: ASGIApp,
     segment_tokens: int,
     startup_s: float,
+    handovers: ASGIApp | None = None,
 ) -> Starlette:
-    """Return the application. `answers` serves the engine's API, and `adapter_loads` POST
-    ADAPTER_PATH; `startup_s`: the seconds that the replica took to start."""
+    """Return the application. `answers` serves the engine's API, `adapter_loads` POST ADAPTER_PATH,
+    and `handovers` HANDOVER_PATH; `startup_s`: the seconds that the replica took to start."""
 
     async def renderer(request: Request) -> Response:
         """Return the facts from which a gateway computes this engine's tokens."""
@@ -55,6 +57,7 @@ def application(
             Route(FACTS_PATH, facts),
             Route(PROFILE_PATH, Profiling(engine.profiler).answer, methods=["POST"]),
             Route(ADAPTER_PATH, adapter_loads, methods=["POST"]),
+            *([Route(HANDOVER_PATH, handovers)] if handovers else []),
             Mount("/", answers),
         ]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,8 @@ class QueueReports:
 
 @dataclass(frozen=True, eq=False)
 class Snapshots:
-    """Creates the text of each lease, and updates the replica's metrics."""
+    """Creates the text of each lease, and updates the replica's metrics. `taken_over`: as
+    `Handovers.taken`; empty without handovers."""
 
     facts: ReplicaFacts
     state: ReplicaState
@@ -85,6 +87,7 @@ class Snapshots:
     sleeper: Sleeper
     tickets: Tickets
     adapters: EngineAdapters
+    taken_over: Mapping[str, tuple[int, int]]
     metrics: ReplicaMetrics
     signed: LeaseText
 
@@ -111,6 +114,8 @@ class Snapshots:
         metrics.tier_load("host", self.engine.stats.host_load_rate)
         metrics.tier_load("disk", self.engine.stats.disk_load_rate)
         metrics.tier_load("peer", self.engine.stats.peer_load_rate)
+        if self.taken_over:
+            metrics.handovers(self.taken_over)
         if (adapters := self.adapters).slots:
             metrics.adapters(len(adapters.resident), adapters.loads, adapters.load_s)
 

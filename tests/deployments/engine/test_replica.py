@@ -12,10 +12,18 @@ import pytest
 
 from cli.local.ports import free_ports
 from common.loops import Loops
-from deployments.engine.replica import cause_to_leave, check_health
+from deployments.engine.handover.handovers import WITHIN_S
+from deployments.engine.replica import (
+    HEARD_S,
+    cause_to_leave,
+    check_health,
+    leaving_s,
+    unfinished,
+)
 from deployments.engine.start import start_failures
 from deployments.engine.start.start_failures import EngineFailed, engine_failures
 from deployments.engine.watchdog.hang import EngineHealth
+from deployments.fleet.pool import Pool
 from router.redis.redis_client import connect
 from tests.router.index_engine import Replica, replica_on
 from tests.router.index_redis import POOL, registry
@@ -108,3 +116,25 @@ async def test_without_redis_a_replica_is_ready_after_a_delay() -> None:
         for _ in range(2):
             await asyncio.wait_for(check_health(started, known_by), 60)
         assert not published.leases
+
+
+@pytest.mark.parametrize(("handing_over", "waits_for"), [(None, 2), (0, 2), (1, 3)])
+def test_a_drain_waits_for_requests_and_handovers(handing_over: int | None, waits_for: int) -> None:
+    handovers = None if handing_over is None else SimpleNamespace(running=handing_over)
+    parts: Any = SimpleNamespace(tickets=SimpleNamespace(running=2), handovers=handovers)
+    assert unfinished(parts) == waits_for
+
+
+@pytest.mark.parametrize(
+    ("kv_tiers", "seconds"),
+    [
+        (None, HEARD_S),
+        ({"host_bytes": "1Gi"}, HEARD_S),
+        ({"host_bytes": "1Gi", "peers": True}, HEARD_S + WITHIN_S),
+    ],
+)
+def test_ray_serve_gives_a_replica_the_time_of_a_handover(
+    kv_tiers: dict[str, Any] | None, seconds: float
+) -> None:
+    pool = Pool.model_validate({"model": "acme/model", "kv_tiers": kv_tiers})
+    assert leaving_s(pool) == seconds

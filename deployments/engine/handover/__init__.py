@@ -1,0 +1,1 @@
+"""Hands hot prefixes from replica to replica."""
