@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.harness.fleets.launched import Launched
 from cli.local.ports import LOOPBACK, free_ports
@@ -19,6 +21,7 @@ from deployments.fleet.fleet import Fleet
 from tests.tiers.host_tier import BLOCK, ENGINE_ARGS, greedy
 
 START_S, KEY = 300.0, "key"
+EXPORTED_S, LOOK_S = 15.0, 0.5
 ENVIRONMENT = {
     **ENGINE_ENVIRONMENT,
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -66,37 +69,46 @@ class Serving:
             "secret": secrets.token_hex(16),
             "redis_url": redis_url,
         }
-        self._running: list[Launched] = []
+        self._running: dict[str, Launched] = {}
 
     def start(self) -> None:
         for number, pool in enumerate(self._pools):
-            replica = {"replica_id": f"r{number}", "pool": pool}
-            self._launch("benchmarks.harness.fleets.lone_replica", **replica)
+            self.start_replica(f"r{number}", pool)
         more = {"engines": len(self._pools), "api_keys": {KEY: "tests"}}
-        self._launch("benchmarks.harness.fleets.lone_gateway", **more)
+        self._launch("gateway", "benchmarks.harness.fleets.lone_gateway", **more)
 
-    def _launch(self, module: str, **more: Any) -> None:
+    def start_replica(self, name: str, pool: str | None = None) -> None:
+        module = "benchmarks.harness.fleets.lone_replica"
+        self._launch(name, module, replica_id=name, pool=pool)
+
+    def _launch(self, name: str, module: str, **more: Any) -> None:
         environment = {**ENVIRONMENT, "ANTEFIX_METRICS_FOLDER": str(self._folder / "metrics")}
-        log = self._folder / f"{module}.{len(self._running)}.log"
+        log = self._folder / f"{name}.log"
         command = [sys.executable, "-m", module]
         process = Launched(command, log, environment, {**self._asked, **more})
-        self._running.append(process)
+        self._running[name] = process
         process.said(START_S)
 
     def stop(self) -> None:
         while self._running:
-            self._running.pop().stop()
+            self._running.popitem()[1].stop()
+
+    def stop_replica(self, name: str) -> None:
+        """The replica leaves, as if Ray Serve had stopped it."""
+        self._running.pop(name).stop()
+
+    def kill_replica(self, name: str) -> None:
+        """The replica's processes end at once."""
+        killed = self._running.pop(name)
+        replica = psutil.Process(killed.pid)
+        for process in (*replica.children(recursive=True), replica):
+            process.kill()
+        killed.stop()
 
     def kill(self) -> None:
         """The first replica's processes end at once, and then the others."""
-        self.kill_replica(0)
+        self.kill_replica("r0")
         self.stop()
-
-    def kill_replica(self, number: int) -> None:
-        """A replica's processes end at once."""
-        replica = psutil.Process(self._running[number].pid)
-        for process in (*replica.children(recursive=True), replica):
-            process.kill()
 
 
 @asynccontextmanager
@@ -131,3 +143,23 @@ async def metrics_of(fleet: Fleet) -> str:
     url = f"http://{LOOPBACK}:{fleet.metrics.port}/metrics"
     async with aiohttp.ClientSession() as http, http.get(url) as answer:
         return await answer.text()
+
+
+async def counted(fleet: Fleet, name: str, **labels: str) -> float:
+    """The sum over the metric's series with these labels."""
+    families = text_string_to_metric_families(await metrics_of(fleet))
+    return sum(
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+async def becomes_true(wanted: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether it is true within the time that metrics take to be exported."""
+    for _ in range(round(EXPORTED_S / LOOK_S)):
+        if await wanted():
+            return True
+        await asyncio.sleep(LOOK_S)
+    return False

@@ -46,7 +46,7 @@ async def test_an_engine_pulls_prompts_that_another_pool_computes_until_that_is_
             assert answer.predicted == answer.cached == PULLED
         new = await ask(http, document(3), ANSWER)
         assert new.predicted == new.cached == PULLED
-        serving.kill_replica(1)
+        serving.kill_replica("r1")
         lost = await asyncio.gather(*(ask(http, document(n), ANSWER) for n in (4, 5)))
         again = [await ask(http, document(n), ANSWER) for n in (4, 5)]
         assert [of.token_ids for of in lost] == [of.token_ids for of in again]

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.harness.fleets import own_redis
 from deployments.fleet.fleet import Fleet
 from tests.tiers.host_tier import document
-from tests.tiers.serving import Serving, ask, client_of, fleet_with, metrics_of
+from tests.tiers.serving import (
+    Serving,
+    ask,
+    becomes_true,
+    client_of,
+    counted,
+    fleet_with,
+    metrics_of,
+)
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 # More requests than both replicas run at once.
 REQUESTS, ANSWER, HOST_BYTES = 6, 64, 24_000_000
-TRIES, EXPORTED_S, LOOK_S = 8, 15.0, 0.5
+TRIES = 8
 RATE = "antefix_replica_tier_load_tokens_per_second"
 
 
@@ -37,30 +44,10 @@ def serving(fleet: Fleet, tmp_path: Path) -> Iterator[Serving]:
         serving.stop()
 
 
-async def counted(fleet: Fleet, name: str, **labels: str) -> float:
-    """The sum over the metric's series with these labels."""
-    families = text_string_to_metric_families(await metrics_of(fleet))
-    return sum(
-        sample.value
-        for family in families
-        for sample in family.samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    )
-
-
 async def pulls(fleet: Fleet) -> bool:
     """Whether the gateway chose a pull, and an engine pulled: it has no rate before."""
     decided = await counted(fleet, "antefix_kv_tier_requests_total", way="peer")
     return bool(decided and await counted(fleet, RATE, source="peer"))
-
-
-async def becomes_true(wanted: Callable[[], Awaitable[bool]]) -> bool:
-    """Whether it is true within the time that metrics take to be exported."""
-    for _ in range(round(EXPORTED_S / LOOK_S)):
-        if await wanted():
-            return True
-        await asyncio.sleep(LOOK_S)
-    return False
 
 
 async def test_requests_for_a_busy_replica_pull_their_prefix_to_another_one(
