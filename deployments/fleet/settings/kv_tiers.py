@@ -74,9 +74,10 @@ class KvTiers(Section):
     )
     peers: bool = Field(
         False,
-        description="Whether a replica may pull blocks that another replica of the pool has in its "
-        "host tier. Its engine's environment needs NIXL: the packages nixl and nixl-cu12, or on "
-        "GPUs with CUDA 13 nixl and nixl-cu13.",
+        description="Whether a replica may pull blocks that another replica has in its host tier. "
+        "Replicas that start and that leave then also hand over prefixes, and `prefill` needs it. "
+        "Its engine's environment needs NIXL: the packages nixl and nixl-cu12, or on GPUs with "
+        "CUDA 13 nixl and nixl-cu13.",
     )
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -129,7 +131,7 @@ def part_tiers(config: VllmConfig, told: Sequence[Any]) -> Path | None:
     for this engine; None without such a tier.
 
     `told`: what the blocks depend on besides the weights and the type of the cache. vLLM also
-    compares the layout of the cache. Raises OSError if the folder cannot be made.
+    compares the layout of the cache. Raises Problem if the folder cannot be written.
     """
     if config.kv_transfer_config is None:
         return None
@@ -144,8 +146,16 @@ def part_tiers(config: VllmConfig, told: Sequence[Any]) -> Path | None:
             continue
         folder = Path(tier["folder"])
         part = folder / kind
-        for made in (folder, part):
-            made.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            for made in (folder, part):
+                made.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=part):
+                pass
+        except OSError as error:
+            raise Problem(
+                f"kv_tiers.disk.folder {folder}: user {os.getuid()} cannot write there: {error}",
+                "give that user the folder, or leave out kv_tiers.disk",
+            ) from error
         tier["root_dir"] = str(part)
     return part
 

@@ -88,3 +88,18 @@ def test_an_engine_without_peers_has_no_address(tmp_path: Path) -> None:
     assert written_address(tmp_path / "peer") == ("", 0)
     (tmp_path / "peer").write_text("10.0.0.1:5710 4096")
     assert written_address(tmp_path / "peer") == ("10.0.0.1:5710", 4096)
+
+
+def test_a_folder_for_files_that_cannot_be_written_is_named_with_a_remedy(tmp_path: Path) -> None:
+    """Root may write into every folder, so a file is in its place."""
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    disk = {"folder": str(taken), "max_bytes": 1 << 30, "expire_s": 60.0}
+    config: Any = config_of("a")
+    config.kv_transfer_config = host_tier(
+        {**TIERS, "peers": False, "disk": disk}, "10.0.0.1", Path("address")
+    )
+    with pytest.raises(Problem, match="cannot write there") as caught:
+        part_tiers(config, ["proof"])
+    assert str(taken) in caught.value.message
+    assert "give that user the folder" in caught.value.remedy
