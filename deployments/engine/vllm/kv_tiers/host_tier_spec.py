@@ -1,4 +1,4 @@
-"""vLLM's host tier on CPUs as on GPUs, for requests that may refuse it.
+"""vLLM's host tier on CPUs as on GPUs, for requests that may refuse it, and with failing peers.
 
 vLLM imports this module in the engine's processes. On GPUs, vLLM's own worker copies the blocks. On
 CPUs, where vLLM 0.32 has none, `HostCopies` does. Source: vllm/v1/kv_offload/tiering of vLLM 0.32.
@@ -6,6 +6,7 @@ CPUs, where vLLM 0.32 has none, `HostCopies` does. Source: vllm/v1/kv_offload/ti
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -25,24 +26,33 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
-from vllm.v1.kv_offload.tiering.manager import TieringOffloadingManager
+from vllm.v1.kv_offload.tiering.base import JobResult
+from vllm.v1.kv_offload.tiering.manager import JobMetadata, TieringOffloadingManager
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
+
+from deployments.engine.vllm.kv_tiers.host_tier import PEER_TIER
+
+logger = logging.getLogger("vllm.antefix")
+
+# The memory of a pull that its source has not ended is not used for this time: a source that hangs
+# may go on and write there. Pools that restart hung engines do so before.
+WITHHELD_S = 600.0
 
 
 class HostTierSpec(TieringOffloadingSpec):  # type: ignore[misc]  # vLLM's types are not read
     """What vLLM's scheduler and workers create for the host tier."""
 
-    _refusable: OffloadingManager | None = None
+    _own_manager: OffloadingManager | None = None
     _worker: OffloadingWorker | None
 
     def get_manager(self) -> OffloadingManager:
         """Return the scheduler's manager of the tier."""
-        if self._refusable is None:
+        if self._own_manager is None:
             vllms = super().get_manager()
             if self._scheduler_mmap is not None:
                 _disown(self._scheduler_mmap)
-            self._refusable = _RefusableTier(vllms.primary_tier, vllms.secondary_tiers)
-        return self._refusable
+            self._own_manager = HostTierManager(vllms.primary_tier, vllms.secondary_tiers)
+        return self._own_manager
 
     def create_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """Return what copies blocks on GPUs."""
@@ -73,9 +83,23 @@ def _disown(region: SharedOffloadRegion) -> None:
     region._creator = False
 
 
-class _RefusableTier(TieringOffloadingManager):  # type: ignore[misc]
-    """vLLM asks a request's filter for the tiers below the host only. Here it also holds for the
-    host. All blocks pass the host, so what the host may not load is computed."""
+class HostTierManager(TieringOffloadingManager):  # type: ignore[misc]
+    """vLLM's, with two differences.
+
+    vLLM asks a request's filter for the tiers below the host only. Here it also holds for the host.
+    All blocks pass the host, so what the host may not load is computed.
+
+    vLLM uses the memory of a failed pull again even if the source may still write there. Here it is
+    withheld for WITHHELD_S.
+    """
+
+    primary_tier: Any
+    secondary_tiers: list[Any]
+
+    def __init__(self, *tiers: Any) -> None:
+        super().__init__(*tiers)
+        # until when, in seconds of the monotonic clock, and which chunks
+        self._withheld: list[tuple[float, set[int]]] = []
 
     def lookup(
         self, key: OffloadKey, req_context: ReqContext, *, exclude_tier_idx: int | None = None
@@ -83,6 +107,38 @@ class _RefusableTier(TieringOffloadingManager):  # type: ignore[misc]
         if not req_context.load_tier_filter.allows(Medium.CPU, None):
             return LookupResult.MISS
         return super().lookup(key, req_context, exclude_tier_idx=exclude_tier_idx)
+
+    def _complete_promotion(self, job_metadata: JobMetadata, completed_job: JobResult) -> None:
+        super()._complete_promotion(job_metadata, completed_job)
+        tier = self.secondary_tiers[job_metadata.tier_idx]
+        if tier.tier_type != PEER_TIER or completed_job.job_id not in tier.unconfirmed:
+            return
+        tier.unconfirmed.discard(completed_job.job_id)
+        chunks = {int(chunk) for chunk in job_metadata.transfer_job.chunk_ids}
+        logger.warning(
+            "failed to pull %d KV-cache blocks: their source did not confirm the end of the copy;"
+            " not using their host memory for %g s",
+            len(chunks),
+            WITHHELD_S,
+        )
+        self._withheld.append((time.monotonic() + WITHHELD_S, chunks))
+        free = self.primary_tier._free_list
+        free[:] = [chunk for chunk in free if chunk not in chunks]
+
+    def _process_finished_jobs(self) -> None:
+        while self._withheld and self._withheld[0][0] <= time.monotonic():
+            self.primary_tier._free_list.extend(self._withheld.pop(0)[1])
+        super()._process_finished_jobs()
+
+    def reset_cache(self) -> None:
+        """Empty the tier. What is withheld remains so."""
+        super().reset_cache()
+        if self._withheld:
+            # as if all had been in use, because vLLM otherwise starts with the first chunks
+            primary = self.primary_tier
+            withheld = set[int]().union(*(chunks for _, chunks in self._withheld))
+            primary._num_allocated_chunks = primary._num_chunks
+            primary._free_list.extend(set(range(primary._num_chunks)) - withheld)
 
 
 class HostCopies(OffloadingWorker):  # type: ignore[misc]

@@ -30,6 +30,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, TransferJob
 from vllm.v1.kv_offload.tiering.p2p.control import zmq as zmq_transport
 from vllm.v1.kv_offload.tiering.p2p.manager import P2PSecondaryTierManager, P2PSourceInfo
 from vllm.v1.kv_offload.tiering.p2p.session import client
+from vllm.v1.kv_offload.tiering.p2p.session import session as peer_session
 from zmq.utils import z85
 
 from deployments.engine.vllm.kv_tiers.host_tier import NAMES_KEY
@@ -59,6 +60,9 @@ class PeerTier(P2PSecondaryTierManager):  # type: ignore[misc]  # vLLM's types a
 
     With vLLM's class the engine always steps, so it never sleeps or drains. This one asks for a
     step when a peer has sent something (`attend`).
+
+    `unconfirmed`: the pulls that have failed without a message from the peer. It may still complete
+    them.
     """
 
     _control: Any
@@ -77,6 +81,9 @@ class PeerTier(P2PSecondaryTierManager):  # type: ignore[misc]  # vLLM's types a
         client._LOAD_TIMEOUT_S = TRANSFER_S
         _encrypt(os.environ.get(NAMES_KEY, ""))
         _close_without_blocking()
+        _send_without_blocking()
+        self.unconfirmed: set[int] = set()
+        _note_unconfirmed(self.unconfirmed)
         port = _free_port(host)
         super().__init__(host=host, port=port, **more)
         self._data._config_fingerprint += kind
@@ -239,6 +246,44 @@ def _close_without_blocking() -> None:
         close(self)
 
     zmq_transport.ZmqConnection.close = close_the_writer_first
+
+
+def _send_without_blocking() -> None:
+    """Take a connection that takes no message for lost.
+
+    A source that was stopped may send before it notices that its connection has ended. ZeroMQ would
+    then wait for another one, and with it the engine.
+    """
+    send = zmq_transport.ZmqConnection.send
+
+    def send_or_lose(self: Any, message: dict[str, Any]) -> None:
+        self._sockets.dealer.sndtimeo = 0
+        try:
+            send(self, message)
+        except zmq.Again:
+            self.mark_dead()
+
+    zmq_transport.ZmqConnection.send = send_or_lose
+
+
+def _note_unconfirmed(jobs: set[int]) -> None:
+    """Add the pulls to `jobs` that fail without a message from the peer."""
+
+    class Client(client.ClientRole):  # type: ignore[misc]
+        _completed_loads: list[client.LoadResult]
+
+        def collect_results(self) -> list[client.LoadResult]:
+            confirmed = {result.job_id for result in self._completed_loads}
+            results: list[client.LoadResult] = super().collect_results()
+            jobs.update(result.job_id for result in results if result.job_id not in confirmed)
+            return results
+
+        def close(self) -> client.ClientCloseResult:
+            result = super().close()
+            jobs.update(result.failed_jobs)
+            return result
+
+    peer_session.ClientRole = Client
 
 
 def _free_port(host: str) -> int:
