@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TextIO
 
 from starlette.types import ASGIApp
@@ -20,6 +21,13 @@ def stdout_for_the_test() -> TextIO:
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return lines
+
+
+def log_to(file: Path) -> None:
+    """Write what this process and those that it starts print to a file from now on."""
+    with file.open("a") as lines:
+        for descriptor in (1, 2):
+            os.dup2(lines.fileno(), descriptor)
 
 
 def confirming(engine: VllmEngine) -> ASGIApp:

@@ -1,13 +1,14 @@
 """A real engine with a disk tier, whose blocks a follower knows: python -m tests.tiers.disk_tier
 
-Takes {"model", "folder", "max_bytes", "secret", "steps"} as JSON on stdin. A step is the name of a
-function here. Writes one line of JSON with what the follower predicted at each step, and what the
-engine did.
+Takes {"model", "folder", "max_bytes", "secret", "steps"} as JSON on stdin, and "log": a file for
+what the engine prints, or null. A step is the name of a function here. Writes one line of JSON with
+what the follower predicted at each step, and what the engine did.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import random
@@ -25,7 +26,7 @@ from deployments.wire.headers import HOST_ONLY, KV_TIERS_HEADER, NO_TIERS
 from router.index.cached_blocks import Tier
 from router.index.disk_record import DiskRecord, names_key
 from router.index.event_stream import EventStream
-from tests.served import at_a_url, stdout_for_the_test
+from tests.served import at_a_url, log_to, stdout_for_the_test
 from tests.tiers.host_tier import BLOCK, DOCUMENTS, ENGINE_ARGS, PROMPT, Client, Follower, document
 
 # About 20 blocks of the small model: three documents. The device has 28.
@@ -34,6 +35,8 @@ OWN = document(0)
 RANDOM_REQUESTS = 60
 # A sweep takes place every 10 s.
 SWEPT_S = 25.0
+# Less than a block.
+PART = 64 << 10
 
 
 @dataclass
@@ -108,6 +111,25 @@ class Scene:
         blocks.unlink()
         return answer
 
+    async def full(self) -> Any:
+        """The volume of the folder is full, and another program frees space again."""
+        return await self._full(free=0)
+
+    async def nearly_full(self) -> Any:
+        return await self._full(free=PART)
+
+    async def _full(self, free: int) -> Any:
+        shutil.rmtree(self.folder, ignore_errors=True)  # a mounted folder remains, empty
+        other = self.folder / "other"
+        fill(other, free)
+        await self.flood()
+        answer = await self.client.ask(OWN)
+        await self.flood()
+        again = await self.client.ask(OWN)
+        left = [file.name for file in self.folder.rglob("*.tmp")]
+        other.unlink()
+        return {"computed": answer, "again": again, "left": left}
+
     async def swept(self) -> Any:
         """The files and the tokens that the index expects to read, after a sweep."""
         await self.client.ask(OWN)
@@ -126,7 +148,21 @@ class Scene:
         return {"names": [file.stem for file in self.files], "hashes": hashes, "modes": list(modes)}
 
 
+def fill(file: Path, free: int) -> None:
+    """Write a file that leaves this number of bytes on its volume."""
+    written = 0
+    with file.open("wb", buffering=0) as lines:
+        try:
+            while True:
+                written += lines.write(bytes(PART))
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+    os.truncate(file, written - free)
+
+
 async def told(asked: dict[str, Any]) -> dict[str, Any]:
+    if asked.get("log"):
+        log_to(Path(asked["log"]))
     disk = {"folder": asked["folder"], "max_bytes": asked["max_bytes"], "expire_s": 3600.0}
     tiers = {"host_bytes": HOST_BYTES, "eviction": "lru", "disk": disk}
     engine = await VllmEngine.start(

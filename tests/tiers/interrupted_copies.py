@@ -26,7 +26,7 @@ from vllm.config import KVTransferConfig
 
 from deployments.engine.vllm import adapter
 from deployments.engine.vllm.kv_tiers.host_tier import PEER_TIER, host_tier
-from tests.served import stdout_for_the_test
+from tests.served import log_to, stdout_for_the_test
 from tests.tiers import stopping_tier
 from tests.tiers.host_tier import ENGINE_ARGS, Client, document, followed
 from tests.tiers.peers import SHUN_S, Two, core_of
@@ -83,9 +83,7 @@ async def told(job: dict[str, Any]) -> dict[str, Any]:
     folder = Path(job["folder"])
     log, flag = folder / "log", folder / "stops"
     os.environ[stopping_tier.STOPS_AT] = str(flag)
-    with log.open("w") as lines:
-        os.dup2(lines.fileno(), 1)
-        os.dup2(lines.fileno(), 2)
+    log_to(log)
 
     async def engine(host_bytes: int) -> adapter.VllmEngine:
         tiers = {"host_bytes": host_bytes, "eviction": "lru", "peers": True}

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.engine_job import told_by
 from tests.tiers.host_tier import BLOCK, PROMPT
@@ -16,6 +21,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 # The tokens of the prompt's whole blocks.
 WHOLE = PROMPT // BLOCK * BLOCK
 AMPLE, SMALL = 1 << 30, 3_000_000
+VOLUME_BYTES = 40 << 20
 Told = dict[str, Any]
 
 
@@ -26,9 +32,11 @@ def run(
     """Runs one engine after the other with the same folder."""
     folder = tmp_path_factory.mktemp("tiers") / "folder"
 
-    def run(*steps: str, max_bytes: int = AMPLE, secret: str = "secret") -> Told:
+    def run(
+        *steps: str, max_bytes: int = AMPLE, secret: str = "secret", model: Path = small_model
+    ) -> Told:
         asked = {
-            "model": str(small_model),
+            "model": str(model),
             "folder": str(folder),
             "max_bytes": max_bytes,
             "secret": secret,
@@ -114,6 +122,64 @@ def test_an_engine_of_another_fleet_finds_nothing(
     restarted: Told, run: Callable[..., Told]
 ) -> None:
     assert run("restarted", secret="another")["steps"]["restarted"]["reused"] == 0
+
+
+@pytest.fixture
+def other_revision(small_model: Path, tmp_path: Path) -> Path:
+    """The model with other values of the same weights."""
+    folder = tmp_path / "model"
+    shutil.copytree(small_model, folder)
+    for file in folder.glob("*.safetensors"):
+        weights = {name: 1.01 * weight for name, weight in load_file(file).items()}
+        file.unlink()
+        save_file(weights, file, {"format": "pt"})
+    return folder
+
+
+def test_an_engine_with_another_revision_of_the_weights_finds_nothing(
+    restarted: Told, run: Callable[..., Told], other_revision: Path
+) -> None:
+    assert run("restarted", model=other_revision)["steps"]["restarted"]["reused"] == 0
+
+
+@pytest.fixture
+def small_volume(tmp_path: Path) -> Path:
+    """A program that does what Python does, for which `tmp_path / "volume"` is a small volume. It
+    has namespaces of its own for users and mounts, so it needs no privileges."""
+    (tmp_path / "volume").mkdir()
+    volume, python = shlex.quote(str(tmp_path / "volume")), shlex.quote(sys.executable)
+    mounted = f'mount -t tmpfs -o size={VOLUME_BYTES} none {volume} && exec {python} "$@"'
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\nexec unshare -rm sh -c {shlex.quote(mounted)} sh "$@"\n')
+    program.chmod(0o700)
+    tried = subprocess.run([program, "-c", ""], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"users may not mount in a namespace here: {tried.stderr}")
+    return program
+
+
+def test_a_full_volume_costs_computations_only(
+    first: Told, small_model: Path, small_volume: Path, tmp_path: Path
+) -> None:
+    faults = ["full", "nearly_full"]
+    asked = {
+        "model": str(small_model),
+        "folder": str(tmp_path / "volume"),
+        "max_bytes": AMPLE,
+        "secret": "secret",
+        "steps": [*faults, "read", "read"],  # written, and read
+        "log": str(tmp_path / "log"),
+    }
+    steps = told_by(str(small_volume), "tests.tiers.disk_tier", asked, within_s=800)["steps"]
+    answers = [steps[fault][ask] for fault in faults for ask in ("computed", "again")]
+    expected = first["steps"]["computed"]["token_ids"]
+    assert [(answer["reused"], answer["token_ids"]) for answer in answers] == [(0, expected)] * 4
+    assert steps["full"]["left"] == steps["nearly_full"]["left"] == []
+    # space was freed
+    assert (steps["read"]["reused"], steps["read"]["token_ids"]) == (WHOLE, expected)
+    log = (tmp_path / "log").read_text()
+    assert "block I/O failed: " in log
+    assert "No space left on device" in log
 
 
 def test_the_folder_stays_below_its_size_and_the_index_forgets_what_was_removed(
