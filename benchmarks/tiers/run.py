@@ -5,7 +5,8 @@ find anything in a tier; the predicted TTFT of each way to get a prefix. Then lo
 and Antefix, which decides for each request, is compared with fixed rules. `--parts` selects some of
 this. `pulling`: replicas that pull prefixes from each other, and replicas that do not. `spreading`:
 the same with one document that suddenly many requests ask about. `prefilling`: one engine computes
-prompts for another one, compared with two engines that both answer.
+prompts for another one, compared with two engines that both answer. `identical`: answers from all
+tiers with faults, compared with computed ones. `--answers`: their number.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from benchmarks.harness.results import report, rules
 from benchmarks.harness.results.ending import stopped_in_the_end
 from benchmarks.harness.results.options import add_seeds, parser_of
 from benchmarks.tiers import tiered_fleet
+from benchmarks.tiers.identical import identical, identical_goals
 from benchmarks.tiers.prefilling import (
     ALWAYS,
     CHOICE,
@@ -45,7 +47,8 @@ from loadgen.workloads import Message
 
 RULE = rules.of("tiers")
 SETTINGS = RULE.settings
-PARTS = ("returning", "cost", "ranking", "pulling", "spreading", "prefilling")
+TIMED_PARTS = ("returning", "cost", "ranking", "pulling", "spreading", "prefilling")
+IDENTICAL = "identical"
 OFF, OFF_AGAIN, HOST, DISK = "off", "off again", "host", "disk"
 COMPUTED, IN_PLACE = "computed", "in_place"
 # How a fleet with tiers got a prefix that its device had evicted.
@@ -232,8 +235,19 @@ def _split(folder: Path, host: Mapping[str, Any]) -> Iterator[dict[str, TieredFl
         }
 
 
+async def all_measured(
+    folder: Path, parts: Sequence[str], seeds: Sequence[int], answers: int
+) -> dict[str, Any]:
+    """Return the figures of these parts, with this number of answers that are compared."""
+    timed = [part for part in parts if part != IDENTICAL]
+    figures = await measured(folder, timed, seeds) if timed else {}
+    if IDENTICAL in parts:
+        figures[IDENTICAL] = await identical(folder, SETTINGS, answers, seeds[0])
+    return figures
+
+
 async def measured(folder: Path, parts: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
-    """Return the figures of these parts."""
+    """Return the figures of TIMED_PARTS."""
     found, token_bytes = Found(), kv_bytes_per_token()
     host = {"host_bytes": SETTINGS["host_tokens"] * token_bytes}
     disk = {"folder": str(folder / "files"), "max_bytes": DISK_BYTES}
@@ -290,7 +304,10 @@ async def measured(folder: Path, parts: Sequence[str], seeds: Sequence[int]) -> 
 
 def goals_of(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return the goals of the measured parts."""
-    found: dict[str, Any] = {"failed": report.goal(figures["failed"], **RULE.bounds["failed"])}
+    found = identical_goals(RULE, figures[IDENTICAL]) if IDENTICAL in figures else {}
+    if "failed" not in figures:
+        return found
+    found["failed"] = report.goal(figures["failed"], **RULE.bounds["failed"])
     if figures["returning"]:
         ratios = [seed["host_of_off"] for seed in figures["returning"]]
         found["returning_ttft"] = RULE.judged("returning_ttft", ratios)
@@ -349,10 +366,14 @@ def _ratio(one: Sequence[float], other: Sequence[float]) -> float:
 def main() -> None:
     parser = parser_of("tiers.run", __doc__)
     add_seeds(parser, RULE)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS], help="all")
+    parts = [*TIMED_PARTS, IDENTICAL]
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="all")
+    most = SETTINGS["identical_answers"]
+    parser.add_argument("--answers", type=int, default=most, help=str(most))
     options = parser.parse_args()
     with stopped_in_the_end(), tempfile.TemporaryDirectory(prefix="afx-tiers-") as folder:
-        figures = asyncio.run(measured(Path(folder), options.parts, options.seeds))
+        measuring = all_measured(Path(folder), options.parts, options.seeds, options.answers)
+        figures = asyncio.run(measuring)
     report.finish("tiers", figures, goals_of(figures), seeds=options.seeds)
 
 
