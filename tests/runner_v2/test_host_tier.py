@@ -1,4 +1,4 @@
-"""A host tier works under vLLM's model runner V2, the one on GPUs."""
+"""Tiers and pulls work under vLLM's model runner V2, the one on GPUs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from deployments.app import ENGINE_ENVIRONMENT
 from tests.runner_v2.environment import V2_ASYNC
 from tests.runner_v2.test_runners import found_under
+from tests.tiers.host_tier import BLOCK
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -39,6 +40,18 @@ def test_a_request_that_refuses_the_host_tier_loads_nothing(steps: dict[str, Any
 
 def test_another_cache_salt_finds_nothing_in_the_host_tier(steps: dict[str, Any]) -> None:
     assert steps["of another tenant"]["reused"] == 0
+
+
+def test_a_prefix_is_pulled_from_another_engine_with_the_same_answer(steps: dict[str, Any]) -> None:
+    assert steps["pulled"]["reused"] == 4 * BLOCK
+    assert steps["pulled"]["token_ids"] == steps["computed"]["token_ids"]
+
+
+def test_a_prefix_is_read_from_the_disk_with_the_same_answer(steps: dict[str, Any]) -> None:
+    assert steps["other computed"]["reused"] == 0
+    assert steps["read"]["loadable"] == 0  # from the host
+    assert steps["read"]["reused"] == 4 * BLOCK
+    assert steps["read"]["token_ids"] == steps["other computed"]["token_ids"]
 
 
 def test_a_reset_of_the_prefix_cache_empties_the_host_tier(steps: dict[str, Any]) -> None:
