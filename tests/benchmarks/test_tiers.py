@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from vllm.v1.kv_offload.base import TransferResult
 
+from benchmarks.harness.results import rules
 from benchmarks.tiers import ruled_gateway
+from benchmarks.tiers.identical import (
+    COMPUTED,
+    EVICTED,
+    PEER,
+    Answer,
+    Compared,
+    Prompt,
+    identical_goals,
+    planned,
+)
 from benchmarks.tiers.prefilling import ALWAYS, CHOICE, CHOICE_AGAIN, TOGETHER
 from benchmarks.tiers.pulling import ALONE, ALONE_AGAIN, PEERS
 from benchmarks.tiers.run import ANTEFIX, ANTEFIX_AGAIN, DISK, HOST, OFF, OFF_AGAIN, goals_of
@@ -198,3 +211,51 @@ def test_the_choice_of_the_engine_that_computes_is_compared_with_always_the_othe
     assert (half["choice_of_always"], half["noise"]) == (0.9, pytest.approx(0.1))
     assert (half["always_of_together_ttft"], half["always_of_together_decode"]) == (2.0, 0.5)
     assert (half["choice_of_together_ttft"], half["choice_of_together_decode"]) == (1.8, 0.75)
+
+
+RULE = rules.of("tiers")
+SMALL_PROMPT = [7] * 100
+
+
+def answer(*tokens: int, reused: int = 0, logprob: float = -1.0) -> Answer:
+    return Answer(list(tokens), [logprob] * len(tokens), reused)
+
+
+def compared(*answers: Answer | None, controls: Sequence[Answer], way: str = PEER) -> Compared:
+    found = Compared()
+    for one in answers:
+        found.add(way, Prompt(SMALL_PROMPT, list(controls)), one, with_fault=False)
+    return found
+
+
+def test_an_answer_with_other_tokens_or_none_misses_the_goals() -> None:
+    controls = [answer(1, 2), answer(1, 2)]
+    found = compared(answer(1, 2, reused=96), answer(1, 3), None, controls=controls)
+    goals = identical_goals(RULE, found.figures())
+    assert not goals["identical_wrong"]["met"]
+    assert not goals["identical_failed"]["met"]
+    assert goals["identical_reused"]["figure"] == 0.5
+
+
+def test_an_answer_whose_controls_differ_is_counted_and_not_compared() -> None:
+    found = compared(answer(3), controls=[answer(1), answer(2)]).figures()
+    assert found["wrong"] == []
+    assert found["uncertain_share"] == 1.0
+
+
+def test_a_computed_answer_reuses_nothing_and_has_the_same_logprobs() -> None:
+    controls = [answer(1), answer(1)]
+    goals = identical_goals(
+        RULE, compared(answer(1, logprob=-1.5), controls=controls, way=COMPUTED).figures()
+    )
+    assert goals["identical_reused"]["figure"] == 1.0
+    assert goals["identical_logprobs"] == {"figure": 0.5, "at_most": 0.01, "met": False}
+
+
+@pytest.mark.parametrize(("answers", "faults"), [(10_000, 200), (1000, 20), (60, 6)])
+def test_faults_are_in_proportion_to_answers_and_of_each_kind(answers: int, faults: int) -> None:
+    plan = planned(answers, RULE.settings, random.Random(1))
+    kinds = Counter(fault for of_round in plan for fault in of_round)
+    assert kinds.keys() == RULE.settings["identical_faults"].keys()
+    assert kinds.total() == faults
+    assert not any(plan[:EVICTED])
