@@ -45,7 +45,7 @@ TRUNCATED, REMOVED, REFUSED, WRONG, STOPPED, KILLED = (
 )
 # The answers to each prompt that are compared.
 ANSWERS_PER_PROMPT = 8
-# A round's prompts are evicted from the device in the next round, and from the host after so many.
+# The prompts of a round are evicted from the device within a round, and from the host within these.
 EVICTED = 4
 BLOCK, DEVICE_BLOCKS, DISK_BYTES = 32, 64, 512 << 20
 # About 100 blocks. The prompts of a round, and those for comparison, have about 40. The engine that
@@ -60,7 +60,7 @@ NOBODY = "127.0.0.1:9"
 ANSWER_WITHIN_S = 120.0
 
 
-class Answer(NamedTuple):
+class CheckedAnswer(NamedTuple):
     """An answer, the logarithms of the probabilities of its tokens, and the prompt tokens that the
     engine did not compute."""
 
@@ -70,11 +70,11 @@ class Answer(NamedTuple):
 
 
 @dataclass
-class Prompt:
+class CheckedPrompt:
     """A prompt, and the answers that both engines computed for comparison."""
 
     token_ids: list[int]
-    controls: list[Answer] = field(default_factory=list)
+    controls: list[CheckedAnswer] = field(default_factory=list)
 
     @property
     def whole(self) -> int:
@@ -122,7 +122,7 @@ class Engine:
 
 
 @dataclass
-class Compared:
+class Checks:
     """What was found so far."""
 
     ways: Counter[str] = field(default_factory=Counter)
@@ -136,7 +136,9 @@ class Compared:
     logprob_off_controls: float = 0.0
     different: set[tuple[int, ...]] = field(default_factory=set)
 
-    def add(self, way: str, prompt: Prompt, answer: Answer | None, with_fault: bool) -> None:
+    def add(
+        self, way: str, prompt: CheckedPrompt, answer: CheckedAnswer | None, with_fault: bool
+    ) -> None:
         """Compare an answer. None: there was none."""
         self.ways[way] += 1
         if answer is None:
@@ -144,7 +146,9 @@ class Compared:
             return
         if not with_fault:
             self.without_fault[way] += 1
-            self.reused[way] += answer.reused == (0 if way == COMPUTED else prompt.whole)
+            # of a prompt of whole blocks, an engine may also load the last one
+            is_whole = not answer.reused if way == COMPUTED else answer.reused >= prompt.whole
+            self.reused[way] += is_whole
         one, other = prompt.controls
         if one.token_ids != other.token_ids:
             self.uncertain += 1
@@ -176,14 +180,13 @@ class Compared:
         }
 
 
-def off(one: Answer, other: Answer) -> float:
+def off(one: CheckedAnswer, other: CheckedAnswer) -> float:
     """Return the largest difference of the logprobs of two answers with the same tokens."""
     return max(abs(a - b) for a, b in zip(one.logprobs, other.logprobs, strict=True))
 
 
 def planned(answers: int, settings: Mapping[str, Any], rng: random.Random) -> list[list[str]]:
-    """Return the faults of each round. There are as many as in the rule for its number of answers,
-    in proportion, and at least one of each kind."""
+    """Return the faults of each round: as frequent as in the rule, and one or more of each kind."""
     share = answers / settings["identical_answers"]
     kinds = settings["identical_faults"].items()
     faults = [kind for kind, count in kinds for _ in range(max(1, round(count * share)))]
@@ -209,15 +212,15 @@ class Comparison:
         files."""
         self._http, (self._source, self._puller) = http, engines
         self._folder, self._rng = folder, rng
-        self._rounds: list[list[Prompt]] = []
+        self._rounds: list[list[CheckedPrompt]] = []
         # the new files of each round
         self._files: list[set[Path]] = [set()]
         self._known: set[Path] = set()
-        self.found = Compared()
+        self.found = Checks()
 
     async def ask(
-        self, engine: Engine, prompt: Prompt, headers: Mapping[str, str] = {}, **more: Any
-    ) -> Answer | None:
+        self, engine: Engine, prompt: CheckedPrompt, headers: Mapping[str, str] = {}, **more: Any
+    ) -> CheckedAnswer | None:
         """Return the answer of an engine; None if there is none."""
         body = {
             "model": MODEL,
@@ -238,7 +241,7 @@ class Comparison:
                     return None
                 (choice,) = said["choices"]
                 logprobs = choice["logprobs"]["token_logprobs"]
-                return Answer(
+                return CheckedAnswer(
                     choice["token_ids"], logprobs, int(reply.headers[CACHED_TOKENS_HEADER])
                 )
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -272,22 +275,22 @@ class Comparison:
             await self._compare(COMPUTED, old, lambda prompt: self.ask(puller, prompt, refusing))
         await asyncio.to_thread(self._note_files)
 
-    def _prompt(self) -> Prompt:
+    def _prompt(self) -> CheckedPrompt:
         length = self._rng.randint(*PROMPT_TOKENS)
-        return Prompt([self._rng.randint(*VOCABULARY) for _ in range(length)])
+        return CheckedPrompt([self._rng.randint(*VOCABULARY) for _ in range(length)])
 
     async def _compare(
         self,
         way: str,
-        prompts: Sequence[Prompt],
-        ask: Callable[[Prompt], Awaitable[Answer | None]],
+        prompts: Sequence[CheckedPrompt],
+        ask: Callable[[CheckedPrompt], Awaitable[CheckedAnswer | None]],
         with_fault: bool = False,
     ) -> None:
         answers = await asyncio.gather(*map(ask, prompts))
         for prompt, answer in zip(prompts, answers, strict=True):
             self.found.add(way, prompt, answer, with_fault)
 
-    async def _pull(self, prompts: Sequence[Prompt], faults: Sequence[str]) -> None:
+    async def _pull(self, prompts: Sequence[CheckedPrompt], faults: Sequence[str]) -> None:
         """Pull the prompts, and ask for them again while they are in the device's cache."""
         puller, source = self._puller, self._source
         addresses = dict.fromkeys(map(id, prompts), source.peer)
@@ -295,7 +298,7 @@ class Comparison:
         for prompt, fault in zip(prompts, faults, strict=False):
             addresses[id(prompt)] = instead.get(fault, source.peer)
 
-        def ask(prompt: Prompt) -> Awaitable[Answer | None]:
+        def ask(prompt: CheckedPrompt) -> Awaitable[CheckedAnswer | None]:
             return self.ask(puller, prompt, {KV_SOURCE_HEADER: addresses[id(prompt)]})
 
         interrupted = asyncio.create_task(self._interrupt(faults))

@@ -17,9 +17,9 @@ from benchmarks.tiers.identical import (
     COMPUTED,
     EVICTED,
     PEER,
-    Answer,
-    Compared,
-    Prompt,
+    CheckedAnswer,
+    CheckedPrompt,
+    Checks,
     identical_goals,
     planned,
 )
@@ -217,14 +217,16 @@ RULE = rules.of("tiers")
 SMALL_PROMPT = [7] * 100
 
 
-def answer(*tokens: int, reused: int = 0, logprob: float = -1.0) -> Answer:
-    return Answer(list(tokens), [logprob] * len(tokens), reused)
+def answer(*tokens: int, reused: int = 0, logprob: float = -1.0) -> CheckedAnswer:
+    return CheckedAnswer(list(tokens), [logprob] * len(tokens), reused)
 
 
-def compared(*answers: Answer | None, controls: Sequence[Answer], way: str = PEER) -> Compared:
-    found = Compared()
+def compared(
+    *answers: CheckedAnswer | None, controls: Sequence[CheckedAnswer], way: str = PEER
+) -> Checks:
+    found = Checks()
     for one in answers:
-        found.add(way, Prompt(SMALL_PROMPT, list(controls)), one, with_fault=False)
+        found.add(way, CheckedPrompt(SMALL_PROMPT, list(controls)), one, with_fault=False)
     return found
 
 

@@ -1,8 +1,10 @@
 """Two real engines of a vision model with tiers: python -m tests.tiers.images
 
-Takes {"folder"} as JSON on stdin. Writes one line of JSON: the text of an answer about an image and
-the reused tokens of its prompt, for each step, and the tokens that the pulling engine read per
-second.
+Takes {"folder"} as JSON on stdin. Writes one line of JSON:
+
+    computed        the text of an answer about each image, and the reused tokens of its prompt
+    steps           the same by the pulling engine, for each step
+    disk_load_rate  tokens that the pulling engine read per second
 """
 
 from __future__ import annotations

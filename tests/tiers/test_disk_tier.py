@@ -145,7 +145,7 @@ def test_an_engine_with_another_revision_of_the_weights_finds_nothing(
 @pytest.fixture
 def small_volume(tmp_path: Path) -> Path:
     """A program that does what Python does, for which `tmp_path / "volume"` is a small volume. It
-    has namespaces of its own for users and mounts, so it needs no privileges."""
+    makes namespaces for users and mounts, so it needs no privileges."""
     (tmp_path / "volume").mkdir()
     volume, python = shlex.quote(str(tmp_path / "volume")), shlex.quote(sys.executable)
     mounted = f'mount -t tmpfs -o size={VOLUME_BYTES} none {volume} && exec {python} "$@"'
